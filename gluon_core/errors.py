@@ -1,0 +1,217 @@
+"""Every mistake that Gluon Core reports, one class each.
+
+A message says which argument was wrong, what was expected, what came, and what to do. Where the
+mistake is in a kernel, the frontend adds the kernel's file, line and a caret (`SourceSpan`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Iterable, Optional
+
+__all__ = [
+    "ArgumentError",
+    "BackendError",
+    "CacheError",
+    "CapabilityError",
+    "DeviceError",
+    "DtypeError",
+    "GlobalVariableError",
+    "GluonError",
+    "KernelChangedError",
+    "KernelSyntaxError",
+    "LaunchError",
+    "LayoutError",
+    "LimitError",
+    "NotInKernelError",
+    "OptionError",
+    "PluginError",
+    "RecompileError",
+    "ShapeError",
+    "SourceSpan",
+    "StageError",
+    "StaticAssertionError",
+    "TargetError",
+    "TritonVersionError",
+    "did_you_mean",
+]
+
+
+@dataclass(frozen=True)
+class SourceSpan:
+    """A place in a kernel's source: 1-based line, 0-based columns."""
+
+    file: str
+    line: int
+    column: int = 0
+    end_column: Optional[int] = None
+    text: Optional[str] = None
+
+    def render(self) -> str:
+        """`file:line:column`, the source line, and a caret under the expression."""
+        head = f"{self.file}:{self.line}:{self.column + 1}"
+        if self.text is None:
+            return head
+        width = max(1, (self.end_column or self.column + 1) - self.column)
+        width = min(width, max(1, len(self.text) - self.column))
+        return f"{head}\n    {self.text}\n    {' ' * self.column}{'^' * width}"
+
+
+class GluonError(Exception):
+    """Base of every error that Gluon Core raises on purpose.
+
+    Args:
+        message: what is wrong, in one sentence.
+        argument: the argument at fault.
+        expected: what would have been accepted.
+        got: what came.
+        remedy: what to do about it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        argument: Optional[str] = None,
+        expected: Any = None,
+        got: Any = None,
+        remedy: Optional[str] = None,
+        span: Optional[SourceSpan] = None,
+    ):
+        self.message = message
+        self.argument = argument
+        self.expected = expected
+        self.got = got
+        self.remedy = remedy
+        self.span = span
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.argument is not None:
+            text = f"{self.argument}: {text}"
+        if self.expected is not None:
+            text += f"; expected {self.expected}"
+        if self.got is not None:
+            text += f", got {self.got}" if self.expected is not None else f"; got {self.got}"
+        if self.remedy:
+            text = f"{text.rstrip('.')}. {self.remedy}"
+        if self.span is not None:
+            text += f"\n  at {self.span.render()}"
+        return text
+
+    def __reduce__(self):
+        return (_rebuild, (type(self), dict(self.__dict__)))
+
+
+def _rebuild(cls: type, state: dict) -> GluonError:
+    error = cls.__new__(cls)
+    error.__dict__.update(state)
+    Exception.__init__(error, state.get("message", ""))
+    return error
+
+
+class ArgumentError(GluonError, ValueError):
+    """An argument of a language or host function has an illegal value."""
+
+
+class ShapeError(ArgumentError):
+    """Shapes disagree, or a shape is not allowed."""
+
+
+class DtypeError(ArgumentError, TypeError):
+    """Element types disagree, or a type is not allowed."""
+
+
+class LayoutError(ArgumentError):
+    """A layout is malformed, or does not fit the tensor, the buffer or the launch."""
+
+
+class NotInKernelError(GluonError, RuntimeError):
+    """A language function was called outside a kernel."""
+
+
+class GlobalVariableError(GluonError, NameError):
+    """A kernel reads a global that is not a constexpr."""
+
+
+class KernelSyntaxError(GluonError, SyntaxError):
+    """A Python construct that kernels do not support."""
+
+
+class StaticAssertionError(GluonError, AssertionError):
+    """`static_assert` failed."""
+
+
+class CapabilityError(GluonError):
+    """The target, or the installed Triton, cannot do what an op needs."""
+
+
+class LimitError(GluonError):
+    """A kernel needs more of a resource than the target has."""
+
+
+class TargetError(GluonError, ValueError):
+    """A target that no plugin knows, or that two plugins claim."""
+
+
+class OptionError(GluonError, TypeError):
+    """An unknown compile option, or one with an illegal value."""
+
+
+class PluginError(GluonError):
+    """A plugin that could not be loaded or breaks the contract."""
+
+
+class BackendError(GluonError):
+    """A backend failed at something the contract asks of it."""
+
+
+class StageError(BackendError):
+    """A compilation stage failed. `diagnostics` holds what the compiler said; `reproducer` a file to run again."""
+
+    def __init__(self, message: str, *, diagnostics: str = "", reproducer: Optional[str] = None, **fields: Any):
+        super().__init__(message, **fields)
+        self.diagnostics = diagnostics
+        self.reproducer = reproducer
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.diagnostics:
+            text += "\n" + self.diagnostics.rstrip()
+        if self.reproducer:
+            text += f"\nreproducer: {self.reproducer}"
+        return text
+
+
+class DeviceError(GluonError, RuntimeError):
+    """No device, the wrong device, or tensors on another device than the kernel."""
+
+
+class LaunchError(GluonError, RuntimeError):
+    """A launch was refused by the driver or has an illegal grid."""
+
+
+class RecompileError(GluonError, RuntimeError):
+    """Strict mode is on and this call would have compiled."""
+
+
+class KernelChangedError(GluonError, RuntimeError):
+    """The kernel's source is missing or changed on disk since it was imported."""
+
+
+class CacheError(GluonError, OSError):
+    """The compilation cache cannot be used."""
+
+
+class TritonVersionError(GluonError, ImportError):
+    """The installed Triton is missing or outside the supported range."""
+
+
+def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> Optional[str]:
+    """`Did you mean 'a' or 'b'?`, or None when nothing is close."""
+    close = get_close_matches(str(word), [str(k) for k in known], n=count, cutoff=0.6)
+    if not close:
+        return None
+    return f"Did you mean {' or '.join(repr(c) for c in close)}?"
