@@ -1,0 +1,150 @@
+"""The contract that a vendor fills in.
+
+A backend is one object, an instance of `Backend`, that a plugin hands over through the
+`gluon_backends` hook. The registry verifies it when it registers. Paths are `"package.module"` or
+`"package.module:attribute"` strings so that importing a plugin imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from gluon_core.targets import Architecture, Target
+
+__all__ = ["API_VERSION", "Backend", "Lowering", "Report", "Stage", "load_path"]
+
+API_VERSION = 1
+
+
+def load_path(path: str) -> Any:
+    """The module, or with `module:attribute` the attribute, that `path` names."""
+    module, _, attribute = path.partition(":")
+    value = importlib.import_module(module)
+    return getattr(value, attribute) if attribute else value
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """One implementation of a portable op.
+
+    Args:
+        op: the portable op, one of `gluon_core.portable.OPS`.
+        name: what `gluon explain` calls it, unique among the lowerings of an op.
+        requires: capabilities that the target must have.
+        priority: of the lowerings that fit, the highest wins; two that can fit the same target
+            must not share one.
+        implement: path of the function that emits the op: `f(request, _semantic) -> value`.
+        accepts: path of a predicate `f(request) -> True | str`, the string saying why not; None
+            accepts all operands. `request` is the op's request dataclass in `gluon_core.portable`.
+        extras: paths of further compile-time functions an op asks for (`mma`: "layouts").
+        min_triton: the oldest Triton (major, minor) whose builder can emit it.
+    """
+
+    op: str
+    name: str
+    implement: str
+    requires: tuple[str, ...] = ()
+    priority: int = 0
+    accepts: Optional[str] = None
+    extras: Mapping[str, str] = field(default_factory=dict)
+    min_triton: tuple[int, int] = (3, 6)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a compilation: a pure function of its input, the options and the metadata so far.
+
+    `run(source, metadata) -> result`; `metadata` is a dict that the stage may add to. The result of
+    the last stage of a pipeline is bytes. `name` is also the key in `CompiledKernel.asm`.
+    """
+
+    name: str
+    run: Callable[[Any, dict], Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the machine code says about itself.
+
+    Args:
+        registers: 32-bit registers per thread, None where unknown.
+        spills: registers (NVIDIA) or bytes per thread (others) spilled.
+        shared_memory: bytes per block.
+        instruction_count: machine instructions in the kernel.
+        instruction_mix: mnemonic class -> count.
+    """
+
+    registers: Optional[int]
+    spills: Optional[int]
+    shared_memory: int
+    instruction_count: int
+    instruction_mix: Mapping[str, int]
+
+
+class Backend:
+    """Base of every backend. Attributes without a default must be set by the subclass.
+
+    Attributes:
+        name: `gl.<name>`, `target="<name>:arch"`.
+        api_version: the contract version this backend was written for.
+        architectures: usable with no device present. A backend with none (the simulator) stands in
+            for the architectures of all the others.
+        language: module path behind `gl.<name>`; None when it has no ops of its own.
+        host: module path behind `gluon_core.<name>`.
+        exports: names that kernels expect in `gl` itself -> path of the value.
+        reference: module path of the reference models, NumPy only.
+        lowerings: the portable ops it implements.
+        cacheable: whether compiled kernels may be kept on disk.
+    """
+
+    name: str
+    api_version: int = API_VERSION
+    architectures: tuple[Architecture, ...] = ()
+    language: Optional[str] = None
+    host: Optional[str] = None
+    exports: Mapping[str, str] = {}
+    reference: Optional[str] = None
+    lowerings: Sequence[Lowering] = ()
+    cacheable: bool = True
+
+    def device(self) -> Optional[Target]:
+        """The target of the device that is plugged in, or None. Never raises."""
+        return None
+
+    def device_problem(self) -> Optional[str]:
+        """Why `device()` is None although hardware of this vendor may be there; None when all is well."""
+        return None
+
+    def options(self, target: Target, given: Mapping[str, Any]) -> Any:
+        """A frozen dataclass of compile options, at least `num_warps`, `num_ctas` and `debug`.
+
+        Raises:
+            OptionError: an unknown key (with the nearest known one), or an illegal value.
+        """
+        raise NotImplementedError
+
+    def builder(self, context: Any, target: Target) -> Any:
+        """What the semantic layer talks to: answers `create_x` and `get_x`."""
+        raise NotImplementedError
+
+    def codegen(self, target: Target, options: Any) -> Mapping[str, Any]:
+        """Functions that the semantic layer asks the vendor for (`convert_custom_types`, `min_dot_size`)."""
+        return {}
+
+    def module_map(self, target: Target) -> Mapping[str, Any]:
+        """Modules whose functions stand in for portable ones (`libdevice`)."""
+        return {}
+
+    def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
+        """The stages from traced module to machine code; the last yields bytes."""
+        raise NotImplementedError
+
+    def launcher(self, compiled: Any) -> Callable[..., Any]:
+        """`launch(grid, stream, *arguments)` for `compiled` (a `gluon_core.compiler.CompiledKernel`)."""
+        raise NotImplementedError
+
+    def inspect(self, compiled: Any) -> Report:
+        """Registers, spills, shared memory and instruction mix, read from the machine code."""
+        raise NotImplementedError
