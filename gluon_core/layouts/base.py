@@ -1,0 +1,308 @@
+"""What every layout is: a frozen value that can be printed, hashed, made linear and emitted.
+
+A vendor's layout subclasses `DistributedLayout` or `SharedLayout`, is a `@dataclass(frozen=True)`,
+normalises its fields in `__post_init__` through `self._set(...)`, and fills in `_emit` (Triton's
+builder) and `_linear` (the algebra). Fields may stay plain lists: equality and hash come from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from typing import Any, Callable, Optional, Sequence
+
+from ..errors import LayoutError
+from .linear import LinearLayout
+
+__all__ = ["DistributedLayout", "Layout", "SharedLayout", "set_type_factory"]
+
+_type_factory: Optional[Callable[["Layout"], Any]] = None
+
+
+def set_type_factory(fn: Callable[["Layout"], Any]) -> None:
+    """Say what `layout.type` is. The core's value classes do this once, on import."""
+    global _type_factory
+    _type_factory = fn
+
+
+def unwrap(value: Any) -> Any:
+    """A compile-time value as plain Python: constexprs are opened, tuples become lists."""
+    while type(value).__name__ == "constexpr" and hasattr(value, "value"):
+        value = value.value
+    if isinstance(value, (list, tuple)):
+        return [unwrap(v) for v in value]
+    return value
+
+
+def freeze(value: Any) -> Any:
+    """A hashable copy: lists become tuples."""
+    if isinstance(value, (list, tuple)):
+        return tuple(freeze(v) for v in value)
+    return value
+
+
+def is_power_of_two(value: Any) -> bool:
+    """Is it a positive power of two, as an integer?"""
+    return is_int(value) and value > 0 and not value & (value - 1)
+
+
+def is_int(value: Any) -> bool:
+    return not isinstance(value, bool) and hasattr(value, "__index__")
+
+
+def check_int(value: Any, argument: str, low: int = 0, high: Optional[int] = None) -> int:
+    """An integer in [low, high], or a LayoutError."""
+    value = unwrap(value)
+    if not is_int(value) or value < low or (high is not None and value > high):
+        wanted = f"an integer from {low} to {high}" if high is not None else f"an integer >= {low}"
+        raise LayoutError("not a legal value", argument=argument, expected=wanted, got=repr(value))
+    return value.__index__()
+
+
+def check_bool(value: Any, argument: str) -> bool:
+    value = unwrap(value)
+    if value not in (True, False):
+        raise LayoutError("not a truth value", argument=argument, got=repr(value))
+    return bool(value)
+
+
+def check_ints(value: Any, argument: str, rank: Optional[int] = None) -> list[int]:
+    """A list of non-negative integers, of length `rank` if given, or a LayoutError."""
+    value = unwrap(value)
+    if not isinstance(value, list) or not all(is_int(v) and v >= 0 for v in value):
+        raise LayoutError(
+            "not a list of integers", argument=argument, expected="integers >= 0", got=repr(value)
+        )
+    if rank is not None and len(value) != rank:
+        raise LayoutError(
+            "wrong rank", argument=argument, expected=f"{rank} entries", got=repr(value)
+        )
+    return [v.__index__() for v in value]
+
+
+def check_powers(value: Any, argument: str, rank: Optional[int] = None) -> list[int]:
+    """A list of powers of two, of length `rank` if given, or a LayoutError."""
+    value = check_ints(value, argument, rank)
+    if not all(is_power_of_two(v) for v in value):
+        raise LayoutError(
+            "an entry is not a power of two", argument=argument, expected="1, 2, 4, ...", got=value
+        )
+    return value
+
+
+def check_order(value: Any, argument: str, rank: Optional[int] = None) -> list[int]:
+    """A permutation of 0..n-1, fastest dimension first, or a LayoutError."""
+    value = check_ints(value, argument, rank)
+    if sorted(value) != list(range(len(value))):
+        raise LayoutError(
+            "not a permutation",
+            argument=argument,
+            expected=f"each of 0..{len(value) - 1} once, the fastest dimension first",
+            got=value,
+        )
+    return value
+
+
+def check_bases(value: Any, argument: str, rank: Optional[int] = None) -> list[list[int]]:
+    """A list of basis vectors with `rank` coordinates each, or a LayoutError."""
+    value = unwrap(value)
+    if value is None:
+        value = []
+    if not isinstance(value, list):
+        raise LayoutError("not a list of bases", argument=argument, got=repr(value))
+    out = []
+    for i, basis in enumerate(value):
+        basis = check_ints(basis, f"{argument}[{i}]")
+        if rank is None:
+            rank = len(basis)
+        if len(basis) != rank:
+            raise LayoutError(
+                "a basis has the wrong rank",
+                argument=f"{argument}[{i}]",
+                expected=f"{rank} coordinates",
+                got=basis,
+            )
+        out.append(basis)
+    return out
+
+
+def check_cga(value: Any, rank: int, argument: str = "cga_layout") -> list[list[int]]:
+    """How blocks of a cluster split a tensor: one basis per bit of the block index.
+
+    A basis is zero (the blocks hold the same) or a power of two in one dimension, and the bases
+    of a dimension count 1, 2, 4, ... in some order.
+    """
+    bases = check_bases(value, argument, rank)
+    seen: list[set[int]] = [set() for _ in range(rank)]
+    for i, basis in enumerate(bases):
+        hot = [(d, v) for d, v in enumerate(basis) if v]
+        if len(hot) > 1 or any(not is_power_of_two(v) or v in seen[d] for d, v in hot):
+            raise LayoutError(
+                "a block basis is not a fresh power of two in one dimension",
+                argument=f"{argument}[{i}]",
+                expected="all zeros, or a single new power of two",
+                got=basis,
+            )
+        for d, v in hot:
+            seen[d].add(v)
+    for d, values in enumerate(seen):
+        if values != {1 << i for i in range(len(values))}:
+            raise LayoutError(
+                f"the block bases of dimension {d} leave a gap",
+                argument=argument,
+                expected=[1 << i for i in range(len(values))],
+                got=sorted(values),
+                remedy="Count blocks 1, 2, 4, ... in each dimension; the unit is one block's tile.",
+            )
+    return bases
+
+
+def check_shape(value: Any, rank: Optional[int], argument: str = "shape") -> tuple[int, ...]:
+    """A tensor shape of powers of two as a tuple, or a LayoutError."""
+    value = unwrap(value)
+    if is_int(value):
+        value = [value]
+    if not isinstance(value, list) or not all(is_power_of_two(v) for v in value):
+        raise LayoutError(
+            "not a shape of powers of two", argument=argument, expected="e.g. [64, 32]", got=value
+        )
+    if rank is not None and len(value) != rank:
+        raise LayoutError(
+            "the shape and the layout have different ranks",
+            argument=argument,
+            expected=f"rank {rank}",
+            got=value,
+        )
+    return tuple(v.__index__() for v in value)
+
+
+def _mangle(value: Any) -> str:
+    if isinstance(value, Layout):
+        return value.mangle()
+    if isinstance(value, (list, tuple)):
+        return "L" + "_".join(_mangle(v) for v in value) + "E"
+    if value is None:
+        return "N"
+    return str(int(value)) if isinstance(value, (bool, int)) else str(value)
+
+
+class Layout:
+    """Base of all layouts. Compare, hash and print them freely; they are values."""
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        # The fields are lists; a dataclass would otherwise bring a hash that cannot hash them.
+        for name in ("__eq__", "__hash__"):
+            if name not in cls.__dict__:
+                setattr(cls, name, getattr(Layout, name))
+
+    def _set(self, **values: Any) -> None:
+        """Replace fields of this frozen value; only for `__post_init__`."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _fields(self) -> tuple[tuple[str, Any], ...]:
+        if not is_dataclass(self):
+            return ()
+        return tuple((f.name, getattr(self, f.name)) for f in fields(self) if f.compare)
+
+    def _key(self) -> tuple:
+        return tuple(freeze(value) for _, value in self._fields())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Layout):
+            return NotImplemented
+        return type(self) is type(other) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self._key()))
+
+    def _to_ir(self, builder: Any) -> Any:
+        """This layout for a builder: as it is, where the builder takes layouts; else emitted."""
+        accept = getattr(builder, "get_layout", None)
+        return accept(self) if accept is not None else self._emit(builder)
+
+    def _emit(self, builder: Any) -> Any:
+        raise LayoutError(f"{type(self).__name__} cannot be emitted to this builder")
+
+    def mangle(self) -> str:
+        """An identifier part that differs between different layouts."""
+        name = type(self).__name__.removesuffix("Layout")
+        return name + "".join("_" + _mangle(value) for _, value in self._fields())
+
+    @property
+    def type(self) -> Any:
+        """The type of this value inside a kernel: a constexpr."""
+        if _type_factory is None:
+            raise LayoutError(
+                "layout types exist once the kernel language is loaded",
+                remedy="import gluon_core first.",
+            )
+        return _type_factory(self)
+
+    @property
+    def rank(self) -> int:
+        """The number of tensor dimensions that the layout describes."""
+        raise LayoutError(f"{type(self).__name__} has no rank of its own")
+
+    def to_linear(self, shape: Sequence[int]) -> LinearLayout:
+        """The layout of a tensor of this shape as a linear map.
+
+        Raises:
+            LayoutError: the shape does not fit, or the layout is not linear.
+        """
+        return _to_linear(self, check_shape(shape, self._rank_or_none()))
+
+    def _rank_or_none(self) -> Optional[int]:
+        try:
+            return self.rank
+        except LayoutError:
+            return None
+
+    def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
+        """What `to_linear` returns, for a checked shape."""
+        raise LayoutError(f"{type(self).__name__} has no linear form")
+
+    def format_tensor_view(self, shape: Sequence[int]) -> str:
+        """Text: for each tensor element, which hardware holds it."""
+        from .render import tensor_view
+
+        return tensor_view(self, shape)
+
+    def format_hardware_view(self, shape: Sequence[int]) -> str:
+        """Text: for each piece of hardware, which tensor elements it holds."""
+        from .render import hardware_view
+
+        return hardware_view(self, shape)
+
+
+@lru_cache(maxsize=4096)
+def _to_linear(layout: Layout, shape: tuple[int, ...]) -> LinearLayout:
+    return layout._linear(shape)
+
+
+class DistributedLayout(Layout):
+    """How a tensor lies in registers: "register", "lane", "warp", "block" -> "dim0", "dim1", ..."""
+
+    @property
+    def cga_layout(self) -> list[list[int]]:
+        """One basis per bit of the block index within a cluster; [] for one block."""
+        return []
+
+    def dot_operand_linear(
+        self, operand_index: int, k_width: int, shape: Sequence[int]
+    ) -> LinearLayout:
+        """The layout of a dot operand whose accumulator has this layout.
+
+        Args:
+            operand_index: 0 for A, 1 for B.
+            k_width: consecutive elements along K that one lane holds.
+            shape: of the operand.
+        """
+        raise LayoutError(
+            f"{type(self).__name__} cannot hold dot operands", argument="parent", got=repr(self)
+        )
+
+
+class SharedLayout(Layout):
+    """How a buffer lies in shared memory: "offset" (elements), "block" -> "dim0", "dim1", ..."""

@@ -1,0 +1,85 @@
+"""Building blocks for layouts that tile a tensor: per-dimension identities, clusters, fitting."""
+
+from __future__ import annotations
+
+from typing import Mapping, Sequence
+
+from ..errors import LayoutError
+from .linear import LinearLayout
+
+__all__ = ["combine_with_cga", "dim_names", "fit", "grow", "identity_nd", "shrink"]
+
+
+def dim_names(rank: int) -> list[str]:
+    """["dim0", "dim1", ...]: the out-dims of every layout."""
+    return [f"dim{i}" for i in range(rank)]
+
+
+def identity_nd(in_dim: str, sizes: Sequence[int], order: Sequence[int]) -> LinearLayout:
+    """A tile of `sizes`, walked by `in_dim` along `order` (the fastest dimension first).
+
+    The out-dims stand in `order` too; `combine_with_cga` sorts them.
+    """
+    layout = LinearLayout({in_dim: []}, {})
+    for d in order:
+        layout = layout * LinearLayout.identity_1d(sizes[d], in_dim, f"dim{d}")
+    return layout
+
+
+def cga_linear(cga_layout: Sequence[Sequence[int]], rank: int) -> LinearLayout:
+    """The block part of a layout, one unit per block tile."""
+    return LinearLayout({"block": cga_layout}, dim_names(rank))
+
+
+def shrink(layout: LinearLayout, sizes: Mapping[str, int]) -> LinearLayout:
+    """Cut the layout to `sizes`: what reaches beyond wraps onto element zero (it broadcasts)."""
+    bases = layout.bases
+    outs = layout.out_dims
+    for at, (dim, actual) in enumerate(layout.out_dims.items()):
+        wanted = sizes[dim]
+        if actual <= wanted:
+            continue
+        hot = [
+            (row[at], name, i)
+            for name, rows in bases.items()
+            for i, row in enumerate(rows)
+            if row[at]
+        ]
+        if any(value & (value - 1) for value, _, _ in hot):
+            raise LayoutError(
+                "a layout whose bases mix bits cannot be cut to a smaller shape",
+                argument="shape",
+                expected=f"at least {actual} in {dim}",
+                got=wanted,
+            )
+        for value, name, i in hot:
+            if value >= wanted:
+                bases[name][i][at] = 0
+        outs[dim] = wanted
+    return LinearLayout(bases, outs)
+
+
+def grow(layout: LinearLayout, sizes: Mapping[str, int]) -> LinearLayout:
+    """Repeat the layout along its first in-dim (registers, offsets) until it covers `sizes`."""
+    first = next(iter(layout.in_dims))
+    for dim, actual in layout.out_dims.items():
+        if sizes[dim] > actual:
+            layout = layout * LinearLayout.identity_1d(sizes[dim] // actual, first, dim)
+    return layout
+
+
+def fit(layout: LinearLayout, sizes: Mapping[str, int]) -> LinearLayout:
+    """Grow, then shrink, to exactly `sizes`."""
+    return shrink(grow(layout, sizes), sizes)
+
+
+def combine_with_cga(
+    cta: LinearLayout, cga_layout: Sequence[Sequence[int]], shape: Sequence[int]
+) -> LinearLayout:
+    """The layout of one block (`cta`, any size) spread over a cluster to cover `shape`."""
+    names = dim_names(len(shape))
+    sizes = dict(zip(names, shape))
+    cga = shrink(cga_linear(cga_layout, len(shape)), sizes)
+    cga = cga.transpose_outs(list(cta.out_dims))
+    per_block = {dim: max(1, sizes[dim] // cga.out_size(dim)) for dim in cta.out_dims}
+    return (fit(cta, per_block) * cga).transpose_outs(names)
