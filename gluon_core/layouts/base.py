@@ -289,6 +289,9 @@ class DistributedLayout(Layout):
         """One basis per bit of the block index within a cluster; [] for one block."""
         return []
 
+    def _check_dot_operand(self, operand_index: int, k_width: int) -> None:
+        """Refuse operands that this layout cannot have; `DotOperandLayout` asks when it is made."""
+
     def dot_operand_linear(
         self, operand_index: int, k_width: int, shape: Sequence[int]
     ) -> LinearLayout:
