@@ -89,8 +89,9 @@ class Backend:
     Attributes:
         name: `gl.<name>`, `target="<name>:arch"`.
         api_version: the contract version this backend was written for.
-        architectures: usable with no device present. A backend with none (the simulator) stands in
-            for the architectures of all the others.
+        architectures: usable with no device present.
+        simulates: True for a backend that has no architectures of its own and stands in for those
+            of all the others.
         language: module path behind `gl.<name>`; None when it has no ops of its own.
         host: module path behind `gluon_core.<name>`.
         exports: names that kernels expect in `gl` itself -> path of the value.
@@ -102,6 +103,7 @@ class Backend:
     name: str
     api_version: int = API_VERSION
     architectures: tuple[Architecture, ...] = ()
+    simulates: bool = False
     language: Optional[str] = None
     host: Optional[str] = None
     exports: Mapping[str, str] = {}

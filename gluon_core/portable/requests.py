@@ -1,0 +1,146 @@
+"""What a kernel asks of a portable op: the values a lowering's predicate and code receive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Mapping, Optional
+
+from gluon_core.targets import Target
+
+__all__ = [
+    "AsyncCopyRequest",
+    "LoadRequest",
+    "MmaLayouts",
+    "MmaRequest",
+    "OPS",
+    "Request",
+    "StoreRequest",
+]
+
+# Portable op -> the companions that every lowering of it must name in `extras`:
+#   commit(_semantic)            closes the group of copies issued so far
+#   wait(outstanding, _semantic) until at most `outstanding` groups are in flight
+#   layouts(request)             the `MmaLayouts` this lowering wants, at compile time
+OPS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "load": frozenset(),
+        "store": frozenset(),
+        "async_copy": frozenset({"commit", "wait"}),
+        "mma": frozenset({"layouts"}),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Base of all requests.
+
+    Args:
+        target: what the kernel is compiled for.
+        num_warps: warps of the block or of the current partition.
+        triton: (major, minor) of the installed Triton.
+    """
+
+    target: Target
+    num_warps: int
+    triton: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class LoadRequest(Request):
+    """Elements of global memory at `ptr + offsets`.
+
+    Args:
+        ptr: scalar pointer.
+        offsets: integer tensor, in elements; its shape and layout are the result's.
+        mask: bool tensor or None; where False nothing is read and the result is `other`.
+        other: scalar or tensor; None gives 0 where masked off.
+        cache_modifier: one of "", ".ca", ".cg", ".cv", as for `gl.load`.
+    """
+
+    ptr: Any
+    offsets: Any
+    mask: Any = None
+    other: Any = None
+    cache_modifier: str = ""
+
+
+@dataclass(frozen=True)
+class StoreRequest(Request):
+    """`value` to global memory at `ptr + offsets`.
+
+    Args:
+        ptr: scalar pointer.
+        offsets: integer tensor, in elements.
+        value: tensor of the same shape and layout.
+        mask: bool tensor or None; where False nothing is written.
+        cache_modifier: one of "", ".wb", ".cg", ".cs", ".wt", as for `gl.store`.
+    """
+
+    ptr: Any
+    offsets: Any
+    value: Any
+    mask: Any = None
+    cache_modifier: str = ""
+
+
+@dataclass(frozen=True)
+class AsyncCopyRequest(Request):
+    """Global memory at `ptr + offsets` into shared memory, in the background where possible.
+
+    Args:
+        dest: shared memory descriptor.
+        ptr: scalar pointer.
+        offsets: integer tensor, in elements, of `dest`'s shape.
+        mask: bool tensor or None; where False `dest` gets 0.
+        cache_modifier: as for `gl.load`.
+    """
+
+    dest: Any
+    ptr: Any
+    offsets: Any
+    mask: Any = None
+    cache_modifier: str = ""
+
+
+@dataclass(frozen=True)
+class MmaRequest(Request):
+    """`acc + a @ b` on register operands, a `(m, k)`, b `(k, n)`, acc `(m, n)`.
+
+    The layouts are None when only `mma_layouts` is asked.
+    """
+
+    m: int
+    n: int
+    k: int
+    a_dtype: Any
+    b_dtype: Any
+    acc_dtype: Any
+    a: Any = None
+    b: Any = None
+    acc: Any = None
+    a_layout: Any = None
+    b_layout: Any = None
+    acc_layout: Any = None
+
+
+@dataclass(frozen=True)
+class MmaLayouts:
+    """The layouts that a lowering of `mma` wants.
+
+    Args:
+        accumulator: of the `(m, n)` accumulator and result.
+        a: of operand A, `(m, k)`, in registers.
+        b: of operand B, `(k, n)`, in registers.
+        a_shared: for a shared memory buffer that holds A with k contiguous.
+        b_shared: for a shared memory buffer that holds B with n contiguous.
+        lowering: the name of the lowering that asked for them.
+    """
+
+    accumulator: Any
+    a: Any
+    b: Any
+    a_shared: Any
+    b_shared: Any
+    lowering: str = ""
