@@ -186,6 +186,21 @@ def _mangle(value: Any) -> str:
     return str(int(value)) if isinstance(value, (bool, int)) else str(value)
 
 
+class _Fallback:
+    """A property that a dataclass field of the same name in a subclass may replace."""
+
+    def __init__(self, fn: Callable[[Any], Any]):
+        self.fn = fn
+        self.__doc__ = fn.__doc__
+        self.name = fn.__name__
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            # A dataclass looks here for the default of its field: there is none.
+            raise AttributeError(self.name)
+        return self.fn(instance)
+
+
 class Layout:
     """Base of all layouts. Compare, hash and print them freely; they are values."""
 
@@ -240,7 +255,7 @@ class Layout:
             )
         return _type_factory(self)
 
-    @property
+    @_Fallback
     def rank(self) -> int:
         """The number of tensor dimensions that the layout describes."""
         raise LayoutError(f"{type(self).__name__} has no rank of its own")
@@ -284,7 +299,7 @@ def _to_linear(layout: Layout, shape: tuple[int, ...]) -> LinearLayout:
 class DistributedLayout(Layout):
     """How a tensor lies in registers: "register", "lane", "warp", "block" -> "dim0", "dim1", ..."""
 
-    @property
+    @_Fallback
     def cga_layout(self) -> list[list[int]]:
         """One basis per bit of the block index within a cluster; [] for one block."""
         return []
