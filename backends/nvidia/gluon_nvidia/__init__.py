@@ -1,0 +1,1 @@
+"""Gluon for NVIDIA GPUs: the plugin `nvidia` of Gluon Core."""

@@ -1,0 +1,367 @@
+"""Layouts of NVIDIA's matrix units: `mma.sync` and `wgmma` fragments, shared memory for them.
+
+Pure Python: neither triton nor torch is imported. The fragment maps are those of the PTX ISA,
+"Matrix Fragments for mma.m16n8k*" and "Register Fragments and Shared Memory Matrix Layouts for
+wgmma"; the shared-memory layouts are those that TMA writes and matrix descriptors read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Iterable, Optional, Sequence
+
+from gluon_core.errors import LayoutError
+from gluon_core.layouts.base import (
+    DistributedLayout,
+    SharedLayout,
+    check_bool,
+    check_cga,
+    check_int,
+    check_ints,
+    check_powers,
+    check_shape,
+    is_power_of_two,
+    unwrap,
+)
+from gluon_core.layouts.linear import LinearLayout
+from gluon_core.layouts.tiling import cga_linear, combine_with_cga, dim_names, grow, shrink
+
+__all__ = ["NVMMADistributedLayout", "NVMMASharedLayout"]
+
+# A TMA box has at most this many elements in each dimension.
+_TMA_BOX = 256
+# Shared memory is read in rows of this many bytes, and swizzled in chunks of 16 bytes over 8 rows.
+_ROW_BYTES = 128
+_CHUNK_BYTES = 16
+_SWIZZLE_ROWS = 8
+
+
+def _stack(pieces: Iterable[tuple[str, int, int]]) -> LinearLayout:
+    """The product of identities, most minor first; a piece is (in-dim, tensor dimension, size)."""
+    layout = LinearLayout({"register": [], "lane": [], "warp": []}, {})
+    for in_dim, d, size in pieces:
+        layout = layout * LinearLayout.identity_1d(size, in_dim, f"dim{d}")
+    return layout
+
+
+@dataclass(frozen=True)
+class NVMMADistributedLayout(DistributedLayout):
+    """The accumulator of `mma.sync` (version 2) and `wgmma` (version 3).
+
+    Eight groups of four lanes hold the rows of an 8-row tile, two consecutive columns in each lane.
+
+    Args:
+        version: [2, 0] for `mma.sync`, [3, 0] for `wgmma`.
+        warps_per_cta: warps along each dimension; the warps of version 3 come in groups of four
+            along the rows.
+        instr_shape: one instruction's tile for one warp: [16, 8] for version 2 (leading 1s for a
+            batch), [16, N, K] for version 3, with N from 8 to 256 and K of 32 bytes.
+        cga_layout: how the blocks of a cluster split the tensor.
+
+    Raises:
+        LayoutError: an illegal field.
+
+    ISA: PTX `mma.sync.aligned.m16n8k*` (sm_80), `wgmma.mma_async` (sm_90a).
+    """
+
+    version: list[int]
+    warps_per_cta: list[int]
+    instr_shape: list[int]
+    cga_layout: list[list[int]] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        version = check_ints(self.version, "version", 2)
+        if version[0] not in (2, 3):
+            raise LayoutError(
+                "no such matrix unit",
+                argument="version",
+                expected="[2, 0] for mma.sync or [3, 0] for wgmma",
+                got=version,
+                remedy="The accumulator of tcgen05 lies in tensor memory: TensorMemoryLayout.",
+            )
+        warps = check_powers(self.warps_per_cta, "warps_per_cta")
+        rank = len(warps)
+        if rank < 2:
+            raise LayoutError(
+                "a matrix has at least two dimensions",
+                argument="warps_per_cta",
+                expected="at least 2 entries",
+                got=warps,
+            )
+        instr = check_powers(self.instr_shape, "instr_shape")
+        if version[0] == 2:
+            self._check_mma_sync(instr, rank)
+        else:
+            self._check_wgmma(instr, warps)
+        self._set(
+            version=version,
+            warps_per_cta=warps,
+            instr_shape=instr,
+            cga_layout=check_cga(self.cga_layout, rank),
+        )
+
+    @staticmethod
+    def _check_mma_sync(instr: list[int], rank: int) -> None:
+        if len(instr) != rank or instr[-2] not in (8, 16) or instr[-1] < 8:
+            raise LayoutError(
+                "not a tile of mma.sync",
+                argument="instr_shape",
+                expected=[1] * (rank - 2) + [16, 8],
+                got=instr,
+            )
+
+    @staticmethod
+    def _check_wgmma(instr: list[int], warps: list[int]) -> None:
+        if len(warps) != 2 or warps[0] % 4:
+            raise LayoutError(
+                "wgmma runs on groups of four warps, stacked along the rows",
+                argument="warps_per_cta",
+                expected="[4 * k, n]",
+                got=warps,
+            )
+        if len(instr) not in (2, 3) or instr[0] != 16 or not 8 <= instr[1] <= 256:
+            raise LayoutError(
+                "not a tile of wgmma",
+                argument="instr_shape",
+                expected="[16, N, K]: N from 8 to 256, K of 32 bytes",
+                got=instr,
+            )
+
+    @property
+    def rank(self) -> int:
+        return len(self.warps_per_cta)
+
+    def _emit(self, builder: Any) -> Any:
+        return builder.get_mma_layout(
+            self.version, self.warps_per_cta, self.cga_layout, self.instr_shape
+        )
+
+    def _warp_order(self) -> list[int]:
+        """Dimensions from the fastest warp bit to the slowest."""
+        dims = list(range(self.rank))
+        return dims if self.version[0] == 3 else dims[::-1]
+
+    def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
+        tile = self.instr_shape[: self.rank]
+        m, n = self.rank - 2, self.rank - 1
+        pieces = [("register", n, 2), ("lane", n, 4), ("lane", m, 8)]
+        pieces += [("register", m, tile[m] // 8), ("register", n, tile[n] // 8)]
+        pieces += [("register", d, tile[d]) for d in reversed(range(m))]
+        pieces += [("warp", d, self.warps_per_cta[d]) for d in self._warp_order()]
+        return combine_with_cga(_stack(pieces), self.cga_layout, shape)
+
+    def dot_operand_linear(
+        self, operand_index: int, k_width: int, shape: Sequence[int]
+    ) -> LinearLayout:
+        """See `DistributedLayout.dot_operand_linear`.
+
+        `k_width` is 32 bits divided by the element width (1 for 64 bits); larger values let a lane
+        load wider, which permutes K alike in both operands.
+        """
+        shape = check_shape(shape, self.rank)
+        operand_index = check_int(operand_index, "operand_index", 0, 1)
+        if self.version[0] == 3 and operand_index == 1:
+            raise LayoutError(
+                "wgmma reads its second operand from shared memory only",
+                argument="operand_index",
+                expected=0,
+                got=1,
+                remedy="Keep B in shared memory (NVMMASharedLayout).",
+            )
+        k_width = unwrap(k_width)
+        if not is_power_of_two(k_width):
+            raise LayoutError(
+                "not a power of two",
+                argument="k_width",
+                expected="32 // element bits, e.g. 2 for float16",
+                got=k_width,
+            )
+        rows, k = self.rank - 2 + operand_index, self.rank - 1 - operand_index
+        pieces = [("register", k, k_width), ("lane", k, 4), ("lane", rows, 8)]
+        if operand_index == 0:
+            pieces.append(("register", rows, 2))
+        pieces.append(("register", k, 2))
+        layout = _stack(pieces)
+        for d in self._warp_order():
+            # Warps that differ only in the other operand's dimension hold the same elements.
+            make = LinearLayout.zeros_1d if d == k else LinearLayout.identity_1d
+            layout = layout * make(self.warps_per_cta[d], "warp", f"dim{d}")
+        cga = [[0 if d == k else v for d, v in enumerate(basis)] for basis in self.cga_layout]
+        return combine_with_cga(layout, cga, shape)
+
+
+@dataclass(frozen=True)
+class NVMMASharedLayout(SharedLayout):
+    """A tile as TMA writes it and matrix descriptors (`wgmma`, `tcgen05`) read it.
+
+    The fastest dimension is cut into strips of `swizzle_byte_width` bytes; in a strip, 16-byte
+    chunks of eight consecutive rows are exchanged so that columns fall into different banks.
+
+    Args:
+        swizzle_byte_width: 0, 32, 64 or 128.
+        element_bitwidth: 8, 16, 32 or 64.
+        rank: of the buffer; all dimensions but the fastest count as rows.
+        transposed: the first dimension is the fastest, instead of the last.
+        fp4_padded: fp4 pairs, 8 bytes of data in every 16; needs 8-bit elements, 128-byte swizzle.
+        cga_layout: how the blocks of a cluster split the buffer.
+
+    Raises:
+        LayoutError: an illegal field.
+
+    ISA: PTX `cp.async.bulk.tensor` swizzle modes, `wgmma` and `tcgen05` shared memory layouts.
+    """
+
+    swizzle_byte_width: int
+    element_bitwidth: int
+    rank: int = 2  # type: ignore[assignment]
+    transposed: bool = False
+    fp4_padded: bool = False
+    cga_layout: list[list[int]] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        swizzle = check_int(self.swizzle_byte_width, "swizzle_byte_width")
+        if swizzle not in (0, 32, 64, 128):
+            raise LayoutError(
+                "no such swizzle",
+                argument="swizzle_byte_width",
+                expected="0, 32, 64 or 128",
+                got=swizzle,
+                remedy="NVMMASharedLayout.get_default_for picks the widest that fits.",
+            )
+        bits = check_int(self.element_bitwidth, "element_bitwidth")
+        if bits not in (8, 16, 32, 64):
+            raise LayoutError(
+                "no such element", argument="element_bitwidth", expected="8, 16, 32 or 64", got=bits
+            )
+        rank = check_int(self.rank, "rank", 1)
+        if rank == 1 and swizzle:
+            raise LayoutError(
+                "a one-dimensional buffer has no rows to swizzle",
+                argument="swizzle_byte_width",
+                expected=0,
+                got=swizzle,
+            )
+        transposed = check_bool(self.transposed, "transposed")
+        padded = check_bool(self.fp4_padded, "fp4_padded")
+        if padded and (bits, swizzle) != (8, 128):
+            raise LayoutError(
+                "padded fp4 exists for 8-bit elements and the 128-byte swizzle only",
+                argument="fp4_padded",
+                expected="element_bitwidth=8, swizzle_byte_width=128",
+                got=f"element_bitwidth={bits}, swizzle_byte_width={swizzle}",
+            )
+        self._set(
+            swizzle_byte_width=swizzle,
+            element_bitwidth=bits,
+            rank=rank,
+            transposed=transposed,
+            fp4_padded=padded,
+            cga_layout=check_cga(self.cga_layout, rank),
+        )
+
+    @staticmethod
+    def get_default_for(
+        block_shape: Sequence[int],
+        dtype: Any,
+        transposed: bool = False,
+        fp4_padded: bool = False,
+        cga_layout: Optional[Sequence[Sequence[int]]] = None,
+    ) -> "NVMMASharedLayout":
+        """The layout with the widest swizzle that a buffer of this shape can have.
+
+        Args:
+            block_shape: of the buffer, all blocks of a cluster together.
+            dtype: anything with `primitive_bitwidth`.
+            transposed, fp4_padded, cga_layout: as in the class.
+        """
+        shape = check_ints(block_shape, "block_shape")
+        bits = unwrap(getattr(unwrap(dtype), "primitive_bitwidth", None))
+        if bits is None:
+            raise LayoutError("not an element type", argument="dtype", got=repr(dtype))
+        transposed = check_bool(transposed, "transposed")
+        fp4_padded = check_bool(fp4_padded, "fp4_padded")
+        cga = check_cga(cga_layout, len(shape))
+        blocks = cga_linear(cga, len(shape)).out_dims.values()
+        per_block = [max(1, size // count) for size, count in zip(shape, blocks)]
+        if transposed:
+            per_block = per_block[::-1]
+        swizzle = 0
+        if len(shape) > 1 and prod(per_block[:-1]) >= _SWIZZLE_ROWS:
+            row_bytes = per_block[-1] * bits * (2 if fp4_padded else 1) // 8
+            swizzle = next((w for w in (128, 64, 32) if row_bytes and row_bytes % w == 0), 0)
+        return NVMMASharedLayout(swizzle, bits, len(shape), transposed, fp4_padded, cga)
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which a buffer must be aligned: eight rows of the swizzle."""
+        return max(_ROW_BYTES, _SWIZZLE_ROWS * self.swizzle_byte_width)
+
+    def _emit(self, builder: Any) -> Any:
+        return builder.get_nvmma_shared_layout(
+            self.swizzle_byte_width,
+            self.element_bitwidth,
+            self.transposed,
+            self.fp4_padded,
+            self.cga_layout,
+            self.rank,
+        )
+
+    def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
+        names = dim_names(self.rank)
+        sizes = dict(zip(names, shape))
+        cga = shrink(cga_linear(self.cga_layout, self.rank), sizes)
+        per_block = {name: sizes[name] // cga.out_size(name) for name in names}
+        # Fastest first.
+        order = names if self.transposed else names[::-1]
+        if self.transposed and self.rank > 2:
+            raise LayoutError(
+                "a transposed buffer of more than two dimensions has no matrix layout",
+                argument="shape",
+                got=list(shape),
+                remedy="Permute a buffer that is not transposed.",
+            )
+        if self.rank == 1:
+            tile = LinearLayout.identity_1d(per_block["dim0"], "offset", "dim0")
+        elif not self.swizzle_byte_width:
+            tile = LinearLayout({"offset": []}, {})
+            for name in order:
+                size = min(per_block[name], _TMA_BOX)
+                tile = tile * LinearLayout.identity_1d(size, "offset", name)
+        else:
+            tile = self._swizzled_box(per_block, order).transpose_outs(names)
+        tile = grow(tile, per_block)
+        return (tile * cga.transpose_outs(list(tile.out_dims))).transpose_outs(names)
+
+    def _swizzled_box(self, per_block: dict[str, int], order: list[str]) -> LinearLayout:
+        """What one TMA copy writes: a strip of the fastest dimension, rows of all the others."""
+        width = self.swizzle_byte_width
+        strip = width * 8 // self.element_bitwidth // (2 if self.fp4_padded else 1)
+        fast, *rest = order
+        rows = {name: min(per_block[name], _TMA_BOX) for name in rest}
+        if per_block[fast] < strip or prod(rows.values()) < _SWIZZLE_ROWS:
+            raise LayoutError(
+                "the buffer is too small for the swizzle",
+                argument="shape",
+                expected=f"in one block at least {strip} elements along {fast} and "
+                f"{_SWIZZLE_ROWS} rows",
+                got=f"{per_block[fast]} elements and {prod(rows.values())} rows",
+                remedy="NVMMASharedLayout.get_default_for picks a swizzle that fits.",
+            )
+        # Columns and rows of the strip first, as plain numbers; the rows are split up at the end.
+        # 16 bytes hold 8 bytes of padded fp4.
+        chunk = _CHUNK_BYTES * 8 // self.element_bitwidth // (2 if self.fp4_padded else 1)
+        columns = [[0, 1 << i] for i in range((strip - 1).bit_length())]
+        if self.fp4_padded:
+            columns.insert((chunk - 1).bit_length(), [0, 0])
+        rows_per_line = _ROW_BYTES // width
+        phases = width // _CHUNK_BYTES
+        offsets = columns
+        for bit in range((prod(rows.values()) - 1).bit_length()):
+            row = 1 << bit
+            offsets.append([row, row // rows_per_line % phases * chunk])
+        box = LinearLayout({"offset": offsets}, {"rows": prod(rows.values()), fast: strip})
+        split = LinearLayout({"rows": []}, {})
+        for name in rest:
+            split = split * LinearLayout.identity_1d(rows[name], "rows", name)
+        return box.compose(split * LinearLayout.identity_1d(strip, fast, fast))
