@@ -1,0 +1,272 @@
+"""The only door from the core to `triton`.
+
+It checks the version, re-exports what the core uses, and holds the per-version differences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import types
+from collections import namedtuple
+from typing import Any, Iterator, Mapping, Optional, Sequence
+
+from gluon_core.errors import CapabilityError, TritonVersionError
+
+MIN_VERSION = (3, 6)
+BELOW_VERSION = (3, 10)
+
+try:
+    import triton
+except ImportError as error:
+    raise TritonVersionError(
+        "triton is not installed",
+        expected=f"triton >= {MIN_VERSION[0]}.{MIN_VERSION[1]}",
+        remedy="Install the triton that your torch pins, or `pip install triton`.",
+    ) from error
+
+
+def _parse_version(text: str) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", text)
+    if match is None:
+        raise TritonVersionError("the version of the installed triton cannot be read", got=text)
+    return int(match.group(1)), int(match.group(2))
+
+
+VERSION_TEXT: str = triton.__version__
+VERSION: tuple[int, int] = _parse_version(VERSION_TEXT)
+
+if not MIN_VERSION <= VERSION < BELOW_VERSION:
+    raise TritonVersionError(
+        "this release of gluon-core does not work with the installed triton",
+        expected=f">= {'.'.join(map(str, MIN_VERSION))}, < {'.'.join(map(str, BELOW_VERSION))}",
+        got=VERSION_TEXT,
+        remedy="Install another triton, or a gluon-core that knows this one.",
+    )
+
+import triton.language as tl  # noqa: E402
+from triton import knobs  # noqa: E402
+from triton._C.libtriton import gluon_ir, ir, passes  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import code_generator  # noqa: E402
+from triton.compiler.errors import (  # noqa: E402
+    CompilationError,
+    CompileTimeAssertionFailure,
+    UnsupportedLanguageConstruct,
+)
+from triton.language import core as tl_core  # noqa: E402
+from triton.language import math as tl_math  # noqa: E402
+from triton.language import standard as tl_standard  # noqa: E402
+from triton.language.core import (  # noqa: E402
+    base_type,
+    base_value,
+    block_type,
+    constexpr,
+    constexpr_type,
+    dtype,
+    pointer_type,
+    tensor,
+    tuple_type,
+)
+from triton.language.core import _unwrap_if_constexpr as unwrap  # noqa: E402
+from triton.language.core import tuple as tl_tuple  # noqa: E402
+from triton.language.semantic import TritonSemantic  # noqa: E402
+from triton.runtime.jit import (  # noqa: E402
+    BoundConstexprFunction,
+    ConstexprFunction,
+    JITCallable,
+    JITFunction,
+    constexpr_function,
+)
+
+__all__ = [
+    "BoundConstexprFunction",
+    "CompilationError",
+    "CompileTimeAssertionFailure",
+    "ConstexprFunction",
+    "GPUTarget",
+    "JITCallable",
+    "JITFunction",
+    "TritonSemantic",
+    "UnsupportedLanguageConstruct",
+    "VERSION",
+    "VERSION_TEXT",
+    "at_least",
+    "base_type",
+    "base_value",
+    "block_type",
+    "code_generator",
+    "constexpr",
+    "constexpr_function",
+    "constexpr_type",
+    "create_module",
+    "dtype",
+    "generator_class",
+    "gluon_ir",
+    "gpu_target",
+    "ir",
+    "knobs",
+    "make_context",
+    "make_prototype",
+    "op_builder",
+    "passes",
+    "pointer_type",
+    "require",
+    "tensor",
+    "tl",
+    "tl_core",
+    "tl_math",
+    "tl_standard",
+    "tl_tuple",
+    "tuple_type",
+    "unwrap",
+]
+
+
+def at_least(*version: int) -> bool:
+    """Whether the installed Triton is `version` (major, minor) or newer."""
+    return VERSION >= version
+
+
+def require(version: tuple[int, int], what: str) -> None:
+    """Raise unless the installed Triton is new enough to lower `what`.
+
+    Raises:
+        CapabilityError: naming the version that can.
+    """
+    if VERSION < version:
+        raise CapabilityError(
+            f"{what} needs Triton >= {version[0]}.{version[1]}, found {VERSION_TEXT}"
+        )
+
+
+# ---------------------------------------------------------------------------------------------
+# Contexts, modules, builders
+# ---------------------------------------------------------------------------------------------
+
+
+def make_context() -> Any:
+    """A fresh MLIR context with Triton's dialects."""
+    context = ir.context()
+    ir.load_dialects(context)
+    return context
+
+
+def op_builder(context: Any, arch: str = "") -> Any:
+    """Triton's builder for TTGIR; from 3.8 it wants the architecture's name."""
+    if at_least(3, 8):
+        return gluon_ir.GluonOpBuilder(context, arch)
+    return gluon_ir.GluonOpBuilder(context)
+
+
+def create_module(builder: Any, attributes: Mapping[str, Any]) -> Any:
+    """An empty module with string and 32-bit integer attributes."""
+    module = builder.create_module()
+    for name, value in attributes.items():
+        if isinstance(value, str):
+            module.set_attr(name, builder.get_string_attr(value))
+        else:
+            module.set_attr(name, builder.get_int32_attr(value))
+    return module
+
+
+def gpu_target(target: Any) -> GPUTarget:
+    """Triton's spelling of a `gluon_core.targets.Target`."""
+    arch = target.architecture
+    return GPUTarget(arch.triton_backend or arch.backend, arch.arch, arch.warp_size)
+
+
+@contextlib.contextmanager
+def insertion_guard(builder: Any) -> Iterator[None]:
+    """Come back to the current insertion point afterwards."""
+    point = builder.get_insertion_point()
+    yield
+    builder.restore_insertion_point(point)
+
+
+# ---------------------------------------------------------------------------------------------
+# The code generator
+# ---------------------------------------------------------------------------------------------
+
+# These bodies name their class through a global, so a subclass re-binds them over a copy of the
+# module's globals in which that name is the subclass.
+_REBOUND = ("call_JitFunction",)
+
+
+def generator_class(name: str, base: type, members: Mapping[str, Any]) -> type:
+    """A subclass of `base` (a `CodeGenerator`) that makes nested generators of its own kind."""
+    namespace = dict(vars(code_generator))
+    body: dict[str, Any] = dict(members)
+    for method in _REBOUND:
+        body[method] = _rebind(getattr(code_generator.CodeGenerator, method), namespace)
+    cls = type(name, (base,), body)
+    namespace["CodeGenerator"] = cls
+    return cls
+
+
+def _rebind(function: types.FunctionType, namespace: dict[str, Any]) -> types.FunctionType:
+    copy = types.FunctionType(
+        function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _constant_type(value: Any) -> Any:
+    if at_least(3, 9) and isinstance(value, tuple):
+        fields = getattr(type(value), "_fields", None)
+        return tuple_type([_constant_type(item) for item in value], fields)
+    return constexpr(value).type
+
+
+def make_prototype(
+    arg_types: list, constants: Mapping[tuple[int, ...], Any], attributes: Mapping[tuple, list]
+) -> Any:
+    """What the code generator calls the kernel's signature.
+
+    `arg_types` holds one type per parameter; paths in `constants` overwrite (nested) entries.
+    """
+    for path, value in constants.items():
+        holder: Any = arg_types
+        for index in path[:-1]:
+            holder = holder[index]
+        items = holder if isinstance(holder, list) else holder.types
+        items[path[-1]] = _constant_type(value)
+    if at_least(3, 7):
+        return code_generator.ASTFunction([], arg_types, dict(attributes))
+    return code_generator.ASTFunction([], arg_types, dict(constants), dict(attributes))
+
+
+SpecializationProxy = namedtuple("SpecializationProxy", ["constants", "signature"])
+
+
+def generator_arguments(fn: JITFunction) -> dict[str, Any]:
+    """Where `fn` stands in its file, as the installed code generator wants to be told."""
+    if at_least(3, 8):
+        return {
+            "file_name": fn.file_name,
+            "begin_line": fn.def_file_line_number,
+            "begin_col": fn.def_file_col_number,
+        }
+    file_name, begin_line = source_position(fn)
+    return {"file_name": file_name, "begin_line": begin_line}
+
+
+def source_position(fn: JITCallable) -> tuple[str, int]:
+    """File of `fn` and the 1-based line of its `def`."""
+    if hasattr(fn, "def_file_line_number"):
+        return fn.file_name, fn.def_file_line_number
+    from triton.runtime.jit import get_jit_fn_file_line
+
+    return get_jit_fn_file_line(fn)
+
+
+def tool(name: str) -> Optional[str]:
+    """Path of a tool that ships inside the Triton wheel (`FileCheck`, `ptxas`, `nvdisasm`), or None."""
+    root = os.path.dirname(triton.__file__)
+    candidates: Sequence[str] = (
+        os.path.join(root, name),
+        os.path.join(root, "backends", "nvidia", "bin", name),
+    )
+    return next((path for path in candidates if os.path.exists(path)), None)

@@ -1,0 +1,20 @@
+"""The portable checks between a language function and the builder.
+
+`Semantic` is Triton's semantic layer with layouts: every op checks its operands in Python, so that
+a mistake is an error under the kernel's line and never an abort in MLIR, and ends in
+`self.builder.create_x`.
+"""
+
+from gluon_core.semantic.atomic import AtomicOps
+from gluon_core.semantic.base import SemanticBase
+from gluon_core.semantic.control import ControlOps
+from gluon_core.semantic.memory import MemoryOps
+from gluon_core.semantic.reduce import ReduceOps
+from gluon_core.semantic.shape import ShapeOps
+from gluon_core.semantic.shared import SharedOps
+
+__all__ = ["Semantic"]
+
+
+class Semantic(ShapeOps, ReduceOps, MemoryOps, AtomicOps, SharedOps, ControlOps, SemanticBase):
+    """Everything a builtin can ask for. One per generated function; shares its trace's session."""

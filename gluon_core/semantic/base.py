@@ -1,0 +1,169 @@
+"""What the op families share: the session, layout checks, wrapping of inferred results."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Optional, Sequence
+
+from gluon_core import _triton
+from gluon_core._triton import TritonSemantic, tl, unwrap
+from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core.layouts import AutoLayout, CoalescedLayout
+from gluon_core.layouts.base import DistributedLayout, Layout
+from gluon_core.values import distributed_type
+
+__all__ = ["SemanticBase"]
+
+
+@lru_cache(maxsize=4096)
+def _thread_counts(layout: DistributedLayout, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Lanes, warps and blocks that a layout spreads a tensor of `shape` over."""
+    dims = layout.to_linear(shape).in_dims
+    return dims.get("lane", 1), dims.get("warp", 1), dims.get("block", 1)
+
+
+class SemanticBase(TritonSemantic):
+    """Triton's semantic layer plus a session: the backend, target and options of one trace."""
+
+    lang = tl
+
+    def __init__(self, builder: Any, session: Any):
+        super().__init__(builder)
+        self.session = session
+        self.num_warps: int = session.num_warps
+        # Triton 3.8 and later wrap handles through this method; earlier ones call the class.
+        self.tensor = tl.tensor
+
+    @property
+    def target(self) -> Any:
+        return self.session.target
+
+    @property
+    def options(self) -> Any:
+        return self.session.options
+
+    @property
+    def num_ctas(self) -> int:
+        return self.session.num_ctas
+
+    def architectures_with(self, capability: str) -> Sequence[str]:
+        return self.session.architectures_with(capability)
+
+    def make_tensor(self, handle: Any, type: Any) -> Any:
+        return tl.tensor(handle, type)
+
+    # -- layouts ------------------------------------------------------------------------------
+
+    def check_layout(self, layout: Any, shape: Sequence[int], argument: str = "layout") -> Any:
+        """`layout` unwrapped (None becomes AutoLayout), checked against the shape and the launch.
+
+        Raises:
+            LayoutError: not a distributed layout, wrong rank, or it spreads the tensor over another
+                number of lanes, warps or blocks than the kernel runs with.
+        """
+        layout = unwrap(layout)
+        if layout is None:
+            layout = AutoLayout()
+        if not isinstance(layout, DistributedLayout):
+            raise LayoutError(
+                "not a layout for tensors in registers",
+                argument=argument,
+                expected="a distributed layout such as BlockedLayout",
+                got=repr(layout),
+            )
+        if is_placeholder(layout):
+            return layout
+        if layout.rank != len(shape):
+            raise LayoutError(
+                "the rank of the layout is not that of the tensor",
+                argument=argument,
+                expected=f"rank {len(shape)} for shape {list(shape)}",
+                got=f"rank {layout.rank}: {layout}",
+            )
+        self.session.check_layout(layout)
+        lanes, warps, ctas = _thread_counts(layout, tuple(int(s) for s in shape))
+        if lanes != self.target.warp_size:
+            raise LayoutError(
+                "the layout's threads per warp are not the target's",
+                argument=argument,
+                expected=f"{self.target.warp_size} threads per warp on {self.target}",
+                got=f"{lanes}: {layout}",
+            )
+        if warps != self.num_warps:
+            raise LayoutError(
+                "the layout's warps are not those that the kernel runs with",
+                argument=argument,
+                expected=f"{self.num_warps} warps",
+                got=f"{warps}: {layout}",
+                remedy=f"Change the layout, or launch with num_warps={warps}.",
+            )
+        if ctas != self.num_ctas:
+            raise LayoutError(
+                "the layout's blocks are not those of the cluster",
+                argument=argument,
+                expected=f"num_ctas={self.num_ctas}",
+                got=f"{ctas}: {layout}",
+            )
+        return layout
+
+    def tensor_type(self, element_ty: Any, shape: Sequence[int], layout: Any) -> Any:
+        """A checked `distributed_type`, or the scalar type for an empty shape."""
+        if not len(shape):
+            return element_ty
+        return distributed_type(element_ty, shape, self.check_layout(layout, shape))
+
+    def layout_of_handle(self, handle: Any) -> Layout:
+        """The layout that the builder inferred for a tensor handle."""
+        return self.session.layouts.translate(self.builder.get_gluon_layout_from_tensor(handle))
+
+    def layout_of_memdesc(self, handle: Any) -> Layout:
+        """The layout that the builder inferred for a shared-memory handle."""
+        return self.session.layouts.translate(self.builder.get_gluon_layout_from_memdesc(handle))
+
+    def wrap_inferred(self, handle: Any, element_ty: Any, shape: Sequence[int]) -> Any:
+        """A tensor value whose layout is the one that the builder inferred."""
+        if not len(shape):
+            return self.make_tensor(handle, element_ty)
+        layout = self.layout_of_handle(handle)
+        return self.make_tensor(handle, distributed_type(element_ty, shape, layout))
+
+    # -- operands -----------------------------------------------------------------------------
+
+    def require_tensor(self, value: Any, argument: str, rank: Optional[int] = None) -> Any:
+        """`value` if it is a tensor of the kernel (of `rank`, if given)."""
+        if not isinstance(value, tl.tensor):
+            raise DtypeError(
+                "not a tensor of the kernel", argument=argument, expected="a tensor", got=describe(value)
+            )
+        if rank is not None and len(value.shape) != rank:
+            raise ShapeError(
+                "wrong rank", argument=argument, expected=f"rank {rank}", got=describe(value)
+            )
+        return value
+
+    def require_distributed(self, value: Any, argument: str) -> Any:
+        """`value` if it is a tensor with a shape and a layout."""
+        self.require_tensor(value, argument)
+        if not isinstance(value.type, distributed_type):
+            raise ShapeError(
+                "a scalar has no layout", argument=argument, expected="a tensor", got=describe(value)
+            )
+        return value
+
+
+def is_placeholder(layout: Layout) -> bool:
+    """Whether a layout stands for one that the compiler chooses later."""
+    return isinstance(layout, (AutoLayout, CoalescedLayout))
+
+
+def shape_of(value: Any) -> list[int]:
+    """Shape of a tensor value as Python ints; [] for a scalar."""
+    return [int(unwrap(s)) for s in value.shape]
+
+
+def describe(value: Any) -> str:
+    """What a value is, for error messages."""
+    value = unwrap(value)
+    if isinstance(value, _triton.base_value):
+        return str(value.type)
+    return f"{value!r} ({type(value).__name__})"

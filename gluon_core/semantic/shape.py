@@ -1,0 +1,353 @@
+"""Creating tensors, changing shapes, broadcasting, converting layouts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional, Sequence
+
+from gluon_core._triton import tl, unwrap
+from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core.layouts import AutoLayout, SliceLayout
+from gluon_core.semantic.base import SemanticBase, describe, is_placeholder, shape_of
+from gluon_core.values import distributed_type, unwrap_shape
+
+__all__ = ["ShapeOps"]
+
+_MAX_ELEMENTS = 1 << 20
+
+
+class ShapeOps(SemanticBase):
+    # -- creation -----------------------------------------------------------------------------
+
+    def arange(self, start: Any, end: Any, layout: Any = None, *, ret_ty: Any = None) -> Any:
+        start, end = unwrap(start), unwrap(end)
+        for argument, value in (("start", start), ("end", end)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise DtypeError(
+                    "must be a compile-time integer", argument=argument, got=describe(value)
+                )
+            if not -(2**31) <= value < 2**31:
+                raise ShapeError("must fit in int32", argument=argument, got=value)
+        size = end - start
+        if size <= 0 or size & (size - 1):
+            raise ShapeError(
+                "arange needs a positive power-of-two number of elements",
+                argument="end",
+                got=f"{end} - {start} = {size}",
+                remedy="Round up to a power of two and mask the rest.",
+            )
+        result_type = ret_ty or self.tensor_type(tl.int32, [size], layout)
+        handle = self.builder.create_make_range(result_type.to_ir(self.builder), start, end)
+        return self.make_tensor(handle, result_type)
+
+    def splat(self, value: Any, shape: Sequence[int], layout: Any = None) -> Any:
+        if value.type.is_block():
+            raise ShapeError(
+                "only a scalar can be spread over a shape", argument="value", got=describe(value)
+            )
+        shape = unwrap_shape(shape)
+        if not shape:
+            return value
+        self._check_size(shape)
+        result_type = self.tensor_type(value.dtype, shape, layout)
+        handle = self.builder.create_splat(result_type.to_ir(self.builder), value.handle)
+        return self.make_tensor(handle, result_type)
+
+    def full(self, shape: Sequence[int], value: Any, dtype: Any, layout: Any = None) -> Any:
+        dtype = unwrap(dtype)
+        if dtype is None and isinstance(value, tl.tensor):
+            dtype = value.dtype
+        return self.splat(self.make_scalar(unwrap(value), dtype), shape, layout)
+
+    def make_scalar(self, value: Any, dtype: Any) -> Any:
+        if isinstance(value, tl.tensor):
+            if math.prod(shape_of(value)) != 1:
+                raise ShapeError(
+                    "only a value with one element can become a scalar",
+                    argument="value",
+                    got=describe(value),
+                )
+            return self.cast(value, dtype)
+        return self.scalar_constant(value, dtype)
+
+    def _check_size(self, shape: Sequence[int]) -> None:
+        elements = math.prod(shape)
+        if elements > _MAX_ELEMENTS:
+            raise ShapeError(
+                "too many elements for one tensor",
+                argument="shape",
+                expected=f"at most {_MAX_ELEMENTS}",
+                got=f"{elements} in {list(shape)}",
+            )
+
+    # -- layouts ------------------------------------------------------------------------------
+
+    def convert_layout(self, value: Any, layout: Any, assert_trivial: Any = False) -> Any:
+        value = self.require_distributed(value, "value")
+        layout = self.check_layout(layout, shape_of(value))
+        if is_placeholder(layout):
+            raise LayoutError(
+                "a conversion needs a definite layout", argument="layout", got=repr(layout)
+            )
+        result_type = distributed_type(value.type.scalar, shape_of(value), layout)
+        result_ir = result_type.to_ir(self.builder)
+        if unwrap(assert_trivial) and not self.builder.is_convert_layout_trivial(
+            result_ir, value.handle
+        ):
+            shape = shape_of(value)
+            raise LayoutError(
+                "the conversion moves data although assert_trivial is set",
+                argument="layout",
+                expected=f"{value.type.layout.to_linear(shape)}",
+                got=f"{layout.to_linear(shape)}",
+                remedy="Use an equivalent layout, or drop assert_trivial.",
+            )
+        handle = self.builder.create_convert_layout(result_ir, value.handle)
+        return self.make_tensor(handle, result_type)
+
+    def set_auto_layout(self, value: Any, layout: Any) -> Any:
+        value = self.require_distributed(value, "value")
+        if not isinstance(value.type.layout, AutoLayout):
+            raise LayoutError(
+                "the value already has a layout",
+                argument="value",
+                expected="AutoLayout()",
+                got=repr(value.type.layout),
+                remedy="Use convert_layout.",
+            )
+        layout = self.check_layout(layout, shape_of(value))
+        if isinstance(layout, AutoLayout):
+            raise LayoutError("must be a definite layout", argument="layout", got=repr(layout))
+        handle = self.builder.create_set_auto_layout(layout._to_ir(self.builder), value.handle)
+        return self.make_tensor(
+            handle, distributed_type(value.type.scalar, shape_of(value), layout)
+        )
+
+    # -- shapes -------------------------------------------------------------------------------
+
+    def reshape(self, input: Any, dst_shape: Sequence[int], can_reorder: Any = False) -> Any:
+        input = self.require_tensor(input, "input")
+        shape = unwrap_shape(dst_shape)
+        if math.prod(shape_of(input)) != math.prod(shape):
+            raise ShapeError(
+                "reshape cannot change the number of elements",
+                argument="shape",
+                expected=f"{math.prod(shape_of(input))} elements, as in {shape_of(input)}",
+                got=f"{math.prod(shape)} in {shape}",
+            )
+        if not input.type.is_block():
+            return self.splat(input, shape) if shape else input
+        if not shape:
+            return self.unsplat(input)
+        distributed_type(input.type.scalar, shape, AutoLayout())  # shape check before the builder's
+        handle = self.builder.create_reshape(input.handle, shape, False)
+        return self.wrap_inferred(handle, input.type.scalar, shape)
+
+    def unsplat(self, value: Any) -> Any:
+        if math.prod(shape_of(value)) != 1:
+            raise ShapeError(
+                "only a tensor with one element can become a scalar",
+                argument="value",
+                got=describe(value),
+            )
+        return self.make_tensor(self.builder.create_unsplat(value.handle), value.dtype)
+
+    def expand_dims(self, input: Any, axis: int) -> Any:
+        input = self.require_tensor(input, "input")
+        shape = shape_of(input)
+        axis = self._wrap_axis(axis, len(shape) + 1)
+        shape.insert(axis, 1)
+        if not input.type.is_block():
+            return self.splat(input, shape)
+        layout = input.type.layout
+        if not isinstance(layout, SliceLayout):
+            if not is_placeholder(layout):
+                raise LayoutError(
+                    "a dimension can be added only to a tensor with a SliceLayout",
+                    argument="input",
+                    expected=f"SliceLayout(dim={axis}, parent=...)",
+                    got=repr(layout),
+                    remedy="Make the operand with such a layout, or convert_layout to one.",
+                )
+        elif layout.dim != axis:
+            raise LayoutError(
+                "the axis to add is not the one that the layout leaves out",
+                argument="axis",
+                expected=f"{layout.dim}, the dim of {layout}",
+                got=axis,
+            )
+        handle = self.builder.create_expand_dims(input.handle, axis)
+        return self.wrap_inferred(handle, input.type.scalar, shape)
+
+    @staticmethod
+    def _wrap_axis(axis: Any, rank: int) -> int:
+        axis = unwrap(axis)
+        if isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank:
+            raise ShapeError(
+                "no such axis", argument="axis", expected=f"{-rank} to {rank - 1}", got=repr(axis)
+            )
+        return axis % rank
+
+    def permute(self, input: Any, dims: Sequence[int]) -> Any:
+        input = self.require_distributed(input, "input")
+        shape = shape_of(input)
+        order = unwrap_shape(dims, "dims")
+        if sorted(order) != list(range(len(shape))):
+            raise ShapeError(
+                "must be a permutation of the dimensions",
+                argument="dims",
+                expected=f"each of 0..{len(shape) - 1} once",
+                got=order,
+            )
+        handle = self.builder.create_trans(input.handle, order)
+        return self.wrap_inferred(handle, input.type.scalar, [shape[d] for d in order])
+
+    def join(self, a: Any, b: Any) -> Any:
+        a, b = self.broadcast_impl_value(
+            self.require_tensor(a, "a"), self.require_tensor(b, "b")
+        )
+        if a.dtype != b.dtype:
+            raise DtypeError("both operands must have one dtype", argument="b", expected=a.dtype, got=b.dtype)
+        if not a.type.is_block():
+            raise ShapeError("join needs tensors", argument="a", got=describe(a))
+        handle = self.builder.create_join(a.handle, b.handle)
+        return self.wrap_inferred(handle, a.type.scalar, [*shape_of(a), 2])
+
+    def split(self, a: Any) -> Any:
+        a = self.require_distributed(a, "a")
+        shape = shape_of(a)
+        if shape[-1] != 2:
+            raise ShapeError(
+                "the last dimension must be 2", argument="a", expected="[..., 2]", got=shape
+            )
+        self._check_split(a, shape)
+        first, second = self.builder.create_split(a.handle)
+        return (
+            self.wrap_inferred(first, a.type.scalar, shape[:-1]),
+            self.wrap_inferred(second, a.type.scalar, shape[:-1]),
+        )
+
+    def _check_split(self, a: Any, shape: list[int]) -> None:
+        layout = a.type.layout
+        if is_placeholder(layout):
+            return
+        linear = layout.to_linear(shape)
+        last = f"dim{len(shape) - 1}"
+        column = list(linear.out_dims).index(last)
+        in_registers = any(basis[column] for basis in linear.bases["register"])
+        if not in_registers:
+            raise LayoutError(
+                "both halves must sit in one thread",
+                argument="a",
+                expected="a layout that holds the last dimension in registers",
+                got=repr(layout),
+                remedy="convert_layout to one with size_per_thread 2 in the last dimension.",
+            )
+
+    # -- broadcasting -------------------------------------------------------------------------
+
+    def broadcast_impl_shape(self, input: Any, shape: Sequence[int]) -> Any:
+        shape = unwrap_shape(shape)
+        if not input.type.is_block():
+            return self.splat(input, shape)
+        source = shape_of(input)
+        if len(source) != len(shape):
+            raise ShapeError(
+                "cannot broadcast to another rank", argument="shape", expected=f"rank {len(source)}", got=shape
+            )
+        if source == shape:
+            return input
+        for dim, (have, want) in enumerate(zip(source, shape)):
+            if have not in (1, want):
+                raise ShapeError(
+                    f"cannot broadcast dimension {dim} from {have} to {want}",
+                    argument="shape",
+                    expected=f"{source} with dimensions of size 1 enlarged",
+                    got=shape,
+                )
+        result_type = distributed_type(input.type.scalar, shape, input.type.layout)
+        handle = self.builder.create_broadcast(input.handle, result_type.to_ir(self.builder))
+        return self.make_tensor(handle, result_type)
+
+    def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
+        if not lhs.type.is_block() and not rhs.type.is_block():
+            return lhs, rhs
+        if not rhs.type.is_block():
+            return lhs, self._splat_like(rhs, lhs)
+        if not lhs.type.is_block():
+            return self._splat_like(lhs, rhs), rhs
+        self._require_distributed_pair(lhs, rhs)
+        left, right = shape_of(lhs), shape_of(rhs)
+        if len(left) != len(right):
+            raise ShapeError(
+                "cannot broadcast tensors of different ranks",
+                expected="equal ranks",
+                got=f"{left} and {right}",
+                remedy="Add dimensions with x[:, None] or expand_dims.",
+            )
+        shape = []
+        for dim, (have, other) in enumerate(zip(left, right)):
+            if have != other and 1 not in (have, other):
+                raise ShapeError(
+                    f"cannot broadcast: dimension {dim} is {have} and {other}",
+                    got=f"{left} and {right}",
+                )
+            shape.append(max(have, other))
+        lhs, rhs = self.unify_layouts(lhs, rhs)
+        return self.broadcast_impl_shape(lhs, shape), self.broadcast_impl_shape(rhs, shape)
+
+    def _require_distributed_pair(self, lhs: Any, rhs: Any) -> None:
+        for value in (lhs, rhs):
+            self.require_distributed(value, "operand")
+
+    def _splat_like(self, scalar: Any, tensor: Any) -> Any:
+        result_type = tensor.type.with_element_ty(scalar.type.scalar)
+        handle = self.builder.create_splat(result_type.to_ir(self.builder), scalar.handle)
+        return self.make_tensor(handle, result_type)
+
+    def unify_layouts(self, lhs: Any, rhs: Any) -> Any:
+        """Both values with one layout; an AutoLayout takes the other's.
+
+        Raises:
+            LayoutError: the layouts differ; nothing is converted silently.
+        """
+        left, right = lhs.type.layout, rhs.type.layout
+        if left == right:
+            return lhs, rhs
+        if isinstance(left, AutoLayout):
+            return self.set_auto_layout(lhs, right), rhs
+        if isinstance(right, AutoLayout):
+            return lhs, self.set_auto_layout(rhs, left)
+        raise LayoutError(
+            "the operands have different layouts",
+            expected=f"{left}",
+            got=f"{right}",
+            remedy="Bring one to the other's with gl.convert_layout.",
+        )
+
+    # -- sub-byte floats ------------------------------------------------------------------------
+
+    def fp4_to_fp(self, src: Any, elem_type: Any, axis: Any) -> Any:
+        src = self.require_distributed(src, "src")
+        elem_type = unwrap(elem_type)
+        if src.dtype not in (tl.uint8, tl.int8):
+            raise DtypeError(
+                "packed fp4 comes two to a byte", argument="src", expected="uint8", got=src.dtype
+            )
+        if elem_type not in (tl.float16, tl.bfloat16):
+            raise DtypeError(
+                "fp4 unpacks to a 16-bit float",
+                argument="elem_type",
+                expected="float16 or bfloat16",
+                got=elem_type,
+            )
+        shape = shape_of(src)
+        axis = self._wrap_axis(axis, len(shape))
+        shape[axis] *= 2
+        handle = self.builder.create_fp4_to_fp(src.handle, elem_type.to_ir(self.builder), axis)
+        return self.wrap_inferred(handle, elem_type, shape)
+
+    def to_linear_layout(self, layout: Any, shape: Any) -> Optional[Any]:
+        from gluon_core.layouts import as_linear
+
+        return as_linear(unwrap(layout), unwrap_shape(shape))

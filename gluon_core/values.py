@@ -1,0 +1,312 @@
+"""Types and values of kernels: distributed tensors and shared-memory descriptors.
+
+Scalars, pointers, tuples and constexprs are Triton's own classes, re-exported by
+`gluon_core._triton`, because Triton's code generator asks for them by class.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional, Sequence
+
+from gluon_core import _triton
+from gluon_core._triton import base_type, base_value, block_type, unwrap
+from gluon_core.builtin import builtin
+from gluon_core.errors import LayoutError, ShapeError
+from gluon_core.layouts import base as layouts_base
+from gluon_core.layouts.base import DistributedLayout, SharedLayout
+
+__all__ = [
+    "distributed_type",
+    "shared_memory_descriptor",
+    "shared_memory_descriptor_type",
+    "unwrap_shape",
+]
+
+layouts_base.set_type_factory(_triton.constexpr_type)
+
+
+def unwrap_shape(shape: Any, argument: str = "shape") -> list[int]:
+    """A list of Python ints from a (constexpr) int or a sequence of them.
+
+    Raises:
+        ShapeError: an entry is not a compile-time integer.
+    """
+    shape = unwrap(shape)
+    if isinstance(shape, int):
+        shape = [shape]
+    result = []
+    for item in shape:
+        item = unwrap(item)
+        if isinstance(item, bool) or not isinstance(item, int):
+            raise ShapeError(
+                "every dimension must be a compile-time integer", argument=argument, got=repr(item)
+            )
+        result.append(item)
+    return result
+
+
+def _check_block_shape(shape: Sequence[int], what: str) -> None:
+    for dim, size in enumerate(shape):
+        if size < 1 or size & (size - 1):
+            raise ShapeError(
+                f"{what} must have power-of-two dimensions",
+                argument="shape",
+                got=f"{list(shape)} (dimension {dim} is {size})",
+                remedy=f"Round up to {1 << max(size - 1, 0).bit_length()} and mask the rest.",
+            )
+
+
+class distributed_type(block_type):
+    """Type of a tensor whose elements are spread over the threads of a block by `layout`."""
+
+    def __init__(self, element_ty: Any, shape: Sequence[int], layout: Any):
+        shape = unwrap_shape(shape)
+        layout = unwrap(layout)
+        if not isinstance(layout, DistributedLayout):
+            raise LayoutError(
+                "not a layout for tensors in registers",
+                argument="layout",
+                expected="a distributed layout such as BlockedLayout",
+                got=repr(layout),
+            )
+        _check_block_shape(shape, "a tensor")
+        super().__init__(element_ty, shape)
+        self.layout = layout
+        self.name = f"<{self.shape}, {self.element_ty}, {self.layout}>"
+        if layout.rank is not None and layout.rank != len(self.shape):
+            raise LayoutError(
+                "the rank of the layout is not that of the tensor",
+                argument="layout",
+                expected=f"rank {len(self.shape)} for shape {list(self.shape)}",
+                got=f"rank {layout.rank}: {layout}",
+            )
+
+    def to_ir(self, builder: Any) -> Any:
+        element = self.element_ty.to_ir(builder)
+        return builder.get_distributed_ty(element, list(self.shape), self.layout._to_ir(builder))
+
+    def mangle(self) -> str:
+        shape = "_".join(map(str, self.shape))
+        return f"{self.scalar.mangle()}S{shape}SL{self.layout.mangle()}L"
+
+    def with_element_ty(self, scalar_ty: Any) -> "distributed_type":
+        return distributed_type(scalar_ty, self.shape, self.layout)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, distributed_type):
+            return False
+        return super().__eq__(other) and self.layout == other.layout
+
+    def __hash__(self) -> int:
+        return hash((str(self.element_ty), tuple(self.shape), self.layout))
+
+
+class shared_memory_descriptor_type(base_type):
+    """Type of a view of shared memory.
+
+    Args:
+        element_ty: dtype of the elements.
+        shape: shape of the view.
+        layout: a shared layout.
+        alloc_shape: shape of the allocation that the view is part of.
+    """
+
+    def __init__(self, element_ty: Any, shape: Any, layout: Any, alloc_shape: Any):
+        self.element_ty = unwrap(element_ty)
+        self.shape = unwrap_shape(shape)
+        self.layout = unwrap(layout)
+        self.alloc_shape = unwrap_shape(alloc_shape)
+        if not isinstance(self.layout, SharedLayout):
+            raise LayoutError(
+                "not a layout for shared memory",
+                argument="layout",
+                expected="a shared layout such as SwizzledSharedLayout",
+                got=repr(self.layout),
+            )
+
+    @property
+    def nbytes_per_cta(self) -> int:
+        """Bytes of one block's part of the view."""
+        ctas = 2 ** len(getattr(self.layout, "cga_layout", None) or [])
+        bits = math.prod(self.shape) * self.element_ty.primitive_bitwidth
+        return max(1, bits // 8 // ctas)
+
+    def to_ir(self, builder: Any) -> Any:
+        return builder.get_shared_mem_desc_ty(
+            self.element_ty.to_ir(builder), self.shape, self.layout._to_ir(builder), self.alloc_shape
+        )
+
+    def _flatten_ir_types(self, builder: Any, out: list) -> None:
+        out.append(self.to_ir(builder))
+
+    def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> tuple[Any, int]:
+        value = shared_memory_descriptor(
+            handles[cursor], self.element_ty, self.shape, self.layout, self.alloc_shape
+        )
+        return value, cursor + 1
+
+    def __str__(self) -> str:
+        return f"shared_memory_descriptor<{self.element_ty}, {self.shape}, {self.layout}>"
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(self) is type(other)
+            and isinstance(other, shared_memory_descriptor_type)
+            and self.element_ty == other.element_ty
+            and self.shape == other.shape
+            and self.layout == other.layout
+            and self.alloc_shape == other.alloc_shape
+        )
+
+    def __hash__(self) -> int:
+        return hash((str(self.element_ty), tuple(self.shape), self.layout, tuple(self.alloc_shape)))
+
+    def mangle(self) -> str:
+        shape = "_".join(map(str, self.shape))
+        alloc = "_".join(map(str, self.alloc_shape))
+        return f"MD{self.element_ty.mangle()}S{shape}SL{self.layout.mangle()}LAS{alloc}ASMD"
+
+
+class shared_memory_descriptor(base_value):
+    """A view of shared memory: what `allocate_shared_memory` returns and its methods re-shape."""
+
+    def __init__(self, handle: Any, element_ty: Any, shape: Any, layout: Any, alloc_shape: Any):
+        self.handle = handle
+        self.type = shared_memory_descriptor_type(element_ty, shape, layout, alloc_shape)
+
+    def _flatten_ir(self, handles: list) -> None:
+        handles.append(self.handle)
+
+    def _set_name(self, builder: Any, name: str) -> None:
+        self.handle.set_loc(builder.create_name_loc(name, self.handle.get_loc()))
+
+    @property
+    def dtype(self) -> Any:
+        """dtype of the elements."""
+        return self.type.element_ty
+
+    @property
+    def shape(self) -> list[int]:
+        """Shape of the view."""
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        """Number of elements of the view."""
+        return math.prod(self.shape)
+
+    @property
+    def layout(self) -> SharedLayout:
+        return self.type.layout
+
+    @property
+    def nbytes_per_cta(self) -> int:
+        """Bytes of one block's part of the view."""
+        return self.type.nbytes_per_cta
+
+    def __str__(self) -> str:
+        return str(self.type)
+
+    @builtin(name="shared_memory_descriptor.load")
+    def load(self, layout: Any, _semantic: Any = None) -> Any:
+        """Read the whole view into a tensor with `layout`."""
+        return _semantic.shared_load(self, unwrap(layout))
+
+    @builtin(name="shared_memory_descriptor.store")
+    def store(self, value: Any, _semantic: Any = None) -> None:
+        """Write `value`, a tensor of the view's shape and dtype.
+
+        Raises:
+            ShapeError: the shapes differ.
+            DtypeError: the dtypes differ.
+        """
+        return _semantic.shared_store(self, value)
+
+    @builtin(name="shared_memory_descriptor.slice")
+    def slice(self, start: Any, length: Any, dim: Any = 0, _semantic: Any = None) -> Any:
+        """The sub-view `[start, start + length)` of dimension `dim`; both are compile-time integers."""
+        return _semantic.memdesc_slice(self, unwrap(start), unwrap(length), unwrap(dim))
+
+    @builtin(name="shared_memory_descriptor.index")
+    def index(self, index: Any, _semantic: Any = None) -> Any:
+        """The view at `index` (a run-time int32 or a constant) of the leading dimension."""
+        return _semantic.memdesc_index(self, unwrap(index))
+
+    @builtin(name="shared_memory_descriptor.permute")
+    def permute(self, order: Any, _semantic: Any = None) -> Any:
+        """The view with its dimensions in `order`; no data moves."""
+        return _semantic.memdesc_permute(self, unwrap_shape(order, "order"))
+
+    @builtin(name="shared_memory_descriptor.reshape")
+    def reshape(self, shape: Any, _semantic: Any = None) -> Any:
+        """The view with another shape of the same number of elements; no data moves."""
+        return _semantic.memdesc_reshape(self, unwrap_shape(shape))
+
+    @builtin(name="shared_memory_descriptor.reinterpret")
+    def reinterpret(
+        self, dtype: Any = None, shape: Any = None, layout: Any = None, _semantic: Any = None
+    ) -> Any:
+        """The same bytes seen with another dtype, shape or layout.
+
+        What is left out stays as it is. From Triton 3.9 `shape` and `layout` may be left out.
+        """
+        return _semantic.memdesc_reinterpret(
+            self,
+            unwrap(dtype) if unwrap(dtype) is not None else self.dtype,
+            unwrap_shape(shape) if unwrap(shape) is not None else list(self.shape),
+            unwrap(layout) if unwrap(layout) is not None else self.layout,
+        )
+
+    _reinterpret = reinterpret
+
+    @builtin(name="shared_memory_descriptor._keep_alive")
+    def _keep_alive(self, _semantic: Any = None) -> None:
+        """Keep the allocation alive up to here."""
+        return _semantic.shared_dealloc(self)
+
+    @builtin(name="shared_memory_descriptor.gather", since=(3, 7))
+    def gather(self, indices: Any, axis: Any, _semantic: Any = None) -> Any:
+        """A tensor of `indices`' shape and layout: `result[i..] = self[.., indices[i..], ..]` along `axis`."""
+        return _semantic.shared_gather(self, indices, unwrap(axis))
+
+    @builtin(name="shared_memory_descriptor.scatter", since=(3, 7))
+    def scatter(self, values: Any, indices: Any, axis: Any, _semantic: Any = None) -> None:
+        """`self[.., indices[i..], ..] = values[i..]` along `axis`."""
+        return _semantic.shared_scatter(self, values, indices, unwrap(axis))
+
+    def _atomic_scatter(
+        self, op: str, values: Any, indices: Any, axis: Any, mask: Any, semantic: Any
+    ) -> Any:
+        return semantic.shared_atomic_scatter(op, self, values, indices, unwrap(axis), unwrap(mask))
+
+
+def _atomic_scatter_method(op: str) -> Any:
+    public = f"shared_memory_descriptor.atomic_scatter_{op}"
+
+    def method(
+        self: Any, values: Any, indices: Any, axis: Any, mask: Any = None, _semantic: Any = None
+    ) -> Any:
+        return self._atomic_scatter(op, values, indices, axis, mask, _semantic)
+
+    method.__name__ = f"atomic_scatter_{op}"
+    method.__qualname__ = public
+    method.__doc__ = (
+        f"Atomic {op} of `values` into `self[.., indices, ..]` along `axis`; returns the old values."
+    )
+    return builtin(method, since=(3, 8), name=public)
+
+
+for _op in ("add", "and", "max", "min", "or", "xchg", "xor"):
+    setattr(shared_memory_descriptor, f"atomic_scatter_{_op}", _atomic_scatter_method(_op))
+
+
+def layout_of(value: Any) -> Optional[Any]:
+    """The layout of a tensor or descriptor value, None for scalars."""
+    return getattr(value.type, "layout", None)
