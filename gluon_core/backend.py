@@ -8,8 +8,9 @@ A backend is one object, an instance of `Backend`, that a plugin hands over thro
 from __future__ import annotations
 
 import importlib
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 
 from gluon_core.targets import Architecture, Target
 
@@ -23,6 +24,10 @@ def load_path(path: str) -> Any:
     module, _, attribute = path.partition(":")
     value = importlib.import_module(module)
     return getattr(value, attribute) if attribute else value
+
+
+def _no_stream(index: int) -> int:
+    return 0
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,12 @@ class Backend:
         reference: module path of the reference models, NumPy only.
         lowerings: the portable ops it implements.
         cacheable: whether compiled kernels may be kept on disk.
+        isolate: whether the stages may abort the process, and so run in a child where that works.
+        tensor_device: the torch device type of the tensors its kernels take (`cuda`, `cpu`).
+        raw_pointers: whether the launcher takes pointers as addresses; otherwise it gets the
+            tensors themselves.
+        pointer_range_bits: mark pointers into less than 2**(bits - 1) bytes for the compiler
+            (`tt.pointer_range`); None never does.
     """
 
     name: str
@@ -110,6 +121,10 @@ class Backend:
     reference: Optional[str] = None
     lowerings: Sequence[Lowering] = ()
     cacheable: bool = True
+    isolate: bool = False
+    tensor_device: Optional[str] = None
+    raw_pointers: bool = False
+    pointer_range_bits: Optional[int] = None
 
     def device(self) -> Optional[Target]:
         """The target of the device that is plugged in, or None. Never raises."""
@@ -118,6 +133,26 @@ class Backend:
     def device_problem(self) -> Optional[str]:
         """Why `device()` is None although hardware of this vendor may be there; None when all is well."""
         return None
+
+    def device_count(self) -> int:
+        """How many devices of this vendor there are."""
+        return 1
+
+    def current_device(self) -> int:
+        """Index of the device that a launch goes to when no argument says otherwise."""
+        return 0
+
+    def device_target(self, index: int) -> Optional[Target]:
+        """The target of one of several devices."""
+        return self.device()
+
+    def device_scope(self, index: int) -> ContextManager[Any]:
+        """Make device `index` the current one."""
+        return nullcontext()
+
+    def stream_getter(self) -> Callable[[int], int]:
+        """A function from a device's index to its current stream, as cheap as can be had."""
+        return _no_stream
 
     def options(self, target: Target, given: Mapping[str, Any]) -> Any:
         """A frozen dataclass of compile options, at least `num_warps`, `num_ctas` and `debug`.
@@ -144,7 +179,13 @@ class Backend:
         raise NotImplementedError
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
-        """`launch(grid, stream, *arguments)` for `compiled` (a `gluon_core.compiler.CompiledKernel`)."""
+        """`launch(grid, stream, *arguments)` for `compiled` (a `gluon_core.compiler.CompiledKernel`).
+
+        `grid` is three positive ints, `stream` what `stream_getter` gave, and `arguments` are all
+        parameters of the kernel in order, those that are constants in this specialization included.
+        Called once per device, with that device current. It may set `function`, `module`, `n_regs`,
+        `n_spills` and `n_max_threads` of `compiled`.
+        """
         raise NotImplementedError
 
     def inspect(self, compiled: Any) -> Report:
