@@ -1,0 +1,14 @@
+"""The plugin of the simulator; importing it imports neither triton nor torch."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from gluon_core.backend import Backend
+from gluon_core.hookspec import hookimpl
+from gluon_sim.backend import SimBackend
+
+
+@hookimpl
+def gluon_backends() -> Sequence[Backend]:
+    return [SimBackend()]

@@ -1,0 +1,88 @@
+"""Result types of the ops that change a tensor's shape: the layout follows the shape."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from .program import MemDescType, TensorType, Type
+
+__all__ = [
+    "expand_dims", "join", "memdesc_reshape", "memdesc_trans", "reduce", "reshape", "same_layout",
+    "split", "trans",
+]  # fmt: skip
+
+
+def _infer(what: str, layout: Any, *args: Any) -> Any:
+    """`gluon_core.layouts.infer.<what>`; a tensor without a layout keeps none."""
+    if layout is None:
+        return None
+    from gluon_core.layouts import infer
+
+    return getattr(infer, what)(layout, *args)
+
+
+def expand_dims(type: Type, axis: int) -> Type:
+    assert isinstance(type, TensorType)
+    shape = (*type.shape[:axis], 1, *type.shape[axis:])
+    return TensorType(type.elem, shape, _infer("expand_dims", type.layout, axis))
+
+
+def reshape(type: Type, shape: Sequence[int]) -> Type:
+    shape = tuple(int(s) for s in shape)
+    layout = getattr(type, "layout", None)
+    return TensorType(type.element, shape, _infer("reshape", layout, type.dims, shape))
+
+
+def trans(type: Type, order: Sequence[int]) -> Type:
+    assert isinstance(type, TensorType)
+    shape = tuple(type.shape[i] for i in order)
+    return TensorType(type.elem, shape, _infer("trans", type.layout, type.shape, order))
+
+
+def join(type: Type) -> Type:
+    layout = getattr(type, "layout", None)
+    return TensorType(type.element, (*type.dims, 2), _infer("join", layout, type.dims))
+
+
+def split(type: Type) -> Type:
+    assert isinstance(type, TensorType)
+    shape = type.shape[:-1]
+    if not shape:
+        return type.elem
+    return TensorType(type.elem, shape, _infer("split", type.layout, type.shape))
+
+
+def reduce(type: Type, axis: int) -> Type:
+    assert isinstance(type, TensorType)
+    shape = tuple(s for i, s in enumerate(type.shape) if i != axis)
+    if not shape:
+        return type.elem
+    return TensorType(type.elem, shape, _infer("reduce", type.layout, axis))
+
+
+def memdesc_trans(type: Type, order: Sequence[int]) -> Type:
+    assert isinstance(type, MemDescType)
+    shape = tuple(type.shape[i] for i in order)
+    rank = len(type.shape)
+    lead, tail = type.alloc_shape[:-rank], type.alloc_shape[-rank:]
+    alloc = (*lead, *(tail[i] for i in order))
+    layout = _infer("memdesc_trans", type.layout, type.shape, order)
+    return MemDescType(type.elem, shape, layout, alloc, type.space)
+
+
+def memdesc_reshape(type: Type, shape: Sequence[int]) -> Type:
+    assert isinstance(type, MemDescType)
+    shape = tuple(int(s) for s in shape)
+    rank = len(type.shape)
+    layout = _infer("memdesc_reshape", type.layout, type.shape, shape)
+    return MemDescType(type.elem, shape, layout, (*type.alloc_shape[:-rank], *shape), type.space)
+
+
+def same_layout(a: Any, b: Any, shape: Sequence[int]) -> bool:
+    """Whether two layouts put every element in the same place."""
+    if a == b:
+        return True
+    try:
+        return a.to_linear(shape) == b.to_linear(shape)
+    except Exception:  # a layout that is not resolved yet has no linear form
+        return False
