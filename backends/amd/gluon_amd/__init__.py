@@ -1,0 +1,1 @@
+"""Gluon Core's plugin for AMD GPUs."""
