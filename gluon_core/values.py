@@ -7,6 +7,7 @@ Scalars, pointers, tuples and constexprs are Triton's own classes, re-exported b
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from gluon_core import _triton
@@ -17,6 +18,7 @@ from gluon_core.layouts import base as layouts_base
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
 
 __all__ = [
+    "CachePolicy",
     "distributed_type",
     "shared_memory_descriptor",
     "shared_memory_descriptor_type",
@@ -55,6 +57,31 @@ def _check_block_shape(shape: Sequence[int], what: str) -> None:
                 got=f"{list(shape)} (dimension {dim} is {size})",
                 remedy=f"Round up to {1 << max(size - 1, 0).bit_length()} and mask the rest.",
             )
+
+
+@dataclass(frozen=True)
+class CachePolicy:
+    """How a load or store treats the caches; Triton 3.9 and later.
+
+    Args:
+        cache_modifier: `"none"`, `"ca"`, `"cg"`, `"cs"`, `"cv"`, `"wb"` or `"wt"`, with or without
+            the leading dot (PTX ISA, cache operators).
+        eviction_policy: `"evict_normal"`, `"evict_first"` or `"evict_last"`.
+    """
+
+    cache_modifier: Optional[str] = "none"
+    eviction_policy: Optional[str] = "evict_normal"
+
+    @property
+    def type(self) -> Any:
+        return _triton.constexpr_type(self)
+
+    def _to_ir(self, builder: Any) -> Any:
+        modifier = (self.cache_modifier or "none").lstrip(".")
+        return builder.get_cache_policy(modifier, self.eviction_policy or "evict_normal")
+
+    def mangle(self) -> str:
+        return f"CP_{self.cache_modifier}_{self.eviction_policy}_CP"
 
 
 class distributed_type(block_type):

@@ -1,0 +1,101 @@
+"""Atomic reads and writes of global memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_core._triton import unwrap
+from gluon_core.errors import DtypeError
+from gluon_core.semantic.base import describe, shape_of
+from gluon_core.semantic.memory import MemoryOps, check_choice
+
+__all__ = ["AtomicOps"]
+
+SEMANTICS = ("", "acquire", "release", "acq_rel", "relaxed")
+SCOPES = ("", "gpu", "cta", "sys")
+
+
+class AtomicOps(MemoryOps):
+    """Each op checks pointer, value, mask, memory order and scope, then leaves the rest to Triton.
+
+    Memory orders and scopes are those of the PTX ISA, section Memory Consistency Model.
+    """
+
+    def _atomic(self, op: str, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        pointer = self.check_pointer(pointer)
+        if pointer.type.scalar.is_const():
+            raise DtypeError("cannot write through a const pointer", argument="pointer", got=describe(pointer))
+        val = self.to_tensor(unwrap(val))
+        self._check_widening(pointer, val, "value")
+        self._check_companion(pointer, val, "val")
+        self._check_value_layout(pointer, val)
+        mask = self.check_mask(pointer, mask)
+        parent = getattr(super(), f"atomic_{op}")
+        return parent(pointer, val, mask, *self._order(sem, scope))
+
+    def _check_value_layout(self, pointer: Any, val: Any) -> None:
+        """A tensor value must already be laid out as the pointers are."""
+        if val.type.is_block() and shape_of(val) == shape_of(pointer):
+            self.unify_layouts(pointer, val)
+
+    @staticmethod
+    def _order(sem: Any, scope: Any) -> tuple[Any, Any]:
+        return (
+            check_choice("sem", sem, SEMANTICS) or None,
+            check_choice("scope", scope, SCOPES) or None,
+        )
+
+    def atomic_add(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        return self._atomic("add", pointer, val, mask, sem, scope)
+
+    def atomic_max(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        return self._atomic("max", pointer, val, mask, sem, scope)
+
+    def atomic_min(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        return self._atomic("min", pointer, val, mask, sem, scope)
+
+    def atomic_and(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        return self._atomic("and", pointer, val, mask, sem, scope)
+
+    def atomic_or(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        return self._atomic("or", pointer, val, mask, sem, scope)
+
+    def atomic_xor(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        return self._atomic("xor", pointer, val, mask, sem, scope)
+
+    def atomic_xchg(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        return self._atomic("xchg", pointer, val, mask, sem, scope)
+
+    def atomic_cas(self, pointer: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
+        pointer = self.check_pointer(pointer)
+        element = pointer.type.scalar.element_ty
+        operands = []
+        for argument, value in (("cmp", cmp), ("val", val)):
+            value = self.to_tensor(unwrap(value))
+            self._check_companion(pointer, value, argument)
+            if pointer.type.is_block():
+                value = self.broadcast_impl_value(pointer, value)[1]
+            operands.append(self.cast(value, element))
+        return super().atomic_cas(pointer, *operands, *self._order(sem, scope))
+
+    def atomic_load(self, pointer: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        pointer = self.check_pointer(pointer)
+        return super().atomic_load(pointer, self.check_mask(pointer, mask), *self._order(sem, scope))
+
+    def atomic_store(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        pointer = self.check_pointer(pointer)
+        val = self.to_tensor(unwrap(val))
+        self._check_companion(pointer, val, "val")
+        mask = self.check_mask(pointer, mask)
+        return super().atomic_store(pointer, val, mask, *self._order(sem, scope))
+
+    def atomic_poll(
+        self, pointer: Any, expected: Any, sem: Any, scope: Any, timeout_ns: Any
+    ) -> Any:
+        pointer = self.check_pointer(pointer)
+        if pointer.type.is_block() or not pointer.type.scalar.element_ty.is_int():
+            raise DtypeError(
+                "polls one integer", argument="pointer", expected="a scalar pointer to an integer", got=describe(pointer)
+            )
+        expected = self.to_tensor(unwrap(expected))
+        return super().atomic_poll(pointer, expected, *self._order(sem, scope), unwrap(timeout_ns))

@@ -1,0 +1,158 @@
+"""Global memory: loads and stores, cache hints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_core import _triton
+from gluon_core._triton import tl, unwrap
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
+from gluon_core.semantic.base import SemanticBase, describe, shape_of
+from gluon_core.values import CachePolicy
+
+__all__ = ["MemoryOps"]
+
+LOAD_CACHE = ("", ".ca", ".cg", ".cs", ".cv")
+STORE_CACHE = ("", ".wb", ".cg", ".cs", ".wt")
+EVICTION = ("", "evict_normal", "evict_first", "evict_last")
+
+
+def check_choice(argument: str, value: Any, choices: tuple[str, ...]) -> str:
+    """`value` (None is the default, ""), if it is one of `choices`."""
+    value = unwrap(value)
+    value = "" if value is None or value == "none" else value
+    if value not in choices:
+        raise ArgumentError(
+            "no such choice",
+            argument=argument,
+            expected=", ".join(repr(c) for c in choices if c),
+            got=repr(value),
+            remedy=did_you_mean(value, choices),
+        )
+    return value
+
+
+class MemoryOps(SemanticBase):
+    def check_pointer(self, pointer: Any, argument: str = "pointer") -> Any:
+        """`pointer` if it is a (tensor of) pointer(s) to elements."""
+        self.require_tensor(pointer, argument)
+        if not pointer.type.scalar.is_ptr():
+            raise DtypeError(
+                "not a pointer", argument=argument, expected="a pointer or a tensor of pointers", got=describe(pointer)
+            )
+        return pointer
+
+    def check_mask(self, pointer: Any, mask: Any, argument: str = "mask") -> Any:
+        """`mask` as a boolean tensor that may accompany `pointer`, or None."""
+        mask = unwrap(mask)
+        if mask is None:
+            return None
+        mask = self.to_tensor(mask)
+        if mask.dtype != tl.int1:
+            raise DtypeError("must be boolean", argument=argument, expected="int1", got=mask.dtype)
+        self._check_companion(pointer, mask, argument)
+        return mask
+
+    @staticmethod
+    def _check_companion(pointer: Any, value: Any, argument: str) -> None:
+        if value.type.is_block() and not pointer.type.is_block():
+            raise ShapeError(
+                "a tensor cannot accompany a scalar pointer",
+                argument=argument,
+                expected="a scalar",
+                got=describe(value),
+            )
+
+    def load(  # type: ignore[override]
+        self,
+        pointer: Any,
+        mask: Any = None,
+        other: Any = None,
+        cache_modifier: Any = None,
+        eviction_policy: Any = None,
+        volatile: Any = False,
+        cache_policy: Any = None,
+    ) -> Any:
+        pointer = self.check_pointer(pointer)
+        mask = self.check_mask(pointer, mask)
+        other = unwrap(other)
+        if other is not None:
+            if mask is None:
+                raise ArgumentError(
+                    "needs a mask", argument="other", got=describe(other), remedy="Pass mask=..., or drop other."
+                )
+            other = self.to_tensor(other)
+            self._check_companion(pointer, other, "other")
+        self._check_widening(pointer, mask, "mask")
+        hints = self._hints(cache_modifier, eviction_policy, cache_policy, LOAD_CACHE)
+        return super().load(pointer, mask, other, *self._positional(hints), bool(unwrap(volatile)))
+
+    def store(  # type: ignore[override]
+        self,
+        pointer: Any,
+        value: Any,
+        mask: Any = None,
+        cache_modifier: Any = None,
+        eviction_policy: Any = None,
+        cache_policy: Any = None,
+    ) -> Any:
+        pointer = self.check_pointer(pointer)
+        if pointer.type.scalar.is_const():
+            raise DtypeError("cannot store through a const pointer", argument="pointer", got=describe(pointer))
+        value = self.to_tensor(unwrap(value))
+        self._check_companion(pointer, value, "value")
+        self._check_widening(pointer, value, "value")
+        mask = self.check_mask(pointer, mask)
+        self._check_widening(pointer, mask, "mask")
+        hints = self._hints(cache_modifier, eviction_policy, cache_policy, STORE_CACHE)
+        return super().store(pointer, value, mask, *self._positional(hints, store=True))
+
+    @staticmethod
+    def _check_widening(pointer: Any, value: Any, argument: str) -> None:
+        """A pointer tensor may be met by smaller operands, never enlarged to theirs in a store."""
+        if value is None or not value.type.is_block():
+            return
+        have, want = shape_of(pointer), shape_of(value)
+        if len(have) != len(want) or any(w not in (1, h) for h, w in zip(have, want)):
+            if argument == "value" or len(have) != len(want):
+                raise ShapeError(
+                    "does not fit the pointer", argument=argument, expected=have, got=want
+                )
+
+    @staticmethod
+    def _hints(cache: Any, eviction: Any, policy: Any, choices: tuple[str, ...]) -> Any:
+        """The two strings, or the policy object that replaces them."""
+        policy = unwrap(policy)
+        cache = check_choice("cache_modifier", cache, choices)
+        eviction = check_choice("eviction_policy", eviction, EVICTION)
+        if policy is None:
+            return cache, eviction
+        _triton.require((3, 9), "cache_policy")
+        if cache or eviction:
+            raise ArgumentError(
+                "says the same as cache_modifier and eviction_policy",
+                argument="cache_policy",
+                remedy="Pass either the policy or the two strings.",
+            )
+        if not hasattr(policy, "_to_ir"):
+            raise ArgumentError(
+                "not a cache policy", argument="cache_policy", expected="CachePolicy(...)", got=describe(policy)
+            )
+        return policy
+
+    @staticmethod
+    def _positional(hints: Any, store: bool = False) -> tuple:
+        """The hints as the installed Triton's load and store take them."""
+        if _triton.at_least(3, 9):
+            return (CachePolicy(*hints) if isinstance(hints, tuple) else hints,)
+        cache, eviction = hints
+        eviction = "" if eviction == "evict_normal" else eviction
+        return ((), cache, eviction) if store else ((), "", cache, eviction)
+
+    def expect_zero(self, x: Any, mask: Any) -> Any:
+        """`x`; with `debug` on, an assertion that it is zero where `mask` is true."""
+        mask = self.to_tensor(unwrap(mask))
+        if getattr(self.options, "debug", False):
+            holds = self.or_(self.equal(x, self.to_tensor(0)), self.not_(mask))
+            self.device_assert(holds, "expect_zero: a value is not zero where the mask is set", None)
+        return x

@@ -1,0 +1,172 @@
+"""Reductions, scans, gathers, histograms: ops with an axis."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from gluon_core._triton import tl, unwrap
+from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core.layouts import AutoLayout, SliceLayout
+from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
+from gluon_core.values import distributed_type
+
+__all__ = ["ReduceOps"]
+
+
+class ReduceOps(SemanticBase):
+    def _same_shapes(self, inputs: Sequence[Any], what: str) -> list[Any]:
+        """The inputs, all distributed, with one shape and one layout."""
+        values = [self.require_distributed(value, "input") for value in inputs]
+        shape = shape_of(values[0])
+        for value in values[1:]:
+            if shape_of(value) != shape:
+                raise ShapeError(
+                    f"all inputs of a {what} must have one shape",
+                    argument="input",
+                    expected=shape,
+                    got=shape_of(value),
+                )
+        # Two passes: the first definite layout must reach inputs that came before it.
+        for _ in range(2):
+            for i in range(1, len(values)):
+                values[0], values[i] = self.unify_layouts(values[0], values[i])
+        return values
+
+    def reduction(self, inputs: Sequence[Any], axis: Any, region_builder_fn: Any) -> tuple:
+        if unwrap(axis) is None:
+            inputs = [self.reshape(t, [_numel(t)]) for t in inputs]
+            axis = 0
+        values = self._same_shapes(inputs, "reduction")
+        shape, layout = shape_of(values[0]), values[0].type.layout
+        axis = self._wrap_axis(axis, len(shape))
+        op = self.builder.create_reduce([value.handle for value in values], axis)
+        region_builder_fn(op)
+        self._verify(op, "the combine function of the reduction")
+        rest = shape[:axis] + shape[axis + 1 :]
+        kept = layout if is_placeholder(layout) else SliceLayout(axis, layout)
+        results = []
+        for i, value in enumerate(values):
+            scalar = value.type.scalar
+            result_type = distributed_type(scalar, rest, kept) if rest else scalar
+            results.append(self.make_tensor(op.get_result(i), result_type))
+        return tuple(results)
+
+    def associative_scan(
+        self, inputs: Sequence[Any], axis: Any, region_builder_fn: Any, reverse: Any
+    ) -> tuple:
+        values = self._same_shapes(inputs, "scan")
+        axis = self._wrap_axis(axis, len(shape_of(values[0])))
+        op = self.builder.create_scan(
+            [value.handle for value in values], axis, bool(unwrap(reverse))
+        )
+        region_builder_fn(op)
+        self._verify(op, "the combine function of the scan")
+        return tuple(
+            self.make_tensor(op.get_result(i), value.type) for i, value in enumerate(values)
+        )
+
+    @staticmethod
+    def _verify(op: Any, what: str) -> None:
+        if not op.verify():
+            raise DtypeError(
+                f"{what} does not return the types it takes",
+                remedy="It must return one value per input, each of the input's dtype.",
+            )
+
+    def gather(self, src: Any, index: Any, axis: Any) -> Any:
+        src = self.require_distributed(src, "src")
+        index = self.require_distributed(index, "index")
+        if not index.dtype.is_int():
+            raise DtypeError("must be integers", argument="index", got=index.dtype)
+        source, wanted = shape_of(src), shape_of(index)
+        if len(source) != len(wanted):
+            raise ShapeError(
+                "src and index must have one rank", argument="index", expected=len(source), got=len(wanted)
+            )
+        axis = self._wrap_axis(axis, len(source))
+        for dim, (have, want) in enumerate(zip(source, wanted)):
+            if dim != axis and have != want:
+                raise ShapeError(
+                    f"dimension {dim} must be that of src", argument="index", expected=source, got=wanted
+                )
+        handle = self.builder.create_gather(src.handle, index.handle, axis)
+        return self.make_tensor(
+            handle, distributed_type(src.type.scalar, wanted, index.type.layout)
+        )
+
+    def histogram(self, input: Any, num_bins: Any, mask: Any = None, layout: Any = None) -> Any:
+        input = self.require_distributed(input, "input")
+        num_bins = unwrap(num_bins)
+        if len(input.shape) != 1:
+            raise ShapeError("histogram takes one dimension", argument="input", got=shape_of(input))
+        if not input.dtype.is_int():
+            raise DtypeError("histogram takes integers", argument="input", got=input.dtype)
+        if unwrap(layout) is None:
+            layout = AutoLayout()
+        layout = self.check_layout(layout, [num_bins])
+        mask = unwrap(mask)
+        if mask is not None:
+            mask, input = self.broadcast_impl_value(self.to_tensor(mask), input)
+            if not mask.type.scalar.is_bool():
+                raise DtypeError("must be boolean", argument="mask", got=mask.dtype)
+        result_type = distributed_type(tl.int32, [num_bins], layout)
+        handle = self.builder.create_histogram(
+            input.handle, num_bins, None if mask is None else mask.handle, layout._to_ir(self.builder)
+        )
+        return self.make_tensor(handle, result_type)
+
+    def dot_fma(self, a: Any, b: Any, acc: Any) -> Any:
+        """`a @ b + acc` with fused multiply-adds; see `gl.dot_fma`."""
+        for name, value in (("a", a), ("b", b), ("acc", acc)):
+            self.require_distributed(value, name)
+        (m, k), (k2, n) = _matrix(a, "a"), _matrix(b, "b")
+        if k != k2 or shape_of(acc)[-2:] != [m, n]:
+            raise ShapeError(
+                "the shapes do not multiply",
+                expected="a [M, K], b [K, N], acc [M, N]",
+                got=f"{shape_of(a)}, {shape_of(b)}, {shape_of(acc)}",
+            )
+        if not a.dtype == b.dtype == acc.dtype:
+            raise DtypeError(
+                "dot_fma takes one dtype for a, b and acc",
+                expected=acc.dtype,
+                got=f"{a.dtype}, {b.dtype}",
+            )
+        self.check_dot_operands(a, b, acc)
+        handle = self.builder.create_dot(
+            a.handle, b.handle, acc.handle, self._str_to_dot_input_precision("ieee"), 0
+        )
+        return self.make_tensor(handle, acc.type)
+
+    def check_dot_operands(self, a: Any, b: Any, acc: Any) -> None:
+        """Raise unless `a` and `b` have the DotOperandLayouts of `acc`'s layout."""
+        from gluon_core.layouts import DotOperandLayout
+
+        for index, (name, value) in enumerate((("a", a), ("b", b))):
+            layout = value.type.layout
+            if (
+                not isinstance(layout, DotOperandLayout)
+                or layout.operand_index != index
+                or layout.parent != acc.type.layout
+            ):
+                raise LayoutError(
+                    "not the operand layout of the accumulator",
+                    argument=name,
+                    expected=f"DotOperandLayout({index}, {acc.type.layout}, ...)",
+                    got=repr(layout),
+                    remedy="convert_layout the operand first.",
+                )
+
+
+def _numel(value: Any) -> int:
+    total = 1
+    for size in shape_of(value):
+        total *= size
+    return total
+
+
+def _matrix(value: Any, name: str) -> tuple[int, int]:
+    shape = shape_of(value)
+    if len(shape) < 2:
+        raise ShapeError("must be a matrix", argument=name, expected="rank 2 or 3", got=shape)
+    return shape[-2], shape[-1]

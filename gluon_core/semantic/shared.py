@@ -1,0 +1,305 @@
+"""Shared memory: allocation, loads and stores, views, gathers and scatters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gluon_core import _triton
+from gluon_core._triton import ir, tl, unwrap
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.layouts.base import SharedLayout
+from gluon_core.semantic.base import SemanticBase, describe, shape_of
+from gluon_core.values import (
+    _check_block_shape,
+    distributed_type,
+    shared_memory_descriptor,
+    shared_memory_descriptor_type,
+    unwrap_shape,
+)
+
+__all__ = ["SharedOps"]
+
+_RMW = {"add": "ADD", "and": "AND", "max": "MAX", "min": "MIN", "or": "OR", "xchg": "XCHG", "xor": "XOR"}
+
+
+class SharedOps(SemanticBase):
+    # -- allocation and whole-view access -------------------------------------------------------
+
+    def allocate_shared(self, element_ty: Any, shape: Any, layout: Any, value: Any = None) -> Any:
+        element_ty, layout, value = unwrap(element_ty), unwrap(layout), unwrap(value)
+        shape = unwrap_shape(shape)
+        if not isinstance(element_ty, tl.dtype):
+            raise DtypeError("not a dtype", argument="element_ty", got=describe(element_ty))
+        self._check_shared_layout(layout, shape, batched=True)
+        memdesc_type = shared_memory_descriptor_type(element_ty, shape, layout, shape)
+        self.session.count_shared(memdesc_type.nbytes_per_cta)
+        type_ir = memdesc_type.to_ir(self.builder)
+        if value is None:
+            handle = self.builder.create_local_alloc(type_ir)
+        else:
+            self._check_stored(memdesc_type, value)
+            handle = self.builder.create_local_alloc(type_ir, value.handle)
+        return shared_memory_descriptor(handle, element_ty, shape, layout, shape)
+
+    def _check_shared_layout(self, layout: Any, shape: list[int], batched: bool) -> None:
+        if not isinstance(layout, SharedLayout):
+            raise LayoutError(
+                "not a layout for shared memory",
+                argument="layout",
+                expected="a shared layout such as SwizzledSharedLayout",
+                got=repr(layout),
+            )
+        self.session.check_layout(layout)
+        rank = layout.rank
+        allowed = (rank, rank + 1) if batched else (rank,)
+        if rank is not None and len(shape) not in allowed:
+            raise LayoutError(
+                "the rank of the layout is not that of the buffer",
+                argument="layout",
+                expected=f"rank {len(shape)}" + (f" or {len(shape) - 1}" if batched else "") + f" for shape {shape}",
+                got=f"rank {rank}: {layout}",
+            )
+        inner = shape[len(shape) - rank :] if rank else shape
+        _check_block_shape(inner, "a shared-memory buffer")
+        if any(size < 1 for size in shape):
+            raise ShapeError("must be positive", argument="shape", got=shape)
+        layout.to_linear(inner)  # raises where the layout cannot hold the shape
+
+    @staticmethod
+    def _check_stored(memdesc_type: Any, value: Any) -> None:
+        if not isinstance(value, tl.tensor) or not isinstance(value.type, distributed_type):
+            raise ShapeError("not a tensor", argument="value", expected=str(memdesc_type), got=describe(value))
+        if shape_of(value) != list(memdesc_type.shape):
+            raise ShapeError(
+                "the value does not have the buffer's shape",
+                argument="value",
+                expected=list(memdesc_type.shape),
+                got=shape_of(value),
+            )
+        if value.dtype != memdesc_type.element_ty:
+            raise DtypeError(
+                "the value does not have the buffer's dtype",
+                argument="value",
+                expected=memdesc_type.element_ty,
+                got=value.dtype,
+                remedy="Cast it with value.to(...).",
+            )
+
+    def shared_load(self, mem: Any, layout: Any) -> Any:
+        layout = self.check_layout(layout, mem.shape)
+        result_type = distributed_type(mem.dtype, mem.shape, layout)
+        handle = self.builder.create_local_load(result_type.to_ir(self.builder), mem.handle)
+        return self.make_tensor(handle, result_type)
+
+    def shared_store(self, mem: Any, value: Any) -> None:
+        self._check_stored(mem.type, value)
+        self.builder.create_local_store(mem.handle, value.handle)
+
+    def shared_dealloc(self, mem: Any) -> None:
+        self.builder.create_local_dealloc(mem.handle)
+
+    # -- views ----------------------------------------------------------------------------------
+
+    def _view(self, handle: Any, mem: Any, shape: Any, layout: Any, alloc_shape: Any) -> Any:
+        return shared_memory_descriptor(handle, mem.dtype, shape, layout, alloc_shape)
+
+    def memdesc_slice(self, mem: Any, start: Any, length: Any, dim: Any) -> Any:
+        for argument, value in (("start", start), ("length", length), ("dim", dim)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ArgumentError(
+                    "must be a compile-time integer", argument=argument, got=describe(value)
+                )
+        if not 0 <= dim < mem.rank:
+            raise ShapeError("no such dimension", argument="dim", expected=f"0 to {mem.rank - 1}", got=dim)
+        if length < 1 or length & (length - 1):
+            raise ShapeError("must be a power of two", argument="length", got=length)
+        if start < 0 or start + length > mem.shape[dim]:
+            raise ShapeError(
+                f"the slice leaves dimension {dim}",
+                argument="start",
+                expected=f"within 0 to {mem.shape[dim]}",
+                got=f"{start} to {start + length}",
+            )
+        if start % length:
+            raise ShapeError(
+                "must be a multiple of the length", argument="start", expected=f"a multiple of {length}", got=start
+            )
+        offsets = [0] * mem.rank
+        offsets[dim] = start
+        shape = list(mem.shape)
+        shape[dim] = length
+        result = shared_memory_descriptor_type(mem.dtype, shape, mem.layout, mem.type.alloc_shape)
+        handle = self.builder.create_memdesc_subslice(result.to_ir(self.builder), mem.handle, offsets)
+        return self._view(handle, mem, shape, mem.layout, mem.type.alloc_shape)
+
+    def memdesc_index(self, mem: Any, index: Any) -> Any:
+        if mem.rank < 2 and mem.layout.rank == mem.rank:
+            raise ShapeError(
+                "a view of rank 1 has nothing to index", argument="self", got=mem.shape, remedy="Use slice."
+            )
+        if isinstance(index, int) and not 0 <= index < mem.shape[0]:
+            raise ShapeError(
+                "the index leaves the leading dimension",
+                argument="index",
+                expected=f"0 to {mem.shape[0] - 1}",
+                got=index,
+            )
+        index = self.to_tensor(index)
+        if index.type.is_block() or not index.dtype.is_int():
+            raise DtypeError("must be a scalar integer", argument="index", got=describe(index))
+        if index.dtype not in (tl.int32, tl.uint32):
+            index = self.cast(index, tl.int32)
+        shape = list(mem.shape[1:])
+        result = shared_memory_descriptor_type(mem.dtype, shape, mem.layout, shape)
+        handle = self.builder.create_memdesc_index(
+            result.to_ir(self.builder), mem.handle, index.handle
+        )
+        return self._view(handle, mem, shape, mem.layout, shape)
+
+    def memdesc_permute(self, mem: Any, order: list[int]) -> Any:
+        if sorted(order) != list(range(mem.rank)):
+            raise ShapeError(
+                "must be a permutation of the dimensions",
+                argument="order",
+                expected=f"each of 0..{mem.rank - 1} once",
+                got=order,
+            )
+        alloc = mem.type.alloc_shape
+        extra = len(alloc) - mem.rank
+        new_alloc = alloc[:extra] + [alloc[extra:][d] for d in order]
+        handle = self.builder.create_memdesc_trans(mem.handle, order)
+        layout = self.layout_of_memdesc(handle)
+        return self._view(handle, mem, [mem.shape[d] for d in order], layout, new_alloc)
+
+    def memdesc_reshape(self, mem: Any, shape: list[int]) -> Any:
+        if math.prod(shape) != mem.numel:
+            raise ShapeError(
+                "reshape cannot change the number of elements",
+                argument="shape",
+                expected=f"{mem.numel} elements, as in {mem.shape}",
+                got=f"{math.prod(shape)} in {shape}",
+            )
+        alloc = mem.type.alloc_shape
+        if list(alloc[len(alloc) - mem.rank :]) != list(mem.shape):
+            raise ShapeError(
+                "a slice cannot be reshaped", argument="self", got=f"{mem.shape} of {alloc}",
+                remedy="Reshape the whole buffer first, then slice it.",
+            )
+        _check_block_shape(shape, "a shared-memory view")
+        handle = self.builder.create_memdesc_reshape(mem.handle, shape)
+        layout = self.layout_of_memdesc(handle)
+        prefix = alloc[: len(alloc) - mem.rank]
+        return self._view(handle, mem, shape, layout, prefix + shape)
+
+    def memdesc_reinterpret(self, mem: Any, dtype: Any, shape: list[int], layout: Any) -> Any:
+        if not isinstance(dtype, tl.dtype):
+            raise DtypeError("not a dtype", argument="dtype", got=describe(dtype))
+        self._check_shared_layout(layout, shape, batched=True)
+        have = mem.numel * mem.dtype.primitive_bitwidth
+        want = math.prod(shape) * dtype.primitive_bitwidth
+        if want > have:
+            raise ShapeError(
+                "the new view is larger than the old one",
+                argument="shape",
+                expected=f"at most {have // 8} bytes",
+                got=f"{want // 8}",
+            )
+        result = shared_memory_descriptor_type(dtype, shape, layout, shape)
+        handle = self.builder.create_memdesc_reinterpret(result.to_ir(self.builder), mem.handle)
+        return shared_memory_descriptor(handle, dtype, shape, layout, shape)
+
+    # -- element access -------------------------------------------------------------------------
+
+    def _check_indexed(self, mem: Any, indices: Any, axis: Any) -> int:
+        self.require_distributed(indices, "indices")
+        if not indices.dtype.is_int():
+            raise DtypeError("must be integers", argument="indices", got=indices.dtype)
+        shape = shape_of(indices)
+        if len(shape) != mem.rank:
+            raise ShapeError(
+                "must have the buffer's rank", argument="indices", expected=mem.rank, got=len(shape)
+            )
+        if isinstance(axis, bool) or not isinstance(axis, int) or not -mem.rank <= axis < mem.rank:
+            raise ShapeError("no such axis", argument="axis", expected=f"{-mem.rank} to {mem.rank - 1}", got=repr(axis))
+        axis %= mem.rank
+        for dim, (want, have) in enumerate(zip(shape, mem.shape)):
+            if dim != axis and want > have:
+                raise ShapeError(
+                    f"dimension {dim} exceeds the buffer's", argument="indices", expected=mem.shape, got=shape
+                )
+        return axis
+
+    def _check_element_values(self, mem: Any, values: Any, indices: Any) -> None:
+        self.require_distributed(values, "values")
+        if values.dtype != mem.dtype:
+            raise DtypeError(
+                "must have the buffer's dtype", argument="values", expected=mem.dtype, got=values.dtype
+            )
+        if shape_of(values) != shape_of(indices):
+            raise ShapeError(
+                "must have the shape of the indices",
+                argument="values",
+                expected=shape_of(indices),
+                got=shape_of(values),
+            )
+        self.unify_layouts(values, indices)
+
+    def shared_gather(self, mem: Any, indices: Any, axis: Any) -> Any:
+        axis = self._check_indexed(mem, indices, axis)
+        result_type = indices.type.with_element_ty(mem.dtype)
+        handle = self.builder.create_local_gather(
+            result_type.to_ir(self.builder), mem.handle, indices.handle, axis
+        )
+        return self.make_tensor(handle, result_type)
+
+    def shared_scatter(self, mem: Any, values: Any, indices: Any, axis: Any) -> None:
+        axis = self._check_indexed(mem, indices, axis)
+        self._check_element_values(mem, values, indices)
+        self.builder.create_local_scatter(mem.handle, values.handle, indices.handle, axis)
+
+    def shared_atomic_scatter(
+        self, op: str, mem: Any, values: Any, indices: Any, axis: Any, mask: Any
+    ) -> Any:
+        axis = self._check_indexed(mem, indices, axis)
+        self._check_element_values(mem, values, indices)
+        kind = self._shared_rmw(op, mem.dtype)
+        if mask is not None:
+            mask = self.broadcast_impl_value(indices, self.to_tensor(mask))[1]
+            if not mask.dtype.is_bool():
+                raise DtypeError("must be boolean", argument="mask", got=mask.dtype)
+        handle = self.builder.create_local_atomic_scatter_rmw(
+            kind, mem.handle, values.handle, indices.handle, None if mask is None else mask.handle, axis
+        )
+        return self.make_tensor(handle, values.type)
+
+    @staticmethod
+    def _shared_rmw(op: str, dtype: Any) -> Any:
+        floating = dtype.is_floating()
+        if floating and op not in ("add", "xchg"):
+            raise DtypeError(f"atomic {op} works on integers", argument="values", got=dtype)
+        name = _RMW[op]
+        if floating and op == "add":
+            name = "FADD"
+        elif op in ("max", "min") and dtype.is_int_unsigned():
+            name = f"U{name}"
+        return getattr(ir.ATOMIC_OP, name)
+
+    def bank_conflicts(self, distr_ty: Any, shared_ty: Any) -> Any:
+        """Extra shared-memory transactions of one access; see `gl.bank_conflicts`."""
+        from gluon_core.layouts.cost import bank_conflicts
+
+        distr_ty, shared_ty = unwrap(distr_ty), unwrap(shared_ty)
+        if not isinstance(distr_ty, distributed_type):
+            raise DtypeError("not a tensor type", argument="distr_ty", got=describe(distr_ty))
+        if not isinstance(shared_ty, shared_memory_descriptor_type):
+            raise DtypeError("not a shared-memory type", argument="shared_ty", got=describe(shared_ty))
+        return _triton.constexpr(
+            bank_conflicts(
+                distr_ty.layout,
+                shared_ty.layout,
+                list(distr_ty.shape),
+                distr_ty.element_ty.primitive_bitwidth,
+                banks=self.target.architecture.banks,
+            )
+        )
