@@ -188,6 +188,21 @@ class Backend:
         """
         raise NotImplementedError
 
+    def load_dialects(self, context: Any, target: Target) -> None:
+        """Load the vendor's MLIR dialects into `context`."""
+
+    def pipeline_version(self, target: Target) -> str:
+        """What the machine code depends on beside Triton and the plugin: versions of outside tools."""
+        return ""
+
+    def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
+        """An entry of `CompiledKernel.asm` that is made when asked for, such as a disassembly.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        raise KeyError(name)
+
     def inspect(self, compiled: Any) -> Report:
         """Registers, spills, shared memory and instruction mix, read from the machine code."""
         raise NotImplementedError

@@ -1,0 +1,259 @@
+"""`libcuda` through ctypes: devices, modules and launches, with neither a compiler nor torch.
+
+The library is loaded on first use. `Driver` takes the library as an argument so that a recording
+stand-in can replace it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any, Callable, ContextManager, Optional
+
+from gluon_core.errors import DeviceError, LaunchError
+
+__all__ = ["Driver", "Function", "driver", "problem"]
+
+SUCCESS = 0
+ERROR_OUT_OF_MEMORY = 2
+ERROR_INVALID_CONTEXT = 201
+
+# CUdevice_attribute
+ATTRIBUTE_CAPABILITY_MAJOR = 75
+ATTRIBUTE_CAPABILITY_MINOR = 76
+ATTRIBUTE_SHARED_OPTIN = 97
+# CUfunction_attribute
+FUNCTION_MAX_THREADS = 0
+FUNCTION_SHARED_SIZE = 1
+FUNCTION_LOCAL_SIZE = 3
+FUNCTION_REGISTERS = 4
+FUNCTION_MAX_DYNAMIC_SHARED = 8
+FUNCTION_NON_PORTABLE_CLUSTER = 14
+
+DEFAULT_DYNAMIC_SHARED = 48 * 1024
+CACHE_PREFER_SHARED = 1
+CAPTURE_MODE_RELAXED = 2
+
+
+@dataclass(frozen=True)
+class Function:
+    """A kernel that is loaded on one device.
+
+    Args:
+        handle: the CUfunction.
+        module: the CUmodule; it stays loaded for the life of the process, because unloading it
+            while a graph is being captured would break the capture.
+        registers: 32-bit registers per thread.
+        spills: 32-bit words of local memory per thread.
+        max_threads: the most threads a block of it may have.
+    """
+
+    handle: int
+    module: int
+    registers: int
+    spills: int
+    max_threads: int
+
+
+class Driver:
+    """The calls into `libcuda` that launching needs.
+
+    Args:
+        library: what `ctypes.CDLL("libcuda.so.1")` gave, initialised.
+    """
+
+    def __init__(self, library: Any):
+        self.library = library
+        self._lock = threading.Lock()
+        self._contexts: dict[int, int] = {}
+        self.launch_ex = library.cuLaunchKernelEx
+        self.launch_ex.restype = ctypes.c_int
+        count = ctypes.c_int()
+        self.check(library.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
+        self.device_count: int = count.value
+
+    # -- devices -----------------------------------------------------------------------------------
+
+    def device_attribute(self, index: int, attribute: int) -> int:
+        device, value = ctypes.c_int(), ctypes.c_int()
+        self.check(self.library.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+        status = self.library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        self.check(status, "cuDeviceGetAttribute")
+        return value.value
+
+    def capability(self, index: int) -> int:
+        """Compute capability as `10 * major + minor`."""
+        major = self.device_attribute(index, ATTRIBUTE_CAPABILITY_MAJOR)
+        return 10 * major + self.device_attribute(index, ATTRIBUTE_CAPABILITY_MINOR)
+
+    def current_device(self) -> int:
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            return torch.cuda.current_device()
+        device = ctypes.c_int()
+        if self.library.cuCtxGetDevice(ctypes.byref(device)) == SUCCESS:
+            return device.value
+        return 0
+
+    def ensure_context(self, index: int) -> None:
+        """Make the primary context of device `index` current when this thread has none, or another's."""
+        context = self._contexts.get(index)
+        if context is None:
+            with self._lock:
+                device, made = ctypes.c_int(), ctypes.c_void_p()
+                self.check(self.library.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+                status = self.library.cuDevicePrimaryCtxRetain(ctypes.byref(made), device)
+                self.check(status, "cuDevicePrimaryCtxRetain")
+                context = self._contexts[index] = int(made.value or 0)
+        current = ctypes.c_void_p()
+        self.check(self.library.cuCtxGetCurrent(ctypes.byref(current)), "cuCtxGetCurrent")
+        if current.value != context:
+            status = self.library.cuCtxSetCurrent(ctypes.c_void_p(context))
+            self.check(status, "cuCtxSetCurrent")
+
+    # -- modules -----------------------------------------------------------------------------------
+
+    def load(self, cubin: bytes, name: str, shared: int, clusters: int, index: int) -> Function:
+        """Load `cubin` on device `index` and set the function up for `shared` bytes."""
+        self.ensure_context(index)
+        lib = self.library
+        # Loading is not allowed while this thread captures a graph in a stricter mode.
+        mode = ctypes.c_int(CAPTURE_MODE_RELAXED)
+        swapped = lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == SUCCESS
+        try:
+            module, function = ctypes.c_void_p(), ctypes.c_void_p()
+            self.check(lib.cuModuleLoadData(ctypes.byref(module), cubin), "cuModuleLoadData")
+            status = lib.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
+            self.check(status, "cuModuleGetFunction")
+            if shared > DEFAULT_DYNAMIC_SHARED:
+                self.check(lib.cuFuncSetCacheConfig(function, CACHE_PREFER_SHARED), "cuFuncSetCacheConfig")
+                most = self.device_attribute(index, ATTRIBUTE_SHARED_OPTIN)
+                most -= self._function_attribute(function, FUNCTION_SHARED_SIZE)
+                status = lib.cuFuncSetAttribute(function, FUNCTION_MAX_DYNAMIC_SHARED, most)
+                self.check(status, "cuFuncSetAttribute")
+            if clusters > 8:  # more blocks than every device of the generation can hold
+                status = lib.cuFuncSetAttribute(function, FUNCTION_NON_PORTABLE_CLUSTER, 1)
+                self.check(status, "cuFuncSetAttribute")
+            return Function(
+                handle=int(function.value or 0),
+                module=int(module.value or 0),
+                registers=self._function_attribute(function, FUNCTION_REGISTERS),
+                spills=self._function_attribute(function, FUNCTION_LOCAL_SIZE) // 4,
+                max_threads=self._function_attribute(function, FUNCTION_MAX_THREADS),
+            )
+        finally:
+            if swapped:
+                lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+    def _function_attribute(self, function: ctypes.c_void_p, attribute: int) -> int:
+        value = ctypes.c_int()
+        status = self.library.cuFuncGetAttribute(ctypes.byref(value), attribute, function)
+        self.check(status, "cuFuncGetAttribute")
+        return value.value
+
+    # -- errors ------------------------------------------------------------------------------------
+
+    def error_text(self, status: int) -> str:
+        name, text = ctypes.c_char_p(), ctypes.c_char_p()
+        self.library.cuGetErrorName(status, ctypes.byref(name))
+        self.library.cuGetErrorString(status, ctypes.byref(text))
+        head = (name.value or b"CUDA error").decode()
+        return f"{head} ({status}): {(text.value or b'no description').decode()}"
+
+    def check(self, status: int, call: str) -> None:
+        if status != SUCCESS:
+            raise LaunchError(f"{call} failed", got=self.error_text(status))
+
+
+_UNKNOWN = object()
+_state: Any = _UNKNOWN
+_problem: Optional[str] = None
+_state_lock = threading.Lock()
+
+
+def _open() -> Optional[Driver]:
+    """The driver, or None with `_problem` saying why."""
+    global _problem
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None  # no driver installed: nothing is wrong
+    try:
+        status = library.cuInit(0)
+        if status == 100:  # CUDA_ERROR_NO_DEVICE
+            return None
+        if status != SUCCESS:
+            _problem = f"libcuda.so.1 is there, but cuInit failed with error {status}"
+            return None
+        found = Driver(library)
+    except (AttributeError, LaunchError) as error:
+        _problem = f"libcuda.so.1 is too old or broken: {error}"
+        return None
+    return found if found.device_count else None
+
+
+def find() -> Optional[Driver]:
+    """The CUDA driver of this machine when it has a device, else None. Never raises."""
+    global _state
+    if _state is _UNKNOWN:
+        with _state_lock:
+            if _state is _UNKNOWN:
+                _state = _open()
+    return _state
+
+
+def problem() -> Optional[str]:
+    """Why `find()` is None although a driver is installed."""
+    find()
+    return _problem
+
+
+def driver() -> Driver:
+    """The CUDA driver.
+
+    Raises:
+        DeviceError: there is no NVIDIA device.
+    """
+    found = find()
+    if found is None:
+        raise DeviceError(
+            _problem or "there is no NVIDIA device on this machine",
+            remedy="Run on the simulator with GLUON_TARGET=sim, or gluon.compile without running.",
+        )
+    return found
+
+
+def stream_getter() -> Callable[[int], int]:
+    """The cheapest function from a device's index to its current stream."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return _default_stream
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return raw or (lambda index: torch.cuda.current_stream(index).cuda_stream)
+
+
+def _default_stream(index: int) -> int:
+    torch = sys.modules.get("torch")  # imported after the first launch
+    if torch is not None and torch.cuda.is_initialized():
+        return torch.cuda.current_stream(index).cuda_stream
+    return 0
+
+
+class device_scope(ContextManager[None]):
+    """Make device `index` current, and the former one afterwards."""
+
+    def __init__(self, index: int):
+        torch = sys.modules.get("torch")
+        self._index = index
+        self._inner = torch.cuda.device(index) if torch is not None else None
+
+    def __enter__(self) -> None:
+        if self._inner is not None:
+            self._inner.__enter__()
+        driver().ensure_context(self._index)
+
+    def __exit__(self, *details: Any) -> None:
+        if self._inner is not None:
+            self._inner.__exit__(*details)

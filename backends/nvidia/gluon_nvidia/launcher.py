@@ -1,0 +1,313 @@
+"""The launch: one generated function per kernel that packs the arguments and calls `cuLaunchKernelEx`.
+
+Configuration, arguments and the array of pointers to them live in one buffer that is reused, so a
+launch writes the values with a single `pack_into` and makes a single foreign call with four
+prepared operands. Buffers are taken from a pool and put back, so threads never share one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from typing import Any, Callable, Optional
+
+from gluon_core.errors import ArgumentError, LaunchError, LimitError
+from gluon_nvidia import driver as driver_module
+from gluon_nvidia.driver import ERROR_INVALID_CONTEXT, Driver
+
+__all__ = ["Layout", "make_launcher"]
+
+# CUlaunchConfig: grid 0, block 12, shared 24, stream 32, attributes 40, their number 48; 56 bytes.
+_CONFIG = "<3I3II4xQQI4x"
+_CONFIG_SIZE = 56
+_ATTRIBUTE_SIZE = 72  # CUlaunchAttribute: id 0, value 8
+_ATTRIBUTE_COOPERATIVE = 2
+_ATTRIBUTE_CLUSTER = 4
+_ATTRIBUTE_CLUSTER_POLICY = 5
+_ATTRIBUTE_DEPENDENT = 6
+_CLUSTER_SPREAD = 1
+
+_FORMATS = {
+    "i1": "b",
+    "i8": "b",
+    "i16": "h",
+    "i32": "i",
+    "i64": "q",
+    "u1": "B",
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "fp16": "e",
+    "bf16": "H",
+    "fp32": "f",
+    "f32": "f",
+    "fp64": "d",
+}
+
+
+def _bfloat16(value: float) -> int:
+    """The upper half of the float32, as Triton's launcher passes it."""
+    return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
+
+
+def _address(value: Any) -> int:
+    """The device address of a pointer argument."""
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value
+    data_ptr = getattr(value, "data_ptr", None)
+    if data_ptr is None:
+        raise ArgumentError(
+            "not a pointer",
+            expected="a tensor, an object with data_ptr(), an int or None",
+            got=type(value).__name__,
+        )
+    return data_ptr()
+
+
+class Layout:
+    """Where each argument goes: struct format, offsets and the expressions that read the values.
+
+    Args:
+        signature: the type of each parameter of the kernel, nested for tuples.
+    """
+
+    def __init__(self, signature: Any):
+        self.format = ""
+        self.offsets: list[int] = []
+        self.size = 0
+        self.values: list[str] = []
+        self.names = [f"a{index}" for index in range(len(signature))]
+        for name, kind in zip(self.names, signature):
+            self._add(kind, name)
+
+    def _add(self, kind: Any, expression: str) -> None:
+        if isinstance(kind, (tuple, list)):
+            for index, item in enumerate(kind):
+                self._add(item, f"{expression}[{index}]")
+            return
+        if kind == "constexpr":
+            return
+        if kind.startswith("*"):
+            value = f"{expression} if {expression}.__class__ is int else address({expression})"
+            self._field("Q", f"({value})")
+            return
+        code = _FORMATS.get(kind)
+        if code is None:
+            raise ArgumentError(
+                "the launcher cannot pass a value of this type",
+                expected=f"a pointer or one of {', '.join(_FORMATS)}",
+                got=kind,
+            )
+        self._field(code, f"bfloat16({expression})" if kind == "bf16" else expression)
+
+    def scratch(self, expression: str) -> None:
+        """Append a pointer to scratch memory."""
+        self._field("Q", expression)
+
+    def _field(self, code: str, expression: str) -> None:
+        size = struct.calcsize("<" + code)
+        gap = -self.size % size
+        self.format += f"{gap}x" * bool(gap) + code
+        self.offsets.append(self.size + gap)
+        self.size += gap + size
+        self.values.append(expression)
+
+
+class _Slot:
+    """One buffer: configuration, then the arguments; beside it the array of pointers to them."""
+
+    __slots__ = ("buffer", "config", "operands", "parameters", "pointers")
+
+    def __init__(self, layout: Layout):
+        self.buffer = (ctypes.c_char * (_CONFIG_SIZE + layout.size + 8))()
+        start = ctypes.addressof(self.buffer)
+        self.config = ctypes.c_void_p(start)
+        addresses = [start + _CONFIG_SIZE + offset for offset in layout.offsets]
+        self.pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+        self.parameters = ctypes.c_void_p(ctypes.addressof(self.pointers))
+        # What the generated code takes apart; the slot itself rides along to stay alive.
+        self.operands = (self.buffer, self.config, self.parameters, self)
+
+
+def _attributes(num_ctas: int, cooperative: bool, dependent: bool) -> tuple[Any, int]:
+    """The launch attributes as a buffer (kept by the caller) and their number."""
+    found: list[tuple[int, tuple[int, ...]]] = []
+    if dependent:
+        found.append((_ATTRIBUTE_DEPENDENT, (1,)))
+    if cooperative:
+        found.append((_ATTRIBUTE_COOPERATIVE, (1,)))
+    if num_ctas != 1:
+        found.append((_ATTRIBUTE_CLUSTER, (num_ctas, 1, 1)))
+        found.append((_ATTRIBUTE_CLUSTER_POLICY, (_CLUSTER_SPREAD,)))
+    buffer = (ctypes.c_char * (_ATTRIBUTE_SIZE * max(1, len(found))))()
+    for index, (kind, values) in enumerate(found):
+        base = index * _ATTRIBUTE_SIZE
+        struct.pack_into("<I", buffer, base, kind)
+        struct.pack_into(f"<{len(values)}I", buffer, base + 8, *values)
+    return buffer, len(found)
+
+
+_SOURCE = """
+def launch(grid, stream, {names}):
+    gx, gy, gz = grid
+    {scratch}
+    try:
+        slot = take()
+    except IndexError:
+        slot = fresh()
+    buffer, config, parameters, _ = slot
+    try:
+        pack(buffer, 0, gx{times}, gy, gz, {block}, 1, 1, {shared}, stream, {attributes}, {number}{values})
+        status = call(config, function, parameters, None)
+    except error as problem:
+        refuse(problem, ({names}))
+    finally:
+        put(slot)
+    if status:
+        again(status, grid, stream, {names})
+"""
+
+
+def make_launcher(compiled: Any, cuda: Optional[Driver] = None) -> Callable[..., None]:
+    """Load `compiled` on the current device and generate its `launch(grid, stream, *arguments)`.
+
+    Args:
+        compiled: a `gluon_core.compiler.CompiledKernel` for an NVIDIA target.
+        cuda: the driver; None for that of the machine.
+
+    Raises:
+        DeviceError: no device.
+        LimitError: the kernel needs more than the device has.
+        LaunchError: the driver refused to load it.
+    """
+    cuda = cuda or driver_module.driver()
+    metadata = compiled.metadata
+    index = cuda.current_device()
+    most = cuda.device_attribute(index, driver_module.ATTRIBUTE_SHARED_OPTIN)
+    if metadata.shared > most:
+        raise LimitError(
+            "the kernel needs more shared memory than the device has",
+            argument=compiled.name,
+            expected=f"at most {most} bytes",
+            got=f"{metadata.shared} bytes",
+            remedy="Use smaller blocks, fewer stages or buffers, or a narrower dtype.",
+        )
+    function = cuda.load(compiled.kernel, metadata.name, metadata.shared, metadata.num_ctas, index)
+    threads = 32 * metadata.num_warps
+    if threads > function.max_threads:
+        raise LimitError(
+            "the kernel needs so many registers that its block does not fit",
+            argument=compiled.name,
+            expected=f"at most {function.max_threads} threads",
+            got=f"{threads} threads",
+            remedy="Lower num_warps, or set maxnreg.",
+        )
+    compiled.function = function.handle
+    compiled.module = function.module
+    compiled.n_regs = function.registers
+    compiled.n_spills = function.spills
+    compiled.n_max_threads = function.max_threads
+    return generate(compiled.signature_types(), metadata, function.handle, cuda, index)
+
+
+def generate(
+    signature: Any, metadata: Any, handle: int, cuda: Driver, index: int
+) -> Callable[..., None]:
+    """The launch function of one loaded kernel."""
+    layout = Layout(signature)
+    num_ctas = metadata.num_ctas
+    scratch: list[str] = []
+    for kind in ("global_scratch", "profile_scratch"):
+        size = getattr(metadata, f"{kind}_size", 0) or 0
+        if size:
+            align = getattr(metadata, f"{kind}_align", 1) or 1
+            bytes_ = f"gx * gy * gz * {num_ctas * size}"
+            scratch.append(f"{kind} = allocate_{kind}({bytes_}, {align}, stream)")
+            layout.scratch(f"address({kind})")
+        else:
+            layout.scratch("0")
+    attributes, number = _attributes(
+        num_ctas,
+        bool(getattr(metadata, "launch_cooperative_grid", False)),
+        bool(getattr(metadata, "launch_pdl", False)),
+    )
+    pool: list[Any] = []
+    names = ", ".join(layout.names) + ("," if layout.names else "")
+
+    def fresh() -> Any:
+        return _Slot(layout).operands
+
+    def refuse(problem: Exception, values: tuple) -> None:
+        raise ArgumentError(
+            f"an argument does not fit its parameter: {problem}",
+            expected=f"values of types {', '.join(map(str, signature))}",
+            got=", ".join(f"{type(value).__name__}" for value in values),
+        ) from problem
+
+    def again(status: int, grid: Any, stream: int, *values: Any) -> None:
+        me = threading.get_ident()
+        if status == ERROR_INVALID_CONTEXT and me not in retrying:
+            retrying.add(me)  # a thread that has no context yet
+            try:
+                cuda.ensure_context(index)
+                return launch(grid, stream, *values)
+            finally:
+                retrying.discard(me)
+        raise LaunchError(
+            "the driver refused the launch",
+            got=cuda.error_text(status),
+            expected=f"grid {tuple(grid)} of {32 * metadata.num_warps} threads, "
+            f"{metadata.shared} bytes of shared memory",
+        )
+
+    retrying: set[int] = set()
+    source = _SOURCE.format(
+        names=names,
+        scratch="\n    ".join(scratch) or "pass",
+        times=f" * {num_ctas}" if num_ctas != 1 else "",
+        block=32 * metadata.num_warps,
+        shared=metadata.shared,
+        attributes=ctypes.addressof(attributes) if number else 0,
+        number=number,
+        values="".join(f", {value}" for value in layout.values),
+    )
+    namespace: dict[str, Any] = {
+        "address": _address,
+        "again": again,
+        "bfloat16": _bfloat16,
+        "call": cuda.launch_ex,
+        "error": (struct.error, OverflowError, TypeError),
+        "fresh": fresh,
+        "function": ctypes.c_void_p(handle),
+        "keep": attributes,
+        "pack": struct.Struct(_CONFIG + layout.format).pack_into,
+        "put": pool.append,
+        "refuse": refuse,
+        "take": pool.pop,
+        "allocate_global_scratch": _allocate_global,
+        "allocate_profile_scratch": _allocate_profile,
+    }
+    exec(compile(source, f"<launcher of {metadata.name}>", "exec"), namespace)
+    launch: Callable[..., None] = namespace["launch"]
+    return launch
+
+
+def _allocate_global(size: int, align: int, stream: int) -> Any:
+    from triton.runtime import _allocation
+
+    return _allocation._allocator.get()(size, align, stream)
+
+
+def _allocate_profile(size: int, align: int, stream: int) -> Any:
+    from triton.runtime import _allocation
+
+    has = getattr(_allocation, "has_profile_allocator", lambda: True)
+    if has():
+        return _allocation._profile_allocator.get()(size, align, stream)
+    from triton.runtime import driver
+
+    return driver.active.allocate_default_profile_scratch(size, align, stream)
