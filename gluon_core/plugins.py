@@ -89,6 +89,7 @@ class Registry:
         self._state = _verify.State()
         self._plugins: dict[str, Plugin] = {}
         self._failures: dict[str, PluginFailure] = {}
+        self._owners: dict[tuple[str, str], str] = {}
         self._skipped: set[str] = set()
         self._frozen = False
         self._observed = False
@@ -167,7 +168,7 @@ class Registry:
 
     def contributor(self, lowering: Lowering) -> str:
         """The plugin that contributes `lowering`; `gluon_core` for the core's own."""
-        return self._state.lowerings[(lowering.op, lowering.name)][1]
+        return self._owners.get((lowering.op, lowering.name), CORE)
 
     def exports(self) -> Mapping[str, str]:
         """The vendor names that `gl` itself offers -> path of the value."""
@@ -253,6 +254,7 @@ class Registry:
             self._forget(name)
             raise
         own = [low for b in backends for low in b.lowerings] + list(lowerings)
+        self._owners.update({(low.op, low.name): name for low in own})
         self._plugins[name] = Plugin(
             name,
             distribution,

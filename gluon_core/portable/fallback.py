@@ -1,0 +1,109 @@
+"""What every target can do: masked global access, copies through registers, multiply-add."""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+from gluon_core._triton import tl
+from gluon_core.layouts import BlockedLayout, DotOperandLayout
+from gluon_core.portable.requests import (
+    AsyncCopyRequest,
+    LoadRequest,
+    MmaLayouts,
+    MmaRequest,
+    StoreRequest,
+)
+from gluon_core.portable.tiles import row_swizzle, split_warps
+
+__all__ = [
+    "commit",
+    "copy_through_registers",
+    "load",
+    "mma",
+    "mma_accepts",
+    "mma_layouts",
+    "store",
+    "wait",
+]
+
+
+def load(request: LoadRequest, _semantic: Any) -> Any:
+    other = request.other
+    if request.mask is not None and other is None:
+        other = 0
+    pointers = _semantic.add(request.ptr, request.offsets, True)
+    return _semantic.load(pointers, request.mask, other, request.cache_modifier)
+
+
+def store(request: StoreRequest, _semantic: Any) -> Any:
+    pointers = _semantic.add(request.ptr, request.offsets, True)
+    return _semantic.store(pointers, request.value, request.mask, request.cache_modifier)
+
+
+def copy_through_registers(request: AsyncCopyRequest, _semantic: Any) -> Any:
+    loaded = load(
+        LoadRequest(
+            request.target,
+            request.num_warps,
+            request.triton,
+            request.ptr,
+            request.offsets,
+            request.mask,
+            None,
+            request.cache_modifier,
+        ),
+        _semantic,
+    )
+    return _semantic.shared_store(request.dest, loaded)
+
+
+def commit(_semantic: Any) -> None:
+    """Nothing is in flight: the copy was done when it was issued."""
+
+
+def wait(outstanding: int, _semantic: Any) -> None:
+    """Nothing to wait for: the compiler puts the barrier between a store to shared memory and the
+    loads of other threads by itself."""
+
+
+def mma_accepts(request: MmaRequest) -> Union[bool, str]:
+    if request.acc_dtype not in (tl.float16, tl.float32, tl.float64):
+        return f"multiply-add accumulates in float16, float32 or float64, not {request.acc_dtype}"
+    for name, dtype in (("a", request.a_dtype), ("b", request.b_dtype)):
+        if not dtype.is_floating():
+            return f"{name} is {dtype}, not a floating point type"
+    layout = request.acc_layout
+    if layout is not None and not isinstance(layout, BlockedLayout):
+        return f"the accumulator's layout is {type(layout).__name__}, not BlockedLayout"
+    return True
+
+
+def mma(request: MmaRequest, _semantic: Any) -> Any:
+    a = _semantic.cast(request.a, request.acc_dtype)
+    b = _semantic.cast(request.b, request.acc_dtype)
+    return _semantic.dot_fma(a, b, request.acc)
+
+
+def mma_layouts(request: MmaRequest) -> MmaLayouts:
+    m, n, lanes = request.m, request.n, request.target.warp_size
+    # 4 x 4 outputs per thread reuse each operand four times; fewer where the tile is too small to
+    # give every thread that many.
+    per_thread = max(1, m * n // (lanes * request.num_warps))
+    rows = columns = 4
+    while rows * columns > per_thread:
+        if rows >= columns:
+            rows //= 2
+        else:
+            columns //= 2
+    rows, columns = min(rows, m), min(columns, n)
+    lanes_n = max(1, min(n // columns, 8, lanes))
+    lanes_m = lanes // lanes_n
+    warps = split_warps(m, n, request.num_warps, rows * lanes_m, columns * lanes_n)
+    accumulator = BlockedLayout([rows, columns], [lanes_m, lanes_n], warps, [1, 0])
+    return MmaLayouts(
+        accumulator=accumulator,
+        a=DotOperandLayout(0, accumulator, 0),
+        b=DotOperandLayout(1, accumulator, 0),
+        a_shared=row_swizzle(request.k, request.a_dtype.primitive_bitwidth),
+        b_shared=row_swizzle(request.n, request.b_dtype.primitive_bitwidth),
+    )

@@ -1,0 +1,79 @@
+"""Small backends and plugins to register; not a vendor among them."""
+
+from __future__ import annotations
+
+from gluon_core.backend import Backend, Lowering
+from gluon_core.hookspec import hookimpl
+from gluon_core.targets import Architecture, Limits
+
+
+def architecture(name, backend, *aliases, **fields):
+    fields.setdefault("arch", name)
+    fields.setdefault("triton_backend", backend + "rt")
+    fields.setdefault("warp_size", 32)
+    return Architecture(name, backend, aliases, limits=Limits(65536), **fields)
+
+
+class Complete(Backend):
+    """Defines what the contract asks for; none of it is called in these tests."""
+
+    def __init__(self, name, *architectures, **attributes):
+        self.name = name
+        self.architectures = architectures
+        self.__dict__.update(attributes)
+
+    def options(self, target, given):
+        raise NotImplementedError
+
+    def builder(self, context, target):
+        raise NotImplementedError
+
+    def pipeline(self, target, options):
+        raise NotImplementedError
+
+    def launcher(self, compiled):
+        raise NotImplementedError
+
+    def inspect(self, compiled):
+        raise NotImplementedError
+
+
+class Plugin:
+    """A plugin object that hands over what it was given."""
+
+    def __init__(self, name, *backends, lowerings=()):
+        self.__name__ = name
+        self._backends = backends
+        self._lowerings = lowerings
+
+    @hookimpl
+    def gluon_backends(self):
+        return list(self._backends)
+
+    @hookimpl
+    def gluon_lowerings(self):
+        return list(self._lowerings)
+
+
+def lowering(op="load", name="fast", **fields):
+    fields.setdefault("priority", 10)
+    fields.setdefault("implement", "somewhere.lowerings:emit")
+    return Lowering(op, name, **fields)
+
+
+def acme(**attributes):
+    """Two architectures, one of them with a unit."""
+    return Complete(
+        "acme",
+        architecture("a1", "acme", "anvil", arch=1, capabilities=frozenset({"acme.unit"}), default=True),
+        architecture("a2", "acme", "rocket_2", arch=2, warp_size=64),
+        **attributes,
+    )
+
+
+def roadrunner(**attributes):
+    return Complete("roadrunner", architecture("beep9", "roadrunner", "dust"), **attributes)
+
+
+def simulator(name="standin"):
+    return Complete(name, simulates=True)

@@ -1,0 +1,381 @@
+"""The registry: discovery, refusal with reasons, verification at registration."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from gluon_core import plugins
+from gluon_core.backend import API_VERSION, Backend
+from gluon_core.errors import PluginError, TargetError
+from gluon_core.hookspec import hookimpl
+from gluon_core.plugins import Registry, load
+from tests.core.fakes import (
+    Complete,
+    Plugin,
+    acme,
+    architecture,
+    lowering,
+    roadrunner,
+    simulator,
+)
+
+PLUGIN_SOURCE = """
+from tests.core.fakes import {factory}
+from gluon_core.hookspec import hookimpl
+
+@hookimpl
+def gluon_backends():
+    return [{factory}()]
+"""
+
+
+def entry(name, value=None):
+    return EntryPoint(name, value or f"{name}_plugin", "gluon_core.backends")
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write an importable module."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(name, source):
+        (tmp_path / f"{name}.py").write_text(source)
+
+    yield write
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def refused(*things, base=(), **kwargs):
+    """The message with which a plugin of those backends is refused."""
+    with pytest.raises(PluginError) as caught:
+        load([], [*base, Plugin("newcomer", *things, **kwargs)])
+    return str(caught.value)
+
+
+# -- discovery -----------------------------------------------------------------------------------
+
+
+def test_a_plugin_that_fails_to_import_leaves_the_others_working(module):
+    module("acme_plugin", PLUGIN_SOURCE.format(factory="acme"))
+    module("broken_plugin", "import no_such_driver_library\n")
+    registry = load([entry("broken"), entry("acme")])
+
+    assert list(registry.backends) == ["acme"]
+    failure = registry.failures["broken"]
+    assert "import no_such_driver_library" in failure.traceback
+    assert "ModuleNotFoundError" in failure.reason
+    assert "no_such_driver_library" in registry.explain()
+    with pytest.raises(PluginError, match="no_such_driver_library") as caught:
+        registry.backend("broken")
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+    with pytest.raises(PluginError, match="no_such_driver_library"):
+        registry.target("broken:x1")
+    assert registry.target("anvil").name == "acme:a1"
+
+
+@pytest.mark.parametrize(
+    "source", ["raise SystemExit(3)", "1/0", "def f(:", "class E(BaseException): pass\nraise E"]
+)
+def test_whatever_a_plugin_raises_is_remembered(module, source):
+    module("broken_plugin", source)
+    registry = load([entry("broken")])
+    assert "broken" in registry.failures and not registry.backends
+
+
+def test_an_entry_point_without_hooks_contributes_nothing(module):
+    module("empty_plugin", "x = 1\n")
+    registry = load([entry("empty")])
+    assert not registry.failures and registry.plugins["empty"].backends == ()
+
+
+def test_gluon_plugins_narrows_what_loads(module, monkeypatch):
+    module("acme_plugin", PLUGIN_SOURCE.format(factory="acme"))
+    module("road_plugin", PLUGIN_SOURCE.format(factory="roadrunner"))
+    monkeypatch.setattr(plugins, "_found", lambda: [entry("acme"), entry("road")])
+    assert set(load().backends) == {"acme", "roadrunner"}
+    monkeypatch.setenv("GLUON_PLUGINS", "acme")
+    narrowed = load()
+    assert set(narrowed.backends) == {"acme"} and narrowed.skipped == {"road"}
+    with pytest.raises(PluginError, match="GLUON_PLUGINS"):
+        narrowed.backend("road")
+    monkeypatch.setenv("GLUON_PLUGINS", "acne")
+    with pytest.raises(PluginError, match="GLUON_PLUGINS.*Did you mean 'acme'"):
+        load()
+
+
+def test_two_distributions_with_one_entry_point_name_are_both_kept_in_sight(module):
+    module("acme_plugin", PLUGIN_SOURCE.format(factory="acme"))
+    module("acme_fork", PLUGIN_SOURCE.format(factory="roadrunner"))
+    registry = load([entry("acme"), entry("acme", "acme_fork")])
+    assert list(registry.backends) == ["acme"]
+    (failure,) = registry.failures.values()
+    assert failure.value == "acme_fork" and "registered already" in failure.reason
+
+
+def test_loading_plugins_imports_neither_triton_nor_torch():
+    code = (
+        "import sys; from gluon_core.plugins import registry; r = registry();"
+        "heavy = [m for m in ('triton', 'torch') if m in sys.modules];"
+        "assert not heavy, heavy; print(r.explain())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# -- frozen and shared ---------------------------------------------------------------------------
+
+
+def test_a_loaded_registry_is_frozen():
+    registry = load([], [Plugin("acme", acme())])
+    with pytest.raises(PluginError, match="frozen"):
+        registry.register(Plugin("late", roadrunner()))
+    with pytest.raises(TypeError):
+        registry.backends["x"] = acme()
+
+
+def test_the_default_registry_is_loaded_once_by_however_many_threads(monkeypatch):
+    monkeypatch.setattr(plugins, "_default", None)
+    loads, results = [], []
+    original = plugins.load
+    monkeypatch.setattr(plugins, "load", lambda: loads.append(1) or original([]))
+    gate = threading.Barrier(8)
+
+    def ask():
+        gate.wait()
+        results.append(plugins.registry())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loads) == 1 and len({id(r) for r in results}) == 1
+
+
+def test_asking_for_the_registry_while_it_loads_is_an_error_not_a_hang(module, monkeypatch):
+    monkeypatch.setattr(plugins, "_default", None)
+    module("eager_plugin", "from gluon_core.plugins import registry\nregistry()\n")
+    monkeypatch.setattr(plugins, "_found", lambda: [entry("eager")])
+    assert "while it is loading" in plugins.registry().failures["eager"].reason
+
+
+def test_stage_observers_are_called_and_none_costs_nothing(monkeypatch):
+    seen = []
+
+    class Observer:
+        @hookimpl
+        def gluon_stage_done(self, stage, target):  # fewer arguments than the specification
+            seen.append((stage, target))
+
+    registry = load([], [Plugin("acme", acme()), Observer()])
+    registry.stage_done("ttgir", object(), registry.target("a1"))
+    assert seen == [("ttgir", registry.target("a1"))]
+
+    silent = load([], [Plugin("acme", acme())])
+    monkeypatch.setattr(silent, "_manager", None)  # any call into pluggy would now fail
+    silent.stage_done("ttgir", object(), silent.target("a1"))
+
+
+# -- refusal -------------------------------------------------------------------------------------
+
+
+def test_another_api_version_names_both_numbers_and_what_to_install():
+    newer = refused(acme(api_version=API_VERSION + 1))
+    assert f"contract {API_VERSION + 1}" in newer and f"speaks {API_VERSION}" in newer
+    assert "pip install --upgrade gluon-core" in newer and "newcomer" in newer
+    older = Registry()
+    with pytest.raises(PluginError, match="pip install --upgrade gluon-acme"):
+        older.register(Plugin("acme", acme(api_version=0)), distribution="gluon-acme 0.1")
+
+
+def test_two_backends_of_one_name_are_both_named():
+    message = refused(acme(), base=[Plugin("first", acme())])
+    assert "'first'" in message and "'newcomer'" in message and "'acme'" in message
+
+
+@pytest.mark.parametrize("spelling", ["anvil", "AN_VIL".lower(), "rocket2", "a1"])
+def test_an_alias_claimed_twice_names_both(spelling):
+    other = Complete("zeta", architecture("z1", "zeta", spelling))
+    message = refused(other, base=[Plugin("first", acme())])
+    assert "claimed twice" in message and "acme:a" in message and "zeta:z1" in message
+    assert "'first'" in message and "'newcomer'" in message
+
+
+def test_an_alias_that_is_the_name_of_a_backend_is_refused():
+    other = Complete("zeta", architecture("z1", "zeta", "acme"))
+    assert "'acme' is both a backend" in refused(other, base=[Plugin("first", acme())])
+
+
+def test_one_architecture_may_repeat_its_own_spelling():
+    twice = Complete("zeta", architecture("z_1", "zeta", "z1"))
+    assert load([], [Plugin("zeta", twice)]).target("z1").name == "zeta:z_1"
+
+
+def test_a_refused_plugin_leaves_nothing_behind():
+    registry = Registry()
+    bad = roadrunner(lowerings=[lowering("lod")])
+    with pytest.raises(PluginError):
+        registry.register(Plugin("p", acme(), bad))
+    assert not registry.backends and not registry.architectures() and not registry.plugins
+    registry.register(Plugin("p", acme()))
+    assert list(registry.backends) == ["acme"]
+
+
+class Lazy(Backend):
+    name = "lazy"
+    architectures = (architecture("l1", "lazy"),)
+
+    def options(self, target, given): ...
+    def builder(self, context, target): ...
+    def launcher(self, compiled): ...
+    def inspect(self, compiled): ...
+
+
+class WrongArity(Lazy):
+    def pipeline(self, target): ...
+
+
+@pytest.mark.parametrize(
+    "backend, parts",
+    [
+        (Lazy(), ["'lazy'", "pipeline", "does not define", "pipeline(target, options)"]),
+        (WrongArity(), ["pipeline", "cannot be called", "pipeline(target)"]),
+        (object(), ["gluon_backends()", "not a backend", "object object"]),
+        (Lazy, ["not a backend", "Return Lazy() rather than Lazy"]),
+        (Complete("Acme", architecture("a", "Acme")), ["name", "'Acme'"]),
+        (Complete("layouts", architecture("a", "layouts")), ["gluon_core.layouts", "core"]),
+        (Complete("acme"), ["architectures", "empty", "simulates"]),
+        (Complete("acme", "a1"), ["architectures[0]", "Architecture", "'a1'"]),
+        (Complete("acme", architecture("a1", "else")), ["backend", "'acme'", "'else'"]),
+        (Complete("acme", architecture("a1", "acme", "A 1")), ["aliases", "'A 1'"]),
+        (Complete("acme", architecture("a1", "acme", warp_size=48)), ["warp_size", "48"]),
+        (
+            Complete("acme", architecture("a1", "acme", capabilities=frozenset({"unit"}))),
+            ["capabilities", "dotted", "'unit'"],
+        ),
+        (Complete("acme", architecture("a1", "acme"), simulates=True), ["simulates", "a1"]),
+        (acme(language="gluon_acme/language"), ["language", "'gluon_acme/language'"]),
+        (acme(host="gluon_acme:host"), ["host", "'gluon_acme:host'"]),
+        (acme(exports={"AcmeLayout": "gluon_acme.layouts"}), ["exports['AcmeLayout']", "path"]),
+        (acme(cacheable="yes"), ["cacheable", "'yes'"]),
+        (acme(lowerings=["load"]), ["lowerings", "'load'"]),
+        (acme(lowerings=[lowering("lode")]), ["lode", "Did you mean 'load'"]),
+        (acme(lowerings=[lowering(implement="a.b")]), ["implement", "'a.b'"]),
+        (acme(lowerings=[lowering(accepts="a.b:c:d")]), ["accepts", "'a.b:c:d'"]),
+        (acme(lowerings=[lowering(requires=("unit",))]), ["requires", "'unit'"]),
+        (acme(lowerings=[lowering(requires="acme.unit")]), ["requires", "tuple"]),
+        (acme(lowerings=[lowering("mma")]), ["load/fast".replace("load", "mma"), "layouts"]),
+        (acme(lowerings=[lowering("async_copy")]), ["commit, wait"]),
+    ],
+)
+def test_the_contract_is_verified_when_a_plugin_registers(backend, parts):
+    message = refused(backend)
+    assert "newcomer" in message
+    for part in parts:
+        assert part in message, message
+
+
+def test_a_hook_with_a_stray_argument_is_refused_with_the_definition():
+    class Stray:
+        @hookimpl
+        def gluon_stage_done(self, stage, colour):
+            pass
+
+    with pytest.raises(PluginError, match="colour"):
+        load([], [Stray()])
+
+
+def test_a_hook_that_returns_one_backend_instead_of_a_list_is_refused():
+    class Single:
+        @hookimpl
+        def gluon_backends(self):
+            return acme()
+
+    with pytest.raises(PluginError, match="gluon_backends.*list.*Complete"):
+        load([], [Single()])
+
+
+def test_two_simulators_are_refused():
+    message = refused(simulator("second"), base=[Plugin("first", simulator())])
+    assert "simulates already" in message and "'standin'" in message
+
+
+def test_exports_claimed_twice_name_both():
+    base = [Plugin("first", acme(exports={"Odd": "gluon_acme.layouts:Odd"}))]
+    message = refused(roadrunner(exports={"Odd": "road.layouts:Odd"}), base=base)
+    assert "gl.Odd" in message and "'first'" in message and "'newcomer'" in message
+
+
+# -- lowerings -----------------------------------------------------------------------------------
+
+
+def test_lowerings_come_highest_priority_first_with_the_cores_own_last():
+    low, high = lowering(name="low", priority=5), lowering(name="high", priority=20)
+    registry = load([], [Plugin("acme", acme(lowerings=[low])), Plugin("third", lowerings=[high])])
+    assert [found.name for found in registry.lowerings("load")] == ["high", "low", "global_load"]
+    assert registry.lowerings("nothing") == ()
+    assert registry.contributor(high) == "third"
+    assert registry.plugins["third"].lowerings == ("load/high",)
+
+
+def test_two_lowerings_of_one_name_are_refused():
+    message = refused(lowerings=[lowering(priority=3)], base=[Plugin("first", acme(lowerings=[lowering()]))])
+    assert "'fast'" in message and "'first'" in message and "'newcomer'" in message
+
+
+def test_a_priority_tie_that_an_architecture_can_meet_is_refused():
+    unit = lowering(name="by_unit", requires=("acme.unit",))
+    message = refused(acme(), lowerings=[unit, lowering(name="anywhere")])
+    assert "by_unit" in message and "anywhere" in message and "acme:a1" in message
+    assert "priority 10" in message
+
+
+def test_a_priority_tie_with_the_core_is_refused():
+    assert "global_load" in refused(acme(), lowerings=[lowering(priority=0)])
+
+
+def test_lowerings_that_no_architecture_can_both_take_may_share_a_priority():
+    one = lowering(name="one", requires=("acme.unit",))
+    two = lowering(name="two", requires=("road.fast",))
+    fast = replace(roadrunner().architectures[0], capabilities=frozenset({"road.fast"}))
+    registry = load([], [Plugin("p", acme(), Complete("roadrunner", fast), lowerings=[one, two])])
+    assert {low.name for low in registry.lowerings("load")} >= {"one", "two"}
+
+
+def test_an_architecture_that_makes_a_tie_is_refused_as_well():
+    one = lowering(name="one", requires=("acme.unit",))
+    two = lowering(name="two", requires=("road.fast",))
+    both = architecture("b1", "zeta", capabilities=frozenset({"acme.unit", "road.fast"}))
+    base = [Plugin("first", acme(), lowerings=[one, two])]
+    message = refused(Complete("zeta", both), base=base)
+    assert "zeta:b1" in message and "'one'" in message and "'two'" in message
+
+
+# -- asking --------------------------------------------------------------------------------------
+
+
+def test_an_unknown_backend_gets_a_suggestion_and_what_is_installed():
+    registry = load([], [Plugin("acme", acme())])
+    with pytest.raises(TargetError, match="Did you mean 'acme'.*Installed backends: acme"):
+        registry.backend("acne")
+
+
+def test_capabilities_list_the_architectures_that_have_them():
+    registry = load([], [Plugin("acme", acme())])
+    assert [a.name for a in registry.capabilities()["acme.unit"]] == ["a1"]
+
+
+def test_errors_survive_pickling(module):
+    module("broken_plugin", "import no_such_driver_library\n")
+    registry = load([entry("broken")])
+    with pytest.raises(PluginError) as caught:
+        registry.backend("broken")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
