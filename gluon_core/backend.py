@@ -162,6 +162,14 @@ class Backend:
         """
         raise NotImplementedError
 
+    def target_attribute(self, target: Target) -> str:
+        """How a module says what it is for, such as `cuda:90`."""
+        arch = target.architecture
+        return f"{arch.triton_backend or arch.backend}:{arch.arch}"
+
+    def load_dialects(self, context: Any) -> None:
+        """Load the vendor's dialects into an MLIR context."""
+
     def builder(self, context: Any, target: Target) -> Any:
         """What the semantic layer talks to: answers `create_x` and `get_x`."""
         raise NotImplementedError

@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, Sequence
 from gluon_core import _triton
 from gluon_core.errors import CapabilityError, NotInKernelError
 
-__all__ = ["builtin", "check_capabilities", "is_builtin"]
+__all__ = ["adopt", "builtin", "check_capabilities", "is_builtin"]
 
 _MARK = "__triton_builtin__"  # what Triton's code generator looks for
 
@@ -81,3 +81,14 @@ def check_capabilities(
             f"{public} needs {capability}{where}; target is {target}",
             remedy=f"Instead: {instead}." if instead else None,
         )
+
+
+def adopt(fn: Callable, doc: str, since: Optional[tuple[int, int]] = None) -> Any:
+    """A builtin of Triton's as one of ours: same signature, our checks, our documentation."""
+
+    @functools.wraps(fn)
+    def op(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    op.__doc__ = doc
+    return builtin(op, since=since)

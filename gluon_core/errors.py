@@ -33,6 +33,7 @@ __all__ = [
     "StageError",
     "StaticAssertionError",
     "TargetError",
+    "TraceError",
     "TritonVersionError",
     "did_you_mean",
 ]
@@ -69,6 +70,8 @@ class GluonError(Exception):
         remedy: what to do about it.
     """
 
+    calls: tuple[SourceSpan, ...] = ()  # the calls that led to `span`, innermost first
+
     def __init__(
         self,
         message: str,
@@ -99,6 +102,8 @@ class GluonError(Exception):
             text = f"{text.rstrip('.')}. {self.remedy}"
         if self.span is not None:
             text += f"\n  at {self.span.render()}"
+        for call in self.calls:
+            text += f"\n  called from {call.render()}"
         return text
 
     def __reduce__(self):
@@ -142,6 +147,10 @@ class KernelSyntaxError(GluonError, SyntaxError):
 
 class StaticAssertionError(GluonError, AssertionError):
     """`static_assert` failed."""
+
+
+class TraceError(GluonError):
+    """A kernel does something that cannot be compiled, and no narrower class fits."""
 
 
 class CapabilityError(GluonError):

@@ -1,0 +1,109 @@
+"""Programs, barriers, partitions, assertions and printing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_core._triton import constexpr, tl_core
+from gluon_core.builtin import adopt, builtin
+
+__all__ = [
+    "assume",
+    "barrier",
+    "device_assert",
+    "device_print",
+    "inline_asm",
+    "num_ctas",
+    "num_programs",
+    "num_warps",
+    "program_id",
+    "static_assert",
+    "static_print",
+    "static_range",
+    "thread_barrier",
+    "warp_specialize",
+]
+
+program_id = adopt(tl_core.program_id, "Index of this program along grid `axis` (0, 1 or 2); int32.")
+num_programs = adopt(tl_core.num_programs, "Programs along grid `axis` (0, 1 or 2); int32.")
+assume = adopt(tl_core.assume, "Let the compiler rely on `cond` being true.")
+device_print = adopt(
+    tl_core.device_print,
+    "Print `prefix` and each of `args` from the device, one line per element; `hex` for bits.",
+)
+device_assert = adopt(
+    tl_core.device_assert,
+    "Stop the program with `msg` where `cond` is false (and `mask` true). Compiled in with "
+    "`debug=True` or TRITON_DEBUG=1.",
+)
+# The code generator recognises these very objects.
+static_assert = tl_core.static_assert
+static_print = tl_core.static_print
+static_range = tl_core.static_range
+
+
+@builtin
+def num_warps(_semantic: Any = None) -> Any:
+    """Warps that run this code: the kernel's, or the partition's inside `warp_specialize`."""
+    return constexpr(_semantic.num_warps)
+
+
+@builtin
+def num_ctas(_semantic: Any = None) -> Any:
+    """Blocks of the cluster that runs the kernel."""
+    return constexpr(_semantic.num_ctas)
+
+
+@builtin
+def barrier(*, cluster: Any = False, _semantic: Any = None) -> None:
+    """Wait for all threads of the block (or partition); with `cluster`, of the whole cluster.
+
+    Memory operations before it are visible to those threads after it.
+    """
+    return _semantic.barrier(cluster)
+
+
+@builtin
+def thread_barrier(_semantic: Any = None) -> None:
+    """The older name of `barrier()`."""
+    return _semantic.barrier(False)
+
+
+@builtin(since=(3, 9))
+def inline_asm(
+    asm: Any,
+    constraints: Any = "",
+    args: Any = (),
+    result_types: Any = (),
+    is_pure: Any = False,
+    _semantic: Any = None,
+) -> Any:
+    """Inline assembly run once by every thread on scalars.
+
+    Returns None, the one result, or a tuple of them, as `result_types` says.
+    """
+    return _semantic.inline_asm(asm, constraints, args, result_types, is_pure)
+
+
+@builtin
+def warp_specialize(
+    functions_and_args: Any,
+    worker_num_warps: Any,
+    worker_num_regs: Any = None,
+    _semantic: Any = None,
+    _generator: Any = None,
+) -> Any:
+    """Run several functions at once, each by its own warps.
+
+    Args:
+        functions_and_args: `[(default, args), (worker, args), ...]`; the first runs on the
+            kernel's own warps, each other on warps of its own.
+        worker_num_warps: warps of each worker, powers of two.
+        worker_num_regs: registers per thread that each worker asks for; optional from Triton 3.7.
+
+    Returns:
+        What the default function returns. All partitions have ended by then.
+    """
+    return _semantic.warp_specialize(
+        functions_and_args, worker_num_warps, worker_num_regs, _generator
+    )

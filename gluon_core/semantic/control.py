@@ -1,0 +1,208 @@
+"""Barriers, warp specialization, inline assembly: ops about threads rather than data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Sequence
+
+from gluon_core import _triton
+from gluon_core._triton import tl, tl_tuple, unwrap
+from gluon_core.errors import ArgumentError, DtypeError, LimitError, ShapeError
+from gluon_core.semantic.base import SemanticBase, describe
+
+__all__ = ["ControlOps", "PartitionContext"]
+
+
+@dataclass(frozen=True)
+class PartitionContext:
+    """Tells the functions called from a worker partition how many warps run them."""
+
+    num_warps: int
+
+    def mangle(self) -> str:
+        return f"_NW{self.num_warps}"
+
+    def initialize_callee(self, fn: Any, builder: Any) -> None:
+        fn.set_attr("ttg.num-warps", builder.get_int32_attr(self.num_warps))
+
+
+class ControlOps(SemanticBase):
+    def barrier(self, cluster: Any = False) -> None:
+        if not unwrap(cluster):
+            self.builder.create_barrier()
+            return
+        if _triton.at_least(3, 8):
+            self.builder.create_cluster_barrier()
+            return
+        _triton.require((3, 7), "gl.barrier(cluster=True)")
+        self.builder.create_cluster_sync()
+
+    def inline_asm(
+        self, asm: Any, constraints: Any, args: Any, result_types: Any, is_pure: Any
+    ) -> Any:
+        args = [self.to_tensor(arg) for arg in _items(args)]
+        types = [unwrap(ty) for ty in _items(result_types)]
+        for ty in types:
+            if not hasattr(ty, "to_ir"):
+                raise DtypeError("not a type", argument="result_types", got=describe(ty))
+        op = self.builder.create_threadwise_inline_asm(
+            _text(asm, "asm"),
+            _text(constraints, "constraints"),
+            [arg.handle for arg in args],
+            [ty.to_ir(self.builder) for ty in types],
+            bool(unwrap(is_pure)),
+        )
+        results = tuple(self.make_tensor(op.get_result(i), ty) for i, ty in enumerate(types))
+        if not results:
+            return None
+        return results[0] if len(results) == 1 else results
+
+    # -- warp specialization --------------------------------------------------------------------
+
+    def warp_specialize(
+        self, functions_and_args: Any, worker_num_warps: Any, worker_num_regs: Any, generator: Any
+    ) -> Any:
+        """See `gl.warp_specialize`."""
+        (default, default_args), *workers = self._partitions(functions_and_args)
+        num_warps = self._worker_counts("worker_num_warps", worker_num_warps, len(workers))
+        num_regs = None
+        if unwrap(worker_num_regs) is not None:
+            num_regs = self._worker_counts("worker_num_regs", worker_num_regs, len(workers))
+        elif not _triton.at_least(3, 7):
+            raise ArgumentError(
+                "must be given with Triton 3.6", argument="worker_num_regs", expected="one per worker"
+            )
+        self._check_warps(num_warps)
+        builder = self.builder
+        point, location = builder.get_insertion_point(), builder.get_loc()
+
+        # The types of the op's results are known only once the default partition is generated.
+        default_block = builder.new_block()
+        builder.set_insertion_point_to_start(default_block)
+        result = generator.call_JitFunction(default, default_args, kwargs={})
+        handles: list = []
+        if isinstance(result, _triton.base_value):
+            result._flatten_ir(handles)
+        builder.create_warp_yield(handles)
+        result_types = [handle.get_type() for handle in handles]
+
+        builder.restore_insertion_point(point)
+        builder.set_loc(location)
+        captures: list = []
+        for _, args in workers:
+            for arg in args:
+                arg._flatten_ir(captures)
+        op = self._create_warp_specialize(result_types, captures, num_warps)
+        op.get_default_region().push_back(default_block)
+        if num_regs is not None:
+            op.set_requested_registers(num_regs)
+
+        builder.create_block_with_parent(op.get_partition_op_holder(), [])
+        partitions = self._create_partitions(captures, len(workers))
+        capture_types = [capture.get_type() for capture in captures]
+        cursor = 0
+        for i, (function, args) in enumerate(workers):
+            block = builder.create_block_with_parent(partitions.get_region(i), capture_types)
+            arguments = [block.arg(j) for j in range(len(capture_types))]
+            inner = []
+            for arg in args:
+                value, cursor = arg.type._unflatten_ir(arguments, cursor)
+                inner.append(value)
+            generator.call_JitFunction(
+                function, inner, kwargs={}, caller_context=PartitionContext(num_warps[i])
+            )
+            builder.create_warp_return()
+        builder.set_insertion_point_after(op.get_operation())
+        if not handles:
+            return result if isinstance(result, _triton.base_value) else None
+        outputs = [op.get_result(i) for i in range(len(handles))]
+        return result.type._unflatten_ir(outputs, 0)[0]
+
+    def _create_warp_specialize(self, types: list, captures: list, num_warps: list[int]) -> Any:
+        if _triton.at_least(3, 7):
+            return self.builder.create_warp_specialize(types, num_warps)
+        return self.builder.create_warp_specialize(types, captures, num_warps)
+
+    def _create_partitions(self, captures: list, count: int) -> Any:
+        if _triton.at_least(3, 7):
+            return self.builder.create_warp_specialize_partitions(captures, count)
+        return self.builder.create_warp_specialize_partitions(count)
+
+    @staticmethod
+    def _partitions(functions_and_args: Any) -> list[tuple[Any, list]]:
+        items = _items(functions_and_args)
+        if len(items) < 2:
+            raise ArgumentError(
+                "needs the default partition and at least one worker",
+                argument="functions_and_args",
+                expected="[(default, args), (worker, args), ...]",
+                got=f"{len(items)} entries",
+            )
+        pairs = []
+        for i, item in enumerate(items):
+            pair = _items(item)
+            function = unwrap(pair[0]) if len(pair) == 2 else None
+            if not isinstance(function, _triton.JITFunction):
+                raise ArgumentError(
+                    "not a pair of a @gluon.jit function and its arguments",
+                    argument=f"functions_and_args[{i}]",
+                    expected="(function, (arg, ...))",
+                    got=describe(item),
+                )
+            pairs.append((function, [_value(arg) for arg in _items(pair[1])]))
+        return pairs
+
+    @staticmethod
+    def _worker_counts(argument: str, values: Any, workers: int) -> list[int]:
+        counts = [unwrap(v) for v in _items(values)]
+        if len(counts) != workers or not all(isinstance(c, int) and c > 0 for c in counts):
+            raise ArgumentError(
+                "needs one positive integer for each worker partition",
+                argument=argument,
+                expected=f"{workers} entries",
+                got=counts,
+            )
+        return counts
+
+    def _check_warps(self, worker_warps: Sequence[int]) -> None:
+        for count in worker_warps:
+            if count & (count - 1):
+                raise ShapeError(
+                    "must be powers of two", argument="worker_num_warps", got=list(worker_warps)
+                )
+        total = self.num_warps + sum(worker_warps)
+        limit = self.target.limits.max_warps
+        if total > limit:
+            raise LimitError(
+                f"the partitions need {total} warps and {self.target} has {limit} per block",
+                argument="worker_num_warps",
+                expected=f"at most {limit - self.num_warps} in all workers",
+                got=list(worker_warps),
+            )
+
+
+def _items(values: Any) -> list:
+    values = unwrap(values)
+    if isinstance(values, tl_tuple):
+        return list(values.values)
+    if isinstance(values, (list, tuple)):
+        return list(values)
+    if values is None:
+        return []
+    return [values]
+
+
+def _value(arg: Any) -> Any:
+    """A partition argument as a value of the frontend: plain Python becomes constexpr."""
+    if isinstance(arg, (list, tuple)):
+        return tl_tuple([_value(item) for item in arg])
+    return arg if isinstance(arg, _triton.base_value) else tl.constexpr(arg)
+
+
+def _text(value: Any, argument: str) -> str:
+    value = unwrap(value)
+    if not isinstance(value, str):
+        raise ArgumentError("must be a string", argument=argument, got=describe(value))
+    return value
+
+
