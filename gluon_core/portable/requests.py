@@ -19,9 +19,9 @@ __all__ = [
 ]
 
 # Portable op -> the companions that every lowering of it must name in `extras`:
-#   commit(_semantic)            closes the group of copies issued so far
-#   wait(outstanding, _semantic) until at most `outstanding` groups are in flight
-#   layouts(request)             the `MmaLayouts` this lowering wants, at compile time
+#   commit(*, _semantic)             closes the group of copies issued so far
+#   wait(outstanding, *, _semantic)  until at most `outstanding` groups are in flight
+#   layouts(request)                 the `MmaLayouts` this lowering wants, at compile time
 OPS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "load": frozenset(),
@@ -108,7 +108,8 @@ class AsyncCopyRequest(Request):
 class MmaRequest(Request):
     """`acc + a @ b` on register operands, a `(m, k)`, b `(k, n)`, acc `(m, n)`.
 
-    The layouts are None when only `mma_layouts` is asked.
+    The operands and their layouts are None when only `mma_layouts` is asked. With
+    `input_precision` "ieee" float32 operands must not be rounded; "tf32" allows it.
     """
 
     m: int
@@ -117,6 +118,7 @@ class MmaRequest(Request):
     a_dtype: Any
     b_dtype: Any
     acc_dtype: Any
+    input_precision: str = "ieee"
     a: Any = None
     b: Any = None
     acc: Any = None

@@ -1,0 +1,55 @@
+"""AMD's lowerings of the portable ops: declarations here, code in `lower`."""
+
+from __future__ import annotations
+
+from gluon_core.backend import Lowering
+
+__all__ = ["LOWERINGS"]
+
+_CODE = "gluon_amd.lower"
+
+LOWERINGS = (
+    Lowering(
+        "load",
+        "buffer_load",
+        f"{_CODE}:load",
+        requires=("amd.buffer_ops",),
+        priority=10,
+        accepts=f"{_CODE}:load_accepts",
+    ),
+    Lowering(
+        "store",
+        "buffer_store",
+        f"{_CODE}:store",
+        requires=("amd.buffer_ops",),
+        priority=10,
+        accepts=f"{_CODE}:store_accepts",
+    ),
+    Lowering(
+        "async_copy",
+        "buffer_load_through_registers",
+        f"{_CODE}:async_copy",
+        requires=("amd.buffer_ops",),
+        priority=10,
+        accepts=f"{_CODE}:async_copy_accepts",
+        extras={"commit": f"{_CODE}:commit", "wait": f"{_CODE}:wait"},
+    ),
+    Lowering(
+        "mma",
+        "mfma",
+        f"{_CODE}:mma_mfma",
+        requires=("amd.mfma",),
+        priority=10,
+        accepts=f"{_CODE}:mfma_accepts",
+        extras={"layouts": f"{_CODE}:mfma_layouts"},
+    ),
+    Lowering(
+        "mma",
+        "wmma",
+        f"{_CODE}:mma_wmma",
+        requires=("amd.wmma",),
+        priority=10,
+        accepts=f"{_CODE}:wmma_accepts",
+        extras={"layouts": f"{_CODE}:wmma_layouts"},
+    ),
+)
