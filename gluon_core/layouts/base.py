@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Callable, Optional, Sequence
 
 from ..errors import LayoutError
+from .dialect import compiler_version
 from .linear import LinearLayout
 
 __all__ = ["DistributedLayout", "Layout", "SharedLayout", "set_type_factory"]
@@ -266,7 +267,7 @@ class Layout:
         Raises:
             LayoutError: the shape does not fit, or the layout is not linear.
         """
-        return _to_linear(self, check_shape(shape, self._rank_or_none()))
+        return _to_linear(self, check_shape(shape, self._rank_or_none()), compiler_version())
 
     def _rank_or_none(self) -> Optional[int]:
         try:
@@ -292,7 +293,7 @@ class Layout:
 
 
 @lru_cache(maxsize=4096)
-def _to_linear(layout: Layout, shape: tuple[int, ...]) -> LinearLayout:
+def _to_linear(layout: Layout, shape: tuple[int, ...], _version: tuple) -> LinearLayout:
     return layout._linear(shape)
 
 

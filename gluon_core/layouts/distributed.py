@@ -17,6 +17,7 @@ from .base import (
     is_power_of_two,
     unwrap,
 )
+from .dialect import interleaves_blocks
 from .linear import LinearLayout
 from .tiling import combine_with_cga, dim_names, fit, identity_nd
 
@@ -132,7 +133,7 @@ class BlockedLayout(DistributedLayout):
                 make = LinearLayout.zeros_1d if d == k_dim else LinearLayout.identity_1d
                 cta = cta * make(counts[d], name, f"dim{d}")
         cga = [[0 if d == k_dim else v for d, v in enumerate(row)] for row in self.cga_layout]
-        return combine_with_cga(cta, cga, shape)
+        return combine_with_cga(cta, cga, shape, keep_copies=True)
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,22 @@ class SliceLayout(DistributedLayout):
         self._set(dim=check_int(self.dim, "dim", 0, parent.rank - 1), parent=parent)
 
     def _emit(self, builder: Any) -> Any:
+        self.check_compiler()
         return builder.get_slice_layout(self.dim, self.parent._to_ir(builder))
+
+    def check_compiler(self) -> None:
+        """Refuse what the compiler in use cannot slice.
+
+        Raises:
+            LayoutError: before Triton 3.7, a linear parent in which the blocks interleave.
+        """
+        parent = self.parent
+        while isinstance(parent, SliceLayout):
+            parent = parent.parent
+        if isinstance(parent, DistributedLinearLayout) and not interleaves_blocks():
+            check_blocks_on_top(
+                parent.block_bases, parent.reg_bases + parent.lane_bases + parent.warp_bases
+            )
 
     @property
     def rank(self) -> int:
@@ -271,14 +287,23 @@ class DistributedLinearLayout(DistributedLayout):
         if list(shape) == self.shape:
             return layout
         names = dim_names(self.rank)
-        kept = [any(row) for row in self.reg_bases]
         layout = layout.transpose_outs([names[d] for d in self.register_order()])
-        layout = fit(layout, dict(zip(names, shape))).transpose_outs(names)
-        # Registers that only held what the smaller shape lacks disappear; given copies stay.
-        rows = layout.bases["register"]
-        kept += [True] * (len(rows) - len(kept))
-        rows = [row for row, live in zip(rows, kept) if any(row) or not live]
-        return LinearLayout({**layout.bases, "register": rows}, layout.out_dims)
+        fitted = fit(layout, dict(zip(names, shape)), drop_registers=True)
+        return fitted.transpose_outs(names)
+
+
+def check_blocks_on_top(blocks: list[list[int]], others: list[list[int]]) -> None:
+    """Refuse block bases below other bases of a dimension, for compilers that abort on them."""
+    for d in range(len((blocks or [[]])[0])):
+        ours = [row[d] for row in blocks if row[d]]
+        if ours and min(ours) < max((row[d] for row in others), default=0):
+            raise LayoutError(
+                "the installed Triton cannot handle blocks that interleave",
+                argument="block_bases",
+                expected=f"the largest bases of dimension {d}",
+                got=blocks,
+                remedy="Use Triton 3.7 or newer, or give each block a contiguous tile.",
+            )
 
 
 def check_one_hot(named: dict[str, list[list[int]]], shape: Sequence[int]) -> None:
@@ -377,7 +402,8 @@ class DotOperandLayout(DistributedLayout):
     def cga_layout(self) -> list[list[int]]:
         """The parent's, with K not split: every block holds all of it."""
         k_dim = self.rank - 1 - self.operand_index
-        return [[0 if d == k_dim else v for d, v in enumerate(row)] for row in self.parent.cga_layout]
+        parent = self.parent.cga_layout
+        return [[0 if d == k_dim else v for d, v in enumerate(row)] for row in parent]
 
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
         return self.parent.dot_operand_linear(self.operand_index, self.k_width, list(shape))

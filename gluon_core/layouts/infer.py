@@ -18,6 +18,7 @@ from .distributed import (
     DistributedLinearLayout,
     SliceLayout,
 )
+from .dialect import keeps_register_copies, squeezes_to_slices
 from .linear import LinearLayout
 from .shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
 from .tiling import dim_names
@@ -70,7 +71,13 @@ def reduce(layout: DistributedLayout, axis: int) -> DistributedLayout:
     """The layout after dimension `axis` was reduced away; the tensor has rank 2 or more."""
     if isinstance(layout, _UNRESOLVED):
         return layout
-    return SliceLayout(check_int(axis, "axis", 0, layout.rank - 1), layout)
+    return _slice(check_int(axis, "axis", 0, layout.rank - 1), layout)
+
+
+def _slice(dim: int, layout: DistributedLayout) -> SliceLayout:
+    result = SliceLayout(dim, layout)
+    result.check_compiler()
+    return result
 
 
 def broadcast(layout: DistributedLayout) -> DistributedLayout:
@@ -106,6 +113,8 @@ def permute(layout: DistributedLayout, shape: Sequence[int], order: Sequence[int
     if isinstance(layout, _UNRESOLVED):
         return layout
     _check_rank(layout, shape)
+    if order == sorted(order):
+        return layout
     own = _hook(layout, "_infer_permute", shape, order)
     if own is not None:
         return own
@@ -147,12 +156,35 @@ def reshape(layout: DistributedLayout, shape: Sequence[int], new_shape: Sequence
     own = _hook(layout, "_infer_reshape", shape, new_shape)
     if own is not None:
         return own
+    if squeezes_to_slices():
+        sliced = _reshape_by_one(layout, shape, new_shape)
+        if sliced is not None:
+            return sliced
     if isinstance(layout, BlockedLayout):
         blocked = _reshape_blocked(layout, shape, new_shape)
         if blocked is not None:
             return blocked
     linear = reshape_linear(layout.to_linear(shape), new_shape)
     return DistributedLinearLayout.from_linear(linear)
+
+
+def _reshape_by_one(
+    layout: DistributedLayout, shape: list[int], new_shape: list[int]
+) -> DistributedLayout | None:
+    """The layout where one dimension of size 1 was dropped, or put back into a slice."""
+    linear = reshape_linear(layout.to_linear(shape), new_shape)
+    if isinstance(layout, SliceLayout):
+        if [*shape[: layout.dim], 1, *shape[layout.dim :]] == new_shape:
+            if layout.parent.to_linear(new_shape) == linear:
+                return layout.parent
+    if isinstance(layout, DistributedLinearLayout) or not new_shape:
+        return None
+    for d, size in enumerate(shape):
+        if size == 1 and shape[:d] + shape[d + 1 :] == new_shape:
+            sliced = SliceLayout(d, layout)
+            if sliced.to_linear(new_shape) == linear:
+                return sliced
+    return None
 
 
 def default_blocked(
@@ -282,9 +314,17 @@ def join(layout: DistributedLayout, shape: Sequence[int]) -> DistributedLayout:
             [rank, *layout.order],
             [[*row, 0] for row in layout.cga_layout],
         )
-    last = f"dim{len(shape)}"
-    pair = LinearLayout.identity_1d(2, "register", last)
-    joined = (pair * layout.to_linear(shape)).transpose_outs(dim_names(len(shape) + 1))
+    shape = list(shape)
+    linear = layout.to_linear(shape)
+    if isinstance(layout, SliceLayout) and layout.dim == len(shape):
+        # The parent is the result if each lane holds both elements of its pairs.
+        whole = layout.parent.to_linear([*shape, 2])
+        if not keeps_register_copies():
+            whole = whole.without_zero_bases("register")
+        if _halves(whole) == linear:
+            return layout.parent
+    pair = LinearLayout.identity_1d(2, "register", f"dim{len(shape)}")
+    joined = (pair * linear).transpose_outs(dim_names(len(shape) + 1))
     return DistributedLinearLayout.from_linear(joined)
 
 
@@ -297,46 +337,33 @@ def split(layout: DistributedLayout, shape: Sequence[int]) -> DistributedLayout:
     if isinstance(layout, _UNRESOLVED):
         return layout
     _check_rank(layout, shape)
-    if not shape or shape[-1] != 2:
+    if len(shape) < 2 or shape[-1] != 2:
         raise ShapeError(
-            "split needs a last dimension of size 2", argument="shape", got=list(shape)
+            "split needs rank 2 or more and a last dimension of size 2",
+            argument="shape",
+            got=list(shape),
         )
-    if isinstance(layout, BlockedLayout) and _splits_blocked(layout):
-        last = layout.rank - 1
-        return BlockedLayout(
-            layout.size_per_thread[:-1],
-            layout.threads_per_warp[:-1],
-            layout.warps_per_cta[:-1],
-            [d for d in layout.order if d != last],
-            [row[:-1] for row in layout.cga_layout],
-        )
-    linear = layout.to_linear(shape)
-    last = f"dim{len(shape) - 1}"
-    rows = linear.bases["register"]
-    pairs = [i for i, row in enumerate(rows) if row[-1]]
-    if not pairs:
+    if _halves(layout.to_linear(shape)) is None:
         raise LayoutError(
             "each lane must hold both elements of the last dimension",
             argument="layout",
-            expected="a register basis that moves along the last dimension only",
+            expected="a register basis that moves along the last dimension",
             got=repr(layout),
             remedy="Convert to a layout with size_per_thread 2 in the last dimension.",
         )
+    return _slice(len(shape) - 1, layout)
+
+
+def _halves(linear: LinearLayout) -> LinearLayout | None:
+    """Without the last dimension and the register that walks it; None if no register does."""
+    rows = linear.bases["register"]
+    pairs = [i for i, row in enumerate(rows) if row[-1]]
+    if not pairs:
+        return None
     del rows[pairs[0]]
+    kept = list(linear.out_dims)[:-1]
     halves = LinearLayout({**linear.bases, "register": rows}, linear.out_dims)
-    return DistributedLinearLayout.from_linear(
-        halves.sublayout(halves.in_dims, [dim for dim in halves.out_dims if dim != last])
-    )
-
-
-def _splits_blocked(layout: BlockedLayout) -> bool:
-    last = layout.rank - 1
-    return (
-        layout.size_per_thread[last] == 2
-        and layout.threads_per_warp[last] == 1
-        and layout.warps_per_cta[last] == 1
-        and not any(row[last] for row in layout.cga_layout)
-    )
+    return halves.sublayout(halves.in_dims, kept)
 
 
 # -- shared memory -------------------------------------------------------------------------------
@@ -370,6 +397,12 @@ def _own_shape(layout: SharedLayout, shape: Sequence[int]) -> list[int]:
     return list(shape)
 
 
+def _shared_linear(linear: LinearLayout, source: SharedLayout) -> SharedLinearLayout:
+    layout = SharedLinearLayout.from_linear(linear, getattr(source, "alignment", 16))
+    layout.check_compiler()
+    return layout
+
+
 def memdesc_permute(layout: SharedLayout, shape: Sequence[int], order: Sequence[int]) -> Any:
     """The layout of a view with permuted dimensions: view dimension i is dimension order[i]."""
     shape = _own_shape(layout, shape)
@@ -393,7 +426,7 @@ def memdesc_permute(layout: SharedLayout, shape: Sequence[int], order: Sequence[
             [layout.shape[d] for d in order],
         )
     linear = _permute_linear(layout.to_linear(shape), order)
-    return SharedLinearLayout.from_linear(linear, getattr(layout, "alignment", 16))
+    return _shared_linear(linear, layout)
 
 
 def memdesc_reshape(layout: SharedLayout, shape: Sequence[int], new_shape: Sequence[int]) -> Any:
@@ -419,7 +452,7 @@ def memdesc_reshape(layout: SharedLayout, shape: Sequence[int], new_shape: Seque
             shape=new_shape,
             block_bases=bases["block"],
         )
-    return SharedLinearLayout.from_linear(linear, getattr(layout, "alignment", 16))
+    return _shared_linear(linear, layout)
 
 
 def memdesc_reinterpret(

@@ -20,7 +20,8 @@ from .base import (
     is_power_of_two,
     unwrap,
 )
-from .distributed import check_one_hot
+from .dialect import interleaves_blocks
+from .distributed import check_blocks_on_top, check_one_hot
 from .linear import LinearLayout
 from .tiling import cga_linear, combine_with_cga, dim_names, identity_nd, shrink
 
@@ -231,6 +232,14 @@ class PaddedSharedLayout(SharedLayout):
     def _emit(self, builder: Any) -> Any:
         # Builders before Triton 3.7, known by a method they lack, count blocks in elements.
         by_tile = hasattr(builder, "get_shape_from_tensor")
+        if not by_tile and any(not any(row) for row in self.cga_layout):
+            raise LayoutError(
+                "the installed Triton has no padded buffers that blocks hold copies of",
+                argument="cga_layout",
+                expected="no zero bases",
+                got=self.cga_layout,
+                remedy="Use Triton 3.7 or newer.",
+            )
         return builder.get_padded_shared_layout(
             [interval for interval, _ in self.interval_padding_pairs],
             [padding for _, padding in self.interval_padding_pairs],
@@ -293,10 +302,10 @@ class SharedLinearLayout(SharedLayout):
 
     def __post_init__(self) -> None:
         offsets = check_bases(self.offset_bases, "offset_bases")
-        blocks = check_bases(self.block_bases, "block_bases", len(offsets[0]) if offsets else None)
-        if not offsets and not blocks:
-            raise LayoutError("no bases at all", argument="offset_bases", expected="at least one")
-        rank = len((offsets or blocks)[0])
+        if not offsets:
+            raise LayoutError("empty", argument="offset_bases", expected="at least one basis")
+        rank = len(offsets[0])
+        blocks = check_bases(self.block_bases, "block_bases", rank)
         if not rank:
             raise LayoutError("the bases have no coordinates", argument="offset_bases", got=offsets)
         self._set(
@@ -321,14 +330,24 @@ class SharedLinearLayout(SharedLayout):
                 got=f"offset_bases={offsets}, block_bases={blocks}",
             )
 
+    def check_compiler(self) -> None:
+        """Refuse what the compiler in use cannot represent.
+
+        Raises:
+            LayoutError: before Triton 3.7, blocks that interleave.
+        """
+        if not interleaves_blocks():
+            check_blocks_on_top(self.block_bases, self.offset_bases)
+
     def _emit(self, builder: Any) -> Any:
+        self.check_compiler()
         return builder.get_shared_linear_layout(
             self.offset_bases, self.block_bases, self.alignment
         )
 
     @property
     def rank(self) -> int:
-        return len((self.offset_bases or self.block_bases)[0])
+        return len(self.offset_bases[0])
 
     @property
     def shape(self) -> list[int]:

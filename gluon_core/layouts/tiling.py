@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Sequence
+from typing import Mapping, Optional, Sequence
 
 from ..errors import LayoutError
+from .dialect import keeps_register_copies
 from .linear import LinearLayout
 
 __all__ = ["combine_with_cga", "dim_names", "fit", "grow", "identity_nd", "shrink"]
@@ -31,9 +32,15 @@ def cga_linear(cga_layout: Sequence[Sequence[int]], rank: int) -> LinearLayout:
     return LinearLayout({"block": cga_layout}, dim_names(rank))
 
 
-def shrink(layout: LinearLayout, sizes: Mapping[str, int]) -> LinearLayout:
-    """Cut the layout to `sizes`: what reaches beyond wraps onto element zero (it broadcasts)."""
+def shrink(
+    layout: LinearLayout, sizes: Mapping[str, int], drop_registers: bool = False
+) -> LinearLayout:
+    """Cut the layout to `sizes`: what reaches beyond wraps onto element zero (it broadcasts).
+
+    With `drop_registers`, registers that only reached beyond are dropped instead.
+    """
     bases = layout.bases
+    cut: set[int] = set()
     outs = layout.out_dims
     for at, (dim, actual) in enumerate(layout.out_dims.items()):
         wanted = sizes[dim]
@@ -55,7 +62,11 @@ def shrink(layout: LinearLayout, sizes: Mapping[str, int]) -> LinearLayout:
         for value, name, i in hot:
             if value >= wanted:
                 bases[name][i][at] = 0
+                if name == "register":
+                    cut.add(i)
         outs[dim] = wanted
+    if drop_registers:
+        bases["register"] = [row for i, row in enumerate(bases["register"]) if i not in cut]
     return LinearLayout(bases, outs)
 
 
@@ -68,18 +79,30 @@ def grow(layout: LinearLayout, sizes: Mapping[str, int]) -> LinearLayout:
     return layout
 
 
-def fit(layout: LinearLayout, sizes: Mapping[str, int]) -> LinearLayout:
+def fit(
+    layout: LinearLayout, sizes: Mapping[str, int], drop_registers: bool = False
+) -> LinearLayout:
     """Grow, then shrink, to exactly `sizes`."""
-    return shrink(grow(layout, sizes), sizes)
+    return shrink(grow(layout, sizes), sizes, drop_registers)
 
 
 def combine_with_cga(
-    cta: LinearLayout, cga_layout: Sequence[Sequence[int]], shape: Sequence[int]
+    cta: LinearLayout,
+    cga_layout: Sequence[Sequence[int]],
+    shape: Sequence[int],
+    keep_copies: Optional[bool] = None,
 ) -> LinearLayout:
-    """The layout of one block (`cta`, any size) spread over a cluster to cover `shape`."""
+    """The layout of one block (`cta`, any size) spread over a cluster to cover `shape`.
+
+    Registers that reach beyond a small shape stay as copies where `keep_copies`; None does what
+    the compiler in use does for blocked layouts.
+    """
     names = dim_names(len(shape))
     sizes = dict(zip(names, shape))
     cga = shrink(cga_linear(cga_layout, len(shape)), sizes)
     cga = cga.transpose_outs(list(cta.out_dims))
     per_block = {dim: max(1, sizes[dim] // cga.out_size(dim)) for dim in cta.out_dims}
-    return (fit(cta, per_block) * cga).transpose_outs(names)
+    if keep_copies is None:
+        keep_copies = keeps_register_copies()
+    drop = "register" in cta.in_dims and not keep_copies
+    return (fit(cta, per_block, drop) * cga).transpose_outs(names)
