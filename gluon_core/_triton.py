@@ -12,7 +12,7 @@ import types
 from collections import namedtuple
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
-from gluon_core.errors import CapabilityError, TritonVersionError
+from gluon_core.errors import CapabilityError, LimitError, StageError, TritonVersionError
 
 MIN_VERSION = (3, 6)
 BELOW_VERSION = (3, 10)
@@ -270,3 +270,159 @@ def tool(name: str) -> Optional[str]:
         os.path.join(root, "backends", "nvidia", "bin", name),
     )
     return next((path for path in candidates if os.path.exists(path)), None)
+
+
+# ---------------------------------------------------------------------------------------------
+# Compiling: caches, knobs, errors that Triton's own tools catch
+# ---------------------------------------------------------------------------------------------
+
+
+def parse_module(path: str, context: Any) -> Any:
+    """The MLIR module in the file `path`."""
+    module = ir.parse_mlir_module(path, context)
+    module.context = context
+    return module
+
+
+def cache_manager(key: str, purpose: str = "") -> Any:
+    """Triton's cache manager for a hex key; `purpose` may be `override` or `dump`."""
+    from triton.runtime import cache
+
+    if purpose == "override":
+        return cache.get_override_manager(key)
+    if purpose == "dump":
+        return cache.get_dump_manager(key)
+    return cache.get_cache_manager(key)
+
+
+def invalidating_environment() -> dict[str, str]:
+    """The environment variables that change what the compiler makes."""
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+
+    return dict(get_cache_invalidating_env_vars())
+
+
+def build_stamp() -> str:
+    """Version of Triton with size and time of its library, cheaper than hashing 200 MB."""
+    from triton._C import libtriton
+
+    status = os.stat(libtriton.__file__)
+    return f"{VERSION_TEXT}-{status.st_size}-{status.st_mtime_ns}"
+
+
+def compile_times(started: float, traced: float, stages: list, stored: float) -> Any:
+    """What a compilation listener is told, from seconds: `stages` holds (name, end)."""
+    durations, begin = [], traced
+    for name, end in stages:
+        durations.append((name, int((end - begin) * 1e6)))
+        begin = end
+    return knobs.CompileTimes(
+        ir_initialization=int((traced - started) * 1e6),
+        lowering_stages=durations,
+        store_results=int((stored - begin) * 1e6),
+    )
+
+
+def limit_error(error: LimitError) -> LimitError:
+    """`error` as a class that Triton's autotuner catches too."""
+    from triton.runtime.errors import OutOfResources
+
+    return _recast(error, "LimitError", (LimitError, OutOfResources))
+
+
+def stage_error(error: StageError) -> StageError:
+    """`error` as a class that Triton's autotuner takes for a configuration ptxas refused."""
+    from triton.runtime.errors import PTXASError
+
+    return _recast(error, "StageError", (StageError, PTXASError))
+
+
+_RECAST: dict[tuple, type] = {}
+
+
+def _recast(error: Any, name: str, bases: tuple) -> Any:
+    if isinstance(error, bases):
+        return error
+    cls = _RECAST.get(bases)
+    if cls is None:
+        body = {"__module__": "gluon_core.errors", "__str__": bases[0].__str__}
+        body["__reduce__"] = lambda self: (_rebuild_recast, (bases[0], dict(self.__dict__)))
+        cls = _RECAST[bases] = type(name, bases, body)
+    made = cls.__new__(cls)
+    made.__dict__.update(error.__dict__)
+    Exception.__init__(made, str(error.message))
+    made.__cause__ = error.__cause__
+    return made
+
+
+def _rebuild_recast(base: type, state: dict) -> Any:
+    made = base.__new__(base)
+    made.__dict__.update(state)
+    Exception.__init__(made, state.get("message", ""))
+    return limit_error(made) if issubclass(base, LimitError) else stage_error(made)
+
+
+# ---------------------------------------------------------------------------------------------
+# Running: types of arguments, hooks
+# ---------------------------------------------------------------------------------------------
+
+
+def type_names() -> Mapping[str, str]:
+    """Triton's short names of element types: `float32` -> `fp32`, `bool` -> `u1`, ..."""
+    from triton.runtime.jit import type_canonicalisation_dict
+
+    return type_canonicalisation_dict
+
+
+def hook_is_empty(hook: Any) -> bool:
+    """Whether a knob that holds a hook, or a chain of them, would call nobody."""
+    if hook is None:
+        return True
+    calls = getattr(hook, "calls", None)
+    return calls is not None and not calls
+
+
+def lazy_dict(values: dict) -> Any:
+    """What launch hooks get: a dict whose costly entries are computed on `get()`."""
+    from triton.compiler.compiler import LazyDict
+
+    return LazyDict(values)
+
+
+def jit_hook_arguments(fn: Any, key: str, info: Mapping[str, Any], target: Any) -> dict[str, Any]:
+    """The keyword arguments of `knobs.runtime.jit_cache_hook` and its kin."""
+    from triton.runtime import jit
+
+    options = info["options"]
+    data = None
+    arguments = (jit.get_full_name(fn.fn), info["signature"], info["constants"], info["attrs"])
+    try:
+        if at_least(3, 9):
+            data = jit.serialize_specialization_data(*arguments, options, key, target)
+        else:
+            data = jit.serialize_specialization_data(*arguments, options, key)
+    except TypeError:
+        pass  # a constant that JSON cannot hold
+    listed = ", ".join(f"{name}: {kind}" for name, kind in info["signature"].items())
+    names = (
+        "num_warps num_ctas num_stages enable_fp_fusion launch_cooperative_grid extern_libs".split()
+    )
+    chosen = {name: getattr(options, name, None) for name in names}
+    shown = ", ".join(f"{name}={value}" for name, value in list(chosen.items())[:5])
+    return {
+        "key": key,
+        "repr": f"{fn.fn.__qualname__}[{shown}]({listed})",
+        "fn": jit.JitFunctionInfo(fn.fn.__module__, fn.fn.__qualname__, fn),
+        "compile": {
+            "key": key,
+            "signature": info["signature"],
+            "device": info["device"],
+            "constants": info["constants"],
+            **chosen,
+            "configs": [info["attrs"]],
+            "specialization_data": data,
+            "is_warmup": info["warmup"],
+        },
+        "is_manual_warmup": info["warmup"],
+        "already_compiled": False,
+    }

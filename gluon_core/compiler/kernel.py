@@ -1,0 +1,253 @@
+"""`CompiledKernel`: what a compile or a launch returns, with the names users of Triton know."""
+
+from __future__ import annotations
+
+import keyword
+from collections import namedtuple
+from typing import Any, Callable, Mapping, Optional
+
+from gluon_core import _triton
+from gluon_core.backend import Backend, Report
+from gluon_core.errors import ArgumentError, DeviceError
+from gluon_core.runtime.grid import check_grid
+from gluon_core.targets import Target
+
+__all__ = ["AsmDict", "CompiledKernel", "metadata_tuple"]
+
+
+class AsmDict(dict):
+    """Stage -> text or bytes; a disassembly (`sass`) is made when it is asked for."""
+
+    def __init__(self, values: Mapping[str, Any], backend: Backend):
+        super().__init__(values)
+        self._backend = backend
+
+    def __missing__(self, key: str) -> Any:
+        value = self._backend.derive(key, self)
+        self[key] = value
+        return value
+
+
+def metadata_tuple(values: Mapping[str, Any]) -> Any:
+    """`values` as a named tuple, sorted by name as Triton's is."""
+    names = sorted(name for name in values if name.isidentifier() and not keyword.iskeyword(name))
+    return namedtuple("KernelMetadata", names)(**{name: values[name] for name in names})
+
+
+class CompiledKernel:
+    """Machine code with everything that was made on the way.
+
+    Attributes:
+        asm: stage -> text or bytes: `ttgir`, `llir`, `ptx`, `cubin`, and `sass` on demand; or
+            `amdgcn`, `hsaco`.
+        metadata: attributes `name`, `shared` (bytes), `num_warps`, `num_ctas`, `target`, `hash`
+            and the compile options.
+        target: the `gluon_core.targets.Target`.
+        kernel: the machine code.
+        src: the `GluonASTSource`.
+        hash: the key of the entry in the cache.
+        diagnostics: what the compiler said besides.
+        metadata_group: file name -> path of the entry in the cache.
+    """
+
+    def __init__(
+        self,
+        src: Any,
+        target: Target,
+        backend: Backend,
+        asm: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        hash: str,
+        files: Optional[Mapping[str, str]] = None,
+        diagnostics: str = "",
+    ):
+        self.src = src
+        self.target = target
+        self.backend = backend
+        self.asm = AsmDict(asm, backend)
+        values = dict(metadata)
+        values["target"] = (
+            _triton.gpu_target(target) if target.architecture.triton_backend else target
+        )
+        values["hash"] = hash
+        values.setdefault("name", src.name)
+        values.setdefault("shared", 0)
+        values.setdefault("num_ctas", 1)
+        values.setdefault("num_warps", 4)
+        self.metadata = metadata_tuple(values)
+        self.packed_metadata = (
+            self.metadata.num_warps,
+            self.metadata.num_ctas,
+            self.metadata.shared,
+        )
+        self.hash = hash
+        self.name: str = self.metadata.name
+        self.kernel = next(reversed(list(asm.values())))
+        self.metadata_group = dict(files or {})
+        self.diagnostics = diagnostics
+        self._loaded: dict[str, Any] = {}
+        self._launchers: dict[int, Callable[..., Any]] = {}
+        self._report: Optional[Report] = None
+
+    # -- what loading or inspecting finds ----------------------------------------------------------
+
+    def _get(self, name: str) -> Any:
+        return self._loaded.get(name)
+
+    @property
+    def function(self) -> Any:
+        """The driver's handle, None until the kernel is loaded."""
+        return self._get("function")
+
+    @function.setter
+    def function(self, value: Any) -> None:
+        self._loaded["function"] = value
+
+    @property
+    def module(self) -> Any:
+        """The driver's module, None until the kernel is loaded."""
+        return self._get("module")
+
+    @module.setter
+    def module(self, value: Any) -> None:
+        self._loaded["module"] = value
+
+    @property
+    def n_regs(self) -> Optional[int]:
+        """32-bit registers per thread: the driver's word once loaded, else read from the code."""
+        return self._get("n_regs") if "n_regs" in self._loaded else self.report().registers
+
+    @n_regs.setter
+    def n_regs(self, value: Any) -> None:
+        self._loaded["n_regs"] = value
+
+    @property
+    def n_spills(self) -> Optional[int]:
+        """Spills per thread, see `Report.spills`."""
+        return self._get("n_spills") if "n_spills" in self._loaded else self.report().spills
+
+    @n_spills.setter
+    def n_spills(self, value: Any) -> None:
+        self._loaded["n_spills"] = value
+
+    @property
+    def n_max_threads(self) -> int:
+        """The most threads that a block of this kernel may have."""
+        if "n_max_threads" in self._loaded:
+            return self._loaded["n_max_threads"]
+        return self.target.limits.max_warps * self.target.warp_size
+
+    @n_max_threads.setter
+    def n_max_threads(self, value: Any) -> None:
+        self._loaded["n_max_threads"] = value
+
+    def report(self) -> Report:
+        """Registers, spills, shared memory and instruction mix; needs no device."""
+        if self._report is None:
+            self._report = self.backend.inspect(self)
+        return self._report
+
+    def signature_types(self) -> tuple[Any, ...]:
+        """The type of each parameter in order, nested for tuples."""
+        return self.src.types
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def launcher(self, device: int) -> Callable[..., Any]:
+        """`launch(grid, stream, *arguments)` on a device; the kernel is loaded on the first call."""
+        found = self._launchers.get(device)
+        if found is not None:
+            return found
+        runtime = _triton.knobs.runtime
+        details = (self.name, self.metadata_group, self.hash)
+        if not _triton.hook_is_empty(runtime.kernel_load_start_hook):
+            runtime.kernel_load_start_hook(self.module, self.function, *details)
+        with self.backend.device_scope(device):
+            found = self.backend.launcher(self)
+        if not _triton.hook_is_empty(runtime.kernel_load_end_hook):
+            runtime.kernel_load_end_hook(self.module, self.function, *details)
+        self._launchers[device] = found
+        return found
+
+    def _init_handles(self) -> None:
+        """Load the kernel on the current device."""
+        self.launcher(self._device())
+
+    def _device(self) -> int:
+        here = self.backend.device()
+        if self.backend.simulates or here is None:
+            return 0
+        device = self.backend.current_device()
+        found = self.backend.device_target(device)
+        if found != self.target:
+            raise DeviceError(
+                f"{self.name} was compiled for another device",
+                expected=self.target,
+                got=found,
+                remedy="Compile it for this device, or choose one with its tensors.",
+            )
+        return device
+
+    def launch_metadata(self, grid: Any, stream: int, *arguments: Any) -> Any:
+        """What launch hooks are told, None when there are no hooks."""
+        runtime = _triton.knobs.runtime
+        if _triton.hook_is_empty(runtime.launch_enter_hook):
+            return None
+        self._init_handles()
+        told = _triton.lazy_dict({"name": self.name, "function": self.function, "stream": stream})
+        extra = getattr(self.src.fn, "launch_metadata", None)
+        if extra is not None:
+            named = dict(zip(self.src.fn.arg_names, arguments))
+            told.add(extra, (grid, self.metadata, named))
+        return told
+
+    def run(
+        self,
+        grid_0: int,
+        grid_1: int,
+        grid_2: int,
+        stream: int,
+        function: Any,
+        packed_metadata: Any,
+        launch_metadata: Any,
+        launch_enter_hook: Any,
+        launch_exit_hook: Any,
+        *arguments: Any,
+    ) -> None:
+        """Launch, with the operands that Triton's `CompiledKernel.run` takes."""
+        launch = self.launcher(self._device())
+        if not _triton.hook_is_empty(launch_enter_hook):
+            launch_enter_hook(launch_metadata)
+        if grid_0 and grid_1 and grid_2:
+            launch((grid_0, grid_1, grid_2), stream, *arguments)
+        if not _triton.hook_is_empty(launch_exit_hook):
+            launch_exit_hook(launch_metadata)
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        """`compiled[grid](*args)`: one argument per parameter of the kernel."""
+        gx, gy, gz = check_grid(grid)
+        device = self._device()
+        self.launcher(device)
+        stream_of = self.backend.stream_getter()
+        count = len(self.src.fn.arg_names)
+
+        def runner(*args: Any, stream: Optional[int] = None) -> None:
+            if len(args) != count:
+                raise ArgumentError(
+                    f"{self.name} takes {count} arguments, constants included", got=len(args)
+                )
+            if stream is None:
+                stream = stream_of(device)
+            runtime = _triton.knobs.runtime
+            told = self.launch_metadata(grid, stream, *args)
+            hooks = (runtime.launch_enter_hook, runtime.launch_exit_hook)
+            self.run(gx, gy, gz, stream, self.function, self.packed_metadata, told, *hooks, *args)
+
+        return runner
+
+    def result(self) -> CompiledKernel:
+        """Itself; Triton's asynchronous compilation hands out objects that have this method."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"CompiledKernel({self.name}, {self.target})"

@@ -1,0 +1,210 @@
+"""What is compiled: a kernel with the types, constants and attributes of its parameters."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Mapping, Optional, Union
+
+from gluon_core import _triton
+from gluon_core.errors import ArgumentError, did_you_mean
+from gluon_core.runtime.source import check_unchanged
+
+__all__ = ["GluonASTSource", "Path", "jit_function"]
+
+Path = tuple[int, ...]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def jit_function(fn: Any) -> Any:
+    """The jit function inside `fn`, which may be wrapped by `autotune` or `heuristics`.
+
+    Raises:
+        ArgumentError: there is none.
+    """
+    found = fn
+    while found is not None and not isinstance(found, _triton.JITFunction):
+        found = getattr(found, "fn", None)
+    if found is None:
+        raise ArgumentError(
+            "not a kernel",
+            argument="fn",
+            expected="a function decorated with gluon.jit",
+            got=type(fn).__name__,
+        )
+    return found
+
+
+class GluonASTSource:
+    """A kernel and what is known of its parameters when it is compiled.
+
+    Args:
+        fn: the jit function.
+        signature: parameter -> type (`"*fp32"`, `"i32"`, `"constexpr"`, a dtype, or a nested tuple
+            of those). A trailing `:16` declares an argument divisible by 16, `:1` one that is 1.
+            Parameters annotated `constexpr` may be left out.
+        constexprs: parameter name, or path `(index, ...)`, -> value.
+        attrs: parameter name or path -> list of `[attribute, value]`, or 16.
+
+    Raises:
+        ArgumentError: an unknown or missing parameter.
+    """
+
+    ext = "ttgir"
+
+    def __init__(
+        self,
+        fn: Any,
+        signature: Mapping[str, Any],
+        constexprs: Optional[Mapping[Union[str, Path], Any]] = None,
+        attrs: Optional[Mapping[Union[str, Path], Any]] = None,
+    ):
+        self.fn = jit_function(fn)
+        self.name: str = self.fn.__name__
+        self.constants: dict[Path, Any] = {}
+        self.attrs: dict[Path, list] = {}
+        names = self.fn.arg_names
+        for key in signature:
+            self._index(key, "signature")
+        for key, value in (constexprs or {}).items():
+            self.constants[self._path(key, "constexprs")] = value
+        for key, value in (attrs or {}).items():
+            pairs = [["tt.divisibility", value]] if isinstance(value, int) else value
+            self.attrs[self._path(key, "attrs")] = [list(pair) for pair in pairs]
+        self.signature: dict[str, Any] = {}
+        missing = []
+        for index, name in enumerate(names):
+            if name in signature:
+                self.signature[name] = self._type(signature[name], (index,))
+            elif (index,) in self.constants or index in self.fn.constexprs:
+                self.signature[name] = "constexpr"
+            else:
+                missing.append(name)
+            self._default(index, name)
+        if missing:
+            raise ArgumentError(
+                f"{self.name} has parameters without a type",
+                argument="signature",
+                got=f"none for {', '.join(missing)}",
+                remedy="Give each a type such as '*fp32' or 'i32', or a value in constexprs.",
+            )
+        self._require_constants()
+
+    def _default(self, index: int, name: str) -> None:
+        if self.signature.get(name) == "constexpr" and (index,) not in self.constants:
+            param = self.fn.params[index]
+            if param.has_default:
+                self.constants[(index,)] = param.default
+
+    def _require_constants(self) -> None:
+        missing = [
+            name
+            for index, name in enumerate(self.fn.arg_names)
+            if self.signature[name] == "constexpr" and (index,) not in self.constants
+        ]
+        if missing:
+            raise ArgumentError(
+                f"{self.name} has constexpr parameters without a value",
+                argument="constexprs",
+                got=f"none for {', '.join(missing)}",
+            )
+
+    def _index(self, key: Any, argument: str) -> int:
+        names = self.fn.arg_names
+        if key not in names:
+            raise ArgumentError(
+                f"{self.name} has no parameter {key!r}",
+                argument=argument,
+                expected=f"of {', '.join(names)}",
+                remedy=did_you_mean(str(key), names),
+            )
+        return names.index(key)
+
+    def _path(self, key: Union[str, Path, int], argument: str) -> Path:
+        if isinstance(key, str):
+            return (self._index(key, argument),)
+        path = (key,) if isinstance(key, int) else tuple(key)
+        if not path or not 0 <= path[0] < len(self.fn.arg_names):
+            raise ArgumentError(
+                f"{self.name} has no parameter at {key!r}",
+                argument=argument,
+                expected=f"indices below {len(self.fn.arg_names)}",
+            )
+        return path
+
+    def _type(self, kind: Any, path: Path) -> Any:
+        if isinstance(kind, (tuple, list)):
+            items = [self._type(item, (*path, index)) for index, item in enumerate(kind)]
+            return type(kind)(*items) if hasattr(kind, "_fields") else tuple(items)
+        if not isinstance(kind, str):
+            text = str(kind).removeprefix("torch.")
+            return _triton.type_names().get(text, text)
+        head, colon, tail = kind.partition(":")
+        if not colon or "<" in head:
+            return kind
+        if tail == "1":
+            self.constants.setdefault(path, 1)
+            return "constexpr"
+        if tail == "16":
+            self.attrs.setdefault(path, [["tt.divisibility", 16]])
+            return head
+        raise ArgumentError(
+            "only ':16' and ':1' may follow a type", argument="signature", got=repr(kind)
+        )
+
+    # -- what Triton's tools ask of a source -------------------------------------------------------
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        """The type of each parameter in order."""
+        return tuple(self.signature[name] for name in self.fn.arg_names)
+
+    def constant_texts(self) -> tuple[str, ...]:
+        """Each constant as text; JIT functions as the hash of their source."""
+        return tuple(f"{path}={_text(value)}" for path, value in sorted(self.constants.items()))
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether `constant_texts` mean the same in another process."""
+        return not any(_ADDRESS.search(text) for text in self.constant_texts())
+
+    def hash(self) -> str:
+        """Digest of the kernel, what it calls, and what is known of its parameters."""
+        check_unchanged(self.fn)
+        parts = (
+            self.fn.cache_key,
+            sorted(self.attrs.items()),
+            list(self.signature.items()),
+            self.constant_texts(),
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def parse_options(self) -> dict[str, Any]:
+        return {}
+
+    def make_ir(
+        self,
+        target: Any,
+        options: Any,
+        codegen_fns: Any = None,
+        module_map: Any = None,
+        context: Any = None,
+    ) -> Any:
+        """The traced module, before any stage."""
+        from gluon_core.compiler.driver import trace_source
+
+        return trace_source(self, target, options, context)
+
+
+def _text(value: Any) -> str:
+    key = getattr(value, "cache_key", None)
+    if key is not None:
+        return str(key)
+    if isinstance(value, (tuple, list)):
+        return f"{type(value).__name__}({', '.join(_text(item) for item in value)})"
+    if isinstance(value, _triton.constexpr):
+        return _text(value.value)
+    return f"{type(value).__name__}:{value!r}"
+
+

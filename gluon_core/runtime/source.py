@@ -1,0 +1,74 @@
+"""Whether the file of a kernel still says what it said when it was imported.
+
+Kernels are compiled from their source text, which Python reads lazily: a file that changed in
+between would compile the wrong lines, or report errors at them.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+from typing import Any
+
+from gluon_core.errors import KernelChangedError
+
+__all__ = ["changed", "check_unchanged", "remember"]
+
+_Stamp = tuple[int, int]
+_stamps: dict[str, _Stamp] = {}
+
+
+def _stamp(path: str) -> _Stamp | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def remember(fn: Any, source: str) -> None:
+    """Note the state of the file of `fn` (a Python function), whose text Python gave as `source`.
+
+    Raises:
+        KernelChangedError: the text is not that function: the file was edited after its import.
+    """
+    path = fn.__code__.co_filename
+    current = _stamp(path)
+    if current is not None:
+        _stamps.setdefault(path, current)
+    if f"def {fn.__name__}" not in source:
+        raise changed(fn)
+
+
+def changed(fn: Any) -> KernelChangedError:
+    """The error for a function whose source is not where it was."""
+    return KernelChangedError(
+        f"the source of {fn.__name__} is not where it was when its file was imported",
+        argument=f"{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}",
+        remedy="The file changed on disk; import it again.",
+    )
+
+
+def check_unchanged(jit_function: Any) -> None:
+    """Raise if the kernel's text is no longer in its file.
+
+    Moving it, or editing around it, does no harm: the text that was read at import is compiled.
+
+    Raises:
+        KernelChangedError: naming the file; the process has to import it again.
+    """
+    path = jit_function.fn.__code__.co_filename
+    first = _stamps.get(path)
+    if first is None:
+        return
+    current = _stamp(path)
+    if current is None or current == first:
+        return  # a file that is gone cannot mislead: the text was read already
+    linecache.checkcache(path)
+    known = "".join(jit_function.raw_src).rstrip()
+    if known not in "".join(linecache.getlines(path)):
+        raise KernelChangedError(
+            f"{jit_function.__name__} changed on disk since it was imported",
+            argument=f"{path}:{jit_function.starting_line_number}",
+            remedy="Import the module again (restart the process) to compile the new source.",
+        )
