@@ -196,9 +196,6 @@ class Backend:
         """
         raise NotImplementedError
 
-    def load_dialects(self, context: Any, target: Target) -> None:
-        """Load the vendor's MLIR dialects into `context`."""
-
     def pipeline_version(self, target: Target) -> str:
         """What the machine code depends on beside Triton and the plugin: versions of outside tools."""
         return ""

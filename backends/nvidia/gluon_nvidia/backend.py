@@ -112,8 +112,8 @@ class NvidiaBackend(Backend):
     def module_map(self, target: Target) -> Mapping[str, Any]:
         return _triton_backend(target).get_module_map()
 
-    def load_dialects(self, context: Any, target: Target) -> None:
-        _triton_backend(target).load_dialects(context)
+    def load_dialects(self, context: Any) -> None:
+        _triton_backend(Target(self.name, self.architectures[0])).load_dialects(context)
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
         from triton.backends.compiler import Language
