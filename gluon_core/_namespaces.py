@@ -120,7 +120,7 @@ def _backend(prefix: str, name: str) -> Backend:
     if found is not None:
         return found
     plugins.raise_if_failed(name, PluginImportError)
-    near = did_you_mean(name, plugins.backends)
+    near = did_you_mean(name, [*plugins.backends, *plugins.failures])
     raise NamespaceError(
         f"{prefix} has no module {name!r} and no plugin contributes it",
         got=f"{prefix}.{name}",
@@ -177,7 +177,7 @@ def _resolve(prefix: str, name: str, exports: bool) -> Any:
     if exports and name in plugins.exports():
         return load_path(plugins.exports()[name])
     plugins.raise_if_failed(name, PluginImportError)
-    known = [*plugins.backends, *(plugins.exports() if exports else ())]
+    known = [*plugins.backends, *plugins.failures, *(plugins.exports() if exports else ())]
     module = sys.modules.get(prefix)
     known += [n for n in vars(module) if not n.startswith("_")] if module else []
     text = f"module {prefix!r} has no attribute {name!r}"

@@ -14,6 +14,7 @@ from gluon_core import _triton
 from gluon_core._triton import base_type, base_value, block_type, unwrap
 from gluon_core.builtin import builtin
 from gluon_core.errors import LayoutError, ShapeError
+from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts import base as layouts_base
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
 
@@ -101,7 +102,9 @@ class distributed_type(block_type):
         super().__init__(element_ty, shape)
         self.layout = layout
         self.name = f"<{self.shape}, {self.element_ty}, {self.layout}>"
-        if layout.rank is not None and layout.rank != len(self.shape):
+        if isinstance(layout, (AutoLayout, CoalescedLayout)):
+            return
+        if layout.rank != len(self.shape):
             raise LayoutError(
                 "the rank of the layout is not that of the tensor",
                 argument="layout",

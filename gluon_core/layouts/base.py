@@ -30,6 +30,8 @@ def unwrap(value: Any) -> Any:
     """A compile-time value as plain Python: constexprs are opened, tuples become lists."""
     while type(value).__name__ == "constexpr" and hasattr(value, "value"):
         value = value.value
+    if type(value).__name__ == "tuple" and not isinstance(value, tuple):
+        value = value.values  # a tuple of the kernel language, as written in a kernel: [1, 2]
     if isinstance(value, (list, tuple)):
         return [unwrap(v) for v in value]
     return value

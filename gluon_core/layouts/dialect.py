@@ -48,6 +48,16 @@ def squeezes_to_slices() -> bool:
     return compiler_version() >= (3, 9)
 
 
-def interleaves_blocks() -> bool:
-    """Can the blocks of a slice or of a buffer interleave? Before 3.7 the compiler aborts on it."""
+def interleaves_buffers() -> bool:
+    """Can the blocks of a buffer interleave? Before 3.7 the compiler aborts on it."""
     return compiler_version() >= (3, 7)
+
+
+def interleaves_slices() -> bool:
+    """Can the blocks of a slice interleave? Before 3.8 the compiler aborts on it."""
+    return compiler_version() >= (3, 8)
+
+
+def joins_clustered_slices() -> bool:
+    """Can slices along the last dimension of a clustered blocked layout be joined?"""
+    return compiler_version() >= (3, 8)

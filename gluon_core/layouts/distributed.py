@@ -17,7 +17,7 @@ from .base import (
     is_power_of_two,
     unwrap,
 )
-from .dialect import interleaves_blocks
+from .dialect import interleaves_slices
 from .linear import LinearLayout
 from .tiling import combine_with_cga, dim_names, fit, identity_nd
 
@@ -178,12 +178,12 @@ class SliceLayout(DistributedLayout):
         """Refuse what the compiler in use cannot slice.
 
         Raises:
-            LayoutError: before Triton 3.7, a linear parent in which the blocks interleave.
+            LayoutError: before Triton 3.8, a linear parent in which the blocks interleave.
         """
         parent = self.parent
         while isinstance(parent, SliceLayout):
             parent = parent.parent
-        if isinstance(parent, DistributedLinearLayout) and not interleaves_blocks():
+        if isinstance(parent, DistributedLinearLayout) and not interleaves_slices():
             check_blocks_on_top(
                 parent.block_bases, parent.reg_bases + parent.lane_bases + parent.warp_bases
             )
@@ -302,7 +302,7 @@ def check_blocks_on_top(blocks: list[list[int]], others: list[list[int]]) -> Non
                 argument="block_bases",
                 expected=f"the largest bases of dimension {d}",
                 got=blocks,
-                remedy="Use Triton 3.7 or newer, or give each block a contiguous tile.",
+                remedy="Use a newer Triton, or give each block a contiguous tile.",
             )
 
 

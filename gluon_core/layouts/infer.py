@@ -18,7 +18,7 @@ from .distributed import (
     DistributedLinearLayout,
     SliceLayout,
 )
-from .dialect import keeps_register_copies, squeezes_to_slices
+from .dialect import joins_clustered_slices, keeps_register_copies, squeezes_to_slices
 from .linear import LinearLayout
 from .shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
 from .tiling import dim_names
@@ -317,6 +317,13 @@ def join(layout: DistributedLayout, shape: Sequence[int]) -> DistributedLayout:
     shape = list(shape)
     linear = layout.to_linear(shape)
     if isinstance(layout, SliceLayout) and layout.dim == len(shape):
+        if not joins_clustered_slices() and _splits_blocked(layout.parent):
+            raise LayoutError(
+                "the installed Triton cannot join slices of a blocked layout with several blocks",
+                argument="layout",
+                got=repr(layout),
+                remedy="Use Triton 3.8 or newer, or convert to another layout first.",
+            )
         # The parent is the result if each lane holds both elements of its pairs.
         whole = layout.parent.to_linear([*shape, 2])
         if not keeps_register_copies():
@@ -352,6 +359,15 @@ def split(layout: DistributedLayout, shape: Sequence[int]) -> DistributedLayout:
             remedy="Convert to a layout with size_per_thread 2 in the last dimension.",
         )
     return _slice(len(shape) - 1, layout)
+
+
+def _splits_blocked(layout: DistributedLayout) -> bool:
+    return (
+        isinstance(layout, BlockedLayout)
+        and layout.size_per_thread[-1] == 2
+        and layout.threads_per_warp[-1] == layout.warps_per_cta[-1] == 1
+        and bool(layout.cga_layout)
+    )
 
 
 def _halves(linear: LinearLayout) -> LinearLayout | None:

@@ -20,7 +20,7 @@ from .base import (
     is_power_of_two,
     unwrap,
 )
-from .dialect import interleaves_blocks
+from .dialect import interleaves_buffers
 from .distributed import check_blocks_on_top, check_one_hot
 from .linear import LinearLayout
 from .tiling import cga_linear, combine_with_cga, dim_names, identity_nd, shrink
@@ -336,7 +336,7 @@ class SharedLinearLayout(SharedLayout):
         Raises:
             LayoutError: before Triton 3.7, blocks that interleave.
         """
-        if not interleaves_blocks():
+        if not interleaves_buffers():
             check_blocks_on_top(self.block_bases, self.offset_bases)
 
     def _emit(self, builder: Any) -> Any:

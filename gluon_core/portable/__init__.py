@@ -1,8 +1,14 @@
 """Portable ops: one meaning, several implementations, chosen at trace time for the target.
 
-`requests` says what is asked, `lowerings` holds the core's own vendor-neutral implementations,
-`selection` chooses, and `ops` is what kernels call as `gl.portable`.
+`requests` says what is asked, `lowerings` and `fallback` hold the core's own vendor-neutral
+implementations, `selection` chooses, and `ops` is what kernels call as `gl.portable.load` and so
+on; those names resolve here on first use, because they need Triton and reading the declarations
+must not.
 """
+
+from __future__ import annotations
+
+from typing import Any
 
 from gluon_core.portable.requests import (
     OPS,
@@ -14,6 +20,17 @@ from gluon_core.portable.requests import (
     StoreRequest,
 )
 
+_BUILTINS = (
+    "async_copy",
+    "blocked_layout",
+    "commit",
+    "load",
+    "mma",
+    "mma_layouts",
+    "store",
+    "wait",
+)
+
 __all__ = [
     "AsyncCopyRequest",
     "LoadRequest",
@@ -22,4 +39,22 @@ __all__ = [
     "OPS",
     "Request",
     "StoreRequest",
+    *_BUILTINS,
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _BUILTINS:
+        from gluon_core.portable import ops
+
+        return getattr(ops, name)
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from gluon_core.errors import GluonError, did_you_mean
+
+    text = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(str(GluonError(text, remedy=did_you_mean(name, __all__))))
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_BUILTINS])

@@ -43,7 +43,8 @@ class ReduceOps(SemanticBase):
         region_builder_fn(op)
         self._verify(op, "the combine function of the reduction")
         rest = shape[:axis] + shape[axis + 1 :]
-        kept = layout if is_placeholder(layout) else SliceLayout(axis, layout)
+        if rest:
+            kept = layout if is_placeholder(layout) else SliceLayout(axis, layout)
         results = []
         for i, value in enumerate(values):
             scalar = value.type.scalar

@@ -1,1 +1,1 @@
-"""Gluon Core's plugin for AMD GPUs."""
+"""Gluon for AMD GPUs: the plugin `amd` of Gluon Core."""

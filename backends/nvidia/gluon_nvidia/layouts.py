@@ -7,7 +7,7 @@ wgmma"; the shared-memory layouts are those that TMA writes and matrix descripto
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Iterable, Optional, Sequence
 
@@ -68,7 +68,7 @@ class NVMMADistributedLayout(DistributedLayout):
     version: list[int]
     warps_per_cta: list[int]
     instr_shape: list[int]
-    cga_layout: list[list[int]] = None  # type: ignore[assignment]
+    cga_layout: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         version = check_ints(self.version, "version", 2)
@@ -149,7 +149,7 @@ class NVMMADistributedLayout(DistributedLayout):
         pieces += [("register", m, tile[m] // 8), ("register", n, tile[n] // 8)]
         pieces += [("register", d, tile[d]) for d in reversed(range(m))]
         pieces += [("warp", d, self.warps_per_cta[d]) for d in self._warp_order()]
-        return combine_with_cga(_stack(pieces), self.cga_layout, shape)
+        return combine_with_cga(_stack(pieces), self.cga_layout, shape, keep_copies=True)
 
     def dot_operand_linear(
         self, operand_index: int, k_width: int, shape: Sequence[int]
@@ -188,7 +188,7 @@ class NVMMADistributedLayout(DistributedLayout):
             make = LinearLayout.zeros_1d if d == k else LinearLayout.identity_1d
             layout = layout * make(self.warps_per_cta[d], "warp", f"dim{d}")
         cga = [[0 if d == k else v for d, v in enumerate(basis)] for basis in self.cga_layout]
-        return combine_with_cga(layout, cga, shape)
+        return combine_with_cga(layout, cga, shape, keep_copies=True)
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class NVMMASharedLayout(SharedLayout):
     rank: int = 2  # type: ignore[assignment]
     transposed: bool = False
     fp4_padded: bool = False
-    cga_layout: list[list[int]] = None  # type: ignore[assignment]
+    cga_layout: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         swizzle = check_int(self.swizzle_byte_width, "swizzle_byte_width")

@@ -36,7 +36,7 @@ def reshape(type: Type, shape: Sequence[int]) -> Type:
 def trans(type: Type, order: Sequence[int]) -> Type:
     assert isinstance(type, TensorType)
     shape = tuple(type.shape[i] for i in order)
-    return TensorType(type.elem, shape, _infer("trans", type.layout, type.shape, order))
+    return TensorType(type.elem, shape, _infer("permute", type.layout, type.shape, order))
 
 
 def join(type: Type) -> Type:
@@ -66,7 +66,7 @@ def memdesc_trans(type: Type, order: Sequence[int]) -> Type:
     rank = len(type.shape)
     lead, tail = type.alloc_shape[:-rank], type.alloc_shape[-rank:]
     alloc = (*lead, *(tail[i] for i in order))
-    layout = _infer("memdesc_trans", type.layout, type.shape, order)
+    layout = _infer("memdesc_permute", type.layout, type.shape, order)
     return MemDescType(type.elem, shape, layout, alloc, type.space)
 
 
