@@ -30,7 +30,7 @@ __all__ = [
 def load(request: LoadRequest, _semantic: Any) -> Any:
     other = request.other
     if request.mask is not None and other is None:
-        other = 0
+        other = 0.0 if request.ptr.dtype.element_ty.is_floating() else 0
     pointers = _semantic.add(request.ptr, request.offsets, True)
     return _semantic.load(pointers, request.mask, other, request.cache_modifier)
 

@@ -1,0 +1,131 @@
+"""The backend: options, builder, two stages of text, and a report read from the text."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from dataclasses import dataclass, fields
+from typing import Any, Optional
+
+from gluon_acme.arch import ARCHITECTURES
+from gluon_core.backend import Backend, Lowering, Report, Stage
+from gluon_core.errors import DeviceError, OptionError, did_you_mean
+
+_LOWER = "gluon_acme.lower"
+
+
+@dataclass(frozen=True)
+class AcmeOptions:
+    num_warps: int = 4
+    num_ctas: int = 1
+    debug: bool = False
+    sanitize_overflow: bool = False
+    enable_fp_fusion: bool = True
+    arch: str = "acme1"
+    backend_name: str = "acme"
+    supported_fp8_dtypes: tuple = ()
+    deprecated_fp8_dot_operand_dtypes: tuple = ()
+    default_dot_input_precision: str = "ieee"
+    allowed_dot_input_precisions: tuple = ("ieee",)
+    max_num_imprecise_acc_default: int = 0
+    extern_libs: Optional[tuple] = None
+
+
+class AcmeBackend(Backend):
+    name = "acme"
+    architectures = ARCHITECTURES
+    language = "gluon_acme.language"
+    host = "gluon_acme.host"
+    reference = "gluon_acme.reference"
+    lowerings = (
+        Lowering(
+            "load",
+            "acme_clamped_load",
+            f"{_LOWER}:load",
+            requires=("acme.clamp",),
+            priority=10,
+            accepts=f"{_LOWER}:load_accepts",
+        ),
+    )
+
+    def options(self, target, given):
+        known = [f.name for f in fields(AcmeOptions)]
+        for key in given:
+            if key not in known:
+                raise OptionError(
+                    f"acme has no compile option {key!r}",
+                    argument=key,
+                    remedy=did_you_mean(key, known),
+                )
+        return AcmeOptions(**given)
+
+    def builder(self, context, target):
+        return _builder_class()(context, *_builder_arguments(target))
+
+    def pipeline(self, target, options):
+        return (Stage("ttgir", _tidy), Stage("anvil", _assemble))
+
+    def launcher(self, compiled):
+        raise DeviceError("no Anvil was ever built", remedy="Run on target 'sim:acme1'.")
+
+    def inspect(self, compiled):
+        mix = Counter(line.split()[0] for line in compiled.asm["anvil"].decode().splitlines()[1:])
+        return Report(
+            registers=None,
+            spills=None,
+            shared_memory=compiled.metadata.shared,
+            instruction_count=sum(mix.values()),
+            instruction_mix=mix,
+        )
+
+
+def _builder_arguments(target):
+    from gluon_core import _triton
+
+    return (target.architecture.arch,) if _triton.at_least(3, 8) else ()
+
+
+@functools.lru_cache(maxsize=None)
+def _builder_class():
+    """Triton's builder with one more method, for the op that it does not know."""
+    from gluon_core import _triton
+
+    class AcmeBuilder(_triton.gluon_ir.GluonOpBuilder):
+        def create_acme_add_clamped(self, a, b, low, high):
+            kind = a.get_type()
+            arguments = [a, b, low, high]
+            return self.create_extern_elementwise(
+                "", "", "__acme_add_clamped", arguments, kind, True
+            )
+
+    return AcmeBuilder
+
+
+def _tidy(module, metadata):
+    from gluon_core._triton import ir, passes
+
+    manager = ir.pass_manager(module.context)
+    passes.common.add_inliner(manager)
+    passes.common.add_canonicalizer(manager)
+    passes.common.add_cse(manager)
+    try:
+        manager.run(module, "acme")
+    except TypeError:  # Triton's pass managers differ in whether they take a name
+        manager.run(module)
+    metadata["shared"] = 0
+    return module
+
+
+def _assemble(module: Any, metadata: dict) -> bytes:
+    """One instruction for each operation, in order: text, so that anybody can read it."""
+    text = module.str_nodebug()
+    name = re.search(r"tt\.func public @(\w+)", text).group(1)
+    metadata["name"] = name
+    lines = [f"kernel {name}"]
+    for line in text.splitlines():
+        found = re.match(r"\s*(?:%\S+(?:, %\S+)*\s*=\s*)?\"?((?:tt|ttg|arith|scf|cf)\.\w+)", line)
+        if found and not found.group(1).startswith("tt.func"):
+            symbol = re.search(r'symbol = "__(\w+)"', line)
+            lines.append(symbol.group(1) if symbol else found.group(1).replace(".", "_"))
+    return "\n".join(lines).encode()

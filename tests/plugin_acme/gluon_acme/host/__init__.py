@@ -1,0 +1,1 @@
+"""`gluon_core.acme`: host-side types of the Anvil."""

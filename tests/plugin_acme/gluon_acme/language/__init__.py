@@ -1,0 +1,5 @@
+"""`gl.acme`: one module per generation."""
+
+from gluon_acme.language import anvil
+
+__all__ = ["anvil"]

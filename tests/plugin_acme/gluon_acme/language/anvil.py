@@ -1,0 +1,28 @@
+"""`gl.acme.anvil`: the ops of the Anvil."""
+
+from gluon_core.builtin import builtin
+from gluon_core.errors import DtypeError
+
+__all__ = ["add_clamped"]
+
+
+@builtin(requires=("acme.clamp",), name="gl.acme.anvil.add_clamped", instead="gl.clamp(a + b, ...)")
+def add_clamped(a, b, low, high, _semantic=None):
+    """`min(max(a + b, low), high)` in one instruction.
+
+    Args:
+        a, b: float32 tensors of one shape and layout.
+        low, high: scalars or tensors.
+
+    Raises:
+        DtypeError: an operand is not float32.
+    """
+    operands = [_semantic.to_tensor(value) for value in (a, b, low, high)]
+    shaped = next(value for value in operands if value.type.is_block())
+    cast = []
+    for name, value in zip(("a", "b", "low", "high"), operands):
+        if not value.dtype.is_fp32():
+            raise DtypeError("must be float32", argument=name, got=str(value.dtype))
+        cast.append(_semantic.broadcast_impl_value(value, shaped)[0])
+    handle = _semantic.builder.create_acme_add_clamped(*(value.handle for value in cast))
+    return _semantic.make_tensor(handle, cast[0].type)

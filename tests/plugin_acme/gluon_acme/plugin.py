@@ -1,0 +1,9 @@
+"""What the entry point names."""
+
+from gluon_acme.backend import AcmeBackend
+from gluon_core.hookspec import hookimpl
+
+
+@hookimpl
+def gluon_backends():
+    return [AcmeBackend()]
