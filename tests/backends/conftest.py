@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def _ask(requests: list[dict]) -> list[dict]:
     return answers
 
 
-@lru_cache(maxsize=None)
+@cache
 def _triton_missing() -> bool:
     probe = subprocess.run(
         [sys.executable, "-c", "import triton._C.libtriton"], capture_output=True

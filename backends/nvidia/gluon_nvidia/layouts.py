@@ -328,6 +328,7 @@ class NVMMASharedLayout(SharedLayout):
             for name in order:
                 size = min(per_block[name], _TMA_BOX)
                 tile = tile * LinearLayout.identity_1d(size, "offset", name)
+            tile = tile.transpose_outs(names[::-1])
         else:
             tile = self._swizzled_box(per_block, order).transpose_outs(names)
         tile = grow(tile, per_block)

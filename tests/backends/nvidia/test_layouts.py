@@ -6,6 +6,7 @@ import importlib.metadata
 import random
 
 import pytest
+
 from gluon_core.errors import LayoutError
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
 
@@ -126,6 +127,12 @@ def test_shared_layouts_match_the_compiler(oracle):
         layout, shape = random_shared(rng)
         oracle.layout(layout, shape)
         cases.append(((layout, shape), layout.to_linear(shape)))
+    # Several TMA boxes along both dimensions.
+    for swizzle in (0, 32, 128):
+        for transposed in (False, True)[: 1 if triton_version() == (3, 7) else 2]:
+            layout = NVMMASharedLayout(swizzle, 16, 2, transposed)
+            oracle.layout(layout, [1024, 512])
+            cases.append(((layout, [1024, 512]), layout.to_linear([1024, 512])))
     compare(cases, oracle.answers())
 
 

@@ -1,0 +1,240 @@
+"""AMD layouts against the compiler's own linear layouts, and their checks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import random
+
+import pytest
+
+from gluon_amd import layouts
+from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout, PartitionedSharedLayout
+from gluon_core.errors import CapabilityError, LayoutError
+from gluon_core.layouts.dialect import set_compiler_version
+from gluon_core.layouts.shared import SwizzledSharedLayout
+
+
+def triton_version():
+    return tuple(int(n) for n in importlib.metadata.version("triton").split(".")[:2])
+
+
+def powers(low, high):
+    return [1 << i for i in range(low.bit_length() - 1, high.bit_length())]
+
+
+def split_of(rng, count, rank):
+    """`count` (a power of two) as a product of `rank` powers of two."""
+    sizes = [1] * rank
+    while count > 1:
+        sizes[rng.randrange(rank)] *= 2
+        count //= 2
+    return sizes
+
+
+def unit_bases(sizes, rank):
+    units = [(d, 1 << i) for d in range(rank) for i in range(sizes[d].bit_length() - 1)]
+    return [[v if i == d else 0 for i in range(rank)] for d, v in units]
+
+
+def random_cga(rng, rank):
+    if rng.random() < 0.7:
+        return []
+    bases = unit_bases(split_of(rng, rng.choice([2, 4]), rank), rank)
+    if rng.random() < 0.3:
+        bases.append([0] * rank)
+    rng.shuffle(bases)
+    return bases
+
+
+def random_shape(rng, layout):
+    # Triton 3.6 and 3.7 refuse WMMA on less than a tile.
+    small = 16 if isinstance(layout, AMDWMMALayout) and triton_version() < (3, 8) else 4
+    shape = [rng.choice(powers(small, 256)) for _ in range(layout.rank)]
+    if layout.rank == 3:
+        shape[0] = rng.choice([1, 2, 8])
+    return shape
+
+
+def random_mfma(rng):
+    rank = rng.choice([2, 2, 2, 3])
+    version = rng.choice([1, 2, 3, 4])
+    tile = rng.choice([[32, 32], [16, 16], [64, 4], [4, 64]])
+    bits = 64 if tile == [16, 16] and version > 1 and rng.random() < 0.3 else rng.choice([None, 32])
+    return AMDMFMALayout(
+        version,
+        tile + [rng.choice([4, 8, 16, 32])],
+        tile == [64, 4] or rng.random() < 0.5,
+        split_of(rng, rng.choice([1, 2, 4, 8]), rank),
+        bits,
+        [1] * (rank - 2) + split_of(rng, rng.choice([1, 1, 2, 4]), 2),
+        random_cga(rng, rank),
+    )
+
+
+def random_wmma(rng):
+    rank = rng.choice([2, 2, 2, 3])
+    version = rng.choice([1, 2, 3])
+    shapes = layouts._WMMA_SHAPES[version]
+    if triton_version() < (3, 8):
+        shapes = [s for s in shapes if s[0] == 16]
+    instr = rng.choice(shapes)
+    transposed = rng.random() < 0.5
+    cga = random_cga(rng, rank)
+    if triton_version() < (3, 7) or rng.random() < 0.5:
+        warps = split_of(rng, rng.choice([1, 2, 4, 8]), rank)
+        tiles = [1] * (rank - 2) + split_of(rng, rng.choice([1, 1, 2, 4]), 2)
+        return AMDWMMALayout(version, transposed, warps, instr, tiles, cga)
+    bases = unit_bases(split_of(rng, rng.choice([2, 4, 8, 16]), rank), rank)
+    # Low bits to registers or warps, in any order.
+    rng.shuffle(bases)
+    cut = rng.randrange(len(bases) + 1)
+    warp_bases = bases[:cut]
+    if rng.random() < 0.2:
+        warp_bases.insert(rng.randrange(cut + 1), [0] * rank)
+    return AMDWMMALayout(version, transposed, warp_bases, bases[cut:], instr, cga, rank)
+
+
+def compare(cases, answers):
+    wrong = []
+    for (name, linear), answer in zip(cases, answers):
+        assert "abort" not in answer and "error" not in answer, (name, answer)
+        expected = {k: rows for k, rows in linear.bases.items() if k in answer}
+        if {k: answer[k] for k in expected} != expected:
+            wrong.append((name, linear.bases, answer))
+    assert not wrong, f"{len(wrong)} of {len(cases)} differ, first: {wrong[0]}"
+
+
+@pytest.mark.parametrize("make", [random_mfma, random_wmma])
+def test_accumulators_match_the_compiler(oracle, make):
+    rng = random.Random(0)
+    cases = []
+    for _ in range(300):
+        layout = make(rng)
+        shape = random_shape(rng, layout)
+        oracle.layout(layout, shape)
+        cases.append(((layout, shape), layout.to_linear(shape)))
+    compare(cases, oracle.answers())
+
+
+@pytest.mark.parametrize("make", [random_mfma, random_wmma])
+def test_dot_operands_match_the_compiler(oracle, make):
+    rng = random.Random(1)
+    cases = []
+    for _ in range(300):
+        layout = make(rng)
+        index = rng.choice([0, 1])
+        k_width = rng.choice([4, 8, 16])
+        if isinstance(layout, AMDWMMALayout):
+            k_width = {1: 16, 2: 8, 3: max(2, min(16, layout.instr_shape[2] // 2))}[layout.version]
+        shape = random_shape(rng, layout)
+        oracle.dot_operand(index, layout, k_width, shape)
+        linear = layout.dot_operand_linear(index, k_width, shape)
+        cases.append(((index, layout, k_width, shape), linear))
+    compare(cases, oracle.answers())
+
+
+def test_partitioned_shared_matches_the_compiler(oracle):
+    if triton_version() < (3, 8):
+        pytest.skip("this Triton has no partitioned layout")
+    rng = random.Random(2)
+    cases = []
+    for _ in range(100):
+        inner = SwizzledSharedLayout(4, rng.choice([1, 2]), rng.choice([1, 4]), [1, 0], [])
+        counts = rng.choice([2, 4]), rng.choice([1, 2, 4])
+        layout = PartitionedSharedLayout(*counts, rng.choice([0, 1]), inner)
+        shape = [rng.choice(powers(32, 128)), rng.choice(powers(32, 128))]
+        oracle.layout(layout, shape)
+        cases.append(((layout, shape), layout.to_linear(shape)))
+    compare(cases, oracle.answers())
+    # The compiler's answer leaves out which partition; with it the whole buffer is covered.
+    for _, linear in cases:
+        assert linear.is_invertible()
+
+
+def test_both_spellings_of_wmma_are_one_value():
+    new = AMDWMMALayout(3, True, [[0, 2], [2, 0]], [[0, 1], [1, 0]], [16, 16, 32])
+    old = AMDWMMALayout(3, True, [2, 2], [16, 16, 32], [2, 2])
+    named = AMDWMMALayout(
+        3, True, warps_per_cta=[2, 2], instr_shape=[16, 16, 32], tiles_per_warp=[2, 2]
+    )
+    assert new == old == named and hash(new) == hash(old) == hash(named)
+    assert new.warps_per_cta == [2, 2] and new.tiles_per_warp == [2, 2]
+    # In a version of its own the same order of tiles has another name.
+    other = AMDWMMALayout(3, True, [[2, 0], [0, 2]], [[0, 1], [1, 0]], [16, 16, 32])
+    assert other != new and other.warps_per_cta is None and other.tiles_per_warp is None
+    assert AMDWMMALayout(1, False, [2, 1, 2]).rank == 3
+    assert AMDWMMALayout(1, False, [4, 1], None, [1, 2]).tiles_per_warp == [1, 2]
+    assert AMDWMMALayout(2, False, []).rank == 2
+    assert AMDWMMALayout(2, False, [], rank=3).rank == 3
+
+
+def test_emission_follows_the_compiler_version(oracle):
+    layout = AMDWMMALayout(3, True, [[2, 0], [0, 1]], [[1, 0]], [16, 16, 32])
+    tall = AMDWMMALayout(3, True, [[0, 1]], None, [32, 16, 64])
+    try:
+        set_compiler_version((3, 6))
+        with pytest.raises(CapabilityError, match="3.7"):
+            layout._emit(oracle.recorder)
+        assert len(AMDWMMALayout(2, True, [2, 2])._emit(oracle.recorder)["args"]) == 6
+        set_compiler_version((3, 7))
+        assert len(layout._emit(oracle.recorder)["args"]) == 7
+        with pytest.raises(CapabilityError, match="3.8"):
+            tall._emit(oracle.recorder)
+        with pytest.raises(CapabilityError, match="3.8"):
+            PartitionedSharedLayout(2, 1, 0, SWIZZLED)._emit(oracle.recorder)
+        with pytest.raises(LayoutError):
+            AMDWMMALayout(1, True, [2, 2]).to_linear([8, 64])
+    finally:
+        set_compiler_version(None)
+
+
+SWIZZLED = SwizzledSharedLayout(1, 1, 1, [1, 0])
+MFMA = AMDMFMALayout(3, [32, 32, 8], True, [4, 1])
+ILLEGAL = [
+    (lambda: AMDMFMALayout(5, [32, 32, 8], True, [4, 1]), "version"),
+    (lambda: AMDMFMALayout(0, [32, 32, 8], True, [4, 1]), "version"),
+    (lambda: AMDMFMALayout(3, [32, 32], True, [4, 1]), "instr_shape"),
+    (lambda: AMDMFMALayout(3, [32, 16, 8], True, [4, 1]), "instr_shape"),
+    (lambda: AMDMFMALayout(3, [4, 4, 4], True, [4, 1]), "instr_shape"),
+    (lambda: AMDMFMALayout(3, [64, 4, 4], False, [4, 1]), "transposed"),
+    (lambda: AMDMFMALayout(3, [32, 32, 8], True, [3, 1]), "warps_per_cta"),
+    (lambda: AMDMFMALayout(3, [32, 32, 8], True, [4]), "warps_per_cta"),
+    (lambda: AMDMFMALayout(3, [32, 32, 8], True, [4, 1], 16), "element_bitwidth"),
+    (lambda: AMDMFMALayout(3, [32, 32, 8], True, [4, 1], 64), "element_bitwidth"),
+    (lambda: AMDMFMALayout(3, [32, 32, 8], True, [4, 1], None, [2]), "tiles_per_warp"),
+    (lambda: AMDMFMALayout(3, [32, 32, 8], True, [4, 1], None, [3, 1]), "tiles_per_warp"),
+    (lambda: MFMA.dot_operand_linear(0, 3, [64, 64]), "k_width"),
+    (lambda: MFMA.dot_operand_linear(2, 4, [64, 64]), "operand_index"),
+    (lambda: AMDWMMALayout(4, True, [[0, 1]]), "version"),
+    (lambda: AMDWMMALayout(1, True, [[0, 1]], None, [16, 16, 32]), "instr_shape"),
+    (lambda: AMDWMMALayout(3, True, [[0, 1]], None, [16, 16, 16]), "instr_shape"),
+    (lambda: AMDWMMALayout(1, True, [[0, 2]]), "warp_bases and reg_bases"),
+    (lambda: AMDWMMALayout(1, True, [[0, 1], [0, 1]]), "warp_bases and reg_bases[1]"),
+    (lambda: AMDWMMALayout(1, True, [[0, 3]]), "warp_bases and reg_bases[0]"),
+    (lambda: AMDWMMALayout(1, True, [[0, 1]], [[0, 0]]), "reg_bases"),
+    (lambda: AMDWMMALayout(1, True, [[0, 1]], rank=3), "warp_bases[0]"),
+    (lambda: AMDWMMALayout(1, True, [[0, 1]], tiles_per_warp=[1, 1]), "warps_per_cta"),
+    (lambda: PartitionedSharedLayout(3, 1, 0, SWIZZLED), "num_partitions"),
+    (lambda: PartitionedSharedLayout(1, 1, 0, SWIZZLED), "num_partitions"),
+    (lambda: PartitionedSharedLayout(2, 3, 0, SWIZZLED), "num_groups"),
+    (lambda: PartitionedSharedLayout(2, 1, 5, SWIZZLED), "partition_dim"),
+    (lambda: PartitionedSharedLayout(2, 1, 0, MFMA), "partition_layout"),
+    (lambda: PartitionedSharedLayout(4, 4, 0, SWIZZLED).to_linear([8, 64]), "shape"),
+]
+
+
+@pytest.mark.parametrize("make, argument", ILLEGAL)
+def test_illegal_fields_are_named(make, argument):
+    with pytest.raises(LayoutError) as caught:
+        make()
+    assert caught.value.argument == argument
+
+
+def test_layouts_are_values():
+    one = AMDMFMALayout(3, (32, 32, 8), True, (4, 1))
+    two = AMDMFMALayout(3, [32, 32, 8], True, [4, 1], 32, [1, 1], [])
+    assert one == two and hash(one) == hash(two)
+    assert one.tiles_per_warp == [1, 1] and one.element_bitwidth == 32
+    assert one.mangle() != AMDMFMALayout(4, [32, 32, 8], True, [4, 1]).mangle()
+    wmma = AMDWMMALayout(1, True, [[0, 1]])
+    assert eval(repr(wmma)) == wmma
