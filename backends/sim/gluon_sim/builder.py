@@ -36,18 +36,16 @@ _LIKE = {
 # Methods that say their result type, and where.
 _TYPED = {
     0: "convert_layout splat make_range local_load local_gather",
-    1: "bitcast int_cast fp_to_fp fp_ext fp_trunc fp_to_si fp_to_ui si_to_fp ui_to_fp int_to_ptr ptr_to_int "
-    "broadcast",
+    1: "bitcast int_cast fp_to_fp fp_ext fp_trunc fp_to_si fp_to_ui si_to_fp ui_to_fp int_to_ptr ptr_to_int",
     2: "cat",
     4: "extern_elementwise",
 }  # fmt: skip
 _NOTHING = (
-    "store masked_store atomic_store local_store local_dealloc local_scatter barrier assert assume "
-    "print branch cond_branch yield_op condition_op reduce_ret scan_ret map_elementwise_ret "
+    "store local_store local_dealloc local_scatter barrier assert assume "
+    "print branch cond_branch yield_op condition_op map_elementwise_ret "
     "warp_yield warp_return cluster_barrier cluster_arrive cluster_wait cluster_sync"
 )
 _MEMDESC = "memdesc_index memdesc_subslice memdesc_reinterpret"
-# Reductions and other ops that are recorded with one region each.
 
 
 class SimBuilder:
@@ -315,6 +313,12 @@ class SimBuilder:
 
     def create_get_num_programs(self, axis: int) -> Value:
         return self.record("get_num_programs", (axis,), [ScalarType("i32")]).results[0]
+
+    def create_broadcast(self, value: Value, to: Any) -> Value:
+        """`to` is the result type, or its shape."""
+        if not isinstance(to, Type):
+            to = TensorType(value.type.element, tuple(to), getattr(value.type, "layout", None))
+        return self.record("broadcast", (value, to), [to]).results[0]
 
     def create_expand_dims(self, value: Value, axis: int) -> Value:
         type = shapes.expand_dims(value.type, axis)

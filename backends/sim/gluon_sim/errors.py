@@ -8,7 +8,8 @@ from typing import Any, Optional
 from gluon_core.errors import GluonError, SourceSpan
 
 __all__ = [
-    "DeadlockError", "DeviceAssertionError", "OutOfBoundsError", "SimulatorError", "span_of",
+    "DeadlockError", "DeviceAssertionError", "OutOfBoundsError", "SimulatorError", "in_library",
+    "span_of",
 ]  # fmt: skip
 
 
@@ -26,6 +27,12 @@ class DeviceAssertionError(SimulatorError, AssertionError):
 
 class DeadlockError(SimulatorError):
     """Every task waits for another."""
+
+
+def in_library(file: str) -> bool:
+    """Is this file part of the language itself, not of somebody's kernels?"""
+    parts = file.replace("\\", "/").split("/")
+    return "triton" in parts and "language" in parts or "gluon_core" in parts
 
 
 def span_of(loc: Any) -> Optional[SourceSpan]:

@@ -1,0 +1,274 @@
+"""Shared memory: bytes, one buffer per allocation and program, seen through layouts.
+
+A view maps logical elements to byte offsets through a table that the layout's linear form gives,
+so two views of one buffer alias exactly as they do on the hardware.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Optional
+
+import numpy as np
+
+from .dtypes import numpy_dtype
+from .errors import SimulatorError
+from .program import MemDescType, Type
+
+__all__ = ["SharedBuffer", "SharedView", "derived", "offsets_of"]
+
+
+@lru_cache(maxsize=1024)
+def offsets_of(layout: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Element offsets of a buffer of `shape`, as an int64 array of that shape.
+
+    Dimensions in front that the layout does not describe are whole buffers, one after the other.
+    """
+    rank = layout._rank_or_none()
+    if rank is None or rank > len(shape):
+        rank = len(shape)
+    lead, tail = shape[: len(shape) - rank], shape[len(shape) - rank :]
+    linear = layout.to_linear(tail)
+    sizes = linear.in_dims
+    table = linear.table()
+    flat = np.arange(int(np.prod(list(sizes.values()) or [1])), dtype=np.int64)
+    # The last in-dim runs fastest in `table`; offsets must, so the block goes in front.
+    names = list(sizes)
+    grids = dict(zip(names, np.unravel_index(flat, tuple(sizes.values()) or (1,))))
+    offset = grids.get("offset", np.zeros_like(flat))
+    pad = getattr(layout, "pad", None)
+    one_block = sizes.get("offset", 1)
+    size = one_block
+    if pad is not None:
+        offset = pad(offset)
+        size = int(offset.max()) + 1
+    where = offset + grids.get("block", np.zeros_like(flat)) * size
+    coordinates = tuple(table[f"dim{d}"].ravel() for d in range(len(tail)))
+    out = np.zeros(tail, np.int64)
+    # Where several places hold one element, the first of them counts.
+    out[tuple(c[::-1] for c in coordinates)] = where[::-1]
+    total = int(where.max()) + 1
+    for extent in reversed(lead):
+        step = np.arange(extent, dtype=np.int64) * total
+        out = step.reshape(-1, *([1] * out.ndim)) + out
+        total *= extent
+    out.setflags(write=False)
+    return out
+
+
+@lru_cache(maxsize=1024)
+def _byte_table(layout: Any, shape: tuple[int, ...], size: int) -> np.ndarray:
+    table = offsets_of(layout, shape) * size
+    table.setflags(write=False)
+    return table
+
+
+class SharedBuffer:
+    """The bytes of one allocation, one row per program of the batch."""
+
+    def __init__(self, rows: int, size: int, name: str, fill: int = 0xFF):
+        # Whole 16-byte units, so that every element type can view it.
+        size = -(-size // 16) * 16
+        self.data = np.full((rows, size), fill, np.uint8)
+        self.size = size
+        self.name = name
+        self.live = True
+        self.barriers: Any = None
+        self._views: dict[np.dtype, np.ndarray] = {}
+
+    def view(self, dtype: np.dtype) -> np.ndarray:
+        found = self._views.get(dtype)
+        if found is None:
+            found = self._views[dtype] = self.data.view(dtype)
+        return found
+
+
+class SharedView:
+    """A buffer, or a part of one, under a shape and an element type.
+
+    Attributes:
+        base: byte offset per program, shape (programs or 1,).
+        table: byte offset of each element relative to `base`, of the view's shape.
+    """
+
+    __slots__ = ("buffer", "type", "dtype", "base", "table")
+
+    def __init__(self, buffer: SharedBuffer, type: MemDescType, base: np.ndarray, table: np.ndarray):
+        self.buffer = buffer
+        self.type = type
+        self.dtype = numpy_dtype(type)
+        self.base = base
+        self.table = table
+
+    @classmethod
+    def whole(cls, buffer: SharedBuffer, type: MemDescType) -> "SharedView":
+        size = numpy_dtype(type).itemsize
+        return cls(buffer, type, np.zeros(1, np.int64), _byte_table(type.layout, type.shape, size))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.table.shape
+
+    @staticmethod
+    def bytes_needed(type: MemDescType) -> int:
+        size = numpy_dtype(type).itemsize
+        return int(_byte_table(type.layout, type.shape, size).max()) + size
+
+    # ---- views ----------------------------------------------------------------------------
+
+    def select(self, positions: np.ndarray) -> "SharedView":
+        """The same view for some of the programs."""
+        if self.base.shape[0] == 1:
+            return self
+        return SharedView(self.buffer, self.type, self.base[positions], self.table)
+
+    def with_type(self, type: Type, table: np.ndarray) -> "SharedView":
+        assert isinstance(type, MemDescType)
+        return SharedView(self.buffer, type, self.base, table)
+
+    def index(self, type: MemDescType, at: np.ndarray) -> "SharedView":
+        """Sub-buffer `at` (one index per program) along the first dimension."""
+        count = self.table.shape[0]
+        if ((at < 0) | (at >= count)).any():
+            bad = at[(at < 0) | (at >= count)][0]
+            raise SimulatorError(
+                "memdesc_index outside the buffer", expected=f"0 to {count - 1}", got=int(bad)
+            )
+        first = derived(self.table, "at", 0)
+        step = int(self.table.flat[first.size] - self.table.flat[0]) if count > 1 else 0
+        at = at.astype(np.int64)
+        if _stacked(_Ref(self.table), step):
+            return SharedView(self.buffer, type, self.base + at * step, first)
+        if (at == at[0]).all():
+            return SharedView(self.buffer, type, self.base, derived(self.table, "at", int(at[0])))
+        raise SimulatorError("programs of one batch index different parts of a swizzled buffer")
+
+    def reinterpret(self, type: MemDescType) -> "SharedView":
+        size = numpy_dtype(type).itemsize
+        table = _byte_table(type.layout, type.shape, size)
+        # The new view starts where the old one's lowest element is.
+        start = int(self.table.min())
+        if int(table.max()) + size + start + int(self.base.max()) > self.buffer.size:
+            raise SimulatorError(
+                "memdesc_reinterpret reaches beyond the buffer",
+                expected=f"at most {self.buffer.size} bytes",
+                got=f"{int(table.max()) + size + start} bytes",
+            )
+        return SharedView(self.buffer, type, self.base + start, table)
+
+    # ---- access ---------------------------------------------------------------------------
+
+    def _elements(self) -> np.ndarray:
+        """Element indices of the table, flat."""
+        return _flat_index(_Ref(self.table), self.dtype.itemsize.bit_length() - 1)
+
+    def _check_live(self) -> None:
+        if not self.buffer.live:
+            raise SimulatorError("shared memory was used after it was deallocated")
+
+    def load(self, rows: Any) -> np.ndarray:
+        """All elements, shape (programs, *shape). `rows` are the batch rows of the programs."""
+        self._check_live()
+        view = self.buffer.view(self.dtype)
+        index = self._elements()
+        if self.base.shape[0] == 1:
+            data = view if rows.whole else view[rows.index]
+            start = int(self.base[0]) // self.dtype.itemsize
+            out = np.take(data, index + start if start else index, axis=1)
+        else:
+            at = index[None, :] + (self.base // self.dtype.itemsize)[:, None]
+            out = view[rows.index[:, None], at]
+        return out.reshape(rows.count, *self.table.shape)
+
+    def store(self, rows: Any, values: np.ndarray, mask: Optional[np.ndarray] = None) -> None:
+        """Write elements, broadcast to (programs, *shape); only where `mask` if one is given."""
+        self._check_live()
+        view = self.buffer.view(self.dtype)
+        shape = (rows.count, *self.table.shape)
+        flat = np.broadcast_to(values, shape).reshape(rows.count, -1)
+        index = self._elements()
+        if mask is not None:
+            live = np.broadcast_to(mask, shape).reshape(rows.count, -1)
+            at = index[None, :] + (self.base // self.dtype.itemsize)[:, None]
+            row = np.broadcast_to(rows.index[:, None], live.shape)
+            view[row[live], np.broadcast_to(at, live.shape)[live]] = flat[live]
+            return
+        if self.base.shape[0] == 1:
+            start = int(self.base[0]) // self.dtype.itemsize
+            at = index + start if start else index
+            if rows.whole:
+                view[:, at] = flat
+            else:
+                view[rows.index[:, None], at[None, :]] = flat
+        else:
+            at = index[None, :] + (self.base // self.dtype.itemsize)[:, None]
+            view[rows.index[:, None], at] = flat
+
+    def positions(self, rows: Any, indices: np.ndarray, axis: int, what: str) -> np.ndarray:
+        """Flat indices into the typed buffer for elements picked along `axis`, one per index."""
+        extent = self.table.shape[axis]
+        if ((indices < 0) | (indices >= extent)).any():
+            bad = indices[(indices < 0) | (indices >= extent)].flat[0]
+            raise SimulatorError(
+                f"{what} picks an element outside the buffer",
+                argument="indices",
+                expected=f"0 to {extent - 1}",
+                got=int(bad),
+            )
+        shape = (rows.count, *indices.shape[1:])
+        indices = np.broadcast_to(indices, shape)
+        grid = list(np.ogrid[tuple(slice(0, s) for s in shape[1:])])
+        coordinates = [
+            indices if d == axis else g[None] for d, g in enumerate(grid)
+        ]
+        offset = self.table[tuple(np.broadcast_arrays(*coordinates))]
+        base = self.base.reshape(-1, *([1] * (len(shape) - 1)))
+        row = rows.index.reshape(-1, *([1] * (len(shape) - 1))) * self.buffer.size
+        return (offset + base + row) // self.dtype.itemsize
+
+
+class _Ref:
+    """Makes a table a cache key by identity, and keeps it alive while it is one."""
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: np.ndarray):
+        self.table = table
+
+    def __hash__(self) -> int:
+        return id(self.table)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Ref) and self.table is other.table
+
+
+@lru_cache(maxsize=2048)
+def _flat_index(ref: _Ref, shift: int) -> np.ndarray:
+    return (ref.table >> shift).ravel()
+
+
+@lru_cache(maxsize=2048)
+def _stacked(ref: _Ref, step: int) -> bool:
+    table = ref.table
+    if table.shape[0] == 1:
+        return True
+    moves = np.arange(table.shape[0]).reshape(-1, *([1] * (table.ndim - 1))) * step
+    return bool((table == table[:1] + moves).all())
+
+
+@lru_cache(maxsize=2048)
+def _derived(ref: _Ref, how: str, args: tuple) -> np.ndarray:
+    """A table cut, turned or refolded; the same object for the same request."""
+    table = ref.table
+    if how == "at":
+        return table[args[0]]
+    if how == "slice":
+        offsets, shape = args
+        return table[tuple(slice(o, o + n) for o, n in zip(offsets, shape))]
+    if how == "trans":
+        return table.transpose(args)
+    return table.reshape(args)
+
+
+def derived(table: np.ndarray, how: str, *args: Any) -> np.ndarray:
+    return _derived(_Ref(table), how, args)
