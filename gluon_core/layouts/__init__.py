@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from . import infer
 from .base import DistributedLayout, Layout, SharedLayout, set_type_factory
+from .cost import (
+    ConversionCost,
+    bank_conflicts,
+    conversion,
+    equal,
+    explain,
+    owner,
+    vector_elements,
+)
+from .dialect import compiler_version, set_compiler_version
 from .distributed import (
     AutoLayout,
     BlockedLayout,
@@ -12,12 +23,14 @@ from .distributed import (
     SliceLayout,
 )
 from .linear import LinearLayout
+from .render import explain_layout, hardware_view, tensor_view
 from .shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
 
 __all__ = [
     "AutoLayout",
     "BlockedLayout",
     "CoalescedLayout",
+    "ConversionCost",
     "DistributedLayout",
     "DistributedLinearLayout",
     "DotOperandLayout",
@@ -28,5 +41,17 @@ __all__ = [
     "SharedLinearLayout",
     "SliceLayout",
     "SwizzledSharedLayout",
+    "bank_conflicts",
+    "compiler_version",
+    "conversion",
+    "equal",
+    "explain",
+    "explain_layout",
+    "hardware_view",
+    "infer",
+    "owner",
+    "set_compiler_version",
     "set_type_factory",
+    "tensor_view",
+    "vector_elements",
 ]
