@@ -225,7 +225,7 @@ class Registry:
                     got=repr(name or plugin),
                     remedy="Pass it to gluon_core.plugins.load(plugins=[...]).",
                 )
-            name = name or getattr(plugin, "__name__", type(plugin).__name__)
+            name = name or str(getattr(plugin, "__name__", type(plugin).__name__))
             if name in self._plugins:
                 raise PluginError(
                     f"a plugin {name!r} is registered already",

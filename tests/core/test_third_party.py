@@ -1,0 +1,223 @@
+"""A vendor nobody here knows: installed from its own pyproject, removed, and broken.
+
+Each situation is a fresh interpreter, as it is for a user; the distribution is installed once,
+into a folder of its own, by pip.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "tests" / "plugin_acme"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder with the plugin as pip installs it."""
+    work = tmp_path_factory.mktemp("acme")
+    source = work / "source"
+    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__", "build"))
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--target", str(work / "site"), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return work / "site"
+
+
+@pytest.fixture
+def broken(installed, tmp_path):
+    """The same, with a backend that needs a library which is not there."""
+    site = tmp_path / "site"
+    shutil.copytree(installed, site)
+    backend = site / "gluon_acme" / "backend.py"
+    future = "from __future__ import annotations\n"
+    backend.write_text(backend.read_text().replace(future, future + "import acme_driver_library\n"))
+    return site
+
+
+def run(script, site=None, **environment):
+    """What `script` prints as JSON in a fresh interpreter that sees `site`."""
+    paths = [str(site)] if site else []
+    paths += [str(ROOT), *(str(ROOT / "backends" / v) for v in ("nvidia", "amd", "sim"))]
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+REPORT = """
+import json
+from gluon_core.plugins import registry
+r = registry()
+print(json.dumps({
+    "backends": sorted(r.backends), "failures": sorted(r.failures),
+    "loads": [low.name for low in r.lowerings("load")],
+    "architectures": sorted(a.name for a in r.architectures()),
+}))
+"""
+
+
+def test_it_is_found_beside_the_others_and_leaves_them_as_they_were(installed):
+    without, with_it = run(REPORT), run(REPORT, installed)
+    assert "acme" not in without["backends"] and "acme" in with_it["backends"]
+    assert set(with_it["backends"]) - set(without["backends"]) == {"acme"}
+    assert set(with_it["architectures"]) - set(without["architectures"]) == {"acme1"}
+    assert set(with_it["loads"]) - set(without["loads"]) == {"acme_clamped_load"}
+
+
+def test_broken_it_is_remembered_and_the_others_work(broken):
+    without, with_it = run(REPORT), run(REPORT, broken)
+    assert with_it["failures"] == sorted([*without["failures"], "acme"])
+    assert {**with_it, "failures": 0} == {**without, "failures": 0}
+
+
+def test_gluon_plugins_leaves_it_out(installed):
+    names = ",".join(run(REPORT)["backends"])
+    assert "acme" not in run(REPORT, installed, GLUON_PLUGINS=names)["backends"]
+
+
+NAMES = """
+import json, sys
+from gluon_core import language as gl
+import gluon_core.language.acme.anvil as spelled_out
+from gluon_core.language.acme.anvil import add_clamped
+from gluon_core.language.acme import anvil as from_import
+from gluon_core.acme.anvil import ClampRange
+import gluon_core.acme
+import gluon_acme.language.anvil as own
+import gluon_acme.host.anvil as host
+import importlib, inspect, pickle
+assert gl.acme.anvil is spelled_out is from_import is own
+assert sys.modules["gluon_core.language.acme.anvil"] is sys.modules["gluon_acme.language.anvil"]
+assert gl.acme is sys.modules["gluon_acme.language"]
+assert own.__name__ == own.__spec__.name == "gluon_acme.language.anvil"
+assert own.__spec__.origin == own.__file__ and own.__package__ == "gluon_acme.language"
+assert add_clamped is own.add_clamped and inspect.getmodule(add_clamped) is own
+assert ClampRange is host.ClampRange and gluon_core.acme.anvil is host
+assert pickle.loads(pickle.dumps(ClampRange(0, 1))) == ClampRange(0, 1)
+assert importlib.import_module("gluon_core.language.acme.anvil") is own
+print(json.dumps(sum(getattr(m, "__file__", None) == own.__file__ for m in set(sys.modules.values()))))
+"""
+
+
+def test_every_spelling_of_its_namespaces_is_one_module(installed):
+    assert run(NAMES, installed) == 1
+
+
+MISSING = """
+import json
+from gluon_core import language as gl
+found = {}
+def note(key, action):
+    try:
+        action()
+    except Exception as error:
+        names = [c.__name__ for c in type(error).__mro__]
+        found[key] = [names, str(error)]
+def host(): import gluon_core.acme
+def deep(): from gluon_core.language.acme.anvil import add_clamped
+def typo(): import gluon_core.language.acme.anvill
+def vendor(): import gluon_core.language.acne
+note("attribute", lambda: gl.acme)
+note("host", host); note("deep", deep); note("typo", typo); note("vendor", vendor)
+note("near", lambda: gl.acne); note("dunder", lambda: gl.__nothing__)
+print(json.dumps(found))
+"""
+
+
+def test_when_broken_each_spelling_says_why(broken):
+    found = run(MISSING, broken)
+    for key in ("attribute", "host", "deep"):
+        names, text = found[key]
+        assert "PluginError" in names and "ImportError" in names
+        assert "acme_driver_library" in text and "gluon-acme 0.1.0" in text
+
+
+def test_when_removed_each_spelling_names_what_is_installed():
+    found = run(MISSING)
+    assert "AttributeError" in found["attribute"][0]
+    for key in ("host", "deep", "vendor"):
+        assert "ModuleNotFoundError" in found[key][0] and "Installed backends:" in found[key][1]
+
+
+def test_a_typo_gets_a_suggestion(installed):
+    found = run(MISSING, installed)
+    assert "Did you mean 'anvil'" in found["typo"][1]
+    assert "Did you mean 'acme'" in found["vendor"][1] and "Did you mean 'acme'" in found["near"][1]
+    assert "attribute" not in found and "AttributeError" in found["dunder"][0]
+
+
+KERNEL = """
+import json, sys, tempfile, pathlib
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.acme import anvil
+
+@gluon.jit
+def clamped(x, y, out, n, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], gl.float32)
+    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+    a = gl.portable.load(x, at, at < n)
+    b = gl.portable.load(y, at, at < n)
+    gl.portable.store(out, at, anvil.add_clamped(a, b, -1.0, 1.0), at < n)
+"""
+
+RUN = """
+rng = np.random.default_rng(0)
+x, y = (rng.standard_normal(300).astype(np.float32) for _ in range(2))
+out = np.zeros_like(x)
+clamped[(3,)](x, y, out, 300, BLOCK=128)
+print(json.dumps(bool(np.array_equal(out, np.clip(x + y, -1, 1)))))
+"""
+
+COMPILE = """
+signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}
+made = gluon.compile(clamped, target=TARGET, signature=signature, constexprs={"BLOCK": 128})
+assert isinstance(made.asm["anvil"], bytes)
+print(json.dumps([made.asm["anvil"].decode().splitlines()[0], made.asm["anvil"].decode().count("acme_add_clamped")]))
+"""
+
+
+def write(tmp_path, text):
+    path = tmp_path / "kernel_of_acme.py"
+    path.write_text(text)
+    return f"import runpy; runpy.run_path({str(path)!r})"
+
+
+def test_its_kernel_runs_on_the_simulator_through_its_reference_model(installed, tmp_path):
+    script = write(tmp_path, KERNEL + RUN)
+    assert run(script, installed, GLUON_TARGET="sim:acme1") is True
+
+
+def test_its_kernel_compiles_to_its_own_instructions(installed, tmp_path):
+    script = write(tmp_path, KERNEL + COMPILE.replace("TARGET", "'anvil'"))
+    cache = {"TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    assert run(script, installed, **cache) == ["kernel clamped", 1]
+    assert run(script, installed, **cache) == ["kernel clamped", 1]  # from the cache
+
+
+def test_its_op_is_refused_on_other_hardware(installed, tmp_path):
+    ending = """
+try:
+    signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}
+    gluon.compile(clamped, target="sm_80", signature=signature, constexprs={"BLOCK": 128})
+except Exception as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+    name, text = run(write(tmp_path, KERNEL + ending), installed)
+    assert name == "CapabilityError"
+    assert "gl.acme.anvil.add_clamped needs acme.clamp (acme1)" in text
+    assert "kernel_of_acme.py" in text and "gl.clamp" in text
