@@ -171,6 +171,10 @@ def create_module(builder: Any, attributes: Mapping[str, Any]) -> Any:
     return module
 
 
+# What Triton's own frontend tests are parsed for.
+stub_target = GPUTarget("cuda", 100, 32)
+
+
 def gpu_target(target: Any) -> GPUTarget:
     """Triton's spelling of a `gluon_core.targets.Target`."""
     arch = target.architecture

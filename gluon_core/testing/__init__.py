@@ -1,0 +1,36 @@
+"""For those who write kernels or plugins: the module a kernel turns into, and checks on it.
+
+`gluon_core.testing.plugin` is a pytest plugin (loaded by itself where gluon-core is installed) with
+fixtures that run a test on the simulator and on a GPU. `pytest --pyargs
+gluon_core.testing.conformance --gluon-backend NAME` tests an installed backend.
+"""
+
+from gluon_core.testing.filecheck import (
+    MatchError,
+    filecheck_test,
+    run_filecheck,
+    run_filecheck_test,
+)
+from gluon_core.testing.parser import (
+    MockTensor,
+    ParsedModule,
+    bind,
+    ir_of,
+    normalise,
+    run_parser,
+    stub_target,
+)
+
+__all__ = [
+    "MatchError",
+    "MockTensor",
+    "ParsedModule",
+    "bind",
+    "filecheck_test",
+    "ir_of",
+    "normalise",
+    "run_filecheck",
+    "run_filecheck_test",
+    "run_parser",
+    "stub_target",
+]

@@ -1,0 +1,178 @@
+"""The module that a kernel turns into, as it is traced and in a normal form."""
+
+from __future__ import annotations
+
+import inspect
+from types import MappingProxyType
+from typing import Any, Mapping, Optional, Sequence
+
+from gluon_core import _triton
+from gluon_core._triton import ir, passes
+from gluon_core.compiler.source import GluonASTSource, jit_function
+from gluon_core.errors import ArgumentError, OptionError, StageError, TargetError
+from gluon_core.plugins import registry
+from gluon_core.targets import Target
+
+__all__ = ["MockTensor", "ParsedModule", "bind", "ir_of", "normalise", "run_parser", "stub_target"]
+
+# What a kernel is parsed for when nobody says: the target of Triton's own frontend tests.
+_STUB = _triton.stub_target
+
+ParsedModule = Any  # an MLIR module, or the program that a simulator recorded
+
+
+class MockTensor:
+    """Stands for a tensor whose address is divisible by 16, where only the dtype matters.
+
+    Args:
+        dtype: of torch, NumPy or the language.
+        shape: offered as `.shape` to whoever asks.
+    """
+
+    def __init__(self, dtype: Any, shape: Optional[Sequence[int]] = None):
+        self.dtype = dtype
+        self.shape = list(shape) if shape is not None else [1]
+
+    def stride(self) -> tuple[int, ...]:
+        """Row-major strides in elements."""
+        strides = [1]
+        for size in reversed(self.shape[1:]):
+            strides.append(strides[-1] * size)
+        return tuple(reversed(strides))
+
+    @staticmethod
+    def data_ptr() -> int:
+        return 0
+
+    @staticmethod
+    def ptr_range() -> int:
+        return 0
+
+
+def stub_target() -> Target:
+    """The target of `run_parser` when none is given: that of Triton's frontend tests if a plugin
+    contributes it, else the default architecture of those that are installed."""
+    plugins = registry()
+    try:
+        return plugins.target(_STUB)
+    except TargetError:
+        architecture = plugins.default_architecture()
+        return Target(architecture.backend, architecture)
+
+
+def bind(
+    kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], pointer_range_bits: Any = None
+) -> tuple[GluonASTSource, dict[str, Any]]:
+    """A call of `kernel`, as the compiler sees it: the source, and what is left over as options.
+
+    Raises:
+        ArgumentError: the arguments do not fit the parameters.
+    """
+    from gluon_core.runtime.specialize import parameters_of
+
+    fn = jit_function(kernel)
+    parameters = parameters_of(fn)
+    names = {p.name for p in parameters}
+    given = {name: value for name, value in kwargs.items() if name in names}
+    options = {name: value for name, value in kwargs.items() if name not in names}
+    options.pop("grid", None)
+    options.pop("warmup", None)
+    try:
+        bound = fn.signature.bind(*args, **given)
+    except TypeError as error:
+        raise ArgumentError(
+            f"{fn.__name__}{inspect.signature(fn.fn)} cannot be called so: {error}", argument="args"
+        ) from None
+    bound.apply_defaults()
+    signature: dict[str, Any] = {}
+    constants: dict[tuple[int, ...], Any] = {}
+    attrs: dict[tuple[int, ...], list] = {}
+    for index, parameter in enumerate(parameters):
+        value = bound.arguments[parameter.name]
+        found = parameter.describe(value, pointer_range_bits)
+        signature[parameter.name] = found.kind
+        _collect((index,), found.kind, found.attributes, constants, attrs)
+    return GluonASTSource(fn, signature, constants, attrs), options
+
+
+def _collect(path: tuple[int, ...], kind: Any, mark: Any, constants: dict, attrs: dict) -> None:
+    """The constants and attributes at `path`, and below it in a tuple."""
+    from gluon_core.runtime.arguments import parse_marks
+
+    if isinstance(kind, tuple):
+        for index, (inner, marks) in enumerate(zip(kind, mark)):
+            _collect((*path, index), inner, marks, constants, attrs)
+    elif kind == "constexpr":
+        constants[path] = mark
+    elif isinstance(mark, str):
+        attrs[path] = parse_marks(mark)
+
+
+def run_parser(
+    kernel_fn: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] = MappingProxyType({}),
+    target: Any = None,
+) -> ParsedModule:
+    """The module that a kernel turns into, before any pass has run.
+
+    Args:
+        kernel_fn: a `@gluon.jit` function.
+        args: its arguments; `MockTensor(dtype)` stands for a tensor.
+        kwargs: arguments by name; what is not a parameter is a compile option. Sanitizing of
+            integer overflow is off unless `sanitize_overflow` says otherwise.
+        target: any spelling of a target, also Triton's GPUTarget.
+
+    Returns:
+        A module; `str_nodebug()` is its text without locations.
+
+    Raises:
+        GluonError: the kernel is wrong; with its line.
+    """
+    from gluon_core.compiler.driver import trace_source
+
+    chosen = stub_target() if target is None else registry().target(target)
+    backend = registry().backend(chosen.backend)
+    source, options = bind(kernel_fn, args, kwargs, backend.pointer_range_bits)
+    if "sanitize_overflow" in options:
+        parsed = backend.options(chosen, options)
+    else:
+        try:
+            parsed = backend.options(chosen, {**options, "sanitize_overflow": False})
+        except OptionError as error:
+            if error.argument != "sanitize_overflow":
+                raise
+            parsed = backend.options(chosen, options)
+    return trace_source(source, chosen, parsed)
+
+
+def normalise(module: ParsedModule) -> str:
+    """The text of an MLIR module after inlining, canonicalization, CSE and removal of unused
+    functions, without locations: equal for kernels that mean the same to the compiler.
+
+    Raises:
+        StageError: a pass failed; with what it said.
+    """
+    manager = ir.pass_manager(module.context)
+    passes.gluon.add_inliner(manager)
+    passes.gluon.add_canonicalizer(manager)
+    passes.common.add_cse(manager)
+    passes.common.add_symbol_dce(manager)
+    try:
+        manager.run(module, "normalise")
+    except RuntimeError as error:
+        raise StageError(f"a pass failed: {error}", diagnostics=module.str_nodebug()) from error
+    return module.str_nodebug()
+
+
+def ir_of(
+    kernel_fn: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] = MappingProxyType({}),
+    target: Any = None,
+) -> str:
+    """The kernel's IR in normal form (see `normalise`); takes what `run_parser` takes.
+
+    Two kernels with the same text compile to the same machine code.
+    """
+    return normalise(run_parser(kernel_fn, args, kwargs, target))

@@ -1,0 +1,102 @@
+"""One kernel source, twice: with the imports of Triton's own Gluon and with ours.
+
+`compare(source)` parses both on the installed Triton and asserts that the modules are the same
+text, function names included once their prefix is replaced. A source defines `kernel`, and may
+define `ARGS`, `KWARGS` and `TARGET`; `gluon`, `gl`, `ptr` and `GPUTarget` are there.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import linecache
+import os
+import re
+import sys
+import tempfile
+from types import ModuleType
+from typing import Any
+
+from gluon_core import testing
+
+UPSTREAM = """\
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+"""
+OURS = """\
+import gluon_core as gluon
+from gluon_core import language as gl
+"""
+COMMON = """\
+import triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import MockTensor as ptr
+aggregate = getattr(gluon, "aggregate", None) or triton.language.core._aggregate
+TARGET, ARGS, KWARGS = GPUTarget("cuda", 90, 32), (), {}
+"""
+_PREFIXES = {"triton.experimental.gluon": "gluon_core"}
+_number = itertools.count()
+
+
+@functools.lru_cache(maxsize=None)
+def _folder() -> str:
+    return tempfile.mkdtemp(prefix="gluon-oracle-")
+
+
+def load(source: str, imports: str) -> ModuleType:
+    """The module that `source` makes under these imports; always called `kernels`."""
+    path = os.path.join(_folder(), f"kernels_{next(_number)}.py")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(imports + COMMON + source)
+    linecache.checkcache(path)
+    spec = importlib.util.spec_from_file_location("kernels", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["kernels"] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules["kernels"]
+    return module
+
+
+def renamed(text: str) -> str:
+    """Upstream's text with the names that ours has in their place."""
+    for theirs, ours in _PREFIXES.items():
+        text = text.replace(theirs, ours)
+    return text
+
+
+def upstream(source: str, **overrides: Any) -> Any:
+    """What Triton's own Gluon makes of `source`."""
+    from triton._filecheck import run_parser
+
+    module = load(source, UPSTREAM)
+    target = overrides.get("target", module.TARGET)
+    return run_parser(module.kernel, module.ARGS, module.KWARGS, target)
+
+
+def ours(source: str, **overrides: Any) -> Any:
+    """What we make of `source`."""
+    module = load(source, OURS)
+    target = overrides.get("target", module.TARGET)
+    return testing.run_parser(module.kernel, module.ARGS, module.KWARGS, target)
+
+
+def compare(source: str, raw: bool = True, **overrides: Any) -> str:
+    """Assert that both make the same module; returns its text in normal form.
+
+    Args:
+        raw: also compare the modules as they are traced, before any pass.
+    """
+    theirs, mine = upstream(source, **overrides), ours(source, **overrides)
+    if raw:
+        assert mine.str_nodebug() == renamed(theirs.str_nodebug())
+    text = testing.normalise(mine)
+    assert text == renamed(testing.normalise(theirs))
+    return text
+
+
+def instructions(text: str) -> list[str]:
+    """The operations of a module, without their operands: what a failing test wants to see first."""
+    return re.findall(r"= (\w+\.\w+)", text)
