@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Sequence
 
+from gluon_core.reference import wants_machine
+
 from .arith import ELEMENTWISE
 from .compile import CompiledProgram, compile_program
 from .control import CONTROL
@@ -74,6 +76,8 @@ def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgra
                 f"the simulator has no reference model for the builder op `{name}`",
                 span=span_of(op.loc),
             )
-        return model, False, False
+        if wants_machine(model):
+            return model, False, False
+        return (lambda task, *args, **named: model(*args, **named)), False, False
 
     return compile_program(program, find)

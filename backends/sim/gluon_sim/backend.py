@@ -1,0 +1,120 @@
+"""The simulator behind the contract: it stands in for the architectures of all other backends."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping
+
+from gluon_core.backend import Backend, Report, Stage, load_path
+from gluon_core.targets import Target
+
+__all__ = ["ProgramText", "SimBackend"]
+
+
+class ProgramText(bytes):
+    """The text of a recorded program, with the program itself."""
+
+    program: Any = None
+    compiled: Any = None
+
+
+class SimBackend(Backend):
+    """Runs kernels on the CPU over torch CPU tensors and NumPy arrays."""
+
+    name = "sim"
+    architectures = ()
+    simulates = True
+    cacheable = False
+    tensor_device = "cpu"
+    raw_pointers = False
+
+    def options(self, target: Target, given: Mapping[str, Any]) -> Any:
+        """Those of the architecture's own backend: a kernel that simulates is one that compiles."""
+        return _vendor(target).options(_real(target), given)
+
+    def target_attribute(self, target: Target) -> str:
+        return str(target)
+
+    def builder(self, context: Any, target: Target) -> Any:
+        from gluon_sim.builder import SimBuilder
+
+        return SimBuilder(context, target, models_for(target))
+
+    def codegen(self, target: Target, options: Any) -> Mapping[str, Any]:
+        functions = dict(_vendor(target).codegen(_real(target), options))
+        functions["convert_custom_types"] = _convert
+        return functions
+
+    def module_map(self, target: Target) -> Mapping[str, Any]:
+        return _vendor(target).module_map(_real(target))
+
+    def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
+        def program(module: Any, metadata: dict) -> ProgramText:
+            from gluon_sim.lookup import prepare
+
+            text = ProgramText(str(module).encode())
+            text.program = module
+            text.compiled = prepare(module, models_for(target))
+            metadata["name"] = module.kernel.name
+            metadata["shared"] = text.compiled.shared
+            return text
+
+        return (Stage("program", program),)
+
+    def launcher(self, compiled: Any) -> Callable[..., Any]:
+        return load_path("gluon_sim.launcher:make_launcher")(compiled)
+
+    def inspect(self, compiled: Any) -> Report:
+        """Counts recorded ops; there are no registers."""
+        from collections import Counter
+
+        text = compiled.asm["program"]
+        mix = Counter(op.name for op in text.program.walk_ops())
+        return Report(
+            registers=None,
+            spills=None,
+            shared_memory=text.compiled.shared,
+            instruction_count=sum(mix.values()),
+            instruction_mix=dict(mix.most_common()),
+        )
+
+
+def _real(target: Target) -> Target:
+    return Target(target.architecture.backend, target.architecture)
+
+
+def _vendor(target: Target) -> Backend:
+    from gluon_core.plugins import registry
+
+    return registry().backend(target.architecture.backend)
+
+
+def models_for(target: Target) -> Any:
+    """The reference models of the target's vendor, then those of everybody else."""
+    import importlib
+
+    from gluon_core.plugins import registry
+    from gluon_sim.lookup import Models
+
+    own = target.architecture.backend
+    backends = sorted(registry().backends.values(), key=lambda b: b.name != own)
+    modules = []
+    for backend in backends:
+        if not backend.reference:
+            continue
+        try:
+            modules.append(importlib.import_module(backend.reference))
+        except ModuleNotFoundError as error:
+            # A vendor may have no models yet; a model that cannot import something is a mistake.
+            if backend.name == own and error.name != backend.reference:
+                raise
+        except ImportError:
+            if backend.name == own:
+                raise
+    return Models(modules)
+
+
+def _convert(value: Any, type: Any, rounding: Any = None, _semantic: Any = None) -> Any:
+    """Casts that the compilers do with inline assembly; here they are casts."""
+    builder = _semantic.builder
+    handle = builder.create_fp_to_fp(value.handle, type.to_ir(builder), rounding)
+    return _semantic.make_tensor(handle, type)

@@ -1,0 +1,134 @@
+"""From the arguments of a launch to the machine: storage, addresses, scalars."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, Iterator, Optional
+
+import numpy as np
+
+from gluon_core.errors import ArgumentError, DeviceError
+
+from .dtypes import numpy_dtype
+from .machine import Machine
+from .memory import Allocation, GlobalMemory
+from .program import OpaqueType, PointerType, ScalarType, Type
+
+__all__ = ["make_launcher"]
+
+
+def make_launcher(compiled: Any) -> Callable[..., Any]:
+    """`launch(grid, stream, *arguments)` for a `CompiledKernel` of the simulator."""
+    from .backend import models_for
+
+    text = compiled.asm["program"]
+    program = text.compiled
+    inputs = text.program.kernel.type.inputs
+    kinds = compiled.signature_types()
+    names = list(compiled.src.fn.arg_names)
+    models = models_for(compiled.target)
+    num_warps = int(compiled.metadata.num_warps)
+    compiled.function = compiled.module = text.program
+
+    def launch(grid: Any, stream: Any, *arguments: Any) -> None:
+        memory = GlobalMemory()
+        values = [
+            convert(memory, name, type, value)
+            for type, (name, value) in zip(inputs, _leaves(kinds, names, arguments))
+        ]
+        if len(values) != len(inputs):
+            raise ArgumentError(
+                "the simulator cannot take an argument of this kind apart",
+                expected=f"{len(inputs)} values",
+                got=len(values),
+            )
+        size = (*(int(g) for g in grid), 1, 1)[:3]
+        machine = Machine(program, memory, size, num_warps, compiled.target, models=models)
+        machine.run(values)
+
+    return launch
+
+
+def _leaves(kinds: Any, names: Any, arguments: Any) -> Iterator[tuple[str, Any]]:
+    """(name, value) of everything that is no constant, tuples opened."""
+    for kind, name, value in zip(kinds, names, arguments):
+        if isinstance(kind, (tuple, list)):
+            yield from _leaves(kind, [f"{name}[{i}]" for i in range(len(kind))], value)
+        elif kind != "constexpr":
+            yield name, value
+
+
+def convert(memory: GlobalMemory, name: str, type: Type, value: Any) -> np.ndarray:
+    """An argument as the machine keeps it; what a pointer points into is registered."""
+    if isinstance(type, PointerType):
+        allocation = storage_of(name, value)
+        if allocation is not None:
+            memory.add(allocation)
+        return np.array([_address(name, value)], np.int64)
+    if isinstance(type, OpaqueType) or not isinstance(type, ScalarType):
+        raise ArgumentError(
+            "the simulator cannot take such an argument yet", argument=name, got=str(type)
+        )
+    dtype = numpy_dtype(type)
+    if dtype.kind == "i":
+        bits = dtype.itemsize * 8
+        number = int(value) & ((1 << bits) - 1)
+        value = number - (1 << bits) if number >> (bits - 1) else number
+    return np.array([value]).astype(dtype)
+
+
+def _address(name: str, value: Any) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, np.ndarray):
+        return value.ctypes.data
+    if isinstance(value, int):
+        return value
+    data_ptr = getattr(value, "data_ptr", None)
+    if data_ptr is None:
+        raise ArgumentError(
+            "not a pointer",
+            argument=name,
+            expected="a torch CPU tensor or a NumPy array",
+            got=value.__class__.__name__,
+        )
+    return int(data_ptr())
+
+
+def storage_of(name: str, value: Any) -> Optional[Allocation]:
+    """All bytes that an argument's pointer may reach, or None for a bare address."""
+    if isinstance(value, np.ndarray):
+        if not value.flags.c_contiguous:
+            raise ArgumentError(
+                "the array is not C-contiguous",
+                argument=name,
+                got=f"strides {value.strides} for shape {value.shape}",
+                remedy="Pass numpy.ascontiguousarray(x), or a torch tensor with its strides.",
+            )
+        owner = value
+        while isinstance(owner.base, np.ndarray) and owner.base.flags.c_contiguous:
+            owner = owner.base
+        return Allocation(name, _bytes(owner), value.flags.writeable)
+    base = getattr(value, "base", None)
+    if base is not None and hasattr(base, "untyped_storage"):
+        value = base  # a tensor that only pretends to have another element type
+    if not hasattr(value, "untyped_storage"):
+        return None
+    if value.device.type != "cpu":
+        raise DeviceError(
+            "the simulator works on CPU tensors",
+            argument=name,
+            got=str(value.device),
+            remedy="Pass x.cpu(), or launch on that device.",
+        )
+    torch = sys.modules["torch"]
+    storage = value.untyped_storage()
+    if not storage.size():
+        return None
+    flat = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.size(),), (1,))
+    return Allocation(name, flat.numpy())
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    flat = array.reshape(-1)
+    return flat.view(np.uint8) if flat.size else np.zeros(0, np.uint8)

@@ -1,0 +1,175 @@
+"""How a vendor says what its ops mean: reference models, NumPy functions for the simulator.
+
+A model is a function in the module that `Backend.reference` names, called like the builder method
+without `create_`. It takes what the builder method took, positional arguments in order:
+
+- a tensor or scalar operand is a NumPy array. Its first axis runs over the programs that execute
+  together, or has extent 1 where they all share the value; then come the tensor's dims, each at
+  its extent, or 1 where the value repeats (so arrays broadcast, and elementwise models need not
+  care). Integers are signed, bf16 and fp8 are `ml_dtypes`, pointers are int64 byte addresses.
+- a buffer in shared memory is a `SharedBuffer`;
+- types, layouts, enumerations and plain numbers come as they are.
+
+A model whose first parameter is called `machine` gets the `Machine` there. It may be a generator:
+what it yields it got from `machine.blocked` or `machine.barrier_wait`, and it goes on once that is
+over. It returns the result, a tuple of results, or None.
+
+The recorder must know result types before anything runs: decorate the model with `returns`.
+Without it an op whose first argument is a type has that result type, any other has no result.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator, Optional, Protocol, Sequence, TypeVar
+
+import numpy as np
+
+__all__ = ["Machine", "SharedBuffer", "like", "returns", "wants_machine"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def returns(types: Callable[..., Any]) -> Callable[[F], F]:
+    """Declare result types: `types(*operands)`, with the builder method's operands, gives one type,
+    a list of them, or None. A recorded operand has its type as `operand.type`."""
+
+    def mark(model: F) -> F:
+        model.results = types  # type: ignore[attr-defined]
+        return model
+
+    return mark
+
+
+def like(position: int) -> Callable[[F], F]:
+    """Declare one result of the type of the operand at `position`."""
+    return returns(lambda *operands, **named: operands[position].type)
+
+
+def wants_machine(model: Callable[..., Any]) -> bool:
+    """Whether the model's first parameter is called `machine`."""
+    code = getattr(model, "__code__", None)
+    return code is not None and code.co_argcount > 0 and code.co_varnames[0] == "machine"
+
+
+class SharedBuffer(Protocol):
+    """A buffer in shared memory, or a view of one."""
+
+    dtype: np.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+class Machine(Protocol):
+    """What a model may ask of the machine that runs it.
+
+    `mask` and `where` are boolean arrays that broadcast like any operand; None means everywhere.
+    """
+
+    num_warps: int
+
+    @property
+    def programs(self) -> int:
+        """How many programs run together."""
+        ...
+
+    @property
+    def target(self) -> Any:
+        """The `gluon_core.targets.Target` that is simulated."""
+        ...
+
+    def program_id(self, position: int) -> tuple[int, int, int]:
+        """The (x, y, z) of the program at a position of the first axis."""
+        ...
+
+    def full(self, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """`value` at full extent, (programs, *shape), read-only."""
+        ...
+
+    def operand_types(self) -> list:
+        """The recorded types of the op's operands (values only, lists flattened)."""
+        ...
+
+    def result_dtype(self, index: int = 0) -> np.dtype:
+        """The NumPy type of one result."""
+        ...
+
+    # -- memory --
+
+    def load_global(
+        self, addresses: np.ndarray, type: Any, mask: Any = None, other: Any = None
+    ) -> np.ndarray:
+        """Elements (of a NumPy or recorded type) at byte addresses; `other` or 0 where masked off.
+
+        An element outside every argument is an error, unless masked off. So for stores and atomics.
+        """
+        ...
+
+    def store_global(self, addresses: np.ndarray, values: np.ndarray, mask: Any = None) -> None: ...
+
+    def atomic_global(
+        self, kind: str, addresses: np.ndarray, values: np.ndarray, mask: Any = None
+    ) -> np.ndarray:
+        """Read-modify-write of kind add, fadd, max, min, umax, umin, and, or, xor or xchg; old values."""
+        ...
+
+    def inside_global(self, addresses: np.ndarray, base: np.ndarray, size: int) -> np.ndarray:
+        """Whether `size` bytes at each address lie in the argument that `base` points into."""
+        ...
+
+    def load_shared(self, buffer: SharedBuffer) -> np.ndarray: ...
+
+    def store_shared(self, buffer: SharedBuffer, values: np.ndarray, mask: Any = None) -> None: ...
+
+    def dot(
+        self, a: np.ndarray, b: np.ndarray, acc: np.ndarray, precision: Any = None
+    ) -> np.ndarray:
+        """acc + a @ b over the last two dims, at full extent; "tf32" truncates float32 operands."""
+        ...
+
+    # -- asynchronous work: issued to a queue, closed into groups, waited for by count --
+
+    def issue(
+        self, queue: str, perform: Callable[[], None], signal: Optional[Callable[[], None]] = None
+    ) -> None:
+        """Start work: `perform()` moves data, then `signal()` tells whoever waits for it.
+
+        When it happens is the machine's choice, between here and the wait that asks for it.
+        """
+        ...
+
+    def commit(self, queue: str) -> None:
+        """Close the queue's current group."""
+        ...
+
+    def wait_groups(self, queue: str, pending: int) -> None:
+        """Go on when at most `pending` closed groups are unfinished."""
+        ...
+
+    # -- barriers in shared memory: a count of arrivals and of bytes, and a phase --
+
+    def barrier_init(self, buffer: SharedBuffer, count: int) -> None: ...
+
+    def barrier_invalidate(self, buffer: SharedBuffer) -> None: ...
+
+    def barrier_arrive(self, buffer: SharedBuffer, count: int = 1, where: Any = None) -> None: ...
+
+    def barrier_expect(self, buffer: SharedBuffer, size: int, where: Any = None) -> None:
+        """`size` more bytes belong to the current phase."""
+        ...
+
+    def barrier_complete(self, buffer: SharedBuffer, size: int, where: Any = None) -> None:
+        """`size` bytes have come."""
+        ...
+
+    def barrier_phase(self, buffer: SharedBuffer) -> np.ndarray:
+        """Parity of the phase that each program's barrier is in, int32."""
+        ...
+
+    def barrier_wait(self, buffer: SharedBuffer, parity: Any, where: Any = None) -> Iterator[Any]:
+        """`yield from` it: goes on once the phase of that parity has completed."""
+        ...
+
+    def blocked(self, ready: Callable[[], bool], describe: str) -> Any:
+        """`yield` it: goes on once `ready()`; `describe` is for the error when that never is."""
+        ...
