@@ -229,9 +229,8 @@ def conversion(
 ) -> ConversionCost:
     """What `convert_layout` from `src` to `dst` has to do for a tensor of elements of `bits`.
 
-    Data that a lane already holds counts as reachable there, so a conversion between layouts that
-    only differ in copies is free. The numbers describe the direct way; a compiler may swizzle the
-    buffer to avoid the conflicts.
+    It stays within the registers where each lane needs the same permutation of them. The numbers
+    describe the direct way; a compiler may swizzle the buffer to avoid the conflicts.
     """
     _check_access(bits, 32)
     shape = check_shape(shape, None)
@@ -240,7 +239,10 @@ def conversion(
     if before == after:
         return ConversionCost("none")
     registers = after.in_size("register")
-    if _stays(before, after, ("lane", "warp", "block")):
+    same_place = all(
+        before.bases.get(dim) == after.bases.get(dim) for dim in ("lane", "warp", "block")
+    )
+    if same_place and _stays(before, after, ("lane", "warp", "block")):
         return ConversionCost("registers", moved_registers=_moved(before, after))
     if _stays(before, after, ("warp", "block")):
         packed = max(1, 32 // bits)
