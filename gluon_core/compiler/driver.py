@@ -123,9 +123,17 @@ def _options_text(options: Any) -> str:
 
 
 def compile_source(
-    source: GluonASTSource, target: Target, backend: Backend, options: Any
-) -> CompiledKernel:
-    """Compile with parsed options, through the cache."""
+    source: GluonASTSource,
+    target: Target,
+    backend: Backend,
+    options: Any,
+    load_only: bool = False,
+) -> Any:
+    """The `CompiledKernel` for parsed options, through the cache.
+
+    Args:
+        load_only: answer None rather than compile.
+    """
     started = time.time()
     knobs = _triton.knobs.compilation
     listener = knobs.listener
@@ -139,6 +147,8 @@ def compile_source(
                 times = _triton.compile_times(started, started, [], time.time())
                 _listen(listener, made, times, hit=True)
             return made
+    if load_only:
+        return None
 
     context = _triton.make_context()
     module = trace_source(source, target, options, context)

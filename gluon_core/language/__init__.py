@@ -21,7 +21,7 @@ from gluon_core._triton import (
     tuple_type,
 )
 from gluon_core._triton import tl_tuple as tuple
-from gluon_core.aggregate import aggregate, aggregate_replace
+from gluon_core._aggregate import aggregate, aggregate_replace
 from gluon_core.builtin import builtin
 from gluon_core.language import fpsan
 from gluon_core.language._namespaces import resolve

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Optional
 
 from gluon_core.errors import LaunchError
 
-__all__ = ["check_grid", "normalize"]
+__all__ = ["TABLE", "check_grid", "normalize"]
 
 _LIMITS = (2**31 - 1, 65535, 65535)
-_cache: dict[Any, tuple[int, int, int]] = {}
 _CACHED = 4096
 
+# Grids that were checked before; None where there is nothing to run. Generated code reads it.
+TABLE: dict[Any, Optional[tuple[int, int, int]]] = {}
 
-def normalize(grid: Any) -> tuple[int, int, int]:
-    """`grid` as three ints, remembered; a tuple that came before costs one look-up."""
+
+def normalize(grid: Any) -> Optional[tuple[int, int, int]]:
+    """`grid` as three ints, None when one is 0; a tuple that came before costs one look-up."""
     try:
-        return _cache[grid]
+        return TABLE[grid]
     except (KeyError, TypeError):
         pass
-    checked = check_grid(grid)
+    sizes = check_grid(grid)
+    checked = sizes if all(sizes) else None
     if type(grid) is tuple and all(type(size) is int for size in grid):
-        if len(_cache) >= _CACHED:
-            _cache.clear()
-        _cache[grid] = checked
+        if len(TABLE) >= _CACHED:
+            TABLE.clear()
+        TABLE[grid] = checked
     return checked
 
 

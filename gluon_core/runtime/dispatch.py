@@ -1,0 +1,489 @@
+"""What happens when a launch finds no compiled kernel, and the hand-over to generated code when it does.
+
+A `Dispatcher` belongs to one kernel. `entry` binds a call; `specialize.variant` generates the fast
+function for the argument classes that come; `_miss` decides the target, describes the arguments,
+compiles, and leaves a hit `(launch, stream_of, device, compiled)` behind for the next call.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
+
+from gluon_core import _triton
+from gluon_core.backend import Backend
+from gluon_core.compiler.driver import compile_source, parse_options
+from gluon_core.compiler.kernel import CompiledKernel
+from gluon_core.compiler.source import GluonASTSource
+from gluon_core.errors import ArgumentError, GlobalVariableError, RecompileError
+from gluon_core.plugins import registry
+from gluon_core.runtime import arguments, grid, place, specialize
+from gluon_core.targets import Target
+
+__all__ = ["Dispatcher", "Specialization"]
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Specialization:
+    """Everything that one compiled form of a kernel was chosen by.
+
+    Args:
+        target: what it runs on.
+        device: index of the device.
+        described: per parameter, what the compiler was told.
+        options: the parsed compile options.
+        key: all of it as text.
+    """
+
+    target: Target
+    device: int
+    described: tuple[arguments.Described, ...]
+    options: Any
+    key: str
+
+
+class Dispatcher:
+    """Launches one kernel.
+
+    Args:
+        kernel: the jit function.
+    """
+
+    def __init__(self, kernel: Any):
+        self.kernel = kernel
+        self.parameters = specialize.parameters_of(kernel)
+        self.names = tuple(p.name for p in self.parameters)
+        self._lock = threading.RLock()
+        self._token = specialize.Tokens()
+        self._variants: dict[tuple[type, ...], Callable[..., Any]] = {}
+        self._flags: dict[tuple[type, ...], tuple[bool, bool]] = {}
+        self._tables: dict[tuple[type, ...], dict[Any, dict]] = {}
+        self._compiled: dict[str, CompiledKernel] = {}
+        self._known: list[Specialization] = []
+        self._globals: list[tuple[str, Any, Any, dict]] = []
+        runtime = _triton.knobs.runtime
+        self._runtime = runtime
+        self.namespace: dict[str, Any] = {
+            "_g_changed": self._globals_changed,
+            "_g_empty": {},
+            "_g_enter": runtime.launch_enter_hook,
+            "_g_enter_calls": getattr(runtime.launch_enter_hook, "calls", ()),
+            "_g_exit": runtime.launch_exit_hook,
+            "_g_exit_calls": getattr(runtime.launch_exit_hook, "calls", ()),
+            "_g_globals": self._globals,
+            "_g_grids": grid.TABLE,
+            "_g_measure": self._measure,
+            "_g_miss": self._miss,
+            "_g_place": arguments.place_of,
+            "_g_pre_run_hooks": kernel.pre_run_hooks,
+            "_g_range": lambda value: arguments.small_storage(value, 32),
+            "_g_runtime": runtime,
+            "_g_token": self._token,
+            "_g_tuple": lambda value: specialize.tuple_key(value, self._token, 32),
+            "_g_variants": self._variants,
+            "_g_wide": specialize.wide_key,
+            "_g_width": specialize.width_key,
+        }
+        self.entry = specialize.entry(self.parameters, self.namespace, kernel.__name__)
+
+    # -- launching -----------------------------------------------------------------------------------
+
+    def _measure(self, sizes: Any, values: tuple) -> Optional[tuple[int, int, int]]:
+        """Three sizes, or None for an empty grid; a grid may be a function of the arguments."""
+        if callable(sizes):
+            sizes = sizes(dict(zip(self.names, values)))
+        return grid.normalize(sizes)
+
+    def _miss(self, sizes: Any, values: tuple, options: Mapping[str, Any]) -> Any:
+        """Launch where no generated code could; the next call of this kind will be a hit."""
+        for hook in self.kernel.pre_run_hooks:
+            hook(*values, **options)
+        specialization = self.specialize(values, options)
+        compiled = self._obtain(specialization, values, warmup=False)
+        if compiled is None:  # Triton's jit_cache_hook took over
+            return None
+        backend = registry().backend(specialization.target.backend)
+        hit = self._remember(specialization, values, options, compiled, backend)
+        measured = self._measure(sizes, values)
+        if measured is not None:
+            stream = hit[1](hit[2])
+            told = compiled.launch_metadata(measured, stream, *values)
+            if not _triton.hook_is_empty(self._runtime.launch_enter_hook):
+                self._runtime.launch_enter_hook(told)
+            hit[0](measured, stream, *values)
+            if not _triton.hook_is_empty(self._runtime.launch_exit_hook):
+                self._runtime.launch_exit_hook(told)
+        return compiled
+
+    def _remember(
+        self,
+        specialization: Specialization,
+        values: tuple,
+        options: Mapping[str, Any],
+        compiled: CompiledKernel,
+        backend: Backend,
+    ) -> tuple:
+        """The hit of this call, stored where the generated code looks."""
+        device = specialization.device
+        launch = compiled.launcher(device)
+        if backend.simulates:
+            launch = self._guard_environment(launch)
+        elif backend.device_count() > 1:
+            launch = _on_device(launch, backend, device)
+        hit = (launch, backend.stream_getter(), device, compiled)
+        with self._lock:
+            classes = tuple(type(value) for value in values)
+            self._variant(classes, values, backend)
+            try:
+                table = self._tables[classes].setdefault((*options.items(),), {})
+            except TypeError:
+                return hit  # an option that cannot be a key: every call takes this path
+            table[self._key(classes, values)] = hit
+        return hit
+
+    def _guard_environment(self, launch: Callable[..., Any]) -> Callable[..., Any]:
+        """A simulated launch, as long as GLUON_TARGET says what it said."""
+        wanted = os.environ.get("GLUON_TARGET")
+
+        def guarded(sizes: Any, stream: int, *values: Any) -> Any:
+            if os.environ.get("GLUON_TARGET") != wanted:
+                self.forget()
+                return self.entry(sizes, *values)
+            return launch(sizes, stream, *values)
+
+        return guarded
+
+    def _variant(self, classes: tuple[type, ...], values: tuple, backend: Backend) -> None:
+        """Make sure that a generated function fits `classes` and `backend`."""
+        raw, ranged = backend.raw_pointers, backend.pointer_range_bits is not None
+        known = self._flags.get(classes)
+        if known is not None:
+            raw, ranged = raw and known[0], ranged or known[1]
+            if known == (raw, ranged):
+                return
+        table: dict = {}
+        tables: dict[Any, dict] = {(): table}
+        namespace = {**self.namespace, "_g_table": table, "_g_tables": tables}
+        made = specialize.variant(
+            self.parameters, values, raw, ranged, namespace, self.kernel.__name__
+        )
+        self._tables[classes] = tables
+        self._flags[classes] = (raw, ranged)
+        self._variants[classes] = made
+        self.entry = made
+
+    def _key(self, classes: tuple[type, ...], values: tuple) -> Any:
+        """The key that the generated function computes for `values`."""
+        return self._variants[classes].key_of(*values)  # type: ignore[attr-defined]
+
+    def forget(self) -> None:
+        """Drop what is remembered in memory; the next call decides anew. The disk cache stays."""
+        with self._lock:
+            self._variants.clear()
+            self._flags.clear()
+            self._tables.clear()
+            self._compiled.clear()
+            self._known.clear()
+            self._globals.clear()
+            self.entry = specialize.entry(self.parameters, self.namespace, self.kernel.__name__)
+
+    # -- deciding ------------------------------------------------------------------------------------
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """The values of all parameters in order, and the options that are left."""
+        taken: list[Any] = []
+
+        def take(_: Any, values: tuple, options: dict[str, Any]) -> None:
+            taken.extend((values, options))
+
+        namespace = {**self.namespace, "_g_variants": {}, "_g_miss": take}
+        bound = specialize.entry(self.parameters, namespace, self.kernel.__name__)
+        bound(None, *args, **kwargs)
+        return taken[0], taken[1]
+
+    def specialize(
+        self, values: tuple, options: Mapping[str, Any], running: bool = True
+    ) -> Specialization:
+        """What a call with `values` is compiled for.
+
+        Args:
+            running: whether the tensors are there to be worked on; False for a warm-up.
+        """
+        given = dict(options)
+        target, device = place.choose(given.pop("target", None), self._places(values, running), running)
+        backend = registry().backend(target.backend)
+        described = []
+        for param, value in zip(self.parameters, values):
+            try:
+                described.append(param.describe(value, backend.pointer_range_bits))
+            except ArgumentError as error:
+                error.argument = f"{self.kernel.__name__}({param.name})"
+                raise
+        runtime = _triton.knobs.runtime
+        given["debug"] = bool(given.get("debug", self.kernel.debug)) or bool(runtime.debug)
+        parsed = parse_options(backend, target, self._with_knobs(given, backend, target))
+        text = [str(target), str(device), repr(parsed)]
+        for found in described:
+            constant = found.kind == "constexpr"
+            marks = specialize.text_of(found.attributes) if constant else repr(found.attributes)
+            text.append(f"{found.kind!r}={marks}")
+        key = "\n".join(text)
+        return Specialization(target, device, tuple(described), parsed, key)
+
+    def _with_knobs(
+        self, given: dict[str, Any], backend: Backend, target: Target
+    ) -> dict[str, Any]:
+        mode = _triton.knobs.compilation.instrumentation_mode
+        if mode and not backend.simulates:
+            given.setdefault("instrumentation_mode", mode)
+        return given
+
+    def _places(self, values: tuple, running: bool) -> dict[str, tuple[str, int]]:
+        found: dict[str, tuple[str, int]] = {}
+        for param, value in zip(self.parameters, values):
+            if param.is_constexpr:
+                continue
+            try:
+                where = arguments.place_of(value)
+            except ArgumentError as error:
+                if not running:
+                    continue
+                error.argument = f"{self.kernel.__name__}({param.name})"
+                raise
+            if where is not None:
+                found[param.name] = where
+        return found
+
+    # -- compiling -----------------------------------------------------------------------------------
+
+    def source(self, specialization: Specialization, values: tuple) -> GluonASTSource:
+        """The kernel with the types, constants and attributes of a call."""
+        signature: dict[str, Any] = {}
+        constants: dict[tuple[int, ...], Any] = {}
+        attrs: dict[tuple[int, ...], list] = {}
+
+        def walk(kind: Any, marks: Any, value: Any, path: tuple[int, ...]) -> None:
+            if isinstance(kind, tuple):
+                for index, item in enumerate(kind):
+                    walk(item, marks[index], value[index], (*path, index))
+            elif kind == "constexpr":
+                constants[path] = value
+            elif isinstance(marks, str) and marks:
+                attrs[path] = arguments.parse_marks(marks)
+
+        for index, (name, found) in enumerate(zip(self.names, specialization.described)):
+            signature[name] = found.kind
+            walk(found.kind, found.attributes, values[index], (index,))
+        return GluonASTSource(self.kernel, signature, constants, attrs)
+
+    def _obtain(
+        self, specialization: Specialization, values: tuple, warmup: bool
+    ) -> Optional[CompiledKernel]:
+        """The compiled kernel, from memory, from disk or by compiling."""
+        found = self._compiled.get(specialization.key)
+        if found is not None:
+            self._check_globals()
+            return found
+        with self._lock:
+            found = self._compiled.get(specialization.key)
+            if found is not None:
+                return found
+            source = self.source(specialization, values)
+            backend = registry().backend(specialization.target.backend)
+            told = {
+                "signature": source.signature,
+                "device": specialization.device,
+                "constants": source.constants,
+                "attrs": source.attrs,
+                "options": specialization.options,
+                "warmup": warmup,
+            }
+            if self._hooked(_triton.knobs.runtime.jit_cache_hook, specialization, told):
+                return None
+            strict = not warmup and os.environ.get("GLUON_NO_JIT", "0") not in ("", "0")
+            made = compile_source(
+                source, specialization.target, backend, specialization.options, load_only=strict
+            )
+            if made is None:
+                self._refuse(specialization)
+            self._compiled[specialization.key] = made
+            self._known.append(specialization)
+            self._note_globals()
+            self._hooked(_triton.knobs.runtime.jit_post_compile_hook, specialization, told)
+            return made
+
+    def _hooked(self, hook: Any, specialization: Specialization, told: Mapping[str, Any]) -> Any:
+        if hook is None:
+            return None
+        target = specialization.target
+        shown = _triton.gpu_target(target) if target.architecture.triton_backend else target
+        return hook(**_triton.jit_hook_arguments(self.kernel, specialization.key, told, shown))
+
+    def _refuse(self, wanted: Specialization) -> NoReturn:
+        """Say which argument asks for code that is not there."""
+        name = self.kernel.__name__
+        if not self._known:
+            raise RecompileError(
+                f"{name} is not compiled and GLUON_NO_JIT is set",
+                remedy=f"Call {name}.warmup(...) or .prepare(...) for what will be launched.",
+            )
+        nearest = min(self._known, key=lambda known: len(self._differences(known, wanted)))
+        differences = self._differences(nearest, wanted)
+        raise RecompileError(
+            f"this launch of {name} would compile and GLUON_NO_JIT is set",
+            argument=", ".join(what for what, _, _ in differences),
+            expected="; ".join(f"{what}: {old}" for what, old, _ in differences),
+            got="; ".join(f"{what}: {new}" for what, _, new in differences),
+            remedy="Warm it up, or keep the argument from changing the key "
+            "(do_not_specialize, do_not_specialize_on_alignment).",
+        )
+
+    def _differences(self, old: Specialization, new: Specialization) -> list[tuple[str, str, str]]:
+        found = []
+        for name, before, after in zip(self.names, old.described, new.described):
+            if _spoken(before) != _spoken(after):
+                found.append((name, _spoken(before), _spoken(after)))
+        if old.target != new.target or old.device != new.device:
+            found.append(
+                ("target", f"{old.target} device {old.device}", f"{new.target} device {new.device}")
+            )
+        if repr(old.options) != repr(new.options):
+            found.append(("options", *_changed_options(old.options, new.options)))
+        return found
+
+    # -- globals ---------------------------------------------------------------------------------------
+
+    def _note_globals(self) -> None:
+        self._globals.clear()
+        for (name, _), (value, scope) in self.kernel.used_global_vals.items():
+            self._globals.append((name, scope.get(name, _ABSENT), value, scope))
+
+    def _globals_changed(self) -> bool:
+        for name, live, value, scope in self._globals:
+            now = scope.get(name, _ABSENT)
+            if now is live and not isinstance(now, (list, dict, set)):
+                continue
+            if text_differs(now, value):
+                return True
+        return False
+
+    def _check_globals(self) -> None:
+        for name, live, value, scope in self._globals:
+            now = scope.get(name, _ABSENT)
+            if now is not live and text_differs(now, value):
+                raise GlobalVariableError(
+                    f"the global {name} has changed since {self.kernel.__name__} was compiled",
+                    argument=name,
+                    expected=value,
+                    got="nothing" if now is _ABSENT else now,
+                    remedy="Pass it as a constexpr argument instead.",
+                )
+
+    # -- ahead of time ---------------------------------------------------------------------------------
+
+    def warmup(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Optional[CompiledKernel]:
+        """Compile for a call without making it."""
+        values, options = self.bind([_stand_in(value) for value in args], kwargs)
+        specialization = self.specialize(tuple(map(_stand_in, values)), options, running=False)
+        return self._obtain(specialization, tuple(map(_stand_in, values)), warmup=True)
+
+    def prepare(
+        self, args: Sequence[Any], sizes: Any, kwargs: Mapping[str, Any]
+    ) -> Callable[..., None]:
+        """See `GluonJITFunction.prepare`."""
+        values, options = self.bind(args, kwargs)
+        specialization = self.specialize(values, options)
+        compiled = self._obtain(specialization, values, warmup=True)
+        if compiled is None:
+            raise RecompileError(f"a jit_cache_hook kept {self.kernel.__name__} from being compiled")
+        backend = registry().backend(specialization.target.backend)
+        device = specialization.device
+        launch = compiled.launcher(device)
+        if not backend.simulates and backend.device_count() > 1:
+            launch = _on_device(launch, backend, device)
+        names = {
+            "_g_default_grid": self._measure(sizes, values),
+            "_g_device": device,
+            "_g_launch": launch,
+            "_g_measure": self._measure,
+            "_g_stream_of": backend.stream_getter(),
+        }
+        handle = specialize.handle(
+            self.parameters, values, backend.raw_pointers, names, self.kernel.__name__
+        )
+        handle.compiled = compiled  # type: ignore[attr-defined]
+        return handle
+
+
+def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Callable[..., Any]:
+    """A launch on a machine with several devices: the current one is switched where it differs."""
+    current = backend.current_device
+
+    def launch_there(sizes: Any, stream: int, *values: Any) -> Any:
+        if current() == device:
+            return launch(sizes, stream, *values)
+        with backend.device_scope(device):
+            return launch(sizes, stream, *values)
+
+    return launch_there
+
+
+def text_differs(now: Any, then: Any) -> bool:
+    """Whether two values of a global differ, as constants."""
+    return specialize.text_of(now) != specialize.text_of(then)
+
+
+def _spoken(found: arguments.Described) -> str:
+    if found.kind == "constexpr":
+        return f"constant {found.attributes!r}"
+    words = [str(found.kind)]
+    marks = found.attributes if isinstance(found.attributes, str) else ""
+    if "D" in marks:
+        words.append("divisible by 16")
+    if "S" in marks:
+        words.append("into less than 2 GiB")
+    return " ".join(words) if isinstance(found.kind, str) else f"{found.kind} {found.attributes}"
+
+
+def _changed_options(old: Any, new: Any) -> tuple[str, str]:
+    before, after = vars(old), vars(new)
+    keys = [key for key in after if before.get(key) != after[key]]
+    return (
+        ", ".join(f"{key}={before.get(key)!r}" for key in keys),
+        ", ".join(f"{key}={after[key]!r}" for key in keys),
+    )
+
+
+class StandIn:
+    """A tensor that is only a dtype: aligned, and into small storage."""
+
+    def __init__(self, dtype: Any):
+        self.dtype = dtype
+        self.shape = (1,)
+
+    def stride(self) -> tuple[int, ...]:
+        return (1,)
+
+    @staticmethod
+    def data_ptr() -> int:
+        return 0
+
+    @staticmethod
+    def ptr_range() -> int:
+        return 0
+
+
+def _stand_in(value: Any) -> Any:
+    """Torch and NumPy dtypes stand for aligned tensors of them in a warm-up."""
+    cls = type(value)
+    if cls.__name__ == "dtype" and cls.__module__ == "torch":
+        return StandIn(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.dtype):
+        return StandIn(value)
+    return value

@@ -1,0 +1,195 @@
+"""`@gluon.jit`: a Python function as a kernel."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Iterable, Optional, TypeVar, Union, overload
+
+from gluon_core import _triton
+from gluon_core.errors import ArgumentError, KernelSyntaxError, NotInKernelError
+from gluon_core.runtime import source
+
+__all__ = ["GluonJITFunction", "jit"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class GluonJITFunction(_triton.JITFunction):
+    """A kernel, or a function that kernels call.
+
+    `kernel[grid](*args, **options)` launches; `grid` is an int, up to three ints, or a function of
+    the arguments by name. Options are those of the backend (`num_warps`, `num_ctas`, `maxnreg`,
+    ...) and `target`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        version: Any = None,
+        do_not_specialize: Optional[Iterable[Union[int, str]]] = None,
+        do_not_specialize_on_alignment: Optional[Iterable[Union[int, str]]] = None,
+        debug: Optional[bool] = None,
+        noinline: Optional[bool] = None,
+        repr: Optional[Callable[..., str]] = None,
+        launch_metadata: Optional[Callable[..., Any]] = None,
+    ):
+        if not callable(fn) or not hasattr(fn, "__code__"):
+            raise ArgumentError("not a function", argument="fn", got=type(fn).__name__)
+        try:
+            super().__init__(
+                fn,
+                version=version,
+                do_not_specialize=_listed(do_not_specialize),
+                do_not_specialize_on_alignment=_listed(do_not_specialize_on_alignment),
+                debug=debug,
+                noinline=noinline,
+                repr=repr,
+                launch_metadata=launch_metadata,
+            )
+        except AttributeError as error:  # its source holds no such function
+            raise source.changed(fn) from error
+        except (ValueError, OSError) as error:
+            raise KernelSyntaxError(
+                f"the source of {fn.__name__} cannot be read",
+                argument="fn",
+                remedy="Kernels are compiled from source: define them in a Python file.",
+            ) from error
+        source.remember(fn, self.src)
+        self._dispatcher: Any = None
+        functools.update_wrapper(self, fn, updated=())
+
+    def is_gluon(self) -> bool:
+        return True
+
+    @property
+    def dispatcher(self) -> Any:
+        """What launches this kernel; made on first use."""
+        found = self._dispatcher
+        if found is None:
+            from gluon_core.runtime.dispatch import Dispatcher
+
+            found = self._dispatcher = Dispatcher(self)
+        return found
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """`kernel[grid]`: a function of the kernel's arguments that launches it."""
+        dispatcher = self._dispatcher or self.dispatcher
+        return functools.partial(dispatcher.entry, grid)
+
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        """What `kernel[grid]` and Triton's autotuner call.
+
+        Returns:
+            The `CompiledKernel`, None where a `jit_cache_hook` took over.
+        """
+        if warmup:
+            return self.dispatcher.warmup(args, kwargs)
+        return self.dispatcher.entry(grid, *args, **kwargs)
+
+    def warmup(self, *args: Any, grid: Any = (1,), **kwargs: Any) -> Any:
+        """Compile for a call without making it; dtypes may stand for aligned tensors of them.
+
+        Returns:
+            The `CompiledKernel`.
+        """
+        return self.run(*args, grid=grid, warmup=True, **kwargs)
+
+    def prepare(self, *args: Any, grid: Any, **kwargs: Any) -> Callable[..., None]:
+        """Compile and load for a call, without making it.
+
+        Args:
+            args: arguments as the launches will have them.
+            grid: as in `kernel[grid]`; a launch may pass another as `grid=`.
+            kwargs: further arguments and options.
+
+        Returns:
+            `handle(*args)`, which launches on the current stream and checks nothing: its arguments
+            must have the dtypes, alignment, constants and device of those given here.
+            `handle.compiled` is the `CompiledKernel`.
+        """
+        return self.dispatcher.prepare(args, grid, kwargs)
+
+    def forget(self) -> None:
+        """Drop the compiled kernels that this process holds; those on disk stay."""
+        self._dispatcher = None
+
+    def create_binder(self) -> Any:
+        """Triton's table of compiled kernels per device, which stays empty: ours are elsewhere."""
+        return {}, {}, None, None, self.dispatcher.bind
+
+    def preload(self, specialization_data: str) -> Any:
+        """Compile, or load from the cache, what a `jit_cache_hook` was told in `specialization_data`.
+
+        Returns:
+            The `CompiledKernel`.
+        """
+        from gluon_core.runtime.preload import preload
+
+        return preload(self, specialization_data)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotInKernelError(
+            f"{self.__name__} is a kernel and cannot be called like a function",
+            remedy=f"Launch it: {self.__name__}[grid](...).",
+        )
+
+    def __repr__(self) -> str:
+        return f"GluonJITFunction({self.module}:{self.fn.__qualname__})"
+
+
+def _listed(names: Any) -> list:
+    return [names] if isinstance(names, (str, int)) else list(names or ())
+
+
+@overload
+def jit(fn: F) -> GluonJITFunction: ...
+
+
+@overload
+def jit(
+    *,
+    version: Any = None,
+    repr: Optional[Callable[..., str]] = None,
+    launch_metadata: Optional[Callable[..., Any]] = None,
+    do_not_specialize: Optional[Iterable[Union[int, str]]] = None,
+    do_not_specialize_on_alignment: Optional[Iterable[Union[int, str]]] = None,
+    debug: Optional[bool] = None,
+    noinline: Optional[bool] = None,
+) -> Callable[[F], GluonJITFunction]: ...
+
+
+def jit(
+    fn: Optional[Callable[..., Any]] = None,
+    *,
+    version: Any = None,
+    repr: Optional[Callable[..., str]] = None,
+    launch_metadata: Optional[Callable[..., Any]] = None,
+    do_not_specialize: Optional[Iterable[Union[int, str]]] = None,
+    do_not_specialize_on_alignment: Optional[Iterable[Union[int, str]]] = None,
+    debug: Optional[bool] = None,
+    noinline: Optional[bool] = None,
+) -> Any:
+    """Make a kernel of a Python function; usable bare or with options.
+
+    Args:
+        repr: names the compiled function, from what it is specialized for.
+        launch_metadata: `f(grid, metadata, arguments)`: what launch hooks are told besides.
+        do_not_specialize: parameters (names or indices) of whose value the code must not depend.
+        do_not_specialize_on_alignment: parameters whose divisibility by 16 must not matter.
+        debug: keep assertions in the code.
+        noinline: stay a function of its own when kernels call it.
+    """
+
+    def decorate(function: Callable[..., Any]) -> GluonJITFunction:
+        return GluonJITFunction(
+            function,
+            version=version,
+            do_not_specialize=do_not_specialize,
+            do_not_specialize_on_alignment=do_not_specialize_on_alignment,
+            debug=debug,
+            noinline=noinline,
+            repr=repr,
+            launch_metadata=launch_metadata,
+        )
+
+    return decorate if fn is None else decorate(fn)

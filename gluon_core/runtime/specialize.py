@@ -1,0 +1,400 @@
+"""The code that decides, on every launch, which compiled kernel fits the arguments.
+
+For each combination of argument classes that a kernel meets, one Python function is generated. It
+checks the classes, reads what the decision depends on (element type, address modulo 16, value of
+small integers, constants, device) into one key, looks the launch up and calls it. Everything else
+happens on a miss, in `dispatch`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable, Mapping, Sequence
+
+from gluon_core import _triton
+from gluon_core.runtime import arguments
+
+__all__ = ["Parameter", "Tokens", "entry", "handle", "parameters_of", "text_of", "variant"]
+
+_PREFIX = "_g_"  # names of ours in generated code; parameters may have any other
+
+
+class Parameter:
+    """What the generated code needs to know of one parameter of a kernel."""
+
+    def __init__(self, param: Any, kind: Any):
+        self.name: str = param.name
+        self.kind = kind
+        self.default = param.default
+        self.has_default: bool = param.has_default
+        self.is_constexpr: bool = param.is_constexpr
+        self.is_const: bool = param.is_const
+        self.annotation_type: str = "" if self.is_constexpr else param.annotation_type
+        self.align: bool = not param.do_not_specialize_on_alignment
+        self.specialize: bool = not param.do_not_specialize
+        if self.annotation_type == "u1" or self.annotation_type[:2] in ("fp", "bf"):
+            self.specialize = False
+
+    def describe(self, value: Any, pointer_range_bits: Any) -> arguments.Described:
+        """What the compiler is told of `value` in this place."""
+        if self.is_constexpr:
+            return arguments.Described("constexpr", value)
+        found = arguments.describe(
+            value,
+            const=self.is_const,
+            specialize=self.specialize,
+            align=self.align,
+            pointer_range_bits=pointer_range_bits,
+        )
+        if self.annotation_type:
+            marks = found.attributes if self.specialize else None
+            return arguments.Described(self.annotation_type, marks if isinstance(marks, str) else "")
+        return found
+
+
+def parameters_of(kernel: Any) -> tuple[Parameter, ...]:
+    """The parameters of a jit function, in order."""
+    kinds = [p.kind for p in kernel.signature.parameters.values()]
+    return tuple(Parameter(param, kind) for param, kind in zip(kernel.params, kinds))
+
+
+class Tokens:
+    """Small ints for constants that are costly to compare: equal constants share one.
+
+    A constant is recognised by identity first, and is then kept alive so that its identity stays
+    its own; the memory is bounded.
+    """
+
+    def __init__(self, size: int = 1024):
+        self._by_id: dict[int, int] = {}
+        self._kept: list[Any] = []
+        self._by_text: dict[str, int] = {}
+        self._size = size
+
+    def __call__(self, value: Any) -> int:
+        found = self._by_id.get(id(value))
+        return self._add(value) if found is None else found
+
+    def _add(self, value: Any) -> int:
+        token = self._by_text.setdefault(text_of(value), len(self._by_text))
+        if not _mutable(value):
+            if len(self._kept) >= self._size:
+                self._by_id.clear()
+                self._kept.clear()
+            self._kept.append(value)
+            self._by_id[id(value)] = token
+        return token
+
+
+def _mutable(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(_mutable(item) for item in value)
+    return isinstance(value, (list, dict, set, bytearray))
+
+
+def text_of(value: Any) -> str:
+    """A constant as text that differs wherever the compiled code may: 1, True and 1.0 do."""
+    key = getattr(value, "cache_key", None)
+    if key is not None:
+        return str(key)
+    if isinstance(value, _triton.constexpr):
+        return text_of(value.value)
+    if isinstance(value, (tuple, list)):
+        return f"{type(value).__name__}({','.join(text_of(item) for item in value)})"
+    return f"{type(value).__module__}.{type(value).__qualname__}:{value!r}"
+
+
+def binder_source(parameters: Sequence[Parameter]) -> tuple[str, dict[str, Any]]:
+    """The parameter list of a generated function, and the defaults it refers to."""
+    parts: list[str] = []
+    defaults: dict[str, Any] = {}
+    starred = False
+    for param in parameters:
+        if param.kind is inspect.Parameter.VAR_POSITIONAL:
+            parts.append(f"*{param.name}")
+            starred = True
+            continue
+        if param.kind is inspect.Parameter.KEYWORD_ONLY and not starred:
+            parts.append("*")
+            starred = True
+        if param.has_default:
+            defaults[f"{_PREFIX}default_{param.name}"] = param.default
+            parts.append(f"{param.name}={_PREFIX}default_{param.name}")
+        else:
+            parts.append(param.name)
+    return ", ".join(parts), defaults
+
+
+def passed(parameters: Sequence[Parameter]) -> str:
+    """The parameters as the arguments of a call of another function with the same list."""
+    parts = []
+    starred = False
+    for param in parameters:
+        if param.kind is inspect.Parameter.VAR_POSITIONAL:
+            parts.append(f"*{param.name}")
+            starred = True
+        elif starred or param.kind is inspect.Parameter.KEYWORD_ONLY:
+            parts.append(f"{param.name}={param.name}")
+        else:
+            parts.append(param.name)
+    return "".join(f"{part}, " for part in parts)
+
+
+_SOURCE = """
+def {name}(_g_grid, {params}{comma}**_g_options):
+    if _g_options:
+        try:
+            _g_lookup = _g_tables.get((*_g_options.items(),), _g_empty).get
+        except TypeError:
+            _g_lookup = _g_empty.get
+    else:
+        _g_lookup = _g_table.get
+    if {guards}:
+        {prepare}
+        _g_hit = _g_lookup(({key}))
+        if (
+            _g_hit is not None
+            and _g_runtime.launch_enter_hook is _g_enter
+            and _g_runtime.launch_exit_hook is _g_exit
+            and not (_g_enter_calls or _g_exit_calls or _g_pre_run_hooks)
+            and not (_g_globals and _g_changed())
+        ):
+            try:
+                _g_sizes = _g_grids[_g_grid]
+            except (KeyError, TypeError):
+                _g_sizes = _g_measure(_g_grid, ({names}))
+            if _g_sizes is not None:
+                _g_hit[0](_g_sizes, _g_hit[1](_g_hit[2]), {values})
+            return _g_hit[3]
+        return _g_miss(_g_grid, ({names}), _g_options)
+    _g_other = _g_variants.get(({classes}))
+    if _g_other is None or _g_other is {name}:
+        return _g_miss(_g_grid, ({names}), _g_options)
+    return _g_other(_g_grid, {passed}**_g_options)
+
+def _g_key({plain}):
+    {prepare}
+    return ({key})
+
+{name}.key_of = _g_key
+"""
+
+_HANDLE = """
+def {name}({params}{comma}{grid}=None):
+    _g_sizes = _g_default_grid if {grid} is None else _g_measure({grid}, ({names}))
+    if _g_sizes is not None:
+        _g_launch(_g_sizes, _g_stream_of(_g_device), {values})
+"""
+
+_BIND = """
+def {name}(_g_grid, {params}{comma}**_g_options):
+    _g_other = _g_variants.get(({classes}))
+    if _g_other is None:
+        return _g_miss(_g_grid, ({names}), _g_options)
+    return _g_other(_g_grid, {passed}**_g_options)
+"""
+
+
+def _names(parameters: Sequence[Parameter], template: str = "{}") -> str:
+    return "".join(f"{template.format(p.name)}, " for p in parameters)
+
+
+def make_function(source: str, name: str, where: str, namespace: dict[str, Any]) -> Callable[..., Any]:
+    """Define `name` from generated source."""
+    exec(compile(source, f"<gluon launch of {where}>", "exec"), namespace)
+    return namespace[name]
+
+
+def entry(parameters: Sequence[Parameter], namespace: Mapping[str, Any], where: str) -> Any:
+    """The function that binds a call before any variant exists."""
+    params, defaults = binder_source(parameters)
+    source = _BIND.format(
+        name="_g_entry",
+        params=params,
+        comma=", " if params else "",
+        classes=_names(parameters, "{}.__class__"),
+        names=_names(parameters),
+        passed=passed(parameters),
+    )
+    return make_function(source, "_g_entry", where, {**namespace, **defaults})
+
+
+def variant(
+    parameters: Sequence[Parameter],
+    values: Sequence[Any],
+    raw_pointers: bool,
+    ranged: bool,
+    namespace: Mapping[str, Any],
+    where: str,
+) -> Callable[..., Any]:
+    """The launch function for arguments of the classes that `values` have.
+
+    Args:
+        raw_pointers: pass addresses, not tensors, to the launcher.
+        ranged: the backend wants to know which pointers go into small storage.
+        namespace: what `dispatch` offers to the generated code.
+    """
+    writer = _Writer(raw_pointers, ranged)
+    for index, (param, value) in enumerate(zip(parameters, values)):
+        writer.add(index, param, value)
+    params, defaults = binder_source(parameters)
+    key = "".join(f"{part}, " for part in writer.key)
+    source = _SOURCE.format(
+        name="_g_variant",
+        params=params,
+        comma=", " if params else "",
+        guards=" and ".join(writer.guards) or "True",
+        prepare="; ".join(writer.prepare) or "pass",
+        key=key,
+        names=_names(parameters),
+        values="".join(f"{value}, " for value in writer.values),
+        classes=_names(parameters, "{}.__class__"),
+        passed=passed(parameters),
+        plain=_names(parameters),
+    )
+    return make_function(
+        source, "_g_variant", where, {**namespace, **defaults, **writer.namespace}
+    )
+
+
+def handle(
+    parameters: Sequence[Parameter],
+    values: Sequence[Any],
+    raw_pointers: bool,
+    namespace: Mapping[str, Any],
+    where: str,
+) -> Callable[..., None]:
+    """A function of the kernel's parameters that launches and decides nothing."""
+    passed_on = []
+    for param, value in zip(parameters, values):
+        plain = param.is_constexpr or arguments.kind_of(value) != "pointer" or not raw_pointers
+        passed_on.append(param.name if plain else f"{param.name}.data_ptr()")
+    params, defaults = binder_source(parameters)
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        params, defaults = _names(parameters).rstrip(", "), {}
+    source = _HANDLE.format(
+        name="_g_handle",
+        grid="_g_grid" if any(p.name == "grid" for p in parameters) else "grid",
+        params=params,
+        comma=", " if params else "",
+        names=_names(parameters),
+        values="".join(f"{value}, " for value in passed_on),
+    )
+    return make_function(source, "_g_handle", where, {**namespace, **defaults})
+
+
+class _Writer:
+    """Collects, parameter by parameter, the parts of a variant."""
+
+    def __init__(self, raw_pointers: bool, ranged: bool):
+        self.raw_pointers = raw_pointers
+        self.ranged = ranged
+        self.guards: list[str] = []
+        self.prepare: list[str] = []
+        self.key: list[str] = []
+        self.values: list[str] = []
+        self.namespace: dict[str, Any] = {}
+
+    def add(self, index: int, param: Parameter, value: Any) -> None:
+        cls = f"_g_class{index}"
+        self.namespace[cls] = type(value)
+        self.guards.append(f"{param.name}.__class__ is {cls}")
+        if param.is_constexpr:
+            self.values.append(param.name)
+            self._constant(param.name, value)
+            return
+        what = arguments.kind_of(value)
+        write = self._constant_argument if what == "constant" else getattr(self, f"_{what}")
+        write(index, param, value)
+
+    def _constant(self, name: str, value: Any) -> None:
+        cls = type(value)
+        if cls in (int, bool, str):
+            self.key.append(name)
+        elif value is not None:
+            self.key.append(f"_g_token({name})")
+
+    def _pointer(self, index: int, param: Parameter, value: Any) -> None:
+        name, address = param.name, f"_g_address{index}"
+        self.prepare.append(f"{address} = {name}.data_ptr()")
+        self.key.append(f"{name}.dtype")
+        if hasattr(value, "get_device"):
+            self.key.append(f"{name}.get_device()")
+        else:
+            self.key.append(f"_g_place({name})")
+        if param.specialize and param.align:
+            self.key.append(f"not {address} & 15")
+        if param.specialize and self.ranged:
+            self.key.append(f"_g_range({name})")
+        self.values.append(address if self.raw_pointers else name)
+
+    def _array(self, index: int, param: Parameter, value: Any) -> None:
+        name = param.name
+        self.key.append(f"{name}.dtype")
+        self.key.append(f"_g_place({name})")
+        if param.specialize and param.align:
+            self.key.append(f"not {name}.ctypes.data & 15")
+        self.values.append(name)
+
+    def _int(self, index: int, param: Parameter, value: Any) -> None:
+        name = param.name
+        inside = f"-2147483648 <= {name} <= 2147483647"
+        if not param.specialize:
+            self.key.append(f"{inside} or _g_width({name})")
+        elif param.align:
+            self.key.append(f"({name} == 1 or 2 + (not {name} & 15)) if {inside} else _g_wide({name})")
+        else:
+            self.key.append(f"({name} == 1 or 2) if {inside} else _g_width({name})")
+        self.values.append(name)
+
+    def _bool(self, index: int, param: Parameter, value: Any) -> None:
+        self.values.append(param.name)
+
+    _float = _bool
+    _none = _bool
+
+    def _tuple(self, index: int, param: Parameter, value: Any) -> None:
+        self.key.append(f"_g_tuple({param.name})")
+        self.values.append(param.name)
+
+    def _constant_argument(self, index: int, param: Parameter, value: Any) -> None:
+        self.key.append(f"_g_token({param.name})")
+        self.values.append(param.name)
+
+    def _registered(self, index: int, param: Parameter, value: Any) -> None:
+        kind = f"_g_kind{index}"
+        found = arguments.registered_kind(type(value))
+        assert found is not None
+        self.namespace[kind] = found.key
+        self.key.append(f"{kind}({param.name})")
+        if found.place is not None:
+            self.key.append(f"_g_place({param.name})")
+        self.values.append(param.name)
+
+    def _unknown(self, index: int, param: Parameter, value: Any) -> None:
+        arguments.describe(value)  # raises
+
+
+def wide_key(value: int) -> tuple[int, bool]:
+    """The key of an integer that needs more than 32 bits."""
+    return width_key(value), not value & 15
+
+
+def width_key(value: int) -> int:
+    """Which of i64 and u64 holds an integer outside 32 bits; larger ones are refused on the miss."""
+    if -(2**63) <= value < 2**63:
+        return 64
+    return 65 if 0 <= value < 2**64 else 66
+
+
+def tuple_key(value: Any, token: Tokens, bits: Any = None) -> Any:
+    """The key of a tuple argument: types, marks, constants and places, nested."""
+    parts: list[Any] = [type(value)]
+    for item in value:
+        if isinstance(item, tuple):
+            parts.append(tuple_key(item, token, bits))
+            continue
+        found = arguments.describe(item, pointer_range_bits=bits)
+        constant = token(found.attributes) if found.kind == "constexpr" else found.attributes
+        parts.append((found.kind, constant, arguments.place_of(item)))
+    return tuple(parts)
