@@ -1,5 +1,9 @@
 """`gl.portable`: ops whose best form differs by hardware, with one source for all of it.
 
+Addresses are a scalar pointer plus a tensor of offsets in elements. int32 offsets promise to be
+non-negative and to stay within 2 GiB of the pointer, which lets hardware with buffer addressing
+use it; int64 offsets promise nothing.
+
 Each op picks, when the kernel is traced, the lowering of the highest priority that the target has
 and whose predicate accepts the operands; `gluon explain` shows which, and why not the others.
 

@@ -5,11 +5,11 @@ Pure Python; sizes are elements unless the name says otherwise.
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Any, Sequence
 
 from gluon_core.layouts import BlockedLayout, SwizzledSharedLayout
 
-__all__ = ["blocked_layout", "row_swizzle", "split_warps"]
+__all__ = ["blocked_layout", "contiguous", "row_swizzle", "split_warps"]
 
 
 def split_warps(m: int, n: int, num_warps: int, tile_m: int, tile_n: int) -> list[int]:
@@ -89,3 +89,20 @@ def blocked_layout(
         left //= warps[dim]
     warps[order[-1]] *= left
     return BlockedLayout(size, threads, warps, order)
+
+
+def contiguous(registers: Any, shared: Any, shape: Sequence[int]) -> int:
+    """How many consecutive elements of shared memory each thread holds in its registers: what one
+    thread can copy at once.
+
+    Args:
+        registers: a distributed layout.
+        shared: the shared memory's layout.
+        shape: of the tile.
+    """
+    offsets = registers.to_linear(shape).invert_and_compose(shared.to_linear(shape))
+    held = {basis[0] for basis in offsets.bases["register"]}
+    count = 1
+    while count in held:
+        count *= 2
+    return count

@@ -1,0 +1,260 @@
+"""How AMD hardware does the portable ops: buffer addressing, MFMA and WMMA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Union
+
+from gluon_amd.language import cdna3
+from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
+from gluon_core._triton import tl
+from gluon_core.backend import load_path
+from gluon_core.layouts import DotOperandLayout
+from gluon_core.portable import (
+    AsyncCopyRequest,
+    LoadRequest,
+    MmaLayouts,
+    MmaRequest,
+    StoreRequest,
+)
+from gluon_core.portable.tiles import row_swizzle, split_warps
+
+__all__ = [
+    "async_copy",
+    "async_copy_accepts",
+    "commit",
+    "load",
+    "load_accepts",
+    "mfma_accepts",
+    "mfma_layouts",
+    "mma_mfma",
+    "mma_wmma",
+    "store",
+    "store_accepts",
+    "wait",
+    "wmma_accepts",
+    "wmma_layouts",
+]
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+def load_accepts(request: LoadRequest) -> Union[bool, str]:
+    return _addressable(request)
+
+
+def store_accepts(request: StoreRequest) -> Union[bool, str]:
+    return _addressable(request)
+
+
+def async_copy_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
+    return _addressable(request)
+
+
+def _addressable(request: Any) -> Union[bool, str]:
+    if request.offsets.dtype not in (tl.int32, tl.uint32):
+        return f"buffer addressing takes 32-bit offsets, not {request.offsets.dtype}"
+    if request.ptr.dtype.element_ty.primitive_bitwidth < 8:
+        return f"buffer addressing takes whole bytes, not {request.ptr.dtype.element_ty}"
+    return True
+
+
+def load(request: LoadRequest, _semantic: Any) -> Any:
+    return _buffer_load(request, request.other, _semantic)
+
+
+def _buffer_load(request: Any, other: Any, _semantic: Any) -> Any:
+    # Where the mask is off the hardware answers 0 by itself, which is what `other` defaults to.
+    return cdna3.buffer_load(
+        request.ptr,
+        request.offsets,
+        request.mask,
+        other,
+        request.cache_modifier or None,
+        _semantic=_semantic,
+    )
+
+
+def store(request: StoreRequest, _semantic: Any) -> Any:
+    value = _semantic.cast(request.value, request.ptr.dtype.element_ty)
+    if not value.type.is_block():
+        value = _semantic.broadcast_impl_value(value, request.offsets)[0]
+    return cdna3.buffer_store(
+        value,
+        request.ptr,
+        request.offsets,
+        request.mask,
+        request.cache_modifier or None,
+        _semantic=_semantic,
+    )
+
+
+def async_copy(request: AsyncCopyRequest, _semantic: Any) -> Any:
+    return _semantic.shared_store(request.dest, _buffer_load(request, None, _semantic))
+
+
+def commit(_semantic: Any) -> None:
+    """Nothing is in flight: the copy went through registers."""
+
+
+def wait(outstanding: int, _semantic: Any) -> None:
+    """Nothing to wait for; the compiler puts the barrier before the loads of other threads."""
+
+
+# -- matrix multiplication -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """The matrix instructions for one operand dtype.
+
+    Args:
+        depth: K of the instruction, keyed by its rows.
+        width: consecutive elements of K in one lane.
+    """
+
+    depth: Mapping[int, int]
+    width: int
+
+
+_MFMA_VERSION = {"gfx90a": 2, "gfx942": 3, "gfx950": 4}
+_HALF, _SINGLE = _Unit({32: 8, 16: 16}, 4), _Unit({32: 2, 16: 4}, 1)
+_BYTE = _Unit({32: 16, 16: 32}, 8)
+_MFMA: Mapping[int, Mapping[str, _Unit]] = {
+    2: {"fp16": _HALF, "bf16": _HALF, "fp32": _SINGLE, "int8": _Unit({32: 8, 16: 16}, 4)},
+    3: {
+        "fp16": _HALF,
+        "bf16": _HALF,
+        "fp32": _SINGLE,
+        "int8": _BYTE,
+        "fp8e4b8": _BYTE,
+        "fp8e5b16": _BYTE,
+    },
+    4: {
+        "fp16": _Unit({32: 16, 16: 32}, 8),
+        "bf16": _Unit({32: 16, 16: 32}, 8),
+        "fp32": _SINGLE,
+        "int8": _Unit({32: 32, 16: 64}, 16),
+        "fp8e4nv": _BYTE,
+        "fp8e5": _BYTE,
+    },
+}
+
+
+def mfma_accepts(request: MmaRequest) -> Union[bool, str]:
+    version = _MFMA_VERSION.get(str(request.target.architecture.arch))
+    units = _MFMA.get(version or 0, {})
+    refusal = _dtypes_refused(request, units, "MFMA")
+    if refusal is not None:
+        return refusal
+    if _mfma_rows(request, units[str(request.a_dtype)]) is None:
+        return _too_small(request, "MFMA", 16, units[str(request.a_dtype)].depth[16])
+    return _layout_accepted(request, AMDMFMALayout)
+
+
+def _mfma_rows(request: MmaRequest, unit: _Unit) -> Optional[int]:
+    """Rows of the instruction: 32 where every warp gets such a tile, for it reads each operand
+    less often, else 16."""
+    for rows in (32, 16):
+        tiles = (request.m // rows) * (request.n // rows)
+        if min(request.m, request.n) >= rows and request.k >= unit.depth[rows]:
+            if rows == 16 or tiles >= request.num_warps:
+                return rows
+    return None
+
+
+def mfma_layouts(request: MmaRequest) -> MmaLayouts:
+    version = _MFMA_VERSION[str(request.target.architecture.arch)]
+    unit = _MFMA[version][str(request.a_dtype)]
+    rows = _mfma_rows(request, unit) or 16
+    accumulator = AMDMFMALayout(
+        version=version,
+        instr_shape=[rows, rows, unit.depth[rows]],
+        transposed=True,  # a lane then stores consecutive columns
+        warps_per_cta=split_warps(request.m, request.n, request.num_warps, rows, rows),
+    )
+    return _layouts(request, accumulator, unit.width)
+
+
+def mma_mfma(request: MmaRequest, _semantic: Any) -> Any:
+    return cdna3.mfma(request.a, request.b, request.acc, _semantic=_semantic)
+
+
+_WMMA_VERSION = {"gfx11": 1, "gfx120": 2, "gfx125": 3}
+_WMMA: Mapping[int, Mapping[str, _Unit]] = {
+    1: {"fp16": _Unit({16: 16}, 16), "bf16": _Unit({16: 16}, 16), "int8": _Unit({16: 16}, 16)},
+    2: {"fp16": _Unit({16: 16}, 8), "bf16": _Unit({16: 16}, 8), "int8": _Unit({16: 16}, 8)},
+    3: {"fp16": _Unit({16: 32}, 8), "bf16": _Unit({16: 32}, 8)},
+}
+_WMMA_BUILTIN = {
+    1: "gluon_amd.language.rdna3:wmma",
+    2: "gluon_amd.language.rdna4:wmma",
+    3: "gluon_amd.language.gfx1250:wmma",
+}
+
+
+def _wmma_version(request: MmaRequest) -> int:
+    arch = str(request.target.architecture.arch)
+    return next((v for family, v in _WMMA_VERSION.items() if arch.startswith(family)), 0)
+
+
+def wmma_accepts(request: MmaRequest) -> Union[bool, str]:
+    units = _WMMA.get(_wmma_version(request), {})
+    refusal = _dtypes_refused(request, units, "WMMA")
+    if refusal is not None:
+        return refusal
+    depth = units[str(request.a_dtype)].depth[16]
+    if min(request.m, request.n) < 16 or request.k < depth:
+        return _too_small(request, "WMMA", 16, depth)
+    return _layout_accepted(request, AMDWMMALayout)
+
+
+def wmma_layouts(request: MmaRequest) -> MmaLayouts:
+    version = _wmma_version(request)
+    unit = _WMMA[version][str(request.a_dtype)]
+    accumulator = AMDWMMALayout(
+        version=version,
+        transposed=True,
+        warps_per_cta=split_warps(request.m, request.n, request.num_warps, 16, 16),
+        instr_shape=[16, 16, unit.depth[16]],
+    )
+    return _layouts(request, accumulator, unit.width)
+
+
+def mma_wmma(request: MmaRequest, _semantic: Any) -> Any:
+    wmma = load_path(_WMMA_BUILTIN[_wmma_version(request)])
+    return wmma(request.a, request.b, request.acc, _semantic=_semantic)
+
+
+def _dtypes_refused(request: MmaRequest, units: Mapping[str, _Unit], unit: str) -> Optional[str]:
+    a, b, acc = (str(t) for t in (request.a_dtype, request.b_dtype, request.acc_dtype))
+    if a not in units or a != b:
+        return f"{unit} of {request.target} has no form for {a} times {b}"
+    wanted = "int32" if a == "int8" else "fp32"
+    if acc != wanted:
+        return f"{unit} accumulates {a} in {wanted}, not in {acc}"
+    return None
+
+
+def _too_small(request: MmaRequest, unit: str, rows: int, depth: int) -> str:
+    tile = f"{request.m}x{request.n}x{request.k}"
+    return f"the tile {tile} is smaller than one {unit}, {rows}x{rows}x{depth}"
+
+
+def _layout_accepted(request: MmaRequest, wanted: type) -> Union[bool, str]:
+    layout = request.acc_layout
+    if layout is None or isinstance(layout, wanted):
+        return True
+    return f"the accumulator's layout is {type(layout).__name__}, not {wanted.__name__}"
+
+
+def _layouts(request: MmaRequest, accumulator: Any, width: int) -> MmaLayouts:
+    bits = request.a_dtype.primitive_bitwidth
+    return MmaLayouts(
+        accumulator=accumulator,
+        a=DotOperandLayout(0, accumulator, width),
+        b=DotOperandLayout(1, accumulator, width),
+        a_shared=row_swizzle(request.k, bits),
+        b_shared=row_swizzle(request.n, bits),
+    )

@@ -1,0 +1,107 @@
+"""How NVIDIA hardware does the portable ops: `cp.async` and `mma.sync`."""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+from gluon_core._triton import tl
+from gluon_core.layouts import DotOperandLayout
+from gluon_core.portable import AsyncCopyRequest, MmaLayouts, MmaRequest
+from gluon_core.portable.tiles import contiguous, row_swizzle, split_warps
+from gluon_nvidia.language import ampere
+from gluon_nvidia.layouts import NVMMADistributedLayout
+
+__all__ = [
+    "async_copy",
+    "async_copy_accepts",
+    "commit",
+    "mma",
+    "mma_accepts",
+    "mma_layouts",
+    "wait",
+]
+
+_ROWS, _COLUMNS = 16, 8  # of one mma.sync
+_CP_ASYNC_BYTES = 4  # the fewest that one thread can copy
+
+# Operand dtype -> the accumulators that mma.sync has for it.
+_ACCUMULATORS = {
+    "fp16": ("fp16", "fp32"),
+    "bf16": ("fp32",),
+    "fp32": ("fp32",),
+    "int8": ("int32",),
+}
+
+
+def async_copy_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
+    if request.cache_modifier not in ("", ".ca", ".cg"):
+        return f"cp.async has no cache modifier {request.cache_modifier!r}"
+    shape = list(request.dest.shape)
+    count = contiguous(request.offsets.type.layout, request.dest.layout, shape)
+    copied = count * request.dest.dtype.primitive_bitwidth // 8
+    if copied < _CP_ASYNC_BYTES:
+        return f"each thread copies {copied} contiguous bytes, cp.async needs {_CP_ASYNC_BYTES}"
+    return True
+
+
+def async_copy(request: AsyncCopyRequest, _semantic: Any) -> Any:
+    pointers = _semantic.add(request.ptr, request.offsets, True)
+    return ampere.async_copy.async_copy_global_to_shared(
+        request.dest, pointers, request.mask, request.cache_modifier, _semantic=_semantic
+    )
+
+
+def commit(_semantic: Any) -> Any:
+    return ampere.async_copy.commit_group(_semantic=_semantic)
+
+
+def wait(outstanding: int, _semantic: Any) -> Any:
+    return ampere.async_copy.wait_group(outstanding, _semantic=_semantic)
+
+
+def mma_accepts(request: MmaRequest) -> Union[bool, str]:
+    a, b, acc = (str(t) for t in (request.a_dtype, request.b_dtype, request.acc_dtype))
+    if a != b or a not in _ACCUMULATORS:
+        return f"mma.sync has no form for {a} times {b}"
+    if acc not in _ACCUMULATORS[a]:
+        return f"mma.sync does not accumulate {a} in {acc}"
+    if a == "fp32" and request.input_precision != "tf32":
+        return "mma.sync rounds fp32 to tf32, and input_precision is 'ieee'"
+    if a != "fp16" and not request.target.has("nvidia.cp_async"):
+        return f"mma.sync of {request.target} takes fp16 only"
+    depth = 256 // request.a_dtype.primitive_bitwidth
+    if request.m < _ROWS or request.n < _COLUMNS or request.k < depth:
+        tile = f"{request.m}x{request.n}x{request.k}"
+        return f"the tile {tile} is smaller than one mma.sync, {_ROWS}x{_COLUMNS}x{depth}"
+    layout = request.acc_layout
+    if layout is None:
+        return True
+    if not isinstance(layout, NVMMADistributedLayout):
+        return f"the accumulator's layout is {type(layout).__name__}, not NVMMADistributedLayout"
+    if layout.version[0] != 2:
+        return f"the accumulator's layout is of version {layout.version}, not of mma.sync"
+    return True
+
+
+def mma(request: MmaRequest, _semantic: Any) -> Any:
+    precision = "tf32" if request.a_dtype == tl.float32 else None
+    return ampere.mma_v2(
+        request.a, request.b, request.acc, input_precision=precision, _semantic=_semantic
+    )
+
+
+def mma_layouts(request: MmaRequest) -> MmaLayouts:
+    a_bits = request.a_dtype.primitive_bitwidth
+    b_bits = request.b_dtype.primitive_bitwidth
+    accumulator = NVMMADistributedLayout(
+        version=[2, 0],
+        warps_per_cta=split_warps(request.m, request.n, request.num_warps, _ROWS, _COLUMNS),
+        instr_shape=[_ROWS, _COLUMNS],
+    )
+    return MmaLayouts(
+        accumulator=accumulator,
+        a=DotOperandLayout(0, accumulator, 32 // a_bits),
+        b=DotOperandLayout(1, accumulator, 32 // b_bits),
+        a_shared=row_swizzle(request.k, a_bits),
+        b_shared=row_swizzle(request.n, b_bits),
+    )
