@@ -31,7 +31,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def returns(types: Callable[..., Any]) -> Callable[[F], F]:
     """Declare result types: `types(*operands)`, with the builder method's operands, gives one type,
-    a list of them, or None. A recorded operand has its type as `operand.type`."""
+    a list of them, or None. A recorded operand has its type as `operand.type`; a scalar type may be
+    its name, such as "i32"."""
 
     def mark(model: F) -> F:
         model.results = types  # type: ignore[attr-defined]
@@ -111,10 +112,6 @@ class Machine(Protocol):
         self, kind: str, addresses: np.ndarray, values: np.ndarray, mask: Any = None
     ) -> np.ndarray:
         """Read-modify-write of kind add, fadd, max, min, umax, umin, and, or, xor or xchg; old values."""
-        ...
-
-    def inside_global(self, addresses: np.ndarray, base: np.ndarray, size: int) -> np.ndarray:
-        """Whether `size` bytes at each address lie in the argument that `base` points into."""
         ...
 
     def load_shared(self, buffer: SharedBuffer) -> np.ndarray: ...

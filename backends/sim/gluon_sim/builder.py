@@ -464,7 +464,8 @@ def _model_results(model: Callable, args: tuple, kwargs: dict) -> list[Type]:
         if found is None:
             return []
         found = found if isinstance(found, (list, tuple)) else [found]
-        return [f.type if isinstance(f, Value) else f for f in found]
+        found = [f.type if isinstance(f, Value) else f for f in found]
+        return [ScalarType(f) if isinstance(f, str) else f for f in found]
     return [a for a in args[:1] if isinstance(a, Type)]
 
 

@@ -166,16 +166,6 @@ class Task:
 
         return atomic_rmw(self, self.op, kind, addresses, values, mask)
 
-    def inside_global(self, addresses: Any, base: Any, size: int) -> Any:
-        """Whether `size` bytes at each address lie in the storage that `base` points into."""
-        out = None
-        for pointer in np.unique(base):
-            allocation = self.memory.find(int(pointer))
-            low, high = (allocation.base, allocation.end) if allocation is not None else (0, 0)
-            inside = (addresses >= low) & (addresses + size <= high) & (base == pointer)
-            out = inside if out is None else out | inside
-        return out
-
     def load_shared(self, view: SharedView) -> np.ndarray:
         return view.load(self.rows)
 
