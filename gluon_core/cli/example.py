@@ -1,0 +1,257 @@
+"""What the demo, the tests and the benchmarks need to call an example kernel."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+import numpy as np
+
+from gluon_core.errors import DeviceError, GluonError
+from gluon_core.plugins import registry
+from gluon_core.targets import Target
+
+__all__ = [
+    "Arrays",
+    "Check",
+    "Example",
+    "Placeholders",
+    "device_target",
+    "main",
+    "measure",
+]
+
+
+class Arrays:
+    """Makes the arrays of an example where a target wants them: NumPy for a simulator, torch tensors
+    on its device for anything else. Random values are the same each time, in [-1, 1).
+
+    Args:
+        target: where the kernel will run.
+    """
+
+    def __init__(self, target: Target):
+        backend = registry().backend(target.backend)
+        self._device = None if backend.simulates else backend.tensor_device
+        self._rng = np.random.default_rng(0)
+
+    def random(self, shape: Any, dtype: str = "float32") -> Any:
+        if self._device is None:
+            return self._rng.uniform(-1, 1, shape).astype(dtype)
+        import torch
+
+        size = (shape,) if isinstance(shape, int) else tuple(shape)
+        made = torch.empty(size, dtype=getattr(torch, dtype), device=self._device)
+        generator = torch.Generator(self._device).manual_seed(int(self._rng.integers(2**31)))
+        return made.uniform_(-1, 1, generator=generator)
+
+    def empty(self, shape: Any, dtype: str = "float32") -> Any:
+        """Filled with NaN, so that what a kernel forgets to write is seen."""
+        if self._device is None:
+            return np.full(shape, np.nan, dtype)
+        import torch
+
+        size = (shape,) if isinstance(shape, int) else tuple(shape)
+        return torch.full(size, float("nan"), dtype=getattr(torch, dtype), device=self._device)
+
+
+class Placeholders:
+    """Stands in for arrays where a kernel is only compiled."""
+
+    def random(self, shape: Any, dtype: str = "float32") -> Any:
+        from gluon_core.testing import MockTensor
+
+        return MockTensor(np.dtype(dtype), (shape,) if isinstance(shape, int) else shape)
+
+    empty = random
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of running an example once: `problem` is None when the result was right."""
+
+    seconds: float
+    problem: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Example:
+    """A kernel with what it takes to call, check and measure it.
+
+    Args:
+        name: what tables call it.
+        kernel: the jit function, perhaps wrapped by `triton.autotune`.
+        arguments: `f(new, large) -> {parameter: array or int}` in the order of the parameters;
+            `new` is an `Arrays` or `Placeholders`. Small ones suit a simulator; they leave partial
+            blocks, so that masks are tested.
+        grid: `f(args, config) -> grid`.
+        config: `f(warp_size, **choices) -> {constexpr or option: value}`.
+        reference: `f(args) -> array`, the right result from NumPy arguments.
+        output: the parameter that holds the result.
+        large_config: `config` for the large arguments, where it differs.
+        bytes_moved: `f(args) -> bytes` of global memory that must be read and written.
+        flops: `f(args) -> floating point operations`.
+        requires: capabilities without which the kernel cannot be compiled.
+        tolerance: relative to the largest element of the result; 0 wants equality.
+    """
+
+    name: str
+    kernel: Any
+    arguments: Callable[..., dict[str, Any]]
+    grid: Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
+    config: Callable[..., dict[str, Any]]
+    reference: Callable[[Mapping[str, Any]], Any]
+    output: str
+    large_config: Optional[Callable[..., dict[str, Any]]] = None
+    bytes_moved: Optional[Callable[[Mapping[str, Any]], int]] = None
+    flops: Optional[Callable[[Mapping[str, Any]], int]] = None
+    requires: tuple[str, ...] = ()
+    tolerance: float = 0.0
+
+    def lacks(self, target: Target) -> tuple[str, ...]:
+        """The capabilities that the kernel needs and `target` does not have."""
+        return tuple(c for c in self.requires if not target.has(c))
+
+    def configure(self, target: Target, large: bool = False, **choices: Any) -> dict[str, Any]:
+        make = self.large_config if large and self.large_config else self.config
+        return make(target.warp_size, **choices)
+
+    def launch(self, args: Mapping[str, Any], config: Mapping[str, Any], **options: Any) -> Any:
+        """Launch with `args`; `options` such as `target=` go along. Returns the compiled kernel."""
+        return self.kernel[self.grid(args, config)](*args.values(), **config, **options)
+
+    def check(self, target: Target, large: bool = False) -> Check:
+        """Run on `target` and compare with the reference."""
+        args = self.arguments(Arrays(target), large)
+        config = self.configure(target, large)
+        started = time.perf_counter()
+        self.launch(args, config, target=target)
+        got = _numpy(args[self.output])
+        seconds = time.perf_counter() - started
+        host = {name: _numpy(value) for name, value in args.items()}
+        return Check(seconds, self.difference(got, self.reference(host)))
+
+    def difference(self, got: Any, wanted: Any) -> Optional[str]:
+        """What is wrong with the result `got`, None when nothing is."""
+        wanted = np.asarray(wanted).reshape(got.shape)
+        if self.tolerance == 0:
+            bad = got != wanted
+        else:
+            limit = self.tolerance * float(np.abs(wanted).max())
+            bad = ~(np.abs(got.astype(np.float64) - wanted) <= limit)  # NaN counts as bad
+        count = int(bad.sum())
+        if not count:
+            return None
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        return (
+            f"{count} of {got.size} elements are wrong, the first at {where}: "
+            f"{got[where]} instead of {wanted[where]}"
+        )
+
+    def source(self, target: Target, large: bool = True) -> tuple[Any, dict[str, Any]]:
+        """The `GluonASTSource` and the compile options of a launch on `target`."""
+        from gluon_core.testing import bind
+
+        config = self.configure(target, large)
+        tuned = getattr(self.kernel, "configs", None)
+        if tuned:
+            config = {**config, **tuned[0].all_kwargs()}
+        args = self.arguments(Placeholders(), large)
+        backend = registry().backend(target.backend)
+        return bind(self.kernel, tuple(args.values()), config, backend.pointer_range_bits)
+
+    def compile(self, target: Target, large: bool = True) -> Any:
+        """The `CompiledKernel` for `target`; no device is needed."""
+        from gluon_core.compiler import compile
+
+        source, options = self.source(target, large)
+        return compile(source, target, options)
+
+    def rate(self, target: Target) -> tuple[float, str]:
+        """How fast the large case runs on a device: a number and its unit, TB/s or TFLOP/s."""
+        args = self.arguments(Arrays(target), True)
+        config = self.configure(target, True)
+        seconds = measure(lambda: self.launch(args, config, target=target), target)
+        if self.flops is not None:
+            return self.flops(args) / seconds / 1e12, "TFLOP/s"
+        moved = self.bytes_moved(args) if self.bytes_moved else 0
+        return moved / seconds / 1e12, "TB/s"
+
+
+def _numpy(value: Any) -> Any:
+    return value.cpu().numpy() if hasattr(value, "cpu") else value
+
+
+def measure(run: Callable[[], Any], target: Target, repeats: int = 20) -> float:
+    """Seconds on the device for one `run()`: the median of `repeats`, after three to warm up."""
+    import torch
+
+    device = torch.get_device_module(registry().backend(target.backend).tensor_device)
+    for _ in range(3):
+        run()
+    times = []
+    for _ in range(repeats):
+        start, end = device.Event(enable_timing=True), device.Event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return statistics.median(times)
+
+
+def device_target() -> Optional[Target]:
+    """The target of the device that is plugged in and that torch can put tensors on, None without one."""
+    for backend in registry().backends.values():
+        target = None if backend.simulates else backend.device()
+        if target is not None:
+            try:
+                import torch
+
+                torch.empty(1, device=backend.tensor_device)
+            except (ImportError, RuntimeError, AssertionError):
+                continue
+            return target
+    return None
+
+
+def main(examples: Sequence[Example], arguments: Optional[Sequence[str]] = None) -> int:
+    """Run `examples` from a command line: check each, and measure it where there is a device.
+
+    Returns:
+        The exit code: 1 when a result was wrong, 2 for a usage error.
+    """
+    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+    parser.add_argument("--target", help="such as sim:sm_90; the device or the simulator by default")
+    chosen = parser.parse_args(arguments)
+    failed = False
+    try:
+        target = registry().target(chosen.target)
+        for example in examples:
+            failed |= not _run(example, target)
+    except GluonError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    return 1 if failed else 0
+
+
+def _run(example: Example, target: Target) -> bool:
+    if example.lacks(target):
+        print(f"{example.name}: {target} has no {', '.join(example.lacks(target))}")
+        return True
+    if not target.simulated and device_target() != target:
+        raise DeviceError(f"there is no {target} on this machine", remedy=f"Try sim:{target.architecture.name}.")
+    found = example.check(target)
+    if found.problem:
+        print(f"{example.name}: wrong on {target}: {found.problem}")
+        return False
+    line = f"{example.name}: right on {target}, {found.seconds:.2f} s"
+    if not target.simulated and (example.bytes_moved or example.flops):
+        value, unit = example.rate(target)
+        line += f"; {value:.3g} {unit}"
+    print(line)
+    return True
