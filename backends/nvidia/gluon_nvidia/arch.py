@@ -1,0 +1,162 @@
+"""The NVIDIA architectures that can be compiled for: limits and capabilities.
+
+Limits are those of the CUDA C++ Programming Guide, "Compute Capabilities"; what an architecture
+can do is what its assembler accepts (the tests ask `ptxas`). `sm_90` stands for `sm_90a`, and so
+on upwards: Triton compiles for the architecture-specific target.
+
+Capabilities, each with what it stands for:
+    nvidia.ldmatrix             ldmatrix
+    nvidia.mma_turing           mma.sync.m16n8k8 of float16
+    nvidia.mma_v2               mma.sync.m16n8k16 and its kin, the Ampere form
+    nvidia.bf16, nvidia.tf32    in arithmetic and mma.sync
+    nvidia.fp64_mma             mma.sync of float64
+    nvidia.fp8                  fp8 conversions, and mma.sync of fp8
+    nvidia.cp_async             cp.async: asynchronous copies to shared memory, by thread
+    nvidia.mbarrier             mbarrier objects in shared memory
+    nvidia.mbarrier_tx          mbarriers that count bytes (expect_tx), and try_wait
+    nvidia.stmatrix             stmatrix
+    nvidia.clusters             thread block clusters, distributed shared memory, st.async
+    nvidia.tma                  cp.async.bulk.tensor, tiled and im2col, with reductions
+    nvidia.tma_multicast        to several blocks of a cluster
+    nvidia.tma_gather_scatter   tile::gather4 and tile::scatter4
+    nvidia.fence_async          fence.proxy.async
+    nvidia.gdc                  griddepcontrol: programmatic dependent launch
+    nvidia.setmaxnreg           registers moved between warp groups
+    nvidia.wgmma                wgmma.mma_async
+    nvidia.tcgen05              tcgen05 and tensor memory
+    nvidia.tcgen05_i8           tcgen05.mma of 8-bit integers
+    nvidia.tcgen05_ld_red       tcgen05.ld with a reduction
+    nvidia.clc                  cluster launch control
+    nvidia.f32x2                packed pairs of float32
+    nvidia.f32x4                packed quadruples of float32
+    nvidia.fp4                  fp4 conversions
+    nvidia.mma_block_scale      mma.sync with block scales (mxfp8, mxfp4, nvfp4)
+"""
+
+from __future__ import annotations
+
+from gluon_core.targets import Architecture, Limits
+
+__all__ = ["ARCHITECTURES"]
+
+_TURING = ("ldmatrix", "mma_turing")
+_AMPERE = (*_TURING, "mma_v2", "bf16", "tf32", "fp64_mma", "cp_async", "mbarrier")
+_ADA = (*_AMPERE, "fp8")
+# What Hopper brought and every later architecture kept.
+_SM90_ON = (
+    *_ADA,
+    "mbarrier_tx",
+    "stmatrix",
+    "clusters",
+    "tma",
+    "tma_multicast",
+    "fence_async",
+    "gdc",
+    "setmaxnreg",
+)
+_HOPPER = (*_SM90_ON, "wgmma")
+_SM100_ON = (*_SM90_ON, "clc", "f32x2", "fp4")
+_TCGEN05 = (*_SM100_ON, "tcgen05", "tma_gather_scatter")
+_BLACKWELL_RTX = (*_SM100_ON, "mma_block_scale")
+
+
+def _arch(
+    number: int,
+    shared_kib: int,
+    features: tuple[str, ...],
+    aliases: tuple[str, ...],
+    description: str,
+    min_triton: tuple[int, int] = (3, 6),
+    default: bool = False,
+) -> Architecture:
+    if "tcgen05" in features or "wgmma" in features:
+        cluster = 16
+    else:
+        cluster = 8 if "clusters" in features else 1
+    return Architecture(
+        name=f"sm_{number}",
+        backend="nvidia",
+        aliases=(f"sm_{number}a", *aliases) if number >= 90 else aliases,
+        arch=number,
+        triton_backend="cuda",
+        warp_size=32,
+        limits=Limits(
+            shared_memory=shared_kib * 1024,
+            max_warps=32,
+            max_registers=255,
+            max_ctas_per_cluster=cluster,
+            tensor_memory_columns=512 if "tcgen05" in features else 0,
+        ),
+        capabilities=frozenset(f"nvidia.{feature}" for feature in features),
+        min_triton=min_triton,
+        banks=32,
+        description=description,
+        default=default,
+    )
+
+
+ARCHITECTURES: tuple[Architecture, ...] = (
+    _arch(75, 64, _TURING, ("turing", "t4", "rtx2080"), "Turing: T4, RTX 20"),
+    _arch(80, 163, _AMPERE, ("ampere", "a100", "a800", "a30"), "Ampere: A100, A30"),
+    _arch(
+        86,
+        99,
+        _AMPERE,
+        ("a10", "a10g", "a40", "a6000", "rtx3090", "3090"),
+        "Ampere: A10, A40, RTX A6000, RTX 30",
+    ),
+    _arch(87, 163, _AMPERE, ("orin",), "Ampere: Jetson Orin"),
+    _arch(
+        89,
+        99,
+        _ADA,
+        ("ada", "l4", "l40", "l40s", "rtx4090", "4090"),
+        "Ada: L4, L40S, RTX 40",
+    ),
+    _arch(
+        90,
+        227,
+        _HOPPER,
+        ("hopper", "h100", "h200", "h800", "h20", "gh200"),
+        "Hopper: H100, H200, GH200",
+        default=True,
+    ),
+    _arch(
+        100,
+        227,
+        (*_TCGEN05, "tcgen05_i8"),
+        ("blackwell", "b100", "b200", "gb200"),
+        "Blackwell: B200, GB200",
+    ),
+    _arch(
+        103,
+        227,
+        (*_TCGEN05, "tcgen05_ld_red"),
+        ("blackwell_ultra", "b300", "gb300"),
+        "Blackwell Ultra: B300, GB300",
+    ),
+    _arch(
+        107,
+        227,
+        (*_TCGEN05, "tcgen05_ld_red", "f32x4"),
+        ("rubin",),
+        "Rubin",
+        min_triton=(3, 9),
+    ),
+    _arch(
+        110,
+        227,
+        (*_TCGEN05, "tcgen05_i8", "tcgen05_ld_red"),
+        ("thor", "jetson_thor"),
+        "Blackwell: Jetson Thor",
+        min_triton=(3, 7),
+    ),
+    _arch(
+        120,
+        99,
+        _BLACKWELL_RTX,
+        ("rtx5090", "5090", "rtx_pro_6000"),
+        "Blackwell: RTX 50, RTX PRO 6000",
+    ),
+    _arch(121, 99, _BLACKWELL_RTX, ("gb10", "dgx_spark"), "Blackwell: GB10 (DGX Spark)"),
+)
