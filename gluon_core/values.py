@@ -196,7 +196,9 @@ class shared_memory_descriptor_type(base_type):
 
     def mangle(self) -> str:
         shape = "_".join(map(str, self.shape))
-        alloc = "_".join(map(str, self.alloc_shape))
+        alloc: Any = "_".join(map(str, self.alloc_shape))
+        if not _triton.at_least(3, 7):
+            alloc = self.alloc_shape
         return f"MD{self.element_ty.mangle()}S{shape}SL{self.layout.mangle()}LAS{alloc}ASMD"
 
 

@@ -25,6 +25,7 @@ from gluon_core._aggregate import aggregate, aggregate_replace
 from gluon_core.builtin import builtin
 from gluon_core.language import fpsan
 from gluon_core.language._namespaces import resolve
+from gluon_core.language._standard import *  # noqa: F403
 from gluon_core.language.control import *  # noqa: F403
 from gluon_core.language.elementwise import *  # noqa: F403
 from gluon_core.language.memory import *  # noqa: F403

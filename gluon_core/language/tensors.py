@@ -6,7 +6,6 @@ from typing import Any
 
 from gluon_core._triton import constexpr, tl, tl_core, unwrap
 from gluon_core.builtin import adopt, builtin
-from gluon_core.semantic.base import shape_of
 from gluon_core.values import unwrap_shape
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "expand_dims",
     "fp4_to_fp",
     "full",
-    "full_like",
     "join",
     "max_constancy",
     "max_contiguous",
@@ -28,8 +26,6 @@ __all__ = [
     "split",
     "to_linear_layout",
     "to_tensor",
-    "zeros",
-    "zeros_like",
 ]
 
 broadcast = adopt(tl_core.broadcast, "Both operands with one shape; returns the pair.")
@@ -69,38 +65,6 @@ def arange(start: Any, end: Any, layout: Any = None, _semantic: Any = None) -> A
 def full(shape: Any, value: Any, dtype: Any, layout: Any = None, _semantic: Any = None) -> Any:
     """A tensor of `shape` and `dtype` filled with the scalar `value`."""
     return _semantic.full(unwrap_shape(shape), value, dtype, layout)
-
-
-@builtin
-def zeros(shape: Any, dtype: Any, layout: Any = None, _semantic: Any = None) -> Any:
-    """A tensor of `shape` and `dtype` filled with zero."""
-    return _semantic.full(unwrap_shape(shape), 0, dtype, layout)
-
-
-@builtin
-def full_like(
-    input: Any,
-    value: Any,
-    shape: Any = None,
-    dtype: Any = None,
-    layout: Any = None,
-    _semantic: Any = None,
-) -> Any:
-    """Like `full`, with what is left out taken from `input`."""
-    return _semantic.full(
-        shape_of(input) if unwrap(shape) is None else unwrap_shape(shape),
-        value,
-        input.dtype if unwrap(dtype) is None else dtype,
-        getattr(input.type, "layout", None) if unwrap(layout) is None else layout,
-    )
-
-
-@builtin
-def zeros_like(
-    input: Any, shape: Any = None, dtype: Any = None, layout: Any = None, _semantic: Any = None
-) -> Any:
-    """Like `zeros`, with what is left out taken from `input`."""
-    return full_like(input, 0, shape, dtype, layout, _semantic=_semantic)
 
 
 @builtin

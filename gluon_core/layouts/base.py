@@ -179,14 +179,18 @@ def check_shape(value: Any, rank: Optional[int], argument: str = "shape") -> tup
     return tuple(v.__index__() for v in value)
 
 
-def _mangle(value: Any) -> str:
-    if isinstance(value, Layout):
-        return value.mangle()
-    if isinstance(value, (list, tuple)):
-        return "L" + "_".join(_mangle(v) for v in value) + "E"
-    if value is None:
-        return "N"
-    return str(int(value)) if isinstance(value, (bool, int)) else str(value)
+def joined(*lists: Sequence[Any]) -> str:
+    """The numbers of some lists as an identifier part: `1_32_4_0`."""
+    return "_".join("_".join(map(str, values)) for values in lists)
+
+
+def joined_bases(bases: Sequence[Sequence[int]]) -> str:
+    """Bases as an identifier part: `0~1_1~0`."""
+    return "_".join("~".join(map(str, basis)) for basis in bases)
+
+
+def _text(value: Any) -> str:
+    return value.mangle() if isinstance(value, Layout) else str(value)
 
 
 class _Fallback:
@@ -244,9 +248,12 @@ class Layout:
         raise LayoutError(f"{type(self).__name__} cannot be emitted to this builder")
 
     def mangle(self) -> str:
-        """An identifier part that differs between different layouts."""
+        """A part of the names of functions that differs between different layouts.
+
+        The layouts that Triton knows, too, have the same text there: names in IR agree.
+        """
         name = type(self).__name__.removesuffix("Layout")
-        return name + "".join("_" + _mangle(value) for _, value in self._fields())
+        return "_".join((name, *(_text(value) for _, value in self._fields())))
 
     @property
     def type(self) -> Any:

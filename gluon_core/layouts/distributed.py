@@ -15,6 +15,8 @@ from .base import (
     check_powers,
     check_shape,
     is_power_of_two,
+    joined,
+    joined_bases,
     unwrap,
 )
 from .dialect import interleaves_slices
@@ -35,6 +37,9 @@ __all__ = [
 class AutoLayout(DistributedLayout):
     """The compiler picks the layout. It has no rank and cannot be drawn."""
 
+    def mangle(self) -> str:
+        return "AL"
+
     def _emit(self, builder: Any) -> Any:
         return builder.get_auto_layout()
 
@@ -46,6 +51,9 @@ class AutoLayout(DistributedLayout):
 @dataclass(frozen=True)
 class CoalescedLayout(DistributedLayout):
     """The compiler picks a layout for coalesced global memory access. It has no rank."""
+
+    def mangle(self) -> str:
+        return "CL"
 
     def _emit(self, builder: Any) -> Any:
         return builder.get_coalesced_layout()
@@ -91,6 +99,10 @@ class BlockedLayout(DistributedLayout):
             order=check_order(self.order, "order", rank),
             cga_layout=check_cga(self.cga_layout, rank),
         )
+
+    def mangle(self) -> str:
+        tile = joined(self.size_per_thread, self.threads_per_warp, self.warps_per_cta, self.order)
+        return f"B{tile}_{joined_bases(self.cga_layout)}B"
 
     def _emit(self, builder: Any) -> Any:
         return builder.get_blocked_layout(
@@ -170,6 +182,9 @@ class SliceLayout(DistributedLayout):
             )
         self._set(dim=check_int(self.dim, "dim", 0, parent.rank - 1), parent=parent)
 
+    def mangle(self) -> str:
+        return f"SL{self.dim}_{self.parent.mangle()}SL"
+
     def _emit(self, builder: Any) -> Any:
         self.check_compiler()
         return builder.get_slice_layout(self.dim, self.parent._to_ir(builder))
@@ -233,6 +248,10 @@ class DistributedLinearLayout(DistributedLayout):
             named[name] = check_bases(getattr(self, name), name, rank)
         check_one_hot(named, shape)
         self._set(shape=shape, **named)
+
+    def mangle(self) -> str:
+        bases = f"{self.reg_bases}_{self.lane_bases}_{self.warp_bases}_{self.block_bases}"
+        return f"DLL{bases}_{self.shape}DLL"
 
     def _emit(self, builder: Any) -> Any:
         return builder.get_distributed_linear_layout(
@@ -388,6 +407,9 @@ class DotOperandLayout(DistributedLayout):
             )
         parent._check_dot_operand(index, k_width)
         self._set(operand_index=index, parent=parent, k_width=k_width)
+
+    def mangle(self) -> str:
+        return f"DO{self.operand_index}_{self.parent.mangle()}_{self.k_width}DO"
 
     def _emit(self, builder: Any) -> Any:
         return builder.get_dot_operand_layout(

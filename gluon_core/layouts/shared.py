@@ -18,6 +18,8 @@ from .base import (
     check_order,
     check_shape,
     is_power_of_two,
+    joined,
+    joined_bases,
     unwrap,
 )
 from .dialect import interleaves_buffers
@@ -77,6 +79,10 @@ class SwizzledSharedLayout(SharedLayout):
             order=order,
             cga_layout=check_cga(self.cga_layout, len(order)),
         )
+
+    def mangle(self) -> str:
+        swizzle = joined([self.vec, self.per_phase, self.max_phase], self.order)
+        return f"SSS_{swizzle}_{joined_bases(self.cga_layout)}_SSS"
 
     def _emit(self, builder: Any) -> Any:
         return builder.get_swizzled_shared_layout(
@@ -229,6 +235,10 @@ class PaddedSharedLayout(SharedLayout):
         ]
         return cls(interval_padding_pairs, rows, cga, shape)
 
+    def mangle(self) -> str:
+        bases = f"{self.offset_bases}_{self.cga_layout}"
+        return f"PaddedShared_{self.interval_padding_pairs}_{bases}_{self.shape}_PaddedShared"
+
     def _emit(self, builder: Any) -> Any:
         # Builders before Triton 3.7, known by a method they lack, count blocks in elements.
         by_tile = hasattr(builder, "get_shape_from_tensor")
@@ -338,6 +348,10 @@ class SharedLinearLayout(SharedLayout):
         """
         if not interleaves_buffers():
             check_blocks_on_top(self.block_bases, self.offset_bases)
+
+    def mangle(self) -> str:
+        bases = f"{self.offset_bases}_{self.block_bases}"
+        return f"SharedLinear_{bases}_{self.alignment}_SharedLinear"
 
     def _emit(self, builder: Any) -> Any:
         self.check_compiler()

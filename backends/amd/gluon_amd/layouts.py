@@ -23,6 +23,8 @@ from gluon_core.layouts.base import (
     check_shape,
     is_int,
     is_power_of_two,
+    joined,
+    joined_bases,
     unwrap,
 )
 from gluon_core.layouts.dialect import compiler_version
@@ -207,6 +209,11 @@ class AMDMFMALayout(DistributedLayout):
     def rank(self) -> int:
         return len(self.warps_per_cta)
 
+    def mangle(self) -> str:
+        shape = joined([self.version], self.instr_shape, [self.transposed], self.warps_per_cta)
+        tiles = joined([self.element_bitwidth or 32], self.tiles_per_warp or [1, 1])
+        return f"MFMA_{shape}_{tiles}_{joined_bases(self.cga_layout)}_MFMA"
+
     def _emit(self, builder: Any) -> Any:
         return builder.get_amd_mfma_layout(
             self.version,
@@ -372,6 +379,11 @@ class AMDWMMALayout(DistributedLayout):
                     counts[d] *= 2 if value else 1
         same = _bases_from_counts(warps, tiles, None, None) == (self.warp_bases, self.reg_bases)
         return (warps, tiles) if same else None
+
+    def mangle(self) -> str:
+        bases = f"{joined_bases(self.warp_bases)}_{joined_bases(self.reg_bases)}"
+        shape = f"{joined(self.instr_shape)}_{joined_bases(self.cga_layout)}_{self.rank}"
+        return f"WMMA_{self.version}_{self.transposed}_{bases}_{shape}_WMMA"
 
     def _emit(self, builder: Any) -> Any:
         if self.instr_shape[0] == 32:

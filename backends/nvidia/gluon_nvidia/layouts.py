@@ -22,8 +22,11 @@ from gluon_core.layouts.base import (
     check_powers,
     check_shape,
     is_power_of_two,
+    joined,
+    joined_bases,
     unwrap,
 )
+from gluon_core.layouts.dialect import compiler_version
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.tiling import cga_linear, combine_with_cga, dim_names, grow, shrink
 
@@ -131,6 +134,10 @@ class NVMMADistributedLayout(DistributedLayout):
     @property
     def rank(self) -> int:
         return len(self.warps_per_cta)
+
+    def mangle(self) -> str:
+        shape = f"{self.version}_{self.warps_per_cta}_{self.instr_shape}"
+        return f"MMA_{shape}_{joined_bases(self.cga_layout)}_MMA"
 
     def _emit(self, builder: Any) -> Any:
         return builder.get_mma_layout(
@@ -296,6 +303,11 @@ class NVMMASharedLayout(SharedLayout):
     def alignment(self) -> int:
         """Bytes to which a buffer must be aligned: eight rows of the swizzle."""
         return max(_ROW_BYTES, _SWIZZLE_ROWS * self.swizzle_byte_width)
+
+    def mangle(self) -> str:
+        rank = f"{self.rank}_" if compiler_version() >= (3, 9) else ""
+        kind = f"{self.swizzle_byte_width}_{self.element_bitwidth}_{rank}{self.transposed}"
+        return f"NVMMA_{kind}_{self.fp4_padded}_{joined_bases(self.cga_layout)}_NVMMA"
 
     def _emit(self, builder: Any) -> Any:
         return builder.get_nvmma_shared_layout(
