@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from .arith import ELEMENTWISE
 from .dtypes import numpy_dtype
 from .errors import SimulatorError, span_of
 from .program import Block, Function, Op, Program, Region, TensorType, Value
@@ -94,6 +95,7 @@ class _Compiler:
         self.program = program
         self.find = find
         self.functions: dict[str, CompiledFunction] = {}
+        self.dead = _dead_ops(program)
 
     def function(self, function: Function) -> CompiledFunction:
         done = self.functions.get(function.name)
@@ -150,6 +152,8 @@ class _Compiler:
     def block(self, block: Block, target: CompiledBlock) -> set[int]:
         uses: set[int] = set()
         for op in block.ops:
+            if id(op) in self.dead:
+                continue
             if op.name in _CONSTANTS:
                 for r in op.results:
                     self.slot(r)
@@ -215,6 +219,33 @@ def _has_array(value: Value) -> bool:
         return True
     except SimulatorError:
         return False
+
+
+_PURE = frozenset(
+    "bitcast int_cast fp_to_fp fp_ext fp_trunc fp_to_si fp_to_ui si_to_fp ui_to_fp int_to_ptr "
+    "ptr_to_int broadcast splat expand_dims reshape trans convert_layout make_range addptr cat join "
+    "split get_program_id get_num_programs unsplat constant poison".split()
+)
+
+
+def _dead_ops(program: Program) -> set[int]:
+    """Ids of ops whose results nobody reads and that do nothing else."""
+    uses: dict[int, int] = {}
+    ops = list(program.walk_ops())
+    for op in ops:
+        for value in op.operands():
+            uses[id(value)] = uses.get(id(value), 0) + 1
+    dead: set[int] = set()
+    for op in reversed(ops):
+        if op.name not in ELEMENTWISE and op.name not in _PURE:
+            continue
+        if any(uses.get(id(r)) for r in op.results) or not op.results:
+            continue
+        dead.add(id(op))
+        # Operands come earlier in the same walk, so one pass backwards finds whole chains.
+        for value in op.operands():
+            uses[id(value)] -= 1
+    return dead
 
 
 _MEMORY = ("atomic_rmw", "atomic_cas", "atomic_load", "atomic_poll", "load", "masked_load")

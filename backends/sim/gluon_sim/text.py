@@ -4,14 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from .program import Block, Function, Op, Program, Region, Type, Value
+from .program import (
+    Block, Function, MemDescType, Op, Program, Region, TensorType, Type, Value,
+)  # fmt: skip
 
 __all__ = ["render"]
 
 
+class _Layouts:
+    """Short names for layouts, defined at the top of the text."""
+
+    def __init__(self) -> None:
+        self.names: dict[Any, str] = {}
+
+    def name(self, layout: Any) -> str:
+        if layout not in self.names:
+            stem = type(layout).__name__.removesuffix("Layout").lower() or "layout"
+            self.names[layout] = f"#{stem}{len(self.names)}"
+        return self.names[layout]
+
+    def type(self, type: Type) -> str:
+        if isinstance(type, TensorType):
+            dims = "x".join(map(str, type.shape))
+            layout = "" if type.layout is None else f", {self.name(type.layout)}"
+            return f"tensor<{dims}x{self.type(type.elem)}{layout}>"
+        if isinstance(type, MemDescType):
+            dims = "x".join(map(str, type.shape))
+            return f"memdesc<{dims}x{type.elem}, {self.name(type.layout)}, {type.space}>"
+        return str(type)
+
+
 class _Printer:
-    def __init__(self, locations: bool):
+    def __init__(self, locations: bool, layouts: _Layouts):
         self.locations = locations
+        self.layouts = layouts
         self.lines: list[str] = []
         self.names: dict[Value, str] = {}
         self.taken: set[str] = set()
@@ -56,7 +82,7 @@ class _Printer:
         if op.attrs:
             text += " {" + ", ".join(f"{k} = {v}" for k, v in op.attrs.items()) + "}"
         if op.results:
-            text += " : " + ", ".join(str(r.type) for r in op.results)
+            text += " : " + ", ".join(self.layouts.type(r.type) for r in op.results)
         if self.locations and op.loc.line:
             text += f"  # {op.loc.line}:{op.loc.column + 1}"
         self.lines.append(pad + text + (" {" if op.regions else ""))
@@ -70,7 +96,7 @@ class _Printer:
     def region(self, region: Region, pad: str, heads: bool) -> None:
         for i, block in enumerate(region.blocks):
             if heads or i:
-                args = ", ".join(f"{self.name(a)}: {a.type}" for a in block.arguments)
+                args = ", ".join(f"{self.name(a)}: {self.layouts.type(a.type)}" for a in block.arguments)
                 self.lines.append(f"{pad[:-1]}{self.argument(block)}({args}):")
             for op in block.ops:
                 self.op(op, pad)
@@ -79,8 +105,8 @@ class _Printer:
         args = []
         for i, value in enumerate(function.arguments):
             attrs = function.arg_attrs.get(i)
-            args.append(f"{self.name(value)}: {value.type}" + (f" {attrs}" if attrs else ""))
-        outputs = ", ".join(map(str, function.type.outputs))
+            args.append(f"{self.name(value)}: {self.layouts.type(value.type)}" + (f" {attrs}" if attrs else ""))
+        outputs = ", ".join(map(self.layouts.type, function.type.outputs))
         head = "kernel" if function.public else "function"
         loc = f"  # {function.loc}" if self.locations and function.loc.line else ""
         self.lines.append(
@@ -92,9 +118,11 @@ class _Printer:
 
 
 def render(program: Program, locations: bool) -> str:
-    lines = []
+    lines: list[str] = []
+    layouts = _Layouts()
     for function in program.functions.values():
-        printer = _Printer(locations)
+        printer = _Printer(locations, layouts)
         printer.function(function)
         lines += printer.lines
-    return "\n".join(lines) + "\n"
+    head = [f"{name} = {layout}" for layout, name in layouts.names.items()]
+    return "\n".join(head + lines) + "\n"
