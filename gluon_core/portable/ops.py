@@ -20,7 +20,7 @@ A matrix multiplication that runs everywhere asks for its layouts instead of wri
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Optional
 
 from gluon_core import _triton
@@ -258,7 +258,10 @@ def mma_layouts(
     )
     chosen = select("mma", request, target, triton).chosen
     layouts: MmaLayouts = load_path(chosen.extras["layouts"])(request)
-    return tl.constexpr(replace(layouts, lowering=chosen.name))
+    layouts = replace(layouts, lowering=chosen.name)
+    # Each field is a constexpr of its own, so that kernels may hand it on to other functions.
+    wrapped = {f.name: tl.constexpr(getattr(layouts, f.name)) for f in fields(layouts)}
+    return tl.constexpr(MmaLayouts(**wrapped))
 
 
 @builtin(name="gl.portable.mma")

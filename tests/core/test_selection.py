@@ -23,7 +23,7 @@ from gluon_core.plugins import load
 from gluon_core.portable import OPS
 from gluon_core.portable.selection import available, select
 from gluon_core.portable.tiles import blocked_layout, row_swizzle, split_warps
-from tests.core.fakes import Complete, Plugin, acme, architecture, lowering
+from tests.core.fakes import Plugin, acme, lowering
 
 sys.path.append(str(Path(__file__).parents[1] / "plugin_acme"))
 

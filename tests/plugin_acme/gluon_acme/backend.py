@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from dataclasses import dataclass, fields
@@ -61,7 +60,9 @@ class AcmeBackend(Backend):
         return AcmeOptions(**given)
 
     def builder(self, context, target):
-        return _builder_class()(context, *_builder_arguments(target))
+        from gluon_core import _triton
+
+        return AcmeBuilder(_triton.op_builder(context, target.architecture.arch))
 
     def pipeline(self, target, options):
         return (Stage("ttgir", _tidy), Stage("anvil", _assemble))
@@ -80,26 +81,18 @@ class AcmeBackend(Backend):
         )
 
 
-def _builder_arguments(target):
-    from gluon_core import _triton
+class AcmeBuilder:
+    """Triton's builder and one method more, for the op that it does not know."""
 
-    return (target.architecture.arch,) if _triton.at_least(3, 8) else ()
+    def __init__(self, builder):
+        self._builder = builder
 
+    def __getattr__(self, name):
+        return getattr(self._builder, name)
 
-@functools.lru_cache(maxsize=None)
-def _builder_class():
-    """Triton's builder with one more method, for the op that it does not know."""
-    from gluon_core import _triton
-
-    class AcmeBuilder(_triton.gluon_ir.GluonOpBuilder):
-        def create_acme_add_clamped(self, a, b, low, high):
-            kind = a.get_type()
-            arguments = [a, b, low, high]
-            return self.create_extern_elementwise(
-                "", "", "__acme_add_clamped", arguments, kind, True
-            )
-
-    return AcmeBuilder
+    def create_acme_add_clamped(self, a, b, low, high):
+        arguments, kind = [a, b, low, high], a.get_type()
+        return self.create_extern_elementwise("", "", "__acme_add_clamped", arguments, kind, True)
 
 
 def _tidy(module, metadata):
