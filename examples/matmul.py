@@ -65,16 +65,16 @@ def matmul(
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layouts.accumulator)
     for tile in range(gl.cdiv(K, BLOCK_K)):
         gl.portable.wait(STAGES - 2)
-        stage = (tile + STAGES - 1) % STAGES
-        k = (tile + STAGES - 1) * BLOCK_K
-        a_mask = a_rows & (a_column + k < K)[None, :]
-        b_mask = (b_row + k < K)[:, None] & b_columns
-        gl.portable.async_copy(a_smem.index(stage), a, a_offsets + k, mask=a_mask)
-        gl.portable.async_copy(b_smem.index(stage), b, b_offsets + k * N, mask=b_mask)
+        ahead = tile + STAGES - 1
+        a_mask = a_rows & (a_column + ahead * BLOCK_K < K)[None, :]
+        b_mask = (b_row + ahead * BLOCK_K < K)[:, None] & b_columns
+        a_next = a_offsets + ahead * BLOCK_K
+        b_next = b_offsets + ahead * BLOCK_K * N
+        gl.portable.async_copy(a_smem.index(ahead % STAGES), a, a_next, mask=a_mask)
+        gl.portable.async_copy(b_smem.index(ahead % STAGES), b, b_next, mask=b_mask)
         gl.portable.commit()
-        stage = tile % STAGES
-        a_tile = a_smem.index(stage).load(layouts.a)
-        b_tile = b_smem.index(stage).load(layouts.b)
+        a_tile = a_smem.index(tile % STAGES).load(layouts.a)
+        b_tile = b_smem.index(tile % STAGES).load(layouts.b)
         acc = gl.portable.mma(a_tile, b_tile, acc)
 
     row = first_m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, c_layout))

@@ -1,13 +1,14 @@
 """A copy that finds its own block size: `triton.autotune` works on Gluon kernels.
 
 The layout is built inside the kernel, from the configuration's constants and `gl.num_warps()`.
+`do_bench` times a call; without it `triton.autotune` wants a GPU.
 """
 
 import triton
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
+from gluon_core.cli.example import Example, do_bench, main
 
 CONFIGS = [
     triton.Config({"BLOCK": block, "VECTOR": vector}, num_warps=num_warps)
@@ -21,7 +22,7 @@ CONFIGS = [
 ]
 
 
-@triton.autotune(configs=CONFIGS, key=["n"])
+@triton.autotune(configs=CONFIGS, key=["n"], do_bench=do_bench)
 @gluon.jit
 def memcpy_autotuned(
     src, dst, n, THREADS: gl.constexpr, BLOCK: gl.constexpr, VECTOR: gl.constexpr

@@ -21,6 +21,7 @@ __all__ = [
     "Example",
     "Placeholders",
     "device_target",
+    "do_bench",
     "main",
     "measure",
 ]
@@ -188,9 +189,14 @@ def _numpy(value: Any) -> Any:
 
 def measure(run: Callable[[], Any], target: Target, repeats: int = 20) -> float:
     """Seconds on the device for one `run()`: the median of `repeats`, after three to warm up."""
+    device_type = registry().backend(target.backend).tensor_device
+    return statistics.median(_times(run, device_type, repeats))
+
+
+def _times(run: Callable[[], Any], device_type: Any, repeats: int) -> list[float]:
     import torch
 
-    device = torch.get_device_module(registry().backend(target.backend).tensor_device)
+    device = torch.get_device_module(device_type)
     for _ in range(3):
         run()
     times = []
@@ -201,7 +207,23 @@ def measure(run: Callable[[], Any], target: Target, repeats: int = 20) -> float:
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(times)
+    return times
+
+
+def do_bench(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
+    """The `do_bench` of `triton.autotune`, for machines with and without a GPU.
+
+    Returns:
+        Milliseconds at each of `quantiles`: of the device where there is one, else of one call on
+        the simulator, which says nothing about hardware but lets the kernel run.
+    """
+    target = device_target()
+    if target is None:
+        started = time.perf_counter()
+        call()
+        return [(time.perf_counter() - started) * 1e3] * len(quantiles)
+    device_type = registry().backend(target.backend).tensor_device
+    return [1e3 * float(t) for t in np.quantile(_times(call, device_type, 10), quantiles)]
 
 
 def device_target() -> Optional[Target]:
