@@ -1,0 +1,12 @@
+"""`gl.nvidia.ampere.mbarrier`."""
+
+from gluon_nvidia.language.mbarrier import (
+    MBarrierLayout,
+    allocate_mbarrier,
+    arrive,
+    init,
+    invalidate,
+    wait,
+)
+
+__all__ = ["MBarrierLayout", "allocate_mbarrier", "arrive", "init", "invalidate", "wait"]

@@ -1,0 +1,250 @@
+"""Barriers in shared memory: `mbarrier` (sm_80).
+
+A barrier is an int64 in shared memory. A phase ends when the barrier's count of arrivals has come;
+`wait` with parity 0 passes once the first phase has ended, with parity 1 the second, and so on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Sequence
+
+from gluon_core import _triton
+from gluon_core._triton import tl, unwrap
+from gluon_core.builtin import builtin
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.layouts import SwizzledSharedLayout
+from gluon_core.layouts.base import check_cga, is_power_of_two
+from gluon_core.semantic.base import describe
+from gluon_nvidia.language.operands import (
+    compile_time_int,
+    predicate,
+    scalar_int32,
+    shared_memory,
+)
+
+__all__ = [
+    "MBarrierLayout",
+    "allocate_mbarrier",
+    "arrive",
+    "check_mbarrier",
+    "emit_arrive",
+    "init",
+    "invalidate",
+    "wait",
+]
+
+_REQUIRES = ("nvidia.mbarrier",)
+_MAX_COUNT = (1 << 20) - 1
+
+
+@dataclass(frozen=True, init=False)
+class MBarrierLayout(SwizzledSharedLayout):
+    """The layout of a barrier: one plain int64 per block of the cluster.
+
+    Args:
+        cga_layout: which barrier each block of a cluster has; [] for one block.
+
+    Raises:
+        LayoutError: an illegal `cga_layout`.
+    """
+
+    def __init__(self, cga_layout: Optional[Sequence[Sequence[int]]] = None):
+        bases = check_cga(unwrap(cga_layout), 1)
+        self._set(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=bases)
+
+    @staticmethod
+    def multicta(num_ctas: int, two_cta: bool = False) -> "MBarrierLayout":
+        """The layout for a cluster: a barrier for each block, or with `two_cta` for each pair.
+
+        Raises:
+            LayoutError: not a power of two, or pairs of a single block.
+        """
+        count, pairs = unwrap(num_ctas), bool(unwrap(two_cta))
+        if not is_power_of_two(count) or (pairs and count < 2):
+            raise LayoutError(
+                "no such cluster",
+                argument="num_ctas",
+                expected="a power of two" + (", at least 2 with two_cta" if pairs else ""),
+                got=repr(count),
+            )
+        bits = count.bit_length() - 1
+        return MBarrierLayout([[1 << bit >> pairs] for bit in range(bits)])
+
+
+def check_mbarrier(value: Any, argument: str = "mbarrier") -> Any:
+    """`value` if it is a barrier.
+
+    Raises:
+        DtypeError: no shared memory, or not of 64-bit integers.
+        LayoutError: not the layout of a barrier.
+        ShapeError: not one barrier per block.
+    """
+    value = shared_memory(value, argument)
+    remedy = "Allocate it with gl.nvidia.ampere.mbarrier.allocate_mbarrier()."
+    if value.dtype not in (tl.int64, tl.uint64):
+        raise DtypeError(
+            "a barrier is a 64-bit integer",
+            argument=argument,
+            expected="int64",
+            got=value.dtype,
+            remedy=remedy,
+        )
+    layout = value.layout
+    if not isinstance(layout, SwizzledSharedLayout) or layout.rank != 1:
+        raise LayoutError(
+            "not the layout of a barrier",
+            argument=argument,
+            expected="MBarrierLayout()",
+            got=repr(layout),
+            remedy=remedy,
+        )
+    barriers = 1 << sum(any(basis) for basis in layout.cga_layout)
+    if list(value.shape) != [barriers]:
+        raise ShapeError(
+            "not one barrier",
+            argument=argument,
+            expected=[barriers],
+            got=list(value.shape),
+            remedy="Pick one of several with .index(i).",
+        )
+    return value
+
+
+@builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.allocate_mbarrier")
+def allocate_mbarrier(batch: Any = None, two_ctas: Any = False, _semantic: Any = None) -> Any:
+    """Allocate a barrier in shared memory for each block of the cluster; not initialized.
+
+    Args:
+        batch: allocate that many; pick one with `.index(i)`.
+        two_ctas: one barrier for each pair of blocks, in the even one.
+
+    Returns:
+        A shared_memory_descriptor of int64, of shape [n] or [batch, n], where n is 1, or the
+        number of blocks (pairs) of the cluster.
+
+    Raises:
+        ArgumentError: `batch` is not a positive compile-time integer, or pairs of a single block.
+    """
+    pairs = unwrap(two_ctas)
+    if pairs and _semantic.num_ctas < 2:
+        raise ArgumentError(
+            "needs a cluster", argument="two_ctas", expected="num_ctas >= 2", got=_semantic.num_ctas
+        )
+    layout = MBarrierLayout.multicta(_semantic.num_ctas, pairs)
+    shape = [_semantic.num_ctas // (2 if pairs else 1)]
+    if unwrap(batch) is not None:
+        shape.insert(0, compile_time_int(batch, "batch", 1))
+    return _semantic.allocate_shared(tl.int64, shape, layout)
+
+
+@builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.init")
+def init(mbarrier: Any, count: Any, _semantic: Any = None) -> None:
+    """Initialize a barrier: each phase waits for `count` arrivals. One thread does it.
+
+    Args:
+        mbarrier: a barrier that is not in use.
+        count: compile-time integer, 1 to 2**20 - 1.
+
+    Raises:
+        ArgumentError: an illegal count.
+        DtypeError, LayoutError, ShapeError: `mbarrier` is no barrier.
+
+    ISA: PTX 9.7.13.15.9, mbarrier.init.
+    """
+    mbarrier = check_mbarrier(mbarrier)
+    count = compile_time_int(count, "count", 1, _MAX_COUNT)
+    _semantic.builder.create_mbarrier_init(mbarrier.handle, count)
+
+
+@builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.invalidate")
+def invalidate(mbarrier: Any, _semantic: Any = None) -> None:
+    """End the use of a barrier, so that its memory may serve for something else.
+
+    Raises:
+        DtypeError, LayoutError, ShapeError: `mbarrier` is no barrier.
+
+    ISA: PTX 9.7.13.15.10, mbarrier.inval.
+    """
+    _semantic.builder.create_mbarrier_inval(check_mbarrier(mbarrier).handle)
+
+
+@builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.wait")
+def wait(
+    mbarrier: Any, phase: Any, pred: Any = True, deps: Any = (), _semantic: Any = None
+) -> None:
+    """Wait until the phase of parity `phase` has ended.
+
+    Args:
+        mbarrier: an initialized barrier.
+        phase: integer scalar, of which the lowest bit counts.
+        pred: int1 scalar; where false, do not wait.
+        deps: memory descriptors that the barrier guards and that must stay allocated until here.
+
+    Raises:
+        DtypeError, LayoutError, ShapeError: an operand of another kind.
+
+    ISA: PTX 9.7.13.15.17, mbarrier.try_wait.
+    """
+    mbarrier = check_mbarrier(mbarrier)
+    phase = scalar_int32(_semantic, phase, "phase")
+    pred = predicate(_semantic, pred)
+    handles = [_memory_handle(item) for item in _items(deps)]
+    _semantic.builder.create_mbarrier_wait(mbarrier.handle, phase.handle, pred.handle, handles)
+
+
+@builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.arrive")
+def arrive(mbarrier: Any, *, pred: Any = True, from_cta: Any = None, _semantic: Any = None) -> None:
+    """Count one arrival; what was written before it is visible to those who wait.
+
+    Args:
+        mbarrier: an initialized barrier.
+        pred: int1 scalar; where false, do not arrive.
+        from_cta: compile-time index of the one block of the cluster that arrives; Triton 3.9.
+
+    Raises:
+        DtypeError, LayoutError, ShapeError: an operand of another kind.
+        CapabilityError: `from_cta` with an older Triton.
+
+    ISA: PTX 9.7.13.15.13, mbarrier.arrive.
+    """
+    emit_arrive(_semantic, mbarrier, 1, pred, from_cta, "gl.nvidia.ampere.mbarrier.arrive")
+
+
+def emit_arrive(
+    semantic: Any, mbarrier: Any, count: Any, pred: Any, from_cta: Any, public: str
+) -> None:
+    """`arrive` of every generation."""
+    mbarrier = check_mbarrier(mbarrier)
+    count = compile_time_int(count, "count", 1, _MAX_COUNT)
+    pred = predicate(semantic, pred)
+    create = semantic.builder.create_mbarrier_arrive
+    if unwrap(from_cta) is not None:
+        _triton.require((3, 9), f"{public}(from_cta=...)")
+        block = compile_time_int(from_cta, "from_cta", 0, semantic.num_ctas - 1)
+        create(mbarrier.handle, count, pred.handle, block)
+    elif _triton.VERSION == (3, 8):
+        # Only this builder has the blocks to arrive at before the predicate; 0 is the own one.
+        create(mbarrier.handle, count, 0, pred.handle)
+    else:
+        create(mbarrier.handle, count, pred.handle)
+
+
+def _items(deps: Any) -> list:
+    deps = unwrap(deps)
+    if deps is None:
+        return []
+    return list(deps) if isinstance(deps, (list, tuple, _triton.tl_tuple)) else [deps]
+
+
+def _memory_handle(value: Any) -> Any:
+    value = unwrap(value)
+    memory = isinstance(value, _triton.base_value) and not isinstance(value, tl.tensor)
+    if not memory or not hasattr(value, "handle"):
+        raise DtypeError(
+            "not a memory descriptor",
+            argument="deps",
+            expected="descriptors of shared or tensor memory",
+            got=describe(value),
+        )
+    return value.handle

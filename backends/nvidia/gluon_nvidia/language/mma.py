@@ -1,0 +1,175 @@
+"""Matrix multiplication on register operands: `mma.sync` (sm_80)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_core._triton import tl, unwrap
+from gluon_core.builtin import builtin, check_capabilities
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.semantic.base import shape_of
+from gluon_nvidia.layouts import NVMMADistributedLayout
+
+__all__ = ["mma_v2"]
+
+_NAME = "gl.nvidia.ampere.mma_v2"
+_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
+
+# Operand dtype -> accumulator dtypes (PTX 9.7.14.5, table of mma operands).
+_DTYPES: dict[Any, tuple] = {
+    tl.float16: (tl.float16, tl.float32),
+    tl.bfloat16: (tl.float32,),
+    tl.float32: (tl.float32,),
+    tl.float64: (tl.float64,),
+    tl.int8: (tl.int32,),
+    tl.float8e5: (tl.float32, tl.float16),
+    tl.float8e4nv: (tl.float32, tl.float16),
+}
+_REQUIRES = {
+    tl.bfloat16: ("nvidia.bf16",),
+    tl.float32: ("nvidia.tf32",),
+    tl.float64: ("nvidia.fp64_mma",),
+    tl.float8e5: ("nvidia.fp8",),
+    tl.float8e4nv: ("nvidia.fp8",),
+}
+
+
+@builtin(requires=("nvidia.mma_v2",), name=_NAME, instead="gl.portable.mma or gl.dot_fma")
+def mma_v2(a: Any, b: Any, acc: Any, input_precision: Any = None, _semantic: Any = None) -> Any:
+    """`acc + a @ b` on the tensor cores, synchronously.
+
+    Args:
+        a: [M, K] tensor with `DotOperandLayout(0, acc.layout, k_width)`.
+        b: [K, N] tensor with `DotOperandLayout(1, acc.layout, k_width)`, of `a`'s dtype.
+        acc: [M, N] tensor with `NVMMADistributedLayout([2, 0], ...)`.
+        input_precision: of float32 operands: "tf32" (10 bits of mantissa), the only one that the
+            unit has and the default.
+
+    | a, b | acc |
+    |---|---|
+    | float16 | float16, float32 |
+    | bfloat16, float32 (as tf32) | float32 |
+    | float64 | float64 |
+    | int8 | int32 |
+    | float8e4nv, float8e5 (sm_89) | float16, float32 |
+
+    Returns:
+        A tensor like `acc`.
+
+    Raises:
+        DtypeError: dtypes that the unit does not combine.
+        ShapeError: the shapes do not multiply, or are smaller than one instruction.
+        LayoutError: the layouts do not belong together.
+
+    ISA: PTX 9.7.14.5, mma.sync.
+    """
+    precision = unwrap(input_precision)
+    for name, value in (("a", a), ("b", b), ("acc", acc)):
+        _semantic.require_distributed(value, name)
+    _check_shapes(a, b, acc)
+    _check_dtypes(_semantic, a, b, acc)
+    _check_layouts(_semantic, a, b, acc)
+    precision = _check_precision(_semantic, precision, a.dtype)
+    handle = _semantic.builder.create_dot(
+        a.handle, b.handle, acc.handle, _semantic._str_to_dot_input_precision(precision), 0
+    )
+    return _semantic.make_tensor(handle, acc.type)
+
+
+def _check_shapes(a: Any, b: Any, acc: Any) -> None:
+    shapes = [shape_of(value) for value in (a, b, acc)]
+    for name, shape in zip(("a", "b", "acc"), shapes):
+        if len(shape) not in (2, 3) or len(shape) != len(shapes[2]):
+            raise ShapeError(
+                "must be a matrix, or a batch of them as acc is", argument=name, got=shape
+            )
+    (*batch_a, m, k), (*batch_b, rows, n), result = shapes
+    if rows != k or batch_a != batch_b or result != [*batch_a, m, n]:
+        raise ShapeError(
+            "the shapes do not multiply",
+            expected="a [M, K], b [K, N], acc [M, N]",
+            got=", ".join(map(str, shapes)),
+        )
+    least = 256 // a.dtype.primitive_bitwidth
+    if m < 16 or n < 8 or k < least:
+        raise ShapeError(
+            "smaller than one instruction",
+            expected=f"M >= 16, N >= 8, K >= {least} for {a.dtype}",
+            got=f"M = {m}, N = {n}, K = {k}",
+            remedy="Pad the tile with zeros, or use gl.dot_fma.",
+        )
+
+
+def _check_dtypes(semantic: Any, a: Any, b: Any, acc: Any) -> None:
+    if a.dtype != b.dtype:
+        raise DtypeError(
+            "both operands must have one dtype", argument="b", expected=a.dtype, got=b.dtype
+        )
+    wanted = _DTYPES.get(a.dtype)
+    if wanted is None:
+        raise DtypeError(
+            "mma.sync does not take this dtype",
+            argument="a",
+            expected=", ".join(map(str, _DTYPES)),
+            got=a.dtype,
+        )
+    check_capabilities(semantic, f"{_NAME} of {a.dtype}", _REQUIRES.get(a.dtype, ()))
+    if acc.dtype not in wanted:
+        raise DtypeError(
+            f"mma.sync does not accumulate {a.dtype} in this dtype",
+            argument="acc",
+            expected=" or ".join(map(str, wanted)),
+            got=acc.dtype,
+        )
+
+
+def _check_layouts(semantic: Any, a: Any, b: Any, acc: Any) -> None:
+    layout = acc.type.layout
+    if not isinstance(layout, NVMMADistributedLayout) or layout.version[0] != 2:
+        raise LayoutError(
+            "not the accumulator of mma.sync",
+            argument="acc",
+            expected="NVMMADistributedLayout(version=[2, 0], ...)",
+            got=repr(layout),
+        )
+    semantic.check_dot_operands(a, b, acc)
+    tile = [1] * (layout.rank - 2) + [16, 8]
+    if layout.instr_shape != tile:
+        raise LayoutError(
+            "not the tile of mma.sync",
+            argument="acc",
+            expected=f"instr_shape={tile}",
+            got=layout.instr_shape,
+        )
+    widths = a.type.layout.k_width, b.type.layout.k_width
+    least = max(1, 32 // a.dtype.primitive_bitwidth)
+    if widths[0] != widths[1] or widths[0] < least:
+        raise LayoutError(
+            "the operands' k_width does not fit",
+            argument="k_width",
+            expected=f"one width for both, at least {least} for {a.dtype}",
+            got=f"{widths[0]} and {widths[1]}",
+        )
+
+
+def _check_precision(semantic: Any, precision: Any, dtype: Any) -> str:
+    if precision is None:
+        precision = getattr(semantic.options, "default_dot_input_precision", None) or "tf32"
+        if dtype == tl.float32:
+            return "tf32"
+    if precision not in _PRECISIONS:
+        raise ArgumentError(
+            "no such precision",
+            argument="input_precision",
+            expected=", ".join(map(repr, _PRECISIONS)),
+            got=repr(precision),
+        )
+    if dtype == tl.float32 and precision != "tf32":
+        raise ArgumentError(
+            "mma.sync rounds float32 operands to tf32",
+            argument="input_precision",
+            expected="'tf32'",
+            got=repr(precision),
+            remedy="gl.dot_fma keeps them whole.",
+        )
+    return precision
