@@ -22,7 +22,6 @@ from gluon_core.layouts.base import (
     check_powers,
     check_shape,
     is_power_of_two,
-    joined,
     joined_bases,
     unwrap,
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
 from gluon_nvidia.arch import ARCHITECTURES
 
 # One line of PTX per capability, each alone on its line.
@@ -63,8 +66,6 @@ HEAD = """.version {version}
 def assembler():
     """The newest ptxas inside Triton, and the newest PTX version it takes."""
     triton = pytest.importorskip("triton")
-    from pathlib import Path
-
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas-blackwell"
     if not tool.exists():
         pytest.skip("this Triton ships no ptxas")
@@ -73,6 +74,10 @@ def assembler():
         if assemble(tool, "sm_90a", text).returncode == 0:
             return tool, version
     raise AssertionError("ptxas takes no known PTX version")
+
+
+def triton_version():
+    return tuple(int(n) for n in importlib.metadata.version("triton").split(".")[:2])
 
 
 def assemble(tool, target, text):
@@ -86,6 +91,7 @@ def test_capabilities_are_what_the_assembler_takes(assembler, arch):
     target = arch.name + ("a" if arch.arch >= 90 else "")
     head = HEAD.format(version=version, target=target)
     if assemble(tool, target, head + "ret; }\n").returncode:
+        assert triton_version() < arch.min_triton
         pytest.skip(f"this ptxas does not know {target}")
     text = head + "\n".join(INSTRUCTIONS.values()) + "\nret; }\n"
     done = assemble(tool, target, text)
