@@ -271,10 +271,7 @@ def _stays(before: LinearLayout, after: LinearLayout, dims: Sequence[str]) -> bo
         return sum(v << shifts[name] for v, name in zip(row, layout.out_dims))
 
     free = [
-        flat(row, before)
-        for dim, rows in before.bases.items()
-        if dim not in dims
-        for row in rows
+        flat(row, before) for dim, rows in before.bases.items() if dim not in dims for row in rows
     ]
     held = reduce_rows(free)
     for dim, rows in after.bases.items():

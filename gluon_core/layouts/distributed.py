@@ -429,5 +429,3 @@ class DotOperandLayout(DistributedLayout):
 
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
         return self.parent.dot_operand_linear(self.operand_index, self.k_width, list(shape))
-
-

@@ -11,6 +11,7 @@ from typing import Any, Sequence
 
 from ..errors import LayoutError, ShapeError
 from .base import DistributedLayout, Layout, SharedLayout, check_int, check_ints, check_shape
+from .dialect import joins_clustered_slices, keeps_register_copies, squeezes_to_slices
 from .distributed import (
     AutoLayout,
     BlockedLayout,
@@ -18,7 +19,6 @@ from .distributed import (
     DistributedLinearLayout,
     SliceLayout,
 )
-from .dialect import joins_clustered_slices, keeps_register_copies, squeezes_to_slices
 from .linear import LinearLayout
 from .shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
 from .tiling import dim_names
@@ -187,9 +187,7 @@ def _reshape_by_one(
     return None
 
 
-def default_blocked(
-    shape: Sequence[int], warps: int, lanes: int, blocks: int = 1
-) -> BlockedLayout:
+def default_blocked(shape: Sequence[int], warps: int, lanes: int, blocks: int = 1) -> BlockedLayout:
     """The compiler's default: one element per lane, row-major; blocks split the major dims."""
     rank = len(shape)
     counts, left = [1] * rank, blocks

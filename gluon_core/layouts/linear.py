@@ -505,8 +505,9 @@ class LinearLayout:
 
     def sublayout(self, ins: Iterable[str], outs: Iterable[str]) -> "LinearLayout":
         """Only some in-dims and out-dims, in this layout's order."""
-        ins, outs = set([ins] if isinstance(ins, str) else ins), set(
-            [outs] if isinstance(outs, str) else outs
+        ins, outs = (
+            set([ins] if isinstance(ins, str) else ins),
+            set([outs] if isinstance(outs, str) else outs),
         )
         self._known(ins, self._bases, "ins")
         self._known(outs, self._outs, "outs")

@@ -53,7 +53,9 @@ def tensor_view(layout: Layout, shape: Sequence[int]) -> str:
     linear = layout.to_linear(sizes)
     names, inputs, coords = _walk(linear)
     clustered = linear.in_size("block") > 1
-    label = _thread_label(linear) if isinstance(layout, DistributedLayout) else _offset_label(layout)
+    label = (
+        _thread_label(linear) if isinstance(layout, DistributedLayout) else _offset_label(layout)
+    )
     cells: dict[tuple[int, ...], list[tuple[tuple[int, ...], str]]] = {}
     for values, coord in zip(inputs.tolist(), coords.tolist()):
         at = dict(zip(names, values))

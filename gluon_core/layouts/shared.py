@@ -355,9 +355,7 @@ class SharedLinearLayout(SharedLayout):
 
     def _emit(self, builder: Any) -> Any:
         self.check_compiler()
-        return builder.get_shared_linear_layout(
-            self.offset_bases, self.block_bases, self.alignment
-        )
+        return builder.get_shared_linear_layout(self.offset_bases, self.block_bases, self.alignment)
 
     @property
     def rank(self) -> int:
@@ -394,5 +392,3 @@ class SharedLinearLayout(SharedLayout):
                 got=list(shape),
             )
         return self.own_linear()
-
-

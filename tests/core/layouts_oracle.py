@@ -42,9 +42,7 @@ class Oracle:
 
     def buffer(self, layout, shape):
         b = self.builder
-        ty = b.get_shared_mem_desc_ty(
-            b.get_half_ty(), list(shape), layout._emit(b), list(shape)
-        )
+        ty = b.get_shared_mem_desc_ty(b.get_half_ty(), list(shape), layout._emit(b), list(shape))
         return b.create_local_alloc(ty)
 
     def of_tensor(self, value):
