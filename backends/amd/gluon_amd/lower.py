@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Union
 
+from gluon_amd.arch import matrix_version
 from gluon_amd.language import cdna3
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
 from gluon_core._triton import tl
@@ -118,10 +119,10 @@ class _Unit:
     width: int
 
 
-_MFMA_VERSION = {"gfx90a": 2, "gfx942": 3, "gfx950": 4}
 _HALF, _SINGLE = _Unit({32: 8, 16: 16}, 4), _Unit({32: 2, 16: 4}, 1)
 _BYTE = _Unit({32: 16, 16: 32}, 8)
 _MFMA: Mapping[int, Mapping[str, _Unit]] = {
+    1: {"fp16": _HALF, "fp32": _SINGLE, "int8": _Unit({32: 8, 16: 16}, 4)},
     2: {"fp16": _HALF, "bf16": _HALF, "fp32": _SINGLE, "int8": _Unit({32: 8, 16: 16}, 4)},
     3: {
         "fp16": _HALF,
@@ -143,7 +144,7 @@ _MFMA: Mapping[int, Mapping[str, _Unit]] = {
 
 
 def mfma_accepts(request: MmaRequest) -> Union[bool, str]:
-    version = _MFMA_VERSION.get(str(request.target.architecture.arch))
+    version = matrix_version(request.target.architecture)
     units = _MFMA.get(version or 0, {})
     refusal = _dtypes_refused(request, units, "MFMA")
     if refusal is not None:
@@ -165,7 +166,7 @@ def _mfma_rows(request: MmaRequest, unit: _Unit) -> Optional[int]:
 
 
 def mfma_layouts(request: MmaRequest) -> MmaLayouts:
-    version = _MFMA_VERSION[str(request.target.architecture.arch)]
+    version = matrix_version(request.target.architecture) or 0
     unit = _MFMA[version][str(request.a_dtype)]
     rows = _mfma_rows(request, unit) or 16
     accumulator = AMDMFMALayout(
@@ -181,7 +182,6 @@ def mma_mfma(request: MmaRequest, _semantic: Any) -> Any:
     return cdna3.mfma(request.a, request.b, request.acc, _semantic=_semantic)
 
 
-_WMMA_VERSION = {"gfx11": 1, "gfx120": 2, "gfx125": 3}
 _WMMA: Mapping[int, Mapping[str, _Unit]] = {
     1: {"fp16": _Unit({16: 16}, 16), "bf16": _Unit({16: 16}, 16), "int8": _Unit({16: 16}, 16)},
     2: {"fp16": _Unit({16: 16}, 8), "bf16": _Unit({16: 16}, 8), "int8": _Unit({16: 16}, 8)},
@@ -194,13 +194,8 @@ _WMMA_BUILTIN = {
 }
 
 
-def _wmma_version(request: MmaRequest) -> int:
-    arch = str(request.target.architecture.arch)
-    return next((v for family, v in _WMMA_VERSION.items() if arch.startswith(family)), 0)
-
-
 def wmma_accepts(request: MmaRequest) -> Union[bool, str]:
-    units = _WMMA.get(_wmma_version(request), {})
+    units = _WMMA.get(matrix_version(request.target.architecture) or 0, {})
     refusal = _dtypes_refused(request, units, "WMMA")
     if refusal is not None:
         return refusal
@@ -211,7 +206,7 @@ def wmma_accepts(request: MmaRequest) -> Union[bool, str]:
 
 
 def wmma_layouts(request: MmaRequest) -> MmaLayouts:
-    version = _wmma_version(request)
+    version = matrix_version(request.target.architecture) or 0
     unit = _WMMA[version][str(request.a_dtype)]
     accumulator = AMDWMMALayout(
         version=version,
@@ -223,7 +218,7 @@ def wmma_layouts(request: MmaRequest) -> MmaLayouts:
 
 
 def mma_wmma(request: MmaRequest, _semantic: Any) -> Any:
-    wmma = load_path(_WMMA_BUILTIN[_wmma_version(request)])
+    wmma = load_path(_WMMA_BUILTIN[matrix_version(request.target.architecture) or 0])
     return wmma(request.a, request.b, request.acc, _semantic=_semantic)
 
 

@@ -67,8 +67,6 @@ def mma_accepts(request: MmaRequest) -> Union[bool, str]:
         return f"mma.sync does not accumulate {a} in {acc}"
     if a == "fp32" and request.input_precision != "tf32":
         return "mma.sync rounds fp32 to tf32, and input_precision is 'ieee'"
-    if a != "fp16" and not request.target.has("nvidia.cp_async"):
-        return f"mma.sync of {request.target} takes fp16 only"
     depth = 256 // request.a_dtype.primitive_bitwidth
     if request.m < _ROWS or request.n < _COLUMNS or request.k < depth:
         tile = f"{request.m}x{request.n}x{request.k}"
