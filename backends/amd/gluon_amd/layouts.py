@@ -48,10 +48,9 @@ _WMMA_SHAPES = {
 }
 
 
-def _need_triton(wanted: tuple[int, int], what: str) -> None:
-    if compiler_version() < wanted:
-        needs, found = (".".join(map(str, v)) for v in (wanted, compiler_version()))
-        raise CapabilityError(f"{what} needs Triton >= {needs}, found {found}")
+def _needs_triton(wanted: tuple[int, int], what: str) -> CapabilityError:
+    needs, found = (".".join(map(str, v)) for v in (wanted, compiler_version()))
+    return CapabilityError(f"{what} needs Triton >= {needs}, found {found}")
 
 
 def _stack(pieces: Iterable[tuple[str, int, int]]) -> LinearLayout:
@@ -386,8 +385,8 @@ class AMDWMMALayout(DistributedLayout):
         return f"WMMA_{self.version}_{self.transposed}_{bases}_{shape}_WMMA"
 
     def _emit(self, builder: Any) -> Any:
-        if self.instr_shape[0] == 32:
-            _need_triton((3, 8), "the 32x16 WMMA instruction")
+        if self.instr_shape[0] == 32 and compiler_version() < (3, 8):
+            raise _needs_triton((3, 8), "the 32x16 WMMA instruction")
         if compiler_version() >= (3, 7):
             return builder.get_amd_wmma_layout(
                 self.version,
@@ -400,8 +399,7 @@ class AMDWMMALayout(DistributedLayout):
             )
         counts = self._counts()
         if counts is None:
-            _need_triton((3, 7), f"AMDWMMALayout with warp_bases={self.warp_bases}")
-            raise AssertionError("unreachable")
+            raise _needs_triton((3, 7), f"AMDWMMALayout with warp_bases={self.warp_bases}")
         return builder.get_amd_wmma_layout(
             self.version, self.transposed, *counts, self.cga_layout, self.instr_shape
         )
@@ -560,8 +558,9 @@ class PartitionedSharedLayout(SharedLayout):
         return self.partition_layout.cga_layout
 
     def _emit(self, builder: Any) -> Any:
-        _need_triton((3, 8), "PartitionedSharedLayout")
-        inner = self.partition_layout._emit(builder)
+        if compiler_version() < (3, 8):
+            raise _needs_triton((3, 8), "PartitionedSharedLayout")
+        inner = self.partition_layout._to_ir(builder)
         return builder.get_partitioned_shared_layout(
             self.num_partitions, self.num_groups, self.partition_dim, inner
         )

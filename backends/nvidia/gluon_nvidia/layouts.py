@@ -335,6 +335,7 @@ class NVMMASharedLayout(SharedLayout):
         if self.rank == 1:
             tile = LinearLayout.identity_1d(per_block["dim0"], "offset", "dim0")
         elif not self.swizzle_byte_width:
+            # Triton before 3.8 ignores `transposed` here; a buffer is one thing in all versions.
             tile = LinearLayout({"offset": []}, {})
             for name in order:
                 size = min(per_block[name], _TMA_BOX)
