@@ -103,11 +103,10 @@ def bank_conflicts(
     shape = check_shape(shape, None)
     access = _access(register.to_linear(shape), shared.to_linear(shape))
     vector = _vector(access, bits, max_vector_bits)
-    padded = isinstance(shared, PaddedSharedLayout)
-    if padded:
+    if isinstance(shared, PaddedSharedLayout):
         vector = min([vector, *(interval for interval, _ in shared.interval_padding_pairs)])
     lanes = _together(access["lane"], vector, bits, banks)
-    if padded:
+    if isinstance(shared, PaddedSharedLayout):
         return _padded_conflicts(shared, access, lanes, vector, bits, banks)
     return _linear_conflicts(lanes, bits, banks)
 
@@ -125,7 +124,7 @@ def _linear_conflicts(lanes: list[int], bits: int, banks: int) -> int:
 
 
 def _span(flips: Sequence[int]) -> np.ndarray:
-    values = np.zeros(1, dtype=np.int64)
+    values: np.ndarray = np.zeros(1, dtype=np.int64)
     for flip in flips:
         values = np.concatenate([values, values ^ flip])
     return values
@@ -197,8 +196,7 @@ def owner(
     holders = [dict(zip(layout_map.in_dims, base))]
     for vector in layout_map.kernel():
         holders += [{dim: h[dim] ^ vector[dim] for dim in h} for h in holders]
-    names = ("block", "warp", "lane", "register")
-    return sorted(tuple(h.get(name, 0) for name in names) for h in holders)
+    return sorted((h["block"], h["warp"], h["lane"], h["register"]) for h in holders)
 
 
 # -- conversions ---------------------------------------------------------------------------------

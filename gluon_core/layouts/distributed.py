@@ -359,12 +359,12 @@ def check_one_hot(named: dict[str, list[list[int]]], shape: Sequence[int]) -> No
             seen[tuple(row)] = where
     for d, size in enumerate(shape):
         for bit in range(size.bit_length() - 1):
-            row = tuple(1 << bit if i == d else 0 for i in range(len(shape)))
-            if row not in seen:
+            wanted = tuple(1 << bit if i == d else 0 for i in range(len(shape)))
+            if wanted not in seen:
                 raise LayoutError(
                     f"the bases do not reach every element of the shape {list(shape)}",
                     argument="shape",
-                    expected=f"a basis {list(row)}",
+                    expected=f"a basis {list(wanted)}",
                     got=", ".join(f"{name}={rows}" for name, rows in named.items()),
                 )
 

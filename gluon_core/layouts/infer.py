@@ -295,7 +295,8 @@ def _reshape_blocked(
         results.append(parts)
     groups.sort(key=lambda group: place[group[0][0]] if group[0] else 0)
     order = [d for _, after in groups for d in reversed(after)]
-    return BlockedLayout(*results, order)
+    size, threads, warp_counts = results
+    return BlockedLayout(size, threads, warp_counts, order)
 
 
 def join(layout: DistributedLayout, shape: Sequence[int]) -> DistributedLayout:

@@ -283,7 +283,7 @@ class LinearLayout:
         self._check_ins(ins)
         arrays = {dim: np.asarray(value, dtype=np.int64) for dim, value in ins.items()}
         shape = np.broadcast_shapes(*(a.shape for a in arrays.values())) if arrays else ()
-        out = [np.zeros(shape, dtype=np.int64) for _ in self._outs]
+        out: list[np.ndarray] = [np.zeros(shape, dtype=np.int64) for _ in self._outs]
         for dim, array in arrays.items():
             rows = self._bases[dim]
             if array.size and not (0 <= array.min() and array.max() < 1 << len(rows)):
@@ -583,7 +583,7 @@ class LinearLayout:
                 got=dict(dims),
             )
         columns = iter(self._columns())
-        bases = {}
+        bases: dict[str, list[list[int]]] = {}
         for dim, rows in self._bases.items():
             bases[dim] = []
             for _ in rows:

@@ -64,7 +64,7 @@ def tensor_view(layout: Layout, shape: Sequence[int]) -> str:
             order, text = (at["block"], *order), f"B{at['block']}:{text}"
         cells.setdefault(tuple(coord), []).append((order, text))
     width = max((len(text) for held in cells.values() for _, text in held), default=0)
-    table = np.empty(sizes, dtype=object)
+    table: np.ndarray = np.empty(sizes, dtype=object)
     for coord in np.ndindex(*sizes):
         held = sorted(cells.get(coord, []))
         table[coord] = "|".join(text.rjust(width) for _, text in held)
