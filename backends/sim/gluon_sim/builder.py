@@ -83,6 +83,8 @@ class SimBuilder:
         regions: int = 0,
         kwargs: Optional[dict] = None,
     ) -> Op:
+        # Where an operand is left out, newer versions pass an empty handle of their own.
+        args = tuple(None if type(a).__name__ == "value" else a for a in args)
         op = Op(name, args, kwargs or {}, results, regions, self._loc)
         op.block = self._block
         if self._block is None:
@@ -415,8 +417,9 @@ class SimBuilder:
     def create_atomic_store(self, ptr: Value, val: Value, mask: Value, *order: Any) -> Op:
         return self.record("atomic_store", (ptr, val, mask))
 
-    def create_atomic_poll(self, ptr: Value, expected: Value, mask: Value, *order: Any) -> Value:
-        return self.record("atomic_poll", (ptr, expected, mask), [self._loaded(ptr)]).results[0]
+    def create_atomic_poll(self, ptr: Value, expected: Value, timeout: Any, *order: Any) -> Value:
+        type = expected.type.with_element(I1)
+        return self.record("atomic_poll", (ptr, expected, timeout), [type]).results[0]
 
     def create_local_alloc(self, type: Type, value: Optional[Value] = None) -> Value:
         return self.record("local_alloc", (type, value), [type]).results[0]

@@ -176,7 +176,10 @@ def cast_float(x: np.ndarray, src: str, dst: str, rounding: Optional[str] = None
     raw = near.view(_UNSIGNED[target.itemsize])
     # One step down in magnitude; from infinity that is the largest finite value.
     too_far = (np.abs(wide) > np.abs(x)) & ~np.isnan(x) & ~np.isinf(x)
-    return np.where(too_far, raw - raw.dtype.type(1), raw).astype(raw.dtype).view(target)
+    out = np.where(too_far, raw - raw.dtype.type(1), raw).astype(raw.dtype)
+    if dst in ("fp8e4b8", "fp8e5b16"):
+        out = np.where(too_far & (out == 0x80), raw.dtype.type(0), out)  # these have no -0
+    return out.view(target)
 
 
 def round_tf32(x: np.ndarray) -> np.ndarray:

@@ -385,19 +385,23 @@ def atomic_store(task, pointer, value, mask):
 
 
 @_op("atomic_poll")
-def atomic_poll(task, pointer, expected, mask=None):
-    """Waits until the memory holds what is expected, and gives it back."""
+def atomic_poll(task, pointer, expected, timeout=None):
+    """Waits until the memory holds what is expected; false when the time is over first.
+
+    Time passes only when nothing else can happen.
+    """
 
     def now():
-        return task.memory.load(task, "atomic_poll", pointer, _pointee(task), mask, None)
+        return task.memory.load(task, "atomic_poll", pointer, _pointee(task), None, None)
 
     def ready():
-        same = now() == expected
-        return bool((same if mask is None else same | ~mask).all())
+        return bool((now() == expected).all())
 
     if not ready():
-        yield task.blocked(ready, "memory to hold the polled value")
-    return now()
+        wait = task.blocked(ready, "memory to hold the polled value")
+        wait.expires = timeout is not None
+        yield wait
+    return now() == expected
 
 
 # ---- shared memory --------------------------------------------------------------------------

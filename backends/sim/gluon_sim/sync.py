@@ -14,11 +14,15 @@ __all__ = ["Barriers", "Scheduler", "Wait"]
 
 @dataclass
 class Wait:
-    """What a task yields: go on when `ready()`; `describe()` is for the error when that never is."""
+    """What a task yields: go on when `ready()`; `describe()` is for the error when that never is.
+
+    A wait that `expires` also ends when nothing else can happen any more.
+    """
 
     ready: Callable[[], bool]
     describe: Callable[[], str]
     loc: Any = None
+    expires: bool = False
 
 
 @dataclass
@@ -49,9 +53,11 @@ class Scheduler:
         tasks = self._tasks
         while tasks:
             moved = False
+            late = not any(task.waits is None or task.waits.ready() for task in tasks)
             for task in list(tasks):
                 if task.waits is not None and not task.waits.ready():
-                    continue
+                    if not (late and task.waits.expires and not moved):
+                        continue
                 moved = True
                 try:
                     task.waits = next(task.run)
