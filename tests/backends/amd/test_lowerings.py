@@ -1,0 +1,107 @@
+"""What AMD hardware does with `gl.portable`."""
+
+from __future__ import annotations
+
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core import plugins
+from gluon_core._triton import tl
+from gluon_core.backend import load_path
+from gluon_core.portable import MmaRequest
+from tests.portable_kernels import check_on_simulator, compiled, selections
+
+BUFFER = {
+    "async_copy": "buffer_load_through_registers",
+    "load": "buffer_load",
+    "store": "buffer_store",
+}
+
+
+@pytest.mark.parametrize(
+    "target, dtype, shape, matrix",
+    [
+        ("gfx90a", "fp16", (64, 64, 32), "mfma"),
+        ("gfx942", "fp16", (64, 64, 32), "mfma"),
+        ("gfx942", "fp32", (64, 64, 32), "mfma"),
+        ("gfx950", "i8", (64, 64, 64), "mfma"),
+        ("gfx942", "fp16", (8, 64, 16), "fma"),
+        ("gfx1100", "bf16", (64, 64, 32), "wmma"),
+        ("gfx1200", "fp16", (64, 64, 32), "wmma"),
+        ("gfx1100", "fp32", (64, 64, 32), "fma"),
+    ],
+)
+def test_the_lowering_that_is_taken(target, dtype, shape, matrix):
+    assert selections(target, dtype, shape)[0] == {**BUFFER, "mma": matrix}
+
+
+def test_the_reasons_name_the_hardware_and_the_operands():
+    def reasons(*args):
+        return {low.name: why for s in selections(*args)[1] for low, why in s.rejected}
+
+    assert reasons("gfx942")["wmma"] == "needs amd.wmma, which amd:gfx942 lacks"
+    assert "has no form for fp32 times fp32" in reasons("gfx1100", "fp32")["wmma"]
+    assert "8x64x16 is smaller than one MFMA" in reasons("gfx942", "fp16", (8, 64, 16))["mfma"]
+
+
+@gluon.jit
+def far(x, y):
+    layout: gl.constexpr = gl.portable.blocked_layout([256], gl.float32)
+    at = gl.arange(0, 256, layout).to(gl.int64)
+    gl.portable.store(y, at, gl.portable.load(x, at))
+
+
+def test_64_bit_offsets_are_not_for_buffer_addressing():
+    made = gluon.compile(far, target="gfx942", signature={"x": "*fp32", "y": "*fp32"})
+    assert "buffer_load" not in made.asm["amdgcn"] and "global_load" in made.asm["amdgcn"]
+
+
+@pytest.mark.parametrize(
+    "target, dtype, shape, instruction",
+    [
+        ("gfx90a", "fp16", (64, 64, 32), "v_mfma_f32_32x32x8"),
+        ("gfx942", "fp16", (64, 64, 32), "v_mfma_f32_32x32x8"),
+        ("gfx942", "fp16", (32, 32, 32), "v_mfma_f32_16x16x16"),
+        ("gfx942", "i8", (64, 64, 32), "v_mfma_i32_32x32x16_i8"),
+        ("gfx950", "bf16", (64, 64, 32), "v_mfma_f32_32x32x16_bf16"),
+        ("gfx950", "i8", (64, 64, 64), "v_mfma_i32_32x32x32_i8"),
+        ("gfx942", "fp32", (64, 64, 32), "v_mfma_f32_32x32x2"),
+        ("gfx1100", "fp16", (64, 64, 32), "v_wmma_f32_16x16x16_f16"),
+        ("gfx1200", "bf16", (64, 64, 32), "v_wmma_f32_16x16x16_bf16"),
+    ],
+)
+def test_the_instructions_are_in_the_assembly(target, dtype, shape, instruction):
+    assembly = compiled(target, dtype, shape).asm["amdgcn"]
+    assert instruction in assembly
+    assert "buffer_load" in assembly and "buffer_store" in assembly
+
+
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1200"])
+@pytest.mark.parametrize("m, n, num_warps", [(64, 64, 4), (16, 16, 4), (128, 256, 8), (256, 16, 1)])
+@pytest.mark.parametrize("dtype", [tl.float16, tl.int8])
+def test_the_layouts_fit_tile_and_warps(target, m, n, num_warps, dtype):
+    found = plugins.registry().target(target)
+    unit = "mfma" if found.has("amd.mfma") else "wmma"
+    accumulator = tl.int32 if dtype == tl.int8 else tl.float32
+    request = MmaRequest(found, num_warps, (3, 9), m, n, 128, dtype, dtype, accumulator)
+    assert load_path(f"gluon_amd.lower:{unit}_accepts")(request) is True
+    layouts = load_path(f"gluon_amd.lower:{unit}_layouts")(request)
+    dims = layouts.accumulator.to_linear([m, n]).in_dims
+    assert dims["lane"] == found.warp_size and dims["warp"] == num_warps
+    for operand, shape in ((layouts.a, [m, 128]), (layouts.b, [128, n])):
+        assert operand.to_linear(shape).in_dims["lane"] == found.warp_size
+
+
+@pytest.mark.parametrize(
+    "target, dtype, shape, num_warps",
+    [
+        ("gfx942", "fp16", (64, 64, 32), 4),
+        ("gfx942", "fp32", (16, 16, 16), 1),
+        ("gfx950", "i8", (32, 32, 64), 2),
+        ("gfx1100", "fp16", (32, 32, 16), 4),
+        ("gfx1200", "fp16", (16, 32, 32), 2),
+    ],
+)
+def test_the_simulator_agrees_with_numpy(monkeypatch, target, dtype, shape, num_warps):
+    check_on_simulator(monkeypatch, target, dtype, shape, num_warps)

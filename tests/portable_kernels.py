@@ -1,0 +1,123 @@
+"""Kernels on `gl.portable` that the tests of every vendor compile and run."""
+
+from __future__ import annotations
+
+import functools
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core import plugins
+from gluon_core.frontend import trace
+
+NUMBERS = {
+    "fp16": (gl.float16, gl.float32),
+    "bf16": (gl.bfloat16, gl.float32),
+    "fp32": (gl.float32, gl.float32),
+    "i8": (gl.int8, gl.int32),
+}
+
+
+@gluon.jit
+def one_tile(
+    a,
+    b,
+    c,
+    n,
+    M: gl.constexpr,
+    N: gl.constexpr,
+    K: gl.constexpr,
+    dtype: gl.constexpr,
+    acc_dtype: gl.constexpr,
+):
+    """c += a @ b for one (M, K) by (K, N) tile; elements of `a` from `n` on count as 0."""
+    layouts: gl.constexpr = gl.portable.mma_layouts(M, N, K, dtype, dtype)
+    a_in: gl.constexpr = gl.portable.blocked_layout([M, K], dtype)
+    b_in: gl.constexpr = gl.portable.blocked_layout([K, N], dtype)
+    a_rows = gl.arange(0, M, gl.SliceLayout(1, a_in))
+    a_columns = gl.arange(0, K, gl.SliceLayout(0, a_in))
+    b_rows = gl.arange(0, K, gl.SliceLayout(1, b_in))
+    b_columns = gl.arange(0, N, gl.SliceLayout(0, b_in))
+    a_at = a_rows[:, None] * K + a_columns[None, :]
+    b_at = b_rows[:, None] * N + b_columns[None, :]
+    a_smem = gl.allocate_shared_memory(dtype, [M, K], layouts.a_shared)
+    b_smem = gl.allocate_shared_memory(dtype, [K, N], layouts.b_shared)
+    gl.portable.async_copy(a_smem, a, a_at, a_at < n)
+    gl.portable.async_copy(b_smem, b, b_at)
+    gl.portable.commit()
+    gl.portable.wait(0)
+    acc = gl.zeros([M, N], acc_dtype, layouts.accumulator)
+    acc = gl.portable.mma(a_smem.load(layouts.a), b_smem.load(layouts.b), acc)
+    rows = gl.arange(0, M, gl.SliceLayout(1, layouts.accumulator))
+    columns = gl.arange(0, N, gl.SliceLayout(0, layouts.accumulator))
+    c_at = rows[:, None] * N + columns[None, :]
+    gl.portable.store(c, c_at, acc + gl.portable.load(c, c_at))
+
+
+def _arguments(dtype, shape):
+    operand, accumulator = NUMBERS[dtype]
+    return dict(zip("MNK", shape), dtype=operand, acc_dtype=accumulator)
+
+
+def selections(target, dtype="fp16", shape=(64, 64, 32), num_warps=4):
+    """op -> name of the lowering that `one_tile` takes on `target`, and all selections."""
+    constants = _arguments(dtype, shape)
+    signature = _signature(dtype, constants)
+    registry = plugins.registry()
+    found = registry.target(target)
+    backend = registry.backend(found.backend)
+    record = []
+    trace(
+        one_tile,
+        signature,
+        {(4 + i,): value for i, value in enumerate(constants.values())},
+        {},
+        backend=backend,
+        target=found,
+        options=backend.options(found, {"num_warps": num_warps}),
+        on_session=lambda session: record.extend(session.selections),
+    )
+    return {s.op: s.chosen.name for s in record}, record
+
+
+def _signature(dtype, constants):
+    wide = "*i32" if dtype == "i8" else "*fp32"
+    types = {"a": f"*{dtype}", "b": f"*{dtype}", "c": wide, "n": "i32"}
+    return {**types, **dict.fromkeys(constants, "constexpr")}
+
+
+@functools.lru_cache(maxsize=None)
+def compiled(target, dtype="fp16", shape=(64, 64, 32), num_warps=4):
+    """`one_tile` compiled for `target`, all arguments divisible by 16."""
+    constants = _arguments(dtype, shape)
+    return gluon.compile(
+        one_tile,
+        target=target,
+        signature=_signature(dtype, constants),
+        constexprs=constants,
+        attrs=dict.fromkeys("abcn", 16),
+        num_warps=num_warps,
+    )
+
+
+def check_on_simulator(monkeypatch, target, dtype="fp16", shape=(64, 64, 32), num_warps=4):
+    """Run `one_tile` on `sim:<target>` and compare with NumPy."""
+    import numpy as np
+
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    monkeypatch.setenv("GLUON_TARGET", f"sim:{target}")
+    if dtype == "i8":
+        a, b = (rng.integers(-128, 128, s).astype(np.int8) for s in ((m, k), (k, n)))
+        c = np.full((m, n), 3, np.int32)
+        wide = np.int32
+    else:
+        kind = {"fp16": np.float16, "fp32": np.float32}[dtype]
+        a, b = (rng.standard_normal(s).astype(kind) for s in ((m, k), (k, n)))
+        c = np.full((m, n), 3, np.float32)
+        wide = np.float64
+    limit = m * k - k - 5
+    cut = a.reshape(-1).copy()
+    cut[limit:] = 0
+    expected = cut.reshape(m, k).astype(wide) @ b.astype(wide) + 3
+    one_tile[(1,)](a, b, c, limit, **_arguments(dtype, shape), num_warps=num_warps)
+    np.testing.assert_allclose(c, expected, rtol=1e-5, atol=1e-4)
