@@ -391,7 +391,7 @@ def memdesc_index(layout: SharedLayout, shape: Sequence[int]) -> SharedLayout:
             "indexing needs a buffer of rank 2 or more", argument="shape", got=list(shape)
         )
     rank = layout._rank_or_none()
-    if rank is not None and rank not in (len(shape) - 1, len(shape)):
+    if rank is not None and rank != len(shape) - 1:
         raise LayoutError(
             "the layout does not describe the indexed buffers",
             argument="layout",

@@ -114,6 +114,8 @@ def test_buffers():
         infer.memdesc_reshape(swizzled, [16, 32], [16])
     with pytest.raises(LayoutError, match="rank"):
         infer.memdesc_permute(swizzled, [3, 16, 32], [0, 2, 1])
+    with pytest.raises(LayoutError, match="rank 1"):
+        infer.memdesc_index(swizzled, [16, 32])
     with pytest.raises(ShapeError):
         infer.memdesc_index(swizzled, [16])
 
