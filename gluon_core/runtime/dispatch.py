@@ -135,15 +135,20 @@ class Dispatcher:
             launch = self._guard_environment(launch)
         elif backend.device_count() > 1:
             launch = _on_device(launch, backend, device)
-        hit = (launch, backend.stream_getter(), device, compiled)
+        stream_of = backend.stream_getter()
+        hit = (launch, stream_of, device, compiled)
         with self._lock:
             classes = tuple(type(value) for value in values)
             self._variant(classes, values, backend)
+            if self._flags[classes][0]:
+                fast = (getattr(launch, "raw", launch), stream_of, device, compiled)
+            else:
+                fast = hit
             try:
                 table = self._tables[classes].setdefault((*options.items(),), {})
             except TypeError:
                 return hit  # an option that cannot be a key: every call takes this path
-            table[self._key(classes, values)] = hit
+            table[self._key(classes, values)] = fast
         return hit
 
     def _guard_environment(self, launch: Callable[..., Any]) -> Callable[..., Any]:
@@ -404,6 +409,8 @@ class Dispatcher:
         backend = registry().backend(specialization.target.backend)
         device = specialization.device
         launch = compiled.launcher(device)
+        if backend.raw_pointers:
+            launch = getattr(launch, "raw", launch)
         if not backend.simulates and backend.device_count() > 1:
             launch = _on_device(launch, backend, device)
         names = {

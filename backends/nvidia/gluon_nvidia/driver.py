@@ -89,7 +89,7 @@ class Driver:
         return 10 * major + self.device_attribute(index, ATTRIBUTE_CAPABILITY_MINOR)
 
     def current_device(self) -> int:
-        torch = sys.modules.get("torch")
+        torch = _torch()
         if torch is not None and torch.cuda.is_initialized():
             return torch.cuda.current_device()
         device = ctypes.c_int()
@@ -225,9 +225,15 @@ def driver() -> Driver:
     return found
 
 
+def _torch() -> Optional[Any]:
+    """torch, when somebody imported a build of it for CUDA."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and torch.version.cuda else None
+
+
 def stream_getter() -> Callable[[int], int]:
     """The cheapest function from a device's index to its current stream."""
-    torch = sys.modules.get("torch")
+    torch = _torch()
     if torch is None:
         return _default_stream
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -235,7 +241,7 @@ def stream_getter() -> Callable[[int], int]:
 
 
 def _default_stream(index: int) -> int:
-    torch = sys.modules.get("torch")  # imported after the first launch
+    torch = _torch()  # it may have been imported after the first launch
     if torch is not None and torch.cuda.is_initialized():
         return torch.cuda.current_stream(index).cuda_stream
     return 0
@@ -245,7 +251,7 @@ class device_scope(ContextManager[None]):
     """Make device `index` current, and the former one afterwards."""
 
     def __init__(self, index: int):
-        torch = sys.modules.get("torch")
+        torch = _torch()
         self._index = index
         self._inner = torch.cuda.device(index) if torch is not None else None
 

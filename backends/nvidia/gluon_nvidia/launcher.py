@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 from gluon_core.errors import ArgumentError, LaunchError, LimitError
 from gluon_nvidia import driver as driver_module
@@ -73,16 +73,19 @@ class Layout:
 
     Args:
         signature: the type of each parameter of the kernel, nested for tuples.
+        expressions: what to read each parameter from.
+        raw: pointers outside of tuples are addresses already.
     """
 
-    def __init__(self, signature: Any):
+    def __init__(self, signature: Any, expressions: Sequence[str], raw: bool = False):
         self.format = ""
         self.offsets: list[int] = []
         self.size = 0
         self.values: list[str] = []
-        self.names = [f"a{index}" for index in range(len(signature))]
-        for name, kind in zip(self.names, signature):
-            self._add(kind, name)
+        self.written = ""
+        self._raw = raw
+        for kind, expression in zip(signature, expressions):
+            self._add(kind, expression)
 
     def _add(self, kind: Any, expression: str) -> None:
         if isinstance(kind, (tuple, list)):
@@ -90,6 +93,9 @@ class Layout:
                 self._add(item, f"{expression}[{index}]")
             return
         if kind == "constexpr":
+            return
+        if kind.startswith("*") and self._raw and not expression.endswith("]"):
+            self._field("Q", expression)
             return
         if kind.startswith("*"):
             value = f"{expression} if {expression}.__class__ is int else address({expression})"
@@ -105,16 +111,25 @@ class Layout:
         self._field(code, f"bfloat16({expression})" if kind == "bf16" else expression)
 
     def scratch(self, expression: str) -> None:
-        """Append a pointer to scratch memory."""
-        self._field("Q", expression)
+        """Append a pointer to scratch memory; "" for null, which needs no writing at the end."""
+        self._field("Q", expression or "0", bool(expression))
 
-    def _field(self, code: str, expression: str) -> None:
+    def _field(self, code: str, expression: str, write: bool = True) -> None:
         size = struct.calcsize("<" + code)
         gap = -self.size % size
         self.format += f"{gap}x" * bool(gap) + code
         self.offsets.append(self.size + gap)
         self.size += gap + size
         self.values.append(expression)
+        if write:
+            self.written, self.count = self.format, len(self.values)
+
+    count = 0
+
+    @property
+    def arguments(self) -> str:
+        """The written values, each with a comma before it."""
+        return "".join(f", {value}" for value in self.values[: self.count])
 
 
 class _Slot:
@@ -151,24 +166,21 @@ def _attributes(num_ctas: int, cooperative: bool, dependent: bool) -> tuple[Any,
     return buffer, len(found)
 
 
-_SOURCE = """
-def launch(grid, stream, {names}):
-    gx, gy, gz = grid
-    {scratch}
-    try:
-        slot = take()
-    except IndexError:
-        slot = fresh()
-    buffer, config, parameters, _ = slot
-    try:
-        pack(buffer, 0, gx{times}, gy, gz, {block}, 1, 1, {shared}, stream, {attributes}, {number}{values})
-        status = call(config, function, parameters, None)
-    except error as problem:
-        refuse(problem, ({names}))
-    finally:
-        put(slot)
-    if status:
-        again(status, grid, stream, {names})
+_BODY = """
+{indent}{scratch}
+{indent}try:
+{indent}    buffer, config, parameters, slot = take()
+{indent}except IndexError:
+{indent}    buffer, config, parameters, slot = fresh()
+{indent}try:
+{indent}    pack(buffer, 0, {grid}, {block}, 1, 1, {shared}, {stream}, {attributes}, {number}{values})
+{indent}    status = call(config, function, parameters, None)
+{indent}except error as problem:
+{indent}    refuse(problem, ({names}))
+{indent}finally:
+{indent}    put((buffer, config, parameters, slot))
+{indent}if status:
+{indent}    again(status, sizes, {stream}, {names})
 """
 
 
@@ -217,83 +229,107 @@ def make_launcher(compiled: Any, cuda: Optional[Driver] = None) -> Callable[...,
 def generate(
     signature: Any, metadata: Any, handle: int, cuda: Driver, index: int
 ) -> Callable[..., None]:
-    """The launch function of one loaded kernel."""
-    layout = Layout(signature)
-    num_ctas = metadata.num_ctas
-    scratch: list[str] = []
-    for kind in ("global_scratch", "profile_scratch"):
-        size = getattr(metadata, f"{kind}_size", 0) or 0
-        if size:
-            align = getattr(metadata, f"{kind}_align", 1) or 1
-            bytes_ = f"gx * gy * gz * {num_ctas * size}"
-            scratch.append(f"{kind} = allocate_{kind}({bytes_}, {align}, stream)")
-            layout.scratch(f"address({kind})")
-        else:
-            layout.scratch("0")
-    attributes, number = _attributes(
-        num_ctas,
-        bool(getattr(metadata, "launch_cooperative_grid", False)),
-        bool(getattr(metadata, "launch_pdl", False)),
-    )
-    pool: list[Any] = []
-    names = ", ".join(layout.names) + ("," if layout.names else "")
+    """The launch function of one loaded kernel.
 
-    def fresh() -> Any:
-        return _Slot(layout).operands
+    `launch.raw` is the same for pointers that are addresses already.
+    """
+    writer = _Writer(signature, metadata, handle, cuda, index)
+    launch = writer.function(raw=False)
+    launch.raw = writer.function(raw=True)  # type: ignore[attr-defined]
+    writer.namespace["launch"] = launch
+    return launch
 
-    def refuse(problem: Exception, values: tuple) -> None:
+
+class _Writer:
+    """Writes the launch code of one loaded kernel."""
+
+    def __init__(self, signature: Any, metadata: Any, handle: int, cuda: Driver, index: int):
+        self.signature = signature
+        self.metadata = metadata
+        self.cuda = cuda
+        self.index = index
+        self.names = [f"a{number}" for number in range(len(signature))]
+        self.attributes, self.number = _attributes(
+            metadata.num_ctas,
+            bool(getattr(metadata, "launch_cooperative_grid", False)),
+            bool(getattr(metadata, "launch_pdl", False)),
+        )
+        layout, _ = self._layout(self.names, False)
+        pool: list[Any] = []
+        self._retrying: set[int] = set()
+        self.namespace: dict[str, Any] = {
+            "address": _address,
+            "again": self._again,
+            "allocate_global_scratch": _allocate_global,
+            "allocate_profile_scratch": _allocate_profile,
+            "bfloat16": _bfloat16,
+            "call": cuda.launch_ex,
+            "error": (struct.error, OverflowError, TypeError),
+            "fresh": lambda: _Slot(layout).operands,
+            "function": ctypes.c_void_p(handle),
+            "pack": struct.Struct(_CONFIG + layout.written).pack_into,
+            "put": pool.append,
+            "refuse": self._refuse,
+            "take": pool.pop,
+        }
+
+    def _layout(self, expressions: Sequence[str], raw: bool) -> tuple[Layout, list[str]]:
+        """The layout, and the statements that allocate scratch memory."""
+        layout = Layout(self.signature, expressions, raw)
+        statements = []
+        for kind in ("global_scratch", "profile_scratch"):
+            size = getattr(self.metadata, f"{kind}_size", 0) or 0
+            if size:
+                align = getattr(self.metadata, f"{kind}_align", 1) or 1
+                count = f"gx * gy * gz * {self.metadata.num_ctas * size}"
+                statements.append(f"{kind} = allocate_{kind}({count}, {align}, stream)")
+            layout.scratch(f"address({kind})" if size else "")
+        return layout, statements
+
+    def function(self, raw: bool) -> Callable[..., None]:
+        layout, statements = self._layout(self.names, raw)
+        num_ctas = self.metadata.num_ctas
+        names = "".join(f"{name}, " for name in self.names)
+        times = f" * {num_ctas}" if num_ctas != 1 else ""
+        body = _BODY.format(
+            indent="    ",
+            scratch="; ".join(["gx, gy, gz = sizes", *statements]),
+            grid=f"gx{times}, gy, gz",
+            block=32 * self.metadata.num_warps,
+            shared=self.metadata.shared,
+            stream="stream",
+            attributes=ctypes.addressof(self.attributes) if self.number else 0,
+            number=self.number,
+            values=layout.arguments,
+            names=names,
+        )
+        source = f"def launch(sizes, stream, {names}):{body}"
+        namespace = self.namespace
+        exec(compile(source, f"<launcher of {self.metadata.name}>", "exec"), namespace)
+        return namespace["launch"]
+
+    def _refuse(self, problem: Exception, values: tuple) -> None:
         raise ArgumentError(
             f"an argument does not fit its parameter: {problem}",
-            expected=f"values of types {', '.join(map(str, signature))}",
+            expected=f"values of types {', '.join(map(str, self.signature))}",
             got=", ".join(f"{type(value).__name__}" for value in values),
         ) from problem
 
-    def again(status: int, grid: Any, stream: int, *values: Any) -> None:
+    def _again(self, status: int, grid: Any, stream: int, *values: Any) -> None:
         me = threading.get_ident()
-        if status == ERROR_INVALID_CONTEXT and me not in retrying:
-            retrying.add(me)  # a thread that has no context yet
+        if status == ERROR_INVALID_CONTEXT and me not in self._retrying:
+            self._retrying.add(me)  # a thread that has no context yet
             try:
-                cuda.ensure_context(index)
-                return launch(grid, stream, *values)
+                self.cuda.ensure_context(self.index)
+                return self.namespace["launch"](grid, stream, *values)
             finally:
-                retrying.discard(me)
+                self._retrying.discard(me)
         raise LaunchError(
             "the driver refused the launch",
-            got=cuda.error_text(status),
-            expected=f"grid {tuple(grid)} of {32 * metadata.num_warps} threads, "
-            f"{metadata.shared} bytes of shared memory",
+            got=self.cuda.error_text(status),
+            expected=f"grid {tuple(grid)} of {32 * self.metadata.num_warps} threads, "
+            f"{self.metadata.shared} bytes of shared memory",
         )
-
-    retrying: set[int] = set()
-    source = _SOURCE.format(
-        names=names,
-        scratch="\n    ".join(scratch) or "pass",
-        times=f" * {num_ctas}" if num_ctas != 1 else "",
-        block=32 * metadata.num_warps,
-        shared=metadata.shared,
-        attributes=ctypes.addressof(attributes) if number else 0,
-        number=number,
-        values="".join(f", {value}" for value in layout.values),
-    )
-    namespace: dict[str, Any] = {
-        "address": _address,
-        "again": again,
-        "bfloat16": _bfloat16,
-        "call": cuda.launch_ex,
-        "error": (struct.error, OverflowError, TypeError),
-        "fresh": fresh,
-        "function": ctypes.c_void_p(handle),
-        "keep": attributes,
-        "pack": struct.Struct(_CONFIG + layout.format).pack_into,
-        "put": pool.append,
-        "refuse": refuse,
-        "take": pool.pop,
-        "allocate_global_scratch": _allocate_global,
-        "allocate_profile_scratch": _allocate_profile,
-    }
-    exec(compile(source, f"<launcher of {metadata.name}>", "exec"), namespace)
-    launch: Callable[..., None] = namespace["launch"]
-    return launch
 
 
 def _allocate_global(size: int, align: int, stream: int) -> Any:
