@@ -22,6 +22,7 @@ from .distributed import (
     DotOperandLayout,
     SliceLayout,
 )
+from .infer import as_linear
 from .linear import LinearLayout
 from .render import explain_layout, hardware_view, tensor_view
 from .shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
@@ -41,6 +42,7 @@ __all__ = [
     "SharedLinearLayout",
     "SliceLayout",
     "SwizzledSharedLayout",
+    "as_linear",
     "bank_conflicts",
     "compiler_version",
     "conversion",

@@ -24,6 +24,7 @@ from .shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
 from .tiling import dim_names
 
 __all__ = [
+    "as_linear",
     "broadcast",
     "expand_dims",
     "join",
@@ -38,6 +39,25 @@ __all__ = [
 ]
 
 _UNRESOLVED = (AutoLayout, CoalescedLayout)
+
+
+def as_linear(layout: Layout, shape: Sequence[int]) -> Layout:
+    """The same layout spelled by its bases: a DistributedLinearLayout or a SharedLinearLayout.
+
+    Raises:
+        LayoutError: the layout is padded or unresolved, or does not fit the shape.
+    """
+    if isinstance(layout, PaddedSharedLayout):
+        raise LayoutError(
+            "a padded layout is not linear",
+            argument="layout",
+            got=repr(layout),
+            remedy="layout.to_linear(shape) gives the order of the elements before padding.",
+        )
+    linear = layout.to_linear(shape)
+    if isinstance(layout, SharedLayout):
+        return _shared_linear(linear, layout)
+    return DistributedLinearLayout.from_linear(linear)
 
 
 def expand_dims(layout: DistributedLayout, axis: int) -> DistributedLayout:

@@ -141,3 +141,15 @@ def test_a_vendor_layout_may_answer_for_itself():
 
     assert infer.memdesc_permute(Mine(), [4, 8], [1, 0]) == ("mine", [4, 8], [1, 0])
     assert infer.memdesc_reshape(Mine(), [4, 8], [32]) == ("mine", [32])
+
+
+def test_as_linear_spells_a_layout_by_its_bases():
+    linear = L.as_linear(BLOCKED, [32, 16])
+    assert isinstance(linear, DistributedLinearLayout) and L.equal(linear, BLOCKED, [32, 16])
+    swizzled = SwizzledSharedLayout(2, 1, 4, [1, 0])
+    shared = L.as_linear(swizzled, [8, 8])
+    assert isinstance(shared, SharedLinearLayout) and L.equal(shared, swizzled, [8, 8])
+    with pytest.raises(LayoutError, match="padded"):
+        L.as_linear(PaddedSharedLayout.with_identity_for([[8, 8]], [8, 8], [1, 0]), [8, 8])
+    with pytest.raises(LayoutError):
+        L.as_linear(AutoLayout(), [8])
