@@ -6,8 +6,8 @@ fills one, the other is read. `wait_group(1)` waits for all copies but those of 
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.language.nvidia.ampere import async_copy
 from gluon_core.cli.example import Example, main
+from gluon_core.language.nvidia.ampere import async_copy
 
 
 @gluon.jit

@@ -24,9 +24,7 @@ CONFIGS = [
 
 @triton.autotune(configs=CONFIGS, key=["n"], do_bench=do_bench)
 @gluon.jit
-def memcpy_autotuned(
-    src, dst, n, THREADS: gl.constexpr, BLOCK: gl.constexpr, VECTOR: gl.constexpr
-):
+def memcpy_autotuned(src, dst, n, THREADS: gl.constexpr, BLOCK: gl.constexpr, VECTOR: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([VECTOR], [THREADS], [gl.num_warps()], [0])
     offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
     mask = offsets < n

@@ -248,7 +248,9 @@ def main(examples: Sequence[Example], arguments: Optional[Sequence[str]] = None)
         The exit code: 1 when a result was wrong, 2 for a usage error.
     """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
-    parser.add_argument("--target", help="such as sim:sm_90; the device or the simulator by default")
+    parser.add_argument(
+        "--target", help="such as sim:sm_90; the device or the simulator by default"
+    )
     chosen = parser.parse_args(arguments)
     failed = False
     try:
@@ -266,7 +268,9 @@ def _run(example: Example, target: Target) -> bool:
         print(f"{example.name}: {target} has no {', '.join(example.lacks(target))}")
         return True
     if not target.simulated and device_target() != target:
-        raise DeviceError(f"there is no {target} on this machine", remedy=f"Try sim:{target.architecture.name}.")
+        raise DeviceError(
+            f"there is no {target} on this machine", remedy=f"Try sim:{target.architecture.name}."
+        )
     found = example.check(target)
     if found.problem:
         print(f"{example.name}: wrong on {target}: {found.problem}")

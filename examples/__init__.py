@@ -1,0 +1,16 @@
+"""The example kernels; an installed gluon-core has them as the package `gluon_examples`."""
+
+# In the order of the demo's table.
+FILES = (
+    "scalar_copy",
+    "memcpy_1d",
+    "memcpy_2d",
+    "transpose_copy",
+    "memcpy_autotuned",
+    "add_double_buffered",
+    "softmax",
+    "matmul",
+)
+
+# What `gluon demo` compiles for.
+TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")

@@ -1,0 +1,169 @@
+"""The commands of `gluon`; what each does stands in the module of its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from gluon_core._version import __version__
+from gluon_core.cli.output import command
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="gluon",
+    help="Gluon Core: write a GPU kernel once, simulate it, compile it, run it.\n\n"
+    "Exit codes: 0 all is well, 1 a kernel or a result is wrong, 2 the command line is wrong, "
+    "3 this machine or this target cannot do it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Kernel = Annotated[
+    str, typer.Argument(help="FILE:KERNEL; FILE alone where it has one kernel.", metavar="KERNEL")
+]
+TargetName = Annotated[
+    Optional[str],
+    typer.Option("--target", "-t", help="Such as hopper, nvidia:sm_90, gfx942, sim:hopper."),
+]
+Signature = Annotated[
+    Optional[str],
+    typer.Option(
+        "--signature",
+        "-s",
+        help="Types of the parameters that are not constexprs, such as '*fp32,*fp32,i32:16', or "
+        "'name=type,...'. Files with EXAMPLES bring their own.",
+    ),
+]
+Constexprs = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--constexpr",
+        "-c",
+        metavar="NAME=VALUE",
+        help="A literal, a dtype or a layout; repeatable.",
+    ),
+]
+Options = Annotated[
+    Optional[list[str]],
+    typer.Option("--option", "-o", metavar="NAME=VALUE", help="Other compile options; repeatable."),
+]
+Warps = Annotated[Optional[int], typer.Option("--num-warps", "-w", help="Warps of a block.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+File = Annotated[str, typer.Argument(help="A file that launches kernels.", metavar="FILE")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"gluon-core {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+@command
+def info(
+    name: Annotated[
+        Optional[str], typer.Argument(help="A target or a capability to know all about.")
+    ] = None,
+    json: Json = False,
+) -> Optional[int]:
+    """Plugins, architectures, capabilities, devices, Triton, and what is broken and why."""
+    from gluon_core.cli.info import show
+
+    return show(name, json)
+
+
+@app.command()
+@command
+def compile(
+    kernel: Kernel,
+    target: TargetName = None,
+    signature: Signature = None,
+    constexpr: Constexprs = None,
+    num_warps: Warps = None,
+    option: Options = None,
+    emit: Annotated[
+        str, typer.Option("--emit", "-e", help="report, ttgir, llir, ptx, amdgcn, sass, cubin, ...")
+    ] = "report",
+    output: Annotated[
+        Optional[Path], typer.Option("--output", "-O", help="Write to this file.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compile a kernel for a target; no device is needed."""
+    from gluon_core.cli.compile import show
+
+    show(kernel, target, signature, constexpr, num_warps, option, emit, output, json)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@command
+def run(context: typer.Context, file: File, target: TargetName = None) -> Optional[int]:
+    """Run a Python file with its kernels on a target; further arguments go to the file."""
+    from gluon_core.cli.run import run_file
+
+    return run_file(file, target, context.args)
+
+
+@app.command()
+@command
+def explain(
+    kernel: Kernel,
+    target: TargetName = None,
+    signature: Signature = None,
+    constexpr: Constexprs = None,
+    num_warps: Warps = None,
+    option: Options = None,
+    json: Json = False,
+) -> None:
+    """Which lowering each portable op of a kernel takes, and why not the others."""
+    from gluon_core.cli.explain import show
+
+    show(kernel, target, signature, constexpr, num_warps, option, json)
+
+
+@app.command()
+@command
+def demo(
+    target: Annotated[
+        Optional[list[str]],
+        typer.Option("--target", "-t", help="Compile for these instead; repeatable."),
+    ] = None,
+    only: Annotated[
+        Optional[list[str]],
+        typer.Option("--only", help="Examples whose name contains this; repeatable."),
+    ] = None,
+    jobs: Annotated[Optional[int], typer.Option("--jobs", "-j", min=1, help="Processes.")] = None,
+    json: Json = False,
+) -> Optional[int]:
+    """Run the examples on the simulator, compile them for five GPUs, and run them on yours."""
+    from gluon_core.cli.demo import show
+
+    return show(target, only, jobs, json)
+
+
+@app.command()
+@command
+def layout(
+    expression: Annotated[
+        str, typer.Argument(help="Such as 'BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])'.")
+    ],
+    shape: Annotated[str, typer.Option("--shape", help="Of the tensor or buffer: 64x64.")],
+    view: Annotated[str, typer.Option("--view", help="explain, tensor or hardware.")] = "explain",
+) -> None:
+    """Which thread, register or address holds which element of a tensor."""
+    from gluon_core.cli.layout import show
+
+    show(expression, shape, view)

@@ -1,0 +1,301 @@
+"""`gluon demo`: every example on the simulator, compiled for several GPUs, and on the GPU there is."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Mapping, Optional, Sequence
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import gluon_core
+from gluon_core.cli.example import Example, device_target
+from gluon_core.cli.output import Exit, UsageError, console, errors, print_json, table
+from gluon_core.errors import GluonError, did_you_mean
+from gluon_core.plugins import registry
+from gluon_core.targets import Target
+
+__all__ = ["Row", "examples_package", "load_examples", "run_one", "show"]
+
+PACKAGE = "gluon_examples"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the demo's table.
+
+    Args:
+        kind: "simulate", "compile" or "run".
+        result: `right`, `compiled`, or in few words why not.
+        failed: whether something is wrong, as opposed to not possible here.
+    """
+
+    example: str
+    target: str
+    kind: str
+    result: str
+    failed: bool = False
+    seconds: float = 0.0
+    rate: Optional[float] = None
+    unit: str = ""
+    registers: Optional[int] = None
+    spills: Optional[int] = None
+    shared_memory: Optional[int] = None
+    instruction_count: Optional[int] = None
+    instruction_mix: Mapping[str, int] = field(default_factory=dict)
+
+
+# -- the examples --------------------------------------------------------------------------------
+
+
+def examples_package() -> ModuleType:
+    """The package of examples: installed with gluon-core, or the folder `examples` of a checkout.
+
+    Raises:
+        UsageError: it is not there.
+    """
+    if PACKAGE in sys.modules:
+        return sys.modules[PACKAGE]
+    if importlib.util.find_spec(PACKAGE) is not None:
+        return importlib.import_module(PACKAGE)
+    folder = Path(gluon_core.__file__).resolve().parents[1] / "examples"
+    spec = importlib.util.spec_from_file_location(
+        PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if not (folder / "__init__.py").is_file() or spec is None or spec.loader is None:
+        raise UsageError("the examples are not installed", remedy="Install gluon-core again.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[PACKAGE] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def load_examples() -> tuple[dict[tuple[str, int], Example], dict[str, str]]:
+    """(file, index) -> example, and file -> why it cannot be imported here."""
+    found: dict[tuple[str, int], Example] = {}
+    broken: dict[str, str] = {}
+    for name in examples_package().FILES:
+        try:
+            module = importlib.import_module(f"{PACKAGE}.{name}")
+        except (GluonError, ImportError) as error:
+            broken[name] = str(error).splitlines()[0]
+            continue
+        found.update({(name, i): e for i, e in enumerate(module.EXAMPLES)})
+    return found, broken
+
+
+# -- one job -------------------------------------------------------------------------------------
+
+
+def run_one(kind: str, key: tuple[str, int], spec: str) -> Row:
+    """Simulate, compile or run one example on one target; what goes wrong is the row's result."""
+    module = importlib.import_module(f"{examples_package().__name__}.{key[0]}")
+    example: Example = module.EXAMPLES[key[1]]
+    started = time.perf_counter()
+    try:
+        target = registry().target(spec)
+        missing = example.lacks(target)
+        if missing:
+            return Row(example.name, str(target), kind, f"needs {', '.join(missing)}")
+        return _job(kind, example, target, started)
+    except GluonError as error:
+        text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        seconds = time.perf_counter() - started
+        return Row(example.name, spec, kind, text, failed=True, seconds=seconds)
+
+
+def _job(kind: str, example: Example, target: Target, started: float) -> Row:
+    if kind == "simulate":
+        check = example.check(target)
+        result, failed = check.problem or "right", check.problem is not None
+        return Row(example.name, str(target), kind, result, failed, check.seconds)
+    result, failed, rate, unit = "compiled", False, None, ""
+    if kind == "run":
+        check = example.check(target)
+        result, failed = check.problem or "right", check.problem is not None
+        if not failed and (example.bytes_moved or example.flops):
+            rate, unit = example.rate(target)
+    report = example.compile(target).report()
+    return Row(
+        example.name,
+        str(target),
+        kind,
+        result,
+        failed,
+        time.perf_counter() - started,
+        rate,
+        unit,
+        report.registers,
+        report.spills,
+        report.shared_memory,
+        report.instruction_count,
+        dict(report.instruction_mix),
+    )
+
+
+# -- all of them ---------------------------------------------------------------------------------
+
+
+def show(
+    targets: Optional[Sequence[str]],
+    only: Optional[Sequence[str]],
+    jobs: Optional[int],
+    json: bool,
+) -> int:
+    started = time.perf_counter()
+    examples, broken = load_examples()
+    chosen = _chosen(examples, only)
+    compile_for = _targets(targets)
+    simulator = registry().simulator()
+    rows: list[Row] = [
+        Row(name, "", "import", reason) for name, reason in broken.items() if not only
+    ]
+    work: list[tuple[str, tuple[str, int], str]] = []
+    if simulator is not None:
+        default = str(Target(simulator.name, registry().default_architecture()))
+        work += [("simulate", key, default) for key in chosen]
+    work += [("compile", key, spec) for spec in compile_for for key in chosen]
+    device = device_target()
+    on_device = [("run", key, str(device)) for key in chosen] if device is not None else []
+    rows += _run_all(work, on_device, jobs or min(os.cpu_count() or 1, 8))
+    rows.sort(key=lambda row: _position(row, examples, device))
+    code = Exit.FAILED if any(row.failed for row in rows) else Exit.OK
+    if json:
+        print_json([asdict(row) for row in rows])
+        return code
+    console().print(_table(rows, device))
+    wrong = sum(row.failed for row in rows)
+    seconds = time.perf_counter() - started
+    console().print(
+        f"{len(rows)} results, {wrong or 'none'} wrong, in {seconds:.0f} s"
+        + ("" if device else "; no GPU here, so nothing ran on one"),
+        highlight=False,
+    )
+    return code
+
+
+def _chosen(examples: Mapping[tuple[str, int], Example], only: Optional[Sequence[str]]) -> list:
+    if not only:
+        return list(examples)
+    names = [e.name for e in examples.values()]
+    for word in only:
+        if not any(word.lower() in name for name in map(str.lower, names)):
+            raise UsageError(
+                "no example is called that",
+                argument="--only",
+                got=repr(word),
+                remedy=did_you_mean(word, names) or f"There are: {'; '.join(names)}.",
+            )
+    return [k for k, e in examples.items() if any(w.lower() in e.name.lower() for w in only)]
+
+
+def _targets(given: Optional[Sequence[str]]) -> list[str]:
+    """What to compile for: a typo is an error, a plugin that is not installed is left out."""
+    if given:
+        return [str(registry().target(spec)) for spec in given]
+    found = []
+    for spec in examples_package().TARGETS:
+        try:
+            found.append(str(registry().target(spec)))
+        except GluonError as error:
+            errors().print(f"not compiled for {spec}: {error.message}", highlight=False)
+    return found
+
+
+def _run_all(work: list, on_device: list, processes: int) -> list[Row]:
+    rows: list[Row] = []
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=errors(),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("simulating and compiling", total=len(work) + len(on_device))
+        if work:
+            # Fresh processes: a fork would inherit the threads and the device of this one.
+            context = multiprocessing.get_context("spawn")
+            with ProcessPoolExecutor(min(processes, len(work)), mp_context=context) as pool:
+                waiting = {pool.submit(run_one, *job): job for job in work}
+                for future in as_completed(waiting):
+                    rows.append(_row(future, waiting[future]))
+                    bar.advance(task)
+        bar.update(task, description="running on the GPU")
+        for job in on_device:
+            rows.append(run_one(*job))
+            bar.advance(task)
+    return rows
+
+
+def _row(future: Any, job: tuple[str, tuple[str, int], str]) -> Row:
+    kind, (name, _), target = job
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return Row(name, target, kind, "the process died", failed=True)
+
+
+def _position(row: Row, examples: Mapping[Any, Example], device: Any) -> tuple:
+    names = [e.name for e in examples.values()]
+    place = names.index(row.example) if row.example in names else len(names)
+    return place, ("import", "simulate", "run", "compile").index(row.kind), _order(row.target)
+
+
+def _order(target: str) -> tuple:
+    known = [arch.name for arch in registry().architectures()]
+    name = target.rpartition(":")[2]
+    return (known.index(name) if name in known else len(known), name)
+
+
+def _table(rows: Sequence[Row], device: Any) -> Any:
+    lines: list[Any] = []
+    last = None
+    for row in rows:
+        if last is not None and row.example != last:
+            lines.append(None)
+        speed = f"{row.rate:.2f} {row.unit}" if row.rate is not None else ""
+        mix = "  ".join(f"{name} {count}" for name, count in list(row.instruction_mix.items())[:4])
+        result = row.result
+        if row.kind == "simulate" and not row.failed and row.seconds:
+            result = f"{result}, {row.seconds:.2f} s"
+        cells = [
+            row.example if row.example != last else "",
+            row.target,
+            result,
+            *([speed] if device else []),
+            row.registers,
+            row.spills,
+            None if row.shared_memory is None else _bytes(row.shared_memory),
+            row.instruction_count,
+            mix,
+        ]
+        lines.append(cells)
+        last = row.example
+    columns = [
+        "kernel",
+        "target",
+        "result",
+        ">regs",
+        ">spills",
+        ">shared",
+        ">instr",
+        "most frequent",
+    ]
+    if device:
+        columns.insert(3, ">speed")
+    return table("", columns, lines)
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1024:.4g} KiB" if count >= 1024 else f"{count} B"

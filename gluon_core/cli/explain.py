@@ -1,0 +1,83 @@
+"""`gluon explain`: which lowering each portable op takes, and why not the others."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional, Sequence
+
+from gluon_core.cli.compile import options_of
+from gluon_core.cli.output import console, print_json, table
+from gluon_core.cli.parse import find_kernel, parse_assignments, source_of
+from gluon_core.plugins import registry
+
+__all__ = ["selections", "show"]
+
+
+def selections(source: Any, target: Any, options: Any) -> list[Any]:
+    """The `gluon_core.portable.selection.Selection` of each portable op that a trace meets."""
+    from gluon_core.frontend import trace
+
+    backend = registry().backend(target.backend)
+    sessions: list[Any] = []
+    trace(
+        source.fn,
+        source.signature,
+        source.constants,
+        {path: [tuple(pair) for pair in pairs] for path, pairs in source.attrs.items()},
+        backend=backend,
+        target=target,
+        options=backend.options(target, options),
+        on_session=sessions.append,
+    )
+    return sessions[0].selections
+
+
+def show(
+    kernel: str,
+    target: Optional[str],
+    signature: Optional[str],
+    constexpr: Optional[Sequence[str]],
+    num_warps: Optional[int],
+    option: Optional[Sequence[str]],
+    json: bool,
+) -> None:
+    chosen = registry().target(target)
+    found = find_kernel(kernel)
+    constants = parse_assignments(constexpr or (), "--constexpr")
+    source, options = source_of(found, chosen, signature, constants, options_of(num_warps, option))
+    # The same op in an unrolled loop or a function called twice is one line.
+    unique: dict[Any, Any] = {}
+    for s in selections(source, chosen, options):
+        key = (s.op, s.where, s.chosen.name, tuple(reason for _, reason in s.rejected))
+        unique.setdefault(key, s)
+    if json:
+        print_json(
+            {
+                "kernel": found.name,
+                "target": str(chosen),
+                "ops": [
+                    {
+                        "op": s.op,
+                        "where": s.where,
+                        "taken": s.chosen.name,
+                        "contributed_by": registry().contributor(s.chosen),
+                        "not_taken": {low.name: reason for low, reason in s.rejected},
+                    }
+                    for s in unique.values()
+                ],
+            }
+        )
+        return
+    if not unique:
+        console().print(f"{found.name} uses no op of gl.portable: there is nothing to choose.")
+        return
+    rows: list[Any] = []
+    for s in unique.values():
+        where = s.where or ""
+        if os.sep in where:
+            where = os.path.relpath(where) if not os.path.relpath(where).startswith("..") else where
+        others = "\n".join(f"{low.name}: {reason}" for low, reason in s.rejected)
+        taken = f"{s.chosen.name} ({registry().contributor(s.chosen)})"
+        rows += [(f"{s.op}\n{where}", taken, others or "there is no other"), None]
+    title = f"{found.name} for {chosen}"
+    console().print(table(title, ("op", "taken", "why not the others"), rows))

@@ -1,0 +1,118 @@
+"""What commands print, and the codes they end with."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from enum import IntEnum
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gluon_core.errors import (
+    CacheError,
+    CapabilityError,
+    DeviceError,
+    GluonError,
+    OptionError,
+    PluginError,
+    TargetError,
+    TritonVersionError,
+)
+
+__all__ = ["Exit", "UsageError", "command", "console", "errors", "print_json", "table"]
+
+
+class Exit(IntEnum):
+    """Exit codes of the command `gluon`."""
+
+    OK = 0
+    FAILED = 1  # a kernel is wrong, does not compile, or gives a wrong result
+    USAGE = 2  # the command line is wrong
+    UNAVAILABLE = 3  # the command is right, and this machine or target cannot do it
+
+
+class UsageError(GluonError, ValueError):
+    """The command line is wrong."""
+
+
+_UNAVAILABLE = (CapabilityError, CacheError, DeviceError, PluginError, TritonVersionError)
+_USAGE = (OptionError, TargetError, UsageError)
+
+
+def console() -> Console:
+    """Where results go. A pipe gets the whole width of a table, not the 80 columns of no terminal."""
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        return Console()
+    return Console(width=160)
+
+
+def errors() -> Console:
+    """Where progress and errors go."""
+    return Console(stderr=True)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, default=str))
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table of plain text; a column whose name starts with `>` is set to the right, and a row
+    that is None draws a line."""
+    made = Table(title=title, title_justify="left", title_style="bold")
+    for name in columns:
+        right = name.startswith(">")
+        made.add_column(name.lstrip(">"), justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        if row is None:
+            made.add_section()
+        else:
+            made.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
+    return made
+
+
+def code_of(error: BaseException) -> Exit:
+    """The exit code that `error` stands for."""
+    if isinstance(error, _UNAVAILABLE):
+        return Exit.UNAVAILABLE
+    if isinstance(error, GluonError) and error.span is not None:
+        return Exit.FAILED
+    return Exit.USAGE if isinstance(error, _USAGE) else Exit.FAILED
+
+
+def as_json(error: GluonError) -> Mapping[str, Any]:
+    """An error for machines."""
+    found: dict[str, Any] = {"class": type(error).__name__, "message": str(error)}
+    if error.span is not None:
+        found.update(file=error.span.file, line=error.span.line, column=error.span.column + 1)
+    return found
+
+
+def command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a command: Gluon Core's own errors are printed without a traceback and become an exit
+    code; what the command returns is its exit code, None for OK. Other exceptions are bugs and keep
+    their traceback."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        code: Optional[int] = None
+        try:
+            code = function(*args, **kwargs)
+        except GluonError as error:
+            if kwargs.get("json"):
+                print_json({"error": as_json(error)})
+            else:
+                errors().print(
+                    f"[bold red]{type(error).__name__}[/]: {escape(str(error))}",
+                    soft_wrap=True,
+                    highlight=False,
+                )
+            code = code_of(error)
+        raise typer.Exit(int(code or Exit.OK))
+
+    return run

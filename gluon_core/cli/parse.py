@@ -1,0 +1,262 @@
+"""What users type: `FILE:KERNEL`, signatures, and values of constexprs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Mapping, Optional, Sequence
+
+from gluon_core.cli.output import UsageError
+from gluon_core.errors import ArgumentError, GluonError, did_you_mean
+
+__all__ = ["Kernel", "find_kernel", "load_file", "parse_assignments", "parse_value", "source_of"]
+
+
+def load_file(path: str) -> ModuleType:
+    """The module that the Python file `path` makes; its folder is importable meanwhile.
+
+    Raises:
+        UsageError: there is no such file, or it cannot be imported.
+    """
+    file = Path(path)
+    if not file.is_file():
+        close = did_you_mean(file.name, (p.name for p in file.parent.glob("*.py")))
+        raise UsageError("no such file", argument="FILE", got=path, remedy=close)
+    name = f"gluon_file_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    if spec is None or spec.loader is None:
+        raise UsageError("not a Python file", argument="FILE", got=path)
+    module = importlib.util.module_from_spec(spec)
+    folder = str(file.resolve().parent)
+    sys.modules[name] = module
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except GluonError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{path} cannot be imported: {type(error).__name__}: {error}", argument="FILE"
+        ) from error
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
+class Kernel:
+    """A kernel found in a file, with the `Example` that says how to call it, if there is one."""
+
+    def __init__(self, name: str, kernel: Any, example: Any = None):
+        self.name = name
+        self.kernel = kernel
+        self.example = example
+
+
+def find_kernel(spec: str) -> Kernel:
+    """The kernel that `FILE:KERNEL` names; `FILE` alone where the file has one example or kernel.
+
+    Raises:
+        UsageError: no such file or kernel, or several to choose from.
+    """
+    path, colon, name = spec.rpartition(":")
+    if not colon or not path or name.endswith(".py") or "/" in name or "\\" in name:
+        path, name = spec, ""
+    module = load_file(path)
+    examples = {id(e.kernel): e for e in reversed(getattr(module, "EXAMPLES", ()))}
+    kernels = {key: value for key, value in vars(module).items() if _is_kernel(value, module)}
+    if name:
+        if name not in kernels:
+            raise UsageError(
+                f"{path} has no kernel {name!r}",
+                argument="KERNEL",
+                got=repr(name),
+                remedy=did_you_mean(name, kernels) or _kernels_line(kernels),
+            )
+        return Kernel(name, kernels[name], examples.get(id(kernels[name])))
+    entries = [key for key, value in kernels.items() if id(value) in examples] or list(kernels)
+    if len(entries) != 1:
+        raise UsageError(
+            f"which kernel of {path}?", argument="FILE:KERNEL", remedy=_kernels_line(entries)
+        )
+    found = kernels[entries[0]]
+    return Kernel(entries[0], found, examples.get(id(found)))
+
+
+def _kernels_line(kernels: Any) -> str:
+    return (
+        f"It has {', '.join(kernels)}." if kernels else "It has none: decorate one with gluon.jit."
+    )
+
+
+def _is_kernel(value: Any, module: ModuleType) -> bool:
+    from gluon_core.compiler.source import jit_function
+
+    if isinstance(value, type) or not hasattr(value, "fn"):
+        return False
+    try:
+        return jit_function(value).fn.__module__ == module.__name__
+    except ArgumentError:
+        return False
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def parse_assignments(items: Sequence[str], option: str) -> dict[str, Any]:
+    """`["BLOCK=128", "layout=BlockedLayout([1], [32], [4], [0])"]` as a dict.
+
+    Raises:
+        UsageError: an item without `=`, or a value that cannot be read.
+    """
+    values: dict[str, Any] = {}
+    for item in items:
+        name, equals, text = item.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise UsageError("must be NAME=VALUE", argument=option, got=repr(item))
+        values[name.strip()] = parse_value(text, option)
+    return values
+
+
+def parse_value(text: str, argument: str = "value") -> Any:
+    """A Python literal, a dtype (`float16`), or a layout (`BlockedLayout([1], [32], [4], [0])`,
+    `gl.` in front if you like). Nothing is evaluated but constructors of layouts.
+
+    Raises:
+        UsageError: anything else.
+        LayoutError: an illegal layout.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise UsageError(
+            f"cannot be read: {error.msg}", argument=argument, got=repr(text)
+        ) from None
+    return _value(tree, text, argument)
+
+
+def _value(node: ast.AST, text: str, argument: str) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, (ast.List, ast.Tuple)):
+        items = [_value(item, text, argument) for item in node.elts]
+        return tuple(items) if isinstance(node, ast.Tuple) else items
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        value = _value(node.operand, text, argument)
+        if isinstance(value, (int, float)):
+            return -value if isinstance(node.op, ast.USub) else value
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        value = _named(node, text, argument)
+        if not isinstance(value, type):
+            return value
+    if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+        found = _named(node.func, text, argument)
+        if isinstance(found, type) and all(k.arg for k in node.keywords):
+            args = [_value(item, text, argument) for item in node.args]
+            named = {str(k.arg): _value(k.value, text, argument) for k in node.keywords}
+            return _construct(found, args, named, text, argument)
+    raise UsageError(
+        "neither a literal, nor a dtype, nor a layout", argument=argument, got=repr(text)
+    )
+
+
+def _construct(cls: type, args: list, named: Mapping[str, Any], text: str, argument: str) -> Any:
+    try:
+        return cls(*args, **named)
+    except TypeError as error:
+        raise UsageError(f"{cls.__name__}: {error}", argument=argument, got=repr(text)) from None
+
+
+def _named(node: ast.AST, text: str, argument: str) -> Any:
+    """The layout class or the dtype that a dotted name means in the language."""
+    from gluon_core import language
+    from gluon_core._triton import dtype
+    from gluon_core.layouts import Layout
+
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    parts.append(node.id if isinstance(node, ast.Name) else "")
+    names = [part for part in reversed(parts)]
+    if names[0] == "gl" and len(names) > 1:
+        names = names[1:]
+    value: Any = language
+    for name in names:
+        try:
+            value = None if name.startswith("_") else getattr(value, name, None)
+        except GluonError:
+            value = None
+    if isinstance(value, dtype) or (isinstance(value, type) and issubclass(value, Layout)):
+        return value
+    known = [n for n in dir(language) if n.endswith("Layout")]
+    raise UsageError(
+        f"{'.'.join(names)} is neither a dtype nor a layout",
+        argument=argument,
+        got=repr(text),
+        remedy=did_you_mean(names[-1], known),
+    )
+
+
+# -- from kernel to source -----------------------------------------------------------------------
+
+
+def source_of(
+    found: Kernel,
+    target: Any,
+    signature: Optional[str],
+    constexprs: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> tuple[Any, dict[str, Any]]:
+    """The source and the options of a compilation.
+
+    Args:
+        signature: comma-separated types of the parameters that have no value in `constexprs`, in
+            their order, or `name=type` items; None takes those of the file's `Example`.
+
+    Raises:
+        UsageError: types and parameters do not match up.
+    """
+    from gluon_core.compiler import GluonASTSource
+
+    if signature is None:
+        if found.example is not None:
+            source, usual = found.example.source(target)
+            if constexprs:
+                values = {source.fn.arg_names[p[0]]: v for p, v in source.constants.items()}
+                types = {k: v for k, v in source.signature.items() if k not in constexprs}
+                values = {k: v for k, v in values.items() if k not in constexprs}
+                source = GluonASTSource(source.fn, types, {**values, **constexprs}, source.attrs)
+            return source, {**usual, **options}
+        signature = ""
+    return GluonASTSource(
+        found.kernel, _types(found.kernel, signature, constexprs), constexprs
+    ), dict(options)
+
+
+def _types(kernel: Any, signature: str, constexprs: Mapping[str, Any]) -> dict[str, str]:
+    from gluon_core.compiler.source import jit_function
+
+    fn = jit_function(kernel)
+    items = [item.strip() for item in signature.split(",") if item.strip()]
+    types: dict[str, str] = {}
+    if any("=" in item for item in items):
+        for item in items:
+            name, _, kind = item.partition("=")
+            types[name.strip()] = kind.strip()
+        return types
+    wanted = [
+        name
+        for index, name in enumerate(fn.arg_names)
+        if name not in constexprs and index not in fn.constexprs
+    ]
+    if len(items) != len(wanted):
+        raise UsageError(
+            f"{fn.__name__} needs a type for each of {', '.join(wanted) or 'no parameter'}",
+            argument="--signature",
+            expected=f"{len(wanted)} types" + (", such as '*fp32' or 'i32:16'" if wanted else ""),
+            got=f"{len(items)}: {signature!r}",
+        )
+    return dict(zip(wanted, items))
