@@ -346,7 +346,7 @@ class Block:
         self.arguments = [Value(t, self, i) for i, t in enumerate(types)]
         self.order = -1
 
-    def add_argument(self, type: Type) -> Value:
+    def add_argument(self, type: Type, loc: Any = None) -> Value:
         self.arguments.append(Value(type, self, len(self.arguments)))
         return self.arguments[-1]
 
