@@ -153,3 +153,16 @@ def test_as_linear_spells_a_layout_by_its_bases():
         L.as_linear(PaddedSharedLayout.with_identity_for([[8, 8]], [8, 8], [1, 0]), [8, 8])
     with pytest.raises(LayoutError):
         L.as_linear(AutoLayout(), [8])
+
+
+def test_nvidia_tiles_stay_tiles():
+    layouts = pytest.importorskip("gluon_nvidia.layouts")
+    tile = layouts.NVMMASharedLayout(128, 16)
+    flipped = layouts.NVMMASharedLayout(128, 16, transposed=True)
+    assert infer.memdesc_permute(tile, [64, 64], [1, 0]) == flipped
+    assert infer.memdesc_permute(flipped, [64, 64], [1, 0]) == tile
+    deep = layouts.NVMMASharedLayout(128, 16, rank=3)
+    assert infer.memdesc_reshape(tile, [64, 64], [2, 32, 64]) == deep
+    assert infer.memdesc_reshape(deep, [2, 32, 64], [64, 64]) == tile
+    assert isinstance(infer.memdesc_reshape(tile, [64, 64], [4096]), SharedLinearLayout)
+    assert isinstance(infer.memdesc_permute(deep, [2, 32, 64], [0, 2, 1]), SharedLinearLayout)

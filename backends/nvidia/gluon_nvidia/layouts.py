@@ -7,7 +7,7 @@ wgmma"; the shared-memory layouts are those that TMA writes and matrix descripto
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Iterable, Optional, Sequence
 
@@ -26,6 +26,7 @@ from gluon_core.layouts.base import (
     unwrap,
 )
 from gluon_core.layouts.dialect import compiler_version
+from gluon_core.layouts.infer import reshape_linear
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.tiling import cga_linear, combine_with_cga, dim_names, grow, shrink
 
@@ -317,6 +318,29 @@ class NVMMASharedLayout(SharedLayout):
             self.cga_layout,
             self.rank,
         )
+
+    def _infer_permute(
+        self, shape: Sequence[int], order: Sequence[int]
+    ) -> Optional[NVMMASharedLayout]:
+        """A transposed tile is still a tile; other permutations are only linear."""
+        if list(order) != [1, 0]:
+            return None
+        cga = [basis[::-1] for basis in self.cga_layout]
+        return replace(self, transposed=not self.transposed, cga_layout=cga)
+
+    def _infer_reshape(
+        self, shape: Sequence[int], new_shape: Sequence[int]
+    ) -> Optional[NVMMASharedLayout]:
+        """Cutting or merging rows of one block's tile gives a tile again."""
+        fastest = 0 if self.transposed else -1
+        if self.cga_layout or not new_shape or new_shape[fastest] != shape[fastest]:
+            return None
+        reshaped = replace(self, rank=len(new_shape))
+        try:
+            same = reshape_linear(self.to_linear(shape), new_shape) == reshaped.to_linear(new_shape)
+        except LayoutError:
+            return None
+        return reshaped if same else None
 
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
         names = dim_names(self.rank)
