@@ -1,0 +1,59 @@
+"""`gl.amd.hint`: hints to the compiler's scheduler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_core._triton import tl_tuple, unwrap
+from gluon_core.builtin import builtin
+from gluon_core.errors import ArgumentError, did_you_mean
+from gluon_core.semantic.base import describe
+
+__all__ = ["sched_barrier"]
+
+# The mask bits of LLVM's llvm.amdgcn.sched.barrier.
+_CLASSES = {
+    "alu": 0x1,
+    "valu": 0x2,
+    "salu": 0x4,
+    "mfma": 0x8,
+    "vmem": 0x10,
+    "vmem_read": 0x20,
+    "vmem_write": 0x40,
+    "ds": 0x80,
+    "ds_read": 0x100,
+    "ds_write": 0x200,
+    "transcendental": 0x400,
+}
+
+
+@builtin(since=(3, 9), name="gl.amd.hint.sched_barrier")
+def sched_barrier(allow: Any = None, _semantic: Any = None) -> None:
+    """Keep LLVM's scheduler from moving instructions past this point.
+
+    Args:
+        allow: classes of instructions that may still move, a name or several: "alu" (all that is
+            not memory), "valu", "salu", "mfma", "vmem", "vmem_read", "vmem_write", "ds",
+            "ds_read", "ds_write", "transcendental". None by default.
+
+    Raises:
+        ArgumentError: an unknown class.
+    """
+    names = unwrap(allow)
+    names = [] if names is None else [names] if isinstance(names, str) else names
+    if not isinstance(names, (list, tuple, tl_tuple)):
+        raise ArgumentError(
+            "must name classes of instructions", argument="allow", got=describe(names)
+        )
+    mask = 0
+    for name in map(unwrap, names):
+        if name not in _CLASSES:
+            raise ArgumentError(
+                "no such class of instructions",
+                argument="allow",
+                expected=", ".join(map(repr, _CLASSES)),
+                got=repr(name),
+                remedy=did_you_mean(name, _CLASSES),
+            )
+        mask |= _CLASSES[name]
+    _semantic.builder.create_amd_sched_barrier(mask)

@@ -1,0 +1,194 @@
+"""Matrix multiplication on register operands: MFMA, the matrix unit of CDNA."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from gluon_amd.arch import matrix_version
+from gluon_amd.language.operands import check_matmul
+from gluon_amd.layouts import AMDMFMALayout
+from gluon_core import _triton
+from gluon_core._triton import tl, unwrap
+from gluon_core.builtin import builtin, check_capabilities
+from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError
+
+__all__ = ["mfma"]
+
+_NAME = "gl.amd.cdna3.mfma"
+_FNUZ = (tl.float8e4b8, tl.float8e5b16)
+_OCP = (tl.float8e4nv, tl.float8e5)
+
+# Operand dtype -> accumulator dtype, capabilities.
+_DTYPES: dict[Any, tuple[Any, tuple[str, ...]]] = {
+    tl.float16: (tl.float32, ()),
+    tl.bfloat16: (tl.float32, ()),
+    tl.float32: (tl.float32, ()),
+    tl.float64: (tl.float64, ("amd.mfma_f64",)),
+    tl.int8: (tl.int32, ()),
+    **{dtype: (tl.float32, ("amd.mfma_fp8", "amd.fp8_fnuz")) for dtype in _FNUZ},
+    **{dtype: (tl.float32, ("amd.mfma_fp8", "amd.fp8_ocp")) for dtype in _OCP},
+}
+
+# (rows, columns) of the instruction -> its K, by operand dtype; for version 3, and what the others
+# have instead or besides.
+_HALF = {(32, 32): (8,), (16, 16): (16,), (64, 4): (4,), (4, 64): (4,)}
+_BYTE = {(32, 32): (16,), (16, 16): (32,)}
+_OLD_BYTE = {(32, 32): (8,), (16, 16): (16,), (64, 4): (4,), (4, 64): (4,)}
+_SINGLE = {(32, 32): (2,), (16, 16): (4,), (64, 4): (1,), (4, 64): (1,)}
+_DOUBLE = {(16, 16): (4,)}
+_DEPTHS: dict[int, dict[Any, dict[tuple[int, int], tuple[int, ...]]]] = {
+    1: {
+        tl.float16: _HALF,
+        tl.bfloat16: {(32, 32): (4,), (16, 16): (8,), (64, 4): (2,), (4, 64): (2,)},
+        tl.float32: _SINGLE,
+        tl.int8: _OLD_BYTE,
+    },
+    2: {
+        tl.float16: _HALF,
+        tl.bfloat16: _HALF,
+        tl.float32: _SINGLE,
+        tl.float64: _DOUBLE,
+        tl.int8: _OLD_BYTE,
+    },
+    3: {
+        tl.float16: _HALF,
+        tl.bfloat16: _HALF,
+        tl.float32: _SINGLE,
+        tl.float64: _DOUBLE,
+        tl.int8: {**_BYTE, (64, 4): (4,), (4, 64): (4,)},
+        **{dtype: _BYTE for dtype in _FNUZ},
+    },
+    4: {
+        tl.float16: {**_HALF, (32, 32): (16, 8), (16, 16): (32, 16)},
+        tl.bfloat16: {**_HALF, (32, 32): (16, 8), (16, 16): (32, 16)},
+        tl.float32: _SINGLE,
+        tl.float64: _DOUBLE,
+        tl.int8: {(32, 32): (32, 16), (16, 16): (64, 32), (64, 4): (4,), (4, 64): (4,)},
+        **{dtype: {(32, 32): (64, 16), (16, 16): (128, 32)} for dtype in _OCP},
+    },
+}
+
+
+@builtin(requires=("amd.mfma",), name=_NAME, instead="gl.amd.rdna3.wmma, or gl.portable.mma")
+def mfma(a: Any, b: Any, acc: Any, cd_regclass: Any = None, _semantic: Any = None) -> Any:
+    """`acc + a @ b` on the matrix cores.
+
+    Args:
+        a: [M, K] tensor with `DotOperandLayout(0, acc.layout, k_width)`.
+        b: [K, N] tensor with `DotOperandLayout(1, acc.layout, k_width)`.
+        acc: [M, N] tensor with an `AMDMFMALayout`.
+        cd_regclass: registers for the accumulator: "a" (accumulation), "v" (vector), or None for
+            the compiler's choice; Triton 3.9.
+
+    | a, b | acc | instr_shape 32x32, 16x16 | |
+    |---|---|---|---|
+    | float16, bfloat16 | float32 | K = 8, 16; also 16, 32 on gfx950 | |
+    | float32 | float32 | K = 2, 4 | |
+    | float64 | float64 | K = -, 4 | from gfx90a |
+    | int8 | int32 | K = 16, 32; also 32, 64 on gfx950; 8, 16 before gfx942 | |
+    | float8e4b8, float8e5b16, also mixed | float32 | K = 16, 32 | gfx942 |
+    | float8e4nv, float8e5, also mixed | float32 | K = 16, 32; also 64, 128 | gfx950 |
+
+    Returns:
+        A tensor like `acc`.
+
+    Raises:
+        DtypeError: dtypes that the unit does not combine.
+        ShapeError: the shapes do not multiply, or are smaller than the instruction.
+        LayoutError: the layouts do not belong together, or no such instruction exists.
+        CapabilityError: the target does not have it.
+
+    ISA: CDNA3 7, Matrix Arithmetic Instructions, v_mfma_*.
+    """
+    regclass = _check_regclass(cd_regclass)
+    for name, value in (("a", a), ("b", b), ("acc", acc)):
+        _semantic.require_distributed(value, name)
+    layout = acc.type.layout
+    if not isinstance(layout, AMDMFMALayout):
+        raise LayoutError(
+            "not the accumulator of MFMA",
+            argument="acc",
+            expected="AMDMFMALayout(...)",
+            got=repr(layout),
+        )
+    _check_version(_semantic, layout)
+    _check_dtypes(_semantic, a, b, acc)
+    _check_instruction(layout, a.dtype)
+    check_matmul(_semantic, a, b, acc, "MFMA", layout.instr_shape)
+    precision = _semantic._str_to_dot_input_precision("ieee")
+    handle = _semantic.builder.create_dot(a.handle, b.handle, acc.handle, precision, 0)
+    if regclass is not None:
+        handle.set_attr("amdg.cd_regclass", _semantic.builder.get_string_attr(regclass))
+    return _semantic.make_tensor(handle, acc.type)
+
+
+def _check_regclass(value: Any) -> Optional[str]:
+    regclass = unwrap(value)
+    if regclass is None:
+        return None
+    _triton.require((3, 9), f"{_NAME}(cd_regclass=...)")
+    if regclass not in ("a", "v"):
+        raise ArgumentError(
+            "no such registers",
+            argument="cd_regclass",
+            expected="None, 'a' or 'v'",
+            got=repr(regclass),
+        )
+    return regclass
+
+
+def _check_version(semantic: Any, layout: AMDMFMALayout) -> None:
+    newest = matrix_version(semantic.target.architecture) or 0
+    if layout.version > newest:
+        raise CapabilityError(
+            f"MFMA version {layout.version} is not that of {semantic.target}",
+            argument="acc",
+            expected=f"version={newest}",
+            got=f"version={layout.version}",
+        )
+
+
+def _check_dtypes(semantic: Any, a: Any, b: Any, acc: Any) -> None:
+    if a.dtype not in _DTYPES:
+        raise DtypeError(
+            "MFMA does not take this dtype",
+            argument="a",
+            expected=", ".join(map(str, _DTYPES)),
+            got=a.dtype,
+        )
+    pair = (a.dtype, b.dtype)
+    mixed = any(all(dtype in family for dtype in pair) for family in (_FNUZ, _OCP))
+    if a.dtype != b.dtype and not mixed:
+        raise DtypeError(
+            "both operands must have one dtype", argument="b", expected=a.dtype, got=b.dtype
+        )
+    wanted, needs = _DTYPES[a.dtype]
+    check_capabilities(semantic, f"{_NAME} of {a.dtype}", needs)
+    if acc.dtype != wanted:
+        raise DtypeError(
+            f"MFMA does not accumulate {a.dtype} in this dtype",
+            argument="acc",
+            expected=wanted,
+            got=acc.dtype,
+        )
+    bits = acc.type.layout.element_bitwidth
+    if bits != wanted.primitive_bitwidth:
+        raise LayoutError(
+            "the layout is for another accumulator",
+            argument="acc",
+            expected=f"element_bitwidth={wanted.primitive_bitwidth}",
+            got=bits,
+        )
+
+
+def _check_instruction(layout: AMDMFMALayout, dtype: Any) -> None:
+    rows, columns, depth = layout.instr_shape
+    shapes = _DEPTHS[layout.version].get(dtype, {})
+    if depth not in shapes.get((rows, columns), ()):
+        known = [[*tile, k] for tile, depths in shapes.items() for k in depths]
+        raise LayoutError(
+            f"MFMA version {layout.version} has no such instruction for {dtype}",
+            argument="instr_shape",
+            expected=" or ".join(map(str, known)) or "another dtype",
+            got=layout.instr_shape,
+        )

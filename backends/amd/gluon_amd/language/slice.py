@@ -1,0 +1,72 @@
+"""`gl.amd.slice`: a part of a tensor, by picking registers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_core.builtin import builtin
+from gluon_core.errors import LayoutError, ShapeError
+from gluon_core.semantic.base import is_placeholder, shape_of
+from gluon_core.values import distributed_type, unwrap_shape
+
+__all__ = ["slice"]
+
+
+@builtin(since=(3, 8), name="gl.amd.slice")
+def slice(source: Any, shape: Any, offsets: Any, _semantic: Any = None) -> Any:
+    """The part of `source` of this shape at these offsets; no data moves between threads.
+
+    Args:
+        source: tensor, in a layout whose tile fits into `shape`.
+        shape: compile-time, of the part.
+        offsets: compile-time, of its first element.
+
+    Returns:
+        A tensor of `shape` in `source`'s layout.
+
+    Raises:
+        ShapeError: ranks differ, or the part leaves the tensor.
+        LayoutError: the part's elements are not in the threads that would hold them.
+    """
+    source = _semantic.require_distributed(source, "source")
+    whole = shape_of(source)
+    part, start = unwrap_shape(shape), unwrap_shape(offsets, "offsets")
+    if not len(whole) == len(part) == len(start):
+        raise ShapeError(
+            "shape and offsets must have the tensor's rank",
+            expected=len(whole),
+            got=f"{part} and {start}",
+        )
+    if any(at < 0 or at + size > end for at, size, end in zip(start, part, whole)):
+        raise ShapeError(
+            "the part leaves the tensor",
+            argument="offsets",
+            expected=f"within {whole}",
+            got=f"{part} at {start}",
+        )
+    layout = source.type.layout
+    result = distributed_type(source.dtype, part, layout)
+    _check_held(layout, whole, part, start)
+    builder = _semantic.builder
+    handle = builder.create_extract_slice(result.to_ir(builder), source.handle, start)
+    return _semantic.make_tensor(handle, result)
+
+
+def _check_held(layout: Any, whole: list[int], part: list[int], start: list[int]) -> None:
+    if is_placeholder(layout):
+        raise LayoutError("needs a layout that is known", argument="source", got=repr(layout))
+    large, small = layout.to_linear(whole), layout.to_linear(part)
+    same = all(large.bases.get(d, []) == small.bases.get(d, []) for d in ("lane", "warp", "block"))
+    held = {(0,) * len(whole)} if same else set()
+    for basis in large.bases["register"]:
+        held |= {tuple(a ^ b for a, b in zip(at, basis)) for at in held}
+    wanted = {tuple(start)}
+    for basis in small.bases["register"]:
+        wanted |= {tuple(a + b for a, b in zip(at, basis)) for at in wanted}
+    if not wanted <= held:
+        raise LayoutError(
+            "the part's elements are not in the threads that would hold them",
+            argument="shape",
+            expected=f"a part of whole tiles of {layout}",
+            got=f"{part} at {start} of {whole}",
+        )

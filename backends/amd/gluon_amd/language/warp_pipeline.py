@@ -1,0 +1,57 @@
+"""`gl.amd.warp_pipeline_stage`: stages of a loop that two groups of warps take in turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_core import _triton
+from gluon_core._triton import unwrap
+from gluon_core.errors import ArgumentError, NotInKernelError
+from gluon_core.semantic.base import describe
+
+__all__ = ["warp_pipeline_stage"]
+
+_NAME = "gl.amd.warp_pipeline_stage"
+
+
+class warp_pipeline_stage:
+    """`with gl.amd.warp_pipeline_stage("load", priority=1):` around a part of a loop's body.
+
+    The compiler lets half of the warps run one stage while the others run the next. Stages follow
+    each other without code in between. Triton 3.7 and later.
+
+    Args:
+        label: name of the stage in the IR; "cluster" by default.
+        priority: of the wave during the stage, 0 to 3 (`s_setprio`); unchanged by default.
+
+    Raises:
+        ArgumentError: another label or priority.
+        CapabilityError: with an older Triton.
+    """
+
+    __triton_builtin__ = True
+    # Warps do not differ inside a stage, so it is a marker and holds no values.
+
+    def __init__(self, label: Any = None, *, priority: Any = None, _semantic: Any = None):
+        if _semantic is None:
+            raise NotInKernelError(
+                f"{_NAME} was used outside a kernel",
+                remedy="Use it in a function decorated with @gluon.jit.",
+            )
+        _triton.require((3, 7), _NAME)
+        self.label, self.priority = unwrap(label), unwrap(priority)
+        if self.label is not None and not isinstance(self.label, str):
+            raise ArgumentError("must be text", argument="label", got=describe(self.label))
+        number = isinstance(self.priority, int) and not isinstance(self.priority, bool)
+        if self.priority is not None and not (number and 0 <= self.priority <= 3):
+            raise ArgumentError(
+                "no such priority", argument="priority", expected="0 to 3", got=repr(self.priority)
+            )
+        self._semantic = _semantic
+
+    def __enter__(self) -> "warp_pipeline_stage":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        priority = -1 if self.priority is None else self.priority
+        self._semantic.builder.create_warp_pipeline_border(self.label or "cluster", priority)
