@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import ArgumentError, LayoutError
 from .base import DistributedLayout, Layout, SharedLayout, check_shape, is_power_of_two
 from .distributed import AutoLayout, CoalescedLayout
-from .linear import LinearLayout, reduce_rows
+from .linear import LinearLayout, independent_rows
 from .shared import PaddedSharedLayout
 
 __all__ = [
@@ -120,7 +120,9 @@ def _together(lanes: list[int], vector: int, bits: int, banks: int) -> list[int]
 def _linear_conflicts(lanes: list[int], bits: int, banks: int) -> int:
     """The lane bits flip `lanes` of the offset: how many places share a bank, less one?"""
     row = max(1, banks * 32 // bits)
-    return (1 << (len(reduce_rows(lanes)) - len(reduce_rows([f % row for f in lanes])))) - 1
+    return (
+        1 << (len(independent_rows(lanes)) - len(independent_rows([f % row for f in lanes])))
+    ) - 1
 
 
 def _span(flips: Sequence[int]) -> np.ndarray:
@@ -271,13 +273,13 @@ def _stays(before: LinearLayout, after: LinearLayout, dims: Sequence[str]) -> bo
     free = [
         flat(row, before) for dim, rows in before.bases.items() if dim not in dims for row in rows
     ]
-    held = reduce_rows(free)
+    held = independent_rows(free)
     for dim, rows in after.bases.items():
         for i, row in enumerate(rows):
             delta = flat(row, after)
             if dim in dims:
                 delta ^= flat(before.bases[dim][i], before)
-            if len(reduce_rows([*held, delta])) != len(held):
+            if len(independent_rows([*held, delta])) != len(held):
                 return False
     return True
 

@@ -28,18 +28,17 @@ def _log2(size: int, argument: str) -> int:
     return int(size).bit_length() - 1
 
 
-def reduce_rows(rows: list[int]) -> list[int]:
-    """Reduced row echelon form over F2, the pivots at the lowest bits; zero rows are dropped."""
-    done: list[int] = []
+def independent_rows(rows: Iterable[int]) -> list[int]:
+    """As many independent bit vectors as span what `rows` span: a basis, one per rank."""
+    basis: list[int] = []
     for row in rows:
-        for pivot in done:
+        for pivot in basis:
+            # No later pivot has the lowest bit of an earlier one, so one pass clears them all.
             if row & (pivot & -pivot):
                 row ^= pivot
         if row:
-            low = row & -row
-            done = [other ^ row if other & low else other for other in done]
-            done.append(row)
-    return sorted(done, key=lambda row: row & -row)
+            basis.append(row)
+    return basis
 
 
 class LinearLayout:
@@ -181,7 +180,7 @@ class LinearLayout:
     @property
     def rank(self) -> int:
         """The dimension of the image over F2."""
-        return len(reduce_rows(self._columns()))
+        return len(independent_rows(self._columns()))
 
     def is_injective(self) -> bool:
         return self.rank == self.total_in_size.bit_length() - 1
