@@ -337,6 +337,10 @@ def _add_lowering(state: State, origin: str, where: str, lowering: Any) -> State
     _check_attribute_path(broken, f"{where}.implement", lowering.implement)
     if lowering.accepts is not None:
         _check_attribute_path(broken, f"{where}.accepts", lowering.accepts)
+    if lowering.gives_up is not None and not (
+        isinstance(lowering.gives_up, str) and lowering.gives_up
+    ):
+        raise broken(f"{where}.gives_up", "must be text", got=repr(lowering.gives_up))
     for name, path in lowering.extras.items():
         _check_attribute_path(broken, f"{where}.extras[{name!r}]", path)
     missing = sorted(OPS[lowering.op] - set(lowering.extras))

@@ -10,7 +10,7 @@ import functools
 import linecache
 import re
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core import _triton
@@ -84,6 +84,7 @@ class Session:
     options: Any
     context: Any
     selections: list = field(default_factory=list)
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.num_warps = int(getattr(self.options, "num_warps", 4))
@@ -343,6 +344,7 @@ def trace(
     options: Any,
     context: Any = None,
     on_session: Optional[Callable[[Session], None]] = None,
+    refused: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> Any:
     """The module that a kernel turns into, before any pass has run.
 
@@ -355,6 +357,7 @@ def trace(
         context: an MLIR context to build in; a fresh one by default.
         on_session: called with the session when the trace is done, for those who want the
             lowerings that were selected.
+        refused: (op, name) of lowerings that are not to be selected -> the reason.
 
     Raises:
         GluonError: of the class of the mistake, with the kernel's line. The same object is also a
@@ -363,7 +366,7 @@ def trace(
     if context is None:
         context = _triton.make_context()
     backend.load_dialects(context)
-    session = Session(backend, target, options, context)
+    session = Session(backend, target, options, context, refused=refused)
     arg_types: list = [None] * len(fn.arg_names)
     for name, text in signature.items():
         arg_types[fn.arg_names.index(name)] = parse_type(text)

@@ -86,15 +86,15 @@ def _signature(dtype, constants):
 
 
 @functools.lru_cache(maxsize=None)
-def compiled(target, dtype="fp16", shape=(64, 64, 32), num_warps=4):
-    """`one_tile` compiled for `target`, all arguments divisible by 16."""
+def compiled(target, dtype="fp16", shape=(64, 64, 32), num_warps=4, aligned=True):
+    """`one_tile` compiled for `target`; `aligned` says that all arguments are divisible by 16."""
     constants = _arguments(dtype, shape)
     return gluon.compile(
         one_tile,
         target=target,
         signature=_signature(dtype, constants),
         constexprs=constants,
-        attrs=dict.fromkeys("abcn", 16),
+        attrs=dict.fromkeys("abcn", 16) if aligned else None,
         num_warps=num_warps,
     )
 

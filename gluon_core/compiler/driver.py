@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional
 
 from gluon_core import _triton
 from gluon_core.backend import Backend, Stage
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.compiler.stages import run_stages
-from gluon_core.errors import ArgumentError
+from gluon_core.errors import ArgumentError, StageError
 from gluon_core.plugins import registry
 from gluon_core.runtime import cache
 from gluon_core.targets import Target
@@ -70,8 +70,10 @@ def parse_options(backend: Backend, target: Target, given: Mapping[str, Any]) ->
     return backend.options(target, given)
 
 
-def trace_source(source: GluonASTSource, target: Any, options: Any, context: Any = None) -> Any:
-    """The module that `source` turns into, before any stage."""
+def trace_source(
+    source: GluonASTSource, target: Any, options: Any, context: Any = None, **more: Any
+) -> Any:
+    """The module that `source` turns into, before any stage; `more` goes to `frontend.trace`."""
     from gluon_core.frontend import trace
 
     chosen = registry().target(target)
@@ -86,6 +88,7 @@ def trace_source(source: GluonASTSource, target: Any, options: Any, context: Any
         target=chosen,
         options=options,
         context=context,
+        **more,
     )
 
 
@@ -150,24 +153,36 @@ def compile_source(
     if load_only:
         return None
 
-    context = _triton.make_context()
-    module = trace_source(source, target, options, context)
-    traced = time.time()
-    registry().stage_done("trace", module, target)
-    metadata = {**_plain(options), **_triton.invalidating_environment()}
-    metadata["triton_version"] = _triton.VERSION_TEXT
-    metadata["target"] = str(target)
-    metadata["hash"] = key
     stages = backend.pipeline(target, options)
-    result = run_stages(
-        stages,
-        module,
-        metadata,
-        what=f"{source.name} for {target}",
-        isolate=backend.isolate,
-        as_text=backend.cacheable,
-        override=_overrides(source, options, stages, context),
-    )
+    refused: dict[tuple[str, str], str] = {}
+    while True:
+        context = _triton.make_context()
+        sessions: list = []
+        module = trace_source(
+            source, target, options, context, on_session=sessions.append, refused=refused
+        )
+        traced = time.time()
+        registry().stage_done("trace", module, target)
+        metadata = {**_plain(options), **_triton.invalidating_environment()}
+        metadata["triton_version"] = _triton.VERSION_TEXT
+        metadata["target"] = str(target)
+        metadata["hash"] = key
+        try:
+            result = run_stages(
+                stages,
+                module,
+                metadata,
+                what=f"{source.name} for {target}",
+                isolate=backend.isolate,
+                as_text=backend.cacheable,
+                override=_overrides(source, options, stages, context),
+            )
+            break
+        except StageError as error:
+            given_up = _given_up(sessions[0].selections, error)
+            if not given_up:
+                raise
+            refused.update(given_up)
     for stage in stages:
         registry().stage_done(stage.name, result.asm[stage.name], target)
     _dump(source, result.asm, backend)
@@ -181,6 +196,16 @@ def compile_source(
         times = _triton.compile_times(started, traced, result.ends, time.time())
         _listen(listener, made, times, hit=False)
     return made
+
+
+def _given_up(selections: Iterable[Any], error: StageError) -> dict[tuple[str, str], str]:
+    """(op, name) of the lowerings that a failed compilation says are not possible -> its words."""
+    found = {}
+    for lowering in (selection.chosen for selection in selections):
+        for line in error.diagnostics.splitlines():
+            if lowering.gives_up and lowering.gives_up in line:
+                found[lowering.op, lowering.name] = f"the compiler refused: {line.strip()}"
+    return found
 
 
 def _listen(listener: Any, made: CompiledKernel, times: Any, hit: bool) -> None:

@@ -36,7 +36,7 @@ from gluon_core.portable.requests import (
     MmaRequest,
     StoreRequest,
 )
-from gluon_core.portable.selection import Selection, available, select
+from gluon_core.portable.selection import available, select
 from gluon_core.portable.tiles import blocked_layout as _blocked
 from gluon_core.values import shared_memory_descriptor, unwrap_shape
 
@@ -256,7 +256,9 @@ def mma_layouts(
         acc_dtype,
         input_precision=_precision(input_precision),
     )
-    chosen = select("mma", request, target, triton).chosen
+    chosen = select(
+        "mma", request, target, triton, refused=_semantic.session.refused
+    ).chosen
     layouts: MmaLayouts = load_path(chosen.extras["layouts"])(request)
     layouts = replace(layouts, lowering=chosen.name)
     # Each field is a constexpr of its own, so that kernels may hand it on to other functions.
@@ -410,6 +412,7 @@ def _where(generator: Any) -> Optional[str]:
 
 
 def _lower(op: str, request: Any, semantic: Any, generator: Any) -> Any:
-    selection: Selection = select(op, request, request.target, request.triton)
+    refused = semantic.session.refused
+    selection = select(op, request, request.target, request.triton, refused=refused)
     semantic.session.selections.append(replace(selection, where=_where(generator)))
     return load_path(selection.chosen.implement)(request, _semantic=semantic)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from types import MappingProxyType
+from typing import Any, Mapping, Optional
 
 from gluon_core.backend import Lowering, load_path
 from gluon_core.errors import ArgumentError, BackendError, CapabilityError, did_you_mean
@@ -58,6 +59,7 @@ def select(
     target: Target,
     triton: tuple[int, int],
     plugins: Optional[Registry] = None,
+    refused: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> Selection:
     """The lowering of the highest priority that the target has and whose predicate accepts.
 
@@ -67,6 +69,7 @@ def select(
         target: what the kernel is compiled for.
         triton: (major, minor) of the installed Triton.
         plugins: the registry to choose from, the default one if None.
+        refused: (op, name) of lowerings that are out of the question -> the reason.
 
     Raises:
         CapabilityError: none fits; each lowering's reason is listed.
@@ -75,7 +78,11 @@ def select(
     chosen: Optional[Lowering] = None
     rejected: list[tuple[Lowering, str]] = []
     for lowering in _lowerings(op, plugins):
-        reason = _unavailable(lowering, target, triton) or _refusal(lowering, request)
+        reason = (
+            _unavailable(lowering, target, triton)
+            or refused.get((op, lowering.name))
+            or _refusal(lowering, request)
+        )
         if reason is None and chosen is not None:
             reason = (
                 f"fits, but {chosen.name} has priority {chosen.priority} over {lowering.priority}"

@@ -17,6 +17,7 @@ LOWERINGS = (
         priority=10,
         accepts=f"{_CODE}:async_copy_accepts",
         extras={"commit": f"{_CODE}:commit", "wait": f"{_CODE}:wait"},
+        gives_up="cp.async does not support transfers smaller than 4 bytes",
     ),
     Lowering(
         "mma",

@@ -50,6 +50,15 @@ def test_the_instructions_are_in_the_ptx():
     assert "mma.sync" not in compiled("sm_75").asm["ptx"]
 
 
+def test_a_copy_that_only_the_compiler_sees_is_too_narrow_goes_through_registers():
+    # Without attributes no address or limit is known to be even.
+    ptx = compiled("sm_80", aligned=False).asm["ptx"]
+    assert "cp.async.ca" not in ptx and "cp.async.cg" not in ptx
+    assert "mma.sync" in ptx and "st.shared" in ptx
+    # A float32 is as wide as the narrowest copy, wherever it lies.
+    assert "cp.async.ca" in compiled("sm_80", "fp32", aligned=False).asm["ptx"]
+
+
 @pytest.mark.parametrize("m, n, num_warps", [(64, 64, 4), (16, 8, 4), (128, 256, 8), (256, 16, 1)])
 @pytest.mark.parametrize("dtype, width", [(tl.float16, 2), (tl.int8, 4), (tl.float32, 1)])
 def test_the_layouts_fit_tile_and_warps(m, n, num_warps, dtype, width):
