@@ -58,6 +58,7 @@ from triton.compiler.errors import (  # noqa: E402
 from triton.language import core as tl_core  # noqa: E402
 from triton.language import math as tl_math  # noqa: E402
 from triton.language import standard as tl_standard  # noqa: E402
+from triton.language.core import _unwrap_if_constexpr as unwrap  # noqa: E402
 from triton.language.core import (  # noqa: E402
     base_type,
     base_value,
@@ -69,7 +70,6 @@ from triton.language.core import (  # noqa: E402
     tensor,
     tuple_type,
 )
-from triton.language.core import _unwrap_if_constexpr as unwrap  # noqa: E402
 from triton.language.core import tuple as tl_tuple  # noqa: E402
 from triton.language.semantic import TritonSemantic  # noqa: E402
 from triton.runtime.jit import (  # noqa: E402
@@ -401,7 +401,7 @@ def jit_hook_arguments(fn: Any, key: str, info: Mapping[str, Any], target: Any) 
     data = None
     arguments = (jit.get_full_name(fn.fn), info["signature"], info["constants"], info["attrs"])
     try:
-        if at_least(3, 9):
+        if at_least(3, 7):
             data = jit.serialize_specialization_data(*arguments, options, key, target)
         else:
             data = jit.serialize_specialization_data(*arguments, options, key)
