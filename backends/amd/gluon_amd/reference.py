@@ -28,6 +28,8 @@ __all__ = [
     "lds_barrier_arrive",
     "lds_barrier_init",
     "lds_barrier_wait",
+    "scaled_upcast_fp4",
+    "scaled_upcast_fp8",
     "warp_pipeline_border",
 ]
 
@@ -38,7 +40,7 @@ _COPIES = "buffer_load_lds"
 
 def _addresses(pointer: np.ndarray, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
     base = pointer.reshape(-1, *([1] * (offsets.ndim - 1)))
-    return base + offsets.astype(np.int64) * dtype.itemsize
+    return base + offsets.view(np.uint32).astype(np.int64) * dtype.itemsize
 
 
 def buffer_load(
@@ -136,6 +138,36 @@ def extract_slice(machine: Machine, type: Any, source: np.ndarray, offsets: Any)
     full = np.broadcast_to(source, (source.shape[0], *machine.operand_types()[0].dims))
     cut = tuple(slice(o, o + n) for o, n in zip(offsets, type.dims))
     return full[(slice(None), *cut)]
+
+
+# ---- narrow floats with block scales (E8M0 exponents) -------------------------------------------
+
+_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+_FP4 = np.concatenate([_FP4, -_FP4])
+
+
+def _scaled(machine: Machine, values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    exponent = scale.view(np.uint8).astype(np.int32)
+    factor = np.where(exponent == 255, np.float32(np.nan), np.ldexp(np.float32(1), exponent - 127))
+    return (values.astype(np.float32) * factor).astype(machine.result_dtype())
+
+
+def scaled_upcast_fp8(
+    machine: Machine, type: Any, source: np.ndarray, scale: np.ndarray
+) -> np.ndarray:
+    """source * 2 ** (scale - 127), as a 16-bit float."""
+    return _scaled(machine, source, scale)
+
+
+@returns(lambda source, scale, element, axis: scale.type.with_element(element))
+def scaled_upcast_fp4(
+    machine: Machine, source: np.ndarray, scale: np.ndarray, element: Any, axis: int
+) -> np.ndarray:
+    """The same for two e2m1 numbers in each byte, the low half first, along `axis`."""
+    raw = np.broadcast_to(source, (source.shape[0], *machine.operand_types()[0].dims)).view(np.uint8)
+    both = np.stack([_FP4[raw & 15], _FP4[raw >> 4]], axis=axis + 2)
+    shape = [n * 2 if d == axis + 1 else n for d, n in enumerate(raw.shape)]
+    return _scaled(machine, both.reshape(shape), scale)
 
 
 # ---- LDS barriers (gfx1250) -----------------------------------------------------------------

@@ -355,6 +355,10 @@ class SimBuilder:
         type = TensorType(ScalarType("i32"), (numBins,), layout)
         return self.record("histogram", (operand, numBins, mask), [type]).results[0]
 
+    def create_fp4_to_fp(self, value: Value, element: Type, axis: int) -> Value:
+        type = shapes.unpacked(value.type, element.element, axis)
+        return self.record("fp4_to_fp", (value, type, axis), [type]).results[0]
+
     def create_reduce(self, values: Sequence[Value], axis: int) -> Op:
         types = [shapes.reduce(v.type, axis) for v in values]
         return self.record("reduce", (list(values), axis), types, 1)

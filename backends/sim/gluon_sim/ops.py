@@ -10,6 +10,10 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from gluon_core.layouts import BlockedLayout
+
+from gluon_core.layouts import BlockedLayout
+
 from .arith import ELEMENTWISE
 from .dtypes import cast_float, compute, finish, float_to_int, int_cast, numpy_dtype, round_tf32, unsigned
 from .errors import DeviceAssertionError, SimulatorError
@@ -269,7 +273,9 @@ def _widen(x: np.ndarray) -> np.ndarray:
 def dot(task, a, b, acc, precision, max_imprecise):
     a = np.broadcast_to(a, (a.shape[0], *_dims(task, 0)))
     b = np.broadcast_to(b, (b.shape[0], *_dims(task, 1)))
-    return matmul(task, a, b, acc, precision)
+    # Over a blocked layout it is fused multiply-adds, whatever precision tensor cores would use.
+    layout = task.op.results[0].type.layout
+    return matmul(task, a, b, acc, None if isinstance(layout, BlockedLayout) else precision)
 
 
 # ---- global memory --------------------------------------------------------------------------

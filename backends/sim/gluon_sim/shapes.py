@@ -8,7 +8,7 @@ from .program import MemDescType, TensorType, Type
 
 __all__ = [
     "expand_dims", "join", "memdesc_reshape", "memdesc_trans", "reduce", "reshape", "same_layout",
-    "split", "trans",
+    "split", "trans", "unpacked",
 ]  # fmt: skip
 
 
@@ -58,6 +58,39 @@ def reduce(type: Type, axis: int) -> Type:
     if not shape:
         return type.elem
     return TensorType(type.elem, shape, _infer("reduce", type.layout, axis))
+
+
+def unpacked(type: Type, element: Type, axis: int) -> Type:
+    """Two elements where there was one, side by side along `axis` and in the same thread."""
+    assert isinstance(type, TensorType)
+    shape = tuple(s * 2 if d == axis else s for d, s in enumerate(type.shape))
+    return TensorType(element, shape, _doubled(type.layout, type.shape, shape, axis))
+
+
+def _doubled(layout: Any, shape: Sequence[int], doubled: Sequence[int], axis: int) -> Any:
+    from gluon_core.layouts import BlockedLayout, DistributedLinearLayout
+    from gluon_core.layouts.base import DistributedLayout
+
+    if isinstance(layout, BlockedLayout):
+        sizes = [s * 2 if d == axis else s for d, s in enumerate(layout.size_per_thread)]
+        return BlockedLayout(
+            sizes, layout.threads_per_warp, layout.warps_per_cta, layout.order, layout.cga_layout
+        )
+    if not isinstance(layout, DistributedLayout) or layout._rank_or_none() is None:
+        return layout
+    bases = layout.to_linear(shape).bases
+    first = [1 if d == axis else 0 for d in range(len(shape))]
+
+    def widen(rows: list) -> list:
+        return [[v * 2 if d == axis else v for d, v in enumerate(row)] for row in rows]
+
+    return DistributedLinearLayout(
+        [first, *widen(bases.get("register", []))],
+        widen(bases.get("lane", [])),
+        widen(bases.get("warp", [])),
+        widen(bases.get("block", [])),
+        list(doubled),
+    )
 
 
 def memdesc_trans(type: Type, order: Sequence[int]) -> Type:
