@@ -12,6 +12,7 @@ from gluon_core.compiler.source import GluonASTSource
 from gluon_core.compiler.stages import run_stages
 from gluon_core.errors import ArgumentError, StageError
 from gluon_core.plugins import registry
+from gluon_core.portable import OPS
 from gluon_core.runtime import cache
 from gluon_core.targets import Target
 
@@ -96,8 +97,8 @@ def packages_of(backend: Backend, target: Target) -> tuple[str, ...]:
     """The top-level packages whose content a compilation depends on."""
     found = registry()
     names = {type(backend).__module__, type(found.backend(target.architecture.backend)).__module__}
-    for other in found.backends.values():
-        names.update(low.implement for low in other.lowerings)
+    for op in OPS:  # also what plugins without a backend contribute
+        names.update(low.implement for low in found.lowerings(op))
     tops = {name.split(":")[0].split(".")[0] for name in names}
     return ("gluon_core", *sorted(tops - {"gluon_core"}))
 
