@@ -1,0 +1,165 @@
+"""What the benchmarks share: contenders measured in turns, sweeps, tables."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import json
+import platform
+import statistics
+import sys
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from gluon_core.cli.example import Example, device_target, measure  # noqa: E402
+from gluon_core.errors import GluonError  # noqa: E402
+from gluon_core.targets import Target  # noqa: E402
+
+__all__ = [
+    "Result",
+    "device",
+    "environment",
+    "in_turns",
+    "markdown",
+    "parse_arguments",
+    "sweep",
+    "write",
+]
+
+
+@dataclass
+class Result:
+    """One line of a table.
+
+    Args:
+        case: what was measured.
+        unit: of `ours` and of `rivals`; more is better unless it is a time.
+        ours: Gluon Core's value.
+        rivals: name -> value.
+        ratios: name of a ratio -> value.
+        wanted: name of a ratio -> (">=" or "<=", bound).
+        config: what the sweep chose.
+    """
+
+    case: str
+    unit: str
+    ours: float
+    rivals: Mapping[str, float]
+    ratios: dict[str, float] = field(default_factory=dict)
+    wanted: dict[str, tuple[str, float]] = field(default_factory=dict)
+    config: str = ""
+
+    def met(self, name: str) -> Optional[bool]:
+        if name not in self.wanted:
+            return None
+        sign, bound = self.wanted[name]
+        return self.ratios[name] >= bound if sign == ">=" else self.ratios[name] <= bound
+
+
+def device() -> Target:
+    """The GPU to measure; ends the program where there is none."""
+    found = device_target()
+    if found is None:
+        print("there is no GPU here", file=sys.stderr)
+        raise SystemExit(3)
+    return found
+
+
+def environment() -> dict[str, str]:
+    """Date, hardware and versions."""
+    found = {"date": datetime.date.today().isoformat(), "python": platform.python_version()}
+    for name in ("torch", "triton", "numpy"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "none"
+    target = device_target()
+    if target is not None:
+        import torch
+
+        found["device"] = torch.cuda.get_device_name(0)
+        found["target"] = str(target)
+    return found
+
+
+def sweep(
+    example: Example,
+    args: Mapping[str, Any],
+    target: Target,
+    choices: Sequence[Mapping[str, Any]],
+    **options: Any,
+) -> tuple[float, Mapping[str, Any], dict[str, Any]]:
+    """The fastest of `choices`: seconds, the choice, and the configuration it makes.
+
+    A choice that does not compile is reported on stderr and left out.
+    """
+    best: Optional[tuple[float, Mapping[str, Any], dict[str, Any]]] = None
+    for choice in choices:
+        config = example.configure(target, True, **choice)
+        try:
+            launch = functools.partial(example.launch, args, config, **options)
+            seconds = measure(launch, target, 10)
+        except (GluonError, RuntimeError, ValueError) as error:
+            print(f"{example.name} {choice}: {str(error).splitlines()[0]}", file=sys.stderr)
+            continue
+        print(f"{example.name} {choice}: {seconds * 1e6:.1f} us", file=sys.stderr)
+        if best is None or seconds < best[0]:
+            best = seconds, choice, config
+    if best is None:
+        raise SystemExit(f"{example.name}: no configuration runs")
+    return best
+
+
+def in_turns(
+    contenders: Mapping[str, Callable[[], Any]], target: Target, rounds: int = 7, repeats: int = 20
+) -> dict[str, float]:
+    """Seconds of each contender, measured in turns so that clocks and heat are shared: the median
+    of `rounds` medians of `repeats`."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, run in contenders.items():
+            times[name].append(measure(run, target, repeats))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """A table of ratios with what was wanted of them."""
+    lines = [
+        "| case | Gluon Core | rivals | ratio | wanted | met | configuration |",
+        "| --- | ---: | --- | --- | --- | --- | --- |",
+    ]
+    for r in results:
+        rivals = "<br>".join(f"{name} {value:.3g}" for name, value in r.rivals.items())
+        ratios = "<br>".join(f"{value:.3f} of {name}" for name, value in r.ratios.items())
+        wanted = "<br>".join(
+            f"{r.wanted[name][0]} {r.wanted[name][1]:g}" if name in r.wanted else ""
+            for name in r.ratios
+        )
+        met = "<br>".join(
+            {True: "yes", False: "**no**", None: ""}[r.met(name)] for name in r.ratios
+        )
+        lines.append(
+            f"| {r.case} | {r.ours:.3g} {r.unit} | {rivals} | {ratios} | {wanted} | {met} | {r.config} |"
+        )
+    return "\n".join(lines)
+
+
+def parse_arguments(description: Optional[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    return parser.parse_args()
+
+
+def write(results: Sequence[Result], path: Optional[Path]) -> int:
+    """Print the table; the exit code says whether everything wanted was met."""
+    print(markdown(results))
+    if path is not None:
+        content = {"environment": environment(), "results": [asdict(r) for r in results]}
+        path.write_text(json.dumps(content, indent=2))
+    return 1 if any(r.met(name) is False for r in results for name in r.ratios) else 0
