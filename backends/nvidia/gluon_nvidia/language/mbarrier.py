@@ -222,6 +222,14 @@ def emit_arrive(
     if unwrap(from_cta) is not None:
         _triton.require((3, 9), f"{public}(from_cta=...)")
         block = compile_time_int(from_cta, "from_cta", 0, semantic.num_ctas - 1)
+        own = MBarrierLayout.multicta(semantic.num_ctas).cga_layout
+        if mbarrier.layout.cga_layout != own:
+            raise LayoutError(
+                "from_cta needs one barrier for each block of the cluster",
+                argument="mbarrier",
+                expected=f"MBarrierLayout({own})",
+                got=repr(mbarrier.layout),
+            )
         create(mbarrier.handle, count, pred.handle, block)
     elif _triton.VERSION == (3, 8):
         # Only this builder has the blocks to arrive at before the predicate; 0 is the own one.

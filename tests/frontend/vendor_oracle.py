@@ -1,0 +1,56 @@
+"""What the tests of vendor namespaces share: kernels compared with upstream's, and errors.
+
+A source written for `agree` names the package `GLUON`, which stands for either.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import pytest
+
+from gluon_core import _triton, testing
+from tests.frontend import oracle
+
+VERSION = _triton.VERSION
+
+
+def since(*version: int) -> Any:
+    """Skip under an older Triton."""
+    text = ".".join(map(str, version))
+    return pytest.mark.skipif(VERSION < version, reason=f"needs Triton {text}")
+
+
+def before(*version: int) -> Any:
+    """Skip under this Triton and newer ones."""
+    text = ".".join(map(str, version))
+    return pytest.mark.skipif(VERSION >= version, reason=f"Triton {text} has it")
+
+
+def agree(source: str, target: Any = None) -> str:
+    """Assert that `source` makes the same module in both; returns its text in normal form."""
+    overrides = {} if target is None else {"target": target}
+    theirs = oracle.upstream(source.replace("GLUON", "triton.experimental.gluon"), **overrides)
+    expected = oracle.renamed(testing.normalise(theirs))
+    mine = testing.normalise(oracle.ours(source.replace("GLUON", "gluon_core"), **overrides))
+    difference = difflib.unified_diff(
+        expected.splitlines(), mine.splitlines(), "upstream", "ours", lineterm="", n=1
+    )
+    assert mine == expected, "\n".join(difference)
+    return mine
+
+
+def parse(source: str, target: Any = None) -> str:
+    """Our module of `source` in normal form."""
+    overrides = {} if target is None else {"target": target}
+    return testing.normalise(oracle.ours(source.replace("GLUON", "gluon_core"), **overrides))
+
+
+def refuse(source: str, error: type, match: str, target: Any = None) -> None:
+    """Assert that `source` fails with `error` under the line that is marked `# HERE`."""
+    with pytest.raises(error, match=match) as caught:
+        parse(source, target)
+    span = caught.value.span
+    assert span is not None and span.text is not None
+    assert "# HERE" in span.text, span.render()
