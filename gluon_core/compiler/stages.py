@@ -155,13 +155,13 @@ class _Job:
     # -- in this process ---------------------------------------------------------------------------
 
     def in_process(self) -> Result:
-        with _Captured() as captured:
+        with captured() as output:
             try:
                 result = self.steps()
                 problem = None
             except Exception as error:
                 problem = error
-        said = captured.text()
+        said = output.text()
         if problem is None:
             result.diagnostics = said
             _pass_on(said)
@@ -317,10 +317,10 @@ def _pass_on(said: str) -> None:
         sys.stderr.write(said)
 
 
-class _Captured:
+class captured:
     """File descriptors 1 and 2, and Python's streams over them, into a file for a while."""
 
-    def __enter__(self) -> _Captured:
+    def __enter__(self) -> captured:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed in text()
         self._stack = contextlib.ExitStack()
         self._saved: list[tuple[int, int]] = []

@@ -105,7 +105,6 @@ class GluonJITFunction(_triton.JITFunction):
         Returns:
             `handle(*args)`, which launches on the current stream and checks nothing: its arguments
             must have the dtypes, alignment, constants and device of those given here.
-            `handle.compiled` is the `CompiledKernel`.
         """
         return self.dispatcher.prepare(args, grid, kwargs)
 
@@ -134,7 +133,7 @@ class GluonJITFunction(_triton.JITFunction):
         )
 
     def __repr__(self) -> str:
-        return f"GluonJITFunction({self.module}:{self.fn.__qualname__})"
+        return f"JITFunction({self.module}:{self.fn.__qualname__})"
 
 
 def _listed(names: Any) -> list:
