@@ -409,10 +409,12 @@ class Dispatcher:
         backend = registry().backend(specialization.target.backend)
         device = specialization.device
         launch = compiled.launcher(device)
+        # A backend may bind grid and stream in a faster form; keywords come back to ours.
+        bind = getattr(launch, "bind", None)
         if backend.raw_pointers:
             launch = getattr(launch, "raw", launch)
         if not backend.simulates and backend.device_count() > 1:
-            launch = _on_device(launch, backend, device)
+            launch, bind = _on_device(launch, backend, device), None
         names = {
             "_g_default_grid": self._measure(sizes, values),
             "_g_device": device,
@@ -423,8 +425,9 @@ class Dispatcher:
         handle = specialize.handle(
             self.parameters, values, backend.raw_pointers, names, self.kernel.__name__
         )
-        handle.compiled = compiled  # type: ignore[attr-defined]
-        return handle
+        if bind is None or names["_g_default_grid"] is None:
+            return handle
+        return bind(names["_g_default_grid"], names["_g_stream_of"], device, handle)
 
 
 def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Callable[..., Any]:

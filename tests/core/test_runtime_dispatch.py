@@ -297,7 +297,6 @@ def test_prepare_launches_what_it_was_prepared_for():
     other.zero_()
     handle(y, other, 64, 3.0, 64, L32, grid=lambda meta: 0)
     assert other.sum() == 0
-    assert isinstance(handle.compiled, gluon.CompiledKernel)
 
 
 def test_warmup_compiles_without_tensors():

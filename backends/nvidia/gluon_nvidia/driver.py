@@ -70,6 +70,7 @@ class Driver:
         self._contexts: dict[int, int] = {}
         self.launch_ex = library.cuLaunchKernelEx
         self.launch_ex.restype = ctypes.c_int
+        self.launch_ex_address = ctypes.cast(self.launch_ex, ctypes.c_void_p).value
         count = ctypes.c_int()
         self.check(library.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
         self.device_count: int = count.value

@@ -8,6 +8,8 @@ prepared operands. Buffers are taken from a pool and put back, so threads never 
 from __future__ import annotations
 
 import ctypes
+import functools
+import os
 import struct
 import threading
 from typing import Any, Callable, Optional, Sequence
@@ -50,6 +52,18 @@ _FORMATS = {
 def _bfloat16(value: float) -> int:
     """The upper half of the float32, as Triton's launcher passes it."""
     return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
+
+
+def _native_kind(kind: Any) -> Optional[str]:
+    """The letter that the launch in C knows a parameter type by, None for those it does not take."""
+    if not isinstance(kind, str):
+        return None
+    if kind == "constexpr":
+        return "x"
+    if kind.startswith("*"):
+        return "P"
+    code = _FORMATS.get(kind)
+    return code if kind not in ("fp16", "bf16") else None
 
 
 def _address(value: Any) -> int:
@@ -235,9 +249,23 @@ def generate(
     """
     writer = _Writer(signature, metadata, handle, cuda, index)
     launch = writer.function(raw=False)
-    launch.raw = writer.function(raw=True)  # type: ignore[attr-defined]
+    native = writer.native(handle)
+    launch.raw = native or writer.function(raw=True)  # type: ignore[attr-defined]
+    if native is not None:
+        launch.bind = functools.partial(_native_module().bind, native)  # type: ignore[attr-defined]
     writer.namespace["launch"] = launch
     return launch
+
+
+def _native_module() -> Any:
+    """The launch written in C, or None where it was not built."""
+    if os.environ.get("GLUON_NATIVE_LAUNCH", "1") == "0":
+        return None
+    try:
+        from gluon_nvidia import _launch
+    except ImportError:
+        return None
+    return _launch
 
 
 class _Writer:
@@ -307,6 +335,28 @@ class _Writer:
         namespace = self.namespace
         exec(compile(source, f"<launcher of {self.metadata.name}>", "exec"), namespace)
         return namespace["launch"]
+
+    def native(self, handle: int) -> Optional[Callable[..., None]]:
+        """The same `launch(sizes, stream, *arguments)` in C; None where it cannot take these.
+
+        Scratch memory, tuples and 16-bit float scalars are left to the Python form.
+        """
+        module, address = _native_module(), getattr(self.cuda, "launch_ex_address", None)
+        kinds = [_native_kind(kind) for kind in self.signature]
+        scratch = [getattr(self.metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
+        if module is None or address is None or None in kinds or any(scratch):
+            return None
+        return module.make(
+            address,
+            handle,
+            32 * self.metadata.num_warps,
+            self.metadata.shared,
+            ctypes.addressof(self.attributes) if self.number else 0,
+            self.number,
+            self.metadata.num_ctas,
+            "".join(kinds),
+            self._again,  # a bound method: keeps the attributes alive as long as the launch
+        )
 
     def _refuse(self, problem: Exception, values: tuple) -> None:
         raise ArgumentError(
