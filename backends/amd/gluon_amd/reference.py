@@ -164,7 +164,9 @@ def scaled_upcast_fp4(
     machine: Machine, source: np.ndarray, scale: np.ndarray, element: Any, axis: int
 ) -> np.ndarray:
     """The same for two e2m1 numbers in each byte, the low half first, along `axis`."""
-    raw = np.broadcast_to(source, (source.shape[0], *machine.operand_types()[0].dims)).view(np.uint8)
+    raw = np.broadcast_to(source, (source.shape[0], *machine.operand_types()[0].dims)).view(
+        np.uint8
+    )
     both = np.stack([_FP4[raw & 15], _FP4[raw >> 4]], axis=axis + 2)
     shape = [n * 2 if d == axis + 1 else n for d, n in enumerate(raw.shape)]
     return _scaled(machine, both.reshape(shape), scale)

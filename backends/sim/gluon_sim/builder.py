@@ -7,14 +7,28 @@ machine looks its meaning up (`gluon_sim.ops`, or a vendor's reference models).
 
 from __future__ import annotations
 
+import linecache
 from typing import Any, Callable, Optional, Sequence
 
+from . import shapes
 from .errors import SimulatorError
 from .program import (
-    Block, Function, FunctionType, InsertPoint, Location, MemDescType, Op, OpaqueType, PointerType,
-    Program, Region, ScalarType, TensorType, Type, Value,
+    Block,
+    Function,
+    FunctionType,
+    InsertPoint,
+    Location,
+    MemDescType,
+    Op,
+    OpaqueType,
+    PointerType,
+    Program,
+    Region,
+    ScalarType,
+    TensorType,
+    Type,
+    Value,
 )  # fmt: skip
-from . import shapes
 
 __all__ = ["SimBuilder"]
 
@@ -69,6 +83,7 @@ class SimBuilder:
         self._block: Optional[Block] = None
         self._before: Optional[Op] = None
         self._loc = Location()
+        self._indent = 0
         self.options: Any = None
         self.codegen_fns: Any = {}
         self.module_map: Any = {}
@@ -158,7 +173,7 @@ class SimBuilder:
         return Block(None)
 
     def create_loc(self, file: str, line: int, column: int) -> Location:
-        return Location(file, line, column)
+        return Location(file, line, column + self._indent)
 
     def create_name_loc(self, name: str, child: Optional[Location] = None) -> Location:
         child = child or self._loc
@@ -186,6 +201,9 @@ class SimBuilder:
         visibility: str,
         noinline: Optional[bool] = False,
     ) -> Function:
+        # Kernels are parsed dedented; locations count columns in the file.
+        head = linecache.getline(self._loc.file, self._loc.line)
+        self._indent = len(head) - len(head.lstrip())
         if not module.has_function(func_name):
             public = visibility == "public"
             module.push_back(Function(func_name, func_type, public, bool(noinline), self._loc))
@@ -408,7 +426,9 @@ class SimBuilder:
     ) -> Op:
         return self.record("masked_store", (ptrs, val, mask))
 
-    def create_atomic_rmw(self, kind: Any, ptr: Value, val: Value, mask: Value, *order: Any) -> Value:
+    def create_atomic_rmw(
+        self, kind: Any, ptr: Value, val: Value, mask: Value, *order: Any
+    ) -> Value:
         args = (enum_name(kind), ptr, val, mask)
         return self.record("atomic_rmw", args, [val.type]).results[0]
 

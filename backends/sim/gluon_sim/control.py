@@ -111,9 +111,7 @@ def _update(old: list, new: list, positions: np.ndarray, live: np.ndarray, rows:
     if len(positions) == rows.count:
         return new or old
     rest = np.flatnonzero(~live)
-    return [
-        merge([(positions, n), (rest, select(o, rest))], rows.count) for o, n in zip(old, new)
-    ]
+    return [merge([(positions, n), (rest, select(o, rest))], rows.count) for o, n in zip(old, new)]
 
 
 def _same(a: list, b: list) -> bool:

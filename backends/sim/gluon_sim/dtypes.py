@@ -209,7 +209,11 @@ def float_to_int(x: np.ndarray, dtype: np.dtype, signed: bool) -> np.ndarray:
     inside = (x >= low) & (x < high)
     out = np.where(inside, x, 0).astype(wide)
     if not inside.all():
-        info = np.iinfo({(64, True): np.int64, (64, False): np.uint64}.get((bits, signed), np.int32 if signed else np.uint32))
+        info = np.iinfo(
+            {(64, True): np.int64, (64, False): np.uint64}.get(
+                (bits, signed), np.int32 if signed else np.uint32
+            )
+        )
         out = np.where(x >= high, wide(info.max), out)
         out = np.where(x < low, wide(info.min), out)
     return out.astype(_UNSIGNED[dtype.itemsize]).view(dtype)

@@ -65,7 +65,11 @@ def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgra
         if name == "inline_asm":
             model = models.inline_asm(op.args[0])
             if model is not None:
-                return (lambda task, asm, constraints, args, *rest: model(task, *args)), False, False
+                return (
+                    (lambda task, asm, constraints, args, *rest: model(task, *args)),
+                    False,
+                    False,
+                )
         if name in OPS:
             return OPS[name], False, False
         if name in ELEMENTWISE:

@@ -296,9 +296,7 @@ class Task:
 
     # ---- stepping -------------------------------------------------------------------------
 
-    def call(
-        self, function: CompiledFunction, args: Sequence[Any], rows: Rows
-    ) -> Iterator[Wait]:
+    def call(self, function: CompiledFunction, args: Sequence[Any], rows: Rows) -> Iterator[Wait]:
         """Run a function; its results are the generator's value."""
         outer = self.frame
         frame = Frame(function, rows)
@@ -429,9 +427,7 @@ class Batch:
 
     def __init__(self, numbers: np.ndarray, grid: tuple[int, int, int]):
         x, rest = numbers % grid[0], numbers // grid[0]
-        self.ids = tuple(
-            i.astype(np.int32) for i in (x, rest % grid[1], rest // grid[1])
-        )
+        self.ids = tuple(i.astype(np.int32) for i in (x, rest % grid[1], rest // grid[1]))
         self.count = len(numbers)
 
 

@@ -12,10 +12,17 @@ import numpy as np
 
 from gluon_core.layouts import BlockedLayout
 
-from gluon_core.layouts import BlockedLayout
-
 from .arith import ELEMENTWISE
-from .dtypes import cast_float, compute, finish, float_to_int, int_cast, numpy_dtype, round_tf32, unsigned
+from .dtypes import (
+    cast_float,
+    compute,
+    finish,
+    float_to_int,
+    int_cast,
+    numpy_dtype,
+    round_tf32,
+    unsigned,
+)
 from .errors import DeviceAssertionError, SimulatorError
 from .memory import RMW
 from .program import MemDescType, PointerType, ScalarType, Type
@@ -266,7 +273,11 @@ def _widen(x: np.ndarray) -> np.ndarray:
     if x.dtype == np.float32:
         return x
     names = {"bfloat16": "bf16", "float16": "fp16"}
-    return cast_float(x, names.get(x.dtype.name, ""), "fp32") if x.dtype.name in names else x.astype(np.float32)
+    return (
+        cast_float(x, names.get(x.dtype.name, ""), "fp32")
+        if x.dtype.name in names
+        else x.astype(np.float32)
+    )
 
 
 @_op("dot")
@@ -327,7 +338,9 @@ def atomic_rmw(
     used = True
     if in_place is not None:
         used = _is_used(op)
-    addresses = np.broadcast_to(pointer, (task.programs, *np.broadcast_shapes(pointer.shape[1:], value.shape[1:])))
+    addresses = np.broadcast_to(
+        pointer, (task.programs, *np.broadcast_shapes(pointer.shape[1:], value.shape[1:]))
+    )
     return task.memory.atomic(
         task,
         f"atomic_{kind}",
@@ -490,9 +503,7 @@ def local_atomic_scatter_rmw(task, kind, view, values, indices, mask, axis):
     live = np.ones(at.shape, bool) if mask is None else np.broadcast_to(mask, at.shape)
     out = np.zeros(at.shape, view.dtype)
     update, _ = RMW[kind]
-    old, _ = apply_atomic(
-        _flat(view), at[live], update, (np.broadcast_to(values, at.shape)[live],)
-    )
+    old, _ = apply_atomic(_flat(view), at[live], update, (np.broadcast_to(values, at.shape)[live],))
     out[live] = old
     task.memory.version += 1
     return out
@@ -545,7 +556,9 @@ def device_assert(task, condition, message):
     where = f"program {task.program_id(int(first[0]))}"
     if element:
         where = f"element {element} of {where}"
-    raise DeviceAssertionError(f"device_assert failed in {where}" + (f": {message}" if message else ""))
+    raise DeviceAssertionError(
+        f"device_assert failed in {where}" + (f": {message}" if message else "")
+    )
 
 
 @_op("inline_asm")

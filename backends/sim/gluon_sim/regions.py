@@ -70,6 +70,13 @@ def _native(x: np.ndarray) -> bool:
     return x.dtype.kind in "bi" or x.dtype in (np.float32, np.float64)
 
 
+def _part(
+    values: Sequence[np.ndarray], axis: int, start: int, stop: int, stride: int = 1
+) -> list[np.ndarray]:
+    cut = (slice(None),) * axis + (slice(start, stop, stride),)
+    return [v[cut] for v in values]
+
+
 def reduce(task: Any, step: Step) -> Any:
     frame = task.frame
     values = _operands(task, [frame.get(a) for a in step.plan[0]])
@@ -90,19 +97,15 @@ def reduce(task: Any, step: Step) -> Any:
             return
             yield
     block = step.blocks[0][0]
-    while values[0].shape[axis] > 1:
-        extent = values[0].shape[axis]
-        half = extent // 2
-
-        def part(start: int, stop: int, stride: int = 1) -> list:
-            cut = [slice(None)] * values[0].ndim
-            cut[axis] = slice(start, stop, stride)
-            return [v[tuple(cut)] for v in values]
-
+    while (extent := values[0].shape[axis]) > 1:
+        even = extent // 2 * 2
         # Neighbours combine, so a combine function need not commute.
-        paired = _combine(task, block, part(0, 2 * half, 2), part(1, 2 * half, 2))
-        if extent % 2:
-            paired = [np.concatenate([p, v], axis=axis) for p, v in zip(paired, part(extent - 1, extent))]
+        paired = _combine(
+            task, block, _part(values, axis, 0, even, 2), _part(values, axis, 1, even, 2)
+        )
+        if even < extent:
+            rest = _part(values, axis, even, extent)
+            paired = [np.concatenate([p, r], axis=axis) for p, r in zip(paired, rest)]
         values = paired
     for slot, value in zip(step.outs, values):
         frame.put(slot, value.squeeze(axis))
@@ -117,7 +120,12 @@ def scan(task: Any, step: Step) -> Any:
     if reverse:
         values = [np.flip(v, axis) for v in values]
     ufunc = _simple_ufunc(task, step)
-    if ufunc is not None and len(values) == 1 and _native(values[0]) and values[0].dtype != np.bool_:
+    if (
+        ufunc is not None
+        and len(values) == 1
+        and _native(values[0])
+        and values[0].dtype != np.bool_
+    ):
         out = [ufunc.accumulate(values[0], axis=axis, dtype=values[0].dtype)]
     else:
         moved = [np.moveaxis(v, axis, 0) for v in values]

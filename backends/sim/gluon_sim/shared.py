@@ -93,7 +93,9 @@ class SharedView:
 
     __slots__ = ("buffer", "type", "dtype", "base", "table")
 
-    def __init__(self, buffer: SharedBuffer, type: MemDescType, base: np.ndarray, table: np.ndarray):
+    def __init__(
+        self, buffer: SharedBuffer, type: MemDescType, base: np.ndarray, table: np.ndarray
+    ):
         self.buffer = buffer
         self.type = type
         self.dtype = numpy_dtype(type)
@@ -218,9 +220,7 @@ class SharedView:
         shape = (rows.count, *indices.shape[1:])
         indices = np.broadcast_to(indices, shape)
         grid = list(np.ogrid[tuple(slice(0, s) for s in shape[1:])])
-        coordinates = [
-            indices if d == axis else g[None] for d, g in enumerate(grid)
-        ]
+        coordinates = [indices if d == axis else g[None] for d, g in enumerate(grid)]
         offset = self.table[tuple(np.broadcast_arrays(*coordinates))]
         base = self.base.reshape(-1, *([1] * (len(shape) - 1)))
         row = rows.index.reshape(-1, *([1] * (len(shape) - 1))) * self.buffer.size

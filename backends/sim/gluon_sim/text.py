@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from .program import (
-    Block, Function, MemDescType, Op, Program, Region, TensorType, Type, Value,
+    Block,
+    Function,
+    MemDescType,
+    Op,
+    Program,
+    Region,
+    TensorType,
+    Type,
+    Value,
 )  # fmt: skip
 
 __all__ = ["render"]
@@ -96,7 +104,9 @@ class _Printer:
     def region(self, region: Region, pad: str, heads: bool) -> None:
         for i, block in enumerate(region.blocks):
             if heads or i:
-                args = ", ".join(f"{self.name(a)}: {self.layouts.type(a.type)}" for a in block.arguments)
+                args = ", ".join(
+                    f"{self.name(a)}: {self.layouts.type(a.type)}" for a in block.arguments
+                )
                 self.lines.append(f"{pad[:-1]}{self.argument(block)}({args}):")
             for op in block.ops:
                 self.op(op, pad)
@@ -105,7 +115,10 @@ class _Printer:
         args = []
         for i, value in enumerate(function.arguments):
             attrs = function.arg_attrs.get(i)
-            args.append(f"{self.name(value)}: {self.layouts.type(value.type)}" + (f" {attrs}" if attrs else ""))
+            args.append(
+                f"{self.name(value)}: {self.layouts.type(value.type)}"
+                + (f" {attrs}" if attrs else "")
+            )
         outputs = ", ".join(map(self.layouts.type, function.type.outputs))
         head = "kernel" if function.public else "function"
         loc = f"  # {function.loc}" if self.locations and function.loc.line else ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gluon_core as gluon
 import numpy as np
 import pytest
 import torch
+
+import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import GluonError
 from gluon_sim.errors import DeadlockError
@@ -106,7 +107,9 @@ def test_programs_that_part_ways_at_every_construct():
     a = rng.integers(0, 120, 500).astype(np.int32)
     b = np.full((500, 4), -7, np.int32)
     diverging[(500,)](a, b, 4)
-    np.testing.assert_array_equal(b, np.array([_diverging(int(x)) for x in a])[:, None].repeat(4, 1))
+    np.testing.assert_array_equal(
+        b, np.array([_diverging(int(x)) for x in a])[:, None].repeat(4, 1)
+    )
 
 
 @gluon.jit

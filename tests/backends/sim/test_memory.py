@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import gluon_core as gluon
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+
+import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, GluonError
 from gluon_sim.errors import DeviceAssertionError, OutOfBoundsError, SimulatorError
@@ -47,7 +48,11 @@ def test_every_element_type_of_torch_is_copied_bit_for_bit(dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.uint32, ml_dtypes.bfloat16])
 def test_numpy_arrays_are_written_in_place(dtype):
-    src = rng.standard_normal(300).astype(dtype) if dtype is not np.uint32 else np.arange(300, dtype=dtype)
+    src = (
+        rng.standard_normal(300).astype(dtype)
+        if dtype is not np.uint32
+        else np.arange(300, dtype=dtype)
+    )
     dst = np.zeros_like(src)
     copy[(3,)](src, dst, 300, 128)
     assert (src.view(np.uint8) == dst.view(np.uint8)).all()
@@ -110,8 +115,22 @@ def test_out_of_bounds_load_names_op_line_program_element_and_argument():
 
 def test_out_of_bounds_store_names_the_later_program():
     src, dst = torch.zeros(256), torch.zeros(130)
-    with pytest.raises(OutOfBoundsError, match=r"store outside .* element \(2,\) of program \(1, 0, 0\)"):
+    with pytest.raises(
+        OutOfBoundsError, match=r"store outside .* element \(2,\) of program \(1, 0, 0\)"
+    ):
         copy_all[(2,)](src, dst, 128)
+
+
+def test_the_caret_stands_under_the_call_in_an_indented_kernel():
+    @gluon.jit
+    def kernel(p):
+        gl.store(p + 7, 1)
+
+    with pytest.raises(OutOfBoundsError) as caught:
+        kernel[(1,)](np.zeros(4, np.int32))
+    line, caret = str(caught.value).splitlines()[-2:]
+    assert line.strip() == "gl.store(p + 7, 1)"
+    assert caret.index("^") >= line.index("gl.store")
 
 
 @gluon.jit
@@ -165,7 +184,9 @@ def test_device_assert_names_program_and_element():
     a = np.zeros(128, np.int32)
     a[70] = 100
     asserting[(2,)](a, 64)  # without debug it is not checked
-    with pytest.raises(DeviceAssertionError, match=r"element \(6,\) of program \(1, 0, 0\): too large") as e:
+    with pytest.raises(
+        DeviceAssertionError, match=r"element \(6,\) of program \(1, 0, 0\): too large"
+    ) as e:
         asserting[(2,)](a, 64, debug=True)
     assert 'gl.device_assert(x < 100, "too large")' in str(e.value)
 

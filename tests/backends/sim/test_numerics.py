@@ -8,13 +8,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+
 from gluon_sim.arith import ELEMENTWISE
 from gluon_sim.dtypes import cast_float, float_to_int, int_cast, round_tf32
 
 rng = np.random.default_rng(7)
 EDGES = [0, -0.0, np.inf, -np.inf, np.nan, 240, 248, 448, 464, 465, 480, 57344, 61440, 65519, 65520]
 FLOATS = np.concatenate(
-    [rng.standard_normal(20000).astype(np.float32) * np.float32(s) for s in (1, 1e-6, 300, 1e5, 1e-38, 1e37)]
+    [
+        rng.standard_normal(20000).astype(np.float32) * np.float32(s)
+        for s in (1, 1e-6, 300, 1e5, 1e-38, 1e37)
+    ]
     + [np.array(EDGES, np.float32)]
 )
 TORCH = {
@@ -92,7 +96,11 @@ def test_tf32_drops_the_low_13_bits():
 
 def _nearest(exact: Fraction) -> np.float32:
     start = np.float32(float(exact))
-    around = [np.nextafter(start, np.float32(-np.inf)), start, np.nextafter(start, np.float32(np.inf))]
+    around = [
+        np.nextafter(start, np.float32(-np.inf)),
+        start,
+        np.nextafter(start, np.float32(np.inf)),
+    ]
     return min(around, key=lambda q: (abs(Fraction(float(q)) - exact), q.view(np.int32) & 1))
 
 
@@ -117,7 +125,9 @@ def test_integer_division_is_that_of_c(dtype):
     b = rng.integers(-9, 10, 2000).astype(dtype)
     ok = b != 0
     quotient, remainder = ELEMENTWISE["sdiv"](a, b), ELEMENTWISE["srem"](a, b)
-    for x, y, q, r in zip(a[ok].tolist(), b[ok].tolist(), quotient[ok].tolist(), remainder[ok].tolist()):
+    for x, y, q, r in zip(
+        a[ok].tolist(), b[ok].tolist(), quotient[ok].tolist(), remainder[ok].tolist()
+    ):
         expected = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
         wrapped = (expected - info.min) % (1 << info.bits) + info.min
         assert q == wrapped and r == x - expected * y
@@ -130,7 +140,10 @@ def test_integer_division_is_that_of_c(dtype):
 
 def test_wide_shifts_clamp_and_umulhi_is_exact():
     x = np.array([-8, 5], np.int32)
-    for by, left, logical, arithmetic in ((1, [-16, 10], [2**31 - 4, 2], [-4, 2]), (40, [0, 0], [0, 0], [-1, 0])):
+    for by, left, logical, arithmetic in (
+        (1, [-16, 10], [2**31 - 4, 2], [-4, 2]),
+        (40, [0, 0], [0, 0], [-1, 0]),
+    ):
         amount = np.full(2, by, np.int32)
         assert ELEMENTWISE["shl"](x, amount).tolist() == left
         assert ELEMENTWISE["lshr"](x, amount).tolist() == logical
@@ -153,7 +166,13 @@ def test_nan_rules_of_min_max_and_comparisons():
 def test_float_to_int_saturates_and_truncates():
     x = np.float32([1e10, -1e10, np.nan, 300.7, -1.5])
     with np.errstate(all="ignore"):
-        assert float_to_int(x, np.dtype(np.int32), True).tolist() == [2**31 - 1, -(2**31), 0, 300, -1]
+        assert float_to_int(x, np.dtype(np.int32), True).tolist() == [
+            2**31 - 1,
+            -(2**31),
+            0,
+            300,
+            -1,
+        ]
         assert float_to_int(x, np.dtype(np.int8), True).tolist() == [-1, 0, 0, 44, -1]
         big = np.float32([-3, 4e9, 1e30])
         assert float_to_int(big, np.dtype(np.int64), False).view(np.uint64).tolist() == [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import gluon_core as gluon
 import numpy as np
 import pytest
+
+import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import mbarrier

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-import gluon_core as gluon
 import numpy as np
 import pytest
 import torch
+
+import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_sim.errors import SimulatorError
 
@@ -73,7 +74,9 @@ def test_gather_and_its_bounds():
     picks[(1,)](a, index, out, 8, 32)
     np.testing.assert_array_equal(out, np.take_along_axis(a, index, 1))
     index[3, 4] = 32
-    with pytest.raises(SimulatorError, match="gather picks an element outside.*expected 0 to 31, got 32"):
+    with pytest.raises(
+        SimulatorError, match="gather picks an element outside.*expected 0 to 31, got 32"
+    ):
         picks[(1,)](a, index, out, 8, 32)
 
 
@@ -282,7 +285,9 @@ def test_integer_ops_wrap_and_divide_as_in_c(dtype):
     two, three = x.dtype.type(2), x.dtype.type(3)
     np.testing.assert_array_equal(out[2].numpy(), x * y + (x >> three) - (y << two))
     np.testing.assert_array_equal(out[3].numpy(), (x & y) ^ (x | ~y))
-    np.testing.assert_array_equal(out[4].numpy(), np.where(x < y, np.minimum(x, y), np.maximum(x, -y)))
+    np.testing.assert_array_equal(
+        out[4].numpy(), np.where(x < y, np.minimum(x, y), np.maximum(x, -y))
+    )
 
 
 @gluon.jit
@@ -359,14 +364,16 @@ def test_bitcast():
 @gluon.jit
 def asm(out):
     x = gl.program_id(0)
-    y = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=True, pack=1)
+    y = gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=True, pack=1
+    )
     gl.store(out, y)
 
 
 def test_inline_assembly_says_that_it_is_not_simulated():
     with pytest.raises(SimulatorError, match="inline assembly is not simulated") as caught:
         asm[(1,)](np.zeros(1, np.int32))
-    assert "inline_asm_elementwise" in str(caught.value)
+    assert "test_tensors.py:" in str(caught.value)
 
 
 # ---- dot ------------------------------------------------------------------------------------
@@ -388,4 +395,6 @@ def test_dot_fma_adds_to_its_accumulator(dtype):
     start = rng.standard_normal((16, 16)).astype(dtype)
     c = start.copy()
     dots[(1,)](a, b, c, 16, 16, 32)
-    np.testing.assert_allclose(c, start + a.astype(np.float64) @ b.astype(np.float64), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        c, start + a.astype(np.float64) @ b.astype(np.float64), rtol=1e-5, atol=1e-5
+    )

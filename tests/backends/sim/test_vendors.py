@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import gluon_core as gluon
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+
+import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import GluonError
 from gluon_core.language.nvidia.ampere import async_copy as cp
@@ -30,8 +31,12 @@ def copies(a, b, out, n, BLOCK: gl.constexpr, STAGES: gl.constexpr):
         cp.commit_group()
     for i in range(gl.cdiv(n, BLOCK)):
         j = i + STAGES - 1
-        cp.async_copy_global_to_shared(x.index(j % STAGES), a + j * BLOCK + o, mask=j * BLOCK + o < n)
-        cp.async_copy_global_to_shared(y.index(j % STAGES), b + j * BLOCK + o, mask=j * BLOCK + o < n)
+        cp.async_copy_global_to_shared(
+            x.index(j % STAGES), a + j * BLOCK + o, mask=j * BLOCK + o < n
+        )
+        cp.async_copy_global_to_shared(
+            y.index(j % STAGES), b + j * BLOCK + o, mask=j * BLOCK + o < n
+        )
         cp.commit_group()
         cp.wait_group(STAGES - 1)
         total = x.index(i % STAGES).load(layout) + y.index(i % STAGES).load(layout)
@@ -85,7 +90,10 @@ def test_mma_v2_of_float32_uses_tf32():
 
 
 def test_mma_v2_of_int8_is_exact():
-    a, b = rng.integers(-128, 128, (64, 32)).astype(np.int8), rng.integers(-128, 128, (32, 32)).astype(np.int8)
+    a, b = (
+        rng.integers(-128, 128, (64, 32)).astype(np.int8),
+        rng.integers(-128, 128, (32, 32)).astype(np.int8),
+    )
     c = np.zeros((64, 32), np.int32)
     mma[(1,)](a, b, c, 64, 32, 32, 4)
     np.testing.assert_array_equal(c, a.astype(np.int32) @ b.astype(np.int32))
@@ -133,7 +141,9 @@ def test_buffer_atomics(cdna3):
     buffer_atomics[(1,)](p, out, 256)
     o = np.arange(256)
     assert p.tolist() == [int(o[i::4].sum()) for i in range(4)] + [98, 99, 255]
-    wanted = np.concatenate([np.r_[0, o[i::4].cumsum()[:-1]] for i in range(4)]).reshape(4, 64).T.ravel()
+    wanted = (
+        np.concatenate([np.r_[0, o[i::4].cumsum()[:-1]] for i in range(4)]).reshape(4, 64).T.ravel()
+    )
     np.testing.assert_array_equal(out, wanted)
 
 
@@ -157,7 +167,10 @@ def mfma(a, b, c, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr):
 
 
 def test_mfma(cdna3):
-    a, b = rng.standard_normal((128, 32)).astype(np.float16), rng.standard_normal((32, 32)).astype(np.float16)
+    a, b = (
+        rng.standard_normal((128, 32)).astype(np.float16),
+        rng.standard_normal((32, 32)).astype(np.float16),
+    )
     c = np.zeros((128, 32), np.float32)
     mfma[(1,)](a, b, c, 128, 32, 32)
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-4, atol=1e-5)
@@ -171,18 +184,30 @@ def test_an_op_without_a_model_says_whose_it_is():
     from gluon_sim.builder import SimBuilder
 
     builder = SimBuilder(None, registry().target("sim:sm_90"))
-    with pytest.raises(GluonError, match="no reference model for the builder op `flux_capacitor` of nvidia") as e:
+    with pytest.raises(
+        GluonError, match="no reference model for the builder op `flux_capacitor` of nvidia"
+    ) as e:
         builder.create_flux_capacitor(1)
     assert "still compiles for nvidia" in str(e.value)
 
 
 def test_options_are_those_of_the_vendor_and_the_program_is_readable():
     with pytest.raises(GluonError, match="num_warp"):
-        copies[(1,)](np.zeros(8, np.float32), np.zeros(8, np.float32), np.zeros(8, np.float32), 8, 128, 2, num_warp=2)
+        copies[(1,)](
+            np.zeros(8, np.float32),
+            np.zeros(8, np.float32),
+            np.zeros(8, np.float32),
+            8,
+            128,
+            2,
+            num_warp=2,
+        )
     a, b = rng.standard_normal((2, 128)).astype(np.float32)
     compiled = copies[(1,)](a, b, np.zeros(128, np.float32), 128, 128, 2)
     text = compiled.asm["program"].decode()
     assert "kernel @copies(" in text and "async_copy_global_to_local" in text and "for %" in text
     report = compiled.report()
-    assert report.instruction_mix["async_copy_global_to_local"] == 4 and report.shared_memory == 2048
+    assert (
+        report.instruction_mix["async_copy_global_to_local"] == 4 and report.shared_memory == 2048
+    )
     assert "#" not in compiled.function.str_nodebug().split("kernel")[1].split("{")[0]
