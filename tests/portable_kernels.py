@@ -14,6 +14,9 @@ NUMBERS = {
     "bf16": (gl.bfloat16, gl.float32),
     "fp32": (gl.float32, gl.float32),
     "i8": (gl.int8, gl.int32),
+    "fp8e4nv": (gl.float8e4nv, gl.float32),
+    "fp8e5": (gl.float8e5, gl.float32),
+    "fp8e4b8": (gl.float8e4b8, gl.float32),
 }
 
 

@@ -30,6 +30,8 @@ _ACCUMULATORS = {
     "bf16": ("fp32",),
     "fp32": ("fp32",),
     "int8": ("int32",),
+    "fp8e4nv": ("fp16", "fp32"),
+    "fp8e5": ("fp16", "fp32"),
 }
 
 
@@ -67,6 +69,8 @@ def mma_accepts(request: MmaRequest) -> Union[bool, str]:
         return f"mma.sync does not accumulate {a} in {acc}"
     if a == "fp32" and request.input_precision != "tf32":
         return "mma.sync rounds fp32 to tf32, and input_precision is 'ieee'"
+    if a.startswith("fp8") and not request.target.has("nvidia.fp8"):
+        return f"{a} needs nvidia.fp8, which {request.target} lacks"
     depth = 256 // request.a_dtype.primitive_bitwidth
     if request.m < _ROWS or request.n < _COLUMNS or request.k < depth:
         tile = f"{request.m}x{request.n}x{request.k}"

@@ -67,6 +67,8 @@ def test_64_bit_offsets_are_not_for_buffer_addressing():
         ("gfx950", "bf16", (64, 64, 32), "v_mfma_f32_32x32x16_bf16"),
         ("gfx950", "i8", (64, 64, 64), "v_mfma_i32_32x32x32_i8"),
         ("gfx942", "fp32", (64, 64, 32), "v_mfma_f32_32x32x2"),
+        ("gfx942", "fp8e4b8", (64, 64, 32), "v_mfma_f32_32x32x16_fp8_fp8"),
+        ("gfx950", "fp8e4nv", (64, 64, 32), "v_mfma_f32_32x32x16_fp8_fp8"),
         ("gfx1100", "fp16", (64, 64, 32), "v_wmma_f32_16x16x16_f16"),
         ("gfx1200", "bf16", (64, 64, 32), "v_wmma_f32_16x16x16_bf16"),
     ],

@@ -21,6 +21,7 @@ WITHOUT = {**TENSOR_CORES, "async_copy": "through_registers", "mma": "fma"}
         ("sm_90", "bf16", (64, 64, 32), TENSOR_CORES),
         ("sm_100", "i8", (64, 64, 32), TENSOR_CORES),
         ("sm_120", "fp16", (128, 32, 64), TENSOR_CORES),
+        ("sm_89", "fp8e4nv", (64, 64, 32), TENSOR_CORES),
         ("sm_75", "fp16", (64, 64, 32), WITHOUT),
         ("sm_80", "fp32", (64, 64, 32), {**TENSOR_CORES, "mma": "fma"}),
         ("sm_80", "fp16", (8, 64, 16), {**TENSOR_CORES, "mma": "fma"}),
@@ -36,6 +37,7 @@ def test_the_reasons_name_the_hardware_and_the_operands():
 
     assert reasons("sm_75")["cp.async"] == "needs nvidia.cp_async, which nvidia:sm_75 lacks"
     assert "rounds fp32 to tf32" in reasons("sm_80", "fp32")["mma.sync"]
+    assert reasons("sm_80", "fp8e5")["mma.sync"].startswith("fp8e5 needs nvidia.fp8")
     assert "8x64x16 is smaller than one mma.sync" in reasons("sm_80", "fp16", (8, 64, 16))["mma.sync"]
     # 16 elements of 2 bytes over 128 threads: nobody has two neighbours to copy.
     small = reasons("sm_80", "fp16", (16, 16, 4))
@@ -48,6 +50,7 @@ def test_the_instructions_are_in_the_ptx():
     assert "cp.async.cg.shared.global" in ptx and "cp.async.wait_group" in ptx
     assert "ldmatrix.sync.aligned.m8n8.x4" in ptx
     assert "mma.sync" not in compiled("sm_75").asm["ptx"]
+    assert "m16n8k32.row.col.f32.e4m3.e4m3.f32" in compiled("sm_89", "fp8e4nv").asm["ptx"]
 
 
 def test_a_copy_that_only_the_compiler_sees_is_too_narrow_goes_through_registers():
