@@ -108,9 +108,9 @@ def get_scaled_upcast_fp4_scale_layout(
     builder = _semantic.builder
     try:
         layout = builder.get_scaled_upcast_fp4_scale_layout(
-            src.handle, factor, element.to_ir(builder), axis
+            src.handle, shape[axis] // factor, element.to_ir(builder), axis
         )
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise LayoutError(
             f"no layout of the scales fits: {error}", argument="src", got=repr(src.type.layout)
         ) from None
