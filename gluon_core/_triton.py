@@ -345,7 +345,7 @@ _RECAST: dict[tuple, type] = {}
 
 
 def _recast(error: Any, name: str, bases: tuple) -> Any:
-    if isinstance(error, bases):
+    if all(isinstance(error, base) for base in bases):
         return error
     cls = _RECAST.get(bases)
     if cls is None:

@@ -1,0 +1,240 @@
+"""`gluon.compile` for every target with no device, and what it says to bad input."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from triton.backends.compiler import GPUTarget
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import (
+    ArgumentError,
+    DeviceError,
+    KernelChangedError,
+    LimitError,
+    OptionError,
+    TargetError,
+)
+from gluon_core.plugins import registry
+from tests.core import kernels_for_runtime as kernels
+from tests.core.kernels_for_runtime import L32, L64
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def scale(target, layout=None, **options):
+    warp = registry().target(target).warp_size
+    return gluon.compile(
+        kernels.scale,
+        target=target,
+        signature={"x": "*fp32", "y": "*fp32", "n": "i32", "factor": "fp32"},
+        constexprs={"BLOCK": 256, "LAYOUT": layout or (L32 if warp == 32 else L64)},
+        attrs={"x": 16, "y": 16},
+        **options,
+    )
+
+
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_86", "sm_89", "hopper", "sm_100", "sm_120"])
+def test_nvidia(target):
+    made = scale(target, num_warps=4)
+    arch = registry().target(target).architecture
+    assert list(made.asm) == ["ttgir", "llir", "ptx", "cubin"]
+    assert made.asm["cubin"][:4] == b"\x7fELF" and made.kernel is made.asm["cubin"]
+    assert f".target sm_{arch.arch}" in made.asm["ptx"]
+    assert "LDG" in made.asm["sass"] and "STG" in made.asm["sass"]
+    assert 0 < made.n_regs < 100 and made.n_spills == 0 and made.n_max_threads == 1024
+    report = made.report()
+    assert report.instruction_mix["LDG"] >= 1 and report.instruction_count > 10
+    assert report.registers == made.n_regs
+    assert made.metadata.target == GPUTarget("cuda", arch.arch, 32)
+    assert made.metadata.num_warps == 4 and made.metadata.shared == 0
+    assert made.name == made.metadata.name == "scale"
+    assert made.target.architecture is arch
+    assert made.metadata.hash == made.hash
+    with pytest.raises(KeyError):
+        made.asm["amdgcn"]
+
+
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"])
+def test_amd(target):
+    made = scale(target, num_warps=4)
+    assert list(made.asm) == ["ttgir", "llir", "amdgcn", "hsaco"]
+    assert made.asm["hsaco"][:4] == b"\x7fELF"
+    report = made.report()
+    assert 0 < report.registers < 256 and report.spills == 0
+    assert any(name.startswith(("global", "buffer", "flat")) for name in report.instruction_mix)
+    assert made.n_regs == report.registers
+    assert made.metadata.target.backend == "hip"
+
+
+def test_every_architecture_of_every_plugin_is_named_for_its_compiler():
+    for arch in registry().architectures():
+        assert arch.triton_backend in ("cuda", "hip", None)
+
+
+def test_tritons_own_way_of_saying_it():
+    source = gluon.GluonASTSource(
+        fn=kernels.put, signature={"y": "*fp32", "VALUE": "constexpr"}, constexprs={"VALUE": 5.0},
+        attrs={(0,): [["tt.divisibility", 16]]},
+    )
+    made = gluon.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
+    assert made.metadata.num_warps == 8 and made.target.name == "nvidia:sm_90"
+    by_name = gluon.compile(
+        kernels.put, target="h200", signature={"y": "*fp32:16"}, constexprs={"VALUE": 5.0},
+        num_warps=8,
+    )
+    assert by_name.hash == made.hash
+    text = str(source.make_ir("sm_90", registry().backend("nvidia").options(made.target, {})))
+    assert "tt.func public @put" in text
+
+
+def test_types_and_values_in_a_signature():
+    made = gluon.compile(
+        kernels.pair, target="sm_80", signature={"y": "*i64", "both": ("i32", "i32:1")}
+    )
+    assert made.src.signature == {"y": "*i64", "both": ("i32", "constexpr")}
+    assert made.src.constants == {(1, 1): 1}
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"signature": {"z": "*fp32"}}, "no parameter 'z'"),
+        ({"signature": {}}, "without a type.*y"),
+        ({"signature": {"y": "*fp32"}}, "without a value.*VALUE"),
+        ({"signature": {"y": "*fp32"}, "constexprs": {"VALU": 1}}, "Did you mean 'VALUE'"),
+        ({"signature": {"y": "*fp32"}, "constexprs": {(7,): 1}}, "no parameter at"),
+        ({"signature": {"y": "*fp32:8"}, "constexprs": {"VALUE": 1}}, "':16' and ':1'"),
+        ({"signature": {"y": "*float33"}, "constexprs": {"VALUE": 1}}, "float33"),
+    ],
+)
+def test_bad_signatures(arguments, words):
+    with pytest.raises(ArgumentError, match=words):
+        gluon.compile(kernels.put, target="sm_80", **arguments)
+
+
+def test_not_a_kernel():
+    with pytest.raises(ArgumentError, match="gluon.jit"):
+        gluon.compile(len, target="sm_80", signature={})
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"num_warp": 4}, "Did you mean 'num_warps'"),
+        ({"num_warps": 3}, "power of two"),
+        ({"num_warps": 0}, "power of two"),
+        ({"num_warps": "4"}, "power of two"),
+        ({"num_warps": 64}, "at most"),
+        ({"num_ctas": 2}, "num_ctas"),
+    ],
+)
+def test_bad_options(target, options, words):
+    with pytest.raises(OptionError, match=words):
+        scale(target, **options)
+
+
+@pytest.mark.parametrize("registers", [0, 256, "many"])
+def test_bad_register_limits(registers):
+    with pytest.raises(OptionError, match="maxnreg"):
+        scale("sm_90", maxnreg=registers)
+
+
+def test_options_reach_the_code():
+    assert ".maxnreg 40" in scale("sm_90", maxnreg=40).asm["ptx"]
+    wide = gl.BlockedLayout([1], [32], [8], [0])
+    assert ".reqntid 256" in scale("sm_90", layout=wide, num_warps=8).asm["ptx"]
+
+
+def test_an_unknown_target_names_the_nearest():
+    with pytest.raises(TargetError, match="hopper"):
+        gluon.compile(
+            kernels.put, target="hoppr", signature={"y": "*fp32"}, constexprs={"VALUE": 1}
+        )
+
+
+@pytest.mark.parametrize("target, warp", [("sm_80", L32), ("gfx942", L64)])
+def test_too_much_shared_memory_is_refused_before_the_machine_code(target, warp):
+    shared = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    limit = registry().target(target).limits.shared_memory
+    size = 1 << ((limit // 4).bit_length() - 1)  # each of the two buffers fits alone
+    with pytest.raises(LimitError, match="shared memory"):
+        gluon.compile(
+            kernels.big_shared,
+            target=target,
+            signature={"x": "*fp32"},
+            constexprs={"N": size, "LAYOUT": warp, "SHARED": shared},
+        )
+
+
+def test_a_compiled_kernel_for_another_device_does_not_launch():
+    import torch
+
+    made = scale("sm_90")
+    if registry().backend("nvidia").device() == made.target:
+        pytest.skip("that device is here")
+    with pytest.raises(DeviceError):
+        made[(1,)](torch.zeros(4), torch.zeros(4), 4, 1.0, 256, L32)
+
+
+def test_observers_hear_of_every_stage(monkeypatch):
+    heard = []
+    monkeypatch.setattr(
+        type(registry()), "stage_done", lambda self, stage, module, target: heard.append((stage, str(target)))
+    )
+    scale("sm_80")
+    assert heard == [(s, "nvidia:sm_80") for s in ("trace", "ttgir", "llir", "ptx", "cubin")]
+
+
+SCRIPT = """
+import importlib, sys
+sys.path.insert(0, {folder!r})
+import gluon_core as gluon
+from gluon_core.errors import KernelChangedError
+import changing
+path = changing.__file__
+text = open(path).read()
+def build(value):
+    return gluon.compile(changing.put, target="sm_80", signature={{"y": "*fp32"}}, constexprs={{"VALUE": value}})
+build(1.0)
+open(path, "w").write("# a line before it\\n" + text)
+build(2.0)
+open(path, "w").write(text.replace("VALUE)", "VALUE + 1)"))
+try:
+    build(3.0)
+except KernelChangedError as error:
+    print("changed:", error)
+"""
+
+
+def test_a_kernel_that_changed_on_disk_is_not_compiled(tmp_path):
+    (tmp_path / "changing.py").write_text(
+        textwrap.dedent(
+            """
+            import gluon_core as gluon
+            from gluon_core import language as gl
+
+
+            @gluon.jit
+            def put(y, VALUE: gl.constexpr):
+                gl.store(y, VALUE)
+            """
+        )
+    )
+    root = str(Path(gluon.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(folder=str(tmp_path))],
+        capture_output=True,
+        text=True,
+        cwd=root,
+    )
+    assert "changed: " in done.stdout, done.stderr
+    assert "put changed on disk" in done.stdout and "changing.py" in done.stdout
+    assert KernelChangedError is not None
