@@ -180,8 +180,8 @@ def _show_one(what: str, json: bool) -> None:
     if json:
         print_json(arch)
         return
-    rows = [
+    facts: list[tuple[Any, ...]] = [
         (key.replace("_", " "), "\n".join(value) if isinstance(value, list) else value)
         for key, value in arch.items()
     ]
-    console().print(table(str(target), ("", ""), rows))
+    console().print(table(str(target), ("", ""), facts))

@@ -57,8 +57,8 @@ class GluonASTSource:
         self,
         fn: Any,
         signature: Mapping[str, Any],
-        constexprs: Optional[Mapping[Union[str, Path], Any]] = None,
-        attrs: Optional[Mapping[Union[str, Path], Any]] = None,
+        constexprs: Optional[Mapping[Any, Any]] = None,  # a name or a path -> value
+        attrs: Optional[Mapping[Any, Any]] = None,
     ):
         self.fn = jit_function(fn)
         self.name: str = self.fn.__name__

@@ -206,11 +206,11 @@ class _Job:
             data, ended = self._wait(pid, read)
             output.seek(0)
             said = output.read().decode(errors="replace")
-        messages = list(_unpickled(data))
+        messages: list[tuple[str, Any]] = list(_unpickled(data))
         for kind, value in messages:
             if kind == "stage":
                 self.current = value
-        final = messages[-1] if messages else ("none", None)
+        final: tuple[str, Any] = messages[-1] if messages else ("none", None)
         if final[0] == "done":
             result: Result = final[1]
             result.diagnostics = said

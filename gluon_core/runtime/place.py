@@ -49,9 +49,9 @@ def choose(wanted: Any, places: Places, running: bool = True) -> tuple[Target, i
     kind = kinds.pop()
     for backend in registry().backends.values():
         if backend.tensor_device == kind and not backend.simulates:
-            target = backend.device_target(index)
-            if target is not None:
-                return target, index
+            plugged = backend.device_target(index)
+            if plugged is not None:
+                return plugged, index
     raise DeviceError(
         "no installed plugin runs kernels where the tensors are",
         got=_listed(places),
