@@ -17,6 +17,7 @@ from gluon_core import _triton
 from gluon_core._triton import CompilationError, code_generator, tl
 from gluon_core.backend import Backend
 from gluon_core.errors import (
+    ArgumentError,
     CapabilityError,
     DtypeError,
     GlobalVariableError,
@@ -314,8 +315,8 @@ def parse_type(text: Any) -> Any:
     if text is None or text == "constexpr":
         return tl.constexpr_type(None) if text is None else tl.constexpr
     match = re.fullmatch(r"(\*?)(k?)(\w+)", text)
-    name = match and _SCALARS.get(match.group(3))
-    if not name:
+    name = _SCALARS.get(match.group(3)) if match is not None else None
+    if match is None or not name:
         raise DtypeError(
             "unknown type in a signature",
             argument="signature",
@@ -393,13 +394,24 @@ def trace(
         raise kernel_error(error, fn) from error.__cause__
     module = generator.module
     module.context = context
-    if not module.verify():
-        raise StageError(
-            f"the module of {fn.__name__} is malformed", diagnostics=module.str_nodebug()
-        )
+    _verify(module, fn.__name__)
     if on_session is not None:
         on_session(session)
     return module
+
+
+def _verify(module: Any, name: str) -> None:
+    """Raise what MLIR says about a malformed module; it says it on stderr."""
+    from gluon_core.compiler.stages import captured
+
+    with captured() as output:
+        correct = module.verify()
+    said = output.text()
+    if not correct:
+        raise StageError(
+            f"the compiler rejects the module of {name}",
+            diagnostics=said or module.str_nodebug(),
+        )
 
 
 # ---------------------------------------------------------------------------------------------
@@ -465,4 +477,20 @@ def _classify(inner: CompilationError, root: Optional[BaseException]) -> tuple[t
     if root is None:
         return TraceError, inner.error_message or "the kernel cannot be compiled", {}
     text = str(root) or inner.error_message or type(root).__name__
+    if isinstance(root, AttributeError) and type(root.obj).__module__.startswith("triton._C"):
+        lacking = f"the installed Triton ({_triton.VERSION_TEXT}) has no {root.name}"
+        return CapabilityError, f"{lacking}, which this operation needs", {}
+    if isinstance(root, NameError):
+        return KernelSyntaxError, text, {}
+    for kind, cls in _CLASSES.items():
+        if isinstance(root, kind) and "incompatible function arguments" not in text:
+            return cls, text, {}
     return TraceError, f"{text} ({type(root).__name__})", {}
+
+
+# What Triton's own checks raise, as our classes.
+_CLASSES: Mapping[type, type] = {
+    TypeError: DtypeError,
+    ValueError: ArgumentError,
+    NotImplementedError: KernelSyntaxError,
+}

@@ -13,7 +13,7 @@ from typing import Any, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._triton import base_type, base_value, block_type, unwrap
 from gluon_core.builtin import builtin
-from gluon_core.errors import LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, LayoutError, ShapeError, did_you_mean
 from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts import base as layouts_base
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
@@ -60,6 +60,22 @@ def _check_block_shape(shape: Sequence[int], what: str) -> None:
             )
 
 
+CACHE_MODIFIERS = ("none", "ca", "cg", "cs", "cv", "wb", "wt")
+EVICTION_POLICIES = ("evict_normal", "evict_first", "evict_last")
+
+
+def _check_choice(argument: str, value: Any, choices: Sequence[str]) -> None:
+    plain = value.lstrip(".") if isinstance(value, str) else value
+    if plain not in choices:
+        raise ArgumentError(
+            "no such choice",
+            argument=argument,
+            expected=", ".join(map(repr, choices)),
+            got=repr(value),
+            remedy=did_you_mean(str(value), choices),
+        )
+
+
 @dataclass(frozen=True)
 class CachePolicy:
     """How a load or store treats the caches; Triton 3.9 and later.
@@ -73,13 +89,20 @@ class CachePolicy:
     cache_modifier: Optional[str] = "none"
     eviction_policy: Optional[str] = "evict_normal"
 
+    def __post_init__(self) -> None:
+        modifier = unwrap(self.cache_modifier) or "none"
+        eviction = unwrap(self.eviction_policy) or "evict_normal"
+        _check_choice("cache_modifier", modifier, CACHE_MODIFIERS)
+        _check_choice("eviction_policy", eviction, EVICTION_POLICIES)
+        object.__setattr__(self, "cache_modifier", modifier.lstrip("."))
+        object.__setattr__(self, "eviction_policy", eviction)
+
     @property
     def type(self) -> Any:
         return _triton.constexpr_type(self)
 
     def _to_ir(self, builder: Any) -> Any:
-        modifier = (self.cache_modifier or "none").lstrip(".")
-        return builder.get_cache_policy(modifier, self.eviction_policy or "evict_normal")
+        return builder.get_cache_policy(self.cache_modifier, self.eviction_policy)
 
     def mangle(self) -> str:
         return f"CP_{self.cache_modifier}_{self.eviction_policy}_CP"

@@ -10,6 +10,7 @@ from typing import Any
 from gluon_core import _triton
 from gluon_core._triton import tl, tl_core, tl_math, unwrap
 from gluon_core.builtin import adopt, builtin
+from gluon_core.errors import DtypeError
 
 __all__ = [
     "abs",
@@ -102,6 +103,12 @@ def fdiv(
 ) -> Any:
     """`x / y` of floats. `ieee_rounding` rounds to nearest even; `approx` (Triton 3.9) is the fastest."""
     extra = {}
+    if not _triton.at_least(3, 9):
+        x, y = _semantic.to_tensor(x), _semantic.to_tensor(y)
+        if x.dtype.is_floating() and y.dtype.is_floating():
+            x, y = tl_core.binary_op_type_legalization(x, y, _semantic)
+        else:
+            raise DtypeError("fdiv divides floats", argument="x", got=f"{x.dtype} and {y.dtype}")
     if unwrap(approx):
         _triton.require((3, 9), "gl.fdiv(approx=True)")
         extra["approx"] = approx

@@ -56,7 +56,7 @@ def load(
         ShapeError: mask or other do not fit.
     """
     _reject_block_pointer_options(boundary_check, padding_option)
-    return _semantic.load(
+    return _semantic.load_global(
         pointer, mask, other, cache_modifier, eviction_policy, volatile, cache_policy
     )
 
@@ -83,7 +83,7 @@ def store(
         ShapeError: value or mask do not fit.
     """
     _reject_block_pointer_options(boundary_check, "")
-    return _semantic.store(pointer, value, mask, cache_modifier, eviction_policy, cache_policy)
+    return _semantic.store_global(pointer, value, mask, cache_modifier, eviction_policy, cache_policy)
 
 
 def _reject_block_pointer_options(boundary_check: Any, padding_option: Any) -> None:

@@ -32,12 +32,12 @@ def load(request: LoadRequest, _semantic: Any) -> Any:
     if request.mask is not None and other is None:
         other = 0.0 if request.ptr.dtype.element_ty.is_floating() else 0
     pointers = _semantic.add(request.ptr, request.offsets, True)
-    return _semantic.load(pointers, request.mask, other, request.cache_modifier)
+    return _semantic.load_global(pointers, request.mask, other, request.cache_modifier)
 
 
 def store(request: StoreRequest, _semantic: Any) -> Any:
     pointers = _semantic.add(request.ptr, request.offsets, True)
-    return _semantic.store(pointers, request.value, request.mask, request.cache_modifier)
+    return _semantic.store_global(pointers, request.value, request.mask, request.cache_modifier)
 
 
 def copy_through_registers(request: AsyncCopyRequest, _semantic: Any) -> Any:

@@ -38,6 +38,15 @@ class AtomicOps(MemoryOps):
         if val.type.is_block() and shape_of(val) == shape_of(pointer):
             self.unify_layouts(pointer, val)
 
+    def atom_red_typechecking_impl(self, ptr: Any, val: Any, mask: Any, op: str) -> Any:
+        """Triton's checks, after scalars got the layout of the pointers rather than AutoLayout."""
+        if ptr.type.is_block():
+            if val is not None and not val.type.is_block():
+                val = self._splat_like(val, ptr)
+            if mask is not None and not mask.type.is_block():
+                mask = self._splat_like(mask, ptr)
+        return super().atom_red_typechecking_impl(ptr, val, mask, op)
+
     @staticmethod
     def _order(sem: Any, scope: Any) -> tuple[Any, Any]:
         return (

@@ -28,7 +28,7 @@ class PartitionContext:
 
 class ControlOps(SemanticBase):
     def barrier(self, cluster: Any = False) -> None:
-        if not unwrap(cluster):
+        if not unwrap(cluster) or self.num_ctas == 1:
             self.builder.create_barrier()
             return
         if _triton.at_least(3, 8):
@@ -68,10 +68,8 @@ class ControlOps(SemanticBase):
         num_regs = None
         if unwrap(worker_num_regs) is not None:
             num_regs = self._worker_counts("worker_num_regs", worker_num_regs, len(workers))
-        elif not _triton.at_least(3, 7):
-            raise ArgumentError(
-                "must be given with Triton 3.6", argument="worker_num_regs", expected="one per worker"
-            )
+        else:
+            _triton.require((3, 7), "gl.warp_specialize without worker_num_regs")
         self._check_warps(num_warps)
         builder = self.builder
         point, location = builder.get_insertion_point(), builder.get_loc()

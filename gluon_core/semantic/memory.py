@@ -63,7 +63,33 @@ class MemoryOps(SemanticBase):
                 got=describe(value),
             )
 
-    def load(  # type: ignore[override]
+    def load(self, pointer: Any, mask: Any = None, other: Any = None, *hints: Any) -> Any:
+        """What Triton's own functions call; `hints` are those of the installed version."""
+        cache, eviction, volatile, policy = self._triton_hints(hints, volatile=True)
+        return self.load_global(pointer, mask, other, cache, eviction, volatile, policy)
+
+    def store(self, pointer: Any, value: Any, mask: Any = None, *hints: Any) -> Any:
+        """What Triton's own functions and `tensor.store` call."""
+        cache, eviction, _, policy = self._triton_hints(hints, volatile=False)
+        return self.store_global(pointer, value, mask, cache, eviction, policy)
+
+    @staticmethod
+    def _triton_hints(hints: tuple, volatile: bool) -> tuple:
+        """(cache modifier, eviction policy, volatile, policy) from Triton's positional hints."""
+        if _triton.at_least(3, 9):
+            policy = hints[0] if hints else None
+            return None, None, hints[1] if len(hints) > 1 else False, policy
+        if hints and unwrap(hints[0]):
+            raise ArgumentError(
+                "belongs to block pointers, which this language does not have",
+                argument="boundary_check",
+                remedy="Use mask=...",
+            )
+        strings = hints[2:] if volatile else hints[1:]
+        padded = (*strings, *([None] * (3 - len(strings))))
+        return padded[0], padded[1], bool(padded[2]), None
+
+    def load_global(
         self,
         pointer: Any,
         mask: Any = None,
@@ -87,7 +113,7 @@ class MemoryOps(SemanticBase):
         hints = self._hints(cache_modifier, eviction_policy, cache_policy, LOAD_CACHE)
         return super().load(pointer, mask, other, *self._positional(hints), bool(unwrap(volatile)))
 
-    def store(  # type: ignore[override]
+    def store_global(
         self,
         pointer: Any,
         value: Any,

@@ -134,8 +134,12 @@ class ReduceOps(SemanticBase):
                 got=f"{a.dtype}, {b.dtype}",
             )
         self.check_dot_operands(a, b, acc)
+        # Neither means anything to fused multiply-adds; IR agrees with Triton's own, text and all.
+        get_zero = {tl.float16: "get_fp16", tl.float64: "get_fp64"}.get(acc.dtype, "get_fp32")
+        getattr(self.builder, get_zero)(0)
+        precision = getattr(self.options, "default_dot_input_precision", "ieee")
         handle = self.builder.create_dot(
-            a.handle, b.handle, acc.handle, self._str_to_dot_input_precision("ieee"), 0
+            a.handle, b.handle, acc.handle, self._str_to_dot_input_precision(precision), 0
         )
         return self.make_tensor(handle, acc.type)
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Sequence
 
+from gluon_core import _triton
 from gluon_core._triton import tl, unwrap
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
-from gluon_core.layouts import AutoLayout, SliceLayout
+from gluon_core.layouts import (
+    AutoLayout,
+    DistributedLinearLayout,
+    SharedLinearLayout,
+    SliceLayout,
+)
+from gluon_core.layouts.base import DistributedLayout, SharedLayout
 from gluon_core.semantic.base import SemanticBase, describe, is_placeholder, shape_of
 from gluon_core.values import distributed_type, unwrap_shape
 
@@ -26,8 +33,8 @@ class ShapeOps(SemanticBase):
                 raise DtypeError(
                     "must be a compile-time integer", argument=argument, got=describe(value)
                 )
-            if not -(2**31) <= value < 2**31:
-                raise ShapeError("must fit in int32", argument=argument, got=value)
+            if not 0 <= value < 2**31:
+                raise ShapeError("must be 0 to 2**31 - 1", argument=argument, got=value)
         size = end - start
         if size <= 0 or size & (size - 1):
             raise ShapeError(
@@ -68,7 +75,24 @@ class ShapeOps(SemanticBase):
                     got=describe(value),
                 )
             return self.cast(value, dtype)
+        self._check_constant(value, dtype)
         return self.scalar_constant(value, dtype)
+
+    @staticmethod
+    def _check_constant(value: Any, dtype: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            if not isinstance(value, bool):
+                raise DtypeError("not a number", argument="value", got=describe(value))
+            return
+        if not isinstance(dtype, tl.dtype) or dtype.is_ptr():
+            raise DtypeError("not a dtype", argument="dtype", got=describe(dtype))
+        if not dtype.is_int() or dtype.is_bool():
+            return
+        low, high = dtype.get_int_min_value(), dtype.get_int_max_value()
+        if not low <= value <= high or value != int(value):
+            raise DtypeError(
+                f"{dtype} cannot hold it", argument="value", expected=f"{low} to {high}", got=value
+            )
 
     def _check_size(self, shape: Sequence[int]) -> None:
         elements = math.prod(shape)
@@ -230,6 +254,7 @@ class ShapeOps(SemanticBase):
     def _check_split(self, a: Any, shape: list[int]) -> None:
         layout = a.type.layout
         if is_placeholder(layout):
+            _triton.require((3, 8), f"gl.split of a tensor with {type(layout).__name__}")
             return
         linear = layout.to_linear(shape)
         last = f"dim{len(shape) - 1}"
@@ -348,6 +373,10 @@ class ShapeOps(SemanticBase):
         return self.wrap_inferred(handle, elem_type, shape)
 
     def to_linear_layout(self, layout: Any, shape: Any) -> Optional[Any]:
-        from gluon_core.layouts import as_linear
-
-        return as_linear(unwrap(layout), unwrap_shape(shape))
+        layout, shape = unwrap(layout), unwrap_shape(shape)
+        if isinstance(layout, SharedLayout):
+            linear = layout.to_linear(shape)
+            return SharedLinearLayout.from_linear(linear, getattr(layout, "alignment", 16))
+        if not isinstance(layout, DistributedLayout) or is_placeholder(layout):
+            raise LayoutError("has no linear form", argument="layout", got=repr(layout))
+        return DistributedLinearLayout.from_linear(layout.to_linear(shape))

@@ -12,7 +12,6 @@ import importlib.util
 import itertools
 import linecache
 import os
-import re
 import sys
 import tempfile
 from types import ModuleType
@@ -83,20 +82,18 @@ def ours(source: str, **overrides: Any) -> Any:
     return testing.run_parser(module.kernel, module.ARGS, module.KWARGS, target)
 
 
-def compare(source: str, raw: bool = True, **overrides: Any) -> str:
-    """Assert that both make the same module; returns its text in normal form.
+def compare(source: str, raw: bool = True, **overrides: Any) -> None:
+    """Assert that both make the same module.
 
     Args:
-        raw: also compare the modules as they are traced, before any pass.
+        raw: compare the modules as they are traced, before any pass; else in normal form.
     """
-    theirs, mine = upstream(source, **overrides), ours(source, **overrides)
+    assert_same(upstream(source, **overrides), ours(source, **overrides), raw)
+
+
+def assert_same(theirs: Any, mine: Any, raw: bool = True) -> None:
+    """Assert that two modules are the same text."""
     if raw:
         assert mine.str_nodebug() == renamed(theirs.str_nodebug())
-    text = testing.normalise(mine)
-    assert text == renamed(testing.normalise(theirs))
-    return text
-
-
-def instructions(text: str) -> list[str]:
-    """The operations of a module, without their operands: what a failing test wants to see first."""
-    return re.findall(r"= (\w+\.\w+)", text)
+    else:
+        assert testing.normalise(mine) == renamed(testing.normalise(theirs))
