@@ -83,7 +83,7 @@ def cases(warp_size: int) -> list[tuple[str, int, Choices, Callable[..., Any], d
     tiles = at_least_one_each(
         product(
             block=[b for b in itertools.product(sides, sides) if math.prod(b) <= 8192],
-            vector=(1, 2, 4),
+            vector=(1, 4),
             num_warps=(4, 8),
         ),
         warp_size,

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gluon_core.errors import (
+    ArgumentError,
     CacheError,
     CapabilityError,
     DeviceError,
@@ -42,7 +43,7 @@ class UsageError(GluonError, ValueError):
 
 
 _UNAVAILABLE = (CapabilityError, CacheError, DeviceError, PluginError, TritonVersionError)
-_USAGE = (OptionError, TargetError, UsageError)
+_USAGE = (ArgumentError, OptionError, TargetError, UsageError)
 
 
 def console() -> Console:

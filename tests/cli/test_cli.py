@@ -1,0 +1,324 @@
+"""The command `gluon` through its front door: what it prints, and the code it ends with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gluon_core.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+COPY = f"{EXAMPLES / 'memcpy_1d.py'}:memcpy_1d"
+
+
+def gluon(*arguments, code=0):
+    """Run a command; its output, once the exit code is as expected."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+    return result
+
+
+@pytest.fixture
+def kernels(tmp_path):
+    """A file of kernels without examples."""
+    path = tmp_path / "kernels.py"
+    path.write_text(
+        "import gluon_core as gluon\n"
+        "from gluon_core import language as gl\n"
+        "@gluon.jit\n"
+        "def fill(out, n, value, BLOCK: gl.constexpr, layout: gl.constexpr):\n"
+        "    i = gl.arange(0, BLOCK, layout=layout)\n"
+        "    gl.store(out + i, value, mask=i < n)\n"
+        "@gluon.jit\n"
+        "def broken(out, BLOCK: gl.constexpr, layout: gl.constexpr):\n"
+        "    gl.store(out, gl.arange(0, BLOCK + 1, layout=layout))\n"
+    )
+    return path
+
+
+LAYOUT = "layout=gl.BlockedLayout([4], [32], [4], [0])"
+
+
+class TestInfo:
+    def test_for_people(self):
+        out = gluon("info").stdout
+        for word in ("nvidia", "amd", "sim", "sm_90", "gfx942", "triton", "architectures"):
+            assert word in out
+
+    def test_for_machines(self):
+        found = json.loads(gluon("info", "--json").stdout)
+        assert {p["name"] for p in found["plugins"]} >= {"nvidia", "amd", "sim"}
+        assert found["broken"] == []
+        (hopper,) = (a for a in found["architectures"] if a["name"] == "sm_90")
+        assert hopper["warp_size"] == 32 and "nvidia.wgmma" in hopper["capabilities"]
+
+    def test_one_target_and_one_capability(self):
+        assert (
+            "227 KiB" in gluon("info", "hopper").stdout
+            or "232448" in gluon("info", "hopper").stdout
+        )
+        assert "sm_90" in gluon("info", "nvidia.wgmma").stdout
+        assert json.loads(gluon("info", "cdna3", "--json").stdout)["warp_size"] == 64
+
+    def test_a_typo(self):
+        assert "Did you mean 'hopper'" in gluon("info", "hoper", code=2).stderr
+        assert "nvidia.wgmma" in gluon("info", "nvidia.wgma", code=2).stderr
+
+    def test_a_broken_plugin_is_shown_with_its_traceback(self, tmp_path):
+        info = tmp_path / "gluon_wreck-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gluon-wreck\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(
+            "[gluon_core.backends]\nwreck = gluon_wreck.plugin\n"
+        )
+        (tmp_path / "gluon_wreck").mkdir()
+        (tmp_path / "gluon_wreck" / "plugin.py").write_text(
+            "raise OSError('libwreck.so is missing')\n"
+        )
+        path = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
+        code = path + "from gluon_core.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code, "info"], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 3, done.stderr
+        assert "libwreck.so is missing" in done.stdout and "Traceback" in done.stdout
+        assert "sm_90" in done.stdout
+
+
+class TestCompile:
+    def test_report_of_an_example(self):
+        found = json.loads(gluon("compile", COPY, "-t", "sm_90", "--json").stdout)
+        assert found["target"] == "nvidia:sm_90" and found["registers"] > 0
+        assert found["instruction_mix"]["LDG"] == 4
+        assert "LDG" in gluon("compile", COPY, "-t", "sm_90").stdout
+
+    @pytest.mark.parametrize(
+        "target, emit, text",
+        [
+            ("sm_90", "ttgir", "tt.load"),
+            ("sm_90", "ptx", "ld.global.v4"),
+            ("sm_90", "sass", "LDG.E.128"),
+            ("sm_90", "llir", "define"),
+            ("gfx942", "amdgcn", "global_load_dwordx4"),
+        ],
+    )
+    def test_emit(self, target, emit, text):
+        assert text in gluon("compile", COPY, "-t", target, "--emit", emit).stdout
+
+    def test_signature_and_constexprs(self, kernels):
+        call = ("compile", f"{kernels}:fill", "-t", "sm_80", "-c", "BLOCK=512", "-c", LAYOUT)
+        ptx = gluon(*call, "-s", "*fp32:16,i32:16,fp32", "--emit", "ptx").stdout
+        assert ".target sm_80" in ptx and "st.global.v4" in ptx
+        named = gluon(*call, "-s", "value=fp32, n=i32:16, out=*fp32:16", "--emit", "ptx").stdout
+        assert named == ptx
+
+    def test_constexprs_override_those_of_an_example(self):
+        call = ("compile", COPY, "-t", "sm_90", "--emit", "ttgir")
+        assert "8192" not in gluon(*call).stdout
+        assert "8192" in gluon(*call, "-c", "BLOCK=8192").stdout
+
+    def test_options(self):
+        call = (
+            "compile",
+            COPY,
+            "-t",
+            "sm_90",
+            "-c",
+            "layout=BlockedLayout([1],[32],[8],[0])",
+            "--json",
+        )
+        assert json.loads(gluon(*call, "--num-warps", 8).stdout)["num_warps"] == 8
+        error = json.loads(gluon(*call, "-o", "num_wraps=8", code=2).stdout)["error"]
+        assert error["class"] == "OptionError" and "num_warps" in error["message"]
+
+    def test_binary_to_a_file(self, tmp_path):
+        cubin = tmp_path / "copy.cubin"
+        gluon("compile", COPY, "-t", "sm_90", "--emit", "cubin", "--output", cubin)
+        assert cubin.read_bytes()[:4] == b"\x7fELF"
+
+    def test_a_broken_kernel_is_shown_under_a_caret(self, kernels):
+        call = ("compile", f"{kernels}:broken", "-t", "sm_90", "-s", "*i32", "-c", "BLOCK=64")
+        text = gluon(*call, "-c", LAYOUT, code=1).stderr
+        assert f"{kernels.name}:9" in text and "^^^" in text and "Traceback" not in text
+        error = json.loads(gluon(*call, "-c", LAYOUT, "--json", code=1).stdout)["error"]
+        assert error["line"] == 9
+
+    @pytest.mark.parametrize(
+        "change, message",
+        [
+            (("-t", "sm_91"), "Did you mean 'sm_90'"),
+            (("-t", "nvidea:sm_90"), "Did you mean 'nvidia'"),
+            (("--emit", "ptxx"), "Did you mean 'ptx'"),
+            (("-c", "BLOK=4"), "Did you mean 'BLOCK'"),
+            (("-c", "BLOCK"), "NAME=VALUE"),
+            (("-c", "BLOCK=__import__('os')"), "neither"),
+            (("-c", "layout=gl.BlokedLayout([1])"), "Did you mean 'BlockedLayout'"),
+            (("-c", "layout=BlockedLayout([1])"), "missing 3 required"),
+            (("-s", "*fp32"), "src, dst, n"),
+        ],
+    )
+    def test_usage(self, change, message):
+        start = () if "-t" in change else ("-t", "sm_90")
+        done = gluon("compile", COPY, *start, *change, code=2)
+        assert message in done.stderr and "Traceback" not in done.stderr
+
+    def test_unknown_files_and_kernels(self):
+        text = gluon("compile", str(EXAMPLES / "memcpy1d.py") + ":memcpy_1d", code=2).stderr
+        assert "Did you mean 'memcpy_1d.py'" in text.replace("\n", " ")
+        text = gluon("compile", str(EXAMPLES / "memcpy_1d.py") + ":memcpy1d", code=2).stderr
+        assert "Did you mean 'memcpy_1d'" in text
+
+    def test_what_the_target_cannot_do(self):
+        file = EXAMPLES / "add_double_buffered.py"
+        text = gluon("compile", file, "-t", "gfx942", code=3).stderr
+        assert "CapabilityError" in text and "nvidia.cp_async" in text
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "open('x')",
+        "gl.load",
+        "gl.language.__class__",
+        "[].append(1)",
+        "1 + 1",
+        "lambda: 0",
+        "gl",
+        "x[0]",
+    ],
+)
+def test_expressions_are_not_evaluated(expression):
+    from gluon_core.cli.output import UsageError
+    from gluon_core.cli.parse import parse_value
+
+    with pytest.raises(UsageError):
+        parse_value(expression)
+
+
+def test_values():
+    from gluon_core import language as gl
+    from gluon_core.cli.parse import parse_value
+
+    assert parse_value("-3") == -3
+    assert parse_value("(1, [2.5, 'a'], None, True)") == (1, [2.5, "a"], None, True)
+    assert parse_value("gl.float16") is parse_value("float16") is gl.float16
+    blocked = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
+    text = "SliceLayout(dim=1, parent=gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]))"
+    assert parse_value(text) == gl.SliceLayout(1, blocked)
+    assert parse_value("NVMMASharedLayout(128, 16, 2)") == gl.NVMMASharedLayout(128, 16, 2)
+
+
+class TestExplain:
+    @pytest.mark.parametrize(
+        "target, mma, copy",
+        [
+            ("sm_90", "mma.sync", "cp.async"),
+            ("gfx942", "mfma", "buffer_load_through_registers"),
+            ("gfx1100", "wmma", "buffer_load_through_registers"),
+            ("sm_75", "fma", "through_registers"),
+            ("sim:sm_90", "mma.sync", "cp.async"),
+        ],
+    )
+    def test_matmul(self, target, mma, copy):
+        file = EXAMPLES / "matmul.py"
+        ops = json.loads(gluon("explain", file, "-t", target, "--json").stdout)["ops"]
+        taken = {op["op"]: op["taken"] for op in ops}
+        assert taken["mma"] == mma and taken["async_copy"] == copy
+        for op in ops:
+            assert "matmul.py:" in op["where"]
+            assert all(op["not_taken"].values())
+        text = gluon("explain", file, "-t", target).stdout
+        assert mma in text and "why not" in text
+
+    def test_nothing_to_explain(self):
+        assert "nothing to choose" in gluon("explain", COPY, "-t", "sm_90").stdout
+
+
+class TestRun:
+    def test_on_a_target(self, monkeypatch):
+        monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+        monkeypatch.setattr(sys, "argv", list(sys.argv))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        file = EXAMPLES / "scalar_copy.py"
+        assert "right on sim:gfx942" in gluon("run", file, "--target", "sim:cdna3").stdout
+
+    def test_arguments_and_exit_code(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "argv", list(sys.argv))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        file = tmp_path / "ends.py"
+        file.write_text("import sys; print(sys.argv[1:]); raise SystemExit(7)\n")
+        assert "['--a', 'b']" in gluon("run", file, "--a", "b", code=7).stdout
+
+    def test_no_such_file(self):
+        assert "no such file" in gluon("run", "nowhere.py", code=2).stderr
+
+
+class TestLayout:
+    EXPRESSION = "BlockedLayout([1, 2], [4, 8], [2, 2], [1, 0])"
+
+    def test_views(self):
+        for view in ("explain", "tensor", "hardware"):
+            assert gluon(
+                "layout", self.EXPRESSION, "--shape", "8x32", "--view", view
+            ).stdout.strip()
+        assert "register" in gluon("layout", self.EXPRESSION, "--shape", "8,32").stdout
+
+    def test_mistakes(self):
+        gluon("layout", self.EXPRESSION, "--shape", "8xtwo", code=2)
+        gluon("layout", self.EXPRESSION, "--shape", "8x32", "--view", "side", code=2)
+        gluon("layout", "float16", "--shape", "8", code=2)
+        gluon("layout", "BlockedLayout([3], [32], [4], [0])", "--shape", "512", code=2)
+
+
+class TestDemo:
+    def test_a_part_of_it(self):
+        call = (
+            "demo",
+            "--only",
+            "scalar",
+            "--only",
+            "double",
+            "-t",
+            "sm_90",
+            "-t",
+            "gfx942",
+            "-j",
+            1,
+        )
+        rows = json.loads(gluon(*call, "--json").stdout)
+        rows = [row for row in rows if row["kind"] != "run"]
+        found = {(row["example"], row["target"]): row for row in rows}
+        assert len(rows) == len(found) == 6
+        assert found["scalar copy", "sim:sm_90"]["result"] == "right"
+        assert found["scalar copy", "nvidia:sm_90"]["registers"] > 0
+        assert found["scalar copy", "amd:gfx942"]["instruction_mix"]
+        assert found["add, double-buffered", "amd:gfx942"]["result"] == "needs nvidia.cp_async"
+
+    def test_the_table(self):
+        out = gluon("demo", "--only", "scalar", "-t", "sm_90", "-j", 1).stdout
+        assert "right" in out and "compiled" in out and "none wrong" in out
+
+    def test_a_wrong_result_fails(self, monkeypatch):
+        from gluon_core.cli import demo
+
+        def wrong(work, on_device, processes):
+            return [demo.Row("scalar copy", "sim:sm_90", "simulate", "1 is wrong", failed=True)]
+
+        monkeypatch.setattr(demo, "_run_all", wrong)
+        assert "1 wrong" in gluon("demo", code=1).stdout
+
+    def test_usage(self):
+        assert "There are" in gluon("demo", "--only", "nothing like it", code=2).stderr
+        assert "Did you mean" in gluon("demo", "-t", "sm_91", code=2).stderr
+
+
+def test_help_and_version():
+    assert "Exit codes" in gluon("--help").stdout
+    assert gluon("--version").stdout.startswith("gluon-core ")
+    gluon("compile", code=2)

@@ -1,0 +1,15 @@
+"""The examples as test parameters."""
+
+from __future__ import annotations
+
+from gluon_core.cli.demo import load_examples
+
+EXAMPLES, BROKEN = load_examples()
+IDS = [example.name.replace(" ", "_").replace(",", "") for example in EXAMPLES.values()]
+
+
+def pytest_generate_tests(metafunc):
+    if "example_key" in metafunc.fixturenames:
+        metafunc.parametrize("example_key", list(EXAMPLES), ids=IDS)
+    elif "example" in metafunc.fixturenames:
+        metafunc.parametrize("example", list(EXAMPLES.values()), ids=IDS)

@@ -1,0 +1,142 @@
+"""Every example kernel: on the simulator, compiled for each vendor, and on a GPU where there is one."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gluon_core.cli.demo import examples_package, load_examples
+from gluon_core.cli.example import device_target
+from gluon_core.errors import CapabilityError
+from gluon_core.plugins import registry
+
+ROOT = Path(__file__).parents[2]
+SIMULATED = ("sim:sm_75", "sim:sm_90", "sim:gfx942", "sim:gfx1100")
+
+
+def test_every_example_file_loads():
+    found, broken = load_examples()
+    assert not broken
+    assert {file for file, _ in found} == set(examples_package().FILES)
+    on_disk = {p.stem for p in (ROOT / "examples").glob("*.py")} - {"__init__"}
+    assert on_disk == set(examples_package().FILES)
+
+
+@pytest.mark.parametrize("spec", SIMULATED)
+def test_simulated(example, spec):
+    target = registry().target(spec)
+    if example.lacks(target):
+        with pytest.raises(CapabilityError, match=example.lacks(target)[0]):
+            example.check(target)
+        return
+    assert example.check(target).problem is None
+
+
+@pytest.mark.parametrize("spec", examples_package().TARGETS)
+def test_compiled(example, spec):
+    target = registry().target(spec)
+    if example.lacks(target):
+        with pytest.raises(CapabilityError, match=example.lacks(target)[0]):
+            example.compile(target)
+        return
+    report = example.compile(target).report()
+    assert report.instruction_count == sum(report.instruction_mix.values()) > 5
+    assert report.registers > 0
+    assert report.spills == 0
+
+
+def machine_code(name, spec):
+    found, _ = load_examples()
+    (example,) = (e for e in found.values() if e.name == name)
+    asm = example.compile(registry().target(spec)).asm
+    return asm["ptx"] if "ptx" in asm else asm["amdgcn"]
+
+
+@pytest.mark.parametrize(
+    "name, spec, instruction",
+    [
+        ("memcpy 1-D", "sm_90", "ld.global.v4"),
+        ("memcpy 2-D, by rows", "sm_90", "ld.global.v4"),
+        ("memcpy 2-D, by columns", "sm_90", "st.global.v4"),
+        ("transpose copy", "sm_90", "ld.global.v4"),
+        ("transpose copy", "sm_90", "st.global.v4"),
+        ("memcpy 1-D", "gfx942", "global_load_dwordx4"),
+        ("add, double-buffered", "sm_80", "cp.async.cg.shared.global"),
+        ("matmul", "sm_80", "mma.sync.aligned.m16n8k16"),
+        ("matmul", "sm_80", "cp.async.cg.shared.global"),
+        ("matmul", "gfx942", "v_mfma_f32"),
+        ("matmul", "gfx942", "buffer_load_dwordx4"),
+        ("matmul", "gfx1100", "v_wmma_f32_16x16x16_f16"),
+    ],
+)
+def test_the_wide_instructions_are_taken(name, spec, instruction):
+    assert instruction in machine_code(name, spec)
+
+
+def test_a_wrong_result_is_seen(example):
+    target = registry().target("sim:sm_90")
+    wrong = dataclasses.replace(example, reference=lambda args: example.reference(args) + 1)
+    problem = wrong.check(target).problem
+    assert problem is not None and "elements are wrong" in problem
+
+
+def test_a_result_that_is_not_written_is_seen(example):
+    nothing = dataclasses.replace(example, grid=lambda args, config: (0,))
+    if hasattr(example.kernel, "configs"):
+        pytest.skip("a tuned kernel is launched to be tuned")
+    assert "nan instead of" in nothing.check(registry().target("sim:sm_90")).problem
+
+
+def test_reference_results_are_what_they_say():
+    found, _ = load_examples()
+    (softmax,) = (e for e in found.values() if e.name == "row softmax")
+    rows = softmax.reference({"src": np.array([[0.0, 0.0], [0.0, np.log(3.0)]])})
+    assert np.allclose(rows, [[0.5, 0.5], [0.25, 0.75]])
+
+
+@pytest.mark.parametrize("name", ["memcpy_1d", "matmul"])
+def test_an_example_is_a_program(name):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{name}.py"), "--target", "sim:sm_90"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "right on sim:sm_90" in done.stdout
+
+
+def test_an_example_names_a_wrong_target():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "scalar_copy.py"), "--target", "sim:hoper"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "Did you mean 'hopper'" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.gpu
+def test_on_the_gpu(example):
+    target = device_target()
+    if target is None:
+        pytest.skip("there is no GPU here")
+    if example.lacks(target):
+        pytest.skip(f"{target} has no {', '.join(example.lacks(target))}")
+    assert example.check(target).problem is None
+
+
+@pytest.mark.gpu
+def test_large_on_the_gpu(example):
+    target = device_target()
+    if target is None:
+        pytest.skip("there is no GPU here")
+    if example.lacks(target):
+        pytest.skip(f"{target} has no {', '.join(example.lacks(target))}")
+    if example.flops is not None:
+        pytest.skip("its reference takes minutes on the CPU")
+    assert example.check(target, large=True).problem is None
