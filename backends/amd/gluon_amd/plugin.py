@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from gluon_amd.backend import AmdBackend
 from gluon_core.backend import Backend
 from gluon_core.hookspec import hookimpl
-from gluon_amd.backend import AmdBackend
 
 
 @hookimpl
