@@ -83,6 +83,7 @@ def test_what_kernels_cannot_take_is_refused(value):
         arguments.describe(value)
 
 
+# ruff: noqa: F722, F821 - Triton reads these annotations as types
 def annotated(
     a, b: "i64", c: "*fp32", d: "const *fp32", e: "fp32", f: "u1", g: tl.constexpr, h=5, i: "i32" = 1
 ):

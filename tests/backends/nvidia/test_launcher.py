@@ -5,12 +5,12 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from tests.backends.fake_cuda import FakeCuda
 
 from gluon_core.errors import ArgumentError, LaunchError, LimitError
 from gluon_nvidia import driver as driver_module
 from gluon_nvidia.driver import Driver
 from gluon_nvidia.launcher import generate, make_launcher
+from tests.backends.fake_cuda import FakeCuda
 
 
 class Address:
