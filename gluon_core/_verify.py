@@ -25,15 +25,14 @@ _WORD = r"[A-Za-z_]\w*"
 _MODULE = re.compile(rf"{_WORD}(\.{_WORD})*\Z")
 _ATTRIBUTE = re.compile(rf"{_WORD}(\.{_WORD})*:{_WORD}\Z")
 
-# The methods a backend must define, and how many arguments the core passes.
+# The methods that a backend must define itself.
+_REQUIRED = ("options", "builder", "pipeline", "launcher", "inspect")
+# Every method of the contract -> how many arguments the core passes.
 _METHODS = {
-    "options": 2,
-    "builder": 2,
-    "pipeline": 2,
-    "launcher": 1,
-    "inspect": 1,
+    name: len(inspect.signature(method).parameters) - 1
+    for name, method in vars(Backend).items()
+    if inspect.isfunction(method) and not name.startswith("_")
 }
-_OPTIONAL_METHODS = {"device": 0, "device_problem": 0, "codegen": 2, "module_map": 1}
 
 
 @dataclass(frozen=True)
@@ -153,11 +152,11 @@ def _reserved() -> frozenset[str]:
 
 def _check_methods(broken: _Broken, backend: Backend) -> None:
     kind = type(backend)
-    for name, count in {**_METHODS, **_OPTIONAL_METHODS}.items():
+    for name, count in _METHODS.items():
         method = getattr(backend, name, None)
         if not callable(method):
             raise broken(name, "must be a method", got=repr(method))
-        if name in _METHODS and getattr(kind, name, None) is getattr(Backend, name):
+        if name in _REQUIRED and getattr(kind, name, None) is getattr(Backend, name):
             raise broken(name, f"{kind.__name__} does not define it", expected=_signature(name))
         try:
             inspect.signature(method).bind(*range(count))

@@ -243,11 +243,17 @@ class WrongArity(Lazy):
     def pipeline(self, target): ...
 
 
+class WrongOptional(Lazy):
+    def pipeline(self, target, options): ...
+    def device_scope(self): ...
+
+
 @pytest.mark.parametrize(
     "backend, parts",
     [
         (Lazy(), ["'lazy'", "pipeline", "does not define", "pipeline(target, options)"]),
         (WrongArity(), ["pipeline", "cannot be called", "pipeline(target)"]),
+        (WrongOptional(), ["device_scope", "device_scope(index)", "device_scope()"]),
         (object(), ["gluon_backends()", "not a backend", "object object"]),
         (Lazy, ["not a backend", "Return Lazy() rather than Lazy"]),
         (Complete("Acme", architecture("a", "Acme")), ["name", "'Acme'"]),
