@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, Iterable, Mapping, Optional
 
@@ -183,6 +184,8 @@ def compile_source(
             given_up = _given_up(sessions[0].selections, error)
             if not given_up:
                 raise
+            if error.reproducer:
+                os.unlink(error.reproducer)
             refused.update(given_up)
     for stage in stages:
         registry().stage_done(stage.name, result.asm[stage.name], target)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import _triton
+from gluon_core._capture import captured
 from gluon_core.backend import Stage
 from gluon_core.errors import GluonError, LimitError, StageError
 
@@ -229,6 +230,7 @@ class _Job:
     def _child(self, read: int, write: int, output: int) -> None:
         """The child's whole life: no cleanup of the parent's may run in it."""
         try:
+            os.setpgid(0, 0)  # so that what it starts, such as ptxas, ends with it
             os.close(read)
             for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV):
                 with contextlib.suppress(Exception):
@@ -269,10 +271,12 @@ class _Job:
         deadline = time.monotonic() + _timeout()
         chunks: list[bytes] = []
         late = False
+        poll = select.poll()  # select() cannot take descriptors beyond 1023
+        poll.register(read, select.POLLIN | select.POLLHUP)
         try:
             while True:
                 left = deadline - time.monotonic()
-                if left <= 0 or not select.select([read], [], [], left)[0]:
+                if left <= 0 or not poll.poll(left * 1000):
                     late = True
                     break
                 chunk = os.read(read, 1 << 16)
@@ -280,13 +284,13 @@ class _Job:
                     break
                 chunks.append(chunk)
         except BaseException:
-            os.kill(pid, signal.SIGKILL)
+            _kill(pid)
             os.waitpid(pid, 0)
             raise
         finally:
             os.close(read)
         if late:
-            os.kill(pid, signal.SIGKILL)
+            _kill(pid)
         _, status = os.waitpid(pid, 0)
         if late:
             return b"", f"it took more than {_timeout():g} s (GLUON_COMPILE_TIMEOUT) and was ended"
@@ -294,6 +298,14 @@ class _Job:
             name = signal.Signals(os.WTERMSIG(status)).name
             return b"".join(chunks), f"the compiler was killed by {name}"
         return b"".join(chunks), f"the compiler ended with status {os.WEXITSTATUS(status)}"
+
+
+def _kill(pid: int) -> None:
+    """End a child and what it started."""
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _unpickled(data: bytes) -> Iterator[tuple[str, Any]]:
@@ -315,38 +327,3 @@ def _describe(error: BaseException) -> str:
 def _pass_on(said: str) -> None:
     if said and any(os.environ.get(name, "0") not in ("", "0", "false", "off") for name in _TALKATIVE):
         sys.stderr.write(said)
-
-
-class captured:
-    """File descriptors 1 and 2, and Python's streams over them, into a file for a while."""
-
-    def __enter__(self) -> captured:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed in text()
-        self._stack = contextlib.ExitStack()
-        self._saved: list[tuple[int, int]] = []
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        for number in (1, 2):
-            try:
-                self._saved.append((number, os.dup(number)))
-                os.dup2(self._file.fileno(), number)
-            except OSError:
-                continue  # a process without that descriptor
-        text = os.fdopen(os.dup(self._file.fileno()), "w", buffering=1)
-        self._stack.callback(text.close)
-        self._stack.enter_context(contextlib.redirect_stdout(text))
-        self._stack.enter_context(contextlib.redirect_stderr(text))
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        self._stack.close()
-        for number, copy in self._saved:
-            os.dup2(copy, number)
-            os.close(copy)
-
-    def text(self) -> str:
-        self._file.seek(0)
-        said = self._file.read().decode(errors="replace")
-        self._file.close()
-        return said

@@ -243,9 +243,12 @@ class Dispatcher:
     def _with_knobs(
         self, given: dict[str, Any], backend: Backend, target: Target
     ) -> dict[str, Any]:
-        mode = _triton.knobs.compilation.instrumentation_mode
-        if mode and not backend.simulates:
-            given.setdefault("instrumentation_mode", mode)
+        """The options with what Triton's instrumentation knobs add to them."""
+        knobs = _triton.knobs.compilation
+        for name in ("instrumentation_mode", "fpsan_homomorphic_casts"):
+            value = getattr(knobs, name, None)
+            if value and not backend.simulates:
+                given.setdefault(name, value)
         return given
 
     def _places(self, values: tuple, running: bool) -> dict[str, tuple[str, int]]:

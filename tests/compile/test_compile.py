@@ -16,6 +16,7 @@ from gluon_core.errors import (
     KernelChangedError,
     LimitError,
     OptionError,
+    StageError,
     TargetError,
 )
 from gluon_core.plugins import registry
@@ -145,6 +146,15 @@ def test_bad_options(target, options, words):
 def test_bad_register_limits(registers):
     with pytest.raises(OptionError, match="maxnreg"):
         scale("sm_90", maxnreg=registers)
+
+
+def test_what_ptxas_says_is_in_the_error(capfd):
+    with pytest.raises(StageError) as caught:
+        scale("sm_90", ptx_options="--no-such-option")
+    assert "stage cubin" in str(caught.value) and "no-such-option" in caught.value.diagnostics
+    assert "tt.func" in Path(caught.value.reproducer).read_text()
+    Path(caught.value.reproducer).unlink()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_options_reach_the_code():
