@@ -55,7 +55,7 @@ _TYPED = {
     4: "extern_elementwise",
 }  # fmt: skip
 _NOTHING = (
-    "store local_store local_dealloc local_scatter barrier assert assume "
+    "local_store local_dealloc local_scatter barrier assert assume "
     "print branch cond_branch yield_op condition_op map_elementwise_ret "
     "warp_yield warp_return cluster_barrier cluster_arrive cluster_wait cluster_sync"
 )
@@ -113,6 +113,8 @@ class SimBuilder:
         return op
 
     def __getattr__(self, method: str) -> Callable:
+        if method.startswith("get_") and method.endswith("_cache_policy"):
+            return self.get_cache_policy  # where data is cached changes no result
         if not method.startswith("create_"):
             raise AttributeError(method)
         name = method[len("create_") :]
@@ -293,8 +295,6 @@ class SimBuilder:
     def get_cache_policy(self, *fields: Any) -> tuple:
         return fields
 
-    get_nvidia_cache_policy = get_cache_policy
-
     # ---- constants ----------------------------------------------------------------------
 
     def constant(self, type: Type, value: Any) -> Value:
@@ -406,7 +406,7 @@ class SimBuilder:
 
     create_threadwise_inline_asm = create_inline_asm
 
-    # ---- memory --------------------------------------------------------------------------
+    # ---- memory; hints about caches change no result and are not recorded -------------------
 
     def _loaded(self, pointer: Value) -> Type:
         element = pointer.type.element
@@ -414,7 +414,10 @@ class SimBuilder:
         return pointer.type.with_element(element.pointee)
 
     def create_load(self, pointer: Value, *policy: Any) -> Value:
-        return self.record("load", (pointer, *policy), [self._loaded(pointer)]).results[0]
+        return self.record("load", (pointer,), [self._loaded(pointer)]).results[0]
+
+    def create_store(self, pointer: Value, value: Value, *policy: Any) -> Op:
+        return self.record("store", (pointer, value))
 
     def create_masked_load(
         self, ptrs: Value, mask: Value, other: Optional[Value] = None, *policy: Any, **named: Any

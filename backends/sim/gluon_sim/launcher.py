@@ -32,10 +32,9 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
 
     def launch(grid: Any, stream: Any, *arguments: Any) -> None:
         memory = GlobalMemory()
-        values = [
-            convert(memory, name, type, value)
-            for type, (name, value) in zip(inputs, _leaves(kinds, names, arguments))
-        ]
+        leaves = zip(inputs, _leaves(kinds, names, arguments))
+        with np.errstate(all="ignore"):  # a float32 argument of 1e300 is infinite, as on a GPU
+            values = [convert(memory, name, type, value) for type, (name, value) in leaves]
         if len(values) != len(inputs):
             raise ArgumentError(
                 "the simulator cannot take an argument of this kind apart",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Sequence
 
+import numpy as np
+
 from gluon_core.reference import wants_machine
 
 from .arith import ELEMENTWISE
@@ -84,4 +86,5 @@ def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgra
             return model, False, False
         return (lambda task, *args, **named: model(*args, **named)), False, False
 
-    return compile_program(program, find)
+    with np.errstate(all="ignore"):  # constants may overflow their type
+        return compile_program(program, find)

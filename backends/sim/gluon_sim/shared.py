@@ -176,7 +176,12 @@ class SharedView:
         if self.base.shape[0] == 1:
             data = view if rows.whole else view[rows.index]
             start = int(self.base[0]) // self.dtype.itemsize
-            out = np.take(data, index + start if start else index, axis=1)
+            if _runs(_Ref(self.table), self.dtype.itemsize):
+                first = start + int(index[0])
+                out = data[:, first : first + index.size].copy()
+            else:
+                # Every index is inside; "clip" only spares NumPy its own check.
+                out = np.take(data, index + start if start else index, axis=1, mode="clip")
         else:
             at = index[None, :] + (self.base // self.dtype.itemsize)[:, None]
             out = view[rows.index[:, None], at]
@@ -198,7 +203,9 @@ class SharedView:
         if self.base.shape[0] == 1:
             start = int(self.base[0]) // self.dtype.itemsize
             at = index + start if start else index
-            if rows.whole:
+            if rows.whole and _runs(_Ref(self.table), self.dtype.itemsize):
+                view[:, at[0] : at[0] + at.size] = flat
+            elif rows.whole:
                 view[:, at] = flat
             else:
                 view[rows.index[:, None], at[None, :]] = flat
@@ -245,6 +252,13 @@ class _Ref:
 @lru_cache(maxsize=2048)
 def _flat_index(ref: _Ref, shift: int) -> np.ndarray:
     return (ref.table >> shift).ravel()
+
+
+@lru_cache(maxsize=2048)
+def _runs(ref: _Ref, size: int) -> bool:
+    """Do the elements follow each other without gaps, in order?"""
+    flat = ref.table.ravel()
+    return bool((np.diff(flat) == size).all())
 
 
 @lru_cache(maxsize=2048)
