@@ -165,7 +165,9 @@ def main() -> None:
     for name, spent in found.items():
         shares = (f"{spent / other:.2f}" if other else "" for other in (raw, upstream))
         print(f"| {name} | {spent:.2f} | {' | '.join(shares)} |")
-    print("\nWanted: kernel[grid](...) <= 0.5 of upstream and <= 1.6 of C; the handle <= 1.15 of C.")
+    print(
+        "\nWanted: kernel[grid](...) <= 0.5 of upstream and <= 1.6 of C; the handle <= 1.15 of C."
+    )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
+import triton
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 # Ours -> upstream's. Nothing else of a file changes.
@@ -19,6 +21,8 @@ IMPORTS = {
     ),
     "from gluon_core.language.": "from triton.experimental.gluon.language.",
 }
+if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8):  # where the op had its older name
+    IMPORTS[" import async_load, "] = " import async_copy_global_to_shared as async_load, "
 
 
 def to_upstream(source: str) -> str:

@@ -7,16 +7,16 @@ fills one, the other is read. `wait_group(1)` waits for all copies but those of 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.cli.example import Example, main
-from gluon_core.language.nvidia.ampere import async_copy
+from gluon_core.language.nvidia.ampere.async_copy import async_load, commit_group, wait_group
 
 
 @gluon.jit
 def fetch(a_smem, b_smem, a, b, offsets, n, tile, BLOCK: gl.constexpr):
     here = offsets + tile * BLOCK
     mask = here < n
-    async_copy.async_copy_global_to_shared(a_smem.index(tile % 2), a + here, mask=mask)
-    async_copy.async_copy_global_to_shared(b_smem.index(tile % 2), b + here, mask=mask)
-    async_copy.commit_group()
+    async_load(a_smem.index(tile % 2), a + here, mask=mask)
+    async_load(b_smem.index(tile % 2), b + here, mask=mask)
+    commit_group()
 
 
 @gluon.jit
@@ -45,9 +45,9 @@ def add_double_buffered(
     fetch(a_smem, b_smem, a, b, offsets, n, 0, BLOCK)
     for tile in range(TILES - 1):
         fetch(a_smem, b_smem, a, b, offsets, n, tile + 1, BLOCK)
-        async_copy.wait_group(1)
+        wait_group(1)
         add_and_store(a_smem, b_smem, out, offsets, n, tile, BLOCK, layout)
-    async_copy.wait_group(0)
+    wait_group(0)
     add_and_store(a_smem, b_smem, out, offsets, n, TILES - 1, BLOCK, layout)
 
 
