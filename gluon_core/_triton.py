@@ -71,7 +71,7 @@ from triton.language.core import (  # noqa: E402
     tuple_type,
 )
 from triton.language.core import tuple as tl_tuple  # noqa: E402
-from triton.language.semantic import TritonSemantic  # noqa: E402
+from triton.language.semantic import IncompatibleTypeErrorImpl, TritonSemantic  # noqa: E402
 from triton.runtime.jit import (  # noqa: E402
     BoundConstexprFunction,
     ConstexprFunction,
@@ -87,6 +87,7 @@ __all__ = [
     "ConstexprFunction",
     "GPUTarget",
     "JITCallable",
+    "IncompatibleTypeErrorImpl",
     "JITFunction",
     "TritonSemantic",
     "UnsupportedLanguageConstruct",

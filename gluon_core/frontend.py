@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import linecache
+import os
 import re
 from dataclasses import dataclass, field
 from types import MappingProxyType, ModuleType
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core import _triton
+from gluon_core._capture import captured
 from gluon_core._triton import CompilationError, code_generator, tl
 from gluon_core.backend import Backend
 from gluon_core.errors import (
@@ -24,6 +26,7 @@ from gluon_core.errors import (
     GluonError,
     KernelSyntaxError,
     LimitError,
+    ShapeError,
     SourceSpan,
     StageError,
     StaticAssertionError,
@@ -35,6 +38,7 @@ from gluon_core.targets import Target
 
 __all__ = ["Session", "parse_type", "trace"]
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
 # Packages whose classes and functions kernels may name without wrapping them in constexpr.
 _LANGUAGE_PACKAGES = ("gluon_core", "triton.language")
 
@@ -402,8 +406,6 @@ def trace(
 
 def _verify(module: Any, name: str) -> None:
     """Raise what MLIR says about a malformed module; it says it on stderr."""
-    from gluon_core.compiler.stages import captured
-
     with captured() as output:
         correct = module.verify()
     said = output.text()
@@ -461,10 +463,21 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
         error_message=message,
     )
     result.__dict__.update(fields)
-    result.span = fields.get("span") or getattr(inner, "gluon_span", None)
-    result.calls = tuple(call for call in reversed(calls) if call is not None)
+    spans = [fields.get("span") or getattr(inner, "gluon_span", None), *reversed(calls)]
+    # A mistake in calling a library function is a mistake at the call.
+    own = [span for span in spans if span is not None and not _is_library(span)] or spans[:1]
+    result.span, result.calls = own[0], tuple(own[1:])
     Exception.__init__(result, message)
     return result
+
+
+def _is_library(span: SourceSpan) -> bool:
+    return span.file.startswith(_LIBRARIES)
+
+
+_LIBRARIES = tuple(
+    os.path.dirname(path) + os.sep for path in (tl.__file__, os.path.join(_HERE, "language", ""))
+)
 
 
 def _classify(inner: CompilationError, root: Optional[BaseException]) -> tuple[type, str, dict]:
@@ -482,6 +495,10 @@ def _classify(inner: CompilationError, root: Optional[BaseException]) -> tuple[t
         return CapabilityError, f"{lacking}, which this operation needs", {}
     if isinstance(root, NameError):
         return KernelSyntaxError, text, {}
+    if isinstance(root, ValueError) and "dtype" in text:
+        return DtypeError, text, {}
+    if isinstance(root, ValueError) and re.search(r"\b(axis|[Ss]hape)\b", text):
+        return ShapeError, text, {}
     for kind, cls in _CLASSES.items():
         if isinstance(root, kind) and "incompatible function arguments" not in text:
             return cls, text, {}
@@ -490,6 +507,7 @@ def _classify(inner: CompilationError, root: Optional[BaseException]) -> tuple[t
 
 # What Triton's own checks raise, as our classes.
 _CLASSES: Mapping[type, type] = {
+    _triton.IncompatibleTypeErrorImpl: DtypeError,
     TypeError: DtypeError,
     ValueError: ArgumentError,
     NotImplementedError: KernelSyntaxError,

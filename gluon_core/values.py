@@ -49,7 +49,7 @@ def unwrap_shape(shape: Any, argument: str = "shape") -> list[int]:
     return result
 
 
-def _check_block_shape(shape: Sequence[int], what: str) -> None:
+def check_block_shape(shape: Sequence[int], what: str) -> None:
     for dim, size in enumerate(shape):
         if size < 1 or size & (size - 1):
             raise ShapeError(
@@ -121,7 +121,7 @@ class distributed_type(block_type):
                 expected="a distributed layout such as BlockedLayout",
                 got=repr(layout),
             )
-        _check_block_shape(shape, "a tensor")
+        check_block_shape(shape, "a tensor")
         super().__init__(element_ty, shape)
         self.layout = layout
         self.name = f"<{self.shape}, {self.element_ty}, {self.layout}>"

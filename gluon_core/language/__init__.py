@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gluon_core._aggregate import aggregate, aggregate_replace
 from gluon_core._triton import (
     base_type,
     base_value,
@@ -21,7 +22,6 @@ from gluon_core._triton import (
     tuple_type,
 )
 from gluon_core._triton import tl_tuple as tuple
-from gluon_core._aggregate import aggregate, aggregate_replace
 from gluon_core.builtin import builtin
 from gluon_core.language import fpsan
 from gluon_core.language._namespaces import resolve

@@ -25,6 +25,9 @@ class AtomicOps(MemoryOps):
         pointer = self.check_pointer(pointer)
         if pointer.type.scalar.is_const():
             raise DtypeError("cannot write through a const pointer", argument="pointer", got=describe(pointer))
+        element = pointer.type.scalar.element_ty
+        if op in ("and", "or", "xor") and not element.is_int():
+            raise DtypeError(f"atomic_{op} works on integers", argument="pointer", got=element)
         val = self.to_tensor(unwrap(val))
         self._check_widening(pointer, val, "value")
         self._check_companion(pointer, val, "val")

@@ -10,7 +10,7 @@ from gluon_core._triton import TritonSemantic, tl, unwrap
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
-from gluon_core.values import distributed_type
+from gluon_core.values import check_block_shape, distributed_type
 
 __all__ = ["SemanticBase"]
 
@@ -110,6 +110,7 @@ class SemanticBase(TritonSemantic):
         """A checked `distributed_type`, or the scalar type for an empty shape."""
         if not len(shape):
             return element_ty
+        check_block_shape(shape, "a tensor")
         return distributed_type(element_ty, shape, self.check_layout(layout, shape))
 
     def layout_of_handle(self, handle: Any) -> Layout:

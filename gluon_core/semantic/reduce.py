@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Sequence
 
+from gluon_core._capture import captured
 from gluon_core._triton import tl, unwrap
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import AutoLayout, SliceLayout
@@ -68,9 +70,14 @@ class ReduceOps(SemanticBase):
 
     @staticmethod
     def _verify(op: Any, what: str) -> None:
-        if not op.verify():
+        with captured() as output:
+            correct = op.verify()
+        said = output.text()
+        if not correct:
             raise DtypeError(
                 f"{what} does not return the types it takes",
+                argument="combine_fn",
+                got=_first_error(said),
                 remedy="It must return one value per input, each of the input's dtype.",
             )
 
@@ -161,6 +168,12 @@ class ReduceOps(SemanticBase):
                     got=repr(layout),
                     remedy="convert_layout the operand first.",
                 )
+
+
+def _first_error(said: str) -> Any:
+    """The sentence of a diagnostic."""
+    found = re.search(r"error: (?:'[\w.]+' op )?(.*)", said)
+    return found.group(1) if found else None
 
 
 def _numel(value: Any) -> int:

@@ -11,7 +11,7 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.semantic.base import SemanticBase, describe, shape_of
 from gluon_core.values import (
-    _check_block_shape,
+    check_block_shape,
     distributed_type,
     shared_memory_descriptor,
     shared_memory_descriptor_type,
@@ -61,7 +61,7 @@ class SharedOps(SemanticBase):
                 got=f"rank {rank}: {layout}",
             )
         inner = shape[len(shape) - rank :] if rank else shape
-        _check_block_shape(inner, "a shared-memory buffer")
+        check_block_shape(inner, "a shared-memory buffer")
         if any(size < 1 for size in shape):
             raise ShapeError("must be positive", argument="shape", got=shape)
         layout.to_linear(inner)  # raises where the layout cannot hold the shape
@@ -186,7 +186,7 @@ class SharedOps(SemanticBase):
                 "a slice cannot be reshaped", argument="self", got=f"{mem.shape} of {alloc}",
                 remedy="Reshape the whole buffer first, then slice it.",
             )
-        _check_block_shape(shape, "a shared-memory view")
+        check_block_shape(shape, "a shared-memory view")
         handle = self.builder.create_memdesc_reshape(mem.handle, shape)
         layout = self.layout_of_memdesc(handle)
         prefix = alloc[: len(alloc) - mem.rank]
