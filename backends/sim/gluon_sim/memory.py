@@ -153,7 +153,9 @@ class GlobalMemory:
         for allocation, inside in self._parts(task, what, addresses, size, mask):
             self._check_writable(task, what, allocation)
             live = inside if inside is not None else mask
-            index = (addresses if live is None else addresses[live]) - allocation.base
+            # In C order, so that of equal addresses the later program's is written last.
+            chosen = addresses if live is None else addresses[live]
+            index = np.subtract(chosen, allocation.base, order="C")
             index >>= shift
             allocation.view(dtype)[index] = values if live is None else values[live]
         self.version += 1

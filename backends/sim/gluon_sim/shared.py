@@ -44,9 +44,9 @@ def offsets_of(layout: Any, shape: tuple[int, ...]) -> np.ndarray:
         size = int(offset.max()) + 1
     where = offset + grids.get("block", np.zeros_like(flat)) * size
     coordinates = tuple(table[f"dim{d}"].ravel() for d in range(len(tail)))
-    out = np.zeros(tail, np.int64)
     # Where several places hold one element, the first of them counts.
-    out[tuple(c[::-1] for c in coordinates)] = where[::-1]
+    out = np.full(tail, np.iinfo(np.int64).max)
+    np.minimum.at(out, coordinates, where)
     total = int(where.max()) + 1
     for extent in reversed(lead):
         step = np.arange(extent, dtype=np.int64) * total

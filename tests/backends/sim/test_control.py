@@ -194,6 +194,23 @@ def test_programs_may_wait_for_later_ones():
 
 
 @gluon.jit
+def counting_relay(flags, tries):
+    pid = gl.program_id(0)
+    count = 0
+    while gl.atomic_add(flags + pid + 1, 0) == 0:
+        count += 1
+    gl.store(tries + pid, count)
+    gl.atomic_xchg(flags + pid, 1)
+
+
+def test_a_loop_that_counts_while_it_waits_lets_others_run():
+    flags, tries = np.zeros(6, np.int32), np.full(5, -1, np.int32)
+    flags[5] = 1
+    counting_relay[(5,)](flags, tries)
+    assert (flags == 1).all() and tries[4] == 0 and (tries[:4] > 0).all()
+
+
+@gluon.jit
 def takes_and_keeps(lock):
     while gl.atomic_cas(lock, 0, 1) == 1:
         pass

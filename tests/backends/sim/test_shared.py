@@ -51,6 +51,9 @@ def test_offsets_of_padded_stacked_and_transposed_buffers():
     table = offsets_of(linear, (4, 4))
     assert sorted(table.ravel()) == list(range(16))
     assert table[2, 2] == 8 and table[2, 0] == 12
+    # Where two places hold one element, the first counts.
+    repeated = SharedLinearLayout([[0, 1], [0, 0], [1, 0]])
+    assert offsets_of(repeated, (2, 2)).tolist() == [[0, 1], [4, 5]]
 
 
 # ---- buffers and views ------------------------------------------------------------------------
