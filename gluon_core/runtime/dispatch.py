@@ -132,7 +132,7 @@ class Dispatcher:
         device = specialization.device
         launch = compiled.launcher(device)
         if backend.simulates:
-            launch = self._guard_environment(launch)
+            launch = self._guard_environment(launch, options)
         elif backend.device_count() > 1:
             launch = _on_device(launch, backend, device)
         stream_of = backend.stream_getter()
@@ -151,15 +151,18 @@ class Dispatcher:
             table[self._key(classes, values)] = fast
         return hit
 
-    def _guard_environment(self, launch: Callable[..., Any]) -> Callable[..., Any]:
-        """A simulated launch, as long as GLUON_TARGET says what it said."""
+    def _guard_environment(
+        self, launch: Callable[..., Any], options: Mapping[str, Any]
+    ) -> Callable[..., Any]:
+        """A simulated launch, as long as GLUON_TARGET says what it said; else what it says now."""
         wanted = os.environ.get("GLUON_TARGET")
 
         def guarded(sizes: Any, stream: int, *values: Any) -> Any:
             if os.environ.get("GLUON_TARGET") != wanted:
                 self.forget()
-                return self.entry(sizes, *values)
-            return launch(sizes, stream, *values)
+                return self._miss(sizes, values, options)
+            launch(sizes, stream, *values)
+            return None
 
         return guarded
 

@@ -164,7 +164,7 @@ def {name}(_g_grid, {params}{comma}**_g_options):
             except (KeyError, TypeError):
                 _g_sizes = _g_measure(_g_grid, ({names}))
             if _g_sizes is not None:
-                _g_hit[0](_g_sizes, _g_hit[1](_g_hit[2]), {values})
+                return _g_hit[0](_g_sizes, _g_hit[1](_g_hit[2]), {values}) or _g_hit[3]
             return _g_hit[3]
         return _g_miss(_g_grid, ({names}), _g_options)
     _g_other = _g_variants.get(({classes}))

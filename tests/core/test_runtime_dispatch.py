@@ -205,8 +205,10 @@ def test_the_target_decides_before_the_environment_and_the_environment_before_th
     assert scaled().target.name == "sim:sm_100"
     assert scaled(target="sim:sm_80").target.name == "sim:sm_80"
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_89")
-    scaled()
     assert scaled().target.name == "sim:sm_89"
+    assert scaled(num_warps=4).target.name == "sim:sm_89"
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    assert scaled(num_warps=4).target.name == "sim:sm_90"
 
 
 def plug_in(monkeypatch, name="nvidia", spelling="sm_90", count=1):
@@ -551,3 +553,45 @@ def test_what_the_driver_says_is_on_the_compiled_kernel(cuda):
     assert compiled.function == 0x30 and compiled.module == 0x20
     stages = list(compiled.asm)
     assert stages == ["ttgir", "llir", "ptx", "cubin"]
+
+
+def test_strict_mode_takes_what_is_on_disk(cuda, monkeypatch):
+    x, y = torch.ones(64), torch.zeros(64)
+    kernels.scale[1](x, y, 64, 2.0, 64, L32)
+    kernels.scale.forget()
+    monkeypatch.setenv("GLUON_NO_JIT", "1")
+    kernels.scale[1](x, y, 64, 2.0, 64, L32)
+    assert len(cuda.launches) == 2
+    with pytest.raises(RecompileError, match="n: i32"):
+        kernels.scale[1](x, y, 63, 2.0, 64, L32)
+
+
+def test_two_devices_are_told_apart(cuda, monkeypatch):
+    backend = registry().backend("nvidia")
+    scopes, current = [], [0]
+
+    class Scope:
+        def __init__(self, index):
+            self.index = index
+
+        def __enter__(self):
+            scopes.append(self.index)
+            self.before, current[0] = current[0], self.index
+
+        def __exit__(self, *details):
+            current[0] = self.before
+
+    monkeypatch.setattr(type(backend), "device_count", lambda self: 2)
+    monkeypatch.setattr(type(backend), "current_device", lambda self: current[0])
+    monkeypatch.setattr(type(backend), "device_scope", lambda self, index: Scope(index))
+    monkeypatch.setattr(type(backend), "tensor_device", "cuda")
+    first, second = OnDevice("cuda", 0), OnDevice("cuda", 1)
+    for _ in range(2):
+        kernels.scale[1](first, first, 64, 2.0, 64, L32)
+    assert scopes == [0]  # while loading
+    for _ in range(2):
+        kernels.scale[1](second, second, 64, 2.0, 64, L32)
+    assert scopes == [0, 1, 1, 1] and current == [0]
+    with pytest.raises(DeviceError, match="different devices"):
+        kernels.scale[1](first, second, 64, 2.0, 64, L32)
+    assert len(cuda.launches) == 4
