@@ -431,3 +431,21 @@ def jit_hook_arguments(fn: Any, key: str, info: Mapping[str, Any], target: Any) 
         "is_manual_warmup": info["warmup"],
         "already_compiled": False,
     }
+
+
+# ---------------------------------------------------------------------------------------------
+# The active driver
+# ---------------------------------------------------------------------------------------------
+
+
+def has_active_driver() -> bool:
+    """Whether Triton finds exactly one GPU driver, or has been given one."""
+    try:
+        return triton.runtime.driver.active is not None
+    except RuntimeError:
+        return False
+
+
+def set_active_driver(driver: Any) -> None:
+    """Make `driver` what `triton.runtime.driver.active` is."""
+    triton.runtime.driver.set_active(driver)

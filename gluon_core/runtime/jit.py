@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable, Optional, TypeVar, Union, overload
 
 from gluon_core import _triton
 from gluon_core.errors import ArgumentError, KernelSyntaxError, NotInKernelError
-from gluon_core.runtime import source
+from gluon_core.runtime import source, stand_in
 
 __all__ = ["GluonJITFunction", "jit"]
 
@@ -192,3 +192,6 @@ def jit(
         )
 
     return decorate if fn is None else decorate(fn)
+
+
+stand_in.activate()
