@@ -1,0 +1,70 @@
+"""Every block of Python and every `$` command of the documentation runs.
+
+On a page, blocks run in order in one folder with the examples in it. A Python block that starts with
+`# name.py` is saved under that name; `# exit code N` after a command says what it ends with. Blocks
+of `sh`, `py` and `toml` are not run: they install things, need a GPU, or are fragments.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "examples" / "README.md"])
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page):
+    return BLOCK.findall(page.read_text())
+
+
+def run(command, folder, environment):
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def command_line(line, environment):
+    """The words of a `$` line, with our interpreter in place of the commands on the path."""
+    words = shlex.split(line, comments=True)
+    while "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        environment[name] = value
+    ours = {"python": [sys.executable], "gluon": [sys.executable, "-m", "gluon_core.cli"]}
+    return [*ours[words[0]], *words[1:]]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.stem)
+def test_a_page_runs(page, tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    common = {k: v for k, v in os.environ.items() if k != "GLUON_TARGET"}
+    for number, (kind, text) in enumerate(blocks(page)):
+        if kind == "python":
+            name = re.match(r"# (\w+\.py)\n", text)
+            file = tmp_path / (name.group(1) if name else f"block_{number}.py")
+            file.write_text(text)
+            code, output = run([sys.executable, file], tmp_path, dict(common))
+            assert code == 0, f"{page.name}, block {number}:\n{text}\n{output}"
+            continue
+        for line in text.splitlines():
+            if line.startswith("$ "):
+                environment = dict(common)
+                command = command_line(line[2:], environment)
+                wanted = re.search(r"# exit code (\d)", line)
+                code, output = run(command, tmp_path, environment)
+                assert code == int(wanted.group(1) if wanted else 0), f"{line}\n{output}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"^```.*?^```|`[^`]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)#:]+)\)", prose):
+        assert (page.parent / target).exists(), target
