@@ -10,7 +10,7 @@ import numpy as np
 from .arith import ELEMENTWISE
 from .dtypes import numpy_dtype
 from .errors import SimulatorError, span_of
-from .program import Block, Function, Op, Program, Region, TensorType, Value
+from .program import Block, Function, MemDescType, Op, Program, Region, TensorType, Value
 
 __all__ = ["CompiledBlock", "CompiledFunction", "CompiledProgram", "Step", "compile_program"]
 
@@ -63,7 +63,7 @@ class CompiledProgram:
     shared: int
     spins: bool
     specialized: bool
-    varying_control: bool
+    one_by_one: bool
     pointer_casts: bool
 
 
@@ -286,6 +286,19 @@ def _varying_control(program: Program) -> bool:
     )
 
 
+def _picks_buffers(program: Program) -> bool:
+    """May programs of one batch end up with views that no common table describes?"""
+    for op in program.walk_ops():
+        if op.regions and any(isinstance(r.type, MemDescType) for r in op.results):
+            return True
+        if op.name == "memdesc_index":
+            type = next(op.operands()).type
+            assert isinstance(type, MemDescType)
+            if type.layout._rank_or_none() == len(type.shape):
+                return True
+    return False
+
+
 def _plain(op: Op) -> bool:
     values = list(op.operands())[:3] if op.name == "for" else list(op.operands())[:1]
     if op.name == "while":
@@ -348,6 +361,6 @@ def compile_program(
         shared,
         _spins(program),
         specialized,
-        specialized and _varying_control(program),
+        specialized and _varying_control(program) or _picks_buffers(program),
         pointer_casts,
     )

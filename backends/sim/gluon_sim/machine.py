@@ -481,7 +481,7 @@ class Machine:
     def batch_size(self, total: int) -> int:
         """How many programs run together."""
         program = self.program
-        if program.spins or program.varying_control:
+        if program.spins or program.one_by_one:
             return 1
         size = BATCH_BYTES // (8 * program.widest)
         if program.shared:

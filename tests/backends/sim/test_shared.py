@@ -222,6 +222,27 @@ def test_programs_that_part_ways_keep_their_own_buffers():
     np.testing.assert_array_equal(out, [o + x if x > 0 else o * 2**-x for x in a.tolist()])
 
 
+@gluon.jit
+def swapped(a, out, n, N: gl.constexpr):
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    o = gl.arange(0, N, layout=L1)
+    front = gl.allocate_shared_memory(gl.int32, [N], plain)
+    back = gl.allocate_shared_memory(gl.int32, [N], plain)
+    front.store(o)
+    back.store(-o)
+    for _ in range(gl.load(a + gl.program_id(0))):
+        spare = front
+        front = back
+        back = spare
+    gl.store(out + gl.program_id(0) * N + o, front.load(L1))
+
+
+def test_buffers_swapped_in_a_loop_that_differs_by_program():
+    a, out = np.array([0, 1, 2, 3], np.int32), np.zeros((4, 32), np.int32)
+    swapped[(4,)](a, out, 0, 32)
+    np.testing.assert_array_equal(out, [np.arange(32) * (-1) ** i for i in range(4)])
+
+
 # ---- partitions ------------------------------------------------------------------------------
 
 
@@ -326,3 +347,79 @@ def test_phases_alternate_and_predicates_count():
     out = np.zeros(1, np.int32)
     phases[(1,)](out, 6)
     assert out[0] == 6
+
+
+@gluon.jit
+def ring_consumer(x, ring, full, empty, n, N: gl.constexpr, STAGES: gl.constexpr):
+    acc = gl.zeros((N,), gl.int32, L1)
+    for i in range(n):
+        slot = i % STAGES
+        mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+        acc += ring.index(slot).load(L1)
+        mbarrier.arrive(empty.index(slot))
+    return acc, n
+
+
+@gluon.jit
+def ring_producer(x, ring, full, empty, n, N: gl.constexpr, STAGES: gl.constexpr):
+    o = gl.arange(0, N, layout=gl.BlockedLayout([1], [32], [1], [0]))
+    for i in range(n):
+        slot = i % STAGES
+        mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+        ring.index(slot).store(gl.load(x + i * N + o))
+        mbarrier.arrive(full.index(slot))
+
+
+@gluon.jit
+def ring_kernel(x, out, counts, N: gl.constexpr, STAGES: gl.constexpr):
+    ring = gl.allocate_shared_memory(gl.int32, [STAGES, N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    full, empty = mbarrier.allocate_mbarrier(batch=STAGES), mbarrier.allocate_mbarrier(batch=STAGES)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), 1)
+        mbarrier.init(empty.index(i), 1)
+    n = gl.load(counts + gl.program_id(0))
+    acc, total = gl.warp_specialize(
+        [
+            (ring_consumer, (x, ring, full, empty, n, N, STAGES)),
+            (ring_producer, (x, ring, full, empty, n, N, STAGES)),
+        ],
+        [1],
+        [24],
+    )
+    gl.store(out + gl.program_id(0) * N + gl.arange(0, N, layout=L1), acc + total)
+
+
+def test_a_ring_of_buffers_between_partitions_whose_trip_counts_differ_by_program():
+    x = rng.integers(0, 99, (9, 32)).astype(np.int32)
+    counts = np.array([9, 0, 3, 5, 1], np.int32)
+    out = np.zeros((5, 32), np.int32)
+    ring_kernel[(5,)](x, out, counts, 32, 2)
+    np.testing.assert_array_equal(out, [x[:n].sum(0) + n for n in counts])
+
+
+@gluon.jit
+def lost_arrival(x, ring, full, empty, n, N: gl.constexpr, STAGES: gl.constexpr):
+    mbarrier.wait(empty.index(0), 1)
+
+
+@gluon.jit
+def broken_ring(x, out, N: gl.constexpr):
+    ring = gl.allocate_shared_memory(gl.int32, [2, N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    full, empty = mbarrier.allocate_mbarrier(batch=2), mbarrier.allocate_mbarrier(batch=2)
+    for i in gl.static_range(2):
+        mbarrier.init(full.index(i), 1)
+        mbarrier.init(empty.index(i), 1)
+    acc, total = gl.warp_specialize(
+        [
+            (ring_consumer, (x, ring, full, empty, 3, N, 2)),
+            (lost_arrival, (x, ring, full, empty, 3, N, 2)),
+        ],
+        [1],
+        [24],
+    )
+    gl.store(out + gl.arange(0, N, layout=L1), acc + total)
+
+
+def test_a_producer_that_never_arrives_is_a_deadlock_at_the_consumers_line():
+    with pytest.raises(DeadlockError, match="mbarrier.wait\\(full.index\\(slot\\)"):
+        broken_ring[(2,)](np.zeros(96, np.int32), np.zeros(32, np.int32), 32)
