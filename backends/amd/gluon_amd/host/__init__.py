@@ -1,0 +1,6 @@
+"""`gluon_core.amd`: what host code needs of AMD hardware; imports neither Triton nor a driver."""
+
+from gluon_amd.arch import ARCHITECTURES
+from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
+
+__all__ = ["AMDMFMALayout", "AMDWMMALayout", "ARCHITECTURES"]

@@ -1,0 +1,6 @@
+"""`gluon_core.nvidia`: what host code needs of NVIDIA hardware; imports neither Triton nor a driver."""
+
+from gluon_nvidia.arch import ARCHITECTURES
+from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
+
+__all__ = ["ARCHITECTURES", "NVMMADistributedLayout", "NVMMASharedLayout"]
