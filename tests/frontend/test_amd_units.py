@@ -165,16 +165,20 @@ ATOMICS = [
 
 @pytest.mark.parametrize("op, dtype", [(op, t) for op, dtypes in ATOMICS for t in dtypes])
 def test_buffer_atomics(op, dtype):
-    agree(
-        buffer(
-            f"y = cdna3.buffer_atomic_{op}(p, offsets, x)\n"
-            f"    y = cdna3.buffer_atomic_{op}(p, offsets, y, mask=mask)\n"
-            f"    y = cdna3.buffer_atomic_{op}(p, offsets, y, mask, 'relaxed', 'cta')\n"
-            f"    y = cdna3.buffer_atomic_{op}(p, offsets, y, sem='acquire', scope='sys')\n"
-            "    gl.store(p + offsets, y)",
-            dtype,
-        )
+    source = buffer(
+        f"y = cdna3.buffer_atomic_{op}(p, offsets, x)\n"
+        f"    y = cdna3.buffer_atomic_{op}(p, offsets, y, mask=mask)\n"
+        f"    y = cdna3.buffer_atomic_{op}(p, offsets, y, mask, 'relaxed', 'cta')\n"
+        f"    y = cdna3.buffer_atomic_{op}(p, offsets, y, sem='acquire', scope='sys')\n"
+        "    gl.store(p + offsets, y)",
+        dtype,
     )
+    needed = {"xchg": (3, 9), "max": (3, 8), "min": (3, 8)}.get(op, (3, 6))
+    if VERSION >= needed or (op != "xchg" and "uint" in dtype):
+        agree(source)
+    else:
+        with pytest.raises(CapabilityError, match=rf"buffer_atomic_{op}.*Triton >= {needed[0]}"):
+            parse(source)
 
 
 def test_bfloat16_atomics_are_for_cdna4():
@@ -183,7 +187,7 @@ def test_bfloat16_atomics_are_for_cdna4():
     refuse(source, CapabilityError, "amd.buffer_atomics_bf16.*gfx950", gpu("gfx942"))
 
 
-@pytest.mark.parametrize("op", ["add", "and", "xchg"])
+@pytest.mark.parametrize("op", ["add", "and", "or"])
 def test_signs_of_integers_do_not_matter(op):
     """Upstream knows `add` of unsigned and the others of signed integers only."""
     call = f"cdna3.buffer_atomic_{op}(p, offsets, x)"
@@ -262,6 +266,15 @@ def test_mfma(target, version, instr, dtype, acc, width):
     assert parse(cdna4, gpu(target)) == parse(mfma(version, instr, dtype, acc, width), gpu(target))
 
 
+def test_mfma_of_tiles_smaller_than_the_instruction():
+    agree(mfma(a_shape=[16, 4], b_shape=[4, 16], c_shape=[16, 16]))
+
+
+def test_mfma_of_narrow_tiles():
+    agree(mfma(instr=(64, 4, 64)))
+    agree(mfma(instr=(4, 64, 64), dtype="gl.int8", acc="gl.int32").replace("True", "False"))
+
+
 def test_mfma_of_two_kinds_of_fp8():
     agree(mfma(4, (16, 16, 32), "gl.float8e5", width=8, b_type="gl.float8e4nv"), gpu("gfx950"))
 
@@ -303,7 +316,11 @@ def test_wmma(target, version, dtype, acc, width):
     "dtype, acc, depth", [("gl.float16", "gl.float32", 32), ("gl.int8", "gl.int32", 64)]
 )
 def test_wmma_of_gfx1250(dtype, acc, depth):
-    agree(wmma(3, dtype, acc, 8, depth=depth), gpu("gfx1250"))
+    source = wmma(3, dtype, acc, 8, depth=depth)
+    if dtype == "gl.int8" and VERSION < (3, 7):
+        refuse(source, CapabilityError, "of int8 needs Triton >= 3.7", gpu("gfx1250"))
+    else:
+        agree(source, gpu("gfx1250"))
 
 
 @pytest.mark.parametrize(
@@ -311,8 +328,8 @@ def test_wmma_of_gfx1250(dtype, acc, depth):
     [
         ({"c_shape": [64, 32]}, ShapeError, "do not multiply"),
         ({"b_shape": [64, 64]}, ShapeError, "do not multiply"),
-        ({"a_shape": [16, 128], "c_shape": [16, 64]}, ShapeError, "smaller than one"),
-        ({"a_shape": [64, 4], "b_shape": [4, 64]}, ShapeError, "smaller than one"),
+        ({"instr": (64, 4, 4)}, LayoutError, "instr_shape"),
+        ({"instr": (4, 64, 64)}, LayoutError, "4x64 transposed"),
         ({"b_type": "gl.bfloat16"}, DtypeError, "b: both operands"),
         ({"c_type": "gl.float16"}, DtypeError, "acc: MFMA does not accumulate"),
         ({"dtype": "gl.int16", "acc": "gl.int32"}, DtypeError, "a: MFMA does not take"),
@@ -337,10 +354,10 @@ def test_mfma_errors(changes, error, match):
     [
         ({"version": 2, "width": 8}, CapabilityError, "amd.wmma_v2"),
         ({"c_type": "gl.int32"}, DtypeError, "acc"),
+        ({"depth": 16, "c_type": "gl.float64"}, DtypeError, "acc"),
         ({"dtype": "gl.float32"}, DtypeError, "a: WMMA version 1"),
         ({"dtype": "gl.uint8", "acc": "gl.int32"}, DtypeError, "a: WMMA version 1"),
         ({"b_type": "gl.bfloat16"}, DtypeError, "b: both operands"),
-        ({"a_shape": [64, 8], "b_shape": [8, 64]}, ShapeError, "smaller than one"),
         ({"unit": "cdna3.mfma"}, CapabilityError, "amd.mfma"),
     ],
 )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable, Optional
 
 from gluon_amd.language.operands import handle_or_absent
+from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
 from gluon_core.builtin import builtin, check_capabilities
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
@@ -171,7 +172,7 @@ def _atomic(op: str, what: str) -> Callable[..., Any]:
         DtypeError: another pointer, other offsets, another value, a mask that is not boolean.
         ShapeError: value or mask do not fit the offsets.
         LayoutError: a 16-bit float, of which the hardware adds pairs, held one by one.
-        CapabilityError: the target does not have it for this dtype.
+        CapabilityError: the target, or the installed Triton, does not have it for this dtype.
 
     ISA: CDNA3 9.1, buffer_atomic_*.
     """
@@ -209,6 +210,9 @@ def _emit_atomic(
         needs = (_ATOMIC_NEEDS[element],)
         check_capabilities(semantic, f"{name} of {element}", needs, f"gl.atomic_{op}")
         _check_pairs(offsets)
+    since = _lowered_since(op, element)
+    if since is not None:
+        _triton.require(since, f"{name} of {element}")
     value = _value(semantic, ptr, offsets, value, "value")
     mask = _mask(semantic, offsets, mask)
     sem, scope = semantic._order(sem, scope)
@@ -222,6 +226,15 @@ def _emit_atomic(
         handle_or_absent(semantic, mask),
     )
     return semantic.make_tensor(handle, value.type)
+
+
+def _lowered_since(op: str, element: Any) -> Optional[tuple[int, int]]:
+    """The first Triton that lowers the op; earlier builders take it, and LLVM then fails."""
+    if op == "xchg":
+        return (3, 9)
+    if op in ("max", "min") and not element.is_int_unsigned():
+        return (3, 8)
+    return None
 
 
 def _kind(op: str, element: Any) -> Any:

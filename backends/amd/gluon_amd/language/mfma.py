@@ -29,17 +29,20 @@ _DTYPES: dict[Any, tuple[Any, tuple[str, ...]]] = {
     **{dtype: (tl.float32, ("amd.mfma_fp8", "amd.fp8_ocp")) for dtype in _OCP},
 }
 
-# (rows, columns) of the instruction -> its K, by operand dtype; for version 3, and what the others
-# have instead or besides.
-_HALF = {(32, 32): (8,), (16, 16): (16,), (64, 4): (4,), (4, 64): (4,)}
-_BYTE = {(32, 32): (16,), (16, 16): (32,)}
-_OLD_BYTE = {(32, 32): (8,), (16, 16): (16,), (64, 4): (4,), (4, 64): (4,)}
-_SINGLE = {(32, 32): (2,), (16, 16): (4,), (64, 4): (1,), (4, 64): (1,)}
+# (rows, columns) of the tile -> its K, by operand dtype and layout version. The tiles of 64x4 and
+# 4x64 are sixteen blocks of 4x4, summed up.
+_HALF = {(32, 32): (8,), (16, 16): (16,), (64, 4): (64,), (4, 64): (64,)}
+_SINGLE = {(32, 32): (2,), (16, 16): (4,), (64, 4): (16,), (4, 64): (16,)}
 _DOUBLE = {(16, 16): (4,)}
+_OLD_BYTE = {(32, 32): (8,), (16, 16): (16,), (64, 4): (64,), (4, 64): (64,)}
+_FP8 = {(32, 32): (16,), (16, 16): (32,)}
+_BYTE = {**_OLD_BYTE, **_FP8}
+_WIDE_HALF = {**_HALF, (32, 32): (16, 8), (16, 16): (32, 16)}
+_WIDE_BYTE = {**_BYTE, (32, 32): (32, 16), (16, 16): (64, 32)}
 _DEPTHS: dict[int, dict[Any, dict[tuple[int, int], tuple[int, ...]]]] = {
     1: {
         tl.float16: _HALF,
-        tl.bfloat16: {(32, 32): (4,), (16, 16): (8,), (64, 4): (2,), (4, 64): (2,)},
+        tl.bfloat16: {(32, 32): (4,), (16, 16): (8,)},
         tl.float32: _SINGLE,
         tl.int8: _OLD_BYTE,
     },
@@ -55,16 +58,16 @@ _DEPTHS: dict[int, dict[Any, dict[tuple[int, int], tuple[int, ...]]]] = {
         tl.bfloat16: _HALF,
         tl.float32: _SINGLE,
         tl.float64: _DOUBLE,
-        tl.int8: {**_BYTE, (64, 4): (4,), (4, 64): (4,)},
-        **{dtype: _BYTE for dtype in _FNUZ},
+        tl.int8: _BYTE,
+        **{dtype: _FP8 for dtype in _FNUZ},
     },
     4: {
-        tl.float16: {**_HALF, (32, 32): (16, 8), (16, 16): (32, 16)},
-        tl.bfloat16: {**_HALF, (32, 32): (16, 8), (16, 16): (32, 16)},
+        tl.float16: _WIDE_HALF,
+        tl.bfloat16: _WIDE_HALF,
         tl.float32: _SINGLE,
         tl.float64: _DOUBLE,
-        tl.int8: {(32, 32): (32, 16), (16, 16): (64, 32), (64, 4): (4,), (4, 64): (4,)},
-        **{dtype: {(32, 32): (64, 16), (16, 16): (128, 32)} for dtype in _OCP},
+        tl.int8: _WIDE_BYTE,
+        **{dtype: _FP8 for dtype in _OCP},
     },
 }
 
@@ -80,21 +83,25 @@ def mfma(a: Any, b: Any, acc: Any, cd_regclass: Any = None, _semantic: Any = Non
         cd_regclass: registers for the accumulator: "a" (accumulation), "v" (vector), or None for
             the compiler's choice; Triton 3.9.
 
-    | a, b | acc | instr_shape 32x32, 16x16 | |
-    |---|---|---|---|
-    | float16, bfloat16 | float32 | K = 8, 16; also 16, 32 on gfx950 | |
-    | float32 | float32 | K = 2, 4 | |
-    | float64 | float64 | K = -, 4 | from gfx90a |
-    | int8 | int32 | K = 16, 32; also 32, 64 on gfx950; 8, 16 before gfx942 | |
-    | float8e4b8, float8e5b16, also mixed | float32 | K = 16, 32 | gfx942 |
-    | float8e4nv, float8e5, also mixed | float32 | K = 16, 32; also 64, 128 | gfx950 |
+    The K of `instr_shape` follows from its M x N:
+
+    | a, b | acc | 32x32 | 16x16 | 64x4, 4x64 |
+    |---|---|---|---|---|
+    | float16, bfloat16 | float32 | 8; gfx950 also 16 | 16; gfx950 also 32 | 64 |
+    | bfloat16 on gfx908 | float32 | 4 | 8 | - |
+    | float32 | float32 | 2 | 4 | 16 |
+    | float64 (from gfx90a) | float64 | - | 4 | - |
+    | int8 | int32 | 16; gfx950 also 32 | 32; gfx950 also 64 | 64 |
+    | int8 before gfx942 | int32 | 8 | 16 | 64 |
+    | float8e4b8, float8e5b16, also mixed (gfx942) | float32 | 16 | 32 | - |
+    | float8e4nv, float8e5, also mixed (gfx950) | float32 | 16 | 32 | - |
 
     Returns:
         A tensor like `acc`.
 
     Raises:
         DtypeError: dtypes that the unit does not combine.
-        ShapeError: the shapes do not multiply, or are smaller than the instruction.
+        ShapeError: the shapes do not multiply.
         LayoutError: the layouts do not belong together, or no such instruction exists.
         CapabilityError: the target does not have it.
 
@@ -114,7 +121,7 @@ def mfma(a: Any, b: Any, acc: Any, cd_regclass: Any = None, _semantic: Any = Non
     _check_version(_semantic, layout)
     _check_dtypes(_semantic, a, b, acc)
     _check_instruction(layout, a.dtype)
-    check_matmul(_semantic, a, b, acc, "MFMA", layout.instr_shape)
+    check_matmul(_semantic, a, b, acc)
     precision = _semantic._str_to_dot_input_precision("ieee")
     handle = _semantic.builder.create_dot(a.handle, b.handle, acc.handle, precision, 0)
     if regclass is not None:
@@ -183,6 +190,13 @@ def _check_dtypes(semantic: Any, a: Any, b: Any, acc: Any) -> None:
 
 def _check_instruction(layout: AMDMFMALayout, dtype: Any) -> None:
     rows, columns, depth = layout.instr_shape
+    if rows == 4 and layout.transposed:
+        raise LayoutError(
+            "4x64 transposed is 64x4 with its operands exchanged",
+            argument="acc",
+            expected="transposed=False",
+            got=True,
+        )
     shapes = _DEPTHS[layout.version].get(dtype, {})
     if depth not in shapes.get((rows, columns), ()):
         known = [[*tile, k] for tile, depths in shapes.items() for k in depths]

@@ -18,12 +18,9 @@ def handle_or_absent(semantic: Any, value: Any) -> Any:
     return ir.value() if isinstance(semantic.builder, ir.builder) else None
 
 
-def check_matmul(semantic: Any, a: Any, b: Any, acc: Any, unit: str, tile: list[int]) -> None:
-    """Shapes that multiply, are not smaller than the instruction, and operands of `acc`'s layout.
-
-    Args:
-        tile: [M, N, K] of the instruction.
-    """
+def check_matmul(semantic: Any, a: Any, b: Any, acc: Any) -> None:
+    """Shapes that multiply, and operands of `acc`'s layout. A tensor may be smaller than the
+    instruction: the compiler repeats it along M and N and makes up for repetitions along K."""
     shapes = [shape_of(value) for value in (a, b, acc)]
     for name, shape in zip(("a", "b", "acc"), shapes):
         if len(shape) not in (2, 3) or len(shape) != len(shapes[2]):
@@ -36,13 +33,6 @@ def check_matmul(semantic: Any, a: Any, b: Any, acc: Any, unit: str, tile: list[
             "the shapes do not multiply",
             expected="a [M, K], b [K, N], acc [M, N]",
             got=", ".join(map(str, shapes)),
-        )
-    if any(have < need for have, need in zip((m, n, k), tile)):
-        raise ShapeError(
-            f"smaller than one {unit} instruction",
-            expected=f"M >= {tile[0]}, N >= {tile[1]}, K >= {tile[2]}",
-            got=f"M = {m}, N = {n}, K = {k}",
-            remedy="Take a smaller instr_shape, or pad the tile with zeros.",
         )
     semantic.check_dot_operands(a, b, acc)
     widths = a.type.layout.k_width, b.type.layout.k_width

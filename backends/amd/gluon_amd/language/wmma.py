@@ -6,6 +6,7 @@ from typing import Any, Callable
 
 from gluon_amd.language.operands import check_matmul
 from gluon_amd.layouts import AMDWMMALayout
+from gluon_core import _triton
 from gluon_core._triton import tl
 from gluon_core.builtin import builtin
 from gluon_core.errors import DtypeError, LayoutError
@@ -17,18 +18,18 @@ _FP8 = (tl.float8e4nv, tl.float8e5)
 # Version -> operand dtype -> (accumulator dtypes, K of the instruction).
 _COMMON: dict[Any, tuple] = {
     tl.float16: ((tl.float32, tl.float16), (16,)),
-    tl.bfloat16: ((tl.float32, tl.bfloat16), (16,)),
+    tl.bfloat16: ((tl.float32,), (16,)),
     tl.int8: ((tl.int32,), (16,)),
 }
 _DTYPES: dict[int, dict[Any, tuple]] = {
     1: _COMMON,
     2: {**_COMMON, **{dtype: ((tl.float32,), (16,)) for dtype in _FP8}},
     3: {
-        tl.float16: ((tl.float32, tl.float16), (32,)),
-        tl.bfloat16: ((tl.float32, tl.bfloat16), (32,)),
+        tl.float16: ((tl.float32,), (32,)),
+        tl.bfloat16: ((tl.float32,), (32,)),
         tl.float32: ((tl.float32,), (4,)),
         tl.int8: ((tl.int32,), (64,)),
-        **{dtype: ((tl.float32, tl.float16), (64, 128)) for dtype in _FP8},
+        **{dtype: ((tl.float32,), (64, 128)) for dtype in _FP8},
     },
 }
 _WHERE = {1: "rdna3", 2: "rdna4", 3: "gfx1250"}
@@ -54,7 +55,9 @@ def _wmma(version: int) -> Callable[..., Any]:
                 got=repr(layout),
             )
         _check_dtypes(version, a, b, acc)
-        check_matmul(_semantic, a, b, acc, "WMMA", layout.instr_shape)
+        if version == 3 and a.dtype == tl.int8:
+            _triton.require((3, 7), f"{name} of int8")
+        check_matmul(_semantic, a, b, acc)
         precision = _semantic._str_to_dot_input_precision("ieee")
         handle = _semantic.builder.create_dot(a.handle, b.handle, acc.handle, precision, 0)
         return _semantic.make_tensor(handle, acc.type)
@@ -80,7 +83,7 @@ def _wmma(version: int) -> Callable[..., Any]:
 
     Raises:
         DtypeError: dtypes that the unit does not combine.
-        ShapeError: the shapes do not multiply, or are smaller than the instruction.
+        ShapeError: the shapes do not multiply.
         LayoutError: the layouts do not belong together.
         CapabilityError: the target does not have it.
 

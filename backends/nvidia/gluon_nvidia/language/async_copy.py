@@ -8,6 +8,7 @@ from gluon_core import _triton
 from gluon_core._triton import unwrap
 from gluon_core.builtin import builtin
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.layouts import PaddedSharedLayout
 from gluon_core.semantic.base import describe, is_placeholder, shape_of
 from gluon_core.semantic.memory import EVICTION
 from gluon_nvidia.language.mbarrier import check_mbarrier
@@ -179,6 +180,13 @@ def _check_destination(smem: Any, pointer: Any) -> None:
         raise ShapeError(
             "the shape is not the pointer's", argument="smem", expected=shape, got=list(smem.shape)
         )
+    if isinstance(smem.layout, PaddedSharedLayout):
+        raise LayoutError(
+            "cp.async does not write padded buffers",
+            argument="smem",
+            expected="SwizzledSharedLayout or NVMMASharedLayout",
+            got=repr(smem.layout),
+        )
     layout = pointer.type.layout
     if is_placeholder(layout):
         return
@@ -210,9 +218,6 @@ def consecutive_elements(layout: Any, shared: Any, shape: list[int]) -> int:
         count += 1
     while count and any(v & ((1 << count) - 1) for v in (*registers[count:], *others)):
         count -= 1
-    if hasattr(shared, "interval_padding_pairs"):
-        least = min(interval for interval, _ in shared.interval_padding_pairs)
-        count = min(count, least.bit_length() - 1)
     return 1 << count
 
 

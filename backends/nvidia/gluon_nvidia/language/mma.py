@@ -15,6 +15,8 @@ __all__ = ["mma_v2"]
 _NAME = "gl.nvidia.ampere.mma_v2"
 _PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 
+_FP8 = (tl.float8e5, tl.float8e4nv)
+
 # Operand dtype -> accumulator dtypes (PTX 9.7.14.5, table of mma operands).
 _DTYPES: dict[Any, tuple] = {
     tl.float16: (tl.float16, tl.float32),
@@ -40,7 +42,7 @@ def mma_v2(a: Any, b: Any, acc: Any, input_precision: Any = None, _semantic: Any
 
     Args:
         a: [M, K] tensor with `DotOperandLayout(0, acc.layout, k_width)`.
-        b: [K, N] tensor with `DotOperandLayout(1, acc.layout, k_width)`, of `a`'s dtype.
+        b: [K, N] tensor with `DotOperandLayout(1, acc.layout, k_width)`, of `a`'s dtype (or both fp8).
         acc: [M, N] tensor with `NVMMADistributedLayout([2, 0], ...)`.
         input_precision: of float32 operands: "tf32" (10 bits of mantissa), the only one that the
             unit has and the default.
@@ -58,7 +60,7 @@ def mma_v2(a: Any, b: Any, acc: Any, input_precision: Any = None, _semantic: Any
 
     Raises:
         DtypeError: dtypes that the unit does not combine.
-        ShapeError: the shapes do not multiply, or are smaller than one instruction.
+        ShapeError: the shapes do not multiply, or K is smaller than one instruction's.
         LayoutError: the layouts do not belong together.
 
     ISA: PTX 9.7.14.5, mma.sync.
@@ -91,17 +93,19 @@ def _check_shapes(a: Any, b: Any, acc: Any) -> None:
             got=", ".join(map(str, shapes)),
         )
     least = 256 // a.dtype.primitive_bitwidth
-    if m < 16 or n < 8 or k < least:
+    # Along M and N the compiler repeats what is smaller than the instruction.
+    if k < least:
         raise ShapeError(
-            "smaller than one instruction",
-            expected=f"M >= 16, N >= 8, K >= {least} for {a.dtype}",
-            got=f"M = {m}, N = {n}, K = {k}",
+            "K is smaller than that of one instruction",
+            argument="a",
+            expected=f"K >= {least} for {a.dtype}",
+            got=f"K = {k}",
             remedy="Pad the tile with zeros, or use gl.dot_fma.",
         )
 
 
 def _check_dtypes(semantic: Any, a: Any, b: Any, acc: Any) -> None:
-    if a.dtype != b.dtype:
+    if a.dtype != b.dtype and not (a.dtype in _FP8 and b.dtype in _FP8):
         raise DtypeError(
             "both operands must have one dtype", argument="b", expected=a.dtype, got=b.dtype
         )
