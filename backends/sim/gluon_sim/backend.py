@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Mapping
 
 from gluon_core.backend import Backend, Report, Stage, load_path
+from gluon_core.errors import LimitError
 from gluon_core.targets import Target
 
 __all__ = ["ProgramText", "SimBackend"]
@@ -49,13 +50,23 @@ class SimBackend(Backend):
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
         def program(module: Any, metadata: dict) -> ProgramText:
+            from gluon_sim.compile import shared_peak
             from gluon_sim.lookup import prepare
 
             text = ProgramText(str(module).encode())
             text.program = module
             text.compiled = prepare(module, models_for(target))
+            module.context = None  # of Triton, and only for tracing; kernels outlive its bindings
             metadata["name"] = module.kernel.name
-            metadata["shared"] = text.compiled.shared
+            metadata["shared"] = shared = shared_peak(module)
+            limit = target.limits.shared_memory
+            if shared > limit:
+                raise LimitError(
+                    f"{module.kernel.name} needs too much shared memory",
+                    expected=f"at most {limit} bytes on {target}",
+                    got=f"{shared} bytes in use at once",
+                    remedy="Use smaller tiles or fewer stages.",
+                )
             return text
 
         return (Stage("program", program),)
@@ -72,7 +83,7 @@ class SimBackend(Backend):
         return Report(
             registers=None,
             spills=None,
-            shared_memory=text.compiled.shared,
+            shared_memory=compiled.metadata.shared,
             instruction_count=sum(mix.values()),
             instruction_mix=dict(mix.most_common()),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from .arith import ELEMENTWISE
 from .dtypes import numpy_dtype
 from .errors import SimulatorError, span_of
 from .program import Block, Function, MemDescType, Op, Program, Region, TensorType, Value
+from .shared import SharedView
 
 __all__ = ["CompiledBlock", "CompiledFunction", "CompiledProgram", "Step", "compile_program"]
 
@@ -320,6 +321,54 @@ def _plain(op: Op) -> bool:
     return all(fixed(v) for v in values)
 
 
+def shared_peak(program: Program) -> int:
+    """Bytes of shared memory that are certainly in use at the same time.
+
+    A buffer is in use from where it is allocated to the last op that names it or a view of it.
+    What a compiler adds (gaps, room for conversions) is not counted.
+    """
+    known: dict[str, int] = {}
+
+    def of(function: Function) -> int:
+        if function.name in known:
+            return known[function.name]
+        known[function.name] = 0
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        size: dict[int, int] = {}
+        root: dict[int, int] = {}
+        extra: dict[int, int] = {}
+        for at, op in enumerate(_walk(function.body)):
+            sources = [root[id(v)] for v in op.operands() if id(v) in root]
+            for source in sources:
+                last[source] = at
+            if op.name == "local_alloc":
+                key = id(op.results[0])
+                root[key], first[key], last[key] = key, at, at
+                size[key] = SharedView.bytes_needed(op.results[0].type)  # type: ignore[arg-type]
+            elif sources and op.name.startswith("memdesc_"):
+                root[id(op.results[0])] = sources[0]
+            elif op.name == "call":
+                extra[at] = of(op.args[0])
+        points = {*first.values(), *extra}
+        live = (
+            sum(size[k] for k in size if first[k] <= at <= last[k]) + extra.get(at, 0)
+            for at in points
+        )
+        known[function.name] = max(live, default=0)
+        return known[function.name]
+
+    return of(program.kernel)
+
+
+def _walk(region: Region) -> Iterator[Op]:
+    for block in region.blocks:
+        for op in block.ops:
+            yield op
+            for inner in op.regions:
+                yield from _walk(inner)
+
+
 def compile_program(
     program: Program, find: Callable[[Op], tuple[Callable, bool, bool]]
 ) -> CompiledProgram:
@@ -340,8 +389,6 @@ def compile_program(
             if isinstance(type, TensorType):
                 widest = max(widest, int(np.prod(type.shape)))
         if op.name == "local_alloc":
-            from .shared import SharedView
-
             try:
                 shared += SharedView.bytes_needed(op.results[0].type)  # type: ignore[arg-type]
             except Exception as error:

@@ -8,6 +8,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
+from gluon_core.errors import LimitError
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.layouts import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
 from gluon_sim.errors import DeadlockError, SimulatorError
@@ -241,6 +242,39 @@ def test_buffers_swapped_in_a_loop_that_differs_by_program():
     a, out = np.array([0, 1, 2, 3], np.int32), np.zeros((4, 32), np.int32)
     swapped[(4,)](a, out, 0, 32)
     np.testing.assert_array_equal(out, [np.arange(32) * (-1) ** i for i in range(4)])
+
+
+@gluon.jit
+def in_turn(a, out, COUNT: gl.constexpr, TOGETHER: gl.constexpr):
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    x = gl.load(a + places(64, 256))
+    for _ in gl.static_range(COUNT):
+        first = gl.allocate_shared_memory(gl.float32, [64, 256], plain, x)
+        if not TOGETHER:
+            x = first.load(L2) + 1
+    for _ in gl.static_range(TOGETHER):
+        second = gl.allocate_shared_memory(gl.float32, [64, 256], plain, x)
+        x = first.load(L2) + second.load(L2)
+    gl.store(out + places(64, 256), x)
+
+
+def test_buffers_that_do_not_fit_together_are_refused_and_those_in_turn_are_not():
+    a, out = np.zeros((2, 64, 256), np.float32)  # 64 KiB each; an sm_80 has 163 KiB
+    compiled = in_turn[(1,)](a, out, 6, False)
+    assert (out == 6).all() and compiled.metadata.shared == 64 << 10
+    assert in_turn[(1,)](a, out, 1, True).metadata.shared == 128 << 10
+    with pytest.raises(LimitError, match="too much shared memory.*at most 16"):
+        all_at_once[(1,)](a, out)
+
+
+@gluon.jit
+def all_at_once(a, out):
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    x = gl.load(a + places(64, 256))
+    first = gl.allocate_shared_memory(gl.float32, [64, 256], plain, x)
+    second = gl.allocate_shared_memory(gl.float32, [64, 256], plain, x)
+    third = gl.allocate_shared_memory(gl.float32, [64, 256], plain, x)
+    gl.store(out + places(64, 256), first.load(L2) + second.load(L2) + third.load(L2))
 
 
 # ---- partitions ------------------------------------------------------------------------------
