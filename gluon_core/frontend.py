@@ -6,6 +6,7 @@ backend's: Triton's, which emits TTGIR, or a recorder such as the simulator's.
 
 from __future__ import annotations
 
+import ast
 import functools
 import linecache
 import os
@@ -151,6 +152,8 @@ class KernelGenerator(code_generator.CodeGenerator):
 
     def __init__(self, *args: Any, module: Any = None, **kwargs: Any):
         session = self.session
+        self.loop_bounds: set[int] = set()
+        self.loop_tests: set[int] = set()
         kwargs["is_gluon"] = False  # the base class would import Triton's own Gluon
         caller_context = kwargs.get("caller_context")
         context = session.context
@@ -223,9 +226,31 @@ class KernelGenerator(code_generator.CodeGenerator):
 
     # -- errors ---------------------------------------------------------------------------------
 
+    def visit_For(self, node: Any) -> Any:
+        if isinstance(node.iter, ast.Call):
+            self.loop_bounds.update(id(arg) for arg in node.iter.args)
+        return super().visit_For(node)
+
+    def visit_While(self, node: Any) -> Any:
+        self.loop_tests.add(id(node.test))
+        return super().visit_While(node)
+
+    def _check_loop(self, node: Any, value: Any) -> Any:
+        """The builder aborts on a loop whose bounds are not scalars, or whose test is no boolean."""
+        if not isinstance(value, tl.tensor):
+            return value
+        test = id(node) in self.loop_tests
+        if value.type.is_block() or (test and not value.dtype.is_bool()):
+            what = "the test of a loop must be one boolean" if test else "a loop's bounds must be scalars"
+            remedy = "Compare: `x != 0`." if test and not value.type.is_block() else None
+            raise DtypeError(what, got=str(value.type), remedy=remedy, span=self._span(node))
+        return value
+
     def visit(self, node: Any) -> Any:
         try:
-            return super().visit(node)
+            value = super().visit(node)
+            looped = id(node) in self.loop_bounds or id(node) in self.loop_tests
+            return self._check_loop(node, value) if looped else value
         except CompilationError as error:
             if not hasattr(error, "gluon_span"):
                 error.gluon_span = self._span(getattr(error, "node", None) or node)
@@ -499,6 +524,8 @@ def _classify(inner: CompilationError, root: Optional[BaseException]) -> tuple[t
         return DtypeError, text, {}
     if isinstance(root, ValueError) and re.search(r"\b(axis|[Ss]hape)\b", text):
         return ShapeError, text, {}
+    if isinstance(root, AssertionError) and re.search(r"\b(cast|type|dtype)\b", text):
+        return DtypeError, text, {}
     for kind, cls in _CLASSES.items():
         if isinstance(root, kind) and "incompatible function arguments" not in text:
             return cls, text, {}
@@ -509,6 +536,7 @@ def _classify(inner: CompilationError, root: Optional[BaseException]) -> tuple[t
 _CLASSES: Mapping[type, type] = {
     _triton.IncompatibleTypeErrorImpl: DtypeError,
     TypeError: DtypeError,
+    IndexError: ShapeError,
     ValueError: ArgumentError,
     NotImplementedError: KernelSyntaxError,
 }

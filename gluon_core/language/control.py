@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core._triton import constexpr, tl_core
+from gluon_core._triton import constexpr, tl_core, unwrap
 from gluon_core.builtin import adopt, builtin
+from gluon_core.errors import DtypeError
 
 __all__ = [
     "assume",
@@ -26,7 +27,6 @@ __all__ = [
 
 program_id = adopt(tl_core.program_id, "Index of this program along grid `axis` (0, 1 or 2); int32.")
 num_programs = adopt(tl_core.num_programs, "Programs along grid `axis` (0, 1 or 2); int32.")
-assume = adopt(tl_core.assume, "Let the compiler rely on `cond` being true.")
 device_print = adopt(
     tl_core.device_print,
     "Print `prefix` and each of `args` from the device, one line per element; `hex` for bits.",
@@ -40,6 +40,15 @@ device_assert = adopt(
 static_assert = tl_core.static_assert
 static_print = tl_core.static_print
 static_range = tl_core.static_range
+
+
+@builtin
+def assume(cond: Any, _semantic: Any = None) -> Any:
+    """Let the compiler rely on the scalar int1 `cond` being true."""
+    cond = _semantic.to_tensor(unwrap(cond))
+    if cond.type.is_block() or not cond.dtype.is_bool():
+        raise DtypeError("must be one boolean", argument="cond", expected="int1", got=cond.type)
+    return _semantic.assume(cond)
 
 
 @builtin

@@ -5,12 +5,13 @@ Each op works on tensors and scalars, broadcasts its operands, and needs equal l
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from gluon_core import _triton
-from gluon_core._triton import tl, tl_core, tl_math, unwrap
+from gluon_core._triton import tl, tl_core, tl_math, tl_tuple, unwrap
 from gluon_core.builtin import adopt, builtin
-from gluon_core.errors import DtypeError
+from gluon_core.errors import ArgumentError, DtypeError
 
 __all__ = [
     "abs",
@@ -58,9 +59,6 @@ maximum = adopt(
     tl_core.maximum, "The larger of `x` and `y`; `propagate_nan` says what a NaN operand gives."
 )
 clamp = adopt(tl_core.clamp, "`x` limited to `[min, max]`; floating dtypes.")
-where = adopt(
-    tl_core.where, "`x` where `condition` (int1) is true, else `y`; both sides are evaluated."
-)
 cast = adopt(
     tl_core.cast,
     "`input` as `dtype`. `fp_downcast_rounding` is `'rtne'` (default) or `'rtz'` where a float gets "
@@ -71,30 +69,100 @@ map_elementwise = adopt(
     "`scalar_fn`, a `@gluon.jit` function of scalars, applied to `pack` elements of each tensor at "
     "a time. Returns what it returns: one tensor or a tuple.",
 )
-inline_asm_elementwise = adopt(
-    tl_core.inline_asm_elementwise,
-    "Inline assembly run on `pack` elements (32-bit registers hold several narrow ones) of each of "
-    "`args`. `constraints` are LLVM's: outputs (`=r`) first. `dtype` is one dtype or a tuple of "
-    "them, one result each. `is_pure` lets the compiler move or drop it.",
-)
+
+
+def _of_floats(fn: Any, doc: str) -> Any:
+    """A mathematical function: at least one operand must be floating, numbers included."""
+
+    @functools.wraps(fn)
+    def op(*args: Any, _semantic: Any = None, **kwargs: Any) -> Any:
+        values = [_semantic.to_tensor(unwrap(arg)) for arg in args]
+        named = {name: _semantic.to_tensor(unwrap(arg)) for name, arg in kwargs.items()}
+        operands = [*values, *named.values()]
+        if operands and not any(value.dtype.is_floating() for value in operands):
+            got = ", ".join(str(value.type) for value in operands)
+            raise DtypeError(f"{fn.__name__} needs a floating dtype", argument="x", got=got)
+        return fn(*values, **named, _semantic=_semantic)
+
+    return adopt(op, doc)
+
 
 abs = adopt(tl_math.abs, "Absolute value.")
-ceil = adopt(tl_math.ceil, "Round up to an integral float.")
-floor = adopt(tl_math.floor, "Round down to an integral float.")
-cos = adopt(tl_math.cos, "Cosine of radians; float32, float64.")
-sin = adopt(tl_math.sin, "Sine of radians; float32, float64.")
-exp = adopt(tl_math.exp, "e to the x; float32, float64.")
-exp2 = adopt(tl_math.exp2, "2 to the x; float32, float64.")
-log = adopt(tl_math.log, "Natural logarithm; float32, float64.")
-log2 = adopt(tl_math.log2, "Logarithm to base 2; float32, float64.")
-erf = adopt(tl_math.erf, "Error function; float32, float64.")
-sqrt = adopt(tl_math.sqrt, "Square root, possibly approximate; float32, float64.")
-sqrt_rn = adopt(tl_math.sqrt_rn, "Square root rounded to nearest even; float32.")
-rsqrt = adopt(tl_math.rsqrt, "One over the square root; float32, float64.")
-div_rn = adopt(tl_math.div_rn, "`x / y` rounded to nearest even; float32.")
-fma = adopt(tl_math.fma, "`x * y + z` with one rounding.")
-umulhi = adopt(tl_math.umulhi, "The upper half of the double-width unsigned product; 32 and 64 bits.")
+ceil = _of_floats(tl_math.ceil, "Round up to an integral float.")
+floor = _of_floats(tl_math.floor, "Round down to an integral float.")
+cos = _of_floats(tl_math.cos, "Cosine of radians; float32, float64.")
+sin = _of_floats(tl_math.sin, "Sine of radians; float32, float64.")
+exp = _of_floats(tl_math.exp, "e to the x; float32, float64.")
+exp2 = _of_floats(tl_math.exp2, "2 to the x; float32, float64.")
+log = _of_floats(tl_math.log, "Natural logarithm; float32, float64.")
+log2 = _of_floats(tl_math.log2, "Logarithm to base 2; float32, float64.")
+erf = _of_floats(tl_math.erf, "Error function; float32, float64.")
+sqrt = _of_floats(tl_math.sqrt, "Square root, possibly approximate; float32, float64.")
+sqrt_rn = _of_floats(tl_math.sqrt_rn, "Square root rounded to nearest even; float32.")
+rsqrt = _of_floats(tl_math.rsqrt, "One over the square root; float32, float64.")
+div_rn = _of_floats(tl_math.div_rn, "`x / y` rounded to nearest even; float32.")
+fma = _of_floats(tl_math.fma, "`x * y + z` with one rounding.")
 cdiv = tl.cdiv
+
+
+@builtin
+def umulhi(x: Any, y: Any, _semantic: Any = None) -> Any:
+    """The upper half of the double-width unsigned product; 32 and 64 bits."""
+    x, y = _semantic.to_tensor(unwrap(x)), _semantic.to_tensor(unwrap(y))
+    for argument, value in (("x", x), ("y", y)):
+        if not value.dtype.is_int():
+            raise DtypeError("must be integers", argument=argument, got=value.type)
+    return tl_math.umulhi(x, y, _semantic=_semantic)
+
+
+@builtin
+def where(condition: Any, x: Any, y: Any, _semantic: Any = None) -> Any:
+    """`x` where `condition` (int1) is true, else `y`; both sides are evaluated."""
+    x, y = unwrap(x), unwrap(y)
+    kinds = [value.type.scalar if isinstance(value, tl.tensor) else None for value in (x, y)]
+    if any(kind is not None and kind.is_ptr() for kind in kinds) and kinds[0] != kinds[1]:
+        got = " and ".join(str(kind or value) for kind, value in zip(kinds, (x, y)))
+        raise DtypeError("both sides must point to one dtype", argument="y", got=got)
+    return tl_core.where(condition, x, y, _semantic=_semantic)
+
+
+@builtin
+def inline_asm_elementwise(
+    asm: Any,
+    constraints: Any,
+    args: Any,
+    dtype: Any,
+    is_pure: Any,
+    pack: Any,
+    _semantic: Any = None,
+) -> Any:
+    """Inline assembly run on `pack` elements (32-bit registers hold several narrow ones) of each of
+    `args`.
+
+    Args:
+        asm: the text, with `$0`, `$1`, ... for operands, outputs first.
+        constraints: LLVM's, such as `"=r,r"`.
+        args: tensors or scalars, broadcast to one shape.
+        dtype: one dtype or a tuple of them, one result each.
+        is_pure: lets the compiler move or drop it.
+        pack: elements per thread and run, a power of two.
+
+    Raises:
+        ArgumentError, DtypeError: the arguments are not of these kinds.
+    """
+    for argument, value in (("asm", asm), ("constraints", constraints)):
+        if not isinstance(unwrap(value), str):
+            raise ArgumentError("must be a string", argument=argument, got=repr(unwrap(value)))
+    count = unwrap(pack)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1 or count & (count - 1):
+        raise ArgumentError("must be a power of two", argument="pack", got=repr(count))
+    kinds = unwrap(dtype)
+    for kind in kinds if isinstance(kinds, (tuple, tl_tuple)) else (kinds,):
+        if not isinstance(unwrap(kind), tl.dtype):
+            raise DtypeError("not a dtype", argument="dtype", got=repr(unwrap(kind)))
+    return tl_core.inline_asm_elementwise(
+        asm, constraints, args, dtype, is_pure, pack, _semantic=_semantic
+    )
 
 
 @builtin

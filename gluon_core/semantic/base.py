@@ -16,7 +16,7 @@ __all__ = ["SemanticBase"]
 
 
 @lru_cache(maxsize=4096)
-def _thread_counts(layout: DistributedLayout, shape: tuple[int, ...]) -> tuple[int, int, int]:
+def thread_counts(layout: DistributedLayout, shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Lanes, warps and blocks that a layout spreads a tensor of `shape` over."""
     dims = layout.to_linear(shape).in_dims
     return dims.get("lane", 1), dims.get("warp", 1), dims.get("block", 1)
@@ -81,7 +81,7 @@ class SemanticBase(TritonSemantic):
                 got=f"rank {layout.rank}: {layout}",
             )
         self.session.check_layout(layout)
-        lanes, warps, ctas = _thread_counts(layout, tuple(int(s) for s in shape))
+        lanes, warps, ctas = thread_counts(layout, tuple(int(s) for s in shape))
         if lanes != self.target.warp_size:
             raise LayoutError(
                 "the layout's threads per warp are not the target's",

@@ -7,8 +7,15 @@ from typing import Any, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import tl, tl_tuple, unwrap
-from gluon_core.errors import ArgumentError, DtypeError, LimitError, ShapeError
-from gluon_core.semantic.base import SemanticBase, describe
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, LimitError, ShapeError
+from gluon_core.semantic.base import (
+    SemanticBase,
+    describe,
+    is_placeholder,
+    shape_of,
+    thread_counts,
+)
+from gluon_core.values import distributed_type
 
 __all__ = ["ControlOps", "PartitionContext"]
 
@@ -71,6 +78,8 @@ class ControlOps(SemanticBase):
         else:
             _triton.require((3, 7), "gl.warp_specialize without worker_num_regs")
         self._check_warps(num_warps)
+        for i, (_, args) in enumerate(workers):
+            self._check_captures(args, num_warps[i], f"functions_and_args[{i + 1}]")
         builder = self.builder
         point, location = builder.get_insertion_point(), builder.get_loc()
 
@@ -161,6 +170,25 @@ class ControlOps(SemanticBase):
                 got=counts,
             )
         return counts
+
+    def _check_captures(self, args: Sequence[Any], num_warps: int, argument: str) -> None:
+        """Tensors that a partition is given must be laid out over its own number of warps."""
+        for arg in args:
+            if isinstance(arg, tl_tuple):
+                self._check_captures(arg.values, num_warps, argument)
+            elif isinstance(arg, tl.tensor) and isinstance(arg.type, distributed_type):
+                layout = arg.type.layout
+                if is_placeholder(layout):
+                    continue
+                found = thread_counts(layout, tuple(shape_of(arg)))[1]
+                if found != num_warps:
+                    raise LayoutError(
+                        "a tensor is laid out over other warps than the partition has",
+                        argument=argument,
+                        expected=f"{num_warps} warps",
+                        got=f"{found}: {layout}",
+                        remedy="Hand it over in shared memory.",
+                    )
 
     def _check_warps(self, worker_warps: Sequence[int]) -> None:
         for count in worker_warps:

@@ -8,6 +8,7 @@ from typing import Any
 from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.layouts import infer
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.semantic.base import SemanticBase, describe, shape_of
 from gluon_core.values import (
@@ -29,8 +30,15 @@ class SharedOps(SemanticBase):
     def allocate_shared(self, element_ty: Any, shape: Any, layout: Any, value: Any = None) -> Any:
         element_ty, layout, value = unwrap(element_ty), unwrap(layout), unwrap(value)
         shape = unwrap_shape(shape)
-        if not isinstance(element_ty, tl.dtype):
+        if not isinstance(element_ty, tl.dtype) or element_ty.is_ptr():
             raise DtypeError("not a dtype", argument="element_ty", got=describe(element_ty))
+        if element_ty.primitive_bitwidth % 8:
+            raise DtypeError(
+                "shared memory holds whole bytes",
+                argument="element_ty",
+                got=element_ty,
+                remedy="Store int8 and compare with zero after loading.",
+            )
         self._check_shared_layout(layout, shape, batched=True)
         memdesc_type = shared_memory_descriptor_type(element_ty, shape, layout, shape)
         self.session.count_shared(memdesc_type.nbytes_per_cta)
@@ -87,12 +95,14 @@ class SharedOps(SemanticBase):
             )
 
     def shared_load(self, mem: Any, layout: Any) -> Any:
+        self._require_unbatched(mem)
         layout = self.check_layout(layout, mem.shape)
         result_type = distributed_type(mem.dtype, mem.shape, layout)
         handle = self.builder.create_local_load(result_type.to_ir(self.builder), mem.handle)
         return self.make_tensor(handle, result_type)
 
     def shared_store(self, mem: Any, value: Any) -> None:
+        self._require_unbatched(mem)
         self._check_stored(mem.type, value)
         self.builder.create_local_store(mem.handle, value.handle)
 
@@ -103,6 +113,17 @@ class SharedOps(SemanticBase):
 
     def _view(self, handle: Any, mem: Any, shape: Any, layout: Any, alloc_shape: Any) -> Any:
         return shared_memory_descriptor(handle, mem.dtype, shape, layout, alloc_shape)
+
+    @staticmethod
+    def _require_unbatched(mem: Any) -> None:
+        """The layout describes every dimension: there is no leading one that counts copies."""
+        if mem.layout.rank is not None and mem.layout.rank != mem.rank:
+            raise LayoutError(
+                "the layout describes one of several copies",
+                argument="self",
+                got=f"{mem.shape} with {mem.layout}",
+                remedy="Pick a copy first: index(i).",
+            )
 
     def memdesc_slice(self, mem: Any, start: Any, length: Any, dim: Any) -> Any:
         for argument, value in (("start", start), ("length", length), ("dim", dim)):
@@ -134,9 +155,12 @@ class SharedOps(SemanticBase):
         return self._view(handle, mem, shape, mem.layout, mem.type.alloc_shape)
 
     def memdesc_index(self, mem: Any, index: Any) -> Any:
-        if mem.rank < 2 and mem.layout.rank == mem.rank:
+        if mem.rank < 2 or mem.layout.rank is not None and mem.layout.rank >= mem.rank:
             raise ShapeError(
-                "a view of rank 1 has nothing to index", argument="self", got=mem.shape, remedy="Use slice."
+                "the view has no leading dimension beside those of its layout to index",
+                argument="self",
+                got=f"{mem.shape} with {mem.layout}",
+                remedy="Use slice, or allocate with one dimension more.",
             )
         if isinstance(index, int) and not 0 <= index < mem.shape[0]:
             raise ShapeError(
@@ -165,6 +189,8 @@ class SharedOps(SemanticBase):
                 expected=f"each of 0..{mem.rank - 1} once",
                 got=order,
             )
+        self._require_unbatched(mem)
+        infer.memdesc_permute(mem.layout, mem.shape, order)  # raises where the builder aborts
         alloc = mem.type.alloc_shape
         extra = len(alloc) - mem.rank
         new_alloc = alloc[:extra] + [alloc[extra:][d] for d in order]
@@ -187,6 +213,8 @@ class SharedOps(SemanticBase):
                 remedy="Reshape the whole buffer first, then slice it.",
             )
         check_block_shape(shape, "a shared-memory view")
+        self._require_unbatched(mem)
+        infer.memdesc_reshape(mem.layout, mem.shape, shape)
         handle = self.builder.create_memdesc_reshape(mem.handle, shape)
         layout = self.layout_of_memdesc(handle)
         prefix = alloc[: len(alloc) - mem.rank]
@@ -212,6 +240,7 @@ class SharedOps(SemanticBase):
     # -- element access -------------------------------------------------------------------------
 
     def _check_indexed(self, mem: Any, indices: Any, axis: Any) -> int:
+        self._require_unbatched(mem)
         self.require_distributed(indices, "indices")
         if not indices.dtype.is_int():
             raise DtypeError("must be integers", argument="indices", got=indices.dtype)
@@ -290,7 +319,7 @@ class SharedOps(SemanticBase):
         from gluon_core.layouts.cost import bank_conflicts
 
         distr_ty, shared_ty = unwrap(distr_ty), unwrap(shared_ty)
-        if not isinstance(distr_ty, distributed_type):
+        if not isinstance(distr_ty, distributed_type) or distr_ty.element_ty.is_ptr():
             raise DtypeError("not a tensor type", argument="distr_ty", got=describe(distr_ty))
         if not isinstance(shared_ty, shared_memory_descriptor_type):
             raise DtypeError("not a shared-memory type", argument="shared_ty", got=describe(shared_ty))
