@@ -31,15 +31,16 @@ _DTYPES: dict[Any, tuple[Any, tuple[str, ...]]] = {
 
 # (rows, columns) of the tile -> its K, by operand dtype and layout version. The tiles of 64x4 and
 # 4x64 are sixteen blocks of 4x4, summed up.
-_HALF = {(32, 32): (8,), (16, 16): (16,), (64, 4): (64,), (4, 64): (64,)}
-_SINGLE = {(32, 32): (2,), (16, 16): (4,), (64, 4): (16,), (4, 64): (16,)}
-_DOUBLE = {(16, 16): (4,)}
-_OLD_BYTE = {(32, 32): (8,), (16, 16): (16,), (64, 4): (64,), (4, 64): (64,)}
-_FP8 = {(32, 32): (16,), (16, 16): (32,)}
-_BYTE = {**_OLD_BYTE, **_FP8}
-_WIDE_HALF = {**_HALF, (32, 32): (16, 8), (16, 16): (32, 16)}
-_WIDE_BYTE = {**_BYTE, (32, 32): (32, 16), (16, 16): (64, 32)}
-_DEPTHS: dict[int, dict[Any, dict[tuple[int, int], tuple[int, ...]]]] = {
+_Depths = dict[tuple[int, int], tuple[int, ...]]
+_HALF: _Depths = {(32, 32): (8,), (16, 16): (16,), (64, 4): (64,), (4, 64): (64,)}
+_SINGLE: _Depths = {(32, 32): (2,), (16, 16): (4,), (64, 4): (16,), (4, 64): (16,)}
+_DOUBLE: _Depths = {(16, 16): (4,)}
+_OLD_BYTE: _Depths = {(32, 32): (8,), (16, 16): (16,), (64, 4): (64,), (4, 64): (64,)}
+_FP8: _Depths = {(32, 32): (16,), (16, 16): (32,)}
+_BYTE: _Depths = {**_OLD_BYTE, **_FP8}
+_WIDE_HALF: _Depths = {**_HALF, (32, 32): (16, 8), (16, 16): (32, 16)}
+_WIDE_BYTE: _Depths = {**_BYTE, (32, 32): (32, 16), (16, 16): (64, 32)}
+_DEPTHS: dict[int, dict[Any, _Depths]] = {
     1: {
         tl.float16: _HALF,
         tl.bfloat16: {(32, 32): (4,), (16, 16): (8,)},
