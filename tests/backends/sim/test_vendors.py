@@ -133,14 +133,15 @@ def buffer_atomics(p, out, BLOCK: gl.constexpr):
     old = gl.amd.cdna3.buffer_atomic_add(p, o % 4, o)
     gl.amd.cdna3.buffer_store(old, out, o)
     gl.amd.cdna3.buffer_atomic_or(p, 4 + o % 2, o, mask=o < 100)
-    gl.amd.cdna3.buffer_atomic_xchg(p, o * 0 + 6, o)
+    gl.amd.cdna3.buffer_atomic_and(p, o * 0 + 6, ~o)
 
 
 def test_buffer_atomics(cdna3):
     p, out = np.zeros(7, np.int32), np.zeros(256, np.int32)
+    p[6] = -1
     buffer_atomics[(1,)](p, out, 256)
     o = np.arange(256)
-    assert p.tolist() == [int(o[i::4].sum()) for i in range(4)] + [126, 127, 255]
+    assert p.tolist() == [int(o[i::4].sum()) for i in range(4)] + [126, 127, -256]
     wanted = (
         np.concatenate([np.r_[0, o[i::4].cumsum()[:-1]] for i in range(4)]).reshape(4, 64).T.ravel()
     )
