@@ -238,7 +238,7 @@ def variant(
     for index, (param, value) in enumerate(zip(parameters, values)):
         writer.add(index, param, value)
     params, defaults = binder_source(parameters)
-    key = "".join(f"{part}, " for part in writer.key)
+    key = "".join(f"{part}, " for part in writer.finish())
     source = _SOURCE.format(
         name="_g_variant",
         params=params,
@@ -294,6 +294,21 @@ class _Writer:
         self.key: list[str] = []
         self.values: list[str] = []
         self.namespace: dict[str, Any] = {}
+        self.devices: list[str] = []
+        self.addresses: list[str] = []
+
+    def finish(self) -> list[str]:
+        """The parts of the key. What is usually the same for all tensors makes one short part."""
+        key = list(self.key)
+        if self.devices:
+            first, *rest = self.devices
+            same = "".join(f" == {other}" for other in rest)
+            each = "".join(f"{other}, " for other in self.devices)
+            key.append(f"_g_device if (_g_device := {first}){same} else ({each})" if rest else first)
+        if self.addresses:
+            each = "".join(f"not {address} & 15, " for address in self.addresses)
+            key.append(f"not ({' | '.join(self.addresses)}) & 15 or ({each})")
+        return key
 
     def add(self, index: int, param: Parameter, value: Any) -> None:
         cls = f"_g_class{index}"
@@ -319,11 +334,11 @@ class _Writer:
         self.prepare.append(f"{address} = {name}.data_ptr()")
         self.key.append(f"{name}.dtype")
         if hasattr(value, "get_device"):
-            self.key.append(f"{name}.get_device()")
+            self.devices.append(f"{name}.get_device()")
         else:
             self.key.append(f"_g_place({name})")
         if param.specialize and param.align:
-            self.key.append(f"not {address} & 15")
+            self.addresses.append(address)
         if param.specialize and self.ranged:
             self.key.append(f"_g_range({name})")
         self.values.append(address if self.raw_pointers else name)
