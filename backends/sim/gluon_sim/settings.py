@@ -1,0 +1,128 @@
+"""What a simulated launch checks and in which order it lets things happen."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, Iterator, Mapping, Optional
+
+from gluon_core.errors import ArgumentError
+
+__all__ = ["SCHEDULES", "Settings", "current", "using"]
+
+SCHEDULES = ("latest", "eager", "random")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the simulator runs a launch.
+
+    Args:
+        schedule: when asynchronous work happens: at the `latest` moment that the memory model
+            allows, at once (`eager`), or at a `random` one.
+        seed: of the random schedule.
+        races: report accesses that nothing orders.
+        bounds: report accesses outside the arguments and outside shared buffers.
+        uninitialised: report reads of shared memory that nobody wrote.
+        alignment: report addresses that are no multiple of what the access needs.
+        overflow: report address arithmetic that does not fit into its integer type.
+        capacity: report more shared memory than the architecture has.
+        leaks: report copies that nobody waited for when the kernel ends.
+        timeout: seconds after which a launch ends with a report; None for no limit.
+    """
+
+    schedule: str = "latest"
+    seed: int = 0
+    races: bool = True
+    bounds: bool = True
+    uninitialised: bool = True
+    alignment: bool = True
+    overflow: bool = True
+    capacity: bool = True
+    leaks: bool = True
+    timeout: Optional[float] = None
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ArgumentError(
+                "unknown schedule of the simulator",
+                argument="schedule",
+                expected=", ".join(SCHEDULES),
+                got=self.schedule,
+            )
+        if self.timeout is not None and not self.timeout > 0:
+            raise ArgumentError(
+                "the timeout must be positive", argument="timeout", got=self.timeout
+            )
+
+    @classmethod
+    def without_checks(cls, **changes: Any) -> "Settings":
+        """Only results, no reports; `changes` are applied on top."""
+        off = {f.name: False for f in fields(cls) if f.default is True}
+        return cls(**{**off, **changes})
+
+    @classmethod
+    def from_environment(cls, environ: Optional[Mapping[str, str]] = None) -> "Settings":
+        """The settings that GLUON_SIM_SCHEDULE, GLUON_SIM_RACES and so on ask for.
+
+        GLUON_SIM_CHECKS=0 switches every check off that is not switched on by its own name.
+
+        Raises:
+            ArgumentError: a variable holds something else than its field can.
+        """
+        environ = os.environ if environ is None else environ
+        found: dict[str, Any] = {}
+        everything = environ.get("GLUON_SIM_CHECKS", "").strip()
+        if everything:
+            on = _boolean("GLUON_SIM_CHECKS", everything)
+            found = {f.name: on for f in fields(cls) if f.default is True}
+        for field in fields(cls):
+            name = f"GLUON_SIM_{field.name.upper()}"
+            text = environ.get(name, "").strip()
+            if not text:
+                continue
+            if field.default is True:
+                found[field.name] = _boolean(name, text)
+            elif field.name == "schedule":
+                found[field.name] = text.lower()
+            else:
+                found[field.name] = _number(name, text, int if field.name == "seed" else float)
+        return cls(**found)
+
+
+_override: ContextVar[Optional[Settings]] = ContextVar("gluon_sim_settings", default=None)
+
+
+def current() -> Settings:
+    """The settings of `using`, or those of the environment."""
+    return _override.get() or Settings.from_environment()
+
+
+@contextmanager
+def using(settings: Optional[Settings] = None, **changes: Any) -> Iterator[Settings]:
+    """Launches inside run with these settings; `using(races=False)` changes the current ones."""
+    chosen = replace(settings or current(), **changes)
+    token = _override.set(chosen)
+    try:
+        yield chosen
+    finally:
+        _override.reset(token)
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() in ("1", "true", "on", "yes"):
+        return True
+    if text.lower() in ("0", "false", "off", "no"):
+        return False
+    raise ArgumentError("not a switch", argument=name, expected="0 or 1", got=text)
+
+
+def _number(name: str, text: str, kind: Any) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ArgumentError(
+            "not a number", argument=name, expected=kind.__name__, got=text
+        ) from None
