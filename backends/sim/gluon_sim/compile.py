@@ -10,6 +10,7 @@ import numpy as np
 from .arith import ELEMENTWISE
 from .dtypes import numpy_dtype
 from .errors import SimulatorError, span_of
+from .overflow import guard, guarded
 from .program import Block, Function, MemDescType, Op, Program, Region, TensorType, Value
 from .shared import SharedView
 
@@ -97,6 +98,7 @@ class _Compiler:
         self.find = find
         self.functions: dict[str, CompiledFunction] = {}
         self.dead = _dead_ops(program)
+        self.guarded = guarded(program)
 
     def function(self, function: Function) -> CompiledFunction:
         done = self.functions.get(function.name)
@@ -160,6 +162,8 @@ class _Compiler:
                     self.slot(r)
                 continue
             run, control, simple = self.find(op)
+            if id(op) in self.guarded:
+                run, simple = guard(op, run), False
             plan = tuple(self.argument(a) for a in op.args)
             named = {k: self.argument(v) for k, v in op.kwargs.items()}
             outs = tuple(self.slot(r) for r in op.results)

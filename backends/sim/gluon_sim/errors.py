@@ -8,17 +8,46 @@ from typing import Any, Optional
 from gluon_core.errors import GluonError, SourceSpan
 
 __all__ = [
-    "DeadlockError", "DeviceAssertionError", "OutOfBoundsError", "SimulatorError", "in_library",
-    "span_of",
+    "DeadlockError", "DeviceAssertionError", "MisalignedError", "OffsetOverflowError",
+    "OutOfBoundsError", "SimulatorError", "UninitialisedError", "in_library", "span_of",
 ]  # fmt: skip
 
 
 class SimulatorError(GluonError, RuntimeError):
-    """A kernel did something that the simulated machine cannot do, or must not do."""
+    """A kernel did something that the simulated machine cannot do, or must not do.
+
+    Args:
+        program: (x, y, z) of the first program that did it.
+        element: of the tensor or buffer, the first at fault.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        program: Optional[tuple[int, int, int]] = None,
+        element: Optional[tuple[int, ...]] = None,
+        **fields: Any,
+    ):
+        super().__init__(message, **fields)
+        self.program = program
+        self.element = element
 
 
 class OutOfBoundsError(SimulatorError, IndexError):
-    """A global access outside every argument's storage."""
+    """An access outside every argument's storage, or outside a tensor or a shared buffer."""
+
+
+class UninitialisedError(SimulatorError):
+    """A read of shared memory that nobody wrote."""
+
+
+class MisalignedError(SimulatorError):
+    """An address that is no multiple of what the access needs."""
+
+
+class OffsetOverflowError(SimulatorError, ArithmeticError):
+    """Address arithmetic wrapped, and the address was used."""
 
 
 class DeviceAssertionError(SimulatorError, AssertionError):

@@ -9,17 +9,20 @@ import numpy as np
 
 from gluon_core.errors import ArgumentError, DeviceError
 
+from .checks import arguments_aligned
 from .dtypes import numpy_dtype
+from .errors import span_of
 from .machine import Machine
 from .memory import Allocation, GlobalMemory
 from .program import OpaqueType, PointerType, ScalarType, Type
+from .settings import current
 
 __all__ = ["make_launcher"]
 
 
 def make_launcher(compiled: Any) -> Callable[..., Any]:
     """`launch(grid, stream, *arguments)` for a `CompiledKernel` of the simulator."""
-    from .backend import models_for
+    from .backend import models_for, refuse_excess
 
     text = compiled.asm["program"]
     program = text.compiled
@@ -28,9 +31,13 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
     names = list(compiled.src.fn.arg_names)
     models = models_for(compiled.target)
     num_warps = int(compiled.metadata.num_warps)
+    promises = text.program.kernel.arg_attrs
+    leaf_names = [name for name, _ in _leaves(kinds, names, names)]
     compiled.function = compiled.module = text.program
 
     def launch(grid: Any, stream: Any, *arguments: Any) -> None:
+        settings = current()
+        refuse_excess(compiled.metadata.name, compiled.metadata.shared, compiled.target)
         memory = GlobalMemory()
         leaves = zip(inputs, _leaves(kinds, names, arguments))
         with np.errstate(all="ignore"):  # a float32 argument of 1e300 is infinite, as on a GPU
@@ -41,8 +48,12 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
                 expected=f"{len(inputs)} values",
                 got=len(values),
             )
+        if settings.alignment and promises:
+            arguments_aligned(promises, leaf_names, values, span_of(text.program.kernel.loc))
         size = (*(int(g) for g in grid), 1, 1)[:3]
-        machine = Machine(program, memory, size, num_warps, compiled.target, models=models)
+        machine = Machine(
+            program, memory, size, num_warps, compiled.target, models=models, settings=settings
+        )
         machine.run(values)
 
     return launch

@@ -16,10 +16,12 @@ import numpy as np
 
 from gluon_core.errors import GluonError
 
+from .checks import initialised
 from .compile import CompiledBlock, CompiledFunction, CompiledProgram, Slot, Step
 from .errors import SimulatorError, in_library, span_of
 from .memory import GlobalMemory
 from .program import Op
+from .settings import Settings, current
 from .shared import SharedBuffer, SharedView
 from .sync import Barriers, Scheduler, Wait
 
@@ -167,11 +169,15 @@ class Task:
         return atomic_rmw(self, self.op, kind, addresses, values, mask)
 
     def load_shared(self, view: SharedView) -> np.ndarray:
+        if view.buffer.unwritten is not None:
+            initialised(self, self.op.name, view.buffer, view.missing(self.rows))
         return view.load(self.rows)
 
     def store_shared(self, view: SharedView, values: Any, mask: Any = None) -> None:
         self.memory.version += 1
         view.store(self.rows, values, mask)
+        if view.buffer.unwritten is not None:
+            view.written(self.rows, mask)
 
     def pointee(self, operand: int) -> np.dtype:
         """The element type behind the pointers of the op's operand."""
@@ -451,6 +457,7 @@ class Machine:
         target: Any = None,
         output: Any = None,
         models: Any = None,
+        settings: Optional[Settings] = None,
     ):
         self.program = program
         self.memory = memory
@@ -459,6 +466,7 @@ class Machine:
         self.target = target
         self.output = output
         self.models = models
+        self.settings = memory.settings = settings or current()
         self.scheduler = Scheduler()
         memory.check_alignment = program.pointer_casts
 
@@ -503,4 +511,7 @@ class Machine:
 
     def allocate(self, task: Task, size: int) -> SharedBuffer:
         line = task.op.loc.line
-        return SharedBuffer(task.batch.count, size, f"the buffer of line {line}")
+        buffer = SharedBuffer(task.batch.count, size, f"the buffer of line {line}")
+        if self.settings.uninitialised:
+            buffer.watch()
+        return buffer

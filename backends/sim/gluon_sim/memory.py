@@ -12,7 +12,9 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from .dtypes import compute, finish, unsigned
-from .errors import OutOfBoundsError, SimulatorError
+from .errors import MisalignedError, OutOfBoundsError, SimulatorError
+from .overflow import Wrapped, settle
+from .settings import Settings
 
 __all__ = ["Allocation", "GlobalMemory", "apply_atomic"]
 
@@ -53,6 +55,7 @@ class GlobalMemory:
         self.version = 0
         # Set when the program makes pointers other than by adding elements to arguments.
         self.check_alignment = False
+        self.settings = Settings()
 
     def add(self, allocation: Allocation) -> None:
         if not allocation.data.size:
@@ -89,7 +92,7 @@ class GlobalMemory:
         bad_alignment = (low | high) & (size - 1)
         if not bad_alignment and self.check_alignment and size > 1:
             bad_alignment = bool((live & (size - 1)).any())
-        if bad_alignment:
+        if bad_alignment and self.settings.alignment:
             self._misaligned(task, what, addresses, size, mask)
         if found is not None and high + size <= found.end:
             return [(found, None)]
@@ -101,7 +104,7 @@ class GlobalMemory:
             if inside.any():
                 parts.append((allocation, inside))
                 covered |= inside
-        if not covered.all():
+        if not covered.all() and self.settings.bounds:
             self._out_of_bounds(task, what, addresses, size, ~covered)
         return parts
 
@@ -111,6 +114,8 @@ class GlobalMemory:
         """Elements at `addresses`; where `mask` is false, `other` (zero if None)."""
         size = dtype.itemsize
         shift = size.bit_length() - 1
+        if isinstance(addresses, Wrapped):
+            addresses = settle(task, what, addresses, mask)
         if mask is not None:
             addresses, mask = np.broadcast_arrays(addresses, mask)
             if mask.all():
@@ -141,6 +146,8 @@ class GlobalMemory:
         dtype = values.dtype
         size = dtype.itemsize
         shift = size.bit_length() - 1
+        if isinstance(addresses, Wrapped):
+            addresses = settle(task, what, addresses, mask)
         shape = np.broadcast_shapes(
             addresses.shape, values.shape, mask.shape if mask is not None else ()
         )
@@ -175,6 +182,8 @@ class GlobalMemory:
 
         Elements go in order: lower programs first. Gives the old values; zero where masked off.
         """
+        if isinstance(addresses, Wrapped):
+            addresses = settle(task, what, addresses, mask)
         shape = np.broadcast_shapes(
             addresses.shape, *(o.shape for o in operands), mask.shape if mask is not None else ()
         )
@@ -217,9 +226,11 @@ class GlobalMemory:
         if mask is not None:
             bad = bad & mask
         first, program, element = self._where(task, bad)
-        raise SimulatorError(
+        raise MisalignedError(
             f"{what} at an address that is no multiple of the element's {size} bytes",
             got=f"address {int(addresses[first]):#x} in element {element} of program {program}",
+            program=program,
+            element=element,
         )
 
     def _out_of_bounds(self, task: Any, what: str, addresses: Any, size: int, bad: Any) -> None:
@@ -245,6 +256,8 @@ class GlobalMemory:
             f"{text}{more}",
             argument=name,
             remedy="Mask the access, or pass a larger array.",
+            program=program,
+            element=element,
         )
 
 

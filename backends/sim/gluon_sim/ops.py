@@ -13,6 +13,7 @@ import numpy as np
 from gluon_core.layouts import BlockedLayout
 
 from .arith import ELEMENTWISE
+from .checks import initialised, inside
 from .dtypes import (
     cast_float,
     compute,
@@ -131,14 +132,7 @@ def cat(task, a, b, type):
 def gather(task, source, indices, axis):
     shape = _dims(task, 0)
     extent = shape[axis]
-    if ((indices < 0) | (indices >= extent)).any():
-        bad = indices[(indices < 0) | (indices >= extent)].flat[0]
-        raise SimulatorError(
-            "gather picks an element outside the tensor",
-            argument="index",
-            expected=f"0 to {extent - 1}",
-            got=int(bad),
-        )
+    indices = inside(task, "gather", indices, extent, "tensor")
     count = max(source.shape[0], indices.shape[0])
     source = np.broadcast_to(source, (count, *shape))
     indices = np.broadcast_to(indices, (count, *_dims(task, 1)))
@@ -443,7 +437,7 @@ def local_dealloc(task, view):
 
 @_op("local_load")
 def local_load(task, type, view, *token):
-    return view.load(task.rows)
+    return task.load_shared(view)
 
 
 @_op("local_store")
@@ -453,7 +447,7 @@ def local_store(task, view, value):
 
 @_op("memdesc_index")
 def memdesc_index(task, type, view, index):
-    return view.index(type, index)
+    return view.index(type, inside(task, "memdesc_index", index, view.shape[0], "buffer"))
 
 
 @_op("memdesc_subslice")
@@ -476,6 +470,11 @@ def memdesc_reinterpret(task, type, view):
     return view.reinterpret(type)
 
 
+def _positions(task: Any, view: SharedView, indices: np.ndarray, axis: int) -> np.ndarray:
+    indices = inside(task, task.op.name, indices, view.shape[axis], "buffer")
+    return view.positions(task.rows, indices, axis)
+
+
 def _flat(view: SharedView) -> np.ndarray:
     return view.buffer.view(view.dtype).reshape(-1)
 
@@ -483,14 +482,22 @@ def _flat(view: SharedView) -> np.ndarray:
 @_op("local_gather")
 def local_gather(task, type, view, indices, axis):
     indices = np.broadcast_to(indices, (indices.shape[0], *_dims(task, 1)))
-    return _flat(view)[view.positions(task.rows, indices, axis, "local_gather")]
+    at = _positions(task, view, indices, axis)
+    buffer = view.buffer
+    if buffer.unwritten is not None:
+        missing = buffer.marks(view.dtype.itemsize).reshape(-1)[at] != 0
+        initialised(task, "local_gather", buffer, missing)
+    return _flat(view)[at]
 
 
 @_op("local_scatter")
 def local_scatter(task, view, values, indices, axis):
     indices = np.broadcast_to(indices, (indices.shape[0], *_dims(task, 2)))
-    at = view.positions(task.rows, indices, axis, "local_scatter")
+    at = _positions(task, view, indices, axis)
     _flat(view)[at] = np.broadcast_to(values, at.shape)
+    if view.buffer.unwritten is not None:
+        view.buffer.marks(view.dtype.itemsize).reshape(-1)[at] = 0
+        view.buffer.wrote(at.size * view.dtype.itemsize)
     task.memory.version += 1
 
 
@@ -499,8 +506,11 @@ def local_atomic_scatter_rmw(task, kind, view, values, indices, mask, axis):
     from .memory import apply_atomic
 
     indices = np.broadcast_to(indices, (indices.shape[0], *_dims(task, 2)))
-    at = view.positions(task.rows, indices, axis, "local_atomic_scatter_rmw")
+    at = _positions(task, view, indices, axis)
     live = np.ones(at.shape, bool) if mask is None else np.broadcast_to(mask, at.shape)
+    if view.buffer.unwritten is not None:
+        missing = view.buffer.marks(view.dtype.itemsize).reshape(-1)[at] != 0
+        initialised(task, task.op.name, view.buffer, missing & live)
     out = np.zeros(at.shape, view.dtype)
     update, _ = RMW[kind]
     old, _ = apply_atomic(_flat(view), at[live], update, (np.broadcast_to(values, at.shape)[live],))
@@ -544,6 +554,11 @@ def device_print(task, prefix, hexadecimal, values, signed=()):
             else:
                 texts.append(np.array2string(shown, separator=", "))
         print(f"{head}{', '.join(texts)}", file=out)
+
+
+@_op("breakpoint")
+def kernel_breakpoint(task):
+    """A debugger stops here; see `debug`."""
 
 
 @_op("assert")

@@ -75,6 +75,29 @@ class SharedBuffer:
         self.live = True
         self.barriers: Any = None
         self._views: dict[np.dtype, np.ndarray] = {}
+        # Per byte, 1 until it is written; None where nobody watches or nothing is left.
+        self.unwritten: Optional[np.ndarray] = None
+        self._left = 0
+
+    def watch(self) -> None:
+        """Remember which bytes were written."""
+        self.unwritten = np.ones(self.data.shape, np.uint8)
+        self._left = self.unwritten.size
+
+    def wrote(self, bytes: int) -> None:
+        """After that many bytes were marked: stop watching once nothing is left to write."""
+        assert self.unwritten is not None
+        self._left -= bytes
+        if self._left <= 0:
+            # Counted only when enough was written that nothing may be left.
+            self._left = int(np.count_nonzero(self.unwritten))
+            if not self._left:
+                self.unwritten = None
+
+    def marks(self, size: int) -> np.ndarray:
+        """`unwritten` for elements of that many bytes: not 0 where a byte of one is missing."""
+        assert self.unwritten is not None
+        return self.unwritten.view(f"u{size}")
 
     def view(self, dtype: np.dtype) -> np.ndarray:
         found = self._views.get(dtype)
@@ -131,11 +154,6 @@ class SharedView:
     def index(self, type: MemDescType, at: np.ndarray) -> "SharedView":
         """Sub-buffer `at` (one index per program) along the first dimension."""
         count = self.table.shape[0]
-        if ((at < 0) | (at >= count)).any():
-            bad = at[(at < 0) | (at >= count)][0]
-            raise SimulatorError(
-                "memdesc_index outside the buffer", expected=f"0 to {count - 1}", got=int(bad)
-            )
         first = derived(self.table, "at", 0)
         step = int(self.table.flat[first.size] - self.table.flat[0]) if count > 1 else 0
         at = at.astype(np.int64)
@@ -171,7 +189,19 @@ class SharedView:
     def load(self, rows: Any) -> np.ndarray:
         """All elements, shape (programs, *shape). `rows` are the batch rows of the programs."""
         self._check_live()
-        view = self.buffer.view(self.dtype)
+        return self._take(self.buffer.view(self.dtype), rows)
+
+    def missing(self, rows: Any) -> np.ndarray:
+        """Which elements were never written, shape (programs, *shape)."""
+        return self._take(self.buffer.marks(self.dtype.itemsize), rows) != 0
+
+    def written(self, rows: Any, mask: Optional[np.ndarray] = None) -> None:
+        """Mark what `store` with this mask writes."""
+        size = self.dtype.itemsize
+        self._put(self.buffer.marks(size), rows, np.zeros(1, f"u{size}"), mask)
+        self.buffer.wrote(rows.count * self.table.size * size)
+
+    def _take(self, view: np.ndarray, rows: Any) -> np.ndarray:
         index = self._elements()
         if self.base.shape[0] == 1:
             data = view if rows.whole else view[rows.index]
@@ -190,7 +220,11 @@ class SharedView:
     def store(self, rows: Any, values: np.ndarray, mask: Optional[np.ndarray] = None) -> None:
         """Write elements, broadcast to (programs, *shape); only where `mask` if one is given."""
         self._check_live()
-        view = self.buffer.view(self.dtype)
+        self._put(self.buffer.view(self.dtype), rows, values, mask)
+
+    def _put(
+        self, view: np.ndarray, rows: Any, values: np.ndarray, mask: Optional[np.ndarray]
+    ) -> None:
         shape = (rows.count, *self.table.shape)
         flat = np.broadcast_to(values, shape).reshape(rows.count, -1)
         index = self._elements()
@@ -213,17 +247,8 @@ class SharedView:
             at = index[None, :] + (self.base // self.dtype.itemsize)[:, None]
             view[rows.index[:, None], at] = flat
 
-    def positions(self, rows: Any, indices: np.ndarray, axis: int, what: str) -> np.ndarray:
+    def positions(self, rows: Any, indices: np.ndarray, axis: int) -> np.ndarray:
         """Flat indices into the typed buffer for elements picked along `axis`, one per index."""
-        extent = self.table.shape[axis]
-        if ((indices < 0) | (indices >= extent)).any():
-            bad = indices[(indices < 0) | (indices >= extent)].flat[0]
-            raise SimulatorError(
-                f"{what} picks an element outside the buffer",
-                argument="indices",
-                expected=f"0 to {extent - 1}",
-                got=int(bad),
-            )
         shape = (rows.count, *indices.shape[1:])
         indices = np.broadcast_to(indices, shape)
         grid = list(np.ogrid[tuple(slice(0, s) for s in shape[1:])])
