@@ -7,7 +7,7 @@ registry (`gluon_core.plugins`) knows the spellings, this module knows no vendor
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Optional, Union
+from typing import Mapping, Optional, Union
 
 __all__ = ["Architecture", "Limits", "Target"]
 
@@ -47,6 +47,9 @@ class Architecture:
         min_triton: the oldest Triton (major, minor) that compiles for it.
         banks: shared-memory banks of 4 bytes.
         default: the architecture that the simulator stands in for when nobody says.
+        peaks: what one device of it does at best, for estimates: "global" and "shared" in bytes/s,
+            "vector" float32 FLOP/s, and of the matrix unit FLOP/s by operand type ("fp64", "tf32",
+            "bf16", "fp16", "fp8", "fp4", "int8"), dense. What is unknown is left out.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Architecture:
     banks: int = 32
     description: str = ""
     default: bool = False
+    peaks: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def spellings(self) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from typing import Optional
 
+from gluon_amd.peaks import PEAKS
 from gluon_core.targets import Architecture, Limits
 
 __all__ = ["ARCHITECTURES", "matrix_version"]
@@ -120,6 +121,7 @@ def _arch(
         min_triton=(3, 6),
         banks=64 if "lds_transpose" in features else 32,
         description=description,
+        peaks=PEAKS.get(name, {}),
     )
 
 

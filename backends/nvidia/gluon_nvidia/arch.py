@@ -36,6 +36,7 @@ Capabilities, each with what it stands for:
 from __future__ import annotations
 
 from gluon_core.targets import Architecture, Limits
+from gluon_nvidia.peaks import PEAKS
 
 __all__ = ["ARCHITECTURES"]
 
@@ -92,6 +93,7 @@ def _arch(
         banks=32,
         description=description,
         default=default,
+        peaks=PEAKS.get(number, {}),
     )
 
 

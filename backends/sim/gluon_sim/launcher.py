@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import Any, Callable, Iterator, Optional
 
 import numpy as np

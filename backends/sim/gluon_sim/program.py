@@ -199,6 +199,9 @@ class Value:
     def set_loc(self, loc: Location) -> None:
         """Only the name matters: an op keeps the line it was recorded at."""
         if loc.name:
+            if self.name and self.name != loc.name:  # `y = x` gives one value two names
+                known = (self.attrs or {}).get("aliases", ())
+                self.set_attr("aliases", (*known, self.name))
             self.name = loc.name
 
     def replace_all_uses_with(self, other: "Value") -> None:
