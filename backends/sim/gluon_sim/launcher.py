@@ -10,6 +10,7 @@ import numpy as np
 
 from gluon_core.errors import ArgumentError, DeviceError
 
+from . import watch
 from .checks import arguments_aligned
 from .dtypes import numpy_dtype
 from .errors import span_of
@@ -52,10 +53,13 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         if settings.alignment and promises:
             arguments_aligned(promises, leaf_names, values, span_of(text.program.kernel.loc))
         size = (*(int(g) for g in grid), 1, 1)[:3]
+        watched = watch.start(program, compiled, size)
+        chosen = program if watched is None else watched.program
         machine = Machine(
-            program, memory, size, num_warps, compiled.target, models=models, settings=settings
+            chosen, memory, size, num_warps, compiled.target, models=models, settings=settings
         )
-        machine.run(values)
+        with watched or nullcontext():
+            machine.run(values)
 
     return launch
 

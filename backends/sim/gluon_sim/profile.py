@@ -148,7 +148,7 @@ def seconds(
     """The least time that each part of the machine needs, where its peak is known.
 
     Args:
-        traffic: bytes between global memory and the chip.
+        traffic: bytes between global memory and the device.
         peaks: `Architecture.peaks`.
     """
     found: dict[str, float] = {}
