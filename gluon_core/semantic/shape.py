@@ -66,6 +66,34 @@ class ShapeOps(SemanticBase):
             dtype = value.dtype
         return self.splat(self.make_scalar(unwrap(value), dtype), shape, layout)
 
+    # -- promises to the compiler -------------------------------------------------------------
+
+    def multiple_of(self, x: Any, values: Sequence[int]) -> Any:
+        return self._promise(x, "tt.divisibility", values, max(1, len(x.shape)))
+
+    def max_contiguous(self, x: Any, values: Sequence[int]) -> Any:
+        return self._promise(x, "tt.contiguity", values, len(x.shape))
+
+    def max_constancy(self, x: Any, values: Sequence[int]) -> Any:
+        return self._promise(x, "tt.constancy", values, len(x.shape))
+
+    def _promise(self, x: Any, name: str, values: Sequence[int], count: int) -> Any:
+        if len(values) != count:
+            raise ShapeError(
+                "needs one number per dimension",
+                argument="values",
+                expected=count,
+                got=f"{len(values)}: {list(values)}",
+            )
+        # A builder that makes no MLIR keeps the numbers themselves.
+        hint = getattr(self.builder, "hint", None)
+        if hint is None:
+            attribute = _triton.ir.make_attr(list(values), x.handle.get_context())
+        else:
+            attribute = hint(values)
+        x.handle.set_attr(name, attribute)
+        return x
+
     def make_scalar(self, value: Any, dtype: Any) -> Any:
         if isinstance(value, tl.tensor):
             if math.prod(shape_of(value)) != 1:

@@ -286,6 +286,10 @@ class SimBuilder:
 
     get_bool_attr = get_string_attr = get_int32_attr
 
+    def hint(self, values: Sequence[int]) -> tuple[int, ...]:
+        """What `multiple_of` and its like say about each dimension of a value."""
+        return tuple(int(v) for v in values)
+
     def get_unit_attr(self) -> bool:
         return True
 

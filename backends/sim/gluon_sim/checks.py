@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from .errors import MisalignedError, OutOfBoundsError, UninitialisedError
 
-__all__ = ["arguments_aligned", "initialised", "inside", "place"]
+__all__ = ["arguments_aligned", "hints_of", "initialised", "inside", "place", "promised"]
 
 
 def place(task: Any, bad: np.ndarray) -> tuple[tuple[int, int, int], tuple[int, ...]]:
@@ -86,3 +86,65 @@ def arguments_aligned(attributes: Any, names: Any, values: Any, span: Any) -> No
 
 def _of(program: tuple, element: tuple) -> str:
     return f"element {element} of program {program}" if element else f"program {program}"
+
+
+# ---- what a kernel promises the compiler ------------------------------------------------------
+
+_HINTS = ("tt.divisibility", "tt.contiguity", "tt.constancy")
+_SPELLED = dict(zip(_HINTS, ("multiple_of", "max_contiguous", "max_constancy")))
+
+
+def hints_of(op: Any) -> list[tuple[int, dict[str, Any]]]:
+    """(result, promises) of the results that a kernel says something about."""
+    found = []
+    for i, result in enumerate(op.results):
+        hints = {k: v for k, v in (result.attrs or {}).items() if k in _HINTS}
+        if hints:
+            found.append((i, hints))
+    return found
+
+
+def promised(op: Any, run: Callable[..., Any], simple: bool) -> Callable[..., Any]:
+    """`run` as a handler that checks what `multiple_of` and its like say about the results."""
+    hints = hints_of(op)
+
+    def handler(task: Any, *args: Any, **named: Any) -> Any:
+        out = run(*args) if simple else run(task, *args, **named)
+        if task.machine.settings.alignment and not hasattr(out, "send"):
+            outs = out if isinstance(out, (tuple, list)) else (out,)
+            for i, found in hints:
+                if isinstance(outs[i], np.ndarray):
+                    _keep(task, outs[i], op.results[i].type.dims, found)
+        return out
+
+    return handler
+
+
+def _keep(task: Any, value: np.ndarray, dims: tuple[int, ...], hints: dict[str, Any]) -> None:
+    full = np.asarray(np.broadcast_to(value, (value.shape[0], *dims)))
+    runs = hints.get("tt.contiguity") or (1,) * max(1, len(dims))
+    for name, wanted in hints.items():
+        for axis, factor in enumerate(wanted):
+            if factor <= 1:
+                continue
+            if name == "tt.divisibility":
+                at = np.arange(dims[axis] if dims else 1) % runs[axis] == 0
+                bad = full % factor != 0
+                bad &= at.reshape(-1, *([1] * (len(dims) - axis - 1))) if dims else True
+            else:
+                step = np.diff(full.astype(np.int64), axis=axis + 1, prepend=0)
+                inner = (np.arange(dims[axis]) % factor != 0).reshape(
+                    -1, *([1] * (len(dims) - axis - 1))
+                )
+                bad = (step != (name == "tt.contiguity")) & inner
+            if bad.any():
+                program, element = place(task, bad)
+                first = np.unravel_index(int(np.argmax(bad)), bad.shape)
+                raise MisalignedError(
+                    f"{_SPELLED[name]}({factor}) does not hold for {_of(program, element)}, and the "
+                    "width of vector accesses may rely on it",
+                    got=int(full[first]),
+                    remedy="Say only what always holds.",
+                    program=program,
+                    element=element,
+                )

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterator
 import numpy as np
 
 from .arith import ELEMENTWISE
+from .checks import hints_of, promised
 from .dtypes import numpy_dtype
 from .errors import SimulatorError, span_of
 from .overflow import guard, guarded
@@ -164,6 +165,8 @@ class _Compiler:
             run, control, simple = self.find(op)
             if id(op) in self.guarded:
                 run, simple = guard(op, run), False
+            if not control and hints_of(op):
+                run, simple = promised(op, run, simple), False
             plan = tuple(self.argument(a) for a in op.args)
             named = {k: self.argument(v) for k, v in op.kwargs.items()}
             outs = tuple(self.slot(r) for r in op.results)
