@@ -127,16 +127,36 @@ class Machine(Protocol):
     # -- asynchronous work: issued to a queue, closed into groups, waited for by count --
 
     def issue(
-        self, queue: str, perform: Callable[[], None], signal: Optional[Callable[[], None]] = None
+        self,
+        queue: str,
+        perform: Callable[[], None],
+        signal: Optional[Callable[[], None]] = None,
+        *,
+        barrier: Optional[SharedBuffer] = None,
+        after: bool = False,
+        proxy: str = "generic",
     ) -> None:
         """Start work: `perform()` moves data, then `signal()` tells whoever waits for it.
 
-        When it happens is the machine's choice, between here and the wait that asks for it.
+        When it happens is the machine's choice, between here and the wait that asks for it, so
+        `perform` reads its sources and writes its destination with the machine's methods and
+        nothing else. What it accesses is ordered after everything before the issue, and before
+        what comes after a wait for it: for its group, or for the barrier that `signal` arrives at.
+
+        Args:
+            barrier: the one that `signal` arrives at or completes bytes of.
+            after: it starts when all earlier work of the queue is over.
+            proxy: through which it accesses memory. For any but "generic", what others wrote
+                through the generic proxy needs a `fence` before the issue.
         """
         ...
 
+    def fence(self) -> None:
+        """What was done or learned so far becomes visible to the other proxies."""
+        ...
+
     def commit(self, queue: str) -> None:
-        """Close the queue's current group."""
+        """Close the queue's current group. A queue belongs to one partition."""
         ...
 
     def wait_groups(self, queue: str, pending: int) -> None:
@@ -145,11 +165,19 @@ class Machine(Protocol):
 
     # -- barriers in shared memory: a count of arrivals and of bytes, and a phase --
 
-    def barrier_init(self, buffer: SharedBuffer, count: int) -> None: ...
+    def barrier_init(self, buffer: SharedBuffer, count: int) -> None:
+        """Its phases take `count` arrivals. Refused while the barrier is in use."""
+        ...
 
     def barrier_invalidate(self, buffer: SharedBuffer) -> None: ...
 
-    def barrier_arrive(self, buffer: SharedBuffer, count: int = 1, where: Any = None) -> None: ...
+    def barrier_arrive(self, buffer: SharedBuffer, count: int = 1, where: Any = None) -> None:
+        """Releases what the partition (or the work that signals) did and knows."""
+        ...
+
+    def barrier_raise(self, buffer: SharedBuffer, count: int) -> None:
+        """The current phase expects `count` arrivals more."""
+        ...
 
     def barrier_expect(self, buffer: SharedBuffer, size: int, where: Any = None) -> None:
         """`size` more bytes belong to the current phase."""
@@ -164,7 +192,8 @@ class Machine(Protocol):
         ...
 
     def barrier_wait(self, buffer: SharedBuffer, parity: Any, where: Any = None) -> Iterator[Any]:
-        """`yield from` it: goes on once the phase of that parity has completed."""
+        """`yield from` it: goes on once the phase of that parity has completed, and knows then
+        what those knew who arrived."""
         ...
 
     def blocked(self, ready: Callable[[], bool], describe: str) -> Any:

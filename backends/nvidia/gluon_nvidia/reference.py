@@ -65,10 +65,16 @@ def async_copy_mbarrier_arrive(
     With `increment_count` each thread first raises the count it then lowers, so the phase only
     waits for the copies; without, the barrier's count must include the threads.
     """
-    if increment_count:
-        return
     threads = machine.num_warps * machine.target.warp_size
-    machine.issue(_COPIES, lambda: None, lambda: machine.barrier_arrive(barrier, threads))
+    if increment_count:
+        machine.barrier_raise(barrier, threads)
+    machine.issue(
+        _COPIES,
+        lambda: None,
+        lambda: machine.barrier_arrive(barrier, threads),
+        barrier=barrier,
+        after=True,
+    )
 
 
 # ---- mbarrier (sm_80), PTX ISA 9.7.13.15 -----------------------------------------------------
@@ -113,7 +119,8 @@ def mbarrier_wait(
 
 
 def fence_async_shared(machine: Machine, cluster: bool) -> None:
-    """Orders the generic and the asynchronous proxy; shared memory here has one view."""
+    """What the generic proxy did before becomes visible to the asynchronous one."""
+    machine.fence()
 
 
 # ---- libdevice ------------------------------------------------------------------------------

@@ -418,7 +418,13 @@ class SimBuilder:
         return pointer.type.with_element(element.pointee)
 
     def create_load(self, pointer: Value, *policy: Any) -> Value:
-        return self.record("load", (pointer,), [self._loaded(pointer)]).results[0]
+        return self._volatile("load", (pointer,), pointer, policy)
+
+    def _volatile(self, name: str, args: tuple, pointer: Value, policy: Sequence[Any]) -> Value:
+        op = self.record(name, args, [self._loaded(pointer)])
+        if any(p is True for p in policy):
+            op.attrs["volatile"] = True
+        return op.results[0]
 
     def create_store(self, pointer: Value, value: Value, *policy: Any) -> Op:
         return self.record("store", (pointer, value))
@@ -426,7 +432,7 @@ class SimBuilder:
     def create_masked_load(
         self, ptrs: Value, mask: Value, other: Optional[Value] = None, *policy: Any, **named: Any
     ) -> Value:
-        return self.record("masked_load", (ptrs, mask, other), [self._loaded(ptrs)]).results[0]
+        return self._volatile("masked_load", (ptrs, mask, other), ptrs, policy)
 
     def create_masked_store(
         self, ptrs: Value, val: Value, mask: Value, *policy: Any, **named: Any
@@ -437,20 +443,26 @@ class SimBuilder:
         self, kind: Any, ptr: Value, val: Value, mask: Value, *order: Any
     ) -> Value:
         args = (enum_name(kind), ptr, val, mask)
-        return self.record("atomic_rmw", args, [val.type]).results[0]
+        return self._atomic("atomic_rmw", args, [val.type], order).results[0]
+
+    def _atomic(self, name: str, args: tuple, types: Sequence[Type], order: Sequence[Any]) -> Op:
+        """`order` holds how it orders other accesses, and for whom; results do not depend on it."""
+        op = self.record(name, args, types)
+        op.attrs["order"] = tuple(enum_name(o) for o in order)
+        return op
 
     def create_atomic_cas(self, ptr: Value, compare: Value, val: Value, *order: Any) -> Value:
-        return self.record("atomic_cas", (ptr, compare, val), [val.type]).results[0]
+        return self._atomic("atomic_cas", (ptr, compare, val), [val.type], order).results[0]
 
     def create_atomic_load(self, ptr: Value, mask: Value, *order: Any) -> Value:
-        return self.record("atomic_load", (ptr, mask), [self._loaded(ptr)]).results[0]
+        return self._atomic("atomic_load", (ptr, mask), [self._loaded(ptr)], order).results[0]
 
     def create_atomic_store(self, ptr: Value, val: Value, mask: Value, *order: Any) -> Op:
-        return self.record("atomic_store", (ptr, val, mask))
+        return self._atomic("atomic_store", (ptr, val, mask), (), order)
 
     def create_atomic_poll(self, ptr: Value, expected: Value, timeout: Any, *order: Any) -> Value:
         type = expected.type.with_element(I1)
-        return self.record("atomic_poll", (ptr, expected, timeout), [type]).results[0]
+        return self._atomic("atomic_poll", (ptr, expected, timeout), [type], order).results[0]
 
     def create_local_alloc(self, type: Type, value: Optional[Value] = None) -> Value:
         return self.record("local_alloc", (type, value), [type]).results[0]

@@ -189,6 +189,8 @@ def warp_specialize(task: Task, step: Step) -> Iterator[Wait]:
     holder = step.blocks[1][0].steps[0]
     operands = operands or [frame.get(a) for a in holder.plan[0]]
     running = [0]
+    parent = task.active()
+    partitions = []
     for i, region in enumerate(holder.blocks):
         partition = Task(task.machine, task.batch, f"partition {i + 1} of {task.name}")
         partition.num_warps = int(warps[i]) if i < len(warps) else task.num_warps
@@ -197,6 +199,8 @@ def warp_specialize(task: Task, step: Step) -> Iterator[Wait]:
         for slot, value in zip(region[0].arguments, operands):
             inner.put(slot, value)
         running[0] += 1
+        partition.agent = task.batch.agents.fork(parent, partition.name)
+        partitions.append(partition)
         task.machine.scheduler.add(partition.name, _partition(partition, region[0], running))
     end = yield from task.block(step.blocks[0][0])
     values = _yielded(task, end, len(step.outs))
@@ -204,6 +208,8 @@ def warp_specialize(task: Task, step: Step) -> Iterator[Wait]:
         yield Wait(
             lambda: not running[0], lambda: f"{running[0]} partitions to finish", step.op.loc
         )
+    for partition in partitions:
+        parent.known.join(partition.agent.known, None, task.batch.count)
     _bind(task, step, values)
 
 

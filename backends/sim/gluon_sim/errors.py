@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import linecache
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from gluon_core.errors import GluonError, SourceSpan
 
 __all__ = [
-    "DeadlockError", "DeviceAssertionError", "MisalignedError", "OffsetOverflowError",
-    "OutOfBoundsError", "SimulatorError", "UninitialisedError", "in_library", "span_of",
+    "Access", "BarrierError", "DeadlockError", "DeviceAssertionError", "LeakError",
+    "MisalignedError", "OffsetOverflowError", "OutOfBoundsError", "RaceError", "Scene",
+    "SimulatorError", "TimeLimitError", "UninitialisedError", "in_library", "span_of",
 ]  # fmt: skip
 
 
@@ -54,8 +56,113 @@ class DeviceAssertionError(SimulatorError, AssertionError):
     """`device_assert` failed in a kernel."""
 
 
+@dataclass(frozen=True)
+class Access:
+    """One side of a race.
+
+    Args:
+        op: the builder op.
+        span: its line in the kernel.
+        kind: read, write or atomic update.
+        program: (x, y, z), or None for one of several.
+        task: the partition.
+        proxy: through which it went.
+        queue: of asynchronous work, or None.
+    """
+
+    op: str
+    span: Optional[SourceSpan]
+    kind: str
+    program: Optional[tuple[int, int, int]]
+    task: str
+    proxy: str
+    queue: Optional[str]
+
+    def describe(self) -> str:
+        how = "asynchronous " if self.queue is not None else ""
+        line = f" at line {self.span.line}" if self.span is not None else ""
+        proxy = f" through the {self.proxy} proxy" if self.proxy != "generic" else ""
+        program = f"program {self.program}" if self.program is not None else "another program"
+        return f"{how}{self.kind} by `{self.op}`{line}{proxy} in {self.task}, {program},"
+
+
+class RaceError(SimulatorError):
+    """Two accesses to one element, at least one a write, that nothing orders.
+
+    Args:
+        accesses: the two, in the order in which this run took them.
+        place: index of the element (of global memory) or byte (of a shared buffer).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        accesses: tuple[Access, ...] = (),
+        place: Optional[int] = None,
+        **fields: Any,
+    ):
+        super().__init__(message, **fields)
+        self.accesses = accesses
+        self.place = place
+
+
+class LeakError(SimulatorError):
+    """The kernel ends while asynchronous work may still be in flight."""
+
+
+class BarrierError(SimulatorError):
+    """A barrier was used against its protocol."""
+
+
+class TimeLimitError(SimulatorError, TimeoutError):
+    """The launch took longer than its timeout."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What one task of a deadlock waits for.
+
+    Args:
+        task: the partition.
+        span: the line where it waits.
+        text: all of it in words.
+        phase: parity that it waits for.
+        pending: arrivals that are missing.
+        size: bytes that are missing.
+        arrived: lines at which somebody arrived before.
+        candidates: lines that use the barrier and were never reached.
+    """
+
+    task: str
+    span: Optional[SourceSpan]
+    text: str
+    phase: Optional[int] = None
+    pending: Optional[int] = None
+    size: Optional[int] = None
+    arrived: tuple[int, ...] = ()
+    candidates: tuple[int, ...] = ()
+
+
 class DeadlockError(SimulatorError):
-    """Every task waits for another."""
+    """Every task waits for another.
+
+    Args:
+        waiting: a `Scene` of each task.
+        ended: the tasks that were over before.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        waiting: tuple[Scene, ...] = (),
+        ended: tuple[str, ...] = (),
+        **fields: Any,
+    ):
+        super().__init__(message, **fields)
+        self.waiting = waiting
+        self.ended = ended
 
 
 def in_library(file: str) -> bool:

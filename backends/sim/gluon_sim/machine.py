@@ -10,6 +10,7 @@ the part that takes a path runs it, with outer values picked for that part, and 
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any, Iterator, Optional, Sequence
 
 import numpy as np
@@ -17,13 +18,16 @@ import numpy as np
 from gluon_core.errors import GluonError
 
 from .checks import initialised
+from .agents import GENERIC, Agent, Agents
 from .compile import CompiledBlock, CompiledFunction, CompiledProgram, Slot, Step
 from .errors import SimulatorError, in_library, span_of
+from .flight import Flights, Queue
 from .memory import GlobalMemory
 from .program import Op
 from .settings import Settings, current
 from .shared import SharedBuffer, SharedView
-from .sync import Barriers, Scheduler, Wait
+from .sync import Barriers, Scheduler, Wait, in_words
+from .tracking import Tracking
 
 __all__ = ["Frame", "Machine", "Rows", "Task"]
 
@@ -122,7 +126,8 @@ class Task:
         self.name = name
         self.frame: Frame = None  # type: ignore[assignment]
         self.op: Op = None  # type: ignore[assignment]
-        self.queues: dict[str, list[list]] = {}
+        self.agent: Optional[Agent] = None  # only once there is somebody else in the program
+        self.queues: dict[str, Queue] = {}
         self.num_warps = machine.num_warps
 
     # ---- what models ask ------------------------------------------------------------------
@@ -158,10 +163,17 @@ class Task:
         from .dtypes import numpy_dtype
 
         dtype = type if isinstance(type, np.dtype) else numpy_dtype(type)
+        self._moves(mask)
         return self.memory.load(self, self.op.name, addresses, dtype, mask, other)
 
     def store_global(self, addresses: Any, values: Any, mask: Any = None) -> None:
+        self._moves(mask)
         self.memory.store(self, self.op.name, addresses, values, mask)
+
+    def _moves(self, mask: Any) -> None:
+        flight = self.agent.flight if self.agent is not None else None
+        if flight is not None and (mask is None or np.any(mask)):
+            flight.moved = True
 
     def atomic_global(self, kind: Any, addresses: Any, values: Any, mask: Any = None) -> Any:
         from .ops import atomic_rmw
@@ -169,11 +181,23 @@ class Task:
         return atomic_rmw(self, self.op, kind, addresses, values, mask)
 
     def load_shared(self, view: SharedView) -> np.ndarray:
+        if self.agent is not None:
+            self.touch_shared("read", view)
         if view.buffer.unwritten is not None:
             initialised(self, self.op.name, view.buffer, view.missing(self.rows))
         return view.load(self.rows)
 
+    def touch_shared(self, kind: str, view: SharedView, mask: Any = None) -> None:
+        """Tell race detection of an access."""
+        tracking = self.machine.tracking
+        if tracking is not None and self.agent is not None:
+            tracking.shared(self, kind, view, mask)
+
     def store_shared(self, view: SharedView, values: Any, mask: Any = None) -> None:
+        if self.agent is not None:
+            self.touch_shared("write", view, mask)
+        if view.buffer.barriers is not None:
+            view.buffer.barriers.spared(view, self.rows)
         self.memory.version += 1
         view.store(self.rows, values, mask)
         if view.buffer.unwritten is not None:
@@ -200,24 +224,46 @@ class Task:
 
     # Asynchronous work: issued to a queue, bundled into groups, waited for by count.
 
-    def issue(self, queue: str, perform: Any, signal: Any = None) -> None:
-        """Start work: `perform()` moves the data, then `signal()` tells whoever waits.
+    def active(self) -> Agent:
+        """This task as an agent; from the first call on, accesses of its program are watched."""
+        if self.agent is None:
+            if self.batch.agents is None:
+                self.batch.agents = Agents(self.batch.count)
+            self.agent = self.batch.agents.first(self.name)
+        return self.agent
 
-        Today the work is done at once; a model must not rely on that.
-        """
-        self.queues.setdefault(queue, [[]])[-1].append(self.op)
-        perform()
-        if signal is not None:
-            signal()
+    def queue(self, name: str) -> Queue:
+        found = self.queues.get(name)
+        if found is None:
+            found = self.queues[name] = Queue(name)
+            self.batch.queues.append(found)
+        return found
+
+    def issue(
+        self,
+        queue: str,
+        perform: Any,
+        signal: Any = None,
+        *,
+        barrier: Any = None,
+        after: bool = False,
+        proxy: str = GENERIC,
+    ) -> None:
+        """Start work: `perform()` moves the data, then `signal()` tells whoever waits."""
+        self.machine.flights.issue(self, queue, perform, signal, barrier, after, proxy)
 
     def commit(self, queue: str) -> None:
         """Close the current group of a queue."""
-        self.queues.setdefault(queue, [[]]).append([])
+        self.machine.flights.commit(self, queue)
 
     def wait_groups(self, queue: str, pending: int) -> None:
         """Until at most `pending` of the closed groups are unfinished."""
-        groups = self.queues.setdefault(queue, [[]])
-        del groups[: max(0, len(groups) - 1 - int(pending))]
+        self.machine.flights.wait_groups(self, queue, pending)
+
+    def fence(self) -> None:
+        """What this task knows becomes visible to the asynchronous proxies."""
+        if self.agent is not None:
+            self.agent.fence()
 
     # Barriers in shared memory.
 
@@ -239,6 +285,9 @@ class Task:
 
     def barrier_init(self, view: SharedView, count: int) -> None:
         barriers, at = self._barrier(view)
+        earlier = view.buffer.earlier
+        if earlier is not None and earlier.barriers is not None:
+            earlier.barriers.unused(at)  # the same memory, in the last round of a loop
         barriers.init(at, int(count))
 
     def barrier_invalidate(self, view: SharedView) -> None:
@@ -249,7 +298,13 @@ class Task:
         barriers, at = self._barrier(view)
         live = self._where(at, where)
         if live is not None:
-            barriers.arrive(live, int(count))
+            self.active()
+            barriers.arrive(live, int(count), self)
+            self._released()
+
+    def barrier_raise(self, view: SharedView, count: int) -> None:
+        barriers, at = self._barrier(view)
+        barriers.raised(at, int(count))
 
     def barrier_expect(self, view: SharedView, size: int, where: Any = None) -> None:
         barriers, at = self._barrier(view)
@@ -261,7 +316,14 @@ class Task:
         barriers, at = self._barrier(view)
         live = self._where(at, where)
         if live is not None:
-            barriers.complete(live, int(size))
+            self.active()
+            barriers.complete(live, int(size), self)
+            self._released()
+
+    def _released(self) -> None:
+        # Work in flight has one clock: it is over when it signals.
+        if self.agent is not None and self.agent.flight is None:
+            self.agent.tick()
 
     def barrier_phase(self, view: SharedView) -> np.ndarray:
         """The parity of the phase each program's barrier is in, int32 (programs,)."""
@@ -282,19 +344,18 @@ class Task:
         def ready() -> bool:
             return bool(barriers.passed(live, parity).all())
 
-        def describe() -> str:
+        def scene() -> dict:
             late = ~barriers.passed(live, parity)
             first = int(np.argmax(late))
-            row, slot = live[0][first], live[1][first]
-            x, y, z = (int(i[row]) for i in self.batch.ids)
-            return (
-                f"phase {int(parity[first])} of the barrier at byte {int(slot) * 8} of {view.buffer.name} in "
-                f"program ({x}, {y}, {z}): {int(barriers.pending[row, slot])} arrivals and "
-                f"{int(barriers.bytes[row, slot])} bytes missing"
-            )
+            row, slot = int(live[0][first]), int(live[1][first])
+            return barriers.scene(self, view.buffer, row, slot, int(parity[first]))
+
+        def describe() -> str:
+            return in_words(self, view.buffer, scene())
 
         if not ready():
-            yield Wait(ready, describe, self.op.loc)
+            yield Wait(ready, describe, self.op.loc, buffer=view.buffer, scene=scene)
+        barriers.acquire(live, self)
 
     def blocked(self, ready: Any, describe: str) -> Wait:
         """`yield` this: goes on once `ready()`."""
@@ -357,9 +418,12 @@ class Task:
         """Run a block; its terminator's step is the generator's value."""
         frame = self.frame
         step: Optional[Step] = None
+        hurried = self.machine.hurried
         try:
             for step in block.steps:
                 self.op = step.op
+                if hurried and not step.simple:
+                    yield from self.machine.interrupt(self)
                 if step.simple:
                     value = step.run(*[frame.get(slot) for slot in step.plan])
                     frame.put(step.outs[0], value)
@@ -434,7 +498,15 @@ class Batch:
     def __init__(self, numbers: np.ndarray, grid: tuple[int, int, int]):
         x, rest = numbers % grid[0], numbers // grid[0]
         self.ids = tuple(i.astype(np.int32) for i in (x, rest % grid[1], rest // grid[1]))
+        self.numbers = numbers
         self.count = len(numbers)
+        self.agents: Optional[Agents] = None
+        self.queues: list[Queue] = []
+        self.allocated: dict[Any, SharedBuffer] = {}
+
+    def program(self, row: int) -> tuple[int, int, int]:
+        x, y, z = self.ids
+        return int(x[row]), int(y[row]), int(z[row])
 
 
 class Machine:
@@ -467,7 +539,12 @@ class Machine:
         self.output = output
         self.models = models
         self.settings = memory.settings = settings or current()
-        self.scheduler = Scheduler()
+        chosen = self.settings
+        self.flights = Flights(chosen.schedule, chosen.seed)
+        deadline = None if chosen.timeout is None else monotonic() + chosen.timeout
+        self.scheduler = Scheduler(self.flights, deadline, chosen.timeout)
+        self.hurried = deadline is not None or self.flights.random is not None
+        self.tracking: Optional[Tracking] = None
         memory.check_alignment = program.pointer_casts
 
     def run(self, arguments: Sequence[np.ndarray]) -> None:
@@ -475,6 +552,10 @@ class Machine:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         numbers = np.arange(total, dtype=np.int64)
         size = self.batch_size(total)
+        if self.settings.races:
+            program = self.program.program
+            self.tracking = Tracking(program, self.memory, arguments, self.grid)
+            self.memory.tracking = self.tracking
         with np.errstate(all="ignore"):
             if self.program.spins:
                 # Programs that wait for each other must all be under way.
@@ -503,7 +584,21 @@ class Machine:
             name = f"program {tuple(int(i[0]) for i in batch.ids)}"
         task = Task(self, batch, name)
         rows = Rows(np.arange(batch.count), whole=True)
-        self.scheduler.add(name, task.call(self.program.kernel, arguments, rows))
+        self.scheduler.add(name, self._run(task, arguments, rows))
+
+    def _run(self, task: Task, arguments: Sequence[np.ndarray], rows: Rows) -> Iterator[Wait]:
+        yield from task.call(self.program.kernel, arguments, rows)
+        if task.agent is not None:
+            self.flights.finish(task, self.settings.leaks)
+
+    def interrupt(self, task: Task) -> Iterator[Wait]:
+        """Between ops: the timeout, and what a random schedule does there."""
+        self.scheduler.check_time(task.op.loc)
+        random = self.flights.random
+        if random is not None:
+            self.flights.shuffle()
+            if self.scheduler.several and random.random() < 0.1:
+                yield Wait(lambda: True, lambda: "its turn", task.op.loc)
 
     def externs(self, symbol: str) -> Any:
         """The model of a library function, or None."""
@@ -514,4 +609,9 @@ class Machine:
         buffer = SharedBuffer(task.batch.count, size, f"the buffer of line {line}")
         if self.settings.uninitialised:
             buffer.watch()
+        buffer.alloc = task.op
+        buffer.earlier = task.batch.allocated.get(task.op)
+        if buffer.earlier is not None:
+            buffer.earlier.earlier = None
+        task.batch.allocated[task.op] = buffer
         return buffer

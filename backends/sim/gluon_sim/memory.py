@@ -56,6 +56,7 @@ class GlobalMemory:
         # Set when the program makes pointers other than by adding elements to arguments.
         self.check_alignment = False
         self.settings = Settings()
+        self.tracking: Any = None
 
     def add(self, allocation: Allocation) -> None:
         if not allocation.data.size:
@@ -124,6 +125,10 @@ class GlobalMemory:
         if mask is None and len(parts) == 1 and parts[0][1] is None:
             index = addresses - parts[0][0].base
             index >>= shift
+            if self.tracking is not None:
+                self.tracking.touched(
+                    task, what, "read", parts[0][0], index, None, addresses.shape, size
+                )
             return parts[0][0].view(dtype).take(index, mode="clip")
         if other is None:
             out = np.zeros(addresses.shape, dtype)
@@ -136,6 +141,10 @@ class GlobalMemory:
             live = inside if inside is not None else mask
             live = np.broadcast_to(live, out.shape)
             index = (addresses[live] - allocation.base) >> shift
+            if self.tracking is not None:
+                self.tracking.touched(
+                    task, what, "read", allocation, index, live, addresses.shape, size
+                )
             out[live] = allocation.view(dtype)[index]
         return out
 
@@ -164,6 +173,8 @@ class GlobalMemory:
             chosen = addresses if live is None else addresses[live]
             index = np.subtract(chosen, allocation.base, order="C")
             index >>= shift
+            if self.tracking is not None:
+                self.tracking.touched(task, what, "write", allocation, index, live, shape, size)
             allocation.view(dtype)[index] = values if live is None else values[live]
         self.version += 1
 
@@ -198,6 +209,9 @@ class GlobalMemory:
             if live is None:
                 live = np.ones(shape, bool)
             index = (addresses[live] - allocation.base) >> shift
+            if self.tracking is not None:
+                size = dtype.itemsize
+                self.tracking.touched(task, what, "update", allocation, index, live, shape, size)
             old, changed = apply_atomic(
                 allocation.view(dtype), index, update, tuple(o[live] for o in operands), in_place
             )

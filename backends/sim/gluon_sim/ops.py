@@ -475,6 +475,11 @@ def _positions(task: Any, view: SharedView, indices: np.ndarray, axis: int) -> n
     return view.positions(task.rows, indices, axis)
 
 
+def _touch(task: Any, kind: str, view: SharedView, at: np.ndarray, live: Any = None) -> None:
+    if task.agent is not None and task.machine.tracking is not None:
+        task.machine.tracking.shared_at(task, kind, view, at, live)
+
+
 def _flat(view: SharedView) -> np.ndarray:
     return view.buffer.view(view.dtype).reshape(-1)
 
@@ -484,6 +489,7 @@ def local_gather(task, type, view, indices, axis):
     indices = np.broadcast_to(indices, (indices.shape[0], *_dims(task, 1)))
     at = _positions(task, view, indices, axis)
     buffer = view.buffer
+    _touch(task, "read", view, at)
     if buffer.unwritten is not None:
         missing = buffer.marks(view.dtype.itemsize).reshape(-1)[at] != 0
         initialised(task, "local_gather", buffer, missing)
@@ -494,6 +500,7 @@ def local_gather(task, type, view, indices, axis):
 def local_scatter(task, view, values, indices, axis):
     indices = np.broadcast_to(indices, (indices.shape[0], *_dims(task, 2)))
     at = _positions(task, view, indices, axis)
+    _touch(task, "write", view, at)
     _flat(view)[at] = np.broadcast_to(values, at.shape)
     if view.buffer.unwritten is not None:
         view.buffer.marks(view.dtype.itemsize).reshape(-1)[at] = 0
@@ -508,6 +515,7 @@ def local_atomic_scatter_rmw(task, kind, view, values, indices, mask, axis):
     indices = np.broadcast_to(indices, (indices.shape[0], *_dims(task, 2)))
     at = _positions(task, view, indices, axis)
     live = np.ones(at.shape, bool) if mask is None else np.broadcast_to(mask, at.shape)
+    _touch(task, "update", view, at, live)
     if view.buffer.unwritten is not None:
         missing = view.buffer.marks(view.dtype.itemsize).reshape(-1)[at] != 0
         initialised(task, task.op.name, view.buffer, missing & live)

@@ -74,6 +74,9 @@ class SharedBuffer:
         self.name = name
         self.live = True
         self.barriers: Any = None
+        self.shadow: Any = None
+        self.alloc: Any = None
+        self.earlier: Optional[SharedBuffer] = None  # of the same op, a round of a loop before
         self._views: dict[np.dtype, np.ndarray] = {}
         # Per byte, 1 until it is written; None where nobody watches or nothing is left.
         self.unwritten: Optional[np.ndarray] = None

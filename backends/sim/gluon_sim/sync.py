@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
-from .errors import DeadlockError, SimulatorError, span_of
+from .agents import Clock
+from .errors import (
+    BarrierError,
+    DeadlockError,
+    Scene,
+    TimeLimitError,
+    span_of,
+)
+from .origins import users_of
 
-__all__ = ["Barriers", "Scheduler", "Wait"]
+__all__ = ["Barriers", "Scheduler", "Wait", "in_words"]
 
 
 @dataclass
 class Wait:
     """What a task yields: go on when `ready()`; `describe()` is for the error when that never is.
 
-    A wait that `expires` also ends when nothing else can happen any more.
+    A wait that `expires` also ends when nothing else can happen any more. `buffer` holds the
+    barrier that is waited for.
     """
 
     ready: Callable[[], bool]
     describe: Callable[[], str]
     loc: Any = None
     expires: bool = False
+    buffer: Any = None
+    scene: Optional[Callable[[], dict]] = None
 
 
 @dataclass
@@ -33,13 +45,29 @@ class _Task:
 
 
 class Scheduler:
-    """Runs tasks in turn, each until it waits. Deterministic: always in the order they came."""
+    """Runs tasks in turn, each until it waits.
 
-    def __init__(self) -> None:
+    Deterministic: always in the order they came, or drawn from the seed of a random schedule. When
+    nobody can go on, asynchronous work lands; when there is none, it is a deadlock.
+
+    Args:
+        flights: the asynchronous work of the launch.
+        deadline: of `time.monotonic`, after which the launch ends.
+    """
+
+    def __init__(self, flights: Any = None, deadline: Optional[float] = None, limit: Any = None):
         self._tasks: list[_Task] = []
+        self._ended: list[str] = []
+        self.flights = flights
+        self.deadline = deadline
+        self.limit = limit
 
     def add(self, name: str, run: Iterator[Wait]) -> None:
         self._tasks.append(_Task(name, run))
+
+    @property
+    def several(self) -> bool:
+        return len(self._tasks) > 1
 
     def run(self) -> None:
         try:
@@ -48,36 +76,64 @@ class Scheduler:
             for task in self._tasks:
                 task.run.close()  # type: ignore[attr-defined]
             self._tasks.clear()
+            self._ended.clear()
 
     def _loop(self) -> None:
         tasks = self._tasks
+        flights = self.flights
+        random = flights.random if flights is not None else None
         while tasks:
             moved = False
+            turns = list(tasks)
             late = not any(task.waits is None or task.waits.ready() for task in tasks)
-            for task in list(tasks):
+            if late and flights is not None and flights.push([t.waits for t in tasks]):
+                continue
+            if random is not None and len(turns) > 1:
+                turns = [turns[i] for i in random.permutation(len(turns))]
+            for task in turns:
                 if task.waits is not None and not task.waits.ready():
                     if not (late and task.waits.expires and not moved):
                         continue
                 moved = True
+                self.check_time(task.waits.loc if task.waits else None)
                 try:
                     task.waits = next(task.run)
                 except StopIteration:
                     tasks.remove(task)
+                    self._ended.append(task.name)
             if not moved:
                 self._deadlock(tasks)
 
+    def check_time(self, loc: Any) -> None:
+        if self.deadline is not None and monotonic() > self.deadline:
+            waiting = [f"{t.name} waits for {t.waits.describe()}" for t in self._tasks if t.waits]
+            raise TimeLimitError(
+                f"the launch is not over after {self.limit:g} seconds"
+                + (": " + "; ".join(waiting[:8]) if waiting else ""),
+                remedy="Look for a loop that does not end, or raise the timeout.",
+                span=span_of(loc),
+            )
+
     def _deadlock(self, tasks: list[_Task]) -> None:
-        lines = []
-        for task in tasks[:16]:
+        lines, scenes = [], []
+        for task in tasks:
             assert task.waits is not None
             line = getattr(task.waits.loc, "line", 0)
-            at = f" (line {line})" if line else ""
-            lines.append(f"{task.name} waits for {task.waits.describe()}{at}")
+            text = f"{task.name} waits for {task.waits.describe()}"
+            more = task.waits.scene() if task.waits.scene is not None else {}
+            more = {k: v for k, v in more.items() if k in Scene.__dataclass_fields__}
+            scenes.append(Scene(task.name, span_of(task.waits.loc), text, **more))
+            if len(lines) < 16:
+                lines.append(text + (f" (line {line})" if line else ""))
         if len(tasks) > 16:
             lines.append(f"and {len(tasks) - 16} more")
+        if self._ended:
+            lines.append(f"{', '.join(self._ended[:16])} ended before")
         waits = tasks[0].waits
         raise DeadlockError(
             "every task waits and nothing can happen any more: " + "; ".join(lines),
+            waiting=tuple(scenes),
+            ended=tuple(self._ended),
             span=span_of(waits.loc if waits else None),
         )
 
@@ -87,58 +143,190 @@ class Barriers:
 
     A barrier counts `pending` arrivals (and bytes still to come) down; at zero the phase flips and
     the count starts again. A wait for parity p passes once the phase with parity p has completed.
+    Who arrives releases what it knows; who passes a wait acquires it.
     """
 
     def __init__(self, rows: int, size: int):
         shape = (rows, max(1, size // 8))
+        self.rows = rows
         self.count = np.zeros(shape, np.int64)
         self.pending = np.zeros(shape, np.int64)
         self.bytes = np.zeros(shape, np.int64)
         self.phase = np.zeros(shape, np.int64)
+        self.dead = np.zeros(shape, bool)
+        # By slot: what arrivals so far released, and what completed phases did.
+        self.coming: dict[int, Clock] = {}
+        self.over: dict[int, Clock] = {}
+        # By slot: (task, op) of those who arrived, the last of each.
+        self.arrived: dict[int, dict] = {}
 
     def init(self, at: tuple, count: int) -> None:
+        live = self.count[at] != 0
+        if live.any():
+            raise BarrierError(
+                "a barrier is initialized again while it is in use",
+                remedy="Invalidate it first, before its memory serves anything else.",
+            )
         self.count[at] = count
         self.pending[at] = count
         self.bytes[at] = 0
         self.phase[at] = 0
+        self.dead[at] = False
 
     def invalidate(self, at: tuple) -> None:
+        self.check(at, "invalidate")
         self.count[at] = 0
+        self.dead[at] = True
 
     def check(self, at: tuple, what: str) -> None:
-        if (self.count[at] == 0).any():
-            raise SimulatorError(
+        bad = self.count[at] == 0
+        if bad.any():
+            if self.dead[at][bad].any():
+                raise BarrierError(
+                    f"{what} on a barrier that was invalidated",
+                    remedy="Invalidate a barrier after its last use, or initialize it again.",
+                )
+            raise BarrierError(
                 f"{what} on a barrier that is not initialized",
                 remedy="Initialize it first, and do not use it after it was invalidated.",
             )
 
-    def arrive(self, at: tuple, count: int) -> None:
+    def arrive(self, at: tuple, count: int, task: Any = None) -> None:
         self.check(at, "arrive")
         if (self.pending[at] < count).any():
-            raise SimulatorError(
+            raise BarrierError(
                 "more arrivals at a barrier than its phase expects",
                 expected=f"at most {int(self.pending[at].min())}",
                 got=count,
+                remedy=self.history(int(at[1][0])) or None,
             )
         self.pending[at] -= count
+        self._release(at, task)
         self._turn(at)
+
+    def raised(self, at: tuple, count: int) -> None:
+        """This phase expects `count` arrivals more."""
+        self.check(at, "arrive")
+        self.pending[at] += count
 
     def expect(self, at: tuple, size: int) -> None:
         """`size` more bytes belong to this phase."""
         self.check(at, "expect")
         self.bytes[at] += size
 
-    def complete(self, at: tuple, size: int) -> None:
+    def complete(self, at: tuple, size: int, task: Any = None) -> None:
         """`size` bytes have come."""
         self.check(at, "complete")
         self.bytes[at] -= size
+        over = (self.bytes[at] < 0) & (self.pending[at] == 0)
+        if over.any():
+            raise BarrierError(
+                "more bytes came to a barrier than its phase expects",
+                expected=f"{int(self.bytes[at][over][0]) + size} more",
+                got=size,
+                remedy="Expect the bytes of all copies of a phase, in the phase they complete.",
+            )
+        self._release(at, task)
         self._turn(at)
+
+    def _release(self, at: tuple, task: Any) -> None:
+        if task is None:
+            return
+        agent = task.agent
+        for slot in np.unique(at[1]).tolist():
+            self.arrived.setdefault(slot, {})[task.name, task.op] = None
+            if agent is not None:
+                rows = at[0][at[1] == slot]
+                whole = None if len(rows) == self.rows else rows
+                self.coming.setdefault(slot, Clock()).join(agent.known, whole, self.rows)
 
     def _turn(self, at: tuple) -> None:
         done = (self.pending[at] == 0) & (self.bytes[at] == 0)
         self.phase[at] += done
         self.pending[at] = np.where(done, self.count[at], self.pending[at])
+        if done.any() and self.coming:
+            for slot in np.unique(at[1][done]).tolist():
+                coming = self.coming.get(slot)
+                if coming is not None:
+                    rows = at[0][done & (at[1] == slot)]
+                    whole = None if len(rows) == self.rows else rows
+                    self.over.setdefault(slot, Clock()).join(coming, whole, self.rows)
 
     def passed(self, at: tuple, parity: np.ndarray) -> np.ndarray:
         """Per program: has the phase with this parity completed?"""
         return (self.phase[at] & 1) != (parity & 1)
+
+    def acquire(self, at: tuple, task: Any) -> None:
+        """Learn what those released who arrived at completed phases."""
+        if task.agent is None:
+            return
+        for slot in np.unique(at[1]).tolist():
+            over = self.over.get(slot)
+            if over is not None:
+                rows = at[0][at[1] == slot]
+                whole = None if len(rows) == self.rows else rows
+                task.agent.known.join(over, whole, self.rows)
+
+    def history(self, slot: int) -> str:
+        """Who has arrived at a barrier so far."""
+        known = [f"{name} at line {op.loc.line}" for name, op in self.arrived.get(slot, {})]
+        return f"So far {', '.join(known[:6])} arrived." if known else ""
+
+    def scene(self, task: Any, buffer: Any, row: int, slot: int, parity: int) -> dict:
+        """What a wait for this barrier lacks."""
+        before = list(self.arrived.get(slot, {}))
+        reached = {id(op) for _, op in before}
+        users = users_of(task.machine.program.program, buffer.alloc) if buffer.alloc else []
+        names = {op.name for _, op in before} or {op.name for op in users} - {task.op.name}
+        candidates = {
+            op.loc.line
+            for op in users
+            if id(op) not in reached and op.name != task.op.name and op.name in names
+        }
+        return {
+            "program": task.batch.program(row),
+            "slot": slot,
+            "phase": parity,
+            "pending": int(self.pending[row, slot]),
+            "size": int(self.bytes[row, slot]),
+            "arrived": tuple(sorted({op.loc.line for _, op in before})),
+            "candidates": tuple(sorted(candidates)),
+            "completed": int(self.phase[row, slot]),
+        }
+
+    def unused(self, at: tuple) -> None:
+        """Refuse memory in which barriers are still alive."""
+        slots = at[1] < self.count.shape[1]
+        if (self.count[at[0][slots], at[1][slots]] != 0).any():
+            raise BarrierError(
+                "memory of a barrier is used again while the barrier is in use",
+                remedy="Invalidate the barrier first.",
+            )
+
+    def spared(self, view: Any, rows: Any) -> None:
+        """Refuse data over a barrier that is in use."""
+        if not self.count.any():
+            return
+        slots = np.unique(view.table // 8)
+        places = slots[None, :] + (view.base // 8)[:, None]
+        if (self.count[rows.index[:, None], places] != 0).any():
+            raise BarrierError(
+                "data is written over a barrier that is in use",
+                remedy="Invalidate the barrier first.",
+            )
+
+
+def in_words(task: Any, buffer: Any, scene: dict) -> str:
+    """A scene as part of a sentence."""
+    text = (
+        f"phase {scene['phase']} of the barrier at byte {scene['slot'] * 8} of {buffer.name} in "
+        f"program {scene['program']}: {scene['pending']} arrivals and {scene['size']} bytes missing, "
+        f"{scene['completed']} phases completed"
+    )
+    if scene["arrived"]:
+        text += f", arrivals so far at line {', '.join(map(str, scene['arrived']))}"
+    else:
+        text += ", nobody has arrived yet"
+    if scene["candidates"]:
+        text += f", line {', '.join(map(str, scene['candidates']))} could but did not"
+    return text

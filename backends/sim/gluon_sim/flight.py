@@ -1,0 +1,236 @@
+"""Asynchronous work: issued to a queue, in flight, landed when somebody needs it to have happened.
+
+*When* work lands is the schedule's choice and decides what a kernel computes. *What is ordered*
+does not depend on it: a wait makes the waiting agent know the work, whenever it landed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from gluon_core.errors import GluonError
+
+from .agents import GENERIC, Agent
+from .errors import LeakError, SimulatorError, span_of
+
+__all__ = ["Flight", "Flights", "Queue"]
+
+
+class Queue:
+    """Work of one kind that one task issued and that it does not know to be over.
+
+    Attributes:
+        closed: groups closed so far, per batch row (or one number for all).
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.closed = np.zeros(1, np.int64)
+        self.flights: list[Flight] = []
+        self.free: list[int] = []  # slots of clocks to use again
+
+    def settle(self, agent: Agent) -> None:
+        """Forget work that the issuing agent knows to be over."""
+        left = []
+        for flight in self.flights:
+            if flight.landed and flight.known_by(agent):
+                self.free.append(flight.agent.slot)
+            else:
+                left.append(flight)
+        self.flights = left
+
+
+class Flight:
+    """One piece of asynchronous work.
+
+    Attributes:
+        rows: the programs that issued it.
+        group: the number of its group, per batch row (or one for all).
+        landed: whether it has happened.
+        moved: whether it touched global memory.
+    """
+
+    def __init__(
+        self, task: Any, queue: Queue, perform: Callable, signal: Optional[Callable], barrier: Any
+    ):
+        self.task = task
+        self.op = task.op
+        self.rows = task.rows
+        self.home = queue
+        self.queue = queue.name
+        self.perform: Optional[Callable] = perform
+        self.signal = signal
+        self.barrier = barrier
+        self.group = queue.closed
+        self.agent: Agent = None  # type: ignore[assignment]
+        self.before: list[Flight] = []
+        self.landed = False
+        self.moved = False
+
+    def live(self) -> Optional[np.ndarray]:
+        return None if self.rows.whole else self.rows.index
+
+    def known_by(self, agent: Agent) -> bool:
+        mine = self.agent
+        return bool(agent.known.knows(mine.slot, mine.clock, self.live()).all())
+
+    def remedy(self, task: Any, before: Any = None) -> str:
+        """Which wait is missing before what `task` does now (or `before`, where that came first)."""
+        line = self.op.loc.line
+        here = (before or task.op).loc.line
+        if self.barrier is not None:
+            return f"Line {here} must wait for the barrier that `{self.op.name}` of line {line} signals."
+        behind = int((self.home.closed - self.group).max())
+        if behind <= 0:
+            return (
+                f"Close the group of `{self.op.name}` of line {line}, and wait for it before "
+                f"line {here}."
+            )
+        return (
+            f"Wait for `{self.op.name}` of line {line} before line {here}: at most {behind - 1} "
+            f"closed groups of {self.queue} may be pending there."
+        )
+
+
+class Flights:
+    """All work in flight of one launch, and the schedule by which it lands."""
+
+    def __init__(self, schedule: str, seed: int):
+        self.schedule = schedule
+        self.random = np.random.default_rng(seed) if schedule == "random" else None
+        self.pending: list[Flight] = []
+
+    # ---- what a task asks -------------------------------------------------------------------
+
+    def issue(
+        self, task: Any, queue: str, perform: Callable, signal: Optional[Callable], barrier: Any,
+        after: bool, proxy: str,
+    ) -> None:  # fmt: skip
+        agent = task.active()
+        home = task.queue(queue)
+        home.settle(agent)
+        flight = Flight(task, home, perform, signal, barrier)
+        slot = home.free.pop() if home.free else None
+        name = f"{task.op.name} of {task.name}"
+        flight.agent = task.batch.agents.fork(agent, name, slot, proxy=proxy, flight=flight)
+        if after:
+            flight.before = list(home.flights)
+            for earlier in flight.before:
+                known = earlier.agent.known
+                flight.agent.known.join(known, earlier.live(), task.batch.count)
+        home.flights.append(flight)
+        self.pending.append(flight)
+        if self.schedule == "eager":
+            self.land(flight)
+        elif self.random is not None:
+            self.shuffle()
+
+    def commit(self, task: Any, queue: str) -> None:
+        home = task.queue(queue)
+        rows = task.rows
+        if rows.whole:
+            home.closed = home.closed + 1
+        else:
+            closed = np.array(np.broadcast_to(home.closed, task.batch.count))
+            closed[rows.index] += 1
+            home.closed = closed
+
+    def wait_groups(self, task: Any, queue: str, pending: int) -> None:
+        home = task.queues.get(queue)
+        if home is None or not home.flights:
+            return
+        agent = task.active()
+        limit = home.closed - int(pending)
+        for flight in list(home.flights):
+            due = flight.group < limit
+            here = task.rows.index
+            if len(due) == 1 and task.rows.whole and flight.rows.whole:
+                if not due[0]:
+                    continue
+                rows = None
+            else:
+                due = np.broadcast_to(due, task.batch.count)
+                rows = np.intersect1d(here, flight.rows.index)
+                rows = rows[due[rows]]
+                if not len(rows):
+                    continue
+            self.land(flight)
+            agent.known.join(flight.agent.known, rows, task.batch.count)
+        home.settle(agent)
+
+    # ---- landing ----------------------------------------------------------------------------
+
+    def land(self, flight: Flight) -> None:
+        """Let it happen now, with the work that it must come after."""
+        if flight.landed:
+            return
+        flight.landed = True
+        for earlier in flight.before:
+            self.land(earlier)
+        flight.before = []
+        if flight in self.pending:
+            self.pending.remove(flight)
+        task = flight.task
+        saved = task.frame, task.op, task.agent
+        task.frame, task.op, task.agent = _Away(flight.rows), flight.op, flight.agent
+        try:
+            assert flight.perform is not None
+            flight.perform()
+            if flight.signal is not None:
+                flight.signal()
+        except GluonError as error:
+            if error.span is None:
+                error.span = span_of(flight.op.loc)
+            raise
+        except Exception as error:
+            raise SimulatorError(
+                f"the simulator failed in `{flight.op.name}`: {type(error).__name__}: {error}",
+                span=span_of(flight.op.loc),
+            ) from error
+        finally:
+            task.frame, task.op, task.agent = saved
+            flight.perform = flight.signal = None
+            task.memory.version += 1
+
+    def shuffle(self) -> None:
+        """Under the random schedule: perhaps let something land."""
+        if self.random is not None and self.pending and self.random.random() < 0.25:
+            self.land(self.pending[int(self.random.integers(len(self.pending)))])
+
+    def push(self, waits: list) -> bool:
+        """Nobody can go on: let work land that somebody waits for; false where there is none."""
+        if not self.pending:
+            return False
+        wanted = [w.buffer for w in waits if w is not None and w.buffer is not None]
+        for flight in self.pending:
+            if flight.barrier is not None and any(flight.barrier.buffer is b for b in wanted):
+                self.land(flight)
+                return True
+        self.land(self.pending[0])
+        return True
+
+    def finish(self, task: Any, report: bool) -> None:
+        """The kernel is over for a batch: what is still in flight nobody waited for."""
+        agent = task.agent
+        mine = [flight for queue in task.batch.queues for flight in queue.flights]
+        for flight in mine:
+            self.land(flight)
+        left = [f for f in mine if f.moved and not f.known_by(agent)]
+        if left and report:
+            flight = left[0]
+            more = f" ({len(left)} such)" if len(left) > 1 else ""
+            raise LeakError(
+                f"the kernel ends while `{flight.op.name}` of {flight.task.name} may still be in "
+                f"flight: nobody waited for it{more}",
+                remedy="Wait for it before the end.",
+                span=span_of(flight.op.loc),
+            )
+
+
+class _Away:
+    """What a task's frame is while its work lands: only the programs are known."""
+
+    def __init__(self, rows: Any):
+        self.rows = rows

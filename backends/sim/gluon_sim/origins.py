@@ -1,0 +1,133 @@
+"""Where pointers and buffers come from: kernel arguments and allocations, found without running."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator
+
+from .program import Block, MemDescType, Op, PointerType, Program, Region, Value
+
+__all__ = ["ANYWHERE", "origins", "users_of", "written_arguments"]
+
+ANYWHERE = "anywhere"
+_READS = frozenset("load masked_load atomic_load atomic_poll".split())
+_KEEPS = frozenset(
+    "addptr splat broadcast expand_dims reshape trans convert_layout select bitcast cat join split "
+    "unsplat ptr_to_int call yield_op condition_op ret branch cond_branch warp_yield warp_return "
+    "for while if warp_specialize warp_specialize_partitions print assert".split()
+)
+
+
+def _matters(value: Value) -> bool:
+    type = value.type
+    return isinstance(type, MemDescType) or isinstance(
+        getattr(type, "element", type), PointerType
+    ) or isinstance(type, PointerType)  # fmt: skip
+
+
+def _inner(region: Region) -> Iterator[tuple[Block, Op]]:
+    for block in region.blocks:
+        for op in block.ops:
+            yield block, op
+
+
+def origins(program: Program) -> dict[int, set]:
+    """By id of a value: argument positions of the kernel, `local_alloc` ops, or `ANYWHERE`.
+
+    Does not follow the order of ops: what a value may come from on any path.
+    """
+    known = program.attrs.get("_origins")
+    if known is not None:
+        return known
+    found: dict[int, set] = {}
+
+    def of(value: Value) -> set:
+        return found.get(id(value.resolve()), set())
+
+    changed = True
+
+    def add(value: Value, more: set) -> None:
+        nonlocal changed
+        if not more or not _matters(value):
+            return
+        buffer = isinstance(value.type, MemDescType)
+        more = {m for m in more if isinstance(m, Op) == buffer}
+        have = found.setdefault(id(value.resolve()), set())
+        if not more <= have:
+            have |= more
+            changed = True
+
+    for i, argument in enumerate(program.kernel.arguments):
+        add(argument, {i})
+
+    def visit(op: Op) -> None:
+        union: set = set()
+        for value in op.operands():
+            union |= of(value)
+        if op.name == "local_alloc":
+            union = {op}
+        elif op.name in ("int_to_ptr", *_READS):
+            union = {ANYWHERE}
+        elif op.name == "call":
+            for argument, value in zip(op.args[0].arguments, op.args[1]):
+                add(argument, of(value))
+        elif op.name == "branch":
+            target, values = op.args[0], op.args[1] if len(op.args) > 1 else ()
+            for argument, value in zip(target.arguments, values):
+                add(argument, of(value))
+        elif op.regions:
+            regions = list(op.regions)
+            for region in op.regions:  # partitions hang below a holder
+                for _, inner in _inner(region):
+                    if inner.name == "warp_specialize_partitions":
+                        regions += inner.regions
+                        for value in inner.operands():
+                            union |= of(value)
+            for region in regions:
+                for block in region.blocks:
+                    end = block.get_terminator()
+                    for value in end.operands() if end is not None else ():
+                        union |= of(value)
+            for region in regions:
+                for block in region.blocks:
+                    for argument in block.arguments:
+                        add(argument, union)
+        for result in op.results:
+            add(result, union)
+
+    while changed:
+        changed = False
+        for op in program.walk_ops():
+            visit(op)
+    program.attrs["_origins"] = found
+    return found
+
+
+def written_arguments(program: Program) -> set:
+    """Positions of the kernel's arguments through which it may write; `ANYWHERE` among them for all."""
+    known = program.attrs.get("_written")
+    if known is not None:
+        return known
+    found = origins(program)
+    out: set = set()
+    for op in program.walk_ops():
+        name = op.name
+        if name in _KEEPS or name in _READS or "load" in name or name.endswith("to_local"):
+            continue
+        for value in op.operands():
+            if not isinstance(value.type, MemDescType) and _matters(value):
+                out |= found.get(id(value), {ANYWHERE})
+    program.attrs["_written"] = out
+    return out
+
+
+def users_of(program: Program, alloc: Op) -> list[Op]:
+    """Ops that may use a shared buffer, views of it left out."""
+    found = origins(program)
+    return [
+        op
+        for op in program.walk_ops()
+        if not op.regions
+        and not op.name.startswith("memdesc_")
+        and op.name not in _KEEPS
+        and any(alloc in found.get(id(v), ()) for v in op.operands())
+    ]

@@ -1,0 +1,151 @@
+"""What one launch remembers of its accesses, for race detection."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+import numpy as np
+
+from .origins import ANYWHERE, written_arguments
+from .program_order import ProgramOrder
+from .races import Epochs, GlobalShadow, SharedShadow
+
+__all__ = ["Tracking"]
+
+_ORDERS = {
+    "relaxed": (False, False), "acquire": (True, False), "release": (False, True),
+    "acquire_release": (True, True), "acq_rel": (True, True),
+}  # fmt: skip
+_LOADS = {"atomic_load": "poll", "atomic_poll": "poll"}
+
+
+class Tracking:
+    """Sees every access to memory of a launch.
+
+    Args:
+        program: the recorded program.
+        memory: the arguments' storage.
+        arguments: of the kernel, as the machine keeps them.
+        grid: programs in x, y, z.
+    """
+
+    def __init__(self, program: Any, memory: Any, arguments: Sequence[np.ndarray], grid: Any):
+        self.order = ProgramOrder(grid)
+        self.epochs = Epochs()
+        self._alone = self.order.total == 1
+        self._shadows: dict[int, GlobalShadow] = {}
+        written = written_arguments(program)
+        self._written: Optional[set[int]] = None
+        if ANYWHERE not in written:
+            found = (memory.find(int(arguments[i].flat[0])) for i in written)
+            self._written = {id(a) for a in found if a is not None}
+        self._polled: dict = {}
+
+    # ---- shared memory ----------------------------------------------------------------------
+
+    def _shadow(self, buffer: Any, size: int) -> SharedShadow:
+        if buffer.shadow is None:
+            buffer.shadow = SharedShadow(self.epochs, buffer.data.shape[0], buffer.size, size)
+        return buffer.shadow
+
+    def shared(self, task: Any, kind: str, view: Any, mask: Any = None) -> None:
+        """An access to all elements of a view, or those under the mask."""
+        rows = task.rows
+        size = view.dtype.itemsize
+        index = view._elements()
+        base = view.base // size
+        shadow = self._shadow(view.buffer, size)
+        name = view.buffer.name
+        if mask is not None:
+            live = np.broadcast_to(mask, (rows.count, *view.table.shape)).reshape(rows.count, -1)
+            if not live.all():
+                index = np.broadcast_to(index[None, :] + base[:, None], live.shape)[live]
+                where = np.broadcast_to(rows.index[:, None], live.shape)[live]
+                if index.size:
+                    shadow.touch(task, kind, index, where, size, name)
+                return
+        if len(base) == 1 and rows.whole:
+            shadow.touch(task, kind, index + int(base[0]), None, size, name)
+        else:
+            index = index[None, :] + base[:, None]
+            shadow.touch(task, kind, index, rows.index[:, None], size, name)
+
+    def shared_at(self, task: Any, kind: str, view: Any, at: np.ndarray, live: Any = None) -> None:
+        """An access to chosen elements: indices into all rows of the buffer, one after the other."""
+        size = view.dtype.itemsize
+        flat = at.ravel() if live is None else at[live]
+        if flat.size:
+            rows, index = np.divmod(flat, view.buffer.size // size)
+            shadow = self._shadow(view.buffer, size)
+            shadow.touch(task, kind, index, rows, size, view.buffer.name)
+
+    # ---- global memory ----------------------------------------------------------------------
+
+    def touched(
+        self, task: Any, what: str, kind: str, allocation: Any, index: np.ndarray, live: Any,
+        shape: tuple, size: int,
+    ) -> None:  # fmt: skip
+        """An access to elements `index` of an allocation, those that `live` picks of `shape`."""
+        if self._alone and task.agent is None or not index.size:
+            return
+        if kind == "read":
+            kind = "poll" if task.op.attrs.get("volatile") else _LOADS.get(what, "read")
+        elif what == "atomic_store":
+            kind = "update"
+        if self._written is not None and id(allocation) not in self._written:
+            if kind in ("read", "poll"):
+                return
+            self._written.add(id(allocation))
+        rows = task.rows
+        numbers = task.batch.numbers[rows.index].astype(np.int32)
+        shared = shape[0] == 1 and len(numbers) > 1
+        programs = numbers[:1] if shared else numbers
+        if len(programs) > 1:
+            programs = programs.reshape(-1, *([1] * (len(shape) - 1)))
+            if live is not None:
+                programs = np.broadcast_to(programs, shape)[live]
+        shadow = self._shadows.get(id(allocation))
+        if shadow is None:
+            shadow = self._shadows[id(allocation)] = GlobalShadow(
+                self.epochs, allocation.data.nbytes, size
+            )
+        shadow.touch(
+            task, kind, index, programs, size, allocation.name, self.order, shared and not self._alone
+        )
+        if kind in ("update", "poll"):
+            self._orders(task, kind, allocation, index, programs, size)
+
+    def _orders(
+        self, task: Any, kind: str, allocation: Any, index: np.ndarray, programs: np.ndarray, size: int
+    ) -> None:  # fmt: skip
+        if self._alone:
+            return
+        acquire, release = order_of(task.op)
+        if task.op.attrs.get("volatile"):
+            acquire = release = False
+        if kind == "poll":
+            release = False
+            key, version = (id(task.op), int(programs.flat[0])), task.memory.version
+            if self._polled.get(key) == version:
+                return  # nothing has happened since it last looked
+            self._polled[key] = version
+        elif task.op.name == "atomic_store":
+            acquire = False
+        addresses = index * size + allocation.base
+        self.order.atomic(addresses, programs, acquire, release)
+
+
+def order_of(op: Any) -> tuple[bool, bool]:
+    """(acquires, releases) of an atomic; both where nothing else is said."""
+    known = op.attrs.get("_orders")
+    if known is None:
+        known = (True, True)
+        for value in (*op.attrs.get("order", ()), *op.args):
+            name = str(getattr(value, "name", value)).lower() if _enumerated(value) else ""
+            known = _ORDERS.get(name, known)
+        op.attrs["_orders"] = known
+    return known
+
+
+def _enumerated(value: Any) -> bool:
+    return isinstance(value, str) or hasattr(value, "name") and hasattr(value, "value")
