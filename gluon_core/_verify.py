@@ -183,6 +183,9 @@ def _check_paths(broken: _Broken, backend: Backend) -> None:
             raise broken(
                 attribute, "not a module path", expected="'package.module'", got=repr(path)
             )
+    path = backend.simulation
+    if path is not None and not (isinstance(path, str) and _ATTRIBUTE.match(path)):
+        raise broken("simulation", "not a path", expected="'package.module:name'", got=repr(path))
     for attribute in ("cacheable", "simulates"):
         if not isinstance(getattr(backend, attribute), bool):
             raise broken(attribute, "must be a bool", got=repr(getattr(backend, attribute)))

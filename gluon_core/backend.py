@@ -101,6 +101,9 @@ class Backend:
         architectures: usable with no device present.
         simulates: True for a backend that has no architectures of its own and stands in for those
             of all the others.
+        simulation: path of `f(**settings)` of a backend that simulates: a context manager under which
+            launches run with other settings, `schedule` ("latest", "eager" or "random") and `seed`
+            at least.
         language: module path behind `gl.<name>`; None when it has no ops of its own.
         host: module path behind `gluon_core.<name>`.
         exports: names that kernels expect in `gl` itself -> path of the value.
@@ -119,6 +122,7 @@ class Backend:
     api_version: int = API_VERSION
     architectures: tuple[Architecture, ...] = ()
     simulates: bool = False
+    simulation: Optional[str] = None
     language: Optional[str] = None
     host: Optional[str] = None
     exports: Mapping[str, str] = {}

@@ -106,8 +106,29 @@ class GluonError(Exception):
             text += f"\n  called from {call.render()}"
         return text
 
+    def as_dict(self) -> dict[str, Any]:
+        """For machines: `class`, `message`, `file`, `line` and `column` (from 1) where it has a place
+        in a kernel, and what else the class knows, such as `program` and `element`."""
+        found: dict[str, Any] = {"class": type(self).__name__, "message": str(self)}
+        if self.span is not None:
+            found.update(file=self.span.file, line=self.span.line, column=self.span.column + 1)
+        known = ("message", "span", "calls", "remedy", "argument", "expected", "got")
+        for name, value in self.__dict__.items():
+            if name not in known and not name.startswith("_") and _plain(value):
+                found[name] = value
+        return found
+
     def __reduce__(self):
         return (_rebuild, (type(self), dict(self.__dict__)))
+
+
+def _plain(value: Any) -> bool:
+    """Whether JSON can hold the value as it is."""
+    if isinstance(value, (list, tuple)):
+        return all(_plain(v) for v in value)
+    if isinstance(value, dict):
+        return all(isinstance(k, str) and _plain(v) for k, v in value.items())
+    return isinstance(value, (str, int, float, bool))
 
 
 def _rebuild(cls: type, state: dict) -> GluonError:

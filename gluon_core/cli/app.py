@@ -110,11 +110,19 @@ def compile(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 @command
-def run(context: typer.Context, file: File, target: TargetName = None) -> Optional[int]:
+def run(
+    context: typer.Context,
+    file: File,
+    target: TargetName = None,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the outcome as JSON; the file prints to stderr."),
+    ] = False,
+) -> Optional[int]:
     """Run a Python file with its kernels on a target; further arguments go to the file."""
     from gluon_core.cli.run import run_file
 
-    return run_file(file, target, context.args)
+    return run_file(file, target, context.args, json)
 
 
 @app.command()

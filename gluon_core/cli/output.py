@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from enum import IntEnum
-from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterable, Optional, Sequence
 
 import typer
 from rich.console import Console
@@ -86,14 +86,6 @@ def code_of(error: BaseException) -> Exit:
     return Exit.USAGE if isinstance(error, _USAGE) else Exit.FAILED
 
 
-def as_json(error: GluonError) -> Mapping[str, Any]:
-    """An error for machines."""
-    found: dict[str, Any] = {"class": type(error).__name__, "message": str(error)}
-    if error.span is not None:
-        found.update(file=error.span.file, line=error.span.line, column=error.span.column + 1)
-    return found
-
-
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a command: Gluon Core's own errors are printed without a traceback and become an exit
     code; what the command returns is its exit code, None for OK. Other exceptions are bugs and keep
@@ -106,7 +98,7 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
             code = function(*args, **kwargs)
         except GluonError as error:
             if kwargs.get("json"):
-                print_json({"error": as_json(error)})
+                print_json({"error": error.as_dict()})
             else:
                 errors().print(
                     f"[bold red]{type(error).__name__}[/]: {escape(str(error))}",

@@ -255,6 +255,25 @@ class TestRun:
         file.write_text("import sys; print(sys.argv[1:]); raise SystemExit(7)\n")
         assert "['--a', 'b']" in gluon("run", file, "--a", "b", code=7).stdout
 
+    def test_a_report_of_the_simulator_as_json(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "argv", list(sys.argv))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        file = tmp_path / "reads_outside.py"
+        file.write_text(
+            "import numpy as np\nimport gluon_core as gluon\nfrom gluon_core import language as gl\n"
+            "@gluon.jit\ndef reads(src, dst):\n    gl.store(dst, gl.load(src + 4))\n"
+            "x = np.zeros(8, np.float32)\nprint('starts')\nreads[(2,)](x, x)\n"
+            "reads[(2,)](x[:4].copy(), x)\n"
+        )
+        monkeypatch.delenv("GLUON_TARGET", raising=False)
+        done = gluon("run", file, "--target", "sim:sm_90", "--json", code=1)
+        found = json.loads(done.stdout)["error"]
+        assert found["class"] == "OutOfBoundsError" and found["program"] == [0, 0, 0]
+        assert (found["file"], found["line"]) == (str(file), 6)
+        assert "starts" in done.stderr
+        file.write_text("print('nothing to see')\n")
+        assert json.loads(gluon("run", file, "--json").stdout) == {"exit": 0}
+
     def test_no_such_file(self):
         assert "no such file" in gluon("run", "nowhere.py", code=2).stderr
 

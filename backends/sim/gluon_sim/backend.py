@@ -24,6 +24,7 @@ class SimBackend(Backend):
     name = "sim"
     architectures = ()
     simulates = True
+    simulation = "gluon_sim.settings:using"
     cacheable = False
     tensor_device = "cpu"
     raw_pointers = False

@@ -1,0 +1,124 @@
+"""The pytest plugin that runs a test under many schedules, in pytest runs of its own."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+
+import pytest
+
+pytest_plugins = "pytester"
+
+KERNELS = """
+import numpy as np
+import pytest
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@gluon.jit
+def copies(src, dst, N: gl.constexpr):
+    o = gl.program_id(0) * N + gl.arange(0, N, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    gl.store(dst + o, gl.load(src + o))
+
+def run(size):
+    x = np.ones(size, np.float32)
+    y = np.zeros(256, np.float32)
+    copies[(2,)](x, y, 128)
+    return y
+"""
+
+
+@pytest.fixture
+def run(pytester):
+    loaded = metadata.entry_points(group="pytest11", name="gluon_schedules")
+    plugin = () if loaded else ("-p", "gluon_core.testing.schedules")
+
+    def run(tests, *arguments):
+        pytester.makepyfile(KERNELS + tests)
+        return pytester.runpytest_inprocess(*plugin, "-p", "no:cacheprovider", *arguments)
+
+    return run
+
+
+def test_the_marker_runs_a_test_under_that_many_schedules(run):
+    done = run(
+        """
+@pytest.mark.gluon_schedules(5)
+def test_it(gluon_schedule):
+    from gluon_sim.settings import current
+    found = current()
+    assert (found.schedule, found.seed) == (gluon_schedule.name, gluon_schedule.seed)
+    assert found.races and (run(256) == 1).all()
+
+def test_other():
+    from gluon_sim.settings import Settings, current
+    assert current() == Settings()
+""",
+        "-v",
+    )
+    done.assert_outcomes(passed=6)
+    for name in ("latest", "eager", "random-0", "random-1", "random-2"):
+        done.stdout.fnmatch_lines([f"*test_it?{name}? PASSED*"])
+
+
+def test_settings_and_target_of_the_marker(run):
+    run(
+        """
+@pytest.mark.gluon_schedules(count=1, bounds=False, races=False, target="hopper")
+def test_it():
+    import os
+    from gluon_sim.settings import current
+    assert not current().races and os.environ["GLUON_TARGET"] == "sim:sm_90"
+    assert run(200)[-1] == 0
+"""
+    ).assert_outcomes(passed=1)
+
+
+def test_a_report_fails_the_test_with_its_text_and_its_seed(run, pytester):
+    done = run(
+        """
+@pytest.mark.gluon_schedules
+def test_it():
+    run(200)
+""",
+        "--gluon-schedules=3",
+        "--gluon-seed=41",
+        "--gluon-report=found.json",
+    )
+    done.assert_outcomes(failed=3)
+    done.stdout.fnmatch_lines(
+        [
+            "*report of the kernel*",
+            "*load outside every argument's storage*program (1, 0, 0)*",
+            "*gl.store(dst + o, gl.load(src + o))*",
+            "schedule random, seed 41",
+        ]
+    )
+    found = json.loads((pytester.path / "found.json").read_text())
+    assert [f["schedule"] for f in found] == ["latest", "eager", "random"]
+    last = found[-1]
+    assert last["class"] == "OutOfBoundsError" and last["seed"] == 41
+    assert last["program"] == [1, 0, 0] and last["element"] == [72]
+    assert last["test"].endswith("test_it[random-41]")
+    assert last["line"] == KERNELS[: KERNELS.index("gl.store")].count("\n")  # the first line is empty
+
+
+def test_other_failures_are_no_reports(run, pytester):
+    run(
+        "def test_it():\n    assert run(256)[0] == 2\n", "--gluon-report=found.json"
+    ).assert_outcomes(failed=1)
+    assert json.loads((pytester.path / "found.json").read_text()) == []
+
+
+@pytest.mark.parametrize("count", ["0", "True", "'many'"])
+def test_a_count_that_makes_no_sense_is_refused(run, count):
+    done = run(f"@pytest.mark.gluon_schedules({count})\ndef test_it():\n    pass\n")
+    assert done.ret != 0
+    done.stdout.fnmatch_lines(["*gluon_schedules: not a positive number*"])
+
+
+def test_without_a_simulator_it_is_skipped(run, monkeypatch):
+    from gluon_core.plugins import registry
+
+    monkeypatch.setattr(type(registry()), "simulator", lambda self: None)
+    run("@pytest.mark.gluon_schedules(2)\ndef test_it():\n    pass\n").assert_outcomes(skipped=2)
