@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, Callable, Mapping
 
 from gluon_core.backend import Backend, Report, Stage, load_path
 from gluon_core.errors import LimitError
 from gluon_core.targets import Target
+from gluon_sim.settings import Settings
 
 __all__ = ["ProgramText", "SimBackend"]
+
+_SETTINGS = frozenset(f.name for f in fields(Settings))
 
 
 class ProgramText(bytes):
@@ -30,8 +34,18 @@ class SimBackend(Backend):
     raw_pointers = False
 
     def options(self, target: Target, given: Mapping[str, Any]) -> Any:
-        """Those of the architecture's own backend: a kernel that simulates is one that compiles."""
-        return _vendor(target).options(_real(target), given)
+        """Those of the architecture's own backend: a kernel that simulates is one that compiles.
+
+        And the `Settings` by name, for this launch: `kernel[grid](..., schedule="eager")`.
+        """
+        own = {k: v for k, v in given.items() if k in _SETTINGS}
+        options = _vendor(target).options(
+            _real(target), {k: v for k, v in given.items() if k not in own}
+        )
+        if own:
+            Settings(**own)  # refuses what cannot be
+            _attach(options, own)
+        return options
 
     def target_attribute(self, target: Target) -> str:
         return str(target)
@@ -95,6 +109,15 @@ def refuse_excess(kernel: str, shared: int, target: Target) -> None:
             got=f"{shared} bytes in use at once",
             remedy="Use smaller tiles or fewer stages.",
         )
+
+
+def _attach(options: Any, settings: Mapping[str, Any]) -> None:
+    """Make settings part of a vendor's options: of their text too, which tells kernels apart."""
+    kind = type(options)
+    text = ", ".join(f"{k}={v!r}" for k, v in sorted(settings.items()))
+    named = {"__repr__": lambda self: f"{kind.__repr__(self)} simulated with {text}"}
+    object.__setattr__(options, "simulation", dict(settings))
+    object.__setattr__(options, "__class__", type(kind.__name__, (kind,), named))
 
 
 def _real(target: Target) -> Target:

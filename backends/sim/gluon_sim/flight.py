@@ -12,7 +12,7 @@ import numpy as np
 
 from gluon_core.errors import GluonError
 
-from .agents import GENERIC, Agent
+from .agents import Agent
 from .errors import LeakError, SimulatorError, span_of
 
 __all__ = ["Flight", "Flights", "Queue"]

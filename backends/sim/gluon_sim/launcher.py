@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
@@ -33,12 +34,13 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
     names = list(compiled.src.fn.arg_names)
     models = models_for(compiled.target)
     num_warps = int(compiled.metadata.num_warps)
+    own = getattr(compiled.metadata, "simulation", None)
     promises = text.program.kernel.arg_attrs
     leaf_names = [name for name, _ in _leaves(kinds, names, names)]
     compiled.function = compiled.module = text.program
 
     def launch(grid: Any, stream: Any, *arguments: Any) -> None:
-        settings = current()
+        settings = replace(current(), **own) if own else current()
         refuse_excess(compiled.metadata.name, compiled.metadata.shared, compiled.target)
         memory = GlobalMemory()
         leaves = zip(inputs, _leaves(kinds, names, arguments))

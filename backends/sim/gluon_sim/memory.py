@@ -173,9 +173,16 @@ class GlobalMemory:
             chosen = addresses if live is None else addresses[live]
             index = np.subtract(chosen, allocation.base, order="C")
             index >>= shift
+            first = run_of(index)
             if self.tracking is not None:
-                self.tracking.touched(task, what, "write", allocation, index, live, shape, size)
-            allocation.view(dtype)[index] = values if live is None else values[live]
+                self.tracking.touched(
+                    task, what, "write", allocation, index, live, shape, size, first
+                )
+            written = values if live is None else values[live]
+            if first is None:
+                allocation.view(dtype)[index] = written
+            else:
+                allocation.view(dtype)[first : first + index.size] = written.reshape(-1)
         self.version += 1
 
     def atomic(
@@ -273,6 +280,18 @@ class GlobalMemory:
             program=program,
             element=element,
         )
+
+
+def run_of(index: np.ndarray) -> Optional[int]:
+    """The first of indices that follow each other without gaps, or None where they do not."""
+    count = index.size
+    if count < 64:
+        return None
+    flat = index.reshape(-1)
+    first = int(flat[0])
+    if int(flat[-1]) - first != count - 1 or not (flat[1:] - flat[:-1] == 1).all():
+        return None
+    return first
 
 
 def apply_atomic(

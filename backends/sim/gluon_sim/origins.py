@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Iterator
 
 from .program import Block, MemDescType, Op, PointerType, Program, Region, Value
 

@@ -160,8 +160,9 @@ class GlobalShadow:
     Who read or updated is a program p, or -2 - p where there were others before.
     """
 
-    def __init__(self, epochs: Epochs, nbytes: int, grain: int):
+    def __init__(self, epochs: Epochs, order: Any, nbytes: int, grain: int):
         self.epochs = epochs
+        self.order = order
         self.grain = grain
         self.size = nbytes // grain
         self.who: dict[str, np.ndarray] = {}
@@ -174,6 +175,32 @@ class GlobalShadow:
         self.size *= ratio
         self.grain = grain
 
+    def _kept(self, kind: str, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """The arrays of who made the last access of a kind, and of its epoch."""
+        who = self.who.get(kind)
+        if who is None:
+            who = self.who[kind] = np.full(self.size, NOBODY, np.int32)
+            self.ids[kind] = np.zeros(self.size, np.uint16)
+        ids = self.ids[kind]
+        if number > 0xFFFF and ids.dtype == np.uint16:
+            ids = self.ids[kind] = ids.astype(np.int32)
+        return who, ids
+
+    def fresh(
+        self, task: Any, kind: str, first: int, index: np.ndarray, programs: np.ndarray, size: int
+    ) -> bool:
+        """Note a write of a run that nobody has touched; false where somebody has."""
+        if kind != "write" or size != self.grain:
+            return False
+        run = slice(first, first + index.size)
+        if any((who[run] != NOBODY).any() for who in self.who.values()):
+            return False
+        number = self.epochs.of(task, kind, self.order.time)
+        who, ids = self._kept(kind, number)
+        who[run].reshape(index.shape)[...] = programs
+        ids[run] = number
+        return True
+
     def touch(
         self,
         task: Any,
@@ -182,14 +209,12 @@ class GlobalShadow:
         programs: np.ndarray,
         size: int,
         name: str,
-        order: Any,
         shared: bool,
     ) -> None:
         """An access to elements `index` of `size` bytes by `programs`, which broadcasts.
 
         Args:
             kind: "read", "write" or "update" (atomic).
-            order: the `ProgramOrder` of the launch.
             shared: several programs of the batch make this access as one.
         """
         if size < self.grain:
@@ -198,18 +223,13 @@ class GlobalShadow:
             ratio = size // self.grain
             index = index[..., None] * ratio + np.arange(ratio)
             programs = programs[..., None]
+        order = self.order
         for other in _CONFLICTS[kind]:
             who = self.who.get(other)
             if who is not None:
                 self._check(task, kind, other, who, index, programs, name, order)
-        who = self.who.get(kind)
-        if who is None:
-            who = self.who[kind] = np.full(self.size, NOBODY, np.int32)
-            self.ids[kind] = np.zeros(self.size, np.uint16)
         number = self.epochs.of(task, kind, order.time)
-        ids = self.ids[kind]
-        if number > 0xFFFF and ids.dtype == np.uint16:
-            ids = self.ids[kind] = ids.astype(np.int32)
+        who, ids = self._kept(kind, number)
         ids[index] = number
         if kind == "write":
             who[index] = programs

@@ -83,9 +83,13 @@ class Tracking:
 
     def touched(
         self, task: Any, what: str, kind: str, allocation: Any, index: np.ndarray, live: Any,
-        shape: tuple, size: int,
+        shape: tuple, size: int, run: Optional[int] = None,
     ) -> None:  # fmt: skip
-        """An access to elements `index` of an allocation, those that `live` picks of `shape`."""
+        """An access to elements `index` of an allocation, those that `live` picks of `shape`.
+
+        Args:
+            run: the first of them, where they follow each other without gaps.
+        """
         if self._alone and task.agent is None or not index.size:
             return
         if kind == "read":
@@ -107,10 +111,12 @@ class Tracking:
         shadow = self._shadows.get(id(allocation))
         if shadow is None:
             shadow = self._shadows[id(allocation)] = GlobalShadow(
-                self.epochs, allocation.data.nbytes, size
+                self.epochs, self.order, allocation.data.nbytes, size
             )
+        if run is not None and not shared and shadow.fresh(task, kind, run, index, programs, size):
+            return
         shadow.touch(
-            task, kind, index, programs, size, allocation.name, self.order, shared and not self._alone
+            task, kind, index, programs, size, allocation.name, shared and not self._alone
         )
         if kind in ("update", "poll"):
             self._orders(task, kind, allocation, index, programs, size)
