@@ -12,9 +12,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 
+from gluon_core.errors import CapabilityError
 from gluon_core.targets import Architecture, Target
 
-__all__ = ["API_VERSION", "Backend", "Lowering", "Report", "Stage", "load_path"]
+__all__ = ["API_VERSION", "Backend", "Lowering", "Report", "Stage", "Watch", "load_path"]
 
 API_VERSION = 1
 
@@ -92,6 +93,27 @@ class Report:
     instruction_mix: Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class Watch:
+    """What to find out while kernels run; files are written when the run is over.
+
+    Args:
+        profile: print what each line of each kernel moved and computed.
+        profile_json, profile_html: write the same to these files.
+        trace: write a timeline to this file, in the JSON format of Chrome and Perfetto.
+        debug: open a prompt where a kernel fails or calls `breakpoint()`.
+    """
+
+    profile: bool = False
+    profile_json: Optional[str] = None
+    profile_html: Optional[str] = None
+    trace: Optional[str] = None
+    debug: bool = False
+
+    def __bool__(self) -> bool:
+        return self != Watch()
+
+
 class Backend:
     """Base of every backend. Attributes without a default must be set by the subclass.
 
@@ -157,6 +179,17 @@ class Backend:
     def device_scope(self, index: int) -> ContextManager[Any]:
         """Make device `index` the current one."""
         return nullcontext()
+
+    def watch(self, wish: Watch) -> ContextManager[Any]:
+        """Launches inside are watched; simulators can do it.
+
+        Raises:
+            CapabilityError: this backend cannot.
+        """
+        raise CapabilityError(
+            f"the backend {self.name} cannot watch its kernels",
+            remedy="Run them on the simulator.",
+        )
 
     def stream_getter(self) -> Callable[[int], int]:
         """A function from a device's index to its current stream, as cheap as can be had."""

@@ -33,6 +33,7 @@ from gluon_core.errors import (
     StaticAssertionError,
     TraceError,
 )
+from gluon_core.language.control import kernel_breakpoint
 from gluon_core.layouts.base import Layout
 from gluon_core.semantic import Semantic
 from gluon_core.targets import Target
@@ -149,6 +150,10 @@ class KernelGenerator(code_generator.CodeGenerator):
     """Triton's code generator over our builder and semantic layer. `session` is set per trace."""
 
     session: Session
+    builtin_namespace = {
+        **code_generator.CodeGenerator.builtin_namespace,
+        "breakpoint": kernel_breakpoint,
+    }
 
     def __init__(self, *args: Any, module: Any = None, **kwargs: Any):
         session = self.session
@@ -271,6 +276,14 @@ class KernelGenerator(code_generator.CodeGenerator):
             column += max(shift, 0)
             end = None if end is None else end + max(shift, 0)
         return SourceSpan(self.file_name or "<kernel>", number, column, end, text or None)
+
+    def set_value(self, name: str, value: Any) -> None:
+        super().set_value(name, value)
+        bind = getattr(self.builder, "bind_name", None)  # of builders that a debugger asks
+        if bind is not None and isinstance(value, _triton.base_value):
+            handles: list = []
+            value._flatten_ir(handles)
+            bind(name, handles)
 
     def _maybe_set_loc_to_name(self, val: Any, name: str) -> None:
         if isinstance(val, (_triton.ir.value, _triton.ir.block_argument)):

@@ -118,11 +118,33 @@ def run(
         bool,
         typer.Option("--json", help="Print the outcome as JSON; the file prints to stderr."),
     ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print what each kernel line moves and computes.")
+    ] = False,
+    profile_json: Annotated[
+        Optional[str], typer.Option("--profile-json", metavar="FILE", help="... as JSON.")
+    ] = None,
+    profile_html: Annotated[
+        Optional[str],
+        typer.Option("--profile-html", metavar="FILE", help="... as a page, beside the source."),
+    ] = None,
+    trace: Annotated[
+        Optional[str],
+        typer.Option("--trace", metavar="FILE", help="Write a timeline, for ui.perfetto.dev."),
+    ] = None,
+    pdb: Annotated[
+        bool, typer.Option("--pdb", help="Open a prompt where a kernel fails.")
+    ] = False,
 ) -> Optional[int]:
-    """Run a Python file with its kernels on a target; further arguments go to the file."""
+    """Run a Python file with its kernels on a target; further arguments go to the file.
+
+    Profiles, timelines and the prompt need a simulated target.
+    """
+    from gluon_core.backend import Watch
     from gluon_core.cli.run import run_file
 
-    return run_file(file, target, context.args, json)
+    wish = Watch(profile, profile_json, profile_html, trace, pdb)
+    return run_file(file, target, context.args, json, wish)
 
 
 @app.command()

@@ -6,7 +6,7 @@ from typing import Any
 
 from gluon_core._triton import constexpr, tl_core, unwrap
 from gluon_core.builtin import adopt, builtin
-from gluon_core.errors import DtypeError
+from gluon_core.errors import CapabilityError, DtypeError
 
 __all__ = [
     "assume",
@@ -116,3 +116,15 @@ def warp_specialize(
     return _semantic.warp_specialize(
         functions_and_args, worker_num_warps, worker_num_regs, _generator
     )
+
+
+@builtin(name="breakpoint()")
+def kernel_breakpoint(_semantic: Any = None) -> None:
+    """What `breakpoint()` is inside a kernel: the simulator's prompt opens there."""
+    record = getattr(_semantic.builder, "create_breakpoint", None)
+    if record is None:
+        raise CapabilityError(
+            "breakpoint() works on the simulator only",
+            remedy="Run with GLUON_TARGET=sim:..., or remove it.",
+        )
+    record()

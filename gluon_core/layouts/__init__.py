@@ -22,6 +22,7 @@ from .distributed import (
     DotOperandLayout,
     SliceLayout,
 )
+from .dump import dump
 from .infer import as_linear
 from .linear import LinearLayout
 from .render import explain_layout, hardware_view, tensor_view
@@ -46,6 +47,7 @@ __all__ = [
     "bank_conflicts",
     "compiler_version",
     "conversion",
+    "dump",
     "equal",
     "explain",
     "explain_layout",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, ContextManager, Mapping
 
-from gluon_core.backend import Backend, Report, Stage, load_path
+from gluon_core.backend import Backend, Report, Stage, Watch, load_path
 from gluon_core.errors import LimitError
 from gluon_core.targets import Target
 from gluon_sim.settings import Settings
@@ -81,6 +81,11 @@ class SimBackend(Backend):
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
         return load_path("gluon_sim.launcher:make_launcher")(compiled)
+
+    def watch(self, wish: Watch) -> ContextManager[Any]:
+        from gluon_sim.session import watch
+
+        return watch(wish)
 
     def inspect(self, compiled: Any) -> Report:
         """Counts recorded ops; there are no registers."""

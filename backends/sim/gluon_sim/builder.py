@@ -187,6 +187,17 @@ class SimBuilder:
     def set_loc(self, *where: Any) -> None:
         self._loc = where[0] if len(where) == 1 else Location(*where)
 
+    def bind_name(self, name: str, values: Sequence[Value]) -> None:
+        """An assignment of the kernel, for whoever debugs it."""
+        block, before = self._block, self._before
+        if block is None:
+            return
+        at = len(block.ops) if before is None else block.ops.index(before)
+        anchor = block.ops[at - 1] if at else None
+        for i, value in enumerate(values):
+            label = name if len(values) == 1 else f"{name}[{i}]"
+            block.bindings.append((anchor, label, value))
+
     # ---- modules and functions ----------------------------------------------------------
 
     def create_module(self) -> Program:

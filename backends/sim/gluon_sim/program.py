@@ -199,9 +199,6 @@ class Value:
     def set_loc(self, loc: Location) -> None:
         """Only the name matters: an op keeps the line it was recorded at."""
         if loc.name:
-            if self.name and self.name != loc.name:  # `y = x` gives one value two names
-                known = (self.attrs or {}).get("aliases", ())
-                self.set_attr("aliases", (*known, self.name))
             self.name = loc.name
 
     def replace_all_uses_with(self, other: "Value") -> None:
@@ -348,6 +345,8 @@ class Block:
         self.ops: list[Op] = []
         self.arguments = [Value(t, self, i) for i, t in enumerate(types)]
         self.order = -1
+        # (the last op before it or None, name, value) of each assignment of the kernel, in order
+        self.bindings: list[tuple[Optional[Op], str, Value]] = []
 
     def add_argument(self, type: Type, loc: Any = None) -> Value:
         self.arguments.append(Value(type, self, len(self.arguments)))
@@ -379,7 +378,8 @@ class Block:
         for op in self.ops:
             op.block = target
         target.ops[:0] = self.ops
-        self.ops = []
+        target.bindings[:0] = self.bindings
+        self.ops, self.bindings = [], []
         self.erase()
 
     def replace_use_in_block_with(self, old: Value, new: Value) -> None:

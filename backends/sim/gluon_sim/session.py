@@ -1,0 +1,68 @@
+"""What `gluon run` asks of the simulator: profiles, timelines and the debugger, for one run."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Iterator
+
+from gluon_core.backend import Watch
+from gluon_core.cli.output import UsageError, console, errors
+
+from .watch import Watcher, watching
+
+__all__ = ["watch"]
+
+
+@contextmanager
+def watch(wish: Watch) -> Iterator[None]:
+    """See `gluon_core.backend.Backend.watch`."""
+    watchers: list[Watcher] = []
+    profiler: Any = None
+    tracer: Any = None
+    debugger: Any = None
+    for file in (wish.profile_json, wish.profile_html, wish.trace):
+        if file is not None and not Path(file).resolve().parent.is_dir():
+            raise UsageError("the folder does not exist", got=str(file))
+    if wish.profile or wish.profile_json or wish.profile_html:
+        from .profile import Profiler
+
+        watchers.append(profiler := Profiler())
+    if wish.trace:
+        from .trace import Tracer
+
+        watchers.append(tracer := Tracer())
+    if wish.debug:
+        from .debug import Debugger
+
+        watchers.append(debugger := Debugger())
+    try:
+        with watching(*watchers):
+            yield
+    except Exception as error:
+        if debugger is not None:
+            debugger.post_mortem(error)
+        raise
+    finally:
+        if profiler is not None:
+            _profiled(profiler.report(), wish)
+        if tracer is not None:
+            Path(wish.trace).write_text(json.dumps(tracer.document()))  # type: ignore[arg-type]
+            errors().print(f"wrote {wish.trace}: open it in https://ui.perfetto.dev", soft_wrap=True)
+
+
+def _profiled(report: Any, wish: Watch) -> None:
+    if not report:
+        errors().print("no kernel ran on the simulator, so there is no profile")
+    if wish.profile_json:
+        Path(wish.profile_json).write_text(json.dumps(report, indent=1))
+    if wish.profile_html:
+        from .profile_html import render
+
+        Path(wish.profile_html).write_text(render(report), encoding="utf-8")
+    if wish.profile:
+        from .profile_text import tables
+
+        for part in tables(report):
+            console().print(part, highlight=False, markup=False)
