@@ -1,77 +1,178 @@
-"""The simulator against Triton's own interpreter: one matmul in the same tiles, on the CPU."""
+"""The simulator against Triton's own interpreter: the same tile programs, on one core of the CPU.
+
+Each case runs in processes of its own, the simulator with and without its checks; the last lines
+are geometric means. Peak memory is what a run adds to the process beyond its inputs and outputs.
+
+    python benchmarks/simulator.py --only softmax
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Mapping, Sequence
 
 from common import Result, parse_arguments, write
 from upstream import our_example
 
-from gluon_core.cli.example import Arrays
-from gluon_core.plugins import registry
-
-SIZES = (256, 256, 256)
-BLOCK = (64, 64, 32)
-REPEATS = 5
+HERE = Path(__file__).parent
+MIB = 1 << 20
+OUR_REPEATS, THEIR_REPEATS = 15, 3
 
 
-def simulated() -> list[float]:
-    """Seconds of each run on the simulator, the first without the trace."""
+@dataclass(frozen=True)
+class Case:
+    """A kernel at a size.
+
+    Args:
+        label: for the table.
+        example: file in `examples/`.
+        shape: what its `arguments` take.
+        choices: what its `config` takes.
+        numbers: sizes, then tiles, of the case in `interpreted.py`.
+    """
+
+    label: str
+    example: str
+    shape: Any
+    choices: Mapping[str, Any]
+    numbers: Sequence[int]
+    interpreted: str
+
+
+CASES = (
+    Case("memcpy 4 Mi", "memcpy_1d", 2**22, {"block": 2048}, (2**22, 2048), "memcpy"),
+    Case("softmax 1024x1024", "softmax", (1024, 1024), {}, (1024, 1024, 1024), "softmax"),
+    Case("layer norm 1024x1024", "layer_norm", (1024, 1024), {}, (1024, 1024, 1024), "layer_norm"),
+    Case(
+        "matmul 512x512x512 fp16", "matmul", (512, 512, 512), {"block": (64, 64, 32)},
+        (512, 512, 512, 64, 64, 32), "matmul",
+    ),
+    Case(
+        "split sum 64x65536, atomics", "split_sum", (64, 65536), {}, (64, 65536, 1024, 8192),
+        "split_sum",
+    ),
+    Case(
+        "attention 1x2x512x64", "attention", (2, 512, 64), {"block": (64, 64)},
+        (2, 512, 64, 64, 64), "attention",
+    ),
+)  # fmt: skip
+MODES = {
+    "all checks": {},
+    "races off": {"GLUON_SIM_RACES": "0"},
+    "checks off": {"GLUON_SIM_CHECKS": "0"},
+}
+
+
+def simulate(case: Case) -> dict[str, Any]:
+    """Run a case here: seconds of each run after the one that traces, and memory in MiB."""
+    from gluon_core.cli.example import Arrays
+    from gluon_core.plugins import registry
+
     target = registry().target("sim:sm_90")
-    (example,) = our_example("matmul").EXAMPLES
-    args = example.arguments(Arrays(target), False, SIZES)
-    config = example.configure(target, block=BLOCK)
-    example.launch(args, config, target=target)  # traces the kernel
+    (example,) = our_example(case.example).EXAMPLES
+    config = example.configure(target, **case.choices)
+    # Traced, compiled and imported at the smallest size, so that memory counts the run alone.
+    small = example.arguments(Arrays(target), False)
+    example.launch(small, config, target=target)
+    args = example.arguments(Arrays(target), False, case.shape)
+    data = sum(value.nbytes for value in args.values() if hasattr(value, "nbytes"))
+    before = _peak()
     times = []
-    for _ in range(REPEATS):
+    for _ in range(OUR_REPEATS + 1):
+        if case.example == "split_sum":
+            args["dst"][:] = 0
         started = time.perf_counter()
         example.launch(args, config, target=target)
         times.append(time.perf_counter() - started)
-    problem = example.difference(args["c"], example.reference(args))
+    added = _peak() - before
+    problem = example.difference(args[example.output], example.reference(args))
     if problem:
         raise SystemExit(f"the simulator is wrong: {problem}")
-    return times
+    return {"times": times[1:], "data": data / MIB, "added": added / MIB}
 
 
-def interpreted() -> list[float]:
-    """Seconds of each run in Triton's interpreter, after one to warm up."""
-    script = Path(__file__).with_name("interpreted.py")
-    arguments = json.dumps([*SIZES, *BLOCK, REPEATS + 1])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _child(arguments: Sequence[str], **environment: str) -> Any:
+    one = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     done = subprocess.run(
-        [sys.executable, str(script), arguments],
+        [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        env=environment,
+        env={**os.environ, **one, **environment},
         check=False,
     )
     if done.returncode:
         raise SystemExit(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])[1:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(case: Case) -> tuple[dict[str, float], dict[str, float], dict[str, Any]]:
+    """(seconds of each mode and of the interpreter, MiB added by each mode, the run with checks)."""
+    index = str(CASES.index(case))
+    found = {m: _child([__file__, "--case", index], **env) for m, env in MODES.items()}
+    script = str(HERE / "interpreted.py")
+    theirs = _child([script, case.interpreted, json.dumps(case.numbers), str(THEIR_REPEATS + 1)])
+    seconds = {mode: statistics.median(run["times"]) for mode, run in found.items()}
+    seconds["interpreter"] = statistics.median(theirs[1:])
+    return seconds, {m: run["added"] for m, run in found.items()}, found["all checks"]
 
 
 def results(only: str = "") -> list[Result]:
-    ours, theirs = statistics.median(simulated()), statistics.median(interpreted())
-    return [
-        Result(
-            f"simulated matmul {'x'.join(map(str, SIZES))} fp16",
-            "s",
-            ours,
-            {"Triton's interpreter": theirs},
-            {"Triton's interpreter": ours / theirs},
-            {"Triton's interpreter": ("<=", 0.5)},
-            f"tiles {BLOCK}",
+    found = []
+    speedups: dict[str, list[float]] = {mode: [] for mode in MODES}
+    for case in CASES:
+        if only not in case.label:
+            continue
+        seconds, added, run = measure(case)
+        theirs = seconds["interpreter"]
+        ratios = {f"the interpreter, {m}": theirs / seconds[m] for m in MODES}
+        for mode in MODES:
+            speedups[mode].append(theirs / seconds[mode])
+        # Inputs and outputs are there before the run; what it adds must be twice that or less.
+        limit = 2 * run["data"] + 200
+        ratios["its memory limit"] = max(added.values()) / limit
+        found.append(
+            Result(
+                case.label,
+                "s",
+                seconds["all checks"],
+                {
+                    "Triton's interpreter": theirs,
+                    "races off": seconds["races off"],
+                    "checks off": seconds["checks off"],
+                },
+                ratios,
+                {"its memory limit": ("<=", 1.0)},
+                f"{run['data']:.0f} MiB of data, {max(added.values()):.0f} MiB more",
+            )
         )
-    ]
+    means = {m: math.exp(statistics.fmean(map(math.log, s))) for m, s in speedups.items() if s}
+    for mode, wanted in (("all checks", 3.0), ("races off", 10.0), ("checks off", 10.0)):
+        if mode in means and not only:
+            ratio = {"the interpreter": means[mode]}
+            bound = {"the interpreter": (">=", wanted)}
+            found.append(
+                Result(f"geometric mean, {mode}", "times faster", means[mode], {}, ratio, bound)
+            )
+    return found
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["--case"]:
+        print(json.dumps(simulate(CASES[int(sys.argv[2])])))
+        return 0
     chosen = parse_arguments(__doc__)
     return write(results(chosen.only), chosen.json)
 

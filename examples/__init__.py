@@ -9,7 +9,10 @@ FILES = (
     "memcpy_autotuned",
     "add_double_buffered",
     "softmax",
+    "layer_norm",
+    "split_sum",
     "matmul",
+    "attention",
 )
 
 # What `gluon demo` compiles for.

@@ -16,8 +16,8 @@ def memcpy_1d(src, dst, n, BLOCK: gl.constexpr, layout: gl.constexpr):
     gl.store(dst + offsets, gl.load(src + offsets, mask=mask), mask=mask)
 
 
-def arguments(new, large):
-    n = 2**28 if large else 10_000
+def arguments(new, large, shape=None):
+    n = shape or (2**28 if large else 10_000)
     return {"src": new.random(n), "dst": new.empty(n), "n": n}
 
 
