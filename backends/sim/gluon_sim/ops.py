@@ -541,9 +541,10 @@ def device_print(task, prefix, hexadecimal, values, signed=()):
 
     out = task.machine.output or sys.stdout
     types = [v.type for v in task.op.operands()]
+    part = f" {task.name.split(' of ')[0]}" if task.name.startswith("partition") else ""
     for position in range(task.programs):
         x, y, z = task.program_id(position)
-        head = f"pid ({x}, {y}, {z}){prefix}"
+        head = f"pid ({x}, {y}, {z}){part}{prefix}"
         if not values:
             print(head, file=out)
             continue
