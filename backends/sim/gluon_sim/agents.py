@@ -71,7 +71,13 @@ class Agent:
     __slots__ = ("slot", "clock", "known", "proxy", "name", "flight", "epochs")
 
     def __init__(
-        self, slot: int, clock: int, known: Clock, name: str, proxy: str = GENERIC, flight: Any = None
+        self,
+        slot: int,
+        clock: int,
+        known: Clock,
+        name: str,
+        proxy: str = GENERIC,
+        flight: Any = None,
     ):
         self.slot = slot
         self.clock = clock

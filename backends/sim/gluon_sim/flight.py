@@ -77,12 +77,15 @@ class Flight:
         return bool(agent.known.knows(mine.slot, mine.clock, self.live()).all())
 
     def remedy(self, task: Any, before: Any = None) -> str:
-        """Which wait is missing before what `task` does now (or `before`, where that came first)."""
+        """Which wait is missing before what `task` does now, or did in the epoch `before`."""
         line = self.op.loc.line
-        here = (before or task.op).loc.line
+        here = (before or task).op.loc.line
         if self.barrier is not None:
             return f"Line {here} must wait for the barrier that `{self.op.name}` of line {line} signals."
-        behind = int((self.home.closed - self.group).max())
+        closed = self.home.closed
+        if before is not None and before.closed:
+            closed = before.closed.get(self.queue, closed)
+        behind = int((closed - self.group).max())
         if behind <= 0:
             return (
                 f"Close the group of `{self.op.name}` of line {line}, and wait for it before "

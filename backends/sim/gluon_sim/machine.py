@@ -17,8 +17,8 @@ import numpy as np
 
 from gluon_core.errors import GluonError
 
-from .checks import initialised
 from .agents import GENERIC, Agent, Agents
+from .checks import initialised
 from .compile import CompiledBlock, CompiledFunction, CompiledProgram, Slot, Step
 from .errors import SimulatorError, in_library, span_of
 from .flight import Flights, Queue
@@ -288,10 +288,12 @@ class Task:
         earlier = view.buffer.earlier
         if earlier is not None and earlier.barriers is not None:
             earlier.barriers.unused(at)  # the same memory, in the last round of a loop
+        barriers.others.add(self.op.name)
         barriers.init(at, int(count))
 
     def barrier_invalidate(self, view: SharedView) -> None:
         barriers, at = self._barrier(view)
+        barriers.others.add(self.op.name)
         barriers.invalidate(at)
 
     def barrier_arrive(self, view: SharedView, count: int = 1, where: Any = None) -> None:
@@ -502,7 +504,7 @@ class Batch:
         self.count = len(numbers)
         self.agents: Optional[Agents] = None
         self.queues: list[Queue] = []
-        self.allocated: dict[Any, SharedBuffer] = {}
+        self.allocated: dict[Any, tuple[Frame, SharedBuffer]] = {}
 
     def program(self, row: int) -> tuple[int, int, int]:
         x, y, z = self.ids
@@ -610,8 +612,10 @@ class Machine:
         if self.settings.uninitialised:
             buffer.watch()
         buffer.alloc = task.op
-        buffer.earlier = task.batch.allocated.get(task.op)
-        if buffer.earlier is not None:
+        frame, buffer.earlier = task.batch.allocated.get(task.op, (None, None))
+        if frame is not task.frame:
+            buffer.earlier = None  # of another call, and perhaps in use beside this one
+        elif buffer.earlier is not None:
             buffer.earlier.earlier = None
-        task.batch.allocated[task.op] = buffer
+        task.batch.allocated[task.op] = task.frame, buffer
         return buffer

@@ -17,6 +17,9 @@ _KEEPS = frozenset(
 )
 
 
+_POSITIONAL = frozenset(("for", "if", "warp_specialize"))
+
+
 def _matters(value: Value) -> bool:
     type = value.type
     return isinstance(type, MemDescType) or isinstance(
@@ -59,6 +62,32 @@ def origins(program: Program) -> dict[int, set]:
     for i, argument in enumerate(program.kernel.arguments):
         add(argument, {i})
 
+    def link(op: Op) -> None:
+        """Where values go into regions and come out of them by position."""
+        ends: list = []
+        if op.name == "warp_specialize":
+            (holder,) = (inner for _, inner in _inner(op.regions[1]))
+            inputs = list(op.args[0]) or list(holder.args[0])
+            targets = [r.blocks[0].arguments for r in holder.regions]
+            ends = [op.regions[0].blocks[0].get_terminator()]
+        else:
+            inputs = list(op.args[3]) if op.name == "for" else []
+            targets = [r.blocks[0].arguments[1:] for r in op.regions] if inputs else []
+            ends = [block.get_terminator() for r in op.regions for block in r.blocks]
+        for arguments in targets:
+            for argument, value in zip(arguments, inputs):
+                add(argument, of(value))
+        for value, result in zip(inputs if op.name == "for" else (), op.results):
+            add(result, of(value))
+        for end in ends:
+            if end is None or not end.args:
+                continue
+            for i, value in enumerate(end.operands()):
+                if i < len(op.results):
+                    add(op.results[i], of(value))
+                if op.name == "for":
+                    add(targets[0][i], of(value))
+
     def visit(op: Op) -> None:
         union: set = set()
         for value in op.operands():
@@ -74,20 +103,18 @@ def origins(program: Program) -> dict[int, set]:
             target, values = op.args[0], op.args[1] if len(op.args) > 1 else ()
             for argument, value in zip(target.arguments, values):
                 add(argument, of(value))
+        elif op.name in _POSITIONAL:
+            link(op)
+            return
+        elif op.name == "warp_specialize_partitions":
+            return
         elif op.regions:
-            regions = list(op.regions)
-            for region in op.regions:  # partitions hang below a holder
-                for _, inner in _inner(region):
-                    if inner.name == "warp_specialize_partitions":
-                        regions += inner.regions
-                        for value in inner.operands():
-                            union |= of(value)
-            for region in regions:
+            for region in op.regions:
                 for block in region.blocks:
                     end = block.get_terminator()
                     for value in end.operands() if end is not None else ():
                         union |= of(value)
-            for region in regions:
+            for region in op.regions:
                 for block in region.blocks:
                     for argument in block.arguments:
                         add(argument, union)

@@ -38,7 +38,9 @@ class ProgramOrder:
         """Whether any atomic orders anything at all."""
         return bool(self._log)
 
-    def atomic(self, addresses: np.ndarray, programs: np.ndarray, acquire: bool, release: bool) -> None:
+    def atomic(
+        self, addresses: np.ndarray, programs: np.ndarray, acquire: bool, release: bool
+    ) -> None:
         """An atomic access, in the order in which its elements were taken."""
         self.time += 1
         if acquire or release:
@@ -76,7 +78,9 @@ class _Known:
 
     def read(self, log: list) -> None:
         for addresses, programs, acquire, release, time in log[self._at :]:
-            pairs = np.stack([addresses.ravel(), np.broadcast_to(programs, addresses.shape).ravel()])
+            pairs = np.stack(
+                [addresses.ravel(), np.broadcast_to(programs, addresses.shape).ravel()]
+            )
             # One element of each program at each address tells it all.
             _, first = np.unique(pairs, axis=1, return_index=True)
             for address, program in pairs[:, np.sort(first)].T.tolist():

@@ -29,6 +29,7 @@ class Epoch:
     clock: int
     task: str
     time: int = 0
+    closed: Any = None  # groups closed then, by queue
 
 
 class Epochs:
@@ -51,7 +52,8 @@ class Epochs:
         if found is None:
             found = cache[key] = len(self.all)
             clock = agent.clock if agent is not None else 0
-            self.all.append(Epoch(task.op, kind, agent, clock, task.name, time))
+            closed = {q.name: q.closed for q in task.queues.values()} if agent else None
+            self.all.append(Epoch(task.op, kind, agent, clock, task.name, time, closed))
             if found >= len(self.slots):
                 for name in ("slots", "clocks", "times", "asynchronous"):
                     old = getattr(self, name)
@@ -102,7 +104,9 @@ class SharedShadow:
             self.writes = np.repeat(self.writes, self.rows, axis=0)
             self.reads = {s: np.repeat(r, self.rows, axis=0) for s, r in self.reads.items()}
 
-    def touch(self, task: Any, kind: str, index: np.ndarray, rows: Any, size: int, name: str) -> None:
+    def touch(
+        self, task: Any, kind: str, index: np.ndarray, rows: Any, size: int, name: str
+    ) -> None:
         """An access to elements `index` of `size` bytes.
 
         Args:
@@ -363,7 +367,9 @@ def report(
     )
 
 
-def _access(op: Any, kind: str, agent: Optional[Agent], task: str, program: Optional[tuple]) -> Access:
+def _access(
+    op: Any, kind: str, agent: Optional[Agent], task: str, program: Optional[tuple]
+) -> Access:
     flight = agent.flight if agent is not None else None
     return Access(
         op.name,
@@ -389,7 +395,7 @@ def _missing(task: Any, earlier: Epoch) -> str:
                 f"{earlier.op.loc.line} and before line {mine.flight.op.loc.line}."
             )
         if mine.flight.task.agent is theirs or mine.flight.task.name == earlier.task:
-            return mine.flight.remedy(task, earlier.op)
+            return mine.flight.remedy(task, earlier)
     return (
         f"{earlier.task} should arrive at a barrier after line {earlier.op.loc.line}, and "
         f"{task.name} should wait for that before line {task.op.loc.line}."

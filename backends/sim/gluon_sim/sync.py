@@ -159,6 +159,7 @@ class Barriers:
         self.over: dict[int, Clock] = {}
         # By slot: (task, op) of those who arrived, the last of each.
         self.arrived: dict[int, dict] = {}
+        self.others: set[str] = set()  # ops that use barriers, and do not arrive
 
     def init(self, at: tuple, count: int) -> None:
         live = self.count[at] != 0
@@ -276,12 +277,11 @@ class Barriers:
         """What a wait for this barrier lacks."""
         before = list(self.arrived.get(slot, {}))
         reached = {id(op) for _, op in before}
-        users = users_of(task.machine.program.program, buffer.alloc) if buffer.alloc else []
-        names = {op.name for _, op in before} or {op.name for op in users} - {task.op.name}
+        alloc = buffer.alloc
+        users = users_of(task.machine.program.program, alloc) if alloc is not None else []
+        others = self.others | {task.op.name}
         candidates = {
-            op.loc.line
-            for op in users
-            if id(op) not in reached and op.name != task.op.name and op.name in names
+            op.loc.line for op in users if id(op) not in reached and op.name not in others
         }
         return {
             "program": task.batch.program(row),

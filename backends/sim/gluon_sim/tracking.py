@@ -115,9 +115,7 @@ class Tracking:
             )
         if run is not None and not shared and shadow.fresh(task, kind, run, index, programs, size):
             return
-        shadow.touch(
-            task, kind, index, programs, size, allocation.name, shared and not self._alone
-        )
+        shadow.touch(task, kind, index, programs, size, allocation.name, shared and not self._alone)
         if kind in ("update", "poll"):
             self._orders(task, kind, allocation, index, programs, size)
 
