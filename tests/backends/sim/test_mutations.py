@@ -1,0 +1,281 @@
+"""Delete or change one synchronization of a kernel at a time: the simulator must report it.
+
+Mutants are made on recorded programs: an op is left out, or one of its numbers changes. One that is
+not reported must be in `HARMLESS`, with the reason why it is no mistake. Run with `-s` for the score.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.cli.demo import load_examples
+from gluon_core.cli.example import Arrays
+from gluon_core.language.nvidia.ampere import async_copy as cp
+from gluon_core.language.nvidia.ampere import mbarrier
+from gluon_core.plugins import registry
+from gluon_sim.backend import models_for
+from gluon_sim.errors import SimulatorError
+from gluon_sim.launcher import make_launcher
+from gluon_sim.lookup import prepare
+from gluon_sim.program import Op
+from gluon_sim.settings import using
+
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+
+
+# ---- kernels with partitions, beside the examples --------------------------------------------
+
+
+@gluon.jit
+def load_part(a, s, full, empty, N: gl.constexpr, ROUNDS: gl.constexpr, STAGES: gl.constexpr):
+    o = gl.arange(0, N, layout=L1)
+    for i in range(ROUNDS):
+        stage = i % STAGES
+        mbarrier.wait(empty.index(stage), (i // STAGES + 1) % 2)
+        cp.async_copy_global_to_shared(s.index(stage), a + i * N + o)
+        cp.mbarrier_arrive(full.index(stage), increment_count=False)
+
+
+@gluon.jit
+def scale_part(
+    s, t, full, empty, done, N: gl.constexpr, ROUNDS: gl.constexpr, STAGES: gl.constexpr
+):
+    for i in range(ROUNDS):
+        stage = i % STAGES
+        mbarrier.wait(full.index(stage), i // STAGES % 2)
+        x = s.index(stage).load(L1) * 2
+        mbarrier.arrive(empty.index(stage))
+        mbarrier.wait(done.index(1), (i + 1) % 2)
+        t.store(x)
+        mbarrier.arrive(done.index(0))
+
+
+@gluon.jit
+def store_part(t, out, done, N: gl.constexpr, ROUNDS: gl.constexpr):
+    o = gl.arange(0, N, layout=L1)
+    for i in range(ROUNDS):
+        mbarrier.wait(done.index(0), i % 2)
+        gl.store(out + i * N + o, t.load(L1))
+        mbarrier.arrive(done.index(1))
+
+
+@gluon.jit
+def three_partitions(a, out, N: gl.constexpr, ROUNDS: gl.constexpr, STAGES: gl.constexpr):
+    s = gl.allocate_shared_memory(gl.int32, [STAGES, N], FLAT)
+    t = gl.allocate_shared_memory(gl.int32, [N], FLAT)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    done = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), 128)
+        mbarrier.init(empty.index(i), 1)
+    mbarrier.init(done.index(0), 1)
+    mbarrier.init(done.index(1), 1)
+    gl.warp_specialize(
+        [
+            (scale_part, (s, t, full, empty, done, N, ROUNDS, STAGES)),
+            (load_part, (a, s, full, empty, N, ROUNDS, STAGES)),
+            (store_part, (t, out, done, N, ROUNDS)),
+        ],
+        [4, 4],
+        [64, 64],
+    )
+
+
+@gluon.jit
+def tied_to_barriers(a, out, N: gl.constexpr, ROUNDS: gl.constexpr):
+    o = gl.arange(0, N, layout=L1)
+    s = gl.allocate_shared_memory(gl.int32, [2, N], FLAT)
+    bars = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(bars.index(0), 1)
+    mbarrier.init(bars.index(1), 1)
+    cp.async_copy_global_to_shared(s.index(0), a + o)
+    cp.mbarrier_arrive(bars.index(0))
+    mbarrier.arrive(bars.index(0))
+    for i in range(ROUNDS):
+        ahead = (i + 1) % 2
+        cp.async_copy_global_to_shared(s.index(ahead), a + (i + 1) * N + o, mask=o + i * 0 < N)
+        cp.mbarrier_arrive(bars.index(ahead))
+        mbarrier.arrive(bars.index(ahead))
+        mbarrier.wait(bars.index(i % 2), i // 2 % 2)
+        gl.store(out + i * N + o, s.index(i % 2).load(L1))
+    mbarrier.wait(bars.index(ROUNDS % 2), ROUNDS // 2 % 2)
+    mbarrier.invalidate(bars.index(0))
+    mbarrier.invalidate(bars.index(1))
+
+
+# ---- mutants --------------------------------------------------------------------------------
+
+
+@dataclass
+class Mutant:
+    name: str
+    apply: Callable[[], None]
+    undo: Callable[[], None]
+
+
+def _deleted(op: Op) -> Mutant:
+    block = op.block
+    at = block.ops.index(op)
+    return Mutant(
+        f"{op.name} deleted", lambda: block.ops.pop(at) and None, lambda: block.ops.insert(at, op)
+    )
+
+
+def _changed(op: Op, position: int, value: Any, what: str) -> Mutant:
+    old = op.args
+    new = (*old[:position], value, *old[position + 1 :])
+    return Mutant(
+        f"{op.name} {what}",
+        lambda: setattr(op, "args", new),
+        lambda: setattr(op, "args", old),
+    )
+
+
+def _flipped(op: Op, position: int) -> Mutant:
+    """The other phase."""
+    block, old = op.block, op.args
+    kind = old[position].type
+    one = Op("constant", (1,), {}, [kind], 0, op.loc)
+    other = Op("xor", (old[position], one.results[0]), {}, [kind], 0, op.loc)
+    one.block = other.block = block
+
+    def apply() -> None:
+        at = block.ops.index(op)
+        block.ops[at:at] = [one, other]
+        op.args = (*old[:position], other.results[0], *old[position + 1 :])
+
+    def undo() -> None:
+        op.args = old
+        block.ops.remove(one)
+        block.ops.remove(other)
+
+    return Mutant(f"{op.name} of the other phase", apply, undo)
+
+
+SYNCHRONIZES = ("async_commit", "async_wait", "mbarrier", "lds_barrier", "fence")
+
+
+def mutants(program: Any) -> Iterator[Mutant]:
+    for op in list(program.walk_ops()):
+        if not op.name.startswith(SYNCHRONIZES) and "mbarrier_arrive" not in op.name:
+            continue
+        if not op.results:
+            yield _deleted(op)
+        if op.name == "async_wait_group":
+            pending = int(op.args[0])
+            yield _changed(op, 0, pending + 1, "with one more pending")
+            if pending:
+                yield _changed(op, 0, pending - 1, "with one less pending")
+        elif op.name == "mbarrier_init":
+            count = int(op.args[1])
+            yield _changed(op, 1, count + 1, "with one more arrival")
+            if count > 1:
+                yield _changed(op, 1, count - 1, "with one less arrival")
+        elif op.name == "mbarrier_wait":
+            yield _flipped(op, 1)
+        elif op.name == "async_copy_mbarrier_arrive":
+            yield _changed(op, 1, not op.args[1], "with the count the other way")
+
+
+# What is not reported, and why it is no mistake.
+HARMLESS = {
+    "async_wait_group with one less pending": "waits for more than it must",
+    "mbarrier_inval deleted": "nothing uses the memory afterwards",
+}
+
+
+@dataclass
+class Case:
+    """A kernel with how to launch its program."""
+
+    compiled: Any
+    grid: tuple
+    fresh: Callable[[], dict]
+    output: str
+    wanted: Callable[[dict], Any]
+    tolerance: float = 0.0
+
+    def run(self) -> Any:
+        """The error that the launch ends with, the word "wrong", or None."""
+        text = self.compiled.asm["program"]
+        text.compiled = prepare(text.program, models_for(self.compiled.target))
+        args = self.fresh()
+        values = [args.get(name) for name in self.compiled.src.fn.arg_names]
+        try:
+            with using(timeout=30):
+                make_launcher(self.compiled)(self.grid, None, *values)
+        except SimulatorError as error:
+            return error
+        got, wanted = args[self.output], self.wanted(args)
+        near = np.abs(got.astype(np.float64) - wanted) <= self.tolerance * np.abs(wanted).max()
+        return None if near.all() else "wrong"
+
+
+def example_case(name: str, target: Any) -> Case:
+    (example,) = (e for e in load_examples()[0].values() if e.name == name)
+    config = example.configure(target)
+
+    def fresh() -> dict:
+        sizes = {"sizes": (72, 40, 112)} if name == "matmul" else {}
+        return {**config, **example.arguments(Arrays(target), False, **sizes)}
+
+    args = fresh()
+    plain = {k: v for k, v in args.items() if k not in config}
+    compiled = example.launch(plain, config, target=target)
+    grid = example.grid(plain, config)
+    return Case(compiled, grid, fresh, example.output, example.reference, example.tolerance)
+
+
+def kernel_case(kernel: Any, rounds: int, *constants: int) -> Case:
+    names = ["a", "out", *kernel.arg_names[2:]]
+
+    def fresh() -> dict:
+        a = np.arange((rounds + 1) * 128, dtype=np.int32)
+        return dict(zip(names, (a, np.zeros(rounds * 128, np.int32), 128, rounds, *constants)))
+
+    compiled = kernel[(1,)](*fresh().values())
+    factor = 2 if kernel is three_partitions else 1
+    return Case(compiled, (1,), fresh, "out", lambda args: args["a"][: rounds * 128] * factor)
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "add, sm_80": lambda: example_case("add, double-buffered", registry().target("sim:sm_80")),
+    "matmul, sm_80": lambda: example_case("matmul", registry().target("sim:sm_80")),
+    "three partitions": lambda: kernel_case(three_partitions, 7, 3),
+    "copies tied to barriers": lambda: kernel_case(tied_to_barriers, 5),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_mutant_is_reported(case):
+    made = CASES[case]()
+    assert made.run() is None
+    program = made.compiled.asm["program"].program
+    reported, harmless, missed = [], [], []
+    for mutant in mutants(program):
+        mutant.apply()
+        try:
+            end = made.run()
+        finally:
+            mutant.undo()
+        if isinstance(end, SimulatorError):
+            assert end.span is not None, mutant.name
+            reported.append(mutant.name)
+        elif end is None and mutant.name in HARMLESS:
+            harmless.append(mutant.name)
+        else:
+            missed.append((mutant.name, end))
+    assert made.run() is None
+    wrong = len(reported) + len(missed)
+    assert wrong >= 5
+    print(f"\n{case}: {len(reported)} of {wrong} mutants reported, {len(harmless)} harmless")
+    assert not missed
+    assert not set(reported) & set(HARMLESS)
