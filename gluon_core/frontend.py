@@ -280,7 +280,9 @@ class KernelGenerator(code_generator.CodeGenerator):
     def set_value(self, name: str, value: Any) -> None:
         super().set_value(name, value)
         bind = getattr(self.builder, "bind_name", None)  # of builders that a debugger asks
-        if bind is not None and isinstance(value, _triton.base_value):
+        if bind is not None and isinstance(value, tl.constexpr):
+            bind(name, [value.value])
+        elif bind is not None and isinstance(value, _triton.base_value):
             handles: list = []
             value._flatten_ir(handles)
             bind(name, handles)

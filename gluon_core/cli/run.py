@@ -22,7 +22,7 @@ def run_file(
     target: Optional[str],
     arguments: Sequence[str],
     json: bool = False,
-    wish: Watch = Watch(),
+    wish: Optional[Watch] = None,
 ) -> int:
     """Run `file` as `python file ...` would, with `GLUON_TARGET` set; its exit code is ours.
 
@@ -61,7 +61,7 @@ def _run(file: str, watching: ContextManager[Any]) -> int:
     return 0
 
 
-def _watching(target: Optional[str], wish: Watch) -> ContextManager[Any]:
+def _watching(target: Optional[str], wish: Optional[Watch]) -> ContextManager[Any]:
     if not wish:
         return nullcontext()
     simulator = registry().simulator()

@@ -84,6 +84,7 @@ class SimBuilder:
         self._before: Optional[Op] = None
         self._loc = Location()
         self._indent = 0
+        self._unbound: list[tuple[str, Sequence[Any]]] = []
         self.options: Any = None
         self.codegen_fns: Any = {}
         self.module_map: Any = {}
@@ -151,6 +152,9 @@ class SimBuilder:
 
     def set_insertion_point_to_start(self, block: Block) -> None:
         self._block, self._before = block, (block.ops[0] if block.ops else None)
+        unbound, self._unbound = self._unbound, []
+        for name, values in unbound:
+            self.bind_name(name, values)
 
     def set_insertion_point_to_end(self, block: Block) -> None:
         self._block, self._before = block, None
@@ -187,10 +191,11 @@ class SimBuilder:
     def set_loc(self, *where: Any) -> None:
         self._loc = where[0] if len(where) == 1 else Location(*where)
 
-    def bind_name(self, name: str, values: Sequence[Value]) -> None:
-        """An assignment of the kernel, for whoever debugs it."""
+    def bind_name(self, name: str, values: Sequence[Any]) -> None:
+        """An assignment of the kernel, of values or of one constant, for whoever debugs it."""
         block, before = self._block, self._before
-        if block is None:
+        if block is None:  # parameters, before the function has a body
+            self._unbound.append((name, values))
             return
         at = len(block.ops) if before is None else block.ops.index(before)
         anchor = block.ops[at - 1] if at else None

@@ -27,11 +27,12 @@ from .watch import Launch, Watcher
 __all__ = ["Debugger", "Place", "Prompt", "visible"]
 
 
-def visible(op: Op) -> dict[str, Value]:
-    """Name -> value of what the kernel's names mean at an op, the latest assigned last."""
-    found: dict[str, Value] = {}
+def visible(op: Op) -> dict[str, Any]:
+    """Name -> value (or constant) of what the kernel's names mean at an op, the latest assigned last."""
+    found: dict[str, Any] = {}
     chain: list[tuple[Block, Optional[Op]]] = []
-    block, at = op.block, op
+    block: Optional[Block] = op.block
+    at: Optional[Op] = op
     while block is not None:
         chain.append((block, at))
         region = block.region
@@ -43,10 +44,11 @@ def visible(op: Op) -> dict[str, Value]:
             break
         block, at = owner.block, owner
     for block, at in reversed(chain):
-        after: dict[int, list[tuple[str, Value]]] = {}
+        after: dict[int, list[tuple[str, Any]]] = {}
         for anchor, name, value in block.bindings:
             after.setdefault(id(anchor) if anchor is not None else 0, []).append((name, value))
-        for name, value in [(a.name, a) for a in block.arguments if a.name] + after.get(0, []):
+        named: list = [(a.name, a) for a in block.arguments if a.name]
+        for name, value in named + after.get(0, []):
             found.pop(name, None)
             found[name] = value
         for other in block.ops:
@@ -211,7 +213,7 @@ class Prompt(cmd.Cmd):
 
     # ---- values ------------------------------------------------------------------------------------
 
-    def names(self) -> dict[str, Value]:
+    def names(self) -> dict[str, Any]:
         return visible(self.place.op)
 
     def array(self, value: Value) -> Any:
@@ -230,18 +232,11 @@ class Prompt(cmd.Cmd):
         return held[()] if held.ndim == 0 else held
 
     def values(self) -> dict[str, Any]:
-        found = {name: self.array(value) for name, value in self.names().items()}
-        return {**self._constants(), **{k: v for k, v in found.items() if v is not None}}
-
-    def _constants(self) -> dict[str, Any]:
-        source = self.launch.compiled.src
-        names = source.fn.arg_names
-        constants = getattr(source, "constants", None) or {}
-        out = {}
-        for path, value in constants.items():
-            if isinstance(path, tuple) and len(path) == 1 and isinstance(path[0], int):
-                out[names[path[0]]] = getattr(value, "value", value)
-        return out
+        found = {
+            name: self.array(value) if isinstance(value, Value) else value
+            for name, value in self.names().items()
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     def evaluate(self, text: str) -> Any:
         scope = {"np": np, **_SAFE, **self.values()}
@@ -269,9 +264,10 @@ class Prompt(cmd.Cmd):
 
     def do_names(self, line: str) -> None:
         """names: what can be printed here, with types and layouts."""
-        for name, value in self._constants().items():
-            self.say(f"{name}: constexpr = {value}")
         for name, value in self.names().items():
+            if not isinstance(value, Value):
+                self.say(f"{name}: constexpr = {value}")
+                continue
             gone = "" if self.place.value(value) is not None else " (not computed)"
             self.say(f"{name}: {value.type}{gone}")
 
@@ -286,8 +282,8 @@ class Prompt(cmd.Cmd):
 
     def _named(self, name: str) -> Optional[Value]:
         value = self.names().get(name.strip())
-        if value is None:
-            self.say(f"no value is called {name.strip()!r} here; `names` lists them")
+        if not isinstance(value, Value):
+            self.say(f"no tensor and no buffer is called {name.strip()!r} here; `names` lists them")
         return value
 
     def do_layout(self, line: str) -> None:
@@ -362,6 +358,11 @@ class Prompt(cmd.Cmd):
         do_where, do_list, do_step, do_step, do_continue, do_quit, do_up, do_down,
     )  # fmt: skip
     do_EOF = do_quit
+
+    def precmd(self, line: str) -> str:
+        """`w.shape` is an expression, although `w` alone is a command."""
+        word = line.split(maxsplit=1)[0] if line.strip() else ""
+        return line if not word or word.isidentifier() or word == "?" else f"p {line}"
 
     def emptyline(self) -> bool:
         return False

@@ -347,7 +347,9 @@ class Profiler(Watcher):
             shape = np.broadcast_shapes(shape, type.dims)
         if mask is not None:
             mask = np.asarray(mask)
-            mask = mask.reshape(mask.shape[0], *([1] * (len(shape) + 1 - mask.ndim)), *mask.shape[1:])
+            mask = mask.reshape(
+                mask.shape[0], *([1] * (len(shape) + 1 - mask.ndim)), *mask.shape[1:]
+            )
         rows = max(addresses.shape[0], 1 if mask is None else mask.shape[0])
         addresses = np.broadcast_to(addresses, (rows, *shape))
         mask = None if mask is None else np.broadcast_to(mask, (rows, *shape))
@@ -449,7 +451,7 @@ class Profiler(Watcher):
             view, indices, axis, which = args[0], args[2], args[3], 2
         else:
             view, indices, axis, which = args[1], args[3], args[5], 2
-        type = operands[which].type
+        type: Any = operands[which].type
         indices = np.broadcast_to(indices, (indices.shape[0], *type.dims))
         size = view.dtype.itemsize
         grid = list(np.ogrid[tuple(slice(0, n) for n in type.dims)])

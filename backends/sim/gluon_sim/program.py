@@ -345,8 +345,8 @@ class Block:
         self.ops: list[Op] = []
         self.arguments = [Value(t, self, i) for i, t in enumerate(types)]
         self.order = -1
-        # (the last op before it or None, name, value) of each assignment of the kernel, in order
-        self.bindings: list[tuple[Optional[Op], str, Value]] = []
+        # (the last op before it or None, name, value or constant) of each assignment, in order
+        self.bindings: list[tuple[Optional[Op], str, Any]] = []
 
     def add_argument(self, type: Type, loc: Any = None) -> Value:
         self.arguments.append(Value(type, self, len(self.arguments)))

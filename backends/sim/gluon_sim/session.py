@@ -49,7 +49,9 @@ def watch(wish: Watch) -> Iterator[None]:
             _profiled(profiler.report(), wish)
         if tracer is not None:
             Path(wish.trace).write_text(json.dumps(tracer.document()))  # type: ignore[arg-type]
-            errors().print(f"wrote {wish.trace}: open it in https://ui.perfetto.dev", soft_wrap=True)
+            errors().print(
+                f"wrote {wish.trace}: open it in https://ui.perfetto.dev", soft_wrap=True
+            )
 
 
 def _profiled(report: Any, wish: Watch) -> None:

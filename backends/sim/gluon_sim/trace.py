@@ -90,7 +90,9 @@ class Tracer(Watcher):
         return row
 
     def _meta(self, name: str, pid: int, tid: int, text: str) -> None:
-        self.events.append({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": {"name": text}})
+        self.events.append(
+            {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": {"name": text}}
+        )
 
     # ---- ops ----------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Generator, Iterator, Optional, Sequence
 from weakref import WeakKeyDictionary
 
 from .arith import ELEMENTWISE
@@ -234,7 +234,7 @@ class Launch:
                 watcher.after(self, task, step, ())
         return value
 
-    def _pass_on(self, task: Any, step: Step, run: Any) -> Iterator[Any]:
+    def _pass_on(self, task: Any, step: Step, run: Any) -> Generator[Any, Any, Any]:
         """`yield from run`, telling of waits once, where they arise."""
         try:
             while True:

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gluon_core as gluon
+from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.cli.app import app
 from gluon_core.language.nvidia.ampere import async_copy as cp
@@ -64,7 +65,14 @@ def copy(a, out, first, stride, n, BLOCK: gl.constexpr, layout: gl.constexpr):
         (1, 1, 1, 4, 20, 16),  # 128 bytes from byte 4 on lie in 5 sectors
         (4, 1, 0, 1, 16, 16),  # 16 bytes per lane: one warp reads 512 bytes at once
         (2, 1, 0, 2, 16, 16),
-        (4, 1, 1, 4, 65, 16),  # not aligned: 4 requests, 16 bytes between lanes; the last ends in a 17th
+        (
+            4,
+            1,
+            1,
+            4,
+            65,
+            16,
+        ),  # not aligned: 4 requests, 16 bytes between lanes; the last ends in a 17th
     ],
 )
 def test_sectors_per_request(per_thread, stride, first, requests, sectors, ideal):
@@ -189,6 +197,24 @@ def test_passes_agree_with_the_algebra_of_layouts(shared, register):
     found = shared_cost(offsets, 4, holders(register, (32, 32)), 32, False)
     extra = bank_conflicts(register, shared, (32, 32), 32)
     assert found.passes == found.ideal * (extra + 1)
+
+
+@gluon.jit
+def gathered(out, step: gl.constexpr, layout: gl.constexpr):
+    s = gl.allocate_shared_memory(gl.float32, [1024], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    s.store(gl.full([1024], 1.0, gl.float32, layout=L1))
+    i = gl.arange(0, 128, layout=layout)
+    x = s.gather(i * step % 1024, axis=0)
+    gl.store(out + i, x)
+
+
+@pytest.mark.skipif(not _triton.at_least(3, 7), reason="gather on shared memory came with 3.7")
+@pytest.mark.parametrize("step, passes", [(1, 4), (2, 8), (8, 32), (0, 4)])
+def test_conflicts_of_a_gather_are_those_of_its_indices(step, passes):
+    # Four warps; lanes `step` words apart share a bank `step` at a time, and words that are one
+    # and the same are read once.
+    row = line(profiled(gathered, (1,), zeros(128), step, L1), "s.gather")
+    assert (row["shared_passes"], row["shared_ideal"]) == (passes, 4)
 
 
 @gluon.jit
