@@ -6,7 +6,7 @@ mistake is in a kernel, the frontend adds the kernel's file, line and a caret (`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, Iterable, Optional
 
@@ -114,21 +114,23 @@ class GluonError(Exception):
             found.update(file=self.span.file, line=self.span.line, column=self.span.column + 1)
         known = ("message", "span", "calls", "remedy", "argument", "expected", "got")
         for name, value in self.__dict__.items():
-            if name not in known and not name.startswith("_") and _plain(value):
-                found[name] = value
+            if name not in known and not name.startswith("_"):
+                found[name] = _plain(value)
         return found
 
     def __reduce__(self):
         return (_rebuild, (type(self), dict(self.__dict__)))
 
 
-def _plain(value: Any) -> bool:
-    """Whether JSON can hold the value as it is."""
+def _plain(value: Any) -> Any:
+    """The value as JSON can hold it."""
     if isinstance(value, (list, tuple)):
-        return all(_plain(v) for v in value)
+        return [_plain(v) for v in value]
     if isinstance(value, dict):
-        return all(isinstance(k, str) and _plain(v) for k, v in value.items())
-    return isinstance(value, (str, int, float, bool))
+        return {str(k): _plain(v) for k, v in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
 
 
 def _rebuild(cls: type, state: dict) -> GluonError:

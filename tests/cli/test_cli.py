@@ -262,8 +262,8 @@ class TestRun:
         file.write_text(
             "import numpy as np\nimport gluon_core as gluon\nfrom gluon_core import language as gl\n"
             "@gluon.jit\ndef reads(src, dst):\n    gl.store(dst, gl.load(src + 4))\n"
-            "x = np.zeros(8, np.float32)\nprint('starts')\nreads[(2,)](x, x)\n"
-            "reads[(2,)](x[:4].copy(), x)\n"
+            "x = np.zeros(8, np.float32)\nprint('starts')\nreads[(1,)](x, x)\n"
+            "reads[(1,)](x[:4].copy(), x)\n"
         )
         monkeypatch.delenv("GLUON_TARGET", raising=False)
         done = gluon("run", file, "--target", "sim:sm_90", "--json", code=1)

@@ -74,7 +74,7 @@ class SimBackend(Backend):
             module.context = None  # of Triton, and only for tracing; kernels outlive its bindings
             metadata["name"] = module.kernel.name
             metadata["shared"] = shared = shared_peak(module)
-            refuse_excess(metadata["name"], shared, target)
+            refuse_excess(metadata["name"], shared, target, options)
             return text
 
         return (Stage("program", program),)
@@ -102,12 +102,17 @@ class SimBackend(Backend):
         )
 
 
-def refuse_excess(kernel: str, shared: int, target: Target) -> None:
-    """Raise LimitError where a kernel needs more shared memory than there is, if that is checked."""
+def refuse_excess(kernel: str, shared: int, target: Target, options: Any) -> None:
+    """Raise LimitError where a kernel needs more shared memory than there is, if that is checked.
+
+    Args:
+        options: of the kernel; its `simulation` holds settings of this launch.
+    """
     from gluon_sim.settings import current
 
     limit = target.limits.shared_memory
-    if shared > limit and current().capacity:
+    own = getattr(options, "simulation", None) or {}
+    if shared > limit and own.get("capacity", current().capacity):
         raise LimitError(
             f"{kernel} needs too much shared memory",
             expected=f"at most {limit} bytes on {target}",

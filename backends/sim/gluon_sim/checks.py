@@ -50,6 +50,11 @@ def initialised(task: Any, what: str, buffer: Any, unwritten: Optional[np.ndarra
     """
     if unwritten is None or not unwritten.any():
         return
+    # A copy on its way may be what should have written it: then this is a race, and says which wait
+    # is missing.
+    flights = task.machine.flights
+    for flight in list(flights.pending):
+        flights.land(flight)
     program, element = place(task, unwritten)
     count = int(np.count_nonzero(unwritten))
     more = f" ({count} elements were not)" if count > 1 else ""

@@ -383,6 +383,7 @@ def test_capacity_of_shared_memory():
     with using(capacity=False):
         hoards[(1,)](dst, 32768)
     assert (dst == 0).all()
+    hoards[(1,)](dst, 32768, capacity=False)
     with pytest.raises(LimitError):  # although it is compiled now
         hoards[(1,)](dst, 32768)
 
