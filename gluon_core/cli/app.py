@@ -135,16 +135,35 @@ def run(
     pdb: Annotated[
         bool, typer.Option("--pdb", help="Open a prompt where a kernel fails.")
     ] = False,
+    schedules: Annotated[
+        Optional[int],
+        typer.Option(
+            "--schedules",
+            min=1,
+            metavar="N",
+            help="Run N times, with asynchronous work as late as can be, at once, and at random "
+            "moments; stop at the first that fails.",
+        ),
+    ] = None,
+    schedule: Annotated[
+        Optional[str], typer.Option("--schedule", help="latest, eager or random: run once, so.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the (first) random schedule.")] = 0,
+    timeout: Annotated[
+        Optional[float],
+        typer.Option("--timeout", metavar="SECONDS", help="End each launch after that time."),
+    ] = None,
 ) -> Optional[int]:
     """Run a Python file with its kernels on a target; further arguments go to the file.
 
-    Profiles, timelines and the prompt need a simulated target.
+    Profiles, timelines, schedules, the timeout and the prompt need a simulated target.
     """
     from gluon_core.backend import Watch
-    from gluon_core.cli.run import run_file
+    from gluon_core.cli.run import Runs, run_file
 
     wish = Watch(profile, profile_json, profile_html, trace, pdb)
-    return run_file(file, target, context.args, json, wish)
+    runs = Runs(schedules, schedule, seed, timeout)
+    return run_file(file, target, context.args, json, wish, runs)
 
 
 @app.command()

@@ -6,15 +6,48 @@ import os
 import runpy
 import sys
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any, ContextManager, Optional, Sequence
 
-from gluon_core.backend import Watch
+from gluon_core.backend import Watch, load_path
 from gluon_core.cli.output import UsageError, print_json
 from gluon_core.errors import did_you_mean
 from gluon_core.plugins import registry
 
-__all__ = ["run_file"]
+__all__ = ["Runs", "run_file"]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Under which schedules of a simulator to run.
+
+    Args:
+        count: that many, one after the other: latest, eager, and random ones. None for one run.
+        schedule: of that one run.
+        seed: of the first random schedule.
+        timeout: seconds after which a launch ends.
+    """
+
+    count: Optional[int] = None
+    schedule: Optional[str] = None
+    seed: int = 0
+    timeout: Optional[float] = None
+
+    def __bool__(self) -> bool:
+        return self != Runs(seed=self.seed)
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Of each run, for the simulator."""
+        always = {} if self.timeout is None else {"timeout": self.timeout}
+        if self.count is None:
+            one = {} if self.schedule is None else {"schedule": self.schedule, "seed": self.seed}
+            return [{**one, **always}]
+        named: list[dict[str, Any]] = [{"schedule": "latest"}, {"schedule": "eager"}]
+        seeds = range(self.seed, self.seed + max(0, self.count - 2))
+        named += [{"schedule": "random", "seed": seed} for seed in seeds]
+        return [{**one, **always} for one in named[: self.count]]
 
 
 def run_file(
@@ -23,30 +56,60 @@ def run_file(
     arguments: Sequence[str],
     json: bool = False,
     wish: Optional[Watch] = None,
+    runs: Runs = Runs(),
 ) -> int:
     """Run `file` as `python file ...` would, with `GLUON_TARGET` set; its exit code is ours.
 
     Args:
         json: print `{"exit": code}` and leave nothing else on stdout.
         wish: what to find out on the way.
+        runs: under which schedules. Output of the file is shown of the first run, and of one that
+            fails.
 
     Raises:
-        UsageError: no such file, or `wish` cannot be granted on the target.
+        UsageError: no such file, or `wish` or `runs` cannot be granted on the target.
     """
     if not Path(file).is_file():
         close = did_you_mean(Path(file).name, (p.name for p in Path(file).parent.glob("*.py")))
         raise UsageError("no such file", argument="FILE", got=file, remedy=close)
     if target is not None:
         os.environ["GLUON_TARGET"] = str(registry().target(target))
-    watching = _watching(target, wish)
+    if wish or runs:
+        _simulated(target)
     sys.argv = [file, *arguments]
     sys.path.insert(0, str(Path(file).resolve().parent))
     if json:
         with redirect_stdout(sys.stderr):
-            code = _run(file, watching)
+            code = _run_all(file, wish, runs)
         print_json({"exit": code})
         return code
-    return _run(file, watching)
+    return _run_all(file, wish, runs)
+
+
+def _run_all(file: str, wish: Optional[Watch], runs: Runs) -> int:
+    simulator = registry().simulator()
+    if not runs or simulator is None or simulator.simulation is None:
+        return _run(file, _watching(wish))
+    configured = load_path(simulator.simulation)
+    for number, settings in enumerate(runs.settings()):
+        shown = redirect_stdout(StringIO()) if number else nullcontext()
+        code = None
+        try:
+            with configured(**settings), shown as kept:
+                code = _run(file, _watching(wish))
+            if code:
+                return code
+        finally:
+            if code != 0 and runs.count is not None:
+                if number:
+                    print(kept.getvalue(), end="")
+                name, seed = settings["schedule"], settings.get("seed", 0)
+                print(
+                    f"run {number + 1} of {runs.count} failed; repeat it with --schedule {name}"
+                    + (f" --seed {seed}" if name == "random" else ""),
+                    file=sys.stderr,
+                )
+    return 0
 
 
 def _run(file: str, watching: ContextManager[Any]) -> int:
@@ -61,16 +124,21 @@ def _run(file: str, watching: ContextManager[Any]) -> int:
     return 0
 
 
-def _watching(target: Optional[str], wish: Optional[Watch]) -> ContextManager[Any]:
-    if not wish:
-        return nullcontext()
+def _watching(wish: Optional[Watch]) -> ContextManager[Any]:
+    simulator = registry().simulator()
+    return simulator.watch(wish) if wish and simulator is not None else nullcontext()
+
+
+def _simulated(target: Optional[str]) -> None:
+    """Refuse a target that is not simulated."""
     simulator = registry().simulator()
     chosen = registry().target(target)
     if simulator is None or not chosen.simulated:
         raise UsageError(
-            "only simulated kernels can be profiled, traced and debugged",
+            "only simulated kernels can be profiled, traced, debugged and scheduled",
             argument="--target",
             got=str(chosen),
-            remedy=f"Try --target {simulator.name}:{chosen.architecture.name}." if simulator else None,
+            remedy=f"Try --target {simulator.name}:{chosen.architecture.name}."
+            if simulator
+            else None,
         )
-    return simulator.watch(wish)

@@ -274,8 +274,73 @@ class TestRun:
         file.write_text("print('nothing to see')\n")
         assert json.loads(gluon("run", file, "--json").stdout) == {"exit": 0}
 
+    def test_many_schedules(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "argv", list(sys.argv))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+        monkeypatch.setenv("GLUON_SIM_CHECKS", "0")
+        file = tmp_path / "reads_early.py"
+        file.write_text(EARLY)
+        assert gluon("run", file, "--schedule", "latest").stdout == "[-1]\n"
+        assert gluon("run", file, "--schedule", "eager").stdout == "[7]\n"
+        file.write_text(EARLY + "raise SystemExit(int(out[0]) == 7)\n")
+        done = gluon("run", file, "--schedules", "5", code=1)
+        assert done.stdout == "[-1]\n[7]\n"
+        assert "run 2 of 5 failed; repeat it with --schedule eager" in done.stderr
+        monkeypatch.delenv("GLUON_SIM_CHECKS")
+        done = gluon("run", file, "--schedules", "5", code=1)
+        assert "run 1 of 5 failed" in done.stderr and "RaceError" in done.stderr
+        done = gluon("run", file, "-t", "sm_80", "--schedules", "5", code=2)
+        assert "only simulated" in done.stderr
+
+    def test_a_timeout(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "argv", list(sys.argv))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+        file = tmp_path / "forever.py"
+        file.write_text(FOREVER)
+        assert "not over after 0.2 s" in gluon("run", file, "--timeout", "0.2", code=1).stderr
+
     def test_no_such_file(self):
         assert "no such file" in gluon("run", "nowhere.py", code=2).stderr
+
+
+EARLY = """\
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.ampere import async_copy
+
+@gluon.jit
+def reads_early(src, dst):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    o = gl.arange(0, 1, layout=layout)
+    s = gl.allocate_shared_memory(gl.int32, [1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    s.store(o - 1)
+    async_copy.async_copy_global_to_shared(s, src + o)
+    async_copy.commit_group()
+    gl.store(dst + o, s.load(layout))
+    async_copy.wait_group(0)
+
+out = np.zeros(1, np.int32)
+reads_early[(1,)](np.full(1, 7, np.int32), out)
+print(out)
+"""
+
+FOREVER = """\
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@gluon.jit
+def forever(dst, n):
+    i = 0
+    while i >= 0:
+        i = (i + 1) % n
+    gl.store(dst, i)
+
+forever[(1,)](np.zeros(1, np.int32), 100)
+"""
 
 
 class TestLayout:
