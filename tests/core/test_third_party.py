@@ -202,6 +202,45 @@ def test_its_kernel_runs_on_the_simulator_through_its_reference_model(installed,
     assert run(script, installed, GLUON_TARGET="sim:acme1") is True
 
 
+COPIES = """
+import json
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import GluonError
+from gluon_core.language.acme import anvil
+
+@gluon.jit
+def copies(x, out, BLOCK: gl.constexpr, WAITS: gl.constexpr):
+    layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], gl.float32)
+    at = gl.arange(0, BLOCK, layout)
+    buffer = gl.allocate_shared_memory(gl.float32, [BLOCK], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    anvil.start_copy(buffer, x + at)
+    if WAITS:
+        anvil.finish_copies()
+    gl.store(out + at, buffer.load(layout))
+    anvil.finish_copies()
+
+x, out = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
+copies[(1,)](x, out, 128, True)
+found = [bool((x == out).all())]
+try:
+    copies[(1,)](x, out, 128, False)
+except GluonError as error:
+    found += [type(error).__name__, error.span.line, str(error)]
+print(json.dumps(found))
+"""
+
+
+def test_its_asynchronous_op_is_checked_like_any_other(installed, tmp_path):
+    environment = {"GLUON_TARGET": "sim:acme1", "GLUON_SIM_UNINITIALISED": "0"}
+    script = write(tmp_path, COPIES)
+    right, kind, line, text = run(script, installed, **environment)
+    assert (right, kind) == (True, "RaceError")
+    assert COPIES.splitlines()[line - 1].strip().startswith("anvil.start_copy")
+    assert "acme_start_copy" in text and "local_load" in text
+
+
 def test_its_kernel_compiles_to_its_own_instructions(installed, tmp_path):
     script = write(tmp_path, KERNEL + COMPILE.replace("TARGET", "'anvil'"))
     cache = {"TRITON_CACHE_DIR": str(tmp_path / "cache")}

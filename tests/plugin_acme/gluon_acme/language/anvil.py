@@ -3,7 +3,7 @@
 from gluon_core.builtin import builtin
 from gluon_core.errors import DtypeError
 
-__all__ = ["add_clamped"]
+__all__ = ["add_clamped", "finish_copies", "start_copy"]
 
 
 @builtin(requires=("acme.clamp",), name="gl.acme.anvil.add_clamped", instead="gl.clamp(a + b, ...)")
@@ -26,3 +26,15 @@ def add_clamped(a, b, low, high, _semantic=None):
         cast.append(_semantic.broadcast_impl_value(value, shaped)[0])
     handle = _semantic.builder.create_acme_add_clamped(*(value.handle for value in cast))
     return _semantic.make_tensor(handle, cast[0].type)
+
+
+@builtin(requires=("acme.clamp",), name="gl.acme.anvil.start_copy")
+def start_copy(buffer, pointer, _semantic=None):
+    """Start to copy the elements behind a tensor of pointers into a shared buffer of its shape."""
+    _semantic.builder.create_acme_start_copy(buffer.handle, pointer.handle)
+
+
+@builtin(requires=("acme.clamp",), name="gl.acme.anvil.finish_copies")
+def finish_copies(_semantic=None):
+    """Wait for all copies that were started."""
+    _semantic.builder.create_acme_finish_copies()
