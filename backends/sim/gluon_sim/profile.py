@@ -1,7 +1,9 @@
 """Numbers per kernel line: traffic at each level, conflicts, matrix work, conversions.
 
 A `Profiler` watches launches (see `watch`) and sums up, for each line of each kernel, what its ops
-moved and computed, over all programs and iterations. `Profiler.report()` is plain data: what
+moved and computed, over all programs and iterations. A line's least time takes every sector as
+coming from memory; the roofline of the kernel takes each once, as if its caches were perfect. What
+a compiler adds on its own (shared memory of reductions, spills) is not counted. `Profiler.report()` is plain data: what
 `gluon run --profile` prints, `--profile-json` writes and `--profile-html` shows.
 """
 
@@ -36,7 +38,8 @@ class Counts:
         requests: of warps to global memory, `*_sectors` those they touched, and `*_ideal` those
             that the same bytes would take side by side.
         shared_passes: over the banks of shared memory, `shared_ideal` those without conflicts.
-        matrix: FLOPs of the matrix unit by operand type; `vector`: float operations beside it.
+        matrix: FLOPs of the matrix unit by operand type; `vector`: float operations beside it,
+            a reduction counted as one for each element that it takes in.
         conversions: kind of layout conversion -> how many; `conversion_bytes` through shared
             memory (written, and read again), `conversion_shuffles` of each lane, of 32 bits.
         async_ops: copies and the like that engines of their own did.
@@ -274,6 +277,11 @@ class Profiler(Watcher):
         name = op.name
         if name in _VECTOR and _is_float(op):
             counts.vector += _VECTOR[name] * prod(op.results[0].type.dims) * programs
+        elif name in ("reduce", "scan") and _is_float(op):
+            operands = list(op.operands())
+            kept = op.results if name == "reduce" else ()
+            done = sum(prod(v.type.dims) for v in operands) - sum(prod(r.type.dims) for r in kept)
+            counts.vector += done * programs
         elif name in _READS:
             mask = args[1] if name in ("masked_load", "atomic_load") else None
             self._global(counts, task, op, args[0], mask, None, "read")
@@ -452,6 +460,8 @@ class Profiler(Watcher):
         else:
             view, indices, axis, which = args[1], args[3], args[5], 2
         type: Any = operands[which].type
+        # Where bounds are not checked, the machine stays inside the buffer as well.
+        indices = np.clip(indices, 0, view.table.shape[axis] - 1)
         indices = np.broadcast_to(indices, (indices.shape[0], *type.dims))
         size = view.dtype.itemsize
         grid = list(np.ogrid[tuple(slice(0, n) for n in type.dims)])
