@@ -138,11 +138,13 @@ def shared_cost(
     """Of accesses at byte `offsets` (programs, *shape) of `size` bytes each.
 
     Lanes that fill the banks once go in one pass: 32 lanes of 4 bytes, 8 of 16 bytes with 32
-    banks. Lanes that touch the same word share it. Without `held`, only bytes are counted.
+    banks. Lanes that touch the same word share it. Without `held` an engine
+    moves whole rows of the banks.
     """
     flat = offsets.reshape(offsets.shape[0], -1)
     cost = SharedCost(bytes=flat.size * size)
     if held is None:
+        cost.passes = cost.ideal = flat.shape[0] * -(-flat.shape[1] * size // (banks * 4))
         return cost
     at = flat[:, held.index]
     on = np.broadcast_to(held.first if stores else np.ones((), bool), at.shape)

@@ -41,7 +41,8 @@ class Counts:
         matrix: FLOPs of the matrix unit by operand type; `vector`: float operations beside it,
             a reduction counted as one for each element that it takes in.
         conversions: kind of layout conversion -> how many; `conversion_bytes` through shared
-            memory (written, and read again), `conversion_shuffles` of each lane, of 32 bits.
+            memory (written, and read again) in at least `conversion_passes`, `conversion_conflicts`
+            more where the compiler does not swizzle, `conversion_shuffles` of each lane, of 32 bits.
         async_ops: copies and the like that engines of their own did.
     """
 
@@ -66,6 +67,7 @@ class Counts:
     conversions: dict[str, int] = field(default_factory=dict)
     conversion_bytes: int = 0
     conversion_passes: int = 0
+    conversion_conflicts: int = 0
     conversion_shuffles: int = 0
     async_ops: int = 0
 
@@ -497,12 +499,12 @@ class Profiler(Watcher):
             return
         counts.put("conversions", found.kind, programs)
         if found.shared_bytes:
-            width = 4 * self.banks
-            passes = -(-found.shared_bytes // width)
-            passes = passes * (2 + found.store_conflicts + found.load_conflicts)
+            passes = -(-found.shared_bytes // (4 * self.banks))
+            extra = found.store_conflicts + found.load_conflicts
             counts.add(
                 conversion_bytes=2 * found.shared_bytes * programs,
-                conversion_passes=passes * programs,
+                conversion_passes=2 * passes * programs,
+                conversion_conflicts=extra * passes * programs,
             )
         counts.conversion_shuffles += found.shuffles * programs
 

@@ -237,6 +237,11 @@ def test_an_asynchronous_copy_counts_where_it_was_issued():
 # ---- arithmetic -----------------------------------------------------------------------------------
 
 
+def test_an_engine_moves_whole_rows_of_the_banks():
+    found = shared_cost(np.arange(0, 512, 4)[None], 4, None, 32, True)
+    assert (found.bytes, found.passes, found.ideal) == (512, 4, 4)
+
+
 @gluon.jit
 def product(a, c, KW: gl.constexpr):
     mma: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 8])
@@ -283,6 +288,8 @@ def test_a_conversion_between_equal_layouts_is_free():
     assert all(not r["conversions"] for r in report["lines"] if "y = " in r["source"])
     through = line(report, "z = ")
     assert through["conversions"] == {"shared": 1} and through["conversion_bytes"] == 2 * 1024
+    # 8 passes of 128 bytes to write and 8 to read; neither layout conflicts in a row of words.
+    assert (through["conversion_passes"], through["conversion_conflicts"]) == (16, 0)
 
 
 def test_the_roofline_takes_the_slowest_part():
