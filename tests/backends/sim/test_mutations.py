@@ -219,9 +219,9 @@ class Case:
         return None if near.all() else "wrong"
 
 
-def example_case(name: str, target: Any) -> Case:
+def example_case(name: str, target: Any, **choices: Any) -> Case:
     (example,) = (e for e in load_examples()[0].values() if e.name == name)
-    config = example.configure(target)
+    config = example.configure(target, **choices)
 
     def fresh() -> dict:
         sizes = {"sizes": (72, 40, 112)} if name == "matmul" else {}
@@ -249,6 +249,9 @@ def kernel_case(kernel: Any, rounds: int, *constants: int) -> Case:
 CASES: dict[str, Callable[[], Case]] = {
     "add, sm_80": lambda: example_case("add, double-buffered", registry().target("sim:sm_80")),
     "matmul, sm_80": lambda: example_case("matmul", registry().target("sim:sm_80")),
+    "matmul in 5 stages, sm_90": lambda: example_case(
+        "matmul", registry().target("sim:sm_90"), stages=5
+    ),
     "three partitions": lambda: kernel_case(three_partitions, 7, 3),
     "copies tied to barriers": lambda: kernel_case(tied_to_barriers, 5),
 }
