@@ -94,9 +94,10 @@ def _run_all(file: str, wish: Optional[Watch], runs: Runs) -> int:
     for number, settings in enumerate(runs.settings()):
         shown = redirect_stdout(StringIO()) if number else nullcontext()
         code = None
+        watching = _watching(wish)  # a prompt talks to the user whatever is hidden
         try:
             with configured(**settings), shown as kept:
-                code = _run(file, _watching(wish))
+                code = _run(file, watching)
             if code:
                 return code
         finally:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, ContextManager, Iterator
 
 from gluon_core.backend import Watch
 from gluon_core.cli.output import UsageError, console, errors
@@ -15,9 +16,13 @@ from .watch import Watcher, watching
 __all__ = ["watch"]
 
 
+def watch(wish: Watch) -> ContextManager[None]:
+    """See `gluon_core.backend.Backend.watch`. A prompt talks to today's standard output."""
+    return _watch(wish, sys.stdout)
+
+
 @contextmanager
-def watch(wish: Watch) -> Iterator[None]:
-    """See `gluon_core.backend.Backend.watch`."""
+def _watch(wish: Watch, stdout: Any) -> Iterator[None]:
     watchers: list[Watcher] = []
     profiler: Any = None
     tracer: Any = None
@@ -36,7 +41,7 @@ def watch(wish: Watch) -> Iterator[None]:
     if wish.debug:
         from .debug import Debugger
 
-        watchers.append(debugger := Debugger())
+        watchers.append(debugger := Debugger(stdout=stdout))
     try:
         with watching(*watchers):
             yield

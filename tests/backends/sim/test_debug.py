@@ -181,6 +181,14 @@ def test_gluon_run_pdb(tmp_path, monkeypatch):
     assert result.exit_code == 1
     assert "gl.store(a + at, 1)" in result.stdout and "(gluon) 70" in result.stdout
     assert "OutOfBoundsError" in result.stderr
+    # Of many schedules only the second fails; what it prints is hidden, the prompt is not.
+    text = file.read_text().replace("np.zeros(4, np.int32)", "np.zeros(size, np.int32)")
+    size = "size = 4 if current().schedule == 'eager' else 8\n"
+    head, launch = text.rsplit("far[(1,)]", 1)
+    file.write_text(f"from gluon_sim.settings import current\n{head}{size}far[(1,)]{launch}")
+    result = CliRunner().invoke(app, [*arguments, "--schedules", "3"], input="p at * 10\nq\n")
+    assert result.exit_code == 1 and "(gluon) 70" in result.stdout
+    assert "run 2 of 3 failed" in result.stderr
 
 
 # ---- dumps --------------------------------------------------------------------------------------------
