@@ -44,30 +44,23 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _LANGUAGE_PACKAGES = ("gluon_core", "triton.language")
 
 
-@dataclass
-class LayoutTranslator:
-    """Finds our class for a layout that the builder answers with.
+def translate_layout(layout: Any) -> Layout:
+    """Our class for a layout that the builder answers with.
 
     Triton's builder answers with classes of its own Gluon package; they are recognised by class
     name and read field by field. A recorder answers with our classes.
     """
-
-    classes: Mapping[str, type]
-
-    def translate(self, layout: Any) -> Layout:
-        if isinstance(layout, Layout):
-            return layout
-        name = type(layout).__name__
-        cls = self.classes.get(name) or _layout_class(name)
-        if cls is None:
-            raise TraceError(f"the builder answered with an unknown layout {name}", got=repr(layout))
-        values = {}
-        for key in getattr(layout, "__dataclass_fields__", ()):
-            value = _triton.unwrap(getattr(layout, key))
-            if type(value).__name__.endswith("Layout"):
-                value = self.translate(value)
-            values[key] = value
-        return cls(**values)
+    if isinstance(layout, Layout):
+        return layout
+    name = type(layout).__name__
+    cls = _layout_class(name)
+    if cls is None:
+        raise TraceError(f"the builder answered with an unknown layout {name}", got=repr(layout))
+    values = {}
+    for key in getattr(layout, "__dataclass_fields__", ()):
+        value = _triton.unwrap(getattr(layout, key))
+        values[key] = translate_layout(value) if type(value).__name__.endswith("Layout") else value
+    return cls(**values)
 
 
 def _layout_class(name: str) -> Optional[type]:
@@ -95,7 +88,6 @@ class Session:
     def __post_init__(self) -> None:
         self.num_warps = int(getattr(self.options, "num_warps", 4))
         self.num_ctas = int(getattr(self.options, "num_ctas", 1))
-        self.layouts = LayoutTranslator({})
         self.packages = self._packages()
         self.codegen = dict(self.backend.codegen(self.target, self.options))
         self.module_map = dict(self.backend.module_map(self.target))
@@ -136,6 +128,10 @@ class Session:
                 got=nbytes,
                 remedy="Use a smaller tile or fewer stages.",
             )
+
+    @staticmethod
+    def translate_layout(layout: Any) -> Layout:
+        return translate_layout(layout)
 
     def make_builder(self) -> Any:
         builder = self.backend.builder(self.context, self.target)
@@ -236,14 +232,15 @@ class KernelGenerator(code_generator.CodeGenerator):
         return super().visit_While(node)
 
     def _check_loop(self, node: Any, value: Any) -> Any:
-        """The builder aborts on a loop whose bounds are not scalars, or whose test is no boolean."""
+        """A loop's bound or test as the builder can take it: others would end the process."""
         if not isinstance(value, tl.tensor):
             return value
         test = id(node) in self.loop_tests
-        if value.type.is_block() or (test and not value.dtype.is_bool()):
+        if value.type.is_block():
             what = "the test of a loop must be one boolean" if test else "a loop's bounds must be scalars"
-            remedy = "Compare: `x != 0`." if test and not value.type.is_block() else None
-            raise DtypeError(what, got=str(value.type), remedy=remedy, span=self._span(node))
+            raise DtypeError(what, got=str(value.type), span=self._span(node))
+        if test and not value.dtype.is_bool():
+            return self.semantic.cast(value, tl.int1)  # as in Python, and in Triton from 3.9
         return value
 
     def visit(self, node: Any) -> Any:
