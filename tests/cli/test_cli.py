@@ -268,6 +268,8 @@ class TestLayout:
                 "layout", self.EXPRESSION, "--shape", "8x32", "--view", view
             ).stdout.strip()
         assert "register" in gluon("layout", self.EXPRESSION, "--shape", "8,32").stdout
+        found = json.loads(gluon("layout", self.EXPRESSION, "--shape", "8x32", "--json").stdout)
+        assert found["bases"]["register"] == [[0, 1]] and len(found["bases"]["lane"]) == 5
 
     def test_mistakes(self):
         gluon("layout", self.EXPRESSION, "--shape", "8xtwo", code=2)
