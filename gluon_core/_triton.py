@@ -434,6 +434,21 @@ def jit_hook_arguments(fn: Any, key: str, info: Mapping[str, Any], target: Any) 
 
 
 # ---------------------------------------------------------------------------------------------
+# Triton's own compilers
+# ---------------------------------------------------------------------------------------------
+
+
+def gluon_stages(compiler: Any, options: Any) -> dict[str, Any]:
+    """Stage name -> function of one of Triton's compilers, for a module as we trace it."""
+    from triton.backends.compiler import Language
+
+    stages: dict[str, Any] = {}
+    compiler.add_stages(stages, options, Language.GLUON)
+    stages.pop("glir", None)  # from 3.9: the identity on what we trace
+    return stages
+
+
+# ---------------------------------------------------------------------------------------------
 # The active driver
 # ---------------------------------------------------------------------------------------------
 
