@@ -71,6 +71,7 @@ from triton.language.core import (  # noqa: E402
     tuple_type,
 )
 from triton.language.core import tuple as tl_tuple  # noqa: E402
+from triton.language.extra import libdevice  # noqa: E402
 from triton.language.semantic import IncompatibleTypeErrorImpl, TritonSemantic  # noqa: E402
 from triton.runtime.jit import (  # noqa: E402
     BoundConstexprFunction,
@@ -108,6 +109,7 @@ __all__ = [
     "gpu_target",
     "ir",
     "knobs",
+    "libdevice",
     "make_context",
     "make_prototype",
     "op_builder",

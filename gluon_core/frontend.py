@@ -189,6 +189,12 @@ class KernelGenerator(code_generator.CodeGenerator):
             if value is not absent:
                 if name in self.builtin_namespace or self._allowed_global(value):
                     return value
+                if callable(value) and hasattr(value, "__code__"):
+                    raise GlobalVariableError(
+                        f"a kernel calls {name!r}, which is plain Python",
+                        remedy="Decorate it with @gluon.jit, or with @gluon.constexpr_function if it "
+                        "works on compile-time values.",
+                    )
                 raise GlobalVariableError(
                     f"a kernel reads the global variable {name!r}, which is not a constexpr",
                     got=f"{name} = {_shorten(value)}",
@@ -233,9 +239,16 @@ class KernelGenerator(code_generator.CodeGenerator):
 
     def _check_loop(self, node: Any, value: Any) -> Any:
         """A loop's bound or test as the builder can take it: others would end the process."""
+        test = id(node) in self.loop_tests
+        if test and isinstance(value, tl.constexpr):
+            raise KernelSyntaxError(
+                "the test of a while loop is a compile-time constant, which no round can change",
+                got=repr(value.value),
+                remedy="Compare run-time values, or use a for loop.",
+                span=self._span(node),
+            )
         if not isinstance(value, tl.tensor):
             return value
-        test = id(node) in self.loop_tests
         if value.type.is_block():
             what = "the test of a loop must be one boolean" if test else "a loop's bounds must be scalars"
             raise DtypeError(what, got=str(value.type), span=self._span(node))
@@ -335,7 +348,7 @@ def parse_type(text: Any) -> Any:
         DtypeError: an unknown name.
     """
     if isinstance(text, tuple):
-        return tl.tuple_type([parse_type(item) for item in text])
+        return tl.tuple_type([parse_type(item) for item in text], getattr(text, "_fields", None))
     if isinstance(text, _triton.base_type):
         return text
     if text is None or text == "constexpr":
@@ -493,6 +506,11 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
     return result
 
 
+def _is_call(node: Any) -> bool:
+    """Whether an expression, or what a statement evaluates, calls something."""
+    return any(isinstance(inner, ast.Call) for inner in ast.walk(node)) if node else False
+
+
 def _is_library(span: SourceSpan) -> bool:
     return span.file.startswith(_LIBRARIES)
 
@@ -515,6 +533,8 @@ def _classify(inner: CompilationError, root: Optional[BaseException]) -> tuple[t
     if isinstance(root, AttributeError) and type(root.obj).__module__.startswith("triton._C"):
         lacking = f"the installed Triton ({_triton.VERSION_TEXT}) has no {root.name}"
         return CapabilityError, f"{lacking}, which this operation needs", {}
+    if isinstance(root, RecursionError) or isinstance(root, KeyError) and _is_call(inner.node):
+        return KernelSyntaxError, "functions of a kernel cannot call themselves", {}
     if isinstance(root, NameError):
         return KernelSyntaxError, text, {}
     if isinstance(root, ValueError) and "dtype" in text:
@@ -523,10 +543,13 @@ def _classify(inner: CompilationError, root: Optional[BaseException]) -> tuple[t
         return ShapeError, text, {}
     if isinstance(root, AssertionError) and re.search(r"\b(cast|type|dtype)\b", text):
         return DtypeError, text, {}
+    if isinstance(root, TypeError) and "argument" in text:
+        return ArgumentError, text, {}
     for kind, cls in _CLASSES.items():
         if isinstance(root, kind) and "incompatible function arguments" not in text:
             return cls, text, {}
-    return TraceError, f"{text} ({type(root).__name__})", {}
+    plain = isinstance(root, (AssertionError, AttributeError)) and str(root)
+    return TraceError, text if plain else f"{text} ({type(root).__name__})", {}
 
 
 # What Triton's own checks raise, as our classes.
