@@ -10,7 +10,8 @@ import os
 import re
 import types
 from collections import namedtuple
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from pathlib import Path
+from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core.errors import CapabilityError, LimitError, StageError, TritonVersionError
 
@@ -174,10 +175,6 @@ def create_module(builder: Any, attributes: Mapping[str, Any]) -> Any:
     return module
 
 
-# What Triton's own frontend tests are parsed for.
-stub_target = GPUTarget("cuda", 100, 32)
-
-
 def gpu_target(target: Any) -> GPUTarget:
     """Triton's spelling of a `gluon_core.targets.Target`."""
     arch = target.architecture
@@ -271,12 +268,9 @@ def source_position(fn: JITCallable) -> tuple[str, int]:
 
 def tool(name: str) -> Optional[str]:
     """Path of a tool that ships inside the Triton wheel (`FileCheck`, `ptxas`, `nvdisasm`), or None."""
-    root = os.path.dirname(triton.__file__)
-    candidates: Sequence[str] = (
-        os.path.join(root, name),
-        os.path.join(root, "backends", "nvidia", "bin", name),
-    )
-    return next((path for path in candidates if os.path.exists(path)), None)
+    root = Path(triton.__file__).parent
+    candidates = (root / name, *sorted(root.glob(f"backends/*/bin/{name}")))
+    return next((str(path) for path in candidates if path.exists()), None)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -86,12 +86,13 @@ def gluon_place(request: Any, monkeypatch: Any) -> Iterator[Place]:
     from gluon_core.plugins import registry
 
     if request.param == _GPU:
-        place = _gpu()
-        if place is None:
+        found = _gpu()
+        if found is None:
             message = f"no GPU: {_problems()}"
             if request.config.getoption("--gluon-gpu"):
                 pytest.fail(message)
             pytest.skip(message)
+        place = found
     else:
         if registry().simulator() is None:
             pytest.skip("no simulator is installed: pip install gluon-sim")
