@@ -283,14 +283,9 @@ class KernelGenerator(code_generator.CodeGenerator):
         return SourceSpan(self.file_name or "<kernel>", number, column, end, text or None)
 
     def _maybe_set_loc_to_name(self, val: Any, name: str) -> None:
-        if isinstance(val, (_triton.ir.value, _triton.ir.block_argument)):
+        if isinstance(val, (_triton.ir.value, _triton.ir.block_argument, _triton.base_value)):
             super()._maybe_set_loc_to_name(val, name)
-        elif isinstance(val, _triton.base_value):
-            handles: list = []
-            val._flatten_ir(handles)
-            for handle in handles:
-                handle.set_loc(self.builder.create_name_loc(name, handle.get_loc()))
-        elif hasattr(val, "set_loc"):
+        elif hasattr(val, "set_loc"):  # a value of a builder that is not Triton's
             val.set_loc(self.builder.create_name_loc(name, val.get_loc()))
 
 

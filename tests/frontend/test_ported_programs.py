@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
 
 import numpy as np
 import pytest
 
 import gluon_core as gluon
+from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.language.extra import libdevice
+from tests.frontend import oracle, vendor_oracle
 
 LAYOUT = gl.BlockedLayout([1], [32], [4], [0])
 Bounds = namedtuple("Bounds", ["low", "high"])
@@ -42,3 +45,70 @@ def test_a_named_tuple_argument_keeps_its_fields():
     out = np.zeros_like(x)
     clamp_kernel[(1,)]((x, out), Bounds(-0.5, 1.25), LAYOUT)
     np.testing.assert_array_equal(out, x.clip(-0.5, 1.25))
+
+
+NAMED = """
+@gluon.jit
+def kernel(p, n, L: gl.constexpr):
+    a = gl.zeros([128], gl.int32, L)
+    state = (a, a + 1)
+    for i in range(n):
+        state = (state[1], state[0] + state[1])
+    gl.store(p + gl.arange(0, 128, L), state[0])
+ARGS = (ptr(gl.int32), 10, gl.BlockedLayout([1], [32], [4], [0]))
+"""
+
+
+def test_values_in_a_tuple_are_named_as_upstream_names_them():
+    names = [
+        set(re.findall(r"%(state[\w.]*)", str(module)))
+        for module in (oracle.ours(NAMED), oracle.upstream(NAMED))
+    ]
+    assert names[0] == names[1] and names[0]
+
+
+@gluon.jit
+def coalesced_kernel(x, out, n, BLOCK: gl.constexpr):
+    i = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=gl.CoalescedLayout())
+    gl.store(out + i, gl.load(x + i, mask=i < n) * 3, mask=i < n)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942", "gfx1100"])
+def test_every_vendor_resolves_coalesced_layouts(target):
+    made = gluon.compile(
+        coalesced_kernel,
+        target=target,
+        signature={"x": "*fp32:16", "out": "*fp32:16", "n": "i32"},
+        constexprs={"BLOCK": 1024},
+    )
+    assert "sizePerThread = [4]" in made.asm["ttgir"]
+    assert "coalesced_encoding" not in made.asm["ttgir"]
+
+
+FP8 = """
+from GLUON.language.nvidia.ampere import mma_v2
+ACC = gl.constexpr(gl.NVMMADistributedLayout([2, 0], [2, 2], [16, 8]))
+@gluon.jit
+def kernel(p, q):
+    A: gl.constexpr = gl.DotOperandLayout(0, ACC, 4)
+    B: gl.constexpr = gl.DotOperandLayout(1, ACC, 4)
+    i = gl.arange(0, 64, gl.SliceLayout(1, A))[:, None] * 64
+    j = gl.arange(0, 64, gl.SliceLayout(0, B))[None, :]
+    a = gl.load(p + i + gl.arange(0, 64, gl.SliceLayout(0, A))[None, :])
+    b = gl.load(p + gl.arange(0, 64, gl.SliceLayout(1, B))[:, None] * 64 + j)
+    c = mma_v2(a, b, gl.zeros([64, 64], gl.float32, ACC))
+    rows = gl.arange(0, 64, gl.SliceLayout(1, ACC))[:, None] * 64
+    gl.store(q + rows + gl.arange(0, 64, gl.SliceLayout(0, ACC))[None, :], c)
+ARGS = (ptr(gl.float8e5), ptr(gl.float32))
+KWARGS = OPTIONS
+"""
+
+
+@pytest.mark.parametrize("most", [0, 2**30])
+def test_fp8_products_carry_the_option_for_imprecise_sums(most):
+    source = FP8.replace("OPTIONS", repr({"max_num_imprecise_acc_default": most}))
+    vendor_oracle.agree(source, _triton.GPUTarget("cuda", 90, 32))
+    text = oracle.ours(
+        source.replace("GLUON", "gluon_core"), target=_triton.GPUTarget("cuda", 90, 32)
+    ).str_nodebug()
+    assert (f"maxNumImpreciseAcc = {most}" in text) == bool(most)

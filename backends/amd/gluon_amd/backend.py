@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any, Callable, ContextManager, Optional
 
 from gluon_amd.arch import ARCHITECTURES
 from gluon_amd.lowerings import LOWERINGS
-from gluon_core.backend import Report, load_path
+from gluon_core.backend import Report, Stage, load_path
 from gluon_core.targets import Target
 from gluon_core.triton_backend import TritonBackend
 
@@ -73,6 +74,16 @@ class AmdBackend(TritonBackend):
 
         return driver.active.get_current_stream
 
+    # -- compiling ---------------------------------------------------------------------------------
+
+    def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
+        from gluon_core import _triton
+
+        stages = super().pipeline(target, options)
+        if _triton.at_least(3, 9):
+            return stages
+        return (replace(stages[0], run=_coalesced(stages[0].run)), *stages[1:])
+
     # -- running -----------------------------------------------------------------------------------
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
@@ -80,3 +91,18 @@ class AmdBackend(TritonBackend):
 
     def inspect(self, compiled: Any) -> Report:
         return load_path("gluon_amd.inspect:report")(compiled)
+
+
+def _coalesced(run: Callable[[Any, dict], Any]) -> Callable[[Any, dict], Any]:
+    """The first stage, once every CoalescedLayout is a layout: before 3.9 Triton's own leaves them."""
+
+    def stage(module: Any, metadata: dict) -> Any:
+        from gluon_core._triton import ir, passes
+
+        manager = ir.pass_manager(module.context)
+        passes.gluon.add_inliner(manager)
+        passes.gluon.add_infer_coalesced_encodings(manager)
+        manager.run(module, "gluon_to_ttgir")
+        return run(module, metadata)
+
+    return stage
