@@ -49,8 +49,8 @@ if not MIN_VERSION <= VERSION < BELOW_VERSION:
 import triton.language as tl  # noqa: E402
 from triton import knobs  # noqa: E402
 from triton._C.libtriton import gluon_ir, ir, passes  # noqa: E402
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import code_generator  # noqa: E402
+from triton.backends.compiler import GPUTarget, Language  # noqa: E402
+from triton.compiler import ASTSource, code_generator  # noqa: E402
 from triton.compiler.errors import (  # noqa: E402
     CompilationError,
     CompileTimeAssertionFailure,
@@ -83,6 +83,7 @@ from triton.runtime.jit import (  # noqa: E402
 )
 
 __all__ = [
+    "ASTSource",
     "BoundConstexprFunction",
     "CompilationError",
     "CompileTimeAssertionFailure",
@@ -91,6 +92,7 @@ __all__ = [
     "JITCallable",
     "IncompatibleTypeErrorImpl",
     "JITFunction",
+    "Language",
     "TritonSemantic",
     "UnsupportedLanguageConstruct",
     "VERSION",
@@ -436,8 +438,6 @@ def jit_hook_arguments(fn: Any, key: str, info: Mapping[str, Any], target: Any) 
 
 def gluon_stages(compiler: Any, options: Any) -> dict[str, Any]:
     """Stage name -> function of one of Triton's compilers, for a module as we trace it."""
-    from triton.backends.compiler import Language
-
     stages: dict[str, Any] = {}
     compiler.add_stages(stages, options, Language.GLUON)
     stages.pop("glir", None)  # from 3.9: the identity on what we trace

@@ -451,19 +451,27 @@ def _verify(module: Any, name: str) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
+_TRITON = (
+    _triton.CompileTimeAssertionFailure,
+    _triton.UnsupportedLanguageConstruct,
+    CompilationError,
+)
+
+
 @functools.lru_cache(maxsize=None)
-def _combined(cls: type) -> type:
-    """`cls` that is also a Triton CompilationError, for those who catch either."""
-    return type(cls.__name__, (cls, CompilationError), {"__module__": cls.__module__, "__reduce__": _reduce})
+def _combined(cls: type, also: type = CompilationError) -> type:
+    """`cls` that is also Triton's class of error, for those who catch either."""
+    return type(cls.__name__, (cls, also), {"__module__": cls.__module__, "__reduce__": _reduce})
 
 
 def _reduce(self: GluonError) -> tuple:
     state = {k: v for k, v in self.__dict__.items() if k not in ("node",)}
-    return _restore, (type(self).__mro__[1], state)
+    return _restore, (*type(self).__bases__, state)
 
 
-def _restore(cls: type, state: dict) -> GluonError:
-    error = _combined(cls).__new__(_combined(cls))
+def _restore(cls: type, also: type, state: dict) -> GluonError:
+    combined = _combined(cls, also)
+    error = combined.__new__(combined)
     error.__dict__.update(state)
     Exception.__init__(error, state.get("message", ""))
     return error
@@ -480,7 +488,7 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
     while isinstance(root, CompilationError):
         root = root.__cause__ or root.__context__
     cls, message, fields = _classify(inner, root)
-    combined = _combined(cls)
+    combined = _combined(cls, next(kind for kind in _TRITON if isinstance(inner, kind)))
     result = combined.__new__(combined)
     result.__dict__.update(
         message=message,

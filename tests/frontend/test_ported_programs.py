@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections import namedtuple
 
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
+from gluon_core import _triton, testing
 from gluon_core import language as gl
+from gluon_core.errors import KernelSyntaxError, StaticAssertionError
 from gluon_core.language.extra import libdevice
 from tests.frontend import oracle, vendor_oracle
 
@@ -112,3 +114,41 @@ def test_fp8_products_carry_the_option_for_imprecise_sums(most):
         source.replace("GLUON", "gluon_core"), target=_triton.GPUTarget("cuda", 90, 32)
     ).str_nodebug()
     assert (f"maxNumImpreciseAcc = {most}" in text) == bool(most)
+
+
+@gluon.jit
+def only_three(N: gl.constexpr):
+    gl.static_assert(N == 3, "N must be three")
+
+
+@gluon.jit
+def uses_try():
+    try:
+        pass
+    except ValueError:
+        pass
+
+
+@pytest.mark.parametrize(
+    "kernel, args, theirs, mine",
+    [
+        (only_three, (4,), _triton.CompileTimeAssertionFailure, StaticAssertionError),
+        (uses_try, (), _triton.UnsupportedLanguageConstruct, KernelSyntaxError),
+    ],
+)
+def test_errors_are_of_tritons_class_too(kernel, args, theirs, mine):
+    with pytest.raises(theirs) as caught:
+        testing.run_parser(kernel, args, target="sm_90")
+    assert isinstance(caught.value, mine)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(copy, theirs) and isinstance(copy, mine) and str(copy) == str(caught.value)
+
+
+def test_tritons_compile_takes_a_source():
+    import triton
+
+    signature = {"x": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}
+    source = gluon.GluonASTSource(coalesced_kernel, signature, {"BLOCK": 1024})
+    made = triton.compile(source, target=_triton.GPUTarget("cuda", 90, 32))
+    assert made.asm["cubin"][:4] == b"\x7fELF"
+    assert ".entry coalesced_kernel(" in made.asm["ptx"]
