@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import traceback
 from collections import namedtuple
 
 import numpy as np
@@ -152,3 +153,45 @@ def test_tritons_compile_takes_a_source():
     made = triton.compile(source, target=_triton.GPUTarget("cuda", 90, 32))
     assert made.asm["cubin"][:4] == b"\x7fELF"
     assert ".entry coalesced_kernel(" in made.asm["ptx"]
+
+
+@gluon.jit
+def hinted_kernel(x, out, layout: gl.constexpr):
+    i = gl.max_contiguous(gl.multiple_of(gl.arange(0, 128, layout), 16), 16)
+    i = gl.max_constancy(i, 1)
+    gl.store(gl.multiple_of(out, 16) + i, gl.load(x + i) + 1)
+
+
+def test_hints_change_nothing_on_the_simulator():
+    x, out = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
+    hinted_kernel[(1,)](x, out, LAYOUT)
+    np.testing.assert_array_equal(out, x + 1)
+
+
+def test_a_traceback_of_a_syntax_error_shows_the_mistake():
+    with pytest.raises(SyntaxError) as caught:
+        testing.run_parser(uses_try, (), target="sm_90")
+    shown = "".join(traceback.format_exception(caught.type, caught.value, None))
+    assert "unsupported AST node type: Try" in shown and "    try:" in shown
+
+
+@gluon.jit
+def pairs(n):
+    return n, (n + 1, n + 2)
+
+
+@gluon.jit
+def unpacking_kernel(out, n):
+    a, (b, c) = pairs(n)  # HERE
+    gl.store(out, a + b + c)
+
+
+def test_nested_unpacking_works_or_is_an_error_each_time_at_its_line():
+    out = np.zeros(1, np.int32)
+    for _ in range(2):
+        try:
+            unpacking_kernel[(1,)](out, 3)
+        except KernelSyntaxError as error:
+            assert "# HERE" in str(error) and not _triton.at_least(3, 9)
+        else:
+            assert out == 3 + 4 + 5

@@ -5,6 +5,7 @@ The builder writes it, the machine runs it, `str(program)` prints it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass, replace
 from typing import Any, Iterator, Optional, Sequence
@@ -41,6 +42,13 @@ class Type:
 
     def get_context(self) -> None:
         return None
+
+
+@functools.lru_cache(maxsize=None)
+def _attribute_context() -> Any:
+    from gluon_core import _triton
+
+    return _triton.make_context()
 
 
 @dataclass(frozen=True)
@@ -207,8 +215,9 @@ class Value:
     def set_attr(self, name: str, value: Any) -> None:
         self.attrs = {**(self.attrs or {}), name: value}
 
-    def get_context(self) -> None:
-        return None
+    def get_context(self) -> Any:
+        """What the frontend makes its attributes in, such as those of `multiple_of`."""
+        return _attribute_context()
 
     def get_defining_op(self) -> Optional["Op"]:
         return self.owner if isinstance(self.owner, Op) else None
