@@ -195,3 +195,10 @@ def test_nested_unpacking_works_or_is_an_error_each_time_at_its_line():
             assert "# HERE" in str(error) and not _triton.at_least(3, 9)
         else:
             assert out == 3 + 4 + 5
+
+
+def test_a_missing_argument_is_told_by_the_kernels_name():
+    for _ in range(2):  # before and after the kernel is compiled
+        with pytest.raises(TypeError, match=r"^hinted_kernel\(\) missing .*'layout'"):
+            hinted_kernel[(1,)](np.zeros(128, np.float32), np.zeros(128, np.float32))
+        hinted_kernel[(1,)](np.zeros(128, np.float32), np.zeros(128, np.float32), LAYOUT)

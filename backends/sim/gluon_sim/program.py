@@ -5,7 +5,6 @@ The builder writes it, the machine runs it, `str(program)` prints it.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from dataclasses import dataclass, replace
 from typing import Any, Iterator, Optional, Sequence
@@ -42,13 +41,6 @@ class Type:
 
     def get_context(self) -> None:
         return None
-
-
-@functools.lru_cache(maxsize=None)
-def _attribute_context() -> Any:
-    from gluon_core import _triton
-
-    return _triton.make_context()
 
 
 @dataclass(frozen=True)
@@ -178,7 +170,7 @@ class InsertPoint:
 class Value:
     """One SSA value: a result of an op, or an argument of a block."""
 
-    __slots__ = ("type", "owner", "index", "replacement", "slot", "name", "attrs")
+    __slots__ = ("type", "owner", "index", "replacement", "slot", "name")
 
     def __init__(self, type: Type, owner: Any, index: int):
         self.type = type
@@ -187,7 +179,6 @@ class Value:
         self.replacement: Optional[Value] = None
         self.slot = -1
         self.name: Optional[str] = None
-        self.attrs: Optional[dict] = None
 
     def resolve(self) -> "Value":
         value = self
@@ -213,11 +204,13 @@ class Value:
         self.replacement = other
 
     def set_attr(self, name: str, value: Any) -> None:
-        self.attrs = {**(self.attrs or {}), name: value}
+        """Hints such as those of `multiple_of` change no result."""
 
     def get_context(self) -> Any:
-        """What the frontend makes its attributes in, such as those of `multiple_of`."""
-        return _attribute_context()
+        """What the frontend makes a hint in; not kept, and neither is the hint."""
+        from gluon_core import _triton
+
+        return _triton.ir.context()
 
     def get_defining_op(self) -> Optional["Op"]:
         return self.owner if isinstance(self.owner, Op) else None
