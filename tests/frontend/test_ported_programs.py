@@ -13,7 +13,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton, testing
 from gluon_core import language as gl
-from gluon_core.errors import KernelSyntaxError, StaticAssertionError
+from gluon_core.errors import CapabilityError, KernelSyntaxError, StaticAssertionError
 from gluon_core.language.extra import libdevice
 from tests.frontend import oracle, vendor_oracle
 
@@ -202,3 +202,21 @@ def test_a_missing_argument_is_told_by_the_kernels_name():
         with pytest.raises(TypeError, match=r"^hinted_kernel\(\) missing .*'layout'"):
             hinted_kernel[(1,)](np.zeros(128, np.float32), np.zeros(128, np.float32))
         hinted_kernel[(1,)](np.zeros(128, np.float32), np.zeros(128, np.float32), LAYOUT)
+
+
+@gluon.jit
+def store_one(out):
+    gl.store(out, 1)
+
+
+@gluon.jit
+def partitions_kernel(out):
+    gl.warp_specialize([(store_one, (out,)), (store_one, (out,))], [1], [24])
+
+
+def test_registers_move_only_where_the_hardware_moves_them():
+    signature = {"out": "*i32"}
+    assert gluon.compile(partitions_kernel, target="sm_90", signature=signature).asm["cubin"]
+    for target in ("sm_80", "sim:sm_80"):
+        with pytest.raises(CapabilityError, match="worker_num_regs.*registers"):
+            gluon.compile(partitions_kernel, target=target, signature=signature)
