@@ -105,7 +105,10 @@ def raw_loop(compiled: Any, arguments: tuple) -> Optional[Callable[[int], None]]
         "<3I3II4xQQI4x" + layout.format, slot.buffer, 0, *config, stream, 0, 0, *values, 0, 0
     )
     entry = ctypes.cast(driver.driver().library.cuLaunchKernelEx, ctypes.c_void_p).value
-    many, operands = module.many, (entry, slot.config.value, compiled.function, slot.parameters.value)
+    many, operands = (
+        module.many,
+        (entry, slot.config.value, compiled.function, slot.parameters.value),
+    )
 
     def run(count: int) -> None:
         status = many(count, *operands)

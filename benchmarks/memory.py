@@ -98,6 +98,7 @@ def cases(warp_size: int) -> list[tuple[str, int, Choices, Callable[..., Any], d
         ("memcpy_2d", 1, columns, torch_every_other_row, {"torch": (">=", 1.40)}),
         ("transpose_copy", 0, tiles, torch_transpose, {"torch": (">=", 2.9)}),
         ("memcpy_autotuned", 0, [{}], torch_memcpy, {}),
+        # Upstream's is the same machine code: what is wanted is equality within noise.
         ("add_double_buffered", 0, strips, torch_add, {"upstream": (">=", 0.99)}),
         ("softmax", 0, whole, torch_softmax, {}),
     ]
@@ -133,6 +134,10 @@ def run(
     seconds = in_turns(contenders, target)
     moved = ours.bytes_moved(args)
     rate = {who: moved / s / 1e12 for who, s in seconds.items()}
+    tuned = getattr(ours.kernel, "best_config", None)
+    chosen = str(tuned) if tuned is not None else text(choice)
+    if choice != their_choice:
+        chosen += f"; upstream {text(their_choice)}"
     return Result(
         ours.name,
         "TB/s",
@@ -140,9 +145,7 @@ def run(
         {who: rate[who] for who in ("torch", "upstream")},
         {who: seconds[who] / seconds["ours"] for who in ("torch", "upstream")},
         wanted,
-        text(choice)
-        if choice == their_choice
-        else f"{text(choice)}; upstream {text(their_choice)}",
+        chosen,
     )
 
 

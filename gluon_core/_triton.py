@@ -10,7 +10,8 @@ import os
 import re
 import types
 from collections import namedtuple
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from pathlib import Path
+from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core.errors import CapabilityError, LimitError, StageError, TritonVersionError
 
@@ -48,8 +49,8 @@ if not MIN_VERSION <= VERSION < BELOW_VERSION:
 import triton.language as tl  # noqa: E402
 from triton import knobs  # noqa: E402
 from triton._C.libtriton import gluon_ir, ir, passes  # noqa: E402
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import code_generator  # noqa: E402
+from triton.backends.compiler import GPUTarget, Language  # noqa: E402
+from triton.compiler import ASTSource, code_generator  # noqa: E402
 from triton.compiler.errors import (  # noqa: E402
     CompilationError,
     CompileTimeAssertionFailure,
@@ -71,6 +72,7 @@ from triton.language.core import (  # noqa: E402
     tuple_type,
 )
 from triton.language.core import tuple as tl_tuple  # noqa: E402
+from triton.language.extra import libdevice  # noqa: E402
 from triton.language.semantic import IncompatibleTypeErrorImpl, TritonSemantic  # noqa: E402
 from triton.runtime.jit import (  # noqa: E402
     BoundConstexprFunction,
@@ -81,6 +83,7 @@ from triton.runtime.jit import (  # noqa: E402
 )
 
 __all__ = [
+    "ASTSource",
     "BoundConstexprFunction",
     "CompilationError",
     "CompileTimeAssertionFailure",
@@ -89,6 +92,7 @@ __all__ = [
     "JITCallable",
     "IncompatibleTypeErrorImpl",
     "JITFunction",
+    "Language",
     "TritonSemantic",
     "UnsupportedLanguageConstruct",
     "VERSION",
@@ -108,6 +112,7 @@ __all__ = [
     "gpu_target",
     "ir",
     "knobs",
+    "libdevice",
     "make_context",
     "make_prototype",
     "op_builder",
@@ -170,10 +175,6 @@ def create_module(builder: Any, attributes: Mapping[str, Any]) -> Any:
         else:
             module.set_attr(name, builder.get_int32_attr(value))
     return module
-
-
-# What Triton's own frontend tests are parsed for.
-stub_target = GPUTarget("cuda", 100, 32)
 
 
 def gpu_target(target: Any) -> GPUTarget:
@@ -269,12 +270,9 @@ def source_position(fn: JITCallable) -> tuple[str, int]:
 
 def tool(name: str) -> Optional[str]:
     """Path of a tool that ships inside the Triton wheel (`FileCheck`, `ptxas`, `nvdisasm`), or None."""
-    root = os.path.dirname(triton.__file__)
-    candidates: Sequence[str] = (
-        os.path.join(root, name),
-        os.path.join(root, "backends", "nvidia", "bin", name),
-    )
-    return next((path for path in candidates if os.path.exists(path)), None)
+    root = Path(triton.__file__).parent
+    candidates = (root / name, *sorted(root.glob(f"backends/*/bin/{name}")))
+    return next((str(path) for path in candidates if path.exists()), None)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -431,6 +429,19 @@ def jit_hook_arguments(fn: Any, key: str, info: Mapping[str, Any], target: Any) 
         "is_manual_warmup": info["warmup"],
         "already_compiled": False,
     }
+
+
+# ---------------------------------------------------------------------------------------------
+# Triton's own compilers
+# ---------------------------------------------------------------------------------------------
+
+
+def gluon_stages(compiler: Any, options: Any) -> dict[str, Any]:
+    """Stage name -> function of one of Triton's compilers, for a module as we trace it."""
+    stages: dict[str, Any] = {}
+    compiler.add_stages(stages, options, Language.GLUON)
+    stages.pop("glir", None)  # from 3.9: the identity on what we trace
+    return stages
 
 
 # ---------------------------------------------------------------------------------------------

@@ -167,6 +167,11 @@ class GlobalVariableError(GluonError, NameError):
 class KernelSyntaxError(GluonError, SyntaxError):
     """A Python construct that kernels do not support."""
 
+    @property
+    def msg(self) -> str:  # type: ignore[override]
+        """What a traceback prints of a SyntaxError, instead of its `str`."""
+        return str(self)
+
 
 class StaticAssertionError(GluonError, AssertionError):
     """`static_assert` failed."""

@@ -45,30 +45,23 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _LANGUAGE_PACKAGES = ("gluon_core", "triton.language")
 
 
-@dataclass
-class LayoutTranslator:
-    """Finds our class for a layout that the builder answers with.
+def translate_layout(layout: Any) -> Layout:
+    """Our class for a layout that the builder answers with.
 
     Triton's builder answers with classes of its own Gluon package; they are recognised by class
     name and read field by field. A recorder answers with our classes.
     """
-
-    classes: Mapping[str, type]
-
-    def translate(self, layout: Any) -> Layout:
-        if isinstance(layout, Layout):
-            return layout
-        name = type(layout).__name__
-        cls = self.classes.get(name) or _layout_class(name)
-        if cls is None:
-            raise TraceError(f"the builder answered with an unknown layout {name}", got=repr(layout))
-        values = {}
-        for key in getattr(layout, "__dataclass_fields__", ()):
-            value = _triton.unwrap(getattr(layout, key))
-            if type(value).__name__.endswith("Layout"):
-                value = self.translate(value)
-            values[key] = value
-        return cls(**values)
+    if isinstance(layout, Layout):
+        return layout
+    name = type(layout).__name__
+    cls = _layout_class(name)
+    if cls is None:
+        raise TraceError(f"the builder answered with an unknown layout {name}", got=repr(layout))
+    values = {}
+    for key in getattr(layout, "__dataclass_fields__", ()):
+        value = _triton.unwrap(getattr(layout, key))
+        values[key] = translate_layout(value) if type(value).__name__.endswith("Layout") else value
+    return cls(**values)
 
 
 def _layout_class(name: str) -> Optional[type]:
@@ -96,7 +89,6 @@ class Session:
     def __post_init__(self) -> None:
         self.num_warps = int(getattr(self.options, "num_warps", 4))
         self.num_ctas = int(getattr(self.options, "num_ctas", 1))
-        self.layouts = LayoutTranslator({})
         self.packages = self._packages()
         self.codegen = dict(self.backend.codegen(self.target, self.options))
         self.module_map = dict(self.backend.module_map(self.target))
@@ -137,6 +129,10 @@ class Session:
                 got=nbytes,
                 remedy="Use a smaller tile or fewer stages.",
             )
+
+    @staticmethod
+    def translate_layout(layout: Any) -> Layout:
+        return translate_layout(layout)
 
     def make_builder(self) -> Any:
         builder = self.backend.builder(self.context, self.target)
@@ -198,6 +194,12 @@ class KernelGenerator(code_generator.CodeGenerator):
             if value is not absent:
                 if name in self.builtin_namespace or self._allowed_global(value):
                     return value
+                if callable(value) and hasattr(value, "__code__"):
+                    raise GlobalVariableError(
+                        f"a kernel calls {name!r}, which is plain Python",
+                        remedy="Decorate it with @gluon.jit, or with @gluon.constexpr_function if it "
+                        "works on compile-time values.",
+                    )
                 raise GlobalVariableError(
                     f"a kernel reads the global variable {name!r}, which is not a constexpr",
                     got=f"{name} = {_shorten(value)}",
@@ -241,14 +243,22 @@ class KernelGenerator(code_generator.CodeGenerator):
         return super().visit_While(node)
 
     def _check_loop(self, node: Any, value: Any) -> Any:
-        """The builder aborts on a loop whose bounds are not scalars, or whose test is no boolean."""
+        """A loop's bound or test as the builder can take it: others would end the process."""
+        test = id(node) in self.loop_tests
+        if test and isinstance(value, tl.constexpr):
+            raise KernelSyntaxError(
+                "the test of a while loop is a compile-time constant, which no round can change",
+                got=repr(value.value),
+                remedy="Compare run-time values, or use a for loop.",
+                span=self._span(node),
+            )
         if not isinstance(value, tl.tensor):
             return value
-        test = id(node) in self.loop_tests
-        if value.type.is_block() or (test and not value.dtype.is_bool()):
+        if value.type.is_block():
             what = "the test of a loop must be one boolean" if test else "a loop's bounds must be scalars"
-            remedy = "Compare: `x != 0`." if test and not value.type.is_block() else None
-            raise DtypeError(what, got=str(value.type), remedy=remedy, span=self._span(node))
+            raise DtypeError(what, got=str(value.type), span=self._span(node))
+        if test and not value.dtype.is_bool():
+            return self.semantic.cast(value, tl.int1)  # as in Python, and in Triton from 3.9
         return value
 
     def visit(self, node: Any) -> Any:
@@ -288,14 +298,9 @@ class KernelGenerator(code_generator.CodeGenerator):
             bind(name, handles)
 
     def _maybe_set_loc_to_name(self, val: Any, name: str) -> None:
-        if isinstance(val, (_triton.ir.value, _triton.ir.block_argument)):
+        if isinstance(val, (_triton.ir.value, _triton.ir.block_argument, _triton.base_value)):
             super()._maybe_set_loc_to_name(val, name)
-        elif isinstance(val, _triton.base_value):
-            handles: list = []
-            val._flatten_ir(handles)
-            for handle in handles:
-                handle.set_loc(self.builder.create_name_loc(name, handle.get_loc()))
-        elif hasattr(val, "set_loc"):
+        elif hasattr(val, "set_loc"):  # a value of a builder that is not Triton's
             val.set_loc(self.builder.create_name_loc(name, val.get_loc()))
 
 
@@ -353,7 +358,7 @@ def parse_type(text: Any) -> Any:
         DtypeError: an unknown name.
     """
     if isinstance(text, tuple):
-        return tl.tuple_type([parse_type(item) for item in text])
+        return tl.tuple_type([parse_type(item) for item in text], getattr(text, "_fields", None))
     if isinstance(text, _triton.base_type):
         return text
     if text is None or text == "constexpr":
@@ -461,19 +466,27 @@ def _verify(module: Any, name: str) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
+_TRITON = (
+    _triton.CompileTimeAssertionFailure,
+    _triton.UnsupportedLanguageConstruct,
+    CompilationError,
+)
+
+
 @functools.lru_cache(maxsize=None)
-def _combined(cls: type) -> type:
-    """`cls` that is also a Triton CompilationError, for those who catch either."""
-    return type(cls.__name__, (cls, CompilationError), {"__module__": cls.__module__, "__reduce__": _reduce})
+def _combined(cls: type, also: type = CompilationError) -> type:
+    """`cls` that is also Triton's class of error, for those who catch either."""
+    return type(cls.__name__, (cls, also), {"__module__": cls.__module__, "__reduce__": _reduce})
 
 
 def _reduce(self: GluonError) -> tuple:
     state = {k: v for k, v in self.__dict__.items() if k not in ("node",)}
-    return _restore, (type(self).__mro__[1], state)
+    return _restore, (*type(self).__bases__, state)
 
 
-def _restore(cls: type, state: dict) -> GluonError:
-    error = _combined(cls).__new__(_combined(cls))
+def _restore(cls: type, also: type, state: dict) -> GluonError:
+    combined = _combined(cls, also)
+    error = combined.__new__(combined)
     error.__dict__.update(state)
     Exception.__init__(error, state.get("message", ""))
     return error
@@ -490,7 +503,7 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
     while isinstance(root, CompilationError):
         root = root.__cause__ or root.__context__
     cls, message, fields = _classify(inner, root)
-    combined = _combined(cls)
+    combined = _combined(cls, next(kind for kind in _TRITON if isinstance(inner, kind)))
     result = combined.__new__(combined)
     result.__dict__.update(
         message=message,
@@ -509,6 +522,11 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
     result.span, result.calls = own[0], tuple(own[1:])
     Exception.__init__(result, message)
     return result
+
+
+def _is_call(node: Any) -> bool:
+    """Whether an expression, or what a statement evaluates, calls something."""
+    return any(isinstance(inner, ast.Call) for inner in ast.walk(node)) if node else False
 
 
 def _is_library(span: SourceSpan) -> bool:
@@ -533,6 +551,8 @@ def _classify(inner: CompilationError, root: Optional[BaseException]) -> tuple[t
     if isinstance(root, AttributeError) and type(root.obj).__module__.startswith("triton._C"):
         lacking = f"the installed Triton ({_triton.VERSION_TEXT}) has no {root.name}"
         return CapabilityError, f"{lacking}, which this operation needs", {}
+    if isinstance(root, RecursionError) or isinstance(root, KeyError) and _is_call(inner.node):
+        return KernelSyntaxError, "functions of a kernel cannot call themselves", {}
     if isinstance(root, NameError):
         return KernelSyntaxError, text, {}
     if isinstance(root, ValueError) and "dtype" in text:
@@ -541,10 +561,13 @@ def _classify(inner: CompilationError, root: Optional[BaseException]) -> tuple[t
         return ShapeError, text, {}
     if isinstance(root, AssertionError) and re.search(r"\b(cast|type|dtype)\b", text):
         return DtypeError, text, {}
+    if isinstance(root, TypeError) and "argument" in text:
+        return ArgumentError, text, {}
     for kind, cls in _CLASSES.items():
         if isinstance(root, kind) and "incompatible function arguments" not in text:
             return cls, text, {}
-    return TraceError, f"{text} ({type(root).__name__})", {}
+    plain = isinstance(root, (AssertionError, AttributeError)) and str(root)
+    return TraceError, text if plain else f"{text} ({type(root).__name__})", {}
 
 
 # What Triton's own checks raise, as our classes.

@@ -22,6 +22,7 @@ class Limits:
         max_registers: 32-bit registers of one thread.
         max_ctas_per_cluster: blocks of one cluster; 1 where there are no clusters.
         tensor_memory_columns: columns of tensor memory; 0 where there is none.
+        movable_registers: whether warps of a block can give registers to each other.
     """
 
     shared_memory: int
@@ -29,6 +30,7 @@ class Limits:
     max_registers: int = 255
     max_ctas_per_cluster: int = 1
     tensor_memory_columns: int = 0
+    movable_registers: bool = True
 
 
 @dataclass(frozen=True)

@@ -211,8 +211,9 @@ def layout(
     ],
     shape: Annotated[str, typer.Option("--shape", help="Of the tensor or buffer: 64x64.")],
     view: Annotated[str, typer.Option("--view", help="explain, tensor or hardware.")] = "explain",
+    json: Json = False,
 ) -> None:
     """Which thread, register or address holds which element of a tensor."""
     from gluon_core.cli.layout import show
 
-    show(expression, shape, view)
+    show(expression, shape, view, json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import multiprocessing
+import multiprocessing.util
 import os
 import sys
 import time
@@ -142,6 +143,12 @@ def _job(kind: str, example: Example, target: Target, started: float) -> Row:
     )
 
 
+def _worker() -> None:
+    """Let a worker end without the interpreter's teardown: Triton 3.9's bindings print what they
+    think has leaked at that point, below our table."""
+    multiprocessing.util.Finalize(None, os._exit, args=(0,), exitpriority=-100)
+
+
 # -- all of them ---------------------------------------------------------------------------------
 
 
@@ -226,7 +233,9 @@ def _run_all(work: list, on_device: list, processes: int) -> list[Row]:
         if work:
             # Fresh processes: a fork would inherit the threads and the device of this one.
             context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(min(processes, len(work)), mp_context=context) as pool:
+            with ProcessPoolExecutor(
+                min(processes, len(work)), mp_context=context, initializer=_worker
+            ) as pool:
                 waiting = {pool.submit(run_one, *job): job for job in work}
                 for future in as_completed(waiting):
                     rows.append(_row(future, waiting[future]))
@@ -265,7 +274,7 @@ def _table(rows: Sequence[Row], device: Any) -> Any:
         if last is not None and row.example != last:
             lines.append(None)
         speed = f"{row.rate:.2f} {row.unit}" if row.rate is not None else ""
-        mix = "  ".join(f"{name} {count}" for name, count in list(row.instruction_mix.items())[:4])
+        mix = "  ".join(f"{name} {count}" for name, count in list(row.instruction_mix.items())[:6])
         result = row.result
         if row.kind == "simulate" and not row.failed and row.seconds:
             result = f"{result}, {row.seconds:.2f} s"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluon_core.cli.output import UsageError
+from gluon_core.cli.output import UsageError, print_json
 from gluon_core.cli.parse import parse_value
 from gluon_core.layouts import Layout, explain_layout
 
@@ -11,7 +11,7 @@ __all__ = ["show"]
 _VIEWS = ("explain", "tensor", "hardware")
 
 
-def show(expression: str, shape: str, view: str) -> None:
+def show(expression: str, shape: str, view: str, json: bool) -> None:
     layout = parse_value(expression, "LAYOUT")
     if not isinstance(layout, Layout):
         raise UsageError("not a layout", argument="LAYOUT", got=repr(expression))
@@ -23,7 +23,10 @@ def show(expression: str, shape: str, view: str) -> None:
         ) from None
     if view not in _VIEWS:
         raise UsageError("no such view", argument="--view", expected=" or ".join(_VIEWS), got=view)
-    if view == "tensor":
+    if json:
+        bases = layout.to_linear(extents).bases
+        print_json({"layout": repr(layout), "shape": extents, "bases": bases})
+    elif view == "tensor":
         print(layout.format_tensor_view(extents))
     elif view == "hardware":
         print(layout.format_hardware_view(extents))

@@ -8,6 +8,8 @@ from typing import Any, Mapping, Optional, Union
 
 from gluon_core import _triton
 from gluon_core.errors import ArgumentError, did_you_mean
+from gluon_core.plugins import registry
+from gluon_core.runtime.cache import content_hash
 from gluon_core.runtime.source import check_unchanged
 
 __all__ = ["GluonASTSource", "Path", "jit_function"]
@@ -36,8 +38,8 @@ def jit_function(fn: Any) -> Any:
     return found
 
 
-class GluonASTSource:
-    """A kernel and what is known of its parameters when it is compiled.
+class GluonASTSource(_triton.ASTSource):
+    """A kernel and what is known of its parameters when it is compiled; `triton.compile` takes it.
 
     Args:
         fn: the jit function.
@@ -52,6 +54,7 @@ class GluonASTSource:
     """
 
     ext = "ttgir"
+    language = _triton.Language.GLUON
 
     def __init__(
         self,
@@ -170,9 +173,12 @@ class GluonASTSource:
         return not any(_ADDRESS.search(text) for text in self.constant_texts())
 
     def hash(self) -> str:
-        """Digest of the kernel, what it calls, and what is known of its parameters."""
+        """Digest of the kernel, what it calls, what is known of its parameters, and of our code:
+        Triton's own cache knows of nothing else of ours."""
         check_unchanged(self.fn)
+        tops = {type(b).__module__.partition(".")[0] for b in registry().backends.values()}
         parts = (
+            content_hash(("gluon_core", *sorted(tops - {"gluon_core"}))),
             self.fn.cache_key,
             sorted(self.attrs.items()),
             list(self.signature.items()),

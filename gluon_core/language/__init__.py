@@ -23,7 +23,7 @@ from gluon_core._triton import (
 )
 from gluon_core._triton import tl_tuple as tuple
 from gluon_core.builtin import builtin
-from gluon_core.language import fpsan
+from gluon_core.language import extra, fpsan
 from gluon_core.language._namespaces import resolve
 from gluon_core.language._standard import *  # noqa: F403
 from gluon_core.language.control import *  # noqa: F403
@@ -57,14 +57,10 @@ float8e5, float8e5b16, float8e4nv = tl.float8e5, tl.float8e5b16, tl.float8e4nv
 float8e4b8, float8e4b15 = tl.float8e4b8, tl.float8e4b15
 float16, bfloat16, float32, float64 = tl.float16, tl.bfloat16, tl.float32, tl.float64
 
-_SUBMODULES = ("portable", "extra")
-
 
 def __getattr__(name: str) -> Any:
     if name == "portable":
         from gluon_core import portable
 
         return portable
-    if name == "extra":
-        return tl.extra
     return resolve(name)

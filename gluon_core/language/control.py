@@ -6,7 +6,8 @@ from typing import Any
 
 from gluon_core._triton import constexpr, tl_core, unwrap
 from gluon_core.builtin import adopt, builtin
-from gluon_core.errors import CapabilityError, DtypeError
+from gluon_core.errors import CapabilityError, DtypeError, ShapeError
+from gluon_core.semantic.base import describe
 
 __all__ = [
     "assume",
@@ -25,8 +26,6 @@ __all__ = [
     "warp_specialize",
 ]
 
-program_id = adopt(tl_core.program_id, "Index of this program along grid `axis` (0, 1 or 2); int32.")
-num_programs = adopt(tl_core.num_programs, "Programs along grid `axis` (0, 1 or 2); int32.")
 device_print = adopt(
     tl_core.device_print,
     "Print `prefix` and each of `args` from the device, one line per element; `hex` for bits.",
@@ -40,6 +39,26 @@ device_assert = adopt(
 static_assert = tl_core.static_assert
 static_print = tl_core.static_print
 static_range = tl_core.static_range
+
+
+def _check_axis(axis: Any) -> None:
+    axis = unwrap(axis)
+    if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
+        raise ShapeError("no such grid axis", argument="axis", expected="0, 1 or 2", got=describe(axis))
+
+
+@builtin
+def program_id(axis: Any, _semantic: Any = None) -> Any:
+    """Index of this program along grid `axis` (0, 1 or 2); int32."""
+    _check_axis(axis)
+    return tl_core.program_id(axis, _semantic=_semantic)
+
+
+@builtin
+def num_programs(axis: Any, _semantic: Any = None) -> Any:
+    """Programs along grid `axis` (0, 1 or 2); int32."""
+    _check_axis(axis)
+    return tl_core.num_programs(axis, _semantic=_semantic)
 
 
 @builtin

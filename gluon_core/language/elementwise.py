@@ -12,6 +12,7 @@ from gluon_core import _triton
 from gluon_core._triton import tl, tl_core, tl_math, tl_tuple, unwrap
 from gluon_core.builtin import adopt, builtin
 from gluon_core.errors import ArgumentError, DtypeError
+from gluon_core.semantic.base import describe
 
 __all__ = [
     "abs",
@@ -71,18 +72,20 @@ map_elementwise = adopt(
 )
 
 
+def _is_floating(value: Any) -> bool:
+    return value.dtype.is_floating() if isinstance(value, tl.tensor) else isinstance(value, float)
+
+
 def _of_floats(fn: Any, doc: str) -> Any:
     """A mathematical function: at least one operand must be floating, numbers included."""
 
     @functools.wraps(fn)
     def op(*args: Any, _semantic: Any = None, **kwargs: Any) -> Any:
-        values = [_semantic.to_tensor(unwrap(arg)) for arg in args]
-        named = {name: _semantic.to_tensor(unwrap(arg)) for name, arg in kwargs.items()}
-        operands = [*values, *named.values()]
-        if operands and not any(value.dtype.is_floating() for value in operands):
-            got = ", ".join(str(value.type) for value in operands)
+        operands = [unwrap(arg) for arg in (*args, *kwargs.values())]
+        if operands and not any(map(_is_floating, operands)):
+            got = ", ".join(map(describe, operands))
             raise DtypeError(f"{fn.__name__} needs a floating dtype", argument="x", got=got)
-        return fn(*values, **named, _semantic=_semantic)
+        return fn(*args, **kwargs, _semantic=_semantic)
 
     return adopt(op, doc)
 
@@ -108,10 +111,9 @@ cdiv = tl.cdiv
 @builtin
 def umulhi(x: Any, y: Any, _semantic: Any = None) -> Any:
     """The upper half of the double-width unsigned product; 32 and 64 bits."""
-    x, y = _semantic.to_tensor(unwrap(x)), _semantic.to_tensor(unwrap(y))
-    for argument, value in (("x", x), ("y", y)):
-        if not value.dtype.is_int():
-            raise DtypeError("must be integers", argument=argument, got=value.type)
+    for argument, value in (("x", unwrap(x)), ("y", unwrap(y))):
+        if _is_floating(value):
+            raise DtypeError("must be integers", argument=argument, got=describe(value))
     return tl_math.umulhi(x, y, _semantic=_semantic)
 
 

@@ -112,6 +112,26 @@ class GluonJITFunction(_triton.JITFunction):
         """Drop the compiled kernels that this process holds; those on disk stay."""
         self._dispatcher = None
 
+    @property
+    def cache_key(self) -> str:
+        """Digest of the kernel's source, of what it calls and of the constants that it reads.
+
+        Raises:
+            KernelSyntaxError: it unpacks into targets within targets, which Triton cannot follow.
+        """
+        try:
+            return str(super().cache_key)
+        except Exception as error:
+            self.hash = None  # Triton left what stands for a function that calls itself
+            span = source.nested_unpacking(self) if isinstance(error, TypeError) else None
+            if span is None:
+                raise
+            raise KernelSyntaxError(
+                "kernels cannot unpack into targets within targets",
+                remedy="Unpack the outer tuple first, then the inner one.",
+                span=span,
+            ) from None
+
     def create_binder(self) -> Any:
         """Triton's table of compiled kernels per device, which stays empty: ours are elsewhere."""
         return {}, {}, None, None, self.dispatcher.bind

@@ -6,13 +6,14 @@ between would compile the wrong lines, or report errors at them.
 
 from __future__ import annotations
 
+import ast
 import linecache
 import os
 from typing import Any
 
-from gluon_core.errors import KernelChangedError
+from gluon_core.errors import KernelChangedError, SourceSpan
 
-__all__ = ["changed", "check_unchanged", "remember"]
+__all__ = ["changed", "check_unchanged", "nested_unpacking", "remember"]
 
 _Stamp = tuple[int, int]
 _stamps: dict[str, _Stamp] = {}
@@ -72,3 +73,16 @@ def check_unchanged(jit_function: Any) -> None:
             argument=f"{path}:{jit_function.starting_line_number}",
             remedy="Import the module again (restart the process) to compile the new source.",
         )
+
+
+def nested_unpacking(jit_function: Any) -> SourceSpan | None:
+    """Where a kernel first assigns to a tuple within a tuple: `a, (b, c) = ...`."""
+    path = jit_function.fn.__code__.co_filename
+    starts = (i for i, text in enumerate(jit_function.raw_src) if text.lstrip().startswith("def "))
+    first = jit_function.starting_line_number + next(starts, 0)  # below the decorators
+    for node in ast.walk(jit_function.parse()):
+        if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Store):
+            if any(isinstance(item, (ast.Tuple, ast.List)) for item in node.elts):
+                line = first + node.lineno - 1
+                return SourceSpan(path, line, 0, None, linecache.getline(path, line).rstrip("\n"))
+    return None

@@ -202,7 +202,9 @@ def _names(parameters: Sequence[Parameter], template: str = "{}") -> str:
 def make_function(source: str, name: str, where: str, namespace: dict[str, Any]) -> Callable[..., Any]:
     """Define `name` from generated source."""
     exec(compile(source, f"<gluon launch of {where}>", "exec"), namespace)
-    return namespace[name]
+    made = namespace[name]
+    made.__qualname__ = where  # what Python calls it when arguments are missing
+    return made
 
 
 def entry(parameters: Sequence[Parameter], namespace: Mapping[str, Any], where: str) -> Any:

@@ -115,11 +115,11 @@ class SemanticBase(TritonSemantic):
 
     def layout_of_handle(self, handle: Any) -> Layout:
         """The layout that the builder inferred for a tensor handle."""
-        return self.session.layouts.translate(self.builder.get_gluon_layout_from_tensor(handle))
+        return self.session.translate_layout(self.builder.get_gluon_layout_from_tensor(handle))
 
     def layout_of_memdesc(self, handle: Any) -> Layout:
         """The layout that the builder inferred for a shared-memory handle."""
-        return self.session.layouts.translate(self.builder.get_gluon_layout_from_memdesc(handle))
+        return self.session.translate_layout(self.builder.get_gluon_layout_from_memdesc(handle))
 
     def wrap_inferred(self, handle: Any, element_ty: Any, shape: Sequence[int]) -> Any:
         """A tensor value whose layout is the one that the builder inferred."""

@@ -7,7 +7,14 @@ from typing import Any, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import tl, tl_tuple, unwrap
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, LimitError, ShapeError
+from gluon_core.errors import (
+    ArgumentError,
+    CapabilityError,
+    DtypeError,
+    LayoutError,
+    LimitError,
+    ShapeError,
+)
 from gluon_core.semantic.base import (
     SemanticBase,
     describe,
@@ -75,6 +82,12 @@ class ControlOps(SemanticBase):
         num_regs = None
         if unwrap(worker_num_regs) is not None:
             num_regs = self._worker_counts("worker_num_regs", worker_num_regs, len(workers))
+            if not self.target.limits.movable_registers:
+                raise CapabilityError(
+                    f"warps of {self.target} cannot give registers to each other",
+                    argument="worker_num_regs",
+                    remedy="Leave it out, which needs Triton >= 3.7.",
+                )
         else:
             _triton.require((3, 7), "gl.warp_specialize without worker_num_regs")
         self._check_warps(num_warps)

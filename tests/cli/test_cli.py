@@ -352,6 +352,8 @@ class TestLayout:
                 "layout", self.EXPRESSION, "--shape", "8x32", "--view", view
             ).stdout.strip()
         assert "register" in gluon("layout", self.EXPRESSION, "--shape", "8,32").stdout
+        found = json.loads(gluon("layout", self.EXPRESSION, "--shape", "8x32", "--json").stdout)
+        assert found["bases"]["register"] == [[0, 1]] and len(found["bases"]["lane"]) == 5
 
     def test_mistakes(self):
         gluon("layout", self.EXPRESSION, "--shape", "8xtwo", code=2)
@@ -396,6 +398,21 @@ class TestDemo:
 
         monkeypatch.setattr(demo, "_run_all", wrong)
         assert "1 wrong" in gluon("demo", code=1).stdout
+
+    def test_with_a_gpu(self, monkeypatch):
+        from gluon_core.cli import demo
+        from gluon_core.cli.example import Check, Example
+        from gluon_core.plugins import registry
+
+        monkeypatch.setattr(demo, "device_target", lambda: registry().target("sm_90"))
+        monkeypatch.setattr(Example, "check", lambda self, target: Check(0.1))
+        monkeypatch.setattr(Example, "rate", lambda self, target: (4.25, "TB/s"))
+        call = ("demo", "--only", "memcpy 1-D", "-t", "gfx942", "-j", 1)
+        rows = json.loads(gluon(*call, "--json").stdout)
+        (run,) = (row for row in rows if row["kind"] == "run")
+        assert run["rate"] == 4.25 and run["registers"] > 0 and run["target"] == "nvidia:sm_90"
+        out = gluon(*call).stdout
+        assert "4.25 TB/s" in out and "speed" in out and "no GPU" not in out
 
     def test_usage(self):
         assert "There are" in gluon("demo", "--only", "nothing like it", code=2).stderr

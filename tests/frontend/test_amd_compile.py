@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from gluon_core.compiler import compile
 from gluon_core.testing import MockTensor, bind
 from tests.frontend import oracle

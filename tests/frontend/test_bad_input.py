@@ -16,8 +16,8 @@ E = errors
 # (operands, body, class, text in the message); `# <--` marks the line that is to blame.
 CASES = {
     # layouts
-    "layout-unknown-argument": ("", "gl.BlockedLayout([1], [32], [4], [0], nonsense=3)  # <--", E.DtypeError, "nonsense"),
-    "layout-missing-argument": ("", "gl.BlockedLayout([1], [32])  # <--", E.DtypeError, "warps_per_cta"),
+    "layout-unknown-argument": ("", "gl.BlockedLayout([1], [32], [4], [0], nonsense=3)  # <--", E.ArgumentError, "nonsense"),
+    "layout-missing-argument": ("", "gl.BlockedLayout([1], [32])  # <--", E.ArgumentError, "warps_per_cta"),
     "layout-not-a-power-of-two": ("", "gl.arange(0, 128, gl.BlockedLayout([3], [32], [4], [0]))  # <--", E.LayoutError, "power of two"),
     "layout-bad-order": ("", "gl.zeros([32, 16], gl.float32, gl.BlockedLayout([1, 1], [4, 8], [4, 1], [1, 1]))  # <--", E.LayoutError, "order"),
     "layout-warps": ("", "gl.arange(0, 128, gl.BlockedLayout([1], [32], [8], [0]))  # <--", E.LayoutError, "num_warps=8"),
@@ -99,7 +99,7 @@ CASES = {
     "boundary-check": ("o", "gl.load(fp + o, boundary_check=(0,))  # <--", E.ArgumentError, "mask"),
     "other-without-mask": ("o", "gl.load(fp + o, other=1.0)  # <--", E.ArgumentError, "mask"),
     "program-axis": ("", "gl.program_id(3)  # <--", E.GluonError, "axis"),
-    "unknown-keyword": ("x", "gl.exp(x, fast=True)  # <--", E.DtypeError, "fast"),
+    "unknown-keyword": ("x", "gl.exp(x, fast=True)  # <--", E.ArgumentError, "fast"),
     "no-such-method": ("x", "x.sinh()  # <--", E.GluonError, "sinh"),
     "no-such-name": ("x", "gl.aragne(0, 128)  # <--", E.GluonError, "aragne"),
     # names, calls, syntax
@@ -121,6 +121,11 @@ CASES = {
     "type-changes-in-loop": ("x i", "for k in range(n):  # <--\n    x = i", E.GluonError, "x"),
     "type-differs-in-if": ("x i", "if n > 3:  # <--\n    z = x\nelse:\n    z = i", E.GluonError, "z"),
     "tensor-as-condition": ("x", "if x > 0:  # <--\n    x += 1", E.GluonError, ""),
+    "plain-function": ("x", "plain(x)  # <--", E.GlobalVariableError, "@gluon.jit"),
+    "recursion": ("", "endless(n)", E.KernelSyntaxError, "cannot call themselves"),
+    "while-constant": ("x", "while True:  # <--\n    x += 1", E.KernelSyntaxError, "compile-time constant"),
+    "program-axis-run-time": ("", "gl.program_id(n)  # <--", E.ShapeError, "0, 1 or 2"),
+    "range-of-tensor": ("i", "for k in range(i):  # <--\n    n += 1", E.DtypeError, "scalars"),
     # reductions
     "combine-returns-too-few": ("x i", "gl.reduce((x, i), 0, first)  # <--", E.GluonError, ""),
     "combine-changes-type": ("x", "gl.reduce(x, 0, narrowed)  # <--", E.GluonError, ""),
@@ -155,6 +160,11 @@ def narrowed(a, b):
 @gluon.jit
 def pairs(a, i, b, j):
     return a + b, i + j
+def plain(a):
+    return a
+@gluon.jit
+def endless(n):
+    return endless(n) + 1
 @gluon.jit
 def empty():
     pass

@@ -87,6 +87,7 @@ def _arch(
             max_registers=255,
             max_ctas_per_cluster=cluster,
             tensor_memory_columns=512 if "tcgen05" in features else 0,
+            movable_registers="setmaxnreg" in features,
         ),
         capabilities=frozenset(f"nvidia.{feature}" for feature in features),
         min_triton=min_triton,

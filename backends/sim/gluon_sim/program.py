@@ -170,7 +170,7 @@ class InsertPoint:
 class Value:
     """One SSA value: a result of an op, or an argument of a block."""
 
-    __slots__ = ("type", "owner", "index", "replacement", "slot", "name", "attrs")
+    __slots__ = ("type", "owner", "index", "replacement", "slot", "name")
 
     def __init__(self, type: Type, owner: Any, index: int):
         self.type = type
@@ -179,7 +179,6 @@ class Value:
         self.replacement: Optional[Value] = None
         self.slot = -1
         self.name: Optional[str] = None
-        self.attrs: Optional[dict] = None
 
     def resolve(self) -> "Value":
         value = self
@@ -205,10 +204,13 @@ class Value:
         self.replacement = other
 
     def set_attr(self, name: str, value: Any) -> None:
-        self.attrs = {**(self.attrs or {}), name: value}
+        """Hints such as those of `multiple_of` change no result."""
 
-    def get_context(self) -> None:
-        return None
+    def get_context(self) -> Any:
+        """What the frontend makes a hint in; not kept, and neither is the hint."""
+        from gluon_core import _triton
+
+        return _triton.ir.context()
 
     def get_defining_op(self) -> Optional["Op"]:
         return self.owner if isinstance(self.owner, Op) else None

@@ -57,6 +57,9 @@ class AcmeBackend(Backend):
                     argument=key,
                     remedy=did_you_mean(key, known),
                 )
+        warps = given.get("num_warps", 4)
+        if warps not in (1, 2, 4, 8, 16):
+            raise OptionError("num_warps must be a power of two", argument="num_warps", got=warps)
         return AcmeOptions(**given)
 
     def builder(self, context, target):

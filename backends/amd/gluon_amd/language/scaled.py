@@ -114,7 +114,7 @@ def get_scaled_upcast_fp4_scale_layout(
         raise LayoutError(
             f"no layout of the scales fits: {error}", argument="src", got=repr(src.type.layout)
         ) from None
-    return constexpr(_semantic.session.layouts.translate(layout))
+    return constexpr(_semantic.session.translate_layout(layout))
 
 
 def _result_type(elem_type: Any) -> Any:

@@ -10,7 +10,6 @@ from gluon_core.builtin import builtin
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import PaddedSharedLayout
 from gluon_core.semantic.base import describe, is_placeholder, shape_of
-from gluon_core.semantic.memory import EVICTION
 from gluon_nvidia.language.mbarrier import check_mbarrier
 from gluon_nvidia.language.operands import compile_time_int, handle_or_absent, shared_memory
 
@@ -234,7 +233,6 @@ def _emit(semantic: Any, smem: Any, pointer: Any, mask: Any, hints: Any, volatil
         builder.create_async_copy_global_to_local(*operands, policy._to_ir(builder), volatile)
         return
     cache, eviction = hints
-    assert eviction in EVICTION
     builder.create_async_copy_global_to_local(
         *operands,
         semantic._str_to_load_cache_modifier(cache),

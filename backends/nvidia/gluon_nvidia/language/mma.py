@@ -73,9 +73,20 @@ def mma_v2(a: Any, b: Any, acc: Any, input_precision: Any = None, _semantic: Any
     _check_layouts(_semantic, a, b, acc)
     precision = _check_precision(_semantic, precision, a.dtype)
     handle = _semantic.builder.create_dot(
-        a.handle, b.handle, acc.handle, _semantic._str_to_dot_input_precision(precision), 0
+        a.handle,
+        b.handle,
+        acc.handle,
+        _semantic._str_to_dot_input_precision(precision),
+        _imprecise_accumulations(_semantic, a),
     )
     return _semantic.make_tensor(handle, acc.type)
+
+
+def _imprecise_accumulations(semantic: Any, a: Any) -> int:
+    """How many products of fp8 may be added up in less than float32; an option of the compiler."""
+    if not a.dtype.is_fp8():
+        return 0
+    return getattr(semantic.options, "max_num_imprecise_acc_default", None) or 0
 
 
 def _check_shapes(a: Any, b: Any, acc: Any) -> None:

@@ -1,0 +1,5 @@
+"""Functions of the vendors' mathematics libraries, under one name for all of them."""
+
+from gluon_core._triton import libdevice
+
+__all__ = ["libdevice"]

@@ -1,0 +1,48 @@
+"""Which backend is tested, and for which of its architectures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gluon_core.plugins import registry
+from gluon_core.targets import Target
+
+
+def pytest_addoption(parser: Any) -> None:
+    try:
+        parser.getgroup("gluon").addoption(
+            "--gluon-backend", metavar="NAME", help="the backend that the conformance suite tests"
+        )
+    except ValueError:
+        pass  # gluon_core.testing.plugin has added it
+
+
+def _chosen(config: Any) -> list[Any]:
+    plugins = registry()
+    name = config.getoption("--gluon-backend", None)
+    if name is None:
+        return list(plugins.backends.values())
+    if name not in plugins.backends:
+        failure = plugins.failures.get(name)
+        reason = failure.traceback if failure else plugins.installed()
+        raise pytest.UsageError(f"--gluon-backend {name}: no such backend. {reason}")
+    return [plugins.backends[name]]
+
+
+def targets_of(backend: Any) -> list[Target]:
+    """Every target of a backend that the installed Triton compiles for."""
+    from gluon_core import _triton
+
+    known = registry().architectures() if backend.simulates else backend.architectures
+    return [Target(backend.name, a) for a in known if _triton.at_least(*a.min_triton)]
+
+
+def pytest_generate_tests(metafunc: Any) -> None:
+    backends = _chosen(metafunc.config)
+    if "target" in metafunc.fixturenames:
+        pairs = [(b, t) for b in backends for t in targets_of(b)]
+        metafunc.parametrize("backend, target", pairs, ids=[str(t) for _, t in pairs])
+    elif "backend" in metafunc.fixturenames:
+        metafunc.parametrize("backend", backends, ids=[b.name for b in backends])

@@ -1,0 +1,121 @@
+"""A pytest plugin for tests of kernels: run on the simulator always, on a GPU where there is one.
+
+    def test_add(gluon_place):
+        x = gluon_place.array(numpy.ones(128, numpy.float32))
+        add[(1,)](x, x, gluon_place.empty(128, "float32"))
+
+A test that takes `gluon_place` runs once on the simulator and once on the GPU; the latter is
+skipped, with the reason, where there is none. `@pytest.mark.gluon_targets("hopper", "gfx942")` says
+which architectures to simulate. `--gluon-gpu` makes a missing GPU a failure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterator, Optional
+
+import pytest
+
+__all__ = ["Place"]
+
+_GPU = "gpu"
+
+
+def pytest_addoption(parser: Any) -> None:
+    group = parser.getgroup("gluon", "Gluon Core")
+    group.addoption("--gluon-backend", metavar="NAME", help="the backend that the conformance suite tests")
+    group.addoption("--gluon-gpu", action="store_true", help="fail, not skip, where there is no GPU")
+
+
+def pytest_configure(config: Any) -> None:
+    config.addinivalue_line("markers", "gpu: needs a GPU; skipped where there is none")
+    config.addinivalue_line("markers", "gluon_targets(*specs): the targets to simulate")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a test runs.
+
+    Args:
+        target: a `gluon_core.targets.Target`.
+        device: the torch device of its tensors, `cpu` for the simulator.
+    """
+
+    target: Any
+    device: str
+
+    @property
+    def simulated(self) -> bool:
+        return bool(self.target.simulated)
+
+    def array(self, values: Any) -> Any:
+        """A copy of a NumPy array that kernels can work on here: NumPy on the simulator, else torch."""
+        import numpy
+
+        values = numpy.ascontiguousarray(values)
+        if self.device == "cpu":
+            return values.copy()
+        import torch
+
+        return torch.from_numpy(values.copy()).to(self.device)
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        """An array for results, filled with zero."""
+        import numpy
+
+        return self.array(numpy.zeros(shape, dtype))
+
+    def numpy(self, values: Any) -> Any:
+        """What `array` made, back as NumPy; waits for the device."""
+        return values.cpu().numpy() if hasattr(values, "cpu") else values
+
+
+def pytest_generate_tests(metafunc: Any) -> None:
+    if "gluon_place" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("gluon_targets")
+    specs = list(marker.args) if marker else ["sim"]
+    params = [pytest.param(spec if spec.startswith("sim") else f"sim:{spec}", id=spec) for spec in specs]
+    params.append(pytest.param(_GPU, id=_GPU, marks=pytest.mark.gpu))
+    metafunc.parametrize("gluon_place", params, indirect=True)
+
+
+@pytest.fixture
+def gluon_place(request: Any, monkeypatch: Any) -> Iterator[Place]:
+    """Where this run of the test takes place; `kernel[grid](...)` launches there."""
+    from gluon_core.plugins import registry
+
+    if request.param == _GPU:
+        found = _gpu()
+        if found is None:
+            message = f"no GPU: {_problems()}"
+            if request.config.getoption("--gluon-gpu"):
+                pytest.fail(message)
+            pytest.skip(message)
+        place = found
+    else:
+        if registry().simulator() is None:
+            pytest.skip("no simulator is installed: pip install gluon-sim")
+        place = Place(registry().target(request.param), "cpu")
+    monkeypatch.setenv("GLUON_TARGET", place.target.name)
+    yield place
+
+
+def _gpu() -> Optional[Place]:
+    """The first GPU of any installed backend."""
+    from gluon_core.plugins import registry
+
+    for backend in registry().backends.values():
+        target = None if backend.simulates else backend.device()
+        if target is not None:
+            return Place(target, backend.tensor_device or "cuda")
+    return None
+
+
+def _problems() -> str:
+    from gluon_core.plugins import registry
+
+    found = registry()
+    reasons = [f"{b.name}: {b.device_problem() or 'no device'}" for b in found.backends.values() if not b.simulates]
+    reasons += [failure.reason for failure in found.failures.values()]
+    return "; ".join(reasons) or "no backend for GPUs is installed"

@@ -1,0 +1,222 @@
+"""What whole programs written for Triton's own Gluon lean on, once their import lines are ours."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import traceback
+from collections import namedtuple
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import _triton, testing
+from gluon_core import language as gl
+from gluon_core.errors import CapabilityError, KernelSyntaxError, StaticAssertionError
+from gluon_core.language.extra import libdevice
+from tests.frontend import oracle, vendor_oracle
+
+LAYOUT = gl.BlockedLayout([1], [32], [4], [0])
+Bounds = namedtuple("Bounds", ["low", "high"])
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+
+
+def test_libdevice_is_one_module_however_it_is_imported():
+    import gluon_core.language.extra as extra
+
+    assert gl.extra is extra and extra.libdevice is libdevice
+
+
+@gluon.jit
+def clamp(x, bounds):
+    return gl.minimum(gl.maximum(x, bounds.low), bounds.high)
+
+
+@gluon.jit
+def clamp_kernel(pointers, bounds, layout: gl.constexpr):
+    i = gl.arange(0, 128, layout)
+    gl.store(pointers[1] + i, clamp(gl.load(pointers[0] + i), bounds))
+
+
+def test_a_named_tuple_argument_keeps_its_fields():
+    x = np.linspace(-2, 2, 128, dtype=np.float32)
+    out = np.zeros_like(x)
+    clamp_kernel[(1,)]((x, out), Bounds(-0.5, 1.25), LAYOUT)
+    np.testing.assert_array_equal(out, x.clip(-0.5, 1.25))
+
+
+NAMED = """
+@gluon.jit
+def kernel(p, n, L: gl.constexpr):
+    a = gl.zeros([128], gl.int32, L)
+    state = (a, a + 1)
+    for i in range(n):
+        state = (state[1], state[0] + state[1])
+    gl.store(p + gl.arange(0, 128, L), state[0])
+ARGS = (ptr(gl.int32), 10, gl.BlockedLayout([1], [32], [4], [0]))
+"""
+
+
+def test_values_in_a_tuple_are_named_as_upstream_names_them():
+    names = [
+        set(re.findall(r"%(state[\w.]*)", str(module)))
+        for module in (oracle.ours(NAMED), oracle.upstream(NAMED))
+    ]
+    assert names[0] == names[1] and names[0]
+
+
+@gluon.jit
+def coalesced_kernel(x, out, n, BLOCK: gl.constexpr):
+    i = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=gl.CoalescedLayout())
+    gl.store(out + i, gl.load(x + i, mask=i < n) * 3, mask=i < n)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942", "gfx1100"])
+def test_every_vendor_resolves_coalesced_layouts(target):
+    made = gluon.compile(
+        coalesced_kernel,
+        target=target,
+        signature={"x": "*fp32:16", "out": "*fp32:16", "n": "i32"},
+        constexprs={"BLOCK": 1024},
+    )
+    assert "sizePerThread = [4]" in made.asm["ttgir"]
+    assert "coalesced_encoding" not in made.asm["ttgir"]
+
+
+FP8 = """
+from GLUON.language.nvidia.ampere import mma_v2
+ACC = gl.constexpr(gl.NVMMADistributedLayout([2, 0], [2, 2], [16, 8]))
+@gluon.jit
+def kernel(p, q):
+    A: gl.constexpr = gl.DotOperandLayout(0, ACC, 4)
+    B: gl.constexpr = gl.DotOperandLayout(1, ACC, 4)
+    i = gl.arange(0, 64, gl.SliceLayout(1, A))[:, None] * 64
+    j = gl.arange(0, 64, gl.SliceLayout(0, B))[None, :]
+    a = gl.load(p + i + gl.arange(0, 64, gl.SliceLayout(0, A))[None, :])
+    b = gl.load(p + gl.arange(0, 64, gl.SliceLayout(1, B))[:, None] * 64 + j)
+    c = mma_v2(a, b, gl.zeros([64, 64], gl.float32, ACC))
+    rows = gl.arange(0, 64, gl.SliceLayout(1, ACC))[:, None] * 64
+    gl.store(q + rows + gl.arange(0, 64, gl.SliceLayout(0, ACC))[None, :], c)
+ARGS = (ptr(gl.float8e5), ptr(gl.float32))
+KWARGS = OPTIONS
+"""
+
+
+@pytest.mark.parametrize("most", [0, 2**30])
+def test_fp8_products_carry_the_option_for_imprecise_sums(most):
+    source = FP8.replace("OPTIONS", repr({"max_num_imprecise_acc_default": most}))
+    vendor_oracle.agree(source, _triton.GPUTarget("cuda", 90, 32))
+    text = oracle.ours(
+        source.replace("GLUON", "gluon_core"), target=_triton.GPUTarget("cuda", 90, 32)
+    ).str_nodebug()
+    assert (f"maxNumImpreciseAcc = {most}" in text) == bool(most)
+
+
+@gluon.jit
+def only_three(N: gl.constexpr):
+    gl.static_assert(N == 3, "N must be three")
+
+
+@gluon.jit
+def uses_try():
+    try:
+        pass
+    except ValueError:
+        pass
+
+
+@pytest.mark.parametrize(
+    "kernel, args, theirs, mine",
+    [
+        (only_three, (4,), _triton.CompileTimeAssertionFailure, StaticAssertionError),
+        (uses_try, (), _triton.UnsupportedLanguageConstruct, KernelSyntaxError),
+    ],
+)
+def test_errors_are_of_tritons_class_too(kernel, args, theirs, mine):
+    with pytest.raises(theirs) as caught:
+        testing.run_parser(kernel, args, target="sm_90")
+    assert isinstance(caught.value, mine)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(copy, theirs) and isinstance(copy, mine) and str(copy) == str(caught.value)
+
+
+def test_tritons_compile_takes_a_source():
+    import triton
+
+    signature = {"x": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}
+    source = gluon.GluonASTSource(coalesced_kernel, signature, {"BLOCK": 1024})
+    made = triton.compile(source, target=_triton.GPUTarget("cuda", 90, 32))
+    assert made.asm["cubin"][:4] == b"\x7fELF"
+    assert ".entry coalesced_kernel(" in made.asm["ptx"]
+
+
+@gluon.jit
+def hinted_kernel(x, out, layout: gl.constexpr):
+    i = gl.max_contiguous(gl.multiple_of(gl.arange(0, 128, layout), 16), 16)
+    i = gl.max_constancy(i, 1)
+    gl.store(gl.multiple_of(out, 16) + i, gl.load(x + i) + 1)
+
+
+def test_hints_change_nothing_on_the_simulator():
+    x, out = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
+    hinted_kernel[(1,)](x, out, LAYOUT)
+    np.testing.assert_array_equal(out, x + 1)
+
+
+def test_a_traceback_of_a_syntax_error_shows_the_mistake():
+    with pytest.raises(SyntaxError) as caught:
+        testing.run_parser(uses_try, (), target="sm_90")
+    shown = "".join(traceback.format_exception(caught.type, caught.value, None))
+    assert "unsupported AST node type: Try" in shown and "    try:" in shown
+
+
+@gluon.jit
+def pairs(n):
+    return n, (n + 1, n + 2)
+
+
+@gluon.jit
+def unpacking_kernel(out, n):
+    a, (b, c) = pairs(n)  # HERE
+    gl.store(out, a + b + c)
+
+
+def test_nested_unpacking_works_or_is_an_error_each_time_at_its_line():
+    out = np.zeros(1, np.int32)
+    for _ in range(2):
+        try:
+            unpacking_kernel[(1,)](out, 3)
+        except KernelSyntaxError as error:
+            assert "# HERE" in str(error) and not _triton.at_least(3, 9)
+        else:
+            assert out == 3 + 4 + 5
+
+
+def test_a_missing_argument_is_told_by_the_kernels_name():
+    for _ in range(2):  # before and after the kernel is compiled
+        with pytest.raises(TypeError, match=r"^hinted_kernel\(\) missing .*'layout'"):
+            hinted_kernel[(1,)](np.zeros(128, np.float32), np.zeros(128, np.float32))
+        hinted_kernel[(1,)](np.zeros(128, np.float32), np.zeros(128, np.float32), LAYOUT)
+
+
+@gluon.jit
+def store_one(out):
+    gl.store(out, 1)
+
+
+@gluon.jit
+def partitions_kernel(out):
+    gl.warp_specialize([(store_one, (out,)), (store_one, (out,))], [1], [24])
+
+
+def test_registers_move_only_where_the_hardware_moves_them():
+    signature = {"out": "*i32"}
+    assert gluon.compile(partitions_kernel, target="sm_90", signature=signature).asm["cubin"]
+    for target in ("sm_80", "sim:sm_80"):
+        with pytest.raises(CapabilityError, match="worker_num_regs.*registers"):
+            gluon.compile(partitions_kernel, target=target, signature=signature)
