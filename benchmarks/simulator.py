@@ -1,7 +1,7 @@
 """The simulator against Triton's own interpreter: the same tile programs, on one core of the CPU.
 
-Each case runs in processes of its own, the simulator with and without its checks; the last lines
-are geometric means. Peak memory is what a run adds to the process beyond its inputs and outputs.
+Each case runs in a process of its own, the simulator with and without its checks in turns; the last
+lines are geometric means. Peak memory is what the runs add beyond their inputs and outputs.
 
     python benchmarks/simulator.py --only softmax
 """
@@ -65,17 +65,16 @@ CASES = (
         (2, 512, 64, 64, 64), "attention",
     ),
 )  # fmt: skip
-MODES = {
-    "all checks": {},
-    "races off": {"GLUON_SIM_RACES": "0"},
-    "checks off": {"GLUON_SIM_CHECKS": "0"},
-}
+MODES = ("all checks", "races off", "checks off")
 
 
 def simulate(case: Case) -> dict[str, Any]:
-    """Run a case here: seconds of each run after the one that traces, and memory in MiB."""
+    """Run a case here: seconds of each run, the modes in turns, and memory in MiB."""
     from gluon_core.cli.example import Arrays
     from gluon_core.plugins import registry
+    from gluon_sim.settings import Settings, using
+
+    settings = dict(zip(MODES, (Settings(), Settings(races=False), Settings.without_checks())))
 
     target = registry().target("sim:sm_90")
     (example,) = our_example(case.example).EXAMPLES
@@ -86,18 +85,21 @@ def simulate(case: Case) -> dict[str, Any]:
     args = example.arguments(Arrays(target), False, case.shape)
     data = sum(value.nbytes for value in args.values() if hasattr(value, "nbytes"))
     before = _peak()
-    times = []
+    times: dict[str, list[float]] = {mode: [] for mode in MODES}
     for _ in range(OUR_REPEATS + 1):
-        if case.example == "split_sum":
-            args["dst"][:] = 0
-        started = time.perf_counter()
-        example.launch(args, config, target=target)
-        times.append(time.perf_counter() - started)
+        for mode in MODES:
+            if case.example == "split_sum":
+                args["dst"][:] = 0
+            with using(settings[mode]):
+                started = time.perf_counter()
+                example.launch(args, config, target=target)
+                times[mode].append(time.perf_counter() - started)
     added = _peak() - before
     problem = example.difference(args[example.output], example.reference(args))
     if problem:
         raise SystemExit(f"the simulator is wrong: {problem}")
-    return {"times": times[1:], "data": data / MIB, "added": added / MIB}
+    medians = {mode: statistics.median(found[1:]) for mode, found in times.items()}
+    return {"seconds": medians, "data": data / MIB, "added": added / MIB}
 
 
 def _peak() -> int:
@@ -118,15 +120,12 @@ def _child(arguments: Sequence[str], **environment: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(case: Case) -> tuple[dict[str, float], dict[str, float], dict[str, Any]]:
-    """(seconds of each mode and of the interpreter, MiB added by each mode, the run with checks)."""
-    index = str(CASES.index(case))
-    found = {m: _child([__file__, "--case", index], **env) for m, env in MODES.items()}
+def measure(case: Case) -> tuple[dict[str, float], float, dict[str, Any]]:
+    """(seconds of each mode, those of the interpreter, what `simulate` gave)."""
+    run = _child([__file__, "--case", str(CASES.index(case))])
     script = str(HERE / "interpreted.py")
     theirs = _child([script, case.interpreted, json.dumps(case.numbers), str(THEIR_REPEATS + 1)])
-    seconds = {mode: statistics.median(run["times"]) for mode, run in found.items()}
-    seconds["interpreter"] = statistics.median(theirs[1:])
-    return seconds, {m: run["added"] for m, run in found.items()}, found["all checks"]
+    return run["seconds"], statistics.median(theirs[1:]), run
 
 
 def results(only: str = "") -> list[Result]:
@@ -135,14 +134,13 @@ def results(only: str = "") -> list[Result]:
     for case in CASES:
         if only not in case.label:
             continue
-        seconds, added, run = measure(case)
-        theirs = seconds["interpreter"]
+        seconds, theirs, run = measure(case)
         ratios = {f"the interpreter, {m}": theirs / seconds[m] for m in MODES}
         for mode in MODES:
             speedups[mode].append(theirs / seconds[mode])
         # Inputs and outputs are there before the run; what it adds must be twice that or less.
         limit = 2 * run["data"] + 200
-        ratios["its memory limit"] = max(added.values()) / limit
+        ratios["its memory limit"] = run["added"] / limit
         found.append(
             Result(
                 case.label,
@@ -155,7 +153,7 @@ def results(only: str = "") -> list[Result]:
                 },
                 ratios,
                 {"its memory limit": ("<=", 1.0)},
-                f"{run['data']:.0f} MiB of data, {max(added.values()):.0f} MiB more",
+                f"{run['data']:.0f} MiB of data, {run['added']:.0f} MiB more",
             )
         )
     means = {m: math.exp(statistics.fmean(map(math.log, s))) for m, s in speedups.items() if s}
