@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+import os
+import sys
+from typing import Any, Mapping, Optional, Sequence
 
-from gluon_core.cli.output import table
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-__all__ = ["amount", "cells", "duration", "summary", "tables"]
+__all__ = ["amount", "cells", "duration", "show", "summary"]
 
 _HEADS = (
     ">line", "source", ">ops", ">global read", ">global written", ">sectors/request",
@@ -94,9 +98,24 @@ def _cut(source: str, width: int = 60) -> str:
     return source if len(source) <= width else source[: width - 3] + "..."
 
 
-def tables(report: Any) -> list[Any]:
-    """One table per kernel, and lines of text between them."""
-    out: list[Any] = []
+def _table(title: str, rows: Sequence[Sequence[str]]) -> Table:
+    """Columns that are empty in every row are left out; the last row is the sum."""
+    made = Table(title=escape(title), title_justify="left", title_style="bold")
+    used = [i for i in range(len(_HEADS)) if i < 2 or any(row[i] for row in rows)]
+    for i in used:
+        head = _HEADS[i]
+        made.add_column(head.lstrip(">"), justify="right" if head[0] == ">" else "left")
+    for number, row in enumerate(rows):
+        if number == len(rows) - 1:
+            made.add_section()
+        made.add_row(*(escape(row[i]) for i in used))
+    return made
+
+
+def show(report: Sequence[Mapping[str, Any]]) -> None:
+    """Print one table per kernel, and its roofline. A pipe gets 160 columns, as there is no edge."""
+    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console() if wide else Console(width=160)
     for kernel in report:
         title = (
             f"{kernel['kernel']} on {kernel['target']}: {kernel['launches']} launches, "
@@ -104,9 +123,6 @@ def tables(report: Any) -> list[Any]:
         )
         rows = [[str(r["line"] or ""), _cut(r["source"]), *cells(r)] for r in kernel["lines"]]
         rows.append(["", "all lines", *cells(kernel["total"])])
-        used = [i for i in range(len(_HEADS)) if i < 2 or any(r[i] for r in rows)]
-        shown: list[Any] = [[row[i] for i in used] for row in rows]
-        shown.insert(-1, None)
-        out.append(table(title, [_HEADS[i] for i in used], shown))
-        out += summary(kernel)
-    return out
+        console.print(_table(title, rows))
+        for text in summary(kernel):
+            console.print(text, highlight=False, markup=False)

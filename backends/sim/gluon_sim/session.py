@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ContextManager, Iterator
 
 from gluon_core.backend import Watch
-from gluon_core.cli.output import UsageError, console, errors
+from gluon_core.errors import ArgumentError
 
 from .watch import Watcher, watching
 
@@ -29,7 +29,7 @@ def _watch(wish: Watch, stdout: Any) -> Iterator[None]:
     debugger: Any = None
     for file in (wish.profile_json, wish.profile_html, wish.trace):
         if file is not None and not Path(file).resolve().parent.is_dir():
-            raise UsageError("the folder does not exist", got=str(file))
+            raise ArgumentError("the folder does not exist", argument="FILE", got=str(file))
     if wish.profile or wish.profile_json or wish.profile_html:
         from .profile import Profiler
 
@@ -54,14 +54,12 @@ def _watch(wish: Watch, stdout: Any) -> Iterator[None]:
             _profiled(profiler.report(), wish)
         if tracer is not None:
             Path(wish.trace).write_text(json.dumps(tracer.document()))  # type: ignore[arg-type]
-            errors().print(
-                f"wrote {wish.trace}: open it in https://ui.perfetto.dev", soft_wrap=True
-            )
+            print(f"wrote {wish.trace}: open it in https://ui.perfetto.dev", file=sys.stderr)
 
 
 def _profiled(report: Any, wish: Watch) -> None:
     if not report:
-        errors().print("no kernel ran on the simulator, so there is no profile")
+        print("no kernel ran on the simulator, so there is no profile", file=sys.stderr)
     if wish.profile_json:
         Path(wish.profile_json).write_text(json.dumps(report, indent=1))
     if wish.profile_html:
@@ -69,7 +67,6 @@ def _profiled(report: Any, wish: Watch) -> None:
 
         Path(wish.profile_html).write_text(render(report), encoding="utf-8")
     if wish.profile:
-        from .profile_text import tables
+        from .profile_text import show
 
-        for part in tables(report):
-            console().print(part, highlight=False, markup=False)
+        show(report)
