@@ -270,7 +270,8 @@ class Task:
     def _barrier(self, view: SharedView) -> tuple[Barriers, tuple]:
         buffer = view.buffer
         if buffer.barriers is None:
-            buffer.barriers = Barriers(buffer.data.shape[0], buffer.size)
+            strict = self.machine.settings.barriers
+            buffer.barriers = Barriers(buffer.data.shape[0], buffer.size, strict)
         slot = (view.base + int(view.table.min())) // 8
         return buffer.barriers, (self.rows.index, np.broadcast_to(slot, self.rows.count))
 

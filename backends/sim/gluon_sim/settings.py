@@ -29,6 +29,7 @@ class Settings:
         alignment: report addresses that are no multiple of what the access needs.
         overflow: report address arithmetic that does not fit into its integer type.
         capacity: report more shared memory than the architecture has.
+        barriers: report barriers that are used against their protocol.
         leaks: report copies that nobody waited for when the kernel ends.
         timeout: seconds after which a launch ends with a report; None for no limit.
     """
@@ -41,6 +42,7 @@ class Settings:
     alignment: bool = True
     overflow: bool = True
     capacity: bool = True
+    barriers: bool = True
     leaks: bool = True
     timeout: Optional[float] = None
 

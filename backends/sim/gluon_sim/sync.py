@@ -146,9 +146,10 @@ class Barriers:
     Who arrives releases what it knows; who passes a wait acquires it.
     """
 
-    def __init__(self, rows: int, size: int):
+    def __init__(self, rows: int, size: int, strict: bool = True):
         shape = (rows, max(1, size // 8))
         self.rows = rows
+        self.strict = strict  # whether to report what breaks the protocol
         self.count = np.zeros(shape, np.int64)
         self.pending = np.zeros(shape, np.int64)
         self.bytes = np.zeros(shape, np.int64)
@@ -163,7 +164,7 @@ class Barriers:
 
     def init(self, at: tuple, count: int) -> None:
         live = self.count[at] != 0
-        if live.any():
+        if live.any() and self.strict:
             raise BarrierError(
                 "a barrier is initialized again while it is in use",
                 remedy="Invalidate it first, before its memory serves anything else.",
@@ -181,7 +182,7 @@ class Barriers:
 
     def check(self, at: tuple, what: str) -> None:
         bad = self.count[at] == 0
-        if bad.any():
+        if bad.any() and self.strict:
             if self.dead[at][bad].any():
                 raise BarrierError(
                     f"{what} on a barrier that was invalidated",
@@ -194,7 +195,7 @@ class Barriers:
 
     def arrive(self, at: tuple, count: int, task: Any = None) -> None:
         self.check(at, "arrive")
-        if (self.pending[at] < count).any():
+        if (self.pending[at] < count).any() and self.strict:
             raise BarrierError(
                 "more arrivals at a barrier than its phase expects",
                 expected=f"at most {int(self.pending[at].min())}",
@@ -202,6 +203,14 @@ class Barriers:
                 remedy=self.history(int(at[1][0])) or None,
             )
         self.pending[at] -= count
+        over = (self.bytes[at] < 0) & (self.pending[at] == 0)
+        if over.any() and self.strict:
+            raise BarrierError(
+                "more bytes came to a barrier than its phase expects",
+                expected=0,
+                got=-int(self.bytes[at][over][0]),
+                remedy="Expect the bytes of all copies of a phase, before its last arrival.",
+            )
         self._release(at, task)
         self._turn(at)
 
@@ -220,7 +229,7 @@ class Barriers:
         self.check(at, "complete")
         self.bytes[at] -= size
         over = (self.bytes[at] < 0) & (self.pending[at] == 0)
-        if over.any():
+        if over.any() and self.strict:
             raise BarrierError(
                 "more bytes came to a barrier than its phase expects",
                 expected=f"{int(self.bytes[at][over][0]) + size} more",
@@ -242,7 +251,8 @@ class Barriers:
                 self.coming.setdefault(slot, Clock()).join(agent.known, whole, self.rows)
 
     def _turn(self, at: tuple) -> None:
-        done = (self.pending[at] == 0) & (self.bytes[at] == 0)
+        left = self.bytes[at] if self.strict else np.maximum(self.bytes[at], 0)
+        done = (self.pending[at] <= 0) & (left == 0)
         self.phase[at] += done
         self.pending[at] = np.where(done, self.count[at], self.pending[at])
         if done.any() and self.coming:
@@ -297,7 +307,7 @@ class Barriers:
     def unused(self, at: tuple) -> None:
         """Refuse memory in which barriers are still alive."""
         slots = at[1] < self.count.shape[1]
-        if (self.count[at[0][slots], at[1][slots]] != 0).any():
+        if self.strict and (self.count[at[0][slots], at[1][slots]] != 0).any():
             raise BarrierError(
                 "memory of a barrier is used again while the barrier is in use",
                 remedy="Invalidate the barrier first.",
@@ -305,7 +315,7 @@ class Barriers:
 
     def spared(self, view: Any, rows: Any) -> None:
         """Refuse data over a barrier that is in use."""
-        if not self.count.any():
+        if not self.strict or not self.count.any():
             return
         slots = np.unique(view.table // 8)
         places = slots[None, :] + (view.base // 8)[:, None]

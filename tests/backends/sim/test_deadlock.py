@@ -20,6 +20,11 @@ FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 SCHEDULES = [("latest", 0), ("eager", 0), ("random", 0), ("random", 1), ("random", 2)]
 
 
+@pytest.fixture(autouse=True)
+def _has_partitions(_simulated, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+
+
 def report(error, kernel, *args, match, line, grid=(1,)):
     """The error of a launch, the same under every schedule, at the line that contains `line`."""
     for schedule, seed in SCHEDULES:
@@ -187,6 +192,12 @@ def steps(HOW: gl.constexpr):
 def test_a_barrier_used_against_its_protocol(how, match, line):
     steps[(1,)]("right")
     report(BarrierError, steps, how, match=match, line=line)
+    with using(barriers=False):
+        if how == "wait after the end":
+            with pytest.raises(DeadlockError):
+                steps[(1,)](how)
+        else:
+            steps[(1,)](how)
 
 
 @gluon.jit
@@ -214,6 +225,8 @@ def test_more_arrivals_than_a_phase_takes(monkeypatch):
         line="mbarrier.arrive(bar)",
     )  # fmt: skip
     assert found.expected == "at most 1" and found.got == 2
+    with using(barriers=False):
+        counted[(1,)](1)
 
 
 def completes(machine, barrier, count, *rest, **named):
@@ -238,6 +251,30 @@ def test_more_bytes_than_a_phase_expects(monkeypatch):
         line="mbarrier.arrive(bar)",
     )  # fmt: skip
     assert found.got == 32 and found.expected == "16 more"
+    with using(barriers=False):
+        sized[(1,)](np.zeros(1, np.int32))
+
+
+def completes_too_early(machine, barrier, count, *rest, **named):
+    machine.barrier_complete(barrier, 48)
+    machine.barrier_expect(barrier, 40)
+    machine.barrier_arrive(barrier, 1)
+
+
+def test_bytes_that_nobody_expects_by_the_last_arrival(monkeypatch):
+    monkeypatch.setattr(reference, "mbarrier_arrive", completes_too_early)
+    found = report(
+        BarrierError, sized_otherwise, np.zeros(1, np.int32), match="more bytes came to a barrier",
+        line="mbarrier.arrive(bar)",
+    )  # fmt: skip
+    assert found.got == 8
+
+
+@gluon.jit
+def sized_otherwise(out):
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    mbarrier.arrive(bar)
 
 
 @gluon.jit
@@ -257,6 +294,8 @@ def test_memory_of_a_barrier_in_use_is_used_again():
     rounds[(1,)](True, False)
     report(BarrierError, rounds, False, False, match="memory of a barrier", line="mbarrier.init(")
     report(BarrierError, rounds, True, True, match="data is written over", line="bar.store(")
+    with using(barriers=False):
+        rounds[(1,)](False, True)
 
 
 @gluon.jit
