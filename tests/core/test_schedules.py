@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from importlib import metadata
 
+import numpy as np
 import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import GluonError
 
 pytest_plugins = "pytester"
 
@@ -28,10 +33,23 @@ def run(size):
 """
 
 
+@gluon.jit
+def touches(dst):
+    gl.store(dst, gl.load(dst) + 1)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """A run of pytest inside forgets what it imported; what it needs is imported here, once."""
+    with pytest.raises(GluonError):
+        touches[(1,)](np.zeros(0, np.float32), target="sim:sm_90")
+    touches[(1,)](np.zeros(1, np.float32), target="sim:sm_90")
+
+
 @pytest.fixture
-def run(pytester):
-    loaded = metadata.entry_points(group="pytest11", name="gluon_schedules")
-    plugin = () if loaded else ("-p", "gluon_core.testing.schedules")
+def run(pytester, loaded):
+    installed = metadata.entry_points(group="pytest11", name="gluon_schedules")
+    plugin = () if installed else ("-p", "gluon_core.testing.schedules")
 
     def run(tests, *arguments):
         pytester.makepyfile(KERNELS + tests)
