@@ -170,7 +170,7 @@ class InsertPoint:
 class Value:
     """One SSA value: a result of an op, or an argument of a block."""
 
-    __slots__ = ("type", "owner", "index", "replacement", "slot", "name")
+    __slots__ = ("type", "owner", "index", "replacement", "slot", "name", "attrs")
 
     def __init__(self, type: Type, owner: Any, index: int):
         self.type = type
@@ -179,6 +179,7 @@ class Value:
         self.replacement: Optional[Value] = None
         self.slot = -1
         self.name: Optional[str] = None
+        self.attrs: Optional[dict[str, Any]] = None
 
     def resolve(self) -> "Value":
         value = self
@@ -204,10 +205,11 @@ class Value:
         self.replacement = other
 
     def set_attr(self, name: str, value: Any) -> None:
-        """Hints such as those of `multiple_of` change no result."""
+        """Keep a hint such as `multiple_of`'s: it changes no result, but it can be checked."""
+        self.attrs = {**(self.attrs or {}), name: value}
 
     def get_context(self) -> Any:
-        """What the frontend makes a hint in; not kept, and neither is the hint."""
+        """What Triton's semantic layer would make a hint in."""
         from gluon_core import _triton
 
         return _triton.ir.context()

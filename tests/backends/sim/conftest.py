@@ -1,8 +1,8 @@
-"""Kernels of these tests run on the simulator, standing in for an Ampere unless they say otherwise."""
+"""Kernels of these tests run on the simulator, standing in for a Hopper, which has partitions, unless they say otherwise."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _simulated(monkeypatch):
-    monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")

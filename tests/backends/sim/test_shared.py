@@ -264,7 +264,7 @@ def test_buffers_that_do_not_fit_together_are_refused_and_those_in_turn_are_not(
     assert (out == 6).all() and compiled.metadata.shared == 64 << 10
     assert in_turn[(1,)](a, out, 1, True).metadata.shared == 128 << 10
     with pytest.raises(LimitError, match="too much shared memory.*at most 16"):
-        all_at_once[(1,)](a, out)
+        all_at_once[(1,)](a, out, target="sim:sm_80")
 
 
 @gluon.jit
