@@ -86,7 +86,7 @@ class ControlOps(SemanticBase):
                 raise CapabilityError(
                     f"warps of {self.target} cannot give registers to each other",
                     argument="worker_num_regs",
-                    remedy="Leave it out, which needs Triton >= 3.7.",
+                    remedy="Leave it out (Triton >= 3.7), or choose a target that can.",
                 )
         else:
             _triton.require((3, 7), "gl.warp_specialize without worker_num_regs")

@@ -322,7 +322,7 @@ def specialized(a, out, N: gl.constexpr):
 def test_partitions_hand_work_over_through_barriers():
     a = rng.integers(0, 99, (5, 64)).astype(np.int32)
     out = np.zeros_like(a)
-    specialized[(5,)](a, out, 64)
+    specialized[(5,)](a, out, 64, target="sim:sm_90")
     np.testing.assert_array_equal(out, a * 10 + 1)
 
 
@@ -341,7 +341,7 @@ def stuck(out):
 
 def test_a_deadlock_lists_who_waits_where():
     with pytest.raises(DeadlockError) as caught:
-        stuck[(1,)](np.zeros(1, np.int32))
+        stuck[(1,)](np.zeros(1, np.int32), target="sim:sm_90")
     text = str(caught.value)
     assert "the kernel waits for phase 0 of the barrier" in text
     assert "partition 1 of the kernel waits for phase 0" in text
@@ -427,7 +427,7 @@ def test_a_ring_of_buffers_between_partitions_whose_trip_counts_differ_by_progra
     x = rng.integers(0, 99, (9, 32)).astype(np.int32)
     counts = np.array([9, 0, 3, 5, 1], np.int32)
     out = np.zeros((5, 32), np.int32)
-    ring_kernel[(5,)](x, out, counts, 32, 2)
+    ring_kernel[(5,)](x, out, counts, 32, 2, target="sim:sm_90")
     np.testing.assert_array_equal(out, [x[:n].sum(0) + n for n in counts])
 
 
@@ -456,4 +456,4 @@ def broken_ring(x, out, N: gl.constexpr):
 
 def test_a_producer_that_never_arrives_is_a_deadlock_at_the_consumers_line():
     with pytest.raises(DeadlockError, match="mbarrier.wait\\(full.index\\(slot\\)"):
-        broken_ring[(2,)](np.zeros(96, np.int32), np.zeros(32, np.int32), 32)
+        broken_ring[(2,)](np.zeros(96, np.int32), np.zeros(32, np.int32), 32, target="sim:sm_90")
