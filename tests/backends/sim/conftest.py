@@ -1,4 +1,4 @@
-"""Kernels of these tests run on the simulator, standing in for a Hopper, which has partitions, unless they say otherwise."""
+"""Kernels of these tests run on the simulator, for a Hopper (with partitions) by default."""
 
 import pytest
 

@@ -20,11 +20,6 @@ FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 SCHEDULES = [("latest", 0), ("eager", 0), ("random", 0), ("random", 1), ("random", 2)]
 
 
-@pytest.fixture(autouse=True)
-def _has_partitions(_simulated, monkeypatch):
-    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
-
-
 def report(error, kernel, *args, match, line, grid=(1,)):
     """The error of a launch, the same under every schedule, at the line that contains `line`."""
     for schedule, seed in SCHEDULES:

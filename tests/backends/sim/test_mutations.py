@@ -30,11 +30,6 @@ FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 
 
-@pytest.fixture(autouse=True)
-def _has_partitions(_simulated, monkeypatch):
-    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
-
-
 # ---- kernels with partitions, beside the examples --------------------------------------------
 
 

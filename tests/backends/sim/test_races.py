@@ -17,11 +17,6 @@ L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
-@pytest.fixture(autouse=True)
-def _has_partitions(_simulated, monkeypatch):
-    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
-
-
 def race(kernel, grid, *args, lines, match, remedy="", **options):
     """Launch, expect a race between two lines that contain `lines`; and none with the check off."""
     for schedule in ("latest", "eager"):

@@ -258,7 +258,8 @@ def in_turn(a, out, COUNT: gl.constexpr, TOGETHER: gl.constexpr):
     gl.store(out + places(64, 256), x)
 
 
-def test_buffers_that_do_not_fit_together_are_refused_and_those_in_turn_are_not():
+def test_buffers_that_do_not_fit_together_are_refused_and_those_in_turn_are_not(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
     a, out = np.zeros((2, 64, 256), np.float32)  # 64 KiB each; an sm_80 has 163 KiB
     compiled = in_turn[(1,)](a, out, 6, False)
     assert (out == 6).all() and compiled.metadata.shared == 64 << 10
