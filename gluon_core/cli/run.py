@@ -92,18 +92,18 @@ def _run_all(file: str, wish: Optional[Watch], runs: Runs) -> int:
         return _run(file, _watching(wish))
     configured = load_path(simulator.simulation)
     for number, settings in enumerate(runs.settings()):
-        shown = redirect_stdout(StringIO()) if number else nullcontext()
+        hidden = StringIO()
+        shown = redirect_stdout(hidden) if number else nullcontext()
         code = None
         watching = _watching(wish)  # a prompt talks to the user whatever is hidden
         try:
-            with configured(**settings), shown as kept:
+            with configured(**settings), shown:
                 code = _run(file, watching)
             if code:
                 return code
         finally:
             if code != 0 and runs.count is not None:
-                if number:
-                    print(kept.getvalue(), end="")
+                print(hidden.getvalue(), end="")
                 name, seed = settings["schedule"], settings.get("seed", 0)
                 print(
                     f"run {number + 1} of {runs.count} failed; repeat it with --schedule {name}"
