@@ -80,7 +80,7 @@ class Report:
 
     Args:
         registers: 32-bit registers per thread, None where unknown.
-        spills: registers (NVIDIA) or bytes per thread (others) spilled.
+        spills: what each thread spilled, in the unit of the vendor's tools: registers or bytes.
         shared_memory: bytes per block.
         instruction_count: machine instructions in the kernel.
         instruction_mix: mnemonic class -> count.
@@ -133,7 +133,7 @@ class Backend:
         lowerings: the portable ops it implements.
         cacheable: whether compiled kernels may be kept on disk.
         isolate: whether the stages may abort the process, and so run in a child where that works.
-        tensor_device: the torch device type of the tensors its kernels take (`cuda`, `cpu`).
+        tensor_device: the torch device type of the tensors its kernels take, such as `cpu`.
         raw_pointers: whether the launcher takes pointers as addresses; otherwise it gets the
             tensors themselves.
         pointer_range_bits: mark pointers into less than 2**(bits - 1) bytes for the compiler
