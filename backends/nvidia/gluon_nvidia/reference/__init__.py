@@ -1,0 +1,9 @@
+"""What the ops of NVIDIA's hardware mean, in NumPy: the models that the simulator runs.
+
+See `gluon_core.reference` for how a model is written. Named like the builder's methods; a file
+for each hardware unit.
+"""
+
+from gluon_nvidia.reference.async_copy import *  # noqa: F403
+from gluon_nvidia.reference.libdevice import EXTERNS  # noqa: F401
+from gluon_nvidia.reference.mbarrier import *  # noqa: F403

@@ -1,0 +1,61 @@
+"""Barriers in shared memory and fences (sm_80, sm_90), PTX ISA 9.7.13.15."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator
+
+import numpy as np
+
+from gluon_core.reference import Machine, SharedBuffer
+
+__all__ = [
+    "fence_async_shared",
+    "mbarrier_arrive",
+    "mbarrier_expect",
+    "mbarrier_init",
+    "mbarrier_inval",
+    "mbarrier_wait",
+]
+
+
+def mbarrier_init(machine: Machine, barrier: SharedBuffer, count: int) -> None:
+    machine.barrier_init(barrier, count)
+
+
+def mbarrier_inval(machine: Machine, barrier: SharedBuffer) -> None:
+    machine.barrier_invalidate(barrier)
+
+
+def mbarrier_expect(
+    machine: Machine, barrier: SharedBuffer, size: int, pred: Any = None, *rest: Any, **named: Any
+) -> None:
+    """`mbarrier.arrive.expect_tx`: announces `size` bytes and arrives once."""
+    machine.barrier_expect(barrier, size, pred)
+    machine.barrier_arrive(barrier, 1, pred)
+
+
+def mbarrier_arrive(
+    machine: Machine, barrier: SharedBuffer, count: int, *rest: Any, **named: Any
+) -> None:
+    """One arrival that counts `count`, where the predicate holds.
+
+    The predicate is the array among the further arguments; the blocks of a cluster to signal are
+    plain numbers.
+    """
+    pred = named.get("pred")
+    for value in rest:
+        if isinstance(value, np.ndarray):
+            pred = value
+    machine.barrier_arrive(barrier, count, pred)
+
+
+def mbarrier_wait(
+    machine: Machine, barrier: SharedBuffer, phase: np.ndarray, pred: Any = None, deps: Any = ()
+) -> Iterator[Any]:
+    """Until the phase of this parity has completed; `deps` only keep buffers alive."""
+    yield from machine.barrier_wait(barrier, phase, pred)
+
+
+def fence_async_shared(machine: Machine, cluster: bool) -> None:
+    """What the generic proxy did before becomes visible to the asynchronous one."""
+    machine.fence()
