@@ -186,6 +186,10 @@ def _check_paths(broken: _Broken, backend: Backend) -> None:
     path = backend.simulation
     if path is not None and not (isinstance(path, str) and _ATTRIBUTE.match(path)):
         raise broken("simulation", "not a path", expected="'package.module:name'", got=repr(path))
+    if not isinstance(backend.descriptors, Mapping):
+        raise broken("descriptors", "must be a mapping", got=repr(backend.descriptors))
+    for head, path in backend.descriptors.items():
+        _check_attribute_path(broken, f"descriptors[{head!r}]", path)
     for attribute in ("cacheable", "simulates"):
         if not isinstance(getattr(backend, attribute), bool):
             raise broken(attribute, "must be a bool", got=repr(getattr(backend, attribute)))

@@ -131,6 +131,8 @@ class Backend:
         exports: names that kernels expect in `gl` itself -> path of the value.
         reference: module path of the reference models, NumPy only.
         lowerings: the portable ops it implements.
+        descriptors: how descriptor arguments are called in a signature, such as `tensordesc`, ->
+            path of the class of their type (a subclass of `descriptors.tensor_descriptor_type`).
         cacheable: whether compiled kernels may be kept on disk.
         isolate: whether the stages may abort the process, and so run in a child where that works.
         tensor_device: the torch device type of the tensors its kernels take, such as `cpu`.
@@ -150,6 +152,7 @@ class Backend:
     exports: Mapping[str, str] = {}
     reference: Optional[str] = None
     lowerings: Sequence[Lowering] = ()
+    descriptors: Mapping[str, str] = {}
     cacheable: bool = True
     isolate: bool = False
     tensor_device: Optional[str] = None

@@ -18,7 +18,8 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._capture import captured
 from gluon_core._triton import CompilationError, code_generator, tl
-from gluon_core.backend import Backend
+from gluon_core.backend import Backend, load_path
+from gluon_core.descriptors import is_descriptor_text, layout_class, parse_descriptor
 from gluon_core.errors import (
     ArgumentError,
     CapabilityError,
@@ -54,7 +55,7 @@ def translate_layout(layout: Any) -> Layout:
     if isinstance(layout, Layout):
         return layout
     name = type(layout).__name__
-    cls = _layout_class(name)
+    cls = layout_class(name)
     if cls is None:
         raise TraceError(f"the builder answered with an unknown layout {name}", got=repr(layout))
     values = {}
@@ -62,17 +63,6 @@ def translate_layout(layout: Any) -> Layout:
         value = _triton.unwrap(getattr(layout, key))
         values[key] = translate_layout(value) if type(value).__name__.endswith("Layout") else value
     return cls(**values)
-
-
-def _layout_class(name: str) -> Optional[type]:
-    """The (vendor's) layout class of that name, among those that have been imported."""
-    pending = [Layout]
-    while pending:
-        cls = pending.pop()
-        if cls.__name__ == name:
-            return cls
-        pending.extend(cls.__subclasses__())
-    return None
 
 
 @dataclass
@@ -129,6 +119,13 @@ class Session:
                 got=nbytes,
                 remedy="Use a smaller tile or fewer stages.",
             )
+
+    @property
+    def vendor(self) -> Backend:
+        """The backend of the hardware: another than `backend` where that simulates."""
+        from gluon_core.plugins import registry
+
+        return registry().backends.get(self.target.architecture.backend, self.backend)
 
     @staticmethod
     def translate_layout(layout: Any) -> Layout:
@@ -348,21 +345,29 @@ _SCALARS: Mapping[str, str] = {
 }
 
 
-def parse_type(text: Any) -> Any:
+def parse_type(text: Any, descriptors: Mapping[str, str] = MappingProxyType({})) -> Any:
     """The type that a signature entry names.
 
     `"*fp32"` is a pointer, `"*kfp32"` one that cannot be stored through, `"constexpr"` a
     compile-time value; a tuple of entries is a tuple argument. A type object is returned as it is.
+    For `"tensordesc<...>"` see `gluon_core.descriptors`.
+
+    Args:
+        descriptors: `Backend.descriptors`.
 
     Raises:
         DtypeError: an unknown name.
     """
     if isinstance(text, tuple):
-        return tl.tuple_type([parse_type(item) for item in text], getattr(text, "_fields", None))
+        items = [parse_type(item, descriptors) for item in text]
+        return tl.tuple_type(items, getattr(text, "_fields", None))
     if isinstance(text, _triton.base_type):
         return text
     if text is None or text == "constexpr":
         return tl.constexpr_type(None) if text is None else tl.constexpr
+    if is_descriptor_text(text):
+        types = {head: load_path(path) for head, path in descriptors.items()}
+        return parse_descriptor(text, parse_type, types)
     match = re.fullmatch(r"(\*?)(k?)(\w+)", text)
     name = _SCALARS.get(match.group(3)) if match is not None else None
     if match is None or not name:
@@ -419,7 +424,7 @@ def trace(
     session = Session(backend, target, options, context, refused=refused)
     arg_types: list = [None] * len(fn.arg_names)
     for name, text in signature.items():
-        arg_types[fn.arg_names.index(name)] = parse_type(text)
+        arg_types[fn.arg_names.index(name)] = parse_type(text, session.vendor.descriptors)
     prototype = _triton.make_prototype(arg_types, constexprs, attrs)
     by_name = {fn.arg_names[path[0]]: v for path, v in constexprs.items() if len(path) == 1}
     function_name = fn.repr(_triton.SpecializationProxy(by_name, dict(signature)))

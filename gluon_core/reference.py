@@ -7,7 +7,7 @@ without `create_`. It takes what the builder method took, positional arguments i
   together, or has extent 1 where they all share the value; then come the tensor's dims, each at
   its extent, or 1 where the value repeats (so arrays broadcast, and elementwise models need not
   care). Integers are signed, bf16 and fp8 are `ml_dtypes`, pointers are int64 byte addresses.
-- a buffer in shared memory is a `SharedBuffer`;
+- a buffer in shared memory is a `SharedBuffer`, a tensor descriptor a `Descriptor`;
 - types, layouts, enumerations and plain numbers come as they are.
 
 A model whose first parameter is called `machine` gets the `Machine` there. It may be a generator:
@@ -20,11 +20,12 @@ Without it an op whose first argument is a type has that result type, any other 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator, Optional, Protocol, Sequence, TypeVar
 
 import numpy as np
 
-__all__ = ["Machine", "SharedBuffer", "like", "returns", "wants_machine"]
+__all__ = ["Descriptor", "Machine", "SharedBuffer", "like", "returns", "wants_machine"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,6 +60,103 @@ class SharedBuffer(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Descriptor:
+    """A tensor in global memory and the box of it that one copy moves.
+
+    Arrays have one entry per program that runs, or one where they all share it.
+
+    Args:
+        base: byte address of the first element, int64.
+        shape, strides: of the tensor, an int64 array for each dimension; strides in elements.
+        dtype: of the elements.
+        block_shape: of the box.
+        layout: of the box in shared memory.
+        padding: what a load brings for elements outside the tensor, "zero" or "nan".
+        round_f32_to_tf32: loads round float32 to the precision of tf32.
+        extra: further fields of the vendor's mode, by name; the same for all programs.
+    """
+
+    base: np.ndarray
+    shape: tuple[np.ndarray, ...]
+    strides: tuple[np.ndarray, ...]
+    dtype: np.dtype
+    block_shape: tuple[int, ...]
+    layout: Any = None
+    padding: str = "zero"
+    round_f32_to_tf32: bool = False
+    extra: Any = None
+
+    @property
+    def rank(self) -> int:
+        """Of the tensor."""
+        return len(self.shape)
+
+    def box(self, origin: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Byte addresses of the box whose first element is at `origin`, and which of its elements
+        are inside the tensor; both broadcast to (programs, *block_shape)."""
+        lead = len(self.shape) - len(self.block_shape)
+        extents = (1,) * lead + self.block_shape
+        index = []
+        for dim, (start, extent) in enumerate(zip(origin, extents)):
+            along = [1] * len(extents)
+            along[dim] = extent
+            steps = np.arange(extent, dtype=np.int64).reshape(1, *along)
+            start = np.asarray(start, np.int64).reshape(-1, *[1] * len(extents))
+            index.append(start + steps)
+        addresses, inside = self.at(index)
+        if lead:
+            addresses = addresses.reshape(len(addresses), *addresses.shape[1 + lead :])
+            inside = inside.reshape(len(inside), *inside.shape[1 + lead :])
+        return addresses, inside
+
+    def at(self, index: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Byte addresses of elements, and which are inside: one array of coordinates for each
+        dimension of the tensor, which broadcast and whose first axis is the programs'."""
+        rank = max(np.ndim(i) for i in index)
+        per_program = (-1,) + (1,) * (rank - 1)
+        addresses: Any = self.base.reshape(per_program)
+        inside: Any = np.ones((1,) * rank, bool)
+        for i, extent, stride in zip(index, self.shape, self.strides):
+            i = np.asarray(i, np.int64)
+            inside = inside & (i >= 0) & (i < extent.reshape(per_program))
+            addresses = addresses + i * stride.reshape(per_program) * self.dtype.itemsize
+        return np.broadcast_arrays(addresses, inside)  # type: ignore[return-value]
+
+    def select(self, positions: np.ndarray) -> "Descriptor":
+        """The descriptor of some of the programs."""
+        pick = lambda a: a if len(a) == 1 else a[positions]  # noqa: E731
+        return replace(
+            self,
+            base=pick(self.base),
+            shape=tuple(map(pick, self.shape)),
+            strides=tuple(map(pick, self.strides)),
+        )
+
+    @staticmethod
+    def merged(parts: Sequence[tuple[np.ndarray, "Descriptor"]], count: int) -> "Descriptor":
+        """One descriptor from those of disjoint positions that together are all `count`."""
+        first = parts[0][1]
+        same = [f for f in first.__dataclass_fields__ if f not in ("base", "shape", "strides")]
+        for _, other in parts[1:]:
+            if any(getattr(other, name) != getattr(first, name) for name in same):
+                raise ValueError("the programs have descriptors of different kinds")
+
+        def join(get: Callable[["Descriptor"], np.ndarray]) -> np.ndarray:
+            out = np.zeros(count, np.int64)
+            for positions, value in parts:
+                out[positions] = get(value)
+            return out
+
+        dims = range(first.rank)
+        return replace(
+            first,
+            base=join(lambda d: d.base),
+            shape=tuple(join(lambda d, i=i: d.shape[i]) for i in dims),
+            strides=tuple(join(lambda d, i=i: d.strides[i]) for i in dims),
+        )
 
 
 class Machine(Protocol):

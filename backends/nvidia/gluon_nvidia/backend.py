@@ -27,6 +27,10 @@ class NvidiaBackend(TritonBackend):
         "NVMMASharedLayout": f"{_PATH}:NVMMASharedLayout",
     }
     reference = "gluon_nvidia.reference"
+    descriptors = {
+        "tensordesc": "gluon_nvidia.language.tma:tensor_descriptor_type",
+        "tensordesc_im2col": "gluon_nvidia.language.tma:tensor_descriptor_im2col_type",
+    }
     lowerings = LOWERINGS
     compiler = "triton.backends.nvidia.compiler:CUDABackend"
     compiler_options = "triton.backends.nvidia.compiler:CUDAOptions"

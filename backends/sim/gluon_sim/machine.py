@@ -79,6 +79,8 @@ def merge(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> Any:
         return SharedView(first.buffer, first.type, base, first.table)
     if all(v is first for _, v in parts):
         return first
+    if hasattr(first, "merged"):
+        return first.merged(parts, count)
     raise SimulatorError(f"values of {type(first).__name__} cannot differ between programs here")
 
 
@@ -545,7 +547,7 @@ class Machine:
         chosen = self.settings
         self.flights = Flights(chosen.schedule, chosen.seed)
         deadline = None if chosen.timeout is None else monotonic() + chosen.timeout
-        self.scheduler = Scheduler(self.flights, deadline, chosen.timeout)
+        self.scheduler = Scheduler(self.flights, deadline, chosen.timeout, chosen.deadlocks)
         self.hurried = deadline is not None or self.flights.random is not None
         self.tracking: Optional[Tracking] = None
         memory.check_alignment = program.pointer_casts
