@@ -1,0 +1,296 @@
+"""Host-side descriptors for the Tensor Memory Accelerator (TMA)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Optional, Sequence
+
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.host_descriptor import HostDescriptor
+from gluon_core.layouts.base import is_int
+from gluon_nvidia.layouts import NVMMASharedLayout
+
+__all__ = ["TensorDescriptor", "TensorDescriptorIm2Col"]
+
+_ALIGNMENT = 16  # bytes, of the base, of strides and of a row of the box
+_FP4_ALIGNMENT = 32
+_ELEMENT_BITS = (8, 16, 32)
+
+# Rank of the tensor -> what a corner of the pixel box may be.
+_CORNERS = {3: (-(2**15), 2**15 - 1), 4: (-128, 127), 5: (-16, 15)}
+_MOST_ELEMENT_STRIDE = 8
+
+# What was found legal before, all but the address -> the layout. Programs describe the same
+# tensors again and again.
+_checked: dict[tuple, NVMMASharedLayout] = {}
+_MOST_CHECKED = 1024
+
+
+@dataclass(eq=False, repr=False)
+class TensorDescriptor(HostDescriptor):
+    """A tensor in global memory for TMA copies of boxes of it.
+
+    A descriptor is encoded once for an address, shape, strides and box; launches with it, or with
+    another one for the same tensor, take the encoded form from a cache.
+
+    Args:
+        base: tensor that holds the elements, aligned to 16 bytes.
+        shape: of the tensor, one to five positive integers.
+        strides: of the tensor, in elements; multiples of 16 bytes, the last is 1.
+        block_shape: of the box that one copy moves, powers of two.
+        layout: `NVMMASharedLayout` of the box.
+        padding: what loads bring for elements outside the tensor: "zero", or "nan" for floats.
+        round_f32_to_tf32: loads round float32 to the precision of tf32.
+
+    Raises:
+        ArgumentError, ShapeError, LayoutError, DtypeError: TMA cannot copy such boxes.
+
+    ISA: PTX `cp.async.bulk.tensor`, tensor map in tiled mode.
+    """
+
+    layout: NVMMASharedLayout
+    round_f32_to_tf32: bool = False
+
+    def __post_init__(self) -> None:
+        layout = self.layout
+        try:
+            key = (
+                self.base.dtype,
+                tuple(self.shape),
+                tuple(self.strides),
+                tuple(self.block_shape),
+                id(layout),
+                self.padding,
+                self.round_f32_to_tf32,
+                self.__class__,
+            )
+            known = _checked.get(key) is layout and not self.base.data_ptr() & 15
+        except (AttributeError, TypeError):
+            known, key = False, ()
+        if known:
+            return
+        self.check()
+        if key:
+            if len(_checked) >= _MOST_CHECKED:
+                _checked.clear()
+            _checked[key] = layout
+
+    def check(self) -> None:
+        super().check()
+        if not isinstance(self.layout, NVMMASharedLayout):
+            raise LayoutError(
+                "TMA writes another layout",
+                argument=self._field("layout"),
+                expected="NVMMASharedLayout",
+                got=type(self.layout).__name__,
+            )
+        self._check_elements()
+        self._check_alignment()
+        self._check_rows()
+
+    def _check_elements(self) -> None:
+        bits = self.element_bits
+        dtype = str(self.base.dtype)
+        if bits not in _ELEMENT_BITS or dtype.endswith("bool"):
+            raise DtypeError(
+                "TMA has no such elements",
+                argument=self._field("base"),
+                expected="elements of 8, 16 or 32 bits",
+                got=dtype,
+                remedy="View the tensor as another dtype: x.view(torch.int8), or torch.int32.",
+            )
+        if self.layout.element_bitwidth != bits:
+            raise LayoutError(
+                "the layout is for elements of another width",
+                argument=self._field("layout"),
+                expected=f"element_bitwidth={bits} for {dtype}",
+                got=f"element_bitwidth={self.layout.element_bitwidth}",
+            )
+        if self.round_f32_to_tf32 and dtype.rpartition(".")[2] != "float32":
+            raise DtypeError(
+                "only float32 can be rounded to tf32",
+                argument=self._field("round_f32_to_tf32"),
+                got=dtype,
+            )
+
+    def _check_alignment(self) -> None:
+        bound = _FP4_ALIGNMENT if self.layout.fp4_padded else _ALIGNMENT
+        padded = " for padded fp4" if self.layout.fp4_padded else ""
+        address = self.address()
+        if address is not None and address % _ALIGNMENT:
+            raise ArgumentError(
+                f"the tensor is not aligned to {_ALIGNMENT} bytes",
+                argument=self._field("base"),
+                got=f"address {address:#x}",
+                remedy="A view that starts inside a tensor may not be: copy it with .clone().",
+            )
+        size = self.element_bits // 8
+        for stride in self.strides[:-1]:
+            if stride * size % bound:
+                raise ShapeError(
+                    f"a stride is no multiple of {bound} bytes{padded}",
+                    argument=self._field("strides"),
+                    expected=f"multiples of {bound // size} elements of {size} bytes, then 1",
+                    got=list(self.strides),
+                    remedy="Pad the rows of the tensor.",
+                )
+
+    def _check_rows(self) -> None:
+        """A row of one block's box fills the swizzle."""
+        rank = len(self.block_shape)
+        pieces = 1
+        for basis in self.layout.cga_layout:
+            if basis[rank - 1]:
+                pieces *= 2
+        row = self.block_shape[-1] // pieces
+        size = self.element_bits // 8
+        least = max(self.layout.swizzle_byte_width, _ALIGNMENT) // size
+        if self.layout.fp4_padded:
+            least //= 2
+        if row < least:
+            raise ShapeError(
+                "a row of the box is shorter than what one copy writes"
+                + (" in one block" if pieces > 1 else ""),
+                argument=self._field("block_shape"),
+                expected=f"at least {least} elements of {size} bytes along the last dimension, "
+                f"for swizzle_byte_width={self.layout.swizzle_byte_width}",
+                got=f"{row} of {list(self.block_shape)}",
+                remedy="NVMMASharedLayout.get_default_for picks a swizzle that fits.",
+            )
+
+    @staticmethod
+    def from_tensor(
+        tensor: Any,
+        block_shape: Sequence[int],
+        layout: NVMMASharedLayout,
+        padding: str = "zero",
+        round_f32_to_tf32: bool = False,
+    ) -> TensorDescriptor:
+        """The descriptor of all of `tensor`; see the class for the arguments."""
+        return TensorDescriptor(
+            tensor,
+            tensor.shape,
+            HostDescriptor.strides_of(tensor),
+            block_shape,
+            layout,
+            padding,
+            round_f32_to_tf32,
+        )
+
+    @property
+    def mode(self) -> str:
+        """How copies address the tensor: "tiled"."""
+        return "tiled"
+
+
+@dataclass(eq=False, repr=False)
+class TensorDescriptorIm2Col(TensorDescriptor):
+    """A tensor of images for TMA copies that gather the pixels a convolution needs.
+
+    The tensor is NWC, NHWC or NDHWC. A copy brings `block_shape[0]` pixels with `block_shape[1]`
+    channels each; it walks through the box of pixels that the two corners leave of each image.
+
+    Args:
+        base, strides, layout, padding, round_f32_to_tf32: as in `TensorDescriptor`.
+        shape: of the tensor, three to five positive integers.
+        block_shape: pixels and channels of one copy, powers of two.
+        element_strides: step from pixel to pixel, for each dimension of the tensor, 1 to 8;
+            None for 1 everywhere.
+        pixel_box_lower_corner: for each spatial dimension, where the box begins, counted from the
+            first pixel; negative inside the padding.
+        pixel_box_upper_corner: where it ends, counted from the last pixel.
+
+    Raises:
+        ArgumentError, ShapeError, LayoutError, DtypeError: TMA cannot copy such boxes.
+
+    ISA: PTX `cp.async.bulk.tensor` with `.im2col`, tensor map in im2col mode.
+    """
+
+    element_strides: Optional[Sequence[int]] = None
+    pixel_box_lower_corner: Optional[Sequence[int]] = None
+    pixel_box_upper_corner: Optional[Sequence[int]] = None
+
+    head: ClassVar[str] = "tensordesc_im2col"
+    since: ClassVar[Optional[tuple[int, int]]] = (3, 8)
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def _check_lengths(self, rank: int) -> None:
+        if rank not in _CORNERS:
+            raise ShapeError(
+                "im2col is for tensors of images",
+                argument=self._field("shape"),
+                expected="3 to 5 dimensions: NWC, NHWC or NDHWC",
+                got=list(self.shape),
+            )
+        for name, length in (("strides", rank), ("block_shape", 2)):
+            if len(getattr(self, name)) != length:
+                raise ShapeError(
+                    "the wrong number of entries",
+                    argument=self._field(name),
+                    expected=f"{length}" + (": pixels and channels" if length == 2 else ""),
+                    got=list(getattr(self, name)),
+                )
+        self._check_corners(rank)
+
+    def _check_corners(self, rank: int) -> None:
+        low, high = _CORNERS[rank]
+        for name in ("pixel_box_lower_corner", "pixel_box_upper_corner"):
+            corner = getattr(self, name)
+            if (
+                corner is None
+                or len(corner) != rank - 2
+                or not all(is_int(c) and low <= c <= high for c in corner)
+            ):
+                raise ArgumentError(
+                    "not a corner of a box of pixels",
+                    argument=self._field(name),
+                    expected=f"{rank - 2} integers from {low} to {high}",
+                    got=corner,
+                )
+        steps = self.element_strides
+        if steps is not None and (
+            len(steps) != rank
+            or not all(is_int(s) and 1 <= s <= _MOST_ELEMENT_STRIDE for s in steps)
+        ):
+            raise ArgumentError(
+                "not the steps between pixels",
+                argument=self._field("element_strides"),
+                expected=f"{rank} integers from 1 to {_MOST_ELEMENT_STRIDE}, or None",
+                got=steps,
+            )
+
+    @property
+    def input_rank(self) -> Optional[int]:
+        return len(self.shape)
+
+    @staticmethod
+    def from_tensor(  # type: ignore[override]
+        tensor: Any,
+        block_shape: Sequence[int],
+        layout: NVMMASharedLayout,
+        padding: str = "zero",
+        round_f32_to_tf32: bool = False,
+        element_strides: Optional[Sequence[int]] = None,
+        pixel_box_lower_corner: Optional[Sequence[int]] = None,
+        pixel_box_upper_corner: Optional[Sequence[int]] = None,
+    ) -> TensorDescriptorIm2Col:
+        """The descriptor of all of `tensor`; see the class for the arguments."""
+        return TensorDescriptorIm2Col(
+            tensor,
+            tensor.shape,
+            HostDescriptor.strides_of(tensor),
+            block_shape,
+            layout,
+            padding,
+            round_f32_to_tf32,
+            element_strides,
+            pixel_box_lower_corner,
+            pixel_box_upper_corner,
+        )
+
+    @property
+    def mode(self) -> str:
+        """How copies address the tensor: "im2col"."""
+        return "im2col"
