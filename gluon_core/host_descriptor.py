@@ -57,7 +57,7 @@ class HostDescriptor:
         self.check()
 
     def check(self) -> None:
-        """Raise unless all fields are legal together; vendors extend this."""
+        """Raise unless the fields are legal together; vendors extend this."""
         if not hasattr(self.base, "dtype") or not hasattr(self.base, "shape"):
             raise ArgumentError(
                 "not a tensor",
@@ -123,6 +123,11 @@ class HostDescriptor:
                 got=f"rank {own}",
             )
         self._check_padding()
+
+    def check_launch(self) -> None:
+        """Raise unless copies can be made with it as it is now: `check`, and what a box may lack
+        until a tuning hook gives the descriptor its final one; vendors extend this."""
+        self.check()
 
     def _check_lengths(self, rank: int) -> None:
         for name in ("strides", "block_shape"):

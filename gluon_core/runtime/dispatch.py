@@ -77,6 +77,7 @@ class Dispatcher:
             "_g_exit_calls": getattr(runtime.launch_exit_hook, "calls", ()),
             "_g_globals": self._globals,
             "_g_grids": grid.TABLE,
+            "_g_home": arguments.home_of,
             "_g_measure": self._measure,
             "_g_miss": self._miss,
             "_g_place": arguments.place_of,

@@ -385,7 +385,8 @@ class _Writer:
         self.namespace[kind] = found.key
         self.key.append(f"{kind}({param.name})")
         if found.place is not None:
-            self.key.append(f"_g_place({param.name})")
+            self.namespace[f"_g_at{index}"] = found.place
+            self.devices.append(f"_g_home(_g_at{index}({param.name}))")
         self.values.append(param.name)
 
     def _unknown(self, index: int, param: Parameter, value: Any) -> None:
@@ -410,6 +411,11 @@ def tuple_key(value: Any, token: Tokens, bits: Any = None) -> Any:
     for item in value:
         if isinstance(item, tuple):
             parts.append(tuple_key(item, token, bits))
+            continue
+        kind = arguments.registered_kind(type(item))
+        if kind is not None:
+            at = kind.place(item) if kind.place is not None else None
+            parts.append((type(item), kind.key(item), arguments.home_of(at)))
             continue
         found = arguments.describe(item, pointer_range_bits=bits)
         constant = token(found.attributes) if found.kind == "constexpr" else found.attributes

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Optional, Sequence
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.host_descriptor import HostDescriptor
 from gluon_core.layouts.base import is_int
+from gluon_core.layouts.dialect import compiler_version
 from gluon_nvidia.layouts import NVMMASharedLayout
 
 __all__ = ["TensorDescriptor", "TensorDescriptorIm2Col"]
@@ -86,7 +87,12 @@ class TensorDescriptor(HostDescriptor):
             )
         self._check_elements()
         self._check_alignment()
-        self._check_rows()
+        if compiler_version() >= (3, 7):  # before that, tuning hooks could make up for it
+            self._check_row(self.layout.swizzle_byte_width)
+
+    def check_launch(self) -> None:
+        super().check_launch()
+        self._check_row(max(self.layout.swizzle_byte_width, _ALIGNMENT))
 
     def _check_elements(self) -> None:
         bits = self.element_bits
@@ -135,18 +141,12 @@ class TensorDescriptor(HostDescriptor):
                     remedy="Pad the rows of the tensor.",
                 )
 
-    def _check_rows(self) -> None:
-        """A row of one block's box fills the swizzle."""
-        rank = len(self.block_shape)
-        pieces = 1
-        for basis in self.layout.cga_layout:
-            if basis[rank - 1]:
-                pieces *= 2
-        row = self.block_shape[-1] // pieces
+    def _check_row(self, width: int) -> None:
+        """A row of one block's box has `width` bytes."""
         size = self.element_bits // 8
-        least = max(self.layout.swizzle_byte_width, _ALIGNMENT) // size
-        if self.layout.fp4_padded:
-            least //= 2
+        pieces = 1 << sum(1 for basis in self.layout.cga_layout if basis[-1])
+        row = self.block_shape[-1] // pieces
+        least = width // size // (2 if self.layout.fp4_padded else 1)
         if row < least:
             raise ShapeError(
                 "a row of the box is shorter than what one copy writes"
