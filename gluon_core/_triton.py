@@ -330,7 +330,8 @@ def limit_error(error: LimitError) -> LimitError:
     """`error` as a class that Triton's autotuner catches too."""
     from triton.runtime.errors import OutOfResources
 
-    return _recast(error, "LimitError", (LimitError, OutOfResources))
+    kind = getattr(type(error), "__gluon_class__", type(error))
+    return _recast(error, kind.__name__, (kind, OutOfResources))
 
 
 def stage_error(error: StageError) -> StageError:
@@ -348,7 +349,8 @@ def _recast(error: Any, name: str, bases: tuple) -> Any:
         return error
     cls = _RECAST.get(bases)
     if cls is None:
-        body = {"__module__": "gluon_core.errors", "__str__": bases[0].__str__}
+        body = {"__module__": bases[0].__module__, "__str__": bases[0].__str__}
+        body["__gluon_class__"] = bases[0]
         body["__reduce__"] = lambda self: (_rebuild_recast, (bases[0], dict(self.__dict__)))
         cls = _RECAST[bases] = type(name, bases, body)
     made = cls.__new__(cls)

@@ -6,7 +6,6 @@ from dataclasses import fields
 from typing import Any, Callable, ContextManager, Mapping
 
 from gluon_core.backend import Backend, Report, Stage, Watch, load_path
-from gluon_core.errors import LimitError
 from gluon_core.targets import Target
 from gluon_sim.settings import Settings
 
@@ -74,7 +73,7 @@ class SimBackend(Backend):
             module.context = None  # of Triton, and only for tracing; kernels outlive its bindings
             metadata["name"] = module.kernel.name
             metadata["shared"] = shared = shared_peak(module)
-            refuse_excess(metadata["name"], shared, target, options)
+            refuse_excess(module, shared, target, options)
             return text
 
         return (Stage("program", program),)
@@ -102,22 +101,29 @@ class SimBackend(Backend):
         )
 
 
-def refuse_excess(kernel: str, shared: int, target: Target, options: Any) -> None:
-    """Raise LimitError where a kernel needs more shared memory than there is, if that is checked.
+def refuse_excess(program: Any, shared: int, target: Target, options: Any) -> None:
+    """Refuse a kernel that needs more shared memory than there is, if that is checked.
 
     Args:
         options: of the kernel; its `simulation` holds settings of this launch.
+
+    Raises:
+        CapacityError: at the line of the largest buffer.
     """
+    from gluon_sim.compile import largest_buffer
+    from gluon_sim.errors import CapacityError, span_of
     from gluon_sim.settings import current
 
     limit = target.limits.shared_memory
     own = getattr(options, "simulation", None) or {}
     if shared > limit and own.get("capacity", current().capacity):
-        raise LimitError(
-            f"{kernel} needs too much shared memory",
+        raise CapacityError(
+            f"{program.kernel.name} needs too much shared memory",
             expected=f"at most {limit} bytes on {target}",
             got=f"{shared} bytes in use at once",
             remedy="Use smaller tiles or fewer stages.",
+            report="capacity.shared",
+            span=span_of(largest_buffer(program).loc),
         )
 
 

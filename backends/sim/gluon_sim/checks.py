@@ -31,6 +31,7 @@ def inside(task: Any, what: str, indices: np.ndarray, extent: int, of: str) -> n
     program, element = place(task, bad)
     raise OutOfBoundsError(
         f"{what} picks an element outside the {of} in {_of(program, element)}",
+        report="bounds.index",
         argument="index",
         expected=f"0 to {extent - 1}",
         got=int(indices[bad].flat[0]),
@@ -60,6 +61,7 @@ def initialised(task: Any, what: str, buffer: Any, unwritten: Optional[np.ndarra
     more = f" ({count} elements were not)" if count > 1 else ""
     raise UninitialisedError(
         f"{what} of {buffer.name}: {_of(program, element)} was never written{more}",
+        report="uninitialised.shared",
         remedy="Write the buffer first, and wait for what writes it.",
         program=program,
         element=element,
@@ -82,6 +84,7 @@ def arguments_aligned(attributes: Any, names: Any, values: Any, span: Any) -> No
             raise MisalignedError(
                 "the kernel was compiled for a multiple of "
                 f"{factor}, and its vector accesses rely on that",
+                report="alignment.argument",
                 argument=names[position],
                 got=hex(int(values[position].flat[0])),
                 remedy="Launch through the kernel, which compiles for other alignments too.",
@@ -148,6 +151,7 @@ def _keep(task: Any, value: np.ndarray, dims: tuple[int, ...], hints: dict[str, 
                 raise MisalignedError(
                     f"{_SPELLED[name]}({factor}) does not hold for {_of(program, element)}, and the "
                     "width of vector accesses may rely on it",
+                    report="alignment.promise",
                     got=int(full[first]),
                     remedy="Say only what always holds.",
                     program=program,

@@ -328,6 +328,14 @@ def _plain(op: Op) -> bool:
     return all(fixed(v) for v in values)
 
 
+def largest_buffer(program: Program) -> Any:
+    """The op that allocates most shared memory at once; the kernel itself where none does."""
+    allocs = [op for op in program.walk_ops() if op.name == "local_alloc"]
+    if not allocs:
+        return program.kernel
+    return max(allocs, key=lambda op: SharedView.bytes_needed(op.results[0].type))
+
+
 def shared_peak(program: Program) -> int:
     """Bytes of shared memory that are certainly in use at the same time.
 

@@ -6,19 +6,49 @@ import linecache
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from gluon_core.errors import GluonError, SourceSpan
+from gluon_core.errors import GluonError, LimitError, SourceSpan
 
 __all__ = [
-    "Access", "BarrierError", "DeadlockError", "DeviceAssertionError", "LeakError",
-    "MisalignedError", "OffsetOverflowError", "OutOfBoundsError", "RaceError", "Scene",
+    "Access", "BarrierError", "CapacityError", "DeadlockError", "DeviceAssertionError", "LeakError",
+    "MisalignedError", "OffsetOverflowError", "OutOfBoundsError", "REPORTS", "RaceError", "Scene",
     "SimulatorError", "TimeLimitError", "UninitialisedError", "in_library", "span_of",
 ]  # fmt: skip
+
+
+# Every kind of report, and the setting that switches it on and off.
+REPORTS = {
+    "race.programs": "races",  # two programs of the grid
+    "race.global": "races",  # two agents of one program, in global memory
+    "race.shared": "races",  # ... in shared memory
+    "bounds.global": "bounds",
+    "bounds.index": "bounds",  # of a buffer, a gather or a scatter
+    "bounds.view": "bounds",  # a buffer seen as something larger
+    "bounds.readonly": "bounds",
+    "uninitialised.shared": "uninitialised",
+    "alignment.address": "alignment",
+    "alignment.promise": "alignment",  # multiple_of and its like
+    "alignment.argument": "alignment",
+    "overflow.offset": "overflow",
+    "capacity.shared": "capacity",
+    "barrier.initialised": "barriers",  # twice
+    "barrier.invalidated": "barriers",
+    "barrier.uninitialised": "barriers",
+    "barrier.arrivals": "barriers",
+    "barrier.bytes": "barriers",
+    "barrier.reused": "barriers",
+    "barrier.overwritten": "barriers",
+    "leak.copy": "leaks",
+    "assertion.device": "assertions",
+    "deadlock.tasks": "deadlocks",
+    "time.limit": "timeout",
+}
 
 
 class SimulatorError(GluonError, RuntimeError):
     """A kernel did something that the simulated machine cannot do, or must not do.
 
     Args:
+        report: the kind of mistake, one of `REPORTS`; None where the simulator is at its limits.
         program: (x, y, z) of the first program that did it.
         element: of the tensor or buffer, the first at fault.
     """
@@ -27,11 +57,13 @@ class SimulatorError(GluonError, RuntimeError):
         self,
         message: str,
         *,
+        report: Optional[str] = None,
         program: Optional[tuple[int, int, int]] = None,
         element: Optional[tuple[int, ...]] = None,
         **fields: Any,
     ):
         super().__init__(message, **fields)
+        self.report = report
         self.program = program
         self.element = element
 
@@ -50,6 +82,10 @@ class MisalignedError(SimulatorError):
 
 class OffsetOverflowError(SimulatorError, ArithmeticError):
     """Address arithmetic wrapped, and the address was used."""
+
+
+class CapacityError(SimulatorError, LimitError):
+    """More memory in use at once than the architecture has."""
 
 
 class DeviceAssertionError(SimulatorError, AssertionError):

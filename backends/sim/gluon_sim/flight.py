@@ -227,6 +227,7 @@ class Flights:
             raise LeakError(
                 f"the kernel ends while `{flight.op.name}` of {flight.task.name} may still be in "
                 f"flight: nobody waited for it{more}",
+                report="leak.copy",
                 remedy="Wait for it before the end.",
                 span=span_of(flight.op.loc),
             )

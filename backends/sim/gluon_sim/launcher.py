@@ -42,7 +42,7 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
     def launch(grid: Any, stream: Any, *arguments: Any) -> None:
         settings = replace(current(), **own) if own else current()
         metadata = compiled.metadata
-        refuse_excess(metadata.name, metadata.shared, compiled.target, metadata)
+        refuse_excess(text.program, metadata.shared, compiled.target, metadata)
         memory = GlobalMemory()
         leaves = zip(inputs, _leaves(kinds, names, arguments))
         with np.errstate(all="ignore"):  # a float32 argument of 1e300 is infinite, as on a GPU

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from .dtypes import compute, finish, unsigned
-from .errors import MisalignedError, OutOfBoundsError, SimulatorError
+from .errors import MisalignedError, OutOfBoundsError
 from .overflow import Wrapped, settle
 from .settings import Settings
 
@@ -167,7 +167,8 @@ class GlobalMemory:
             if mask.all():
                 mask = None
         for allocation, inside in self._parts(task, what, addresses, size, mask):
-            self._check_writable(task, what, allocation)
+            if self._keeps(what, allocation):
+                continue
             live = inside if inside is not None else mask
             # In C order, so that of equal addresses the later program's is written last.
             chosen = addresses if live is None else addresses[live]
@@ -211,7 +212,8 @@ class GlobalMemory:
         out = np.zeros(shape, dtype)
         shift = dtype.itemsize.bit_length() - 1
         for allocation, inside in self._parts(task, what, addresses, dtype.itemsize, mask):
-            self._check_writable(task, what, allocation)
+            if self._keeps(what, allocation):
+                continue
             live = inside if inside is not None else mask
             if live is None:
                 live = np.ones(shape, bool)
@@ -230,13 +232,16 @@ class GlobalMemory:
 
     # ---- what went wrong --------------------------------------------------------------------
 
-    def _check_writable(self, task: Any, what: str, allocation: Allocation) -> None:
-        if not allocation.writable:
-            raise SimulatorError(
+    def _keeps(self, what: str, allocation: Allocation) -> bool:
+        """Is this one that cannot be written to? Then, with the check off, it keeps what it has."""
+        if not allocation.writable and self.settings.bounds:
+            raise OutOfBoundsError(
                 f"{what} writes to a read-only array",
+                report="bounds.readonly",
                 argument=allocation.name,
                 remedy="Pass a writable array.",
             )
+        return not allocation.writable
 
     def _where(self, task: Any, bad: np.ndarray) -> tuple[tuple, tuple, tuple]:
         first = np.unravel_index(int(np.argmax(bad)), bad.shape)
@@ -249,6 +254,7 @@ class GlobalMemory:
         first, program, element = self._where(task, bad)
         raise MisalignedError(
             f"{what} at an address that is no multiple of the element's {size} bytes",
+            report="alignment.address",
             got=f"address {int(addresses[first]):#x} in element {element} of program {program}",
             program=program,
             element=element,
@@ -275,6 +281,7 @@ class GlobalMemory:
         raise OutOfBoundsError(
             f"{what} outside every argument's storage: element {element} of program {program} is "
             f"{text}{more}",
+            report="bounds.global",
             argument=name,
             remedy="Mask the access, or pass a larger array.",
             program=program,

@@ -432,7 +432,7 @@ def local_alloc(task, type, value=None):
 
 @_op("local_dealloc")
 def local_dealloc(task, view):
-    view.buffer.live = False
+    """Says that the buffer is in use up to here; it may be used later too, and then lives longer."""
 
 
 @_op("local_load")
@@ -467,7 +467,7 @@ def memdesc_reshape(task, view, shape):
 
 @_op("memdesc_reinterpret")
 def memdesc_reinterpret(task, type, view):
-    return view.reinterpret(type)
+    return view.reinterpret(type, task.machine.settings.bounds)
 
 
 def _positions(task: Any, view: SharedView, indices: np.ndarray, axis: int) -> np.ndarray:
@@ -572,7 +572,7 @@ def kernel_breakpoint(task):
 
 @_op("assert")
 def device_assert(task, condition, message):
-    if condition.all():
+    if condition.all() or not task.machine.settings.assertions:
         return
     bad = np.broadcast_to(~condition, (condition.shape[0], *_dims(task)))
     first = np.unravel_index(int(np.argmax(bad)), bad.shape)
@@ -581,7 +581,10 @@ def device_assert(task, condition, message):
     if element:
         where = f"element {element} of {where}"
     raise DeviceAssertionError(
-        f"device_assert failed in {where}" + (f": {message}" if message else "")
+        f"device_assert failed in {where}" + (f": {message}" if message else ""),
+        report="assertion.device",
+        program=task.program_id(int(first[0])),
+        element=element,
     )
 
 

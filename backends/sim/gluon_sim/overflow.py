@@ -298,6 +298,7 @@ def settle(task: Any, what: str, addresses: Any, mask: Any) -> np.ndarray:
     raise OffsetOverflowError(
         f"the result of `{op.name}` does not fit into {bits} bits and becomes the address of "
         f"element {element} of program {program} in the {what} of line {line}",
+        report="overflow.offset",
         remedy="Compute the offset in 64 bits: x.to(gl.int64) before the product or the sum.",
         span=span_of(op.loc),
         program=program,

@@ -31,6 +31,8 @@ class Settings:
         capacity: report more shared memory than the architecture has.
         barriers: report barriers that are used against their protocol.
         leaks: report copies that nobody waited for when the kernel ends.
+        assertions: report `device_assert` that fails.
+        deadlocks: report a launch in which every task waits; off, it ends there without a word.
         timeout: seconds after which a launch ends with a report; None for no limit.
     """
 
@@ -44,6 +46,8 @@ class Settings:
     capacity: bool = True
     barriers: bool = True
     leaks: bool = True
+    assertions: bool = True
+    deadlocks: bool = True
     timeout: Optional[float] = None
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 
 from .dtypes import numpy_dtype
-from .errors import SimulatorError
+from .errors import OutOfBoundsError, SimulatorError
 from .program import MemDescType, Type
 
 __all__ = ["SharedBuffer", "SharedView", "derived", "offsets_of"]
@@ -72,7 +72,6 @@ class SharedBuffer:
         self.data = np.full((rows, size), fill, np.uint8)
         self.size = size
         self.name = name
-        self.live = True
         self.barriers: Any = None
         self.shadow: Any = None
         self.alloc: Any = None
@@ -96,6 +95,17 @@ class SharedBuffer:
             self._left = int(np.count_nonzero(self.unwritten))
             if not self._left:
                 self.unwritten = None
+
+    def grow(self, size: int) -> None:
+        """Let more bytes follow those there are, for views that reach beyond the end."""
+        more = -(-size // 16) * 16 - self.size
+        self.data = np.pad(self.data, ((0, 0), (0, more)), constant_values=0xFF)
+        if self.unwritten is not None:
+            self.unwritten = np.pad(self.unwritten, ((0, 0), (0, more)), constant_values=1)
+            self._left += more * len(self.data)
+        self.shadow = None
+        self.size += more
+        self._views = {}
 
     def marks(self, size: int) -> np.ndarray:
         """`unwritten` for elements of that many bytes: not 0 where a byte of one is missing."""
@@ -166,17 +176,22 @@ class SharedView:
             return SharedView(self.buffer, type, self.base, derived(self.table, "at", int(at[0])))
         raise SimulatorError("programs of one batch index different parts of a swizzled buffer")
 
-    def reinterpret(self, type: MemDescType) -> "SharedView":
+    def reinterpret(self, type: MemDescType, strict: bool = True) -> "SharedView":
         size = numpy_dtype(type).itemsize
         table = _byte_table(type.layout, type.shape, size)
         # The new view starts where the old one's lowest element is.
         start = int(self.table.min())
-        if int(table.max()) + size + start + int(self.base.max()) > self.buffer.size:
-            raise SimulatorError(
-                "memdesc_reinterpret reaches beyond the buffer",
-                expected=f"at most {self.buffer.size} bytes",
-                got=f"{int(table.max()) + size + start} bytes",
-            )
+        needed = int(table.max()) + size + start + int(self.base.max())
+        if needed > self.buffer.size:
+            if strict:
+                raise OutOfBoundsError(
+                    "the new view of the buffer reaches beyond its end",
+                    expected=f"at most {self.buffer.size} bytes",
+                    got=f"{needed} bytes",
+                    remedy="Allocate the buffer with the larger of the layouts.",
+                    report="bounds.view",
+                )
+            self.buffer.grow(needed)
         return SharedView(self.buffer, type, self.base + start, table)
 
     # ---- access ---------------------------------------------------------------------------
@@ -185,13 +200,8 @@ class SharedView:
         """Element indices of the table, flat."""
         return _flat_index(_Ref(self.table), self.dtype.itemsize.bit_length() - 1)
 
-    def _check_live(self) -> None:
-        if not self.buffer.live:
-            raise SimulatorError("shared memory was used after it was deallocated")
-
     def load(self, rows: Any) -> np.ndarray:
         """All elements, shape (programs, *shape). `rows` are the batch rows of the programs."""
-        self._check_live()
         return self._take(self.buffer.view(self.dtype), rows)
 
     def missing(self, rows: Any) -> np.ndarray:
@@ -222,7 +232,6 @@ class SharedView:
 
     def store(self, rows: Any, values: np.ndarray, mask: Optional[np.ndarray] = None) -> None:
         """Write elements, broadcast to (programs, *shape); only where `mask` if one is given."""
-        self._check_live()
         self._put(self.buffer.view(self.dtype), rows, values, mask)
 
     def _put(

@@ -53,9 +53,17 @@ class Scheduler:
     Args:
         flights: the asynchronous work of the launch.
         deadline: of `time.monotonic`, after which the launch ends.
+        deadlocks: whether to report that nobody can go on.
     """
 
-    def __init__(self, flights: Any = None, deadline: Optional[float] = None, limit: Any = None):
+    def __init__(
+        self,
+        flights: Any = None,
+        deadline: Optional[float] = None,
+        limit: Any = None,
+        deadlocks: bool = True,
+    ):
+        self.deadlocks = deadlocks
         self._tasks: list[_Task] = []
         self._ended: list[str] = []
         self.flights = flights
@@ -102,6 +110,8 @@ class Scheduler:
                     tasks.remove(task)
                     self._ended.append(task.name)
             if not moved:
+                if not self.deadlocks:
+                    return
                 self._deadlock(tasks)
 
     def check_time(self, loc: Any) -> None:
@@ -110,6 +120,7 @@ class Scheduler:
             raise TimeLimitError(
                 f"the launch is not over after {self.limit:g} seconds"
                 + (": " + "; ".join(waiting[:8]) if waiting else ""),
+                report="time.limit",
                 remedy="Look for a loop that does not end, or raise the timeout.",
                 span=span_of(loc),
             )
@@ -132,6 +143,7 @@ class Scheduler:
         waits = tasks[0].waits
         raise DeadlockError(
             "every task waits and nothing can happen any more: " + "; ".join(lines),
+            report="deadlock.tasks",
             waiting=tuple(scenes),
             ended=tuple(self._ended),
             span=span_of(waits.loc if waits else None),
@@ -167,6 +179,7 @@ class Barriers:
         if live.any() and self.strict:
             raise BarrierError(
                 "a barrier is initialized again while it is in use",
+                report="barrier.initialised",
                 remedy="Invalidate it first, before its memory serves anything else.",
             )
         self.count[at] = count
@@ -186,10 +199,12 @@ class Barriers:
             if self.dead[at][bad].any():
                 raise BarrierError(
                     f"{what} on a barrier that was invalidated",
+                    report="barrier.invalidated",
                     remedy="Invalidate a barrier after its last use, or initialize it again.",
                 )
             raise BarrierError(
                 f"{what} on a barrier that is not initialized",
+                report="barrier.uninitialised",
                 remedy="Initialize it first, and do not use it after it was invalidated.",
             )
 
@@ -198,6 +213,7 @@ class Barriers:
         if (self.pending[at] < count).any() and self.strict:
             raise BarrierError(
                 "more arrivals at a barrier than its phase expects",
+                report="barrier.arrivals",
                 expected=f"at most {int(self.pending[at].min())}",
                 got=count,
                 remedy=self.history(int(at[1][0])) or None,
@@ -207,6 +223,7 @@ class Barriers:
         if over.any() and self.strict:
             raise BarrierError(
                 "more bytes came to a barrier than its phase expects",
+                report="barrier.bytes",
                 expected=0,
                 got=-int(self.bytes[at][over][0]),
                 remedy="Expect the bytes of all copies of a phase, before its last arrival.",
@@ -232,6 +249,7 @@ class Barriers:
         if over.any() and self.strict:
             raise BarrierError(
                 "more bytes came to a barrier than its phase expects",
+                report="barrier.bytes",
                 expected=f"{int(self.bytes[at][over][0]) + size} more",
                 got=size,
                 remedy="Expect the bytes of all copies of a phase, in the phase they complete.",
@@ -310,6 +328,7 @@ class Barriers:
         if self.strict and (self.count[at[0][slots], at[1][slots]] != 0).any():
             raise BarrierError(
                 "memory of a barrier is used again while the barrier is in use",
+                report="barrier.reused",
                 remedy="Invalidate the barrier first.",
             )
 
@@ -322,6 +341,7 @@ class Barriers:
         if (self.count[rows.index[:, None], places] != 0).any():
             raise BarrierError(
                 "data is written over a barrier that is in use",
+                report="barrier.overwritten",
                 remedy="Invalidate the barrier first.",
             )
 
