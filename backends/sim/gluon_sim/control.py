@@ -7,8 +7,8 @@ from typing import Any, Iterator
 import numpy as np
 
 from .compile import Step
-from .machine import Rows, Task, merge, select
 from .sync import Wait
+from .task import Rows, Task, merge, select
 
 __all__ = ["CONTROL"]
 

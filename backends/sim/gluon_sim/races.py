@@ -359,7 +359,11 @@ def report(
         remedy = _missing(task, earlier)
     raise RaceError(
         f"race on {place}: the {now.describe()} and the {then.describe()} have no order",
-        report="race.programs" if program != other else "race.global" if in_global else "race.shared",
+        report="race.programs"
+        if program != other
+        else "race.global"
+        if in_global
+        else "race.shared",
         accesses=(then, now),
         place=element,
         program=program,

@@ -40,7 +40,7 @@ def test_the_simulator_names_no_vendor():
 
 
 def test_the_machine_offers_what_models_are_promised():
-    from gluon_sim.machine import Task
+    from gluon_sim.task import Task
 
     promised = [n for n in vars(reference.Machine) if not n.startswith("_")]
     assert len(promised) > 15
