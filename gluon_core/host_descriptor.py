@@ -8,8 +8,8 @@ Importing this file imports neither Triton nor torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Optional, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Mapping, Optional, Sequence
 
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts.base import SharedLayout, is_int, is_power_of_two
@@ -183,6 +183,12 @@ class HostDescriptor:
             return int(data_ptr())
         interface = getattr(self.base, "ctypes", None)
         return None if interface is None else int(interface.data)
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """The fields that a vendor's kind of descriptor has besides those of every one."""
+        common = (*HostDescriptor.__dataclass_fields__, "round_f32_to_tf32")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in common}
 
     @property
     def input_rank(self) -> Optional[int]:

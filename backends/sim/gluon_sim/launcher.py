@@ -9,7 +9,10 @@ from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
+from gluon_core.descriptors import is_descriptor_text, split_descriptor
 from gluon_core.errors import ArgumentError, DeviceError
+from gluon_core.host_descriptor import HostDescriptor
+from gluon_core.reference import Descriptor
 
 from . import watch
 from .checks import arguments_aligned
@@ -72,12 +75,31 @@ def _leaves(kinds: Any, names: Any, arguments: Any) -> Iterator[tuple[str, Any]]
     for kind, name, value in zip(kinds, names, arguments):
         if isinstance(kind, (tuple, list)):
             yield from _leaves(kind, [f"{name}[{i}]" for i in range(len(kind))], value)
+        elif is_descriptor_text(kind):
+            yield from _descriptor_leaves(name, value, split_descriptor(kind).rank)
         elif kind != "constexpr":
             yield name, value
 
 
-def convert(memory: GlobalMemory, name: str, type: Type, value: Any) -> np.ndarray:
+def _descriptor_leaves(name: str, value: Any, rank: int) -> Iterator[tuple[str, Any]]:
+    """A descriptor, then its shape and its strides, as kernels take them."""
+    yield name, value
+    for field in ("shape", "strides"):
+        own = getattr(value, field, (0,) * rank)  # names alone have no such field
+        if len(own) != rank:
+            raise ArgumentError(
+                "the kernel was compiled for a descriptor of another rank",
+                argument=f"{name}.{field}",
+                expected=f"{rank} entries",
+                got=list(own),
+            )
+        yield from ((f"{name}.{field}[{i}]", own[i]) for i in range(rank))
+
+
+def convert(memory: GlobalMemory, name: str, type: Type, value: Any) -> Any:
     """An argument as the machine keeps it; what a pointer points into is registered."""
+    if isinstance(value, HostDescriptor):
+        return _descriptor(memory, name, type, value)
     if isinstance(type, PointerType):
         allocation = storage_of(name, value)
         if allocation is not None:
@@ -93,6 +115,28 @@ def convert(memory: GlobalMemory, name: str, type: Type, value: Any) -> np.ndarr
         number = int(value) & ((1 << bits) - 1)
         value = number - (1 << bits) if number >> (bits - 1) else number
     return np.array([value]).astype(dtype)
+
+
+def _descriptor(memory: GlobalMemory, name: str, type: Type, value: HostDescriptor) -> Descriptor:
+    """A descriptor for the reference models; the storage of its tensor is registered."""
+    if not isinstance(type, OpaqueType) or type.name != "descriptor":
+        raise ArgumentError("the kernel takes no descriptor here", argument=name, expected=str(type))
+    value.check_launch()
+    allocation = storage_of(f"{name}.base", value.base)
+    if allocation is not None:
+        memory.add(allocation)
+    extra = dict(value.extra)
+    return Descriptor(
+        base=np.array([_address(name, value.base)], np.int64),
+        shape=tuple(np.array([int(extent)], np.int64) for extent in value.shape),
+        strides=tuple(np.array([int(stride)], np.int64) for stride in value.strides),
+        dtype=numpy_dtype(type.fields[0]),
+        block_shape=tuple(int(size) for size in value.block_shape),
+        layout=value.layout,
+        padding=value.padding,
+        round_f32_to_tf32=bool(getattr(value, "round_f32_to_tf32", False)),
+        extra=extra or None,
+    )
 
 
 def _address(name: str, value: Any) -> int:
