@@ -127,7 +127,10 @@ class Descriptor:
 
     def select(self, positions: np.ndarray) -> "Descriptor":
         """The descriptor of some of the programs."""
-        pick = lambda a: a if len(a) == 1 else a[positions]  # noqa: E731
+
+        def pick(values: np.ndarray) -> np.ndarray:
+            return values if len(values) == 1 else values[positions]
+
         return replace(
             self,
             base=pick(self.base),
@@ -144,18 +147,18 @@ class Descriptor:
             if any(getattr(other, name) != getattr(first, name) for name in same):
                 raise ValueError("the programs have descriptors of different kinds")
 
-        def join(get: Callable[["Descriptor"], np.ndarray]) -> np.ndarray:
+        def join(arrays: Sequence[np.ndarray]) -> np.ndarray:
             out = np.zeros(count, np.int64)
-            for positions, value in parts:
-                out[positions] = get(value)
+            for (positions, _), values in zip(parts, arrays):
+                out[positions] = values
             return out
 
-        dims = range(first.rank)
+        found = [other for _, other in parts]
         return replace(
             first,
-            base=join(lambda d: d.base),
-            shape=tuple(join(lambda d, i=i: d.shape[i]) for i in dims),
-            strides=tuple(join(lambda d, i=i: d.strides[i]) for i in dims),
+            base=join([d.base for d in found]),
+            shape=tuple(join(sizes) for sizes in zip(*(d.shape for d in found))),
+            strides=tuple(join(steps) for steps in zip(*(d.strides for d in found))),
         )
 
 

@@ -6,15 +6,26 @@ from typing import Any
 
 from gluon_core import _triton
 from gluon_core import descriptors as core
-from gluon_core.errors import LayoutError
+from gluon_core._triton import block_type, ir, tl, tl_tuple, tuple_type, unwrap
+from gluon_core.builtin import builtin
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.semantic.base import describe
+from gluon_core.values import check_block_shape, unwrap_shape
 from gluon_nvidia.layouts import NVMMASharedLayout
 
 __all__ = [
+    "make_tensor_descriptor",
     "tensor_descriptor",
     "tensor_descriptor_im2col",
     "tensor_descriptor_im2col_type",
     "tensor_descriptor_type",
 ]
+
+_PADDINGS = ("zero", "nan")
+_MOST_RANK = 5
+_LEAST_BYTES = 16
+_MOST_EXTENT = (1 << 31) - 1
+_MOST_STRIDE_BYTES = 1 << 40
 
 
 class tensor_descriptor_type(core.tensor_descriptor_type):
@@ -27,7 +38,10 @@ class tensor_descriptor_type(core.tensor_descriptor_type):
         layout: NVMMASharedLayout of the box.
 
     Raises:
-        LayoutError: another layout, or one of another rank.
+        LayoutError: another layout, or one for another rank or element size.
+        ShapeError: a rank beyond 5, extents that are no powers of two, or rows of less than 16
+            bytes.
+        DtypeError: elements that TMA does not copy.
     """
 
     def __init__(self, block_type: Any, shape_type: Any, strides_type: Any, layout: Any):
@@ -40,14 +54,14 @@ class tensor_descriptor_type(core.tensor_descriptor_type):
                 got=repr(self.layout),
                 remedy="NVMMASharedLayout.get_default_for(block_shape, dtype) makes one.",
             )
+        _check_box(self.block_type, self.layout)
 
     def make(self, handle: Any, shape: Any, strides: Any) -> Any:
         return tensor_descriptor(handle, shape, strides, self.block_type, self.layout)
 
 
 class tensor_descriptor(core.tensor_descriptor):
-    """A descriptor of a tiled tensor. It is a kernel's argument, or `make_tensor_descriptor` makes
-    it.
+    """A descriptor of a tiled tensor: a kernel's argument, or what `make_tensor_descriptor` makes.
 
     Args:
         handle: the IR value.
@@ -89,3 +103,204 @@ class tensor_descriptor_im2col(tensor_descriptor):
     """
 
     type_class = tensor_descriptor_im2col_type
+
+
+@builtin(requires=("nvidia.tma",), name="gl.nvidia.hopper.tma.make_tensor_descriptor")
+def make_tensor_descriptor(
+    base: Any,
+    shape: Any,
+    strides: Any,
+    block_shape: Any,
+    layout: Any,
+    padding_option: Any = "zero",
+    _semantic: Any = None,
+) -> tensor_descriptor:
+    """Make a descriptor inside the kernel, from values that may differ between programs.
+
+    The descriptor lives in global memory that the launch provides, so it costs more than one
+    passed as an argument: make it once, not in a loop.
+
+    Args:
+        base: scalar pointer to the tensor's first element, 16-byte aligned.
+        shape: of the tensor, 1 to 5 integers, kept as int32.
+        strides: in elements, kept as int64; the last is the constant 1, the others are multiples
+            of 16 bytes.
+        block_shape: of the box that one copy moves: compile-time powers of two, at least 16 bytes
+            in the last dimension.
+        layout: NVMMASharedLayout of the box.
+        padding_option: what loads bring for elements outside the tensor: "zero", or "nan" for
+            floats.
+
+    Returns:
+        A tensor_descriptor of `base`'s element type.
+
+    Raises:
+        DtypeError: `base` is no scalar pointer, or a size is no integer scalar.
+        ShapeError: ranks that differ, or an illegal extent, stride or box.
+        LayoutError: another layout, or one that is not for such a box.
+        ArgumentError: no such padding.
+
+    ISA: PTX 5.5.8, tensor-map; 9.7.9.28, tensormap.replace.
+    """
+    base = _pointer(_semantic, base)
+    element = base.dtype.element_ty
+    block = unwrap_shape(block_shape, "block_shape")
+    sizes, steps = _listed(shape, "shape"), _listed(strides, "strides")
+    for argument, values in (("strides", steps), ("block_shape", block)):
+        if len(values) != len(sizes):
+            raise ShapeError(
+                "not one for each dimension of the tensor",
+                argument=argument,
+                expected=f"{len(sizes)} as in shape",
+                got=len(values),
+            )
+    padding = _padding(padding_option, element)
+    _check_sizes(sizes, steps, element)
+    box = block_type(element, block)
+    sizes = [_scalar(_semantic, size, tl.int32, "shape") for size in sizes]
+    steps = [_scalar(_semantic, step, tl.int64, "strides") for step in steps]
+    made = tensor_descriptor_type(
+        box, tuple_type([tl.int32] * len(sizes)), tuple_type([tl.int64] * len(steps)), layout
+    )
+    check_blocks(_semantic, made)
+    handle = _semantic.builder.create_make_tensor_descriptor(
+        made.to_ir(_semantic.builder),
+        base.handle,
+        [size.handle for size in sizes],
+        [step.handle for step in steps],
+        ir.PADDING_OPTION.PAD_NAN if padding == "nan" else ir.PADDING_OPTION.PAD_ZERO,
+    )
+    return made.make(handle, tl_tuple(sizes), tl_tuple(steps))
+
+
+def check_blocks(semantic: Any, made: tensor_descriptor_type) -> None:
+    """Raise unless the descriptor's layout is for the blocks that the cluster has."""
+    ctas = 1 << len(made.layout.cga_layout)
+    if ctas != semantic.num_ctas:
+        raise LayoutError(
+            "the layout's blocks are not those of the cluster",
+            argument="layout",
+            expected=f"num_ctas={semantic.num_ctas}",
+            got=f"{ctas}: {made.layout}",
+            remedy="Give the layout a cga_layout for the cluster.",
+        )
+
+
+def _check_box(box: Any, layout: NVMMASharedLayout) -> None:
+    element = box.element_ty
+    block = [int(unwrap(size)) for size in box.shape]
+    bits = element.primitive_bitwidth
+    if element.is_ptr() or bits not in (8, 16, 32, 64):
+        raise DtypeError(
+            "TMA does not copy such elements (PTX 5.5.1)",
+            argument="base",
+            expected="numbers of 8, 16, 32 or 64 bits",
+            got=element,
+        )
+    if not 1 <= len(block) <= _MOST_RANK:
+        raise ShapeError(
+            "tensors have 1 to 5 dimensions (PTX 5.5)", argument="block_shape", got=block
+        )
+    check_block_shape(block, "the box of a descriptor")
+    if block[-1] * bits < 8 * _LEAST_BYTES:
+        raise ShapeError(
+            "a row of the box is a multiple of 16 bytes (PTX 5.5.3.1)",
+            argument="block_shape",
+            expected=f"at least {8 * _LEAST_BYTES // bits} x {element} in the last dimension",
+            got=f"{block}: {block[-1] * bits // 8} bytes",
+        )
+    if layout.element_bitwidth != bits:
+        raise LayoutError(
+            "the layout is for elements of another size",
+            argument="layout",
+            expected=f"element_bitwidth={bits} for {element}",
+            got=repr(layout),
+        )
+    layout.to_linear(block)  # raises where the layout cannot hold the box
+
+
+def _pointer(semantic: Any, base: Any) -> Any:
+    base = unwrap(base)
+    if not isinstance(base, tl.tensor) or base.type.is_block() or not base.dtype.is_ptr():
+        raise DtypeError(
+            "not a scalar pointer", argument="base", expected="a pointer", got=describe(base)
+        )
+    return base
+
+
+def _listed(values: Any, argument: str) -> list:
+    """The entries of a sequence, compile-time ones as Python values."""
+    values = unwrap(values)
+    if not isinstance(values, (list, tuple, tl_tuple)):
+        raise ShapeError(
+            "not a sequence",
+            argument=argument,
+            expected="one entry for each dimension",
+            got=describe(values),
+        )
+    return [unwrap(value) for value in values]
+
+
+def _scalar(semantic: Any, value: Any, dtype: Any, argument: str) -> Any:
+    """An integer scalar as `dtype`."""
+    if isinstance(value, tl.tensor):
+        if value.type.is_block():
+            raise ShapeError("must be scalars", argument=argument, got=describe(value))
+        if value.dtype.is_int() and value.dtype != tl.int1:
+            return semantic.cast(value, dtype)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        return semantic.scalar_constant(value, dtype)
+    raise DtypeError("must be integers", argument=argument, expected=dtype, got=describe(value))
+
+
+def _padding(option: Any, element: Any) -> str:
+    option = unwrap(option)
+    if option not in _PADDINGS:
+        raise ArgumentError(
+            "no such padding",
+            argument="padding_option",
+            expected=", ".join(map(repr, _PADDINGS)),
+            got=repr(option),
+        )
+    if option == "nan" and not element.is_floating():
+        raise ArgumentError(
+            "only floats can be padded with NaN",
+            argument="padding_option",
+            expected="'zero'",
+            got=f"'nan' for {element}",
+        )
+    return option
+
+
+def _check_sizes(sizes: list, steps: list, element: Any) -> None:
+    """What can be known of the tensor while compiling; the simulator checks the rest."""
+    if not 1 <= len(sizes) <= _MOST_RANK:
+        raise ShapeError(
+            "tensors have 1 to 5 dimensions (PTX 5.5)", argument="shape", got=len(sizes)
+        )
+    for size in sizes:
+        if isinstance(size, int) and not 0 < size <= _MOST_EXTENT:
+            raise ShapeError(
+                "an illegal extent",
+                argument="shape",
+                expected=f"1 to {_MOST_EXTENT}, which int32 holds",
+                got=size,
+            )
+    last = steps[-1]
+    if isinstance(last, bool) or last != 1 or isinstance(last, tl.tensor):
+        raise ShapeError(
+            "the elements of the last dimension must be contiguous (PTX 5.5.3)",
+            argument="strides",
+            expected="the constant 1 at the end",
+            got=describe(last),
+            remedy="Describe the transposed tensor.",
+        )
+    for step in steps[:-1]:
+        nbytes = step * element.primitive_bitwidth // 8 if isinstance(step, int) else 0
+        if nbytes % _LEAST_BYTES or not 0 <= nbytes < _MOST_STRIDE_BYTES:
+            raise ShapeError(
+                "an illegal stride",
+                argument="strides",
+                expected="a multiple of 16 bytes below 2**40 (PTX 5.5.8)",
+                got=f"{step} x {element}: {nbytes} bytes",
+            )

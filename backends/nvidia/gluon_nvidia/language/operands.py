@@ -9,7 +9,7 @@ from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_core.semantic.base import describe
 from gluon_core.values import shared_memory_descriptor
 
-__all__ = ["compile_time_int", "handle_or_absent", "predicate", "scalar_int32", "shared_memory"]
+__all__ = ["compile_time_bool", "compile_time_int", "handle_or_absent", "predicate", "scalar_int32", "shared_memory"]
 
 
 def handle_or_absent(semantic: Any, value: Any) -> Any:
@@ -42,6 +42,16 @@ def compile_time_int(value: Any, argument: str, low: int, high: Optional[int] = 
         wanted = f"at least {low}" if high is None else f"{low} to {high}"
         raise ArgumentError("out of range", argument=argument, expected=wanted, got=value)
     return value
+
+
+def compile_time_bool(value: Any, argument: str) -> bool:
+    """A compile-time boolean."""
+    value = unwrap(value)
+    if not isinstance(value, (bool, int)):
+        raise ArgumentError(
+            "must be a compile-time boolean", argument=argument, got=describe(value)
+        )
+    return bool(value)
 
 
 def scalar_int32(semantic: Any, value: Any, argument: str) -> Any:

@@ -1,17 +1,425 @@
-"""The tensor memory accelerator: asynchronous copies of boxes of a tensor (sm_90)."""
+"""The tensor memory accelerator: asynchronous copies of boxes of a tensor (sm_90).
+
+One op moves a whole box between global memory, which a descriptor describes, and shared memory.
+Loads tell a barrier how many bytes came; stores and reductions are waited for by `store_wait`.
+What the threads wrote to shared memory a store sees only after `fence_async_shared`.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from gluon_core import _triton
+from gluon_core._triton import ir
+from gluon_core.builtin import builtin, check_capabilities
+from gluon_core.errors import DtypeError
 from gluon_nvidia.language.descriptor import (
+    make_tensor_descriptor,
     tensor_descriptor,
     tensor_descriptor_im2col,
     tensor_descriptor_im2col_type,
     tensor_descriptor_type,
 )
+from gluon_nvidia.language.mbarrier import check_mbarrier
+from gluon_nvidia.language.operands import compile_time_bool, compile_time_int, predicate
+from gluon_nvidia.language.tma_operands import (
+    box_buffer,
+    cache_policy_operands,
+    coordinates,
+    im2col_offsets,
+    require_descriptor,
+    rows_of,
+    scattered_buffer,
+)
 
 __all__ = [
+    "async_atomic_add",
+    "async_atomic_and",
+    "async_atomic_max",
+    "async_atomic_min",
+    "async_atomic_or",
+    "async_atomic_xor",
+    "async_copy_global_to_shared",
+    "async_copy_global_to_shared_im2col",
+    "async_copy_shared_to_global",
+    "async_gather",
+    "async_load",
+    "async_load_im2col",
+    "async_scatter",
+    "async_store",
+    "make_tensor_descriptor",
+    "store_wait",
     "tensor_descriptor",
     "tensor_descriptor_im2col",
     "tensor_descriptor_im2col_type",
     "tensor_descriptor_type",
 ]
+
+_REQUIRES = ("nvidia.tma",)
+_ROWS = ("nvidia.tma", "nvidia.tma_gather_scatter")
+_HOPPER = "gl.nvidia.hopper.tma."
+_BLACKWELL = "gl.nvidia.blackwell.tma."
+
+# Reduction -> element types, and the same as the errors say it (PTX 9.7.9.27.2).
+_ADDED = ("int32", "uint32", "uint64", "fp16", "bf16", "fp32")
+_COMPARED = ("int32", "uint32", "int64", "uint64", "fp16", "bf16")
+_BITS = ("int32", "uint32", "int64", "uint64")
+_REDUCED = {
+    "add": _ADDED, "min": _COMPARED, "max": _COMPARED, "and": _BITS, "or": _BITS, "xor": _BITS,
+}  # fmt: skip
+
+
+# -- loads ------------------------------------------------------------------------------------------
+
+
+@builtin(requires=_REQUIRES, name=_HOPPER + "async_load", instead="gl.portable.async_copy")
+def async_load(
+    tensor_desc: Any,
+    coord: Any,
+    barrier: Any,
+    result: Any,
+    pred: Any = True,
+    multicast: Any = False,
+    cache_policy: Any = None,
+    _semantic: Any = None,
+) -> None:
+    """Start copying a box of a tensor from global to shared memory.
+
+    Elements outside the tensor come as the descriptor's padding, zero or NaN. When all have come,
+    `barrier` counts `tensor_desc.nbytes_per_cta` bytes: announce them with `mbarrier.expect`
+    before, and read `result` after `mbarrier.wait`.
+
+    Args:
+        tensor_desc: a tensor_descriptor.
+        coord: of the box's first element in the tensor, an int32 scalar for each dimension;
+            negative ones and those beyond the end are outside.
+        barrier: the barrier to tell.
+        result: shared memory of the box's shape, dtype and layout.
+        pred: int1 scalar; where false, nothing happens.
+        multicast: one block of the cluster loads what several want: those along whose dimension
+            `cga_layout` repeats the box. Triton 3.7.
+        cache_policy: a CachePolicy with `l2` alone, or `gl.CachePolicy` with an eviction policy;
+            Triton 3.9.
+
+    Raises:
+        DtypeError: no descriptor, other elements in `result`, or coordinates that are not int32.
+        ShapeError: not one coordinate for each dimension, or another box in `result`.
+        LayoutError: `result` has another layout than the descriptor.
+        CapabilityError: `multicast` or `cache_policy` with an older Triton.
+
+    ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor.
+    """
+    _load(
+        _semantic, "async_load", tensor_desc, coord, None, barrier, result, pred, multicast,
+        cache_policy,
+    )  # fmt: skip
+
+
+@builtin(requires=_REQUIRES, name=_HOPPER + "async_copy_global_to_shared")
+def async_copy_global_to_shared(
+    tensor_desc: Any,
+    coord: Any,
+    barrier: Any,
+    result: Any,
+    pred: Any = True,
+    multicast: Any = False,
+    cache_policy: Any = None,
+    _semantic: Any = None,
+) -> None:
+    """The older name of `async_load`; the same operation, with every Triton."""
+    _load(
+        _semantic, "async_copy_global_to_shared", tensor_desc, coord, None, barrier, result, pred,
+        multicast, cache_policy,
+    )  # fmt: skip
+
+
+@builtin(requires=_REQUIRES, since=(3, 8), name=_HOPPER + "async_load_im2col")
+def async_load_im2col(
+    tensor_desc: Any,
+    coord: Any,
+    offsets: Any,
+    barrier: Any,
+    result: Any,
+    pred: Any = True,
+    multicast: Any = False,
+    cache_policy: Any = None,
+    _semantic: Any = None,
+) -> None:
+    """Start copying pixels of a tensor [N, spatial dimensions, C] to a matrix [pixels, channels].
+
+    The pixels are those that follow each other in the bounding box that the descriptor gives
+    (`pixel_box_lower_corner` and `pixel_box_upper_corner`), row by row and image by image, from the
+    one at `coord` on; each is taken `offsets` further along the spatial dimensions, as a
+    convolution takes the taps of its filter. Triton 3.8.
+
+    Args:
+        tensor_desc: a tensor_descriptor_im2col.
+        coord: of the first pixel and channel, an int32 scalar for each dimension of the tensor.
+        offsets: of the tap, one int16 scalar for each spatial dimension.
+        barrier, result, pred, multicast, cache_policy: as for `async_load`.
+
+    Raises:
+        as `async_load`.
+
+    ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor, .im2col; 5.5.4, im2col mode.
+    """
+    _load(
+        _semantic, "async_load_im2col", tensor_desc, coord, offsets, barrier, result, pred,
+        multicast, cache_policy,
+    )  # fmt: skip
+
+
+@builtin(requires=_REQUIRES, since=(3, 8), name=_HOPPER + "async_copy_global_to_shared_im2col")
+def async_copy_global_to_shared_im2col(
+    tensor_desc: Any,
+    coord: Any,
+    offsets: Any,
+    barrier: Any,
+    result: Any,
+    pred: Any = True,
+    multicast: Any = False,
+    cache_policy: Any = None,
+    _semantic: Any = None,
+) -> None:
+    """The older name of `async_load_im2col`."""
+    _load(
+        _semantic, "async_copy_global_to_shared_im2col", tensor_desc, coord, offsets, barrier,
+        result, pred, multicast, cache_policy,
+    )  # fmt: skip
+
+
+def _load(
+    semantic: Any, name: str, desc: Any, coord: Any, offsets: Any, barrier: Any, result: Any,
+    pred: Any, multicast: Any, cache_policy: Any,
+) -> None:  # fmt: skip
+    im2col = name.endswith("im2col")
+    desc = require_descriptor(semantic, desc, im2col)
+    barrier = check_mbarrier(barrier, "barrier")
+    result = box_buffer(desc, result, "result")
+    coord = coordinates(semantic, coord, len(desc.shape))
+    pred = predicate(semantic, pred)
+    builder = semantic.builder
+    operands = [desc.handle, coord, barrier.handle, result.handle, pred.handle]
+    shared = _multicast(semantic, _HOPPER + name, multicast, result, (3, 7))
+    if _triton.at_least(3, 7):
+        operands.append(shared)
+    if _triton.at_least(3, 8):
+        operands.append(im2col_offsets(semantic, offsets, len(desc.shape)) if im2col else None)
+    operands += cache_policy_operands(builder, cache_policy, _HOPPER + name)
+    builder.create_async_tma_copy_global_to_local(*operands)
+
+
+def _multicast(semantic: Any, public: str, wanted: Any, result: Any, since: tuple) -> bool:
+    """Whether to load once for several blocks: where asked for, and where blocks share the box."""
+    if not compile_time_bool(wanted, "multicast"):
+        return False
+    _triton.require(since, f"{public}(multicast=True)")
+    check_capabilities(semantic, f"{public}(multicast=True)", ("nvidia.tma_multicast",))
+    return any(not any(basis) for basis in result.layout.cga_layout)
+
+
+@builtin(requires=_ROWS, name=_BLACKWELL + "async_gather")
+def async_gather(
+    tensor_desc: Any,
+    x_offsets: Any,
+    y_offset: Any,
+    barrier: Any,
+    result: Any,
+    pred: Any = True,
+    multicast: Any = False,
+    cache_policy: Any = None,
+    _semantic: Any = None,
+) -> None:
+    """Start copying chosen rows of a matrix to shared memory (sm_100).
+
+    `result[i, j] = matrix[x_offsets[i], y_offset + j]`, zero (or NaN) outside the matrix. `barrier`
+    counts the bytes of `result`.
+
+    Args:
+        tensor_desc: a tensor_descriptor of a matrix, with a box of one row: [1, columns].
+        x_offsets: int32 tensor of the rows, at least 8. Each thread must hold 4 consecutive ones,
+            as with `SliceLayout(0, BlockedLayout([1, 4], [32, 1], [1, num_warps], [1, 0]))`.
+        y_offset: the first column, an int32 scalar.
+        barrier: the barrier to tell.
+        result: shared memory [rows, columns] of the descriptor's dtype and layout.
+        pred: int1 scalar; where false, nothing happens.
+        multicast: as for `async_load`; Triton 3.8.
+        cache_policy: as for `async_load`; Triton 3.9.
+
+    Raises:
+        DtypeError: no descriptor, other elements in `result`, or indices that are not int32.
+        ShapeError: a box of several rows, or another number of rows or columns in `result`.
+        LayoutError: `result` has another layout than the descriptor, or a thread holds fewer
+            consecutive rows.
+        CapabilityError: `multicast` or `cache_policy` with an older Triton.
+
+    ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor, .tile::gather4; 5.5.3.2.
+    """
+    public = _BLACKWELL + "async_gather"
+    desc = require_descriptor(_semantic, tensor_desc, False)
+    barrier = check_mbarrier(barrier, "barrier")
+    rows = rows_of(_semantic, desc, x_offsets)
+    result = scattered_buffer(desc, rows, result, "result")
+    pred = predicate(_semantic, pred)
+    (column,) = coordinates(_semantic, [y_offset], 1, "y_offset")
+    builder = _semantic.builder
+    operands = [desc.handle, rows.handle, column, barrier.handle, result.handle, pred.handle]
+    shared = _multicast(_semantic, public, multicast, result, (3, 8))
+    if _triton.at_least(3, 8):
+        operands.append(shared)
+    operands += cache_policy_operands(builder, cache_policy, public)
+    builder.create_async_tma_gather(*operands)
+
+
+# -- stores -----------------------------------------------------------------------------------------
+
+
+@builtin(requires=_REQUIRES, name=_HOPPER + "async_store")
+def async_store(
+    tensor_desc: Any, coord: Any, src: Any, cache_policy: Any = None, _semantic: Any = None
+) -> None:
+    """Start copying a box from shared memory to a tensor in global memory.
+
+    Elements outside the tensor are dropped. Each store is a group of its own for `store_wait`;
+    `src` must not be written before it has been read. What threads wrote to `src` the store sees
+    after `fence_async_shared` and a barrier.
+
+    Args:
+        tensor_desc: a tensor_descriptor.
+        coord: of the box's first element in the tensor, an int32 scalar for each dimension.
+        src: shared memory of the box's shape, dtype and layout.
+        cache_policy: as for `async_load`; Triton 3.9.
+
+    Raises:
+        DtypeError: no descriptor, other elements in `src`, or coordinates that are not int32.
+        ShapeError: not one coordinate for each dimension, or another box in `src`.
+        LayoutError: `src` has another layout than the descriptor.
+        CapabilityError: `cache_policy` with an older Triton.
+
+    ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor.
+    """
+    _store(_semantic, "async_store", tensor_desc, coord, src, cache_policy)
+
+
+@builtin(requires=_REQUIRES, name=_HOPPER + "async_copy_shared_to_global")
+def async_copy_shared_to_global(
+    tensor_desc: Any, coord: Any, src: Any, cache_policy: Any = None, _semantic: Any = None
+) -> None:
+    """The older name of `async_store`; the same operation, with every Triton."""
+    _store(_semantic, "async_copy_shared_to_global", tensor_desc, coord, src, cache_policy)
+
+
+def _store(semantic: Any, name: str, desc: Any, coord: Any, src: Any, cache_policy: Any) -> None:
+    desc = require_descriptor(semantic, desc, False)
+    src = box_buffer(desc, src, "src")
+    coord = coordinates(semantic, coord, len(desc.shape))
+    policy = cache_policy_operands(semantic.builder, cache_policy, _HOPPER + name)
+    semantic.builder.create_async_tma_copy_local_to_global(desc.handle, coord, src.handle, *policy)
+
+
+@builtin(requires=_ROWS, name=_BLACKWELL + "async_scatter")
+def async_scatter(
+    tensor_desc: Any,
+    x_offsets: Any,
+    y_offset: Any,
+    src: Any,
+    cache_policy: Any = None,
+    _semantic: Any = None,
+) -> None:
+    """Start copying shared memory to chosen rows of a matrix (sm_100).
+
+    `matrix[x_offsets[i], y_offset + j] = src[i, j]`; what is outside the matrix is dropped, and of
+    rows that are named twice either may remain. Waited for like `async_store`.
+
+    Args:
+        tensor_desc: a tensor_descriptor of a matrix, with a box of one row: [1, columns].
+        x_offsets: int32 tensor of the rows, as for `async_gather`.
+        y_offset: the first column, an int32 scalar.
+        src: shared memory [rows, columns] of the descriptor's dtype and layout.
+        cache_policy: as for `async_load`; Triton 3.9.
+
+    Raises:
+        as `async_gather`.
+
+    ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor, .tile::scatter4; 5.5.3.3.
+    """
+    desc = require_descriptor(_semantic, tensor_desc, False)
+    rows = rows_of(_semantic, desc, x_offsets)
+    src = scattered_buffer(desc, rows, src, "src")
+    (column,) = coordinates(_semantic, [y_offset], 1, "y_offset")
+    policy = cache_policy_operands(_semantic.builder, cache_policy, _BLACKWELL + "async_scatter")
+    _semantic.builder.create_async_tma_scatter(
+        desc.handle, rows.handle, column, src.handle, *policy
+    )
+
+
+def _reduction(kind: str, meaning: str) -> Any:
+    allowed = _REDUCED[kind]
+    public = f"{_HOPPER}async_atomic_{kind}"
+
+    def reduce(tensor_desc: Any, coord: Any, src: Any, _semantic: Any = None) -> None:
+        desc = require_descriptor(_semantic, tensor_desc, False)
+        if desc.dtype.name not in allowed:
+            raise DtypeError(
+                f"TMA cannot {kind} such elements (PTX 9.7.9.27.2)",
+                argument="tensor_desc",
+                expected=", ".join(allowed),
+                got=desc.dtype,
+            )
+        src = box_buffer(desc, src, "src")
+        coord = coordinates(_semantic, coord, len(desc.shape))
+        _semantic.builder.create_async_tma_reduce(
+            getattr(ir.DESCRIPTOR_REDUCE_KIND, kind.upper()), desc.handle, coord, src.handle
+        )
+
+    reduce.__name__ = reduce.__qualname__ = f"async_atomic_{kind}"
+    reduce.__doc__ = f"""Start {meaning} a box in shared memory and one of a tensor, into the latter.
+
+    Each element changes atomically; those outside the tensor are dropped. Waited for, and fenced,
+    like `async_store`.
+
+    Args:
+        tensor_desc: a tensor_descriptor of {", ".join(allowed[:-1])} or {allowed[-1]}.
+        coord: of the box's first element in the tensor, an int32 scalar for each dimension.
+        src: shared memory of the box's shape, dtype and layout.
+
+    Raises:
+        DtypeError: no descriptor, elements that TMA does not {kind}, other elements in `src`, or
+            coordinates that are not int32.
+        ShapeError: not one coordinate for each dimension, or another box in `src`.
+        LayoutError: `src` has another layout than the descriptor.
+
+    ISA: PTX 9.7.9.27.2, cp.reduce.async.bulk.tensor.
+    """
+    return builtin(reduce, requires=_REQUIRES, name=public)
+
+
+async_atomic_add = _reduction("add", "adding")
+async_atomic_min = _reduction("min", "taking the minimum of")
+async_atomic_max = _reduction("max", "taking the maximum of")
+async_atomic_and = _reduction("and", "taking the bitwise and of")
+async_atomic_or = _reduction("or", "taking the bitwise or of")
+async_atomic_xor = _reduction("xor", "taking the bitwise xor of")
+
+
+@builtin(requires=_REQUIRES, name=_HOPPER + "store_wait")
+def store_wait(pendings: Any, read_only: Any = True, _semantic: Any = None) -> None:
+    """Wait until at most `pendings` of the latest stores and reductions are under way.
+
+    Args:
+        pendings: compile-time integer; 0 waits for all.
+        read_only: wait only until their sources have been read, so that shared memory may be
+            written again. With False, until they have written global memory; Triton 3.8.
+
+    Raises:
+        ArgumentError: `pendings` is no compile-time integer >= 0.
+        CapabilityError: `read_only=False` with an older Triton.
+
+    ISA: PTX 9.7.9.25.4.2, cp.async.bulk.wait_group.
+    """
+    count = compile_time_int(pendings, "pendings", 0)
+    reads = compile_time_bool(read_only, "read_only")
+    if not reads:
+        _triton.require((3, 8), f"{_HOPPER}store_wait(read_only=False)")
+    more = (reads,) if _triton.at_least(3, 8) else ()
+    _semantic.builder.create_async_tma_store_wait(count, *more)

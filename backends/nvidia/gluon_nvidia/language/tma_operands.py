@@ -1,0 +1,276 @@
+"""Checks of TMA's operands; each raises before the builder can abort."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_core import _triton
+from gluon_core._triton import tl, tl_tuple, unwrap
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.values import CachePolicy as PlainCachePolicy
+from gluon_nvidia.language.cache import CachePolicy
+from gluon_nvidia.language.descriptor import (
+    check_blocks,
+    tensor_descriptor,
+    tensor_descriptor_im2col,
+)
+from gluon_nvidia.language.operands import shared_memory
+from gluon_nvidia.layouts import NVMMASharedLayout
+
+__all__ = [
+    "box_buffer",
+    "cache_policy_operands",
+    "coordinates",
+    "im2col_offsets",
+    "require_descriptor",
+    "rows_of",
+    "scattered_buffer",
+]
+
+_LEAST_ROWS = 8
+_HELD_ROWS = 4  # that one instruction takes
+
+
+def require_descriptor(semantic: Any, value: Any, im2col: bool) -> Any:
+    """`value` if it is a descriptor of that mode, for the blocks of this kernel."""
+    wanted = tensor_descriptor_im2col if im2col else tensor_descriptor
+    if not isinstance(value, tensor_descriptor) or type(value) is not wanted:
+        raise DtypeError(
+            "not a descriptor of this mode"
+            if isinstance(value, tensor_descriptor)
+            else "not a descriptor",
+            argument="tensor_desc",
+            expected=f"a {wanted.__name__}",
+            got=describe(value),
+            remedy=None
+            if im2col
+            else "Pass a gluon_core.nvidia.hopper.TensorDescriptor to the kernel, or call "
+            "make_tensor_descriptor.",
+        )
+    check_blocks(semantic, value.type)
+    if value.layout.transposed:
+        raise LayoutError(
+            "TMA keeps rows in the tensor's order",
+            argument="tensor_desc",
+            expected="a layout with transposed=False",
+            got=repr(value.layout),
+            remedy="Copy without, and use result.permute([1, 0]).",
+        )
+    if im2col and (len(value.block_shape) != 2 or not 3 <= len(value.shape) <= 5):
+        raise ShapeError(
+            "im2col mode copies [pixels, channels] of a tensor of rank 3 to 5 (PTX 5.5.4)",
+            argument="tensor_desc",
+            got=f"a box of rank {len(value.block_shape)} of a tensor of rank {len(value.shape)}",
+        )
+    return value
+
+
+def _check_elements(desc: Any, buffer: Any, argument: str) -> None:
+    ours, theirs = buffer.dtype, desc.dtype
+    same = ours == theirs or (
+        ours.is_int() and theirs.is_int() and ours.primitive_bitwidth == theirs.primitive_bitwidth
+    )
+    if not same:
+        raise DtypeError(
+            "the elements are not the descriptor's", argument=argument, expected=theirs, got=ours
+        )
+
+
+def _check_layout(desc: Any, buffer: Any, argument: str) -> None:
+    """The same layout; where only the ranks differ, as far as it can be the same."""
+    ours, theirs = buffer.layout, desc.layout
+    if ours == theirs:
+        return
+    fields = ("swizzle_byte_width", "element_bitwidth", "transposed", "fp4_padded")
+    if (
+        isinstance(ours, NVMMASharedLayout)
+        and ours.rank != theirs.rank
+        and len(ours.cga_layout) == len(theirs.cga_layout)
+        and all(getattr(ours, name) == getattr(theirs, name) for name in fields)
+    ):
+        return
+    raise LayoutError(
+        "the layout is not the descriptor's",
+        argument=argument,
+        expected=repr(theirs),
+        got=repr(ours),
+        remedy="Allocate with layout=tensor_desc.layout.",
+    )
+
+
+def box_buffer(desc: Any, buffer: Any, argument: str) -> Any:
+    """`buffer` if it is shared memory for one box.
+
+    It may have another rank than the box, as [rows, columns] for a box [1, rows, columns].
+    """
+    buffer = shared_memory(buffer, argument)
+    _check_elements(desc, buffer, argument)
+    block = [int(unwrap(size)) for size in desc.block_shape]
+    shape = list(buffer.shape)
+    if _without_ones(shape) != _without_ones(block):
+        raise ShapeError(
+            "the shape is not that of the descriptor's box",
+            argument=argument,
+            expected=block,
+            got=shape,
+            remedy="Allocate with shape=tensor_desc.block_shape; pick one of several with .index(i).",
+        )
+    _check_layout(desc, buffer, argument)
+    return buffer
+
+
+def _without_ones(shape: list[int]) -> list[int]:
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    return shape
+
+
+def rows_of(semantic: Any, desc: Any, x_offsets: Any) -> Any:
+    """The row indices of a gather or scatter."""
+    block = [int(unwrap(size)) for size in desc.block_shape]
+    if len(block) != 2 or block[0] != 1 or len(desc.shape) != 2:
+        raise ShapeError(
+            "rows of a matrix are chosen with a box of one row (PTX 5.5.3.2)",
+            argument="tensor_desc",
+            expected="block_shape [1, columns]",
+            got=block,
+        )
+    bits = desc.dtype.primitive_bitwidth
+    least = 32 // bits * 8
+    if block[1] < least:
+        raise ShapeError(
+            "too few columns",
+            argument="tensor_desc",
+            expected=f"at least {least} x {desc.dtype}",
+            got=block,
+        )
+    rows = semantic.require_distributed(x_offsets, "x_offsets")
+    if rows.dtype not in (tl.int32, tl.uint32):
+        raise DtypeError(
+            "must be 32-bit integers",
+            argument="x_offsets",
+            expected="int32",
+            got=rows.dtype,
+            remedy="Cast them with x_offsets.to(gl.int32).",
+        )
+    shape = shape_of(rows)
+    if len(shape) != 1 or shape[0] < _LEAST_ROWS:
+        raise ShapeError(
+            "not a list of rows",
+            argument="x_offsets",
+            expected=f"a tensor of rank 1, at least {_LEAST_ROWS} rows",
+            got=shape,
+        )
+    layout = rows.type.layout
+    if not is_placeholder(layout) and _held(layout, shape) < _HELD_ROWS:
+        warps = semantic.num_warps
+        raise LayoutError(
+            f"a thread must hold {_HELD_ROWS} consecutive rows, which one instruction takes",
+            argument="x_offsets",
+            expected=f"SliceLayout(0, BlockedLayout([1, 4], [32, 1], [1, {warps}], [1, 0]))",
+            got=repr(layout),
+        )
+    return rows
+
+
+def _held(layout: Any, shape: list[int]) -> int:
+    """How many consecutive elements of a one-dimensional tensor each thread holds."""
+    linear = layout.to_linear(shape)
+    held = 1
+    for basis in linear.bases["register"]:
+        if list(basis) != [held]:
+            break
+        held *= 2
+    return held
+
+
+def scattered_buffer(desc: Any, rows: Any, buffer: Any, argument: str) -> Any:
+    """`buffer` if it is shared memory for the chosen rows."""
+    buffer = shared_memory(buffer, argument)
+    _check_elements(desc, buffer, argument)
+    wanted = [shape_of(rows)[0], int(unwrap(desc.block_shape[1]))]
+    if list(buffer.shape) != wanted:
+        raise ShapeError(
+            "not [rows, columns] of what is copied",
+            argument=argument,
+            expected=wanted,
+            got=list(buffer.shape),
+        )
+    _check_layout(desc, buffer, argument)
+    return buffer
+
+
+def coordinates(semantic: Any, coord: Any, rank: int, argument: str = "coord") -> list[Any]:
+    """Handles of int32 scalars, one for each dimension of the tensor."""
+    return _integers(semantic, coord, rank, argument, tl.int32)
+
+
+def im2col_offsets(semantic: Any, offsets: Any, rank: int) -> list[Any]:
+    """Handles of int16 scalars, one for each spatial dimension of the tensor."""
+    return _integers(semantic, offsets, rank - 2, "offsets", tl.int16)
+
+
+def _integers(semantic: Any, values: Any, count: int, argument: str, dtype: Any) -> list[Any]:
+    values = unwrap(values)
+    if not isinstance(values, (list, tuple, tl_tuple)) or len(values) != count:
+        what = len(values) if isinstance(values, (list, tuple, tl_tuple)) else describe(values)
+        raise ShapeError(
+            "not one for each dimension",
+            argument=argument,
+            expected=f"{count} integers",
+            got=what,
+        )
+    return [_integer(semantic, value, argument, dtype).handle for value in values]
+
+
+def _integer(semantic: Any, value: Any, argument: str, dtype: Any) -> Any:
+    value = unwrap(value)
+    bits = dtype.primitive_bitwidth
+    if isinstance(value, int) and not isinstance(value, bool):
+        if -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+            return semantic.scalar_constant(value, dtype)
+        raise ArgumentError(
+            "out of range", argument=argument, expected=f"a value of {dtype}", got=value
+        )
+    if isinstance(value, tl.tensor) and value.type.is_block():
+        raise ShapeError("must be scalars", argument=argument, got=describe(value))
+    wanted = (dtype, tl.uint32) if dtype == tl.int32 else (dtype,)
+    if not isinstance(value, tl.tensor) or value.dtype not in wanted:
+        raise DtypeError(
+            f"must be {dtype} (PTX 9.7.9.27.1)",
+            argument=argument,
+            expected=dtype,
+            got=describe(value),
+            remedy=f"Cast it with .to(gl.{dtype.name}).",
+        )
+    return value
+
+
+def cache_policy_operands(builder: Any, policy: Any, public: str) -> tuple:
+    """The builder's operand for a cache policy; none where there is none."""
+    policy = unwrap(policy)
+    if policy is None:
+        return ()
+    _triton.require((3, 9), f"{public}(cache_policy=...)")
+    if not isinstance(policy, (CachePolicy, PlainCachePolicy)):
+        raise ArgumentError(
+            "not a cache policy",
+            argument="cache_policy",
+            expected="CachePolicy(l2=FractionalEvictionPolicy(...))",
+            got=describe(policy),
+        )
+    refused = {
+        "cache_modifier": policy.cache_modifier not in (None, "none"),
+        "l1": getattr(policy, "l1", None) is not None,
+        "l2_prefetch_size": getattr(policy, "l2_prefetch_size", None) is not None,
+    }
+    for field, given in refused.items():
+        if given:
+            raise ArgumentError(
+                "copies of the TMA go through L2 alone (PTX 9.7.9.27.1)",
+                argument="cache_policy",
+                expected="a policy with l2 alone",
+                got=f"{field}={getattr(policy, field)!r}",
+            )
+    return (policy._to_ir(builder),)
