@@ -1,12 +1,29 @@
 """`gl.nvidia.blackwell`: sm_100 and sm_120 and newer. Re-exports the hardware units' files."""
 
 from gluon_nvidia.language.ampere import async_copy
+from gluon_nvidia.language.blackwell import clc, cluster, float2, mbarrier, tma
 from gluon_nvidia.language.cache import CachePolicy, FractionalEvictionPolicy
+from gluon_nvidia.language.cluster import async_store
+from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.language.mma import mma_v2
+from gluon_nvidia.language.packed import add2, fma2, max2, min2, mul2, sub2
 
 __all__ = [
     "CachePolicy",
     "FractionalEvictionPolicy",
+    "add2",
     "async_copy",
+    "async_store",
+    "clc",
+    "cluster",
+    "fence_async_shared",
+    "float2",
+    "fma2",
+    "max2",
+    "mbarrier",
+    "min2",
     "mma_v2",
+    "mul2",
+    "sub2",
+    "tma",
 ]

@@ -2,11 +2,31 @@
 
 from gluon_nvidia.language.ampere import async_copy
 from gluon_nvidia.language.cache import CachePolicy, FractionalEvictionPolicy
+from gluon_nvidia.language.cluster import async_store
+from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.language.mma import mma_v2
+from gluon_nvidia.language.packed import add2, add4, fma2, fma4, max2, min2, mul2, mul4, sub2, sub4
+from gluon_nvidia.language.rubin import clc, cluster, mbarrier, tma
 
 __all__ = [
     "CachePolicy",
     "FractionalEvictionPolicy",
+    "add2",
+    "add4",
     "async_copy",
+    "async_store",
+    "clc",
+    "cluster",
+    "fence_async_shared",
+    "fma2",
+    "fma4",
+    "max2",
+    "mbarrier",
+    "min2",
     "mma_v2",
+    "mul2",
+    "mul4",
+    "sub2",
+    "sub4",
+    "tma",
 ]

@@ -1,0 +1,41 @@
+"""Fences between the proxies through which memory is accessed (sm_90)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_core._triton import unwrap
+from gluon_core.builtin import builtin
+from gluon_core.errors import ArgumentError
+from gluon_core.semantic.base import describe
+
+__all__ = ["compile_time_bool", "fence_async_shared"]
+
+
+@builtin(requires=("nvidia.fence_async",), name="gl.nvidia.hopper.fence_async_shared")
+def fence_async_shared(cluster: Any = False, _semantic: Any = None) -> None:
+    """What was written to shared memory before becomes visible to units that read it on their own:
+    TMA, `warpgroup_mma`, `tcgen05_mma`.
+
+    Needed between ordinary stores to shared memory and such an operation that reads them, and
+    between ordinary loads and one that overwrites what they read.
+
+    Args:
+        cluster: compile-time boolean; of all blocks of the cluster, not only of this one.
+
+    Raises:
+        ArgumentError: `cluster` is no compile-time boolean.
+
+    ISA: PTX 9.7.13.4, fence.proxy.async.shared::{cta, cluster}.
+    """
+    _semantic.builder.create_fence_async_shared(compile_time_bool(cluster, "cluster"))
+
+
+def compile_time_bool(value: Any, argument: str) -> bool:
+    """A compile-time boolean, or 0 or 1."""
+    value = unwrap(value)
+    if not isinstance(value, (bool, int)) or value not in (0, 1):
+        raise ArgumentError(
+            "must be a compile-time boolean", argument=argument, got=describe(value)
+        )
+    return bool(value)

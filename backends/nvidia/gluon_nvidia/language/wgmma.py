@@ -1,0 +1,454 @@
+"""The matrix unit of Hopper: `wgmma` (sm_90a), which reads shared memory on its own.
+
+Four warps, a warpgroup, multiply together: each of them holds 16 rows of the accumulator.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from gluon_core._triton import base_type, base_value, tl, tl_tuple, unwrap
+from gluon_core.builtin import builtin
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.layouts import DotOperandLayout
+from gluon_core.layouts.shared import SharedLinearLayout
+from gluon_core.semantic.base import describe, shape_of
+from gluon_core.values import distributed_type, shared_memory_descriptor
+from gluon_nvidia.language.fence import compile_time_bool
+from gluon_nvidia.language.operands import compile_time_int, predicate, shared_memory
+from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
+
+__all__ = [
+    "warpgroup_mma",
+    "warpgroup_mma_accumulator",
+    "warpgroup_mma_accumulator_type",
+    "warpgroup_mma_init",
+    "warpgroup_mma_wait",
+]
+
+_REQUIRES = ("nvidia.wgmma",)
+_NAME = "gl.nvidia.hopper.warpgroup_mma"
+_INSTEAD = "gl.nvidia.blackwell.tcgen05_mma, gl.nvidia.ampere.mma_v2, or gl.portable.mma"
+_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
+_WARPGROUP = 4
+
+_FP8 = (tl.float8e5, tl.float8e4nv)
+# Operand dtype -> accumulator dtypes (PTX 9.7.15.2, table of matrix element types).
+_DTYPES: dict[Any, tuple] = {
+    tl.float16: (tl.float32, tl.float16),
+    tl.bfloat16: (tl.float32,),
+    tl.float32: (tl.float32,),
+    tl.int8: (tl.int32,),
+    tl.float8e5: (tl.float32, tl.float16),
+    tl.float8e4nv: (tl.float32, tl.float16),
+}
+
+
+class warpgroup_mma_accumulator_type(base_type):
+    """Type of an accumulator that a multiplication may still be writing.
+
+    Args:
+        tensor_type: type of the tensor that it becomes once it was waited for.
+    """
+
+    def __init__(self, tensor_type: Any):
+        self.tensor_type = unwrap(tensor_type)
+        if not isinstance(self.tensor_type, distributed_type):
+            raise DtypeError(
+                "not the type of a tensor", argument="tensor_type", got=repr(tensor_type)
+            )
+
+    def to_ir(self, builder: Any) -> Any:
+        return self.tensor_type.to_ir(builder)
+
+    def _flatten_ir_types(self, builder: Any, out: list) -> None:
+        out.append(self.to_ir(builder))
+
+    def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> tuple[Any, int]:
+        return warpgroup_mma_accumulator(handles[cursor], self.tensor_type), cursor + 1
+
+    def mangle(self) -> str:
+        return f"FT{self.tensor_type.mangle()}FT"
+
+    def __str__(self) -> str:
+        return f"warpgroup_mma_accumulator<{self.tensor_type}>"
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, warpgroup_mma_accumulator_type)
+            and self.tensor_type == other.tensor_type
+        )
+
+    def __hash__(self) -> int:
+        return hash(("warpgroup_mma_accumulator", self.tensor_type))
+
+
+class warpgroup_mma_accumulator(base_value):
+    """An accumulator that a multiplication may still be writing: hand it to `warpgroup_mma` again,
+    or to `warpgroup_mma_wait`, which returns the tensor."""
+
+    def __init__(self, handle: Any, tensor_type: Any):
+        self.handle = handle
+        self.type = warpgroup_mma_accumulator_type(tensor_type)
+
+    def _flatten_ir(self, handles: list) -> None:
+        handles.append(self.handle)
+
+    def _set_name(self, builder: Any, name: str) -> None:
+        self.handle.set_loc(builder.create_name_loc(name, self.handle.get_loc()))
+
+    def __str__(self) -> str:
+        return str(self.type)
+
+
+@builtin(requires=_REQUIRES, name=f"{_NAME}_init", instead=_INSTEAD)
+def warpgroup_mma_init(value: Any, _semantic: Any = None) -> Any:
+    """A tensor as the first accumulator of a chain of multiplications that nobody waits for.
+
+    A loop that hands an accumulator from round to round needs one type for it from the start.
+
+    Args:
+        value: tensor with the layout of an accumulator of `wgmma`.
+
+    Returns:
+        A warpgroup_mma_accumulator.
+
+    Raises:
+        DtypeError: not a tensor.
+        LayoutError: another layout.
+    """
+    if isinstance(value, warpgroup_mma_accumulator):
+        return value
+    _semantic.require_distributed(value, "value")
+    _accumulator_layout(value.type.layout, "value")
+    return warpgroup_mma_accumulator(value.handle, value.type)
+
+
+@builtin(requires=_REQUIRES, name=_NAME, instead=_INSTEAD)
+def warpgroup_mma(
+    a: Any,
+    b: Any,
+    acc: Any,
+    *,
+    use_acc: Any = True,
+    precision: Any = None,
+    max_num_imprecise_acc: Any = None,
+    is_async: Any = False,
+    _semantic: Any = None,
+) -> Any:
+    """`acc + a @ b` on the tensor cores; the operands in shared memory are read asynchronously.
+
+    Ordinary stores to the operands need a `fence_async_shared()` before; what TMA has brought and a
+    barrier has announced needs none.
+
+    Args:
+        a: [M, K] in shared memory with `NVMMASharedLayout`, or a tensor with
+            `DotOperandLayout(0, acc's layout, k_width)`, k_width of 32 bits.
+        b: [K, N] in shared memory with `NVMMASharedLayout`, of `a`'s dtype (or both fp8).
+        acc: [M, N] tensor with `NVMMADistributedLayout([3, 0], ...)`, or what an asynchronous
+            `warpgroup_mma` or `warpgroup_mma_init` returned.
+        use_acc: int1 scalar; where false, `a @ b` alone.
+        precision: of float32 operands: "tf32" (10 bits of mantissa), the only one that the unit has
+            and the default.
+        max_num_imprecise_acc: of fp8 operands: how many products along K the unit may add up in its
+            own narrower sum (about 14 bits) before they join the float32 accumulator. By default as
+            many as there are; at least 32 for float32, at most K.
+        is_async: compile-time boolean; do not wait. The operands must stay as they are, and the
+            accumulator's value is there, once `warpgroup_mma_wait` waited for it.
+
+    | a, b | acc | operands that may be transposed |
+    |---|---|---|
+    | float16 | float32, float16 | both |
+    | bfloat16 | float32 | both |
+    | float32 (as tf32) | float32 | none: K must be contiguous |
+    | float8e4nv, float8e5 | float32, float16 | none |
+    | int8 | int32 | none |
+
+    M is a multiple of 64 in each block, K of 32 bytes, and N of the instruction's N.
+
+    Returns:
+        A tensor like `acc`; with `is_async` a warpgroup_mma_accumulator.
+
+    Raises:
+        DtypeError: dtypes that the unit does not combine.
+        ShapeError: the shapes do not multiply, or are smaller than one instruction's.
+        LayoutError: a layout that the unit does not read.
+        ArgumentError: another argument is illegal, or the warps are not a multiple of four.
+
+    ISA: PTX 9.7.15.5, wgmma.mma_async; with is_async=False also wgmma.wait_group 0.
+    """
+    _check_warps(_semantic)
+    tensor_type = _check_accumulator(_semantic, acc)
+    in_registers = isinstance(a, tl.tensor)
+    if in_registers:
+        _semantic.require_distributed(a, "a")
+    else:
+        a = shared_memory(a, "a")
+    b = shared_memory(b, "b")
+    layout = tensor_type.layout
+    _check_shapes(a, b, tensor_type)
+    _check_dtypes(a, b, tensor_type)
+    _check_instruction(_semantic, a, tensor_type)
+    if in_registers:
+        _check_registers(a, layout)
+    else:
+        _check_shared(a, "a", fast=1)
+    _check_shared(b, "b", fast=0)
+    precision = _check_precision(_semantic, unwrap(precision), a.dtype)
+    asynchronous = compile_time_bool(is_async, "is_async")
+    handle = _semantic.builder.create_warpgroup_mma(
+        a.handle,
+        b.handle,
+        acc.handle,
+        predicate(_semantic, use_acc, "use_acc").handle,
+        _semantic._str_to_dot_input_precision(precision),
+        _imprecise(_semantic, unwrap(max_num_imprecise_acc), a, tensor_type),
+        asynchronous,
+    )
+    if asynchronous:
+        return warpgroup_mma_accumulator(handle, tensor_type)
+    return _semantic.make_tensor(handle, tensor_type)
+
+
+@builtin(requires=_REQUIRES, name=f"{_NAME}_wait", instead=_INSTEAD)
+def warpgroup_mma_wait(num_outstanding: Any = 0, deps: Any = None, _semantic: Any = None) -> Any:
+    """Wait until at most `num_outstanding` of the asynchronous multiplications are unfinished.
+
+    They end in the order in which they were issued. Use what this returns instead of `deps`: what
+    was handed over must not be read before, nor moved by the compiler.
+
+    Args:
+        num_outstanding: compile-time integer, 0 to 7.
+        deps: the accumulators that are waited for, in a sequence; also tensors and buffers in shared
+            memory that the multiplications read.
+
+    Returns:
+        The tensor of the one accumulator in `deps`, or a tuple of all of `deps`, with the
+        accumulators as tensors.
+
+    Raises:
+        ArgumentError: no `deps`, or not a number.
+        DtypeError: something else in `deps`.
+
+    ISA: PTX 9.7.15.7, wgmma.wait_group.
+    """
+    pending = compile_time_int(num_outstanding, "num_outstanding", 0, 7)
+    deps = unwrap(deps)
+    items = [deps] if isinstance(deps, base_value) and not isinstance(deps, tl_tuple) else deps
+    if items is None or not len(items):
+        raise ArgumentError(
+            "nothing to wait for",
+            argument="deps",
+            expected="the accumulators, such as deps=[acc]",
+            got=repr(deps),
+        )
+    kinds = []
+    for item in items:
+        if isinstance(item, warpgroup_mma_accumulator):
+            kinds.append(item.type.tensor_type)
+        elif isinstance(item, shared_memory_descriptor) or (
+            isinstance(item, tl.tensor) and isinstance(item.type, distributed_type)
+        ):
+            kinds.append(item.type)
+        else:
+            raise DtypeError(
+                "not an accumulator",
+                argument="deps",
+                expected="accumulators, tensors, or buffers in shared memory",
+                got=describe(item),
+            )
+    handles = _semantic.builder.create_warpgroup_mma_wait([item.handle for item in items], pending)
+    results = [
+        kind._unflatten_ir([handle], 0)[0]
+        if not isinstance(kind, distributed_type)
+        else _semantic.make_tensor(handle, kind)
+        for handle, kind in zip(handles, kinds)
+    ]
+    return results[0] if len(results) == 1 else tl_tuple(results)
+
+
+# -- checks ---------------------------------------------------------------------------------------
+
+
+def _check_warps(semantic: Any) -> None:
+    if semantic.num_warps % _WARPGROUP:
+        raise ArgumentError(
+            "wgmma runs on warpgroups, four warps each (PTX 9.7.15)",
+            argument="num_warps",
+            expected="a multiple of 4",
+            got=semantic.num_warps,
+            remedy="Launch with more warps, or give the partition more in worker_num_warps.",
+        )
+
+
+def _accumulator_layout(layout: Any, argument: str) -> None:
+    if not isinstance(layout, NVMMADistributedLayout) or layout.version[0] != 3:
+        raise LayoutError(
+            "not the accumulator of wgmma",
+            argument=argument,
+            expected="NVMMADistributedLayout(version=[3, 0], ...)",
+            got=repr(layout),
+        )
+
+
+def _check_accumulator(semantic: Any, acc: Any) -> Any:
+    """The tensor type of an accumulator."""
+    if isinstance(acc, warpgroup_mma_accumulator):
+        tensor_type = acc.type.tensor_type
+    else:
+        tensor_type = semantic.require_distributed(acc, "acc").type
+    _accumulator_layout(tensor_type.layout, "acc")
+    semantic.check_layout(tensor_type.layout, _dims(tensor_type), "acc")
+    return tensor_type
+
+
+def _dims(tensor_type: Any) -> list[int]:
+    return [int(unwrap(size)) for size in tensor_type.shape]
+
+
+def _check_shapes(a: Any, b: Any, tensor_type: Any) -> None:
+    shapes = [shape_of(a), shape_of(b), _dims(tensor_type)]
+    for name, shape in zip(("a", "b", "acc"), shapes):
+        if len(shape) != 2:
+            raise ShapeError("must be a matrix", argument=name, got=shape)
+    (m, k), (rows, n), result = shapes
+    if rows != k or result != [m, n]:
+        raise ShapeError(
+            "the shapes do not multiply",
+            expected="a [M, K], b [K, N], acc [M, N]",
+            got=", ".join(map(str, shapes)),
+        )
+
+
+def _check_dtypes(a: Any, b: Any, tensor_type: Any) -> None:
+    wanted = _DTYPES.get(a.dtype)
+    if wanted is None:
+        raise DtypeError(
+            "wgmma does not take this dtype (PTX 9.7.15.2)",
+            argument="a",
+            expected=", ".join(map(str, _DTYPES)),
+            got=a.dtype,
+        )
+    if a.dtype != b.dtype and not (a.dtype in _FP8 and b.dtype in _FP8):
+        raise DtypeError(
+            "both operands must have one dtype (PTX 9.7.15.2)",
+            argument="b",
+            expected=a.dtype,
+            got=b.dtype,
+        )
+    if tensor_type.element_ty not in wanted:
+        raise DtypeError(
+            f"wgmma does not accumulate {a.dtype} in this dtype (PTX 9.7.15.2)",
+            argument="acc",
+            expected=" or ".join(map(str, wanted)),
+            got=tensor_type.element_ty,
+        )
+
+
+def _check_instruction(semantic: Any, a: Any, tensor_type: Any) -> None:
+    """The instruction's tile, and whether it fits into one block's part of the matrices."""
+    layout = tensor_type.layout
+    depth = 256 // a.dtype.primitive_bitwidth
+    _, n, *k = layout.instr_shape
+    if k != [depth]:
+        raise LayoutError(
+            f"the K of one instruction on {a.dtype} is {depth}, 32 bytes (PTX 9.7.15.1)",
+            argument="acc",
+            expected=f"instr_shape=[16, {n}, {depth}]",
+            got=f"instr_shape={layout.instr_shape}",
+        )
+    blocks = [1, 1]
+    for basis in layout.cga_layout:
+        for d, step in enumerate(basis):
+            blocks[d] *= 2 if step else 1
+    rows, columns = (max(1, s // c) for s, c in zip(_dims(tensor_type), blocks))
+    least = (64, n * layout.warps_per_cta[1], depth)
+    for what, size, unit in zip("MNK", (rows, columns, shape_of(a)[1]), least):
+        if size % unit:
+            raise ShapeError(
+                f"{what} of one block is smaller than one instruction's (PTX 9.7.15.1)",
+                argument="b" if what == "N" else "a",
+                expected=f"{what} >= {unit}",
+                got=f"{what} = {size}",
+                remedy="Choose another instr_shape or warps_per_cta, or pad the tile.",
+            )
+
+
+def _check_registers(a: Any, layout: Any) -> None:
+    found = a.type.layout
+    width = 32 // a.dtype.primitive_bitwidth
+    matches = isinstance(found, DotOperandLayout) and found.operand_index == 0
+    if not matches or found.parent != layout or found.k_width != width:
+        raise LayoutError(
+            "not the register operand of the accumulator (PTX 9.7.15.5.1)",
+            argument="a",
+            expected=f"DotOperandLayout(0, {layout}, {width})",
+            got=repr(found),
+            remedy="convert_layout the operand first.",
+        )
+
+
+def _check_shared(value: Any, argument: str, fast: int) -> None:
+    """A matrix in shared memory as the unit reads it; `fast` is the dimension of K."""
+    layout = value.layout
+    bits = value.dtype.primitive_bitwidth
+    if isinstance(layout, SharedLinearLayout):
+        return
+    if not isinstance(layout, NVMMASharedLayout) or layout.rank != 2 or layout.fp4_padded:
+        raise LayoutError(
+            "not a matrix in shared memory that wgmma reads (PTX 9.7.15.5.1)",
+            argument=argument,
+            expected=f"NVMMASharedLayout(swizzle, {bits}, rank=2)",
+            got=repr(layout),
+        )
+    if layout.element_bitwidth != bits:
+        raise LayoutError(
+            "the layout is for elements of another width",
+            argument=argument,
+            expected=f"element_bitwidth={bits} for {value.dtype}",
+            got=layout.element_bitwidth,
+        )
+    if bits != 16 and layout.transposed != (fast == 0):
+        turned = "[M, K]" if argument == "a" else "[K, N] stored as [N, K]"
+        raise LayoutError(
+            f"wgmma transposes 16-bit operands only; K must be contiguous for {value.dtype} "
+            "(PTX 9.7.15.5.1)",
+            argument=argument,
+            expected=f"transposed={fast == 0}: {turned}",
+            got=f"transposed={layout.transposed}",
+            remedy="Store it the other way round, and hand over .permute((1, 0)).",
+        )
+
+
+def _check_precision(semantic: Any, precision: Any, dtype: Any) -> str:
+    if precision is None:
+        return getattr(semantic.options, "default_dot_input_precision", None) or "tf32"
+    if precision not in _PRECISIONS:
+        raise ArgumentError(
+            "no such precision",
+            argument="precision",
+            expected=", ".join(map(repr, _PRECISIONS)),
+            got=repr(precision),
+        )
+    if dtype == tl.float32 and precision != "tf32":
+        raise ArgumentError(
+            "wgmma rounds float32 operands to tf32",
+            argument="precision",
+            expected="'tf32'",
+            got=repr(precision),
+            remedy="gl.dot_fma keeps them whole.",
+        )
+    return precision
+
+
+def _imprecise(semantic: Any, given: Any, a: Any, tensor_type: Any) -> int:
+    fp8 = a.dtype in _FP8
+    if given is None:
+        default = getattr(semantic.options, "max_num_imprecise_acc_default", None) or 0
+        return default if fp8 else 0
+    # With fewer the unit would have to add to a float32 accumulator within one instruction.
+    least = 32 if fp8 and tensor_type.element_ty == tl.float32 else 0
+    most = shape_of(a)[1] if fp8 else None
+    return compile_time_int(given, "max_num_imprecise_acc", least, most)
