@@ -28,6 +28,7 @@ class AmdBackend(TritonBackend):
         "AMDMFMALayout": f"{_PATH}:AMDMFMALayout",
         "AMDWMMALayout": f"{_PATH}:AMDWMMALayout",
     }
+    descriptors = {"tensordesc": "gluon_amd.language.descriptor:tensor_descriptor_type"}
     reference = "gluon_amd.reference"
     lowerings = LOWERINGS
     compiler = "triton.backends.amd.compiler:HIPBackend"

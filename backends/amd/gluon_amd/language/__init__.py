@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_amd.language import cdna3, cdna4, gfx1250, hint, rdna3, rdna4
+from gluon_amd.language import cdna3, cdna4, cdna5, gfx1250, hint, rdna3, rdna4
 from gluon_amd.language.slice import slice
 from gluon_amd.language.warp_pipeline import warp_pipeline_stage
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
@@ -15,6 +15,7 @@ __all__ = [
     "AMDWMMALayout",
     "cdna3",
     "cdna4",
+    "cdna5",
     "gfx1250",
     "hint",
     "rdna3",
@@ -28,6 +29,4 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     text = f"gl.amd has no {name!r}"
-    if name == "cdna5":
-        text += " in this release of gluon-amd"
     raise AttributeError(str(GluonError(text, remedy=f"It has: {', '.join(__all__)}.")))

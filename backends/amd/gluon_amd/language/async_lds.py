@@ -1,0 +1,232 @@
+"""Asynchronous copies between global memory and LDS, both ways, lane by lane (gfx1250)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_amd.language.mbarrier import check_mbarrier
+from gluon_core import _triton
+from gluon_core._triton import unwrap
+from gluon_core.builtin import builtin
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
+from gluon_core.semantic.operands import compile_time_int, handle_or_absent, shared_memory
+from gluon_core.values import CachePolicy
+
+__all__ = [
+    "commit_group",
+    "global_to_shared",
+    "mbarrier_arrive",
+    "shared_to_global",
+    "wait_group",
+]
+
+_REQUIRES = ("amd.async_lds",)
+_NAME = "gl.amd.gfx1250.async_copy"
+# Bits that one lane can copy at once.
+_WIDTHS = (8, 32, 64, 128)
+
+
+@builtin(requires=_REQUIRES, name=f"{_NAME}.global_to_shared", instead="gl.portable.async_copy")
+def global_to_shared(
+    smem: Any,
+    pointer: Any,
+    mask: Any = None,
+    other: Any = None,
+    cache_modifier: Any = "",
+    _semantic: Any = None,
+) -> None:
+    """Start copying what `pointer` points to into `smem`.
+
+    The copy belongs to the group that the next `commit_group` closes; `smem` may be read after
+    `wait_group`.
+
+    Args:
+        smem: view of shared memory, of `pointer`'s shape and element type.
+        pointer: tensor of pointers. Its layout says which lane copies what; each lane must hold 1,
+            4, 8 or 16 bytes that are consecutive in memory and in `smem`.
+        mask: int1, broadcast to the pointers.
+        other: what `smem` gets where `mask` is false, a scalar or a tensor; 0 by default.
+        cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"`.
+
+    Raises:
+        DtypeError: `smem` is no shared memory, `pointer` holds no pointers, the element types
+            differ, or the mask is not boolean.
+        ShapeError: the shapes differ, or mask or other do not fit.
+        LayoutError: a lane holds 2 consecutive bytes only.
+        ArgumentError: `other` without a mask, or no such cache modifier.
+
+    ISA: gfx1250, global_load_async_to_lds_b8/b32/b64/b128.
+    """
+    smem, pointer = _operands(_semantic, smem, pointer)
+    modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
+    if modifier == ".cs":
+        _triton.require((3, 8), f"{_NAME}.global_to_shared(cache_modifier='.cs')")
+    mask = _mask(_semantic, pointer, mask)
+    other = unwrap(other)
+    if other is not None:
+        if mask is None:
+            raise ArgumentError(
+                "needs a mask",
+                argument="other",
+                got=describe(other),
+                remedy="Pass mask=..., or drop other.",
+            )
+        other = _semantic.cast(_semantic.to_tensor(other), smem.dtype)
+        other = _like(_semantic, pointer, other, "other")
+    operands = (
+        smem.handle,
+        pointer.handle,
+        handle_or_absent(_semantic, mask),
+        handle_or_absent(_semantic, other),
+    )
+    policy = _policy(_semantic, modifier, _semantic._str_to_load_cache_modifier)
+    _semantic.builder.create_async_copy_global_to_local(*operands, *policy, False)
+
+
+@builtin(requires=_REQUIRES, since=(3, 7), name=f"{_NAME}.shared_to_global")
+def shared_to_global(
+    pointer: Any, smem: Any, mask: Any = None, cache_modifier: Any = "", _semantic: Any = None
+) -> None:
+    """Start copying `smem` to where `pointer` points.
+
+    The copy belongs to the group that the next `commit_group` closes; `smem` may be written, and
+    the kernel may end, after `wait_group`.
+
+    Args:
+        pointer: tensor of pointers. Its layout says which lane copies what, as in
+            `global_to_shared`.
+        smem: view of shared memory, of `pointer`'s shape and element type.
+        mask: int1, broadcast to the pointers; where false nothing is written.
+        cache_modifier: `".wb"`, `".cg"`, `".cs"` or `".wt"`.
+
+    Raises:
+        DtypeError: `smem` is no shared memory, `pointer` holds no pointers or const ones, the
+            element types differ, or the mask is not boolean.
+        ShapeError: the shapes differ, or the mask does not fit.
+        LayoutError: a lane holds 2 consecutive bytes only.
+        ArgumentError: no such cache modifier.
+
+    ISA: gfx1250, global_store_async_from_lds_b8/b32/b64/b128.
+    """
+    smem, pointer = _operands(_semantic, smem, pointer)
+    if pointer.type.scalar.is_const():
+        raise DtypeError(
+            "cannot write through a const pointer", argument="pointer", got=describe(pointer)
+        )
+    modifier = check_choice("cache_modifier", cache_modifier, STORE_CACHE)
+    mask = _mask(_semantic, pointer, mask)
+    policy = _policy(_semantic, modifier, _semantic._str_to_store_cache_modifier)
+    _semantic.builder.create_async_copy_local_to_global(
+        smem.handle, pointer.handle, handle_or_absent(_semantic, mask), *policy
+    )
+
+
+@builtin(requires=_REQUIRES, name=f"{_NAME}.commit_group")
+def commit_group(_semantic: Any = None) -> None:
+    """Close the group of the copies since the last `commit_group`; it may be empty.
+
+    ISA: none. The compiler counts the instructions of a group for `wait_group`.
+    """
+    _semantic.builder.create_async_commit_group()
+
+
+@builtin(requires=_REQUIRES, name=f"{_NAME}.wait_group")
+def wait_group(num_outstanding: Any = 0, _semantic: Any = None) -> None:
+    """Wait until at most `num_outstanding` of the most recent groups are still copying.
+
+    Args:
+        num_outstanding: compile-time integer; 0 waits for all.
+
+    Raises:
+        ArgumentError: not a compile-time integer >= 0.
+
+    ISA: gfx1250, s_wait_asynccnt.
+    """
+    count = compile_time_int(num_outstanding, "num_outstanding", 0)
+    _semantic.builder.create_async_wait_group(count)
+
+
+@builtin(requires=(*_REQUIRES, "amd.mbarrier"), name=f"{_NAME}.mbarrier_arrive")
+def mbarrier_arrive(mbarrier: Any, _semantic: Any = None) -> None:
+    """Arrive at `mbarrier` once all copies that the warp has started so far are done.
+
+    Every warp arrives once, so the barrier's count must include the warps.
+
+    Args:
+        mbarrier: an initialized barrier.
+
+    Raises:
+        DtypeError, LayoutError, ShapeError: `mbarrier` is no barrier.
+
+    ISA: gfx1250, ds_atomic_async_barrier_arrive_b64.
+    """
+    mbarrier = check_mbarrier(mbarrier)
+    _semantic.builder.create_async_copy_lds_barrier_arrive(mbarrier.handle)
+
+
+# -- operands ------------------------------------------------------------------------------------
+
+
+def _operands(semantic: Any, smem: Any, pointer: Any) -> tuple[Any, Any]:
+    smem = shared_memory(smem, "smem")
+    pointer = semantic.check_pointer(pointer)
+    pointer = semantic.require_distributed(pointer, "pointer")
+    element = pointer.dtype.element_ty
+    if smem.dtype != element:
+        raise DtypeError(
+            "the element type is not the pointer's",
+            argument="smem",
+            expected=element,
+            got=smem.dtype,
+        )
+    shape = shape_of(pointer)
+    if list(smem.shape) != shape:
+        raise ShapeError(
+            "the shape is not the pointer's", argument="smem", expected=shape, got=list(smem.shape)
+        )
+    semantic._require_unbatched(smem)
+    _check_width(pointer.type.layout, smem, element.primitive_bitwidth)
+    return smem, pointer
+
+
+def _check_width(layout: Any, smem: Any, bits: int) -> None:
+    if is_placeholder(layout):
+        return
+    shape = list(smem.shape)
+    try:
+        moves = layout.to_linear(shape).invert_and_compose(smem.layout.to_linear(shape))
+    except LayoutError:  # no linear form to ask: the compiler will
+        return
+    column = list(moves.out_dims).index("offset")
+    registers = [row[column] for row in moves.bases["register"]]
+    held = 1 if not registers or registers[0] != 1 else 2
+    if bits * held < 32 and bits != 8:
+        raise LayoutError(
+            f"a lane copies 1, 4, 8 or 16 bytes, and holds fewer consecutive {smem.dtype}",
+            argument="pointer",
+            expected=f"at least {32 // bits} consecutive elements per thread, also in smem",
+            got=f"{layout} and {smem.layout}",
+            remedy="Give the layout size_per_thread >= 2 along the fastest dimension of smem.",
+        )
+
+
+def _mask(semantic: Any, pointer: Any, mask: Any) -> Any:
+    mask = semantic.check_mask(pointer, mask)
+    return None if mask is None else _like(semantic, pointer, mask, "mask")
+
+
+def _like(semantic: Any, pointer: Any, value: Any, argument: str) -> Any:
+    """`value` with the shape and layout of `pointer`."""
+    if value.type.is_block():
+        have, want = shape_of(value), shape_of(pointer)
+        if len(have) != len(want) or any(h not in (1, w) for h, w in zip(have, want)):
+            raise ShapeError("does not fit the pointer", argument=argument, expected=want, got=have)
+    return semantic.broadcast_impl_value(pointer, value)[1]
+
+
+def _policy(semantic: Any, modifier: str, to_enum: Any) -> tuple:
+    if _triton.at_least(3, 9):
+        return (CachePolicy(modifier, "")._to_ir(semantic.builder),)
+    return to_enum(modifier), semantic._str_to_eviction_policy("")

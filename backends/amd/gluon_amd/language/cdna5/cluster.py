@@ -1,0 +1,5 @@
+"""`gl.amd.cdna5.cluster`."""
+
+from gluon_amd.language.cluster import arrive, wait
+
+__all__ = ["arrive", "wait"]

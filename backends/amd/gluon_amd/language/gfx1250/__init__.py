@@ -1,0 +1,17 @@
+"""`gl.amd.gfx1250` (MI450). Re-exports the hardware units' files; `gl.amd.cdna5` is the same."""
+
+from gluon_amd.language.buffer import buffer_load, buffer_store
+from gluon_amd.language.gfx1250 import async_copy, cluster, mbarrier, tdm
+from gluon_amd.language.wmma import wmma_v3 as wmma
+from gluon_amd.layouts import PartitionedSharedLayout
+
+__all__ = [
+    "PartitionedSharedLayout",
+    "async_copy",
+    "buffer_load",
+    "buffer_store",
+    "cluster",
+    "mbarrier",
+    "tdm",
+    "wmma",
+]

@@ -1,0 +1,140 @@
+"""Barriers in LDS (gfx1250).
+
+A barrier is an int64 in LDS that counts arrivals. A phase ends when the barrier's count of arrivals
+has come; `wait` with parity 0 passes once the first phase has ended, with parity 1 the second, and
+so on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Sequence
+
+from gluon_core._triton import tl, unwrap
+from gluon_core.builtin import builtin
+from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core.layouts import SwizzledSharedLayout
+from gluon_core.layouts.base import check_cga
+from gluon_core.semantic.operands import compile_time_int, scalar_int32, shared_memory
+
+__all__ = ["MBarrierLayout", "arrive", "check_mbarrier", "init", "wait"]
+
+_REQUIRES = ("amd.mbarrier",)
+_NAME = "gl.amd.gfx1250.mbarrier"
+# The barrier word holds the pending and the initial count, each in 29 bits.
+_MAX_COUNT = (1 << 29) - 1
+
+
+@dataclass(frozen=True, init=False)
+class MBarrierLayout(SwizzledSharedLayout):
+    """The layout of a barrier: one plain int64 per block of the cluster.
+
+    Args:
+        cga_layout: which barrier each block of a cluster has; [] for one block.
+
+    Raises:
+        LayoutError: an illegal `cga_layout`.
+    """
+
+    def __init__(self, cga_layout: Optional[Sequence[Sequence[int]]] = None):
+        bases = check_cga(unwrap(cga_layout) or [], 1)
+        self._set(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=bases)
+
+
+def check_mbarrier(value: Any, argument: str = "mbarrier") -> Any:
+    """`value` if it is a barrier.
+
+    Raises:
+        DtypeError: no shared memory, or not of 64-bit integers.
+        LayoutError: not the layout of a barrier.
+        ShapeError: not one barrier per block.
+    """
+    value = shared_memory(value, argument)
+    remedy = "gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout()) makes one."
+    if value.dtype not in (tl.int64, tl.uint64):
+        raise DtypeError(
+            "a barrier is a 64-bit integer",
+            argument=argument,
+            expected="int64",
+            got=value.dtype,
+            remedy=remedy,
+        )
+    layout = value.layout
+    if not isinstance(layout, SwizzledSharedLayout) or layout.rank != 1:
+        raise LayoutError(
+            "not the layout of a barrier",
+            argument=argument,
+            expected="MBarrierLayout()",
+            got=repr(layout),
+            remedy=remedy,
+        )
+    barriers = 1 << sum(any(basis) for basis in layout.cga_layout)
+    if list(value.shape) != [barriers]:
+        raise ShapeError(
+            "not one barrier",
+            argument=argument,
+            expected=[barriers],
+            got=list(value.shape),
+            remedy="Pick one of several with .index(i).",
+        )
+    return value
+
+
+@builtin(requires=_REQUIRES, name=f"{_NAME}.init")
+def init(mbarrier: Any, count: Any, _semantic: Any = None) -> None:
+    """Initialize a barrier: each phase waits for `count` arrivals. One thread does it.
+
+    Args:
+        mbarrier: a barrier that is not in use.
+        count: compile-time integer, 1 to 2**29 - 1.
+
+    Raises:
+        ArgumentError: an illegal count.
+        DtypeError, LayoutError, ShapeError: `mbarrier` is no barrier.
+
+    ISA: gfx1250, ds_store_b64 of the barrier's state.
+    """
+    mbarrier = check_mbarrier(mbarrier)
+    count = compile_time_int(count, "count", 1, _MAX_COUNT)
+    _semantic.builder.create_lds_barrier_init(mbarrier.handle, count)
+
+
+@builtin(requires=_REQUIRES, name=f"{_NAME}.wait")
+def wait(mbarrier: Any, phase: Any, _semantic: Any = None) -> None:
+    """Wait until the phase of parity `phase` has ended.
+
+    Args:
+        mbarrier: an initialized barrier.
+        phase: integer scalar, of which the lowest bit counts.
+
+    Raises:
+        DtypeError, LayoutError, ShapeError: an operand of another kind.
+
+    ISA: gfx1250, a loop of ds_load_b64 and s_sleep.
+    """
+    mbarrier = check_mbarrier(mbarrier)
+    phase = scalar_int32(_semantic, phase, "phase")
+    _semantic.builder.create_lds_barrier_wait(mbarrier.handle, phase.handle)
+
+
+@builtin(requires=_REQUIRES, name=f"{_NAME}.arrive")
+def arrive(mbarrier: Any, *, count: Any = 1, _semantic: Any = None) -> Any:
+    """Count arrivals; what was written before is visible to those who wait.
+
+    Args:
+        mbarrier: an initialized barrier.
+        count: compile-time integer, 1 to 2**29 - 1; how many arrivals this is.
+
+    Returns:
+        int32: the parity of the phase that the barrier was in before.
+
+    Raises:
+        ArgumentError: an illegal count.
+        DtypeError, LayoutError, ShapeError: `mbarrier` is no barrier.
+
+    ISA: gfx1250, ds_atomic_barrier_arrive_rtn_b64.
+    """
+    mbarrier = check_mbarrier(mbarrier)
+    count = compile_time_int(count, "count", 1, _MAX_COUNT)
+    handle = _semantic.builder.create_lds_barrier_arrive(mbarrier.handle, count)
+    return _semantic.make_tensor(handle, tl.int32)
