@@ -201,7 +201,8 @@ def warp_specialize(task: Task, step: Step) -> Iterator[Wait]:
         running[0] += 1
         partition.agent = task.batch.agents.fork(parent, partition.name)
         partitions.append(partition)
-        task.machine.scheduler.add(partition.name, _partition(partition, region[0], running))
+        run = _partition(partition, region[0], running)
+        task.machine.scheduler.add(partition.name, run, partition)
     end = yield from task.block(step.blocks[0][0])
     values = _yielded(task, end, len(step.outs))
     if running[0]:

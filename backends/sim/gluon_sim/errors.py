@@ -9,8 +9,8 @@ from typing import Any, Optional
 from gluon_core.errors import GluonError, LimitError, SourceSpan
 
 __all__ = [
-    "Access", "BarrierError", "CapacityError", "DeadlockError", "DeviceAssertionError", "LeakError",
-    "MisalignedError", "OffsetOverflowError", "OutOfBoundsError", "REPORTS", "RaceError", "Scene",
+    "Access", "BarrierError", "CapacityError", "DeadlockError", "DeviceAssertionError", "LaunchInterrupted",
+    "LeakError", "MisalignedError", "OffsetOverflowError", "OutOfBoundsError", "REPORTS", "RaceError", "Scene",
     "SimulatorError", "TimeLimitError", "UninitialisedError", "in_library", "span_of",
 ]  # fmt: skip
 
@@ -149,6 +149,31 @@ class LeakError(SimulatorError):
 
 class BarrierError(SimulatorError):
     """A barrier was used against its protocol."""
+
+
+class LaunchInterrupted(KeyboardInterrupt):
+    """Somebody pressed Ctrl-C while a kernel ran.
+
+    Args:
+        span: the kernel line that it was at.
+        done: programs of the grid that were over.
+        tasks: for each partition under way, in words, where it was.
+    """
+
+    def __init__(self, span: Optional[SourceSpan], done: int, total: int, tasks: tuple[str, ...]):
+        self.span = span
+        self.done = done
+        self.total = total
+        self.tasks = tasks
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        text = f"the launch was interrupted; {self.done} of {self.total} programs are over"
+        for task in self.tasks:
+            text += f"\n  {task}"
+        if self.span is not None:
+            text += f"\n  at {self.span.render()}"
+        return text
 
 
 class TimeLimitError(SimulatorError, TimeoutError):

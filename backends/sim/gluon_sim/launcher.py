@@ -64,6 +64,7 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         machine = Machine(
             chosen, memory, size, num_warps, compiled.target, models=models, settings=settings
         )
+        machine.watched = watched is not None
         with watched or nullcontext():
             machine.run(values)
 
@@ -120,7 +121,9 @@ def convert(memory: GlobalMemory, name: str, type: Type, value: Any) -> Any:
 def _descriptor(memory: GlobalMemory, name: str, type: Type, value: HostDescriptor) -> Descriptor:
     """A descriptor for the reference models; the storage of its tensor is registered."""
     if not isinstance(type, OpaqueType) or type.name != "descriptor":
-        raise ArgumentError("the kernel takes no descriptor here", argument=name, expected=str(type))
+        raise ArgumentError(
+            "the kernel takes no descriptor here", argument=name, expected=str(type)
+        )
     value.check_launch()
     allocation = storage_of(f"{name}.base", value.base)
     if allocation is not None:

@@ -6,6 +6,7 @@ the part that takes a path runs it, with outer values picked for that part, and 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from time import monotonic
 from typing import Any, Iterator, Optional, Sequence
 
@@ -13,8 +14,11 @@ import numpy as np
 
 from .agents import Agents
 from .compile import CompiledProgram
+from .errors import LaunchInterrupted
 from .flight import Flights, Queue
 from .memory import GlobalMemory
+from .parallel import Stopped, Workers, workers_for
+from .progress import Progress
 from .settings import Settings, current
 from .shared import SharedBuffer
 from .sync import Scheduler, Wait
@@ -79,29 +83,97 @@ class Machine:
         self.flights = Flights(chosen.schedule, chosen.seed)
         deadline = None if chosen.timeout is None else monotonic() + chosen.timeout
         self.scheduler = Scheduler(self.flights, deadline, chosen.timeout, chosen.deadlocks)
+        self.scheduler.home = program.program.kernel.loc
         self.hurried = deadline is not None or self.flights.random is not None
         self.tracking: Optional[Tracking] = None
+        self.watched = False
+        self.stopped: Any = None  # set where other threads work at the launch, too
+        self.machines: list[Machine] = []  # those of the threads
+        self.done = 0  # programs that this one brought to their end
         memory.check_alignment = program.pointer_casts
 
     def run(self, arguments: Sequence[np.ndarray]) -> None:
         """All programs of the grid; `arguments` are the kernel's, each with a leading axis of 1."""
-        total = self.grid[0] * self.grid[1] * self.grid[2]
+        total = self.total
+        if self.settings.progress:
+            name = self.program.program.kernel.name
+            shown: Any = Progress(name, total, lambda: (self.over, self.line))
+        else:
+            shown = nullcontext()
+        try:
+            with shown:
+                self._all(total, arguments)
+        except KeyboardInterrupt as interrupt:
+            span = getattr(interrupt, "span", None)
+            scene = self.scheduler.scene or tuple(
+                where for m in self.machines for where in m.scheduler.scene
+            )
+            raise LaunchInterrupted(span, self.over, total, scene) from interrupt
+
+    @property
+    def total(self) -> int:
+        """Programs of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def over(self) -> int:
+        """Programs that have come to their end."""
+        return self.done + sum(m.done for m in self.machines)
+
+    @property
+    def line(self) -> int:
+        """Of the op that runs now."""
+        for machine in (self, *self.machines):
+            task = machine.scheduler.now
+            if task is not None and task.op is not None:
+                return getattr(task.op.loc, "line", 0)
+        return 0
+
+    def _all(self, total: int, arguments: Sequence[np.ndarray]) -> None:
         numbers = np.arange(total, dtype=np.int64)
         size = self.batch_size(total)
-        if self.settings.races:
-            program = self.program.program
-            self.tracking = Tracking(program, self.memory, arguments, self.grid)
-            self.memory.tracking = self.tracking
+        self._track(arguments)
+        count, part = workers_for(self, total, size)
+        if count > 1:
+            workers = Workers(count, self._another)
+            self.machines = workers.machines
+            if workers.run(total, part, arguments):
+                return
+            self.machines = []
+            self._track(arguments)
         with np.errstate(all="ignore"):
             if self.program.spins:
                 # Programs that wait for each other must all be under way.
                 for start in range(total):
                     self._start(numbers[start : start + 1], arguments)
                 self.scheduler.run()
+                self.done = total
                 return
             for start in range(0, total, size):
-                self._start(numbers[start : start + size], arguments)
-                self.scheduler.run()
+                self.step(numbers[start : start + size], arguments)
+
+    def _track(self, arguments: Sequence[np.ndarray]) -> None:
+        if self.settings.races:
+            program = self.program.program
+            self.tracking = Tracking(program, self.memory, arguments, self.grid)
+            self.memory.tracking = self.tracking
+
+    def _another(self) -> "Machine":
+        """A machine for a further thread of this launch."""
+        made = Machine(
+            self.program, self.memory, self.grid, self.num_warps, self.target, self.output,
+            self.models, self.settings,
+        )  # fmt: skip
+        made.tracking = self.tracking
+        made.scheduler.deadline = self.scheduler.deadline
+        made.hurried = True
+        return made
+
+    def step(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> None:
+        """One batch, to its end."""
+        self._start(numbers, arguments)
+        self.scheduler.run()
+        self.done += len(numbers)
 
     def batch_size(self, total: int) -> int:
         """How many programs run together."""
@@ -120,7 +192,7 @@ class Machine:
             name = f"program {tuple(int(i[0]) for i in batch.ids)}"
         task = Task(self, batch, name)
         rows = Rows(np.arange(batch.count), whole=True)
-        self.scheduler.add(name, self._run(task, arguments, rows))
+        self.scheduler.add(name, self._run(task, arguments, rows), task)
 
     def _run(self, task: Task, arguments: Sequence[np.ndarray], rows: Rows) -> Iterator[Wait]:
         yield from task.call(self.program.kernel, arguments, rows)
@@ -129,6 +201,8 @@ class Machine:
 
     def interrupt(self, task: Task) -> Iterator[Wait]:
         """Between ops: the timeout, and what a random schedule does there."""
+        if self.stopped is not None and self.stopped.is_set():
+            raise Stopped
         self.scheduler.check_time(task.op.loc)
         random = self.flights.random
         if random is not None:

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from .dtypes import compute, finish, unsigned
-from .errors import MisalignedError, OutOfBoundsError
+from .errors import MisalignedError, OutOfBoundsError, SimulatorError
 from .overflow import Wrapped, settle
 from .settings import Settings
 
@@ -57,6 +57,7 @@ class GlobalMemory:
         self.check_alignment = False
         self.settings = Settings()
         self.tracking: Any = None
+        self.several = False  # threads at work here
 
     def add(self, allocation: Allocation) -> None:
         if not allocation.data.size:
@@ -201,6 +202,8 @@ class GlobalMemory:
 
         Elements go in order: lower programs first. Gives the old values; zero where masked off.
         """
+        if self.several:
+            raise SimulatorError(f"{what} wants programs in their order")
         if isinstance(addresses, Wrapped):
             addresses = settle(task, what, addresses, mask)
         shape = np.broadcast_shapes(

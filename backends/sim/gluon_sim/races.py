@@ -8,6 +8,7 @@ memory it also holds the program, and programs are ordered only by acquiring and
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -42,6 +43,7 @@ class Epochs:
         self.times = np.zeros(64, np.int64)
         self.asynchronous = np.zeros(64, bool)
         self._plain: dict = {}
+        self._lock = threading.Lock()
 
     def of(self, task: Any, kind: str, time: int = 0) -> int:
         """The number for an access by `task` now; equal accesses share one."""
@@ -50,18 +52,24 @@ class Epochs:
         key = (id(task.op), kind, time, None if agent is None else id(self), task.name)
         found = cache.get(key)
         if found is None:
-            found = cache[key] = len(self.all)
-            clock = agent.clock if agent is not None else 0
-            closed = {q.name: q.closed for q in task.queues.values()} if agent else None
-            self.all.append(Epoch(task.op, kind, agent, clock, task.name, time, closed))
-            if found >= len(self.slots):
-                for name in ("slots", "clocks", "times", "asynchronous"):
-                    old = getattr(self, name)
-                    setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
-            self.slots[found] = agent.slot if agent is not None else 0
-            self.clocks[found] = clock
-            self.times[found] = time
-            self.asynchronous[found] = agent is not None and agent.proxy != GENERIC
+            with self._lock:
+                found = cache[key] = self._new(task, kind, time)
+        return found
+
+    def _new(self, task: Any, kind: str, time: int) -> int:
+        agent = task.agent
+        found = len(self.all)
+        clock = agent.clock if agent is not None else 0
+        closed = {q.name: q.closed for q in task.queues.values()} if agent else None
+        self.all.append(Epoch(task.op, kind, agent, clock, task.name, time, closed))
+        if found >= len(self.slots):
+            for name in ("slots", "clocks", "times", "asynchronous"):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+        self.slots[found] = agent.slot if agent is not None else 0
+        self.clocks[found] = clock
+        self.times[found] = time
+        self.asynchronous[found] = agent is not None and agent.proxy != GENERIC
         return found
 
     def ordered(self, agent: Agent, ids: np.ndarray, rows: Any) -> np.ndarray:

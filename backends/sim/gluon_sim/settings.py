@@ -34,6 +34,8 @@ class Settings:
         assertions: report `device_assert` that fails.
         deadlocks: report a launch in which every task waits; off, it ends there without a word.
         timeout: seconds after which a launch ends with a report; None for no limit.
+        workers: threads that share a launch where it pays; None for one per core.
+        progress: show on standard error how far a launch is that takes more than two seconds.
     """
 
     schedule: str = "latest"
@@ -49,6 +51,8 @@ class Settings:
     assertions: bool = True
     deadlocks: bool = True
     timeout: Optional[float] = None
+    workers: Optional[int] = None
+    progress: bool = False
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
@@ -61,6 +65,11 @@ class Settings:
         if self.timeout is not None and not self.timeout > 0:
             raise ArgumentError(
                 "the timeout must be positive", argument="timeout", got=self.timeout
+            )
+
+        if self.workers is not None and not self.workers > 0:
+            raise ArgumentError(
+                "there must be a thread to run a launch", argument="workers", got=self.workers
             )
 
     @classmethod
@@ -89,12 +98,12 @@ class Settings:
             text = environ.get(name, "").strip()
             if not text:
                 continue
-            if field.default is True:
+            if isinstance(field.default, bool):
                 found[field.name] = _boolean(name, text)
             elif field.name == "schedule":
                 found[field.name] = text.lower()
             else:
-                found[field.name] = _number(name, text, int if field.name == "seed" else float)
+                found[field.name] = _number(name, text, float if field.name == "timeout" else int)
         return cls(**found)
 
 

@@ -41,7 +41,16 @@ class Wait:
 class _Task:
     name: str
     run: Iterator[Wait]
+    task: Any = None
     waits: Optional[Wait] = None
+
+    def where(self) -> str:
+        """In words, for those who interrupt it."""
+        if self.waits is not None:
+            line = getattr(self.waits.loc, "line", 0)
+            return f"{self.name} waits for {self.waits.describe()} (line {line})"
+        line = getattr(getattr(self.task.op, "loc", None), "line", 0) if self.task else 0
+        return f"{self.name} is at line {line}" if line else f"{self.name} has not begun"
 
 
 class Scheduler:
@@ -64,14 +73,17 @@ class Scheduler:
         deadlocks: bool = True,
     ):
         self.deadlocks = deadlocks
+        self.home: Any = None  # where the kernel begins
+        self.now: Any = None  # the task whose turn it is
+        self.scene: tuple[str, ...] = ()  # where everybody was when somebody interrupted
         self._tasks: list[_Task] = []
         self._ended: list[str] = []
         self.flights = flights
         self.deadline = deadline
         self.limit = limit
 
-    def add(self, name: str, run: Iterator[Wait]) -> None:
-        self._tasks.append(_Task(name, run))
+    def add(self, name: str, run: Iterator[Wait], task: Any = None) -> None:
+        self._tasks.append(_Task(name, run, task))
 
     @property
     def several(self) -> bool:
@@ -80,6 +92,9 @@ class Scheduler:
     def run(self) -> None:
         try:
             self._loop()
+        except KeyboardInterrupt:
+            self.scene = tuple(task.where() for task in self._tasks[:16])
+            raise
         finally:
             for task in self._tasks:
                 task.run.close()  # type: ignore[attr-defined]
@@ -103,7 +118,8 @@ class Scheduler:
                     if not (late and task.waits.expires and not moved):
                         continue
                 moved = True
-                self.check_time(task.waits.loc if task.waits else None)
+                self.check_time(task.waits.loc if task.waits else self.home)
+                self.now, task.waits = task.task, None
                 try:
                     task.waits = next(task.run)
                 except StopIteration:

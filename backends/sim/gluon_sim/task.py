@@ -448,10 +448,19 @@ class Task:
             if step is not None and (error.span is None or in_library(error.span.file)):
                 error.span = span_of(step.op.loc) or error.span
             raise
-        except (MemoryError, KeyboardInterrupt):
+        except KeyboardInterrupt as interrupt:
+            span = getattr(interrupt, "span", None)
+            if step is not None and (span is None or in_library(span.file)):
+                interrupt.span = span_of(step.op.loc)  # type: ignore[attr-defined]
             raise
         except Exception as error:
             assert step is not None
+            if isinstance(error, MemoryError):
+                raise SimulatorError(
+                    f"there is not enough memory on this machine for `{step.op.name}`",
+                    remedy="Use fewer programs or smaller tiles.",
+                    span=span_of(step.op.loc),
+                ) from error
             raise SimulatorError(
                 f"the simulator failed in `{step.op.name}`: {type(error).__name__}: {error}",
                 span=span_of(step.op.loc),

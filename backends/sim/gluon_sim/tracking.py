@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Optional, Sequence
 
 import numpy as np
@@ -40,6 +41,7 @@ class Tracking:
             found = (memory.find(int(arguments[i].flat[0])) for i in written)
             self._written = {id(a) for a in found if a is not None}
         self._polled: dict = {}
+        self._lock = threading.Lock()
 
     # ---- shared memory ----------------------------------------------------------------------
 
@@ -108,16 +110,19 @@ class Tracking:
             programs = programs.reshape(-1, *([1] * (len(shape) - 1)))
             if live is not None:
                 programs = np.broadcast_to(programs, shape)[live]
-        shadow = self._shadows.get(id(allocation))
-        if shadow is None:
-            shadow = self._shadows[id(allocation)] = GlobalShadow(
-                self.epochs, self.order, allocation.data.nbytes, size
-            )
-        if run is not None and not shared and shadow.fresh(task, kind, run, index, programs, size):
-            return
-        shadow.touch(task, kind, index, programs, size, allocation.name, shared and not self._alone)
-        if kind in ("update", "poll"):
-            self._orders(task, kind, allocation, index, programs, size)
+        with self._lock:  # whichever of two threads comes second sees the other's access
+            shadow = self._shadows.get(id(allocation))
+            if shadow is None:
+                shadow = self._shadows[id(allocation)] = GlobalShadow(
+                    self.epochs, self.order, allocation.data.nbytes, size
+                )
+            alone = run is not None and not shared
+            if alone and shadow.fresh(task, kind, run, index, programs, size):  # type: ignore[arg-type]
+                return
+            of = shared and not self._alone
+            shadow.touch(task, kind, index, programs, size, allocation.name, of)
+            if kind in ("update", "poll"):
+                self._orders(task, kind, allocation, index, programs, size)
 
     def _orders(
         self, task: Any, kind: str, allocation: Any, index: np.ndarray, programs: np.ndarray, size: int

@@ -1,0 +1,140 @@
+"""Long launches: how far they are, and where they were when somebody stopped them."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.ampere import mbarrier
+from gluon_sim import progress
+from gluon_sim.errors import LaunchInterrupted
+from gluon_sim.settings import using
+
+L1 = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
+
+
+@gluon.jit
+def spends_time(a, out, ROUNDS: gl.constexpr, N: gl.constexpr):
+    o = gl.program_id(0) * N + gl.arange(0, N, layout=L1)
+    x = gl.load(a + o)
+    for i in range(ROUNDS):
+        x = x ^ i
+    gl.store(out + o, x)
+
+
+def interrupted(run, after=0.4):
+    timer = threading.Timer(after, _thread.interrupt_main)
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(LaunchInterrupted) as caught:
+        run()
+    assert time.monotonic() - started < after + 5
+    return caught.value
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupt_says_where(workers):
+    a, out = np.zeros(512 * 2048, np.int32), np.zeros(512 * 2048, np.int32)
+    with using(workers=workers):
+        found = interrupted(lambda: spends_time[(512,)](a, out, 10**8, 2048))
+    assert isinstance(found, KeyboardInterrupt)
+    text = found.span.text
+    assert "x = x ^ i" in text or "for i in range" in text
+    assert (found.done, found.total) == (0, 512)
+    assert "0 of 512 programs are over" in str(found) and text.strip() in str(found)
+
+
+@gluon.jit
+def works(bar, ROUNDS: gl.constexpr):
+    i = 0
+    while i < ROUNDS:
+        i = i + 1
+    mbarrier.arrive(bar)
+
+
+@gluon.jit
+def waits(bar):
+    mbarrier.wait(bar, 0)
+
+
+@gluon.jit
+def partitions(ROUNDS: gl.constexpr):
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    gl.warp_specialize([(waits, (bar,)), (works, (bar, ROUNDS))], [4], [64])
+
+
+def test_an_interrupt_tells_of_every_partition():
+    found = interrupted(lambda: partitions[(1,)](10**9))
+    waiting, working = found.tasks
+    assert waiting.startswith("the kernel waits for phase 0 of the barrier")
+    assert working.startswith("partition 1 of the kernel is at line")
+    assert "works" not in found.span.text and found.span.file == __file__
+
+
+def test_a_long_launch_tells_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "AFTER", 0.05)
+    monkeypatch.setattr(progress, "EVERY", 0.05)
+    a, out = np.zeros(4096 * 64, np.int32), np.zeros(4096 * 64, np.int32)
+    with using(progress=True, workers=1, schedule="random"):
+        spends_time[(64,)](a, out, 3000, 4096)
+    said = capsys.readouterr()
+    assert not said.out
+    assert "spends_time: 0 of 64 programs, line" in said.err
+    with using(workers=1):
+        spends_time[(64,)](a, out, 3000, 4096)
+    assert not capsys.readouterr().err
+
+
+def test_short_launches_say_nothing(capsys):
+    a, out = np.zeros(4096, np.int32), np.zeros(4096, np.int32)
+    with using(progress=True):
+        spends_time[(1,)](a, out, 3, 4096)
+    assert capsys.readouterr() == ("", "")
+
+
+SCRIPT = """
+import numpy as np
+from {module} import spends_time
+a = np.zeros(4096, np.int32)
+print("begins", flush=True)
+spends_time[(2,)](a, a, 10**8, 2048)
+"""
+
+
+def test_the_command_ends_at_ctrl_c(tmp_path):
+    file = tmp_path / "long.py"
+    file.write_text(SCRIPT.format(module="test_progress"))
+    run = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "gluon_core.cli",
+            "run",
+            str(file),
+            "--target",
+            "sim:sm_90",
+            "--progress",
+        ],
+        env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout.readline() == "begins\n"
+    time.sleep(4)
+    run.send_signal(signal.SIGINT)
+    _, said = run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert "0 of 2 programs are over" in said and "Traceback" not in said
+    assert "spends_time: 0 of 2 programs, line" in said
