@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, Sequence
 from gluon_core import _triton
 from gluon_core.errors import CapabilityError, NotInKernelError
 
-__all__ = ["adopt", "builtin", "check_capabilities", "is_builtin"]
+__all__ = ["adopt", "builtin", "check_capabilities", "compile_time", "is_builtin"]
 
 _MARK = "__triton_builtin__"  # what Triton's code generator looks for
 
@@ -59,6 +59,23 @@ def builtin(
     setattr(op, _MARK, True)
     op.requires = tuple(requires)  # type: ignore[attr-defined]
     op.since = since  # type: ignore[attr-defined]
+    op.signature = inspect.signature(fn)  # type: ignore[attr-defined]
+    return op
+
+
+def compile_time(fn: Callable) -> Any:
+    """Mark `fn`, which computes on compile-time values (layouts, shapes, dtypes), as one that
+    kernels may call too; in host code it stays what it is."""
+
+    @functools.wraps(fn)
+    def op(*args: Any, **kwargs: Any) -> Any:
+        semantic = kwargs.pop("_semantic", None)
+        kwargs.pop("_generator", None)
+        plain = {name: _triton.unwrap(value) for name, value in kwargs.items()}
+        result = fn(*map(_triton.unwrap, args), **plain)
+        return result if semantic is None else _triton.constexpr(result)
+
+    setattr(op, _MARK, True)
     op.signature = inspect.signature(fn)  # type: ignore[attr-defined]
     return op
 

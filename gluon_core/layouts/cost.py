@@ -80,6 +80,7 @@ def bank_conflicts(
     bits: int,
     banks: int = 32,
     max_vector_bits: int = _MAX_VECTOR_BITS,
+    together: Optional[Sequence[int]] = None,
 ) -> int:
     """Extra passes over the banks for each pass that a conflict-free access would take.
 
@@ -95,6 +96,8 @@ def bank_conflicts(
         bits: of one element.
         banks: of 4 bytes each: 32, or 64 on hardware that has so many.
         max_vector_bits: the widest access of one lane.
+        together: which lanes go together, on hardware that does not take neighbours: lane indices
+            that span (by xor) the group of lane 0.
 
     Raises:
         LayoutError: a layout does not fit the shape.
@@ -105,10 +108,21 @@ def bank_conflicts(
     vector = _vector(access, bits, max_vector_bits)
     if isinstance(shared, PaddedSharedLayout):
         vector = min([vector, *(interval for interval, _ in shared.interval_padding_pairs)])
-    lanes = _together(access["lane"], vector, bits, banks)
+    if together is None:
+        lanes = _together(access["lane"], vector, bits, banks)
+    else:
+        lanes = [_flipped(access["lane"], lane) for lane in together]
     if isinstance(shared, PaddedSharedLayout):
         return _padded_conflicts(shared, access, lanes, vector, bits, banks)
     return _linear_conflicts(lanes, bits, banks)
+
+
+def _flipped(flips: Sequence[int], index: int) -> int:
+    """The bits of the offset that differ between lane 0 and lane `index`."""
+    value = 0
+    for bit, flip in enumerate(flips):
+        value ^= flip if index >> bit & 1 else 0
+    return value
 
 
 def _together(lanes: list[int], vector: int, bits: int, banks: int) -> list[int]:
@@ -142,7 +156,7 @@ def _padded_conflicts(
 ) -> int:
     """The worst group of lanes; padding is not linear, so each group is counted."""
     rest = [flip for flip in access["register"] if flip >= vector or flip % vector == 0]
-    rest += access["lane"][len(lanes) :] + access.get("warp", [])
+    rest += access["lane"] + access.get("warp", [])
     words = max(1, vector * bits // 32)
     together = _span(lanes)
     worst = 1

@@ -39,7 +39,7 @@ from typing import Optional
 from gluon_amd.peaks import PEAKS
 from gluon_core.targets import Architecture, Limits
 
-__all__ = ["ARCHITECTURES", "matrix_version"]
+__all__ = ["ARCHITECTURES", "lanes_read_together", "matrix_version"]
 
 _CDNA1 = ("buffer_ops", "buffer_atomics", "buffer_atomics_f16", "buffer_load_to_lds", "mfma")
 _CDNA2 = (*_CDNA1, "mfma_f64")
@@ -89,6 +89,18 @@ def matrix_version(architecture: Architecture) -> Optional[int]:
         if f"amd.wmma_v{version}" in architecture.capabilities:
             return version
     return _MFMA_VERSIONS.get(architecture.name)
+
+
+# ds_read_b128 does not take neighbouring lanes at once. On gfx942 lanes 0-3 go with 20-23, 4-7 with
+# 16-19 and so on; on gfx950, with twice the banks, 0-3, 12-15 and 20-27. Lanes that span the group
+# of lane 0 by xor.
+_READ_B128 = {"gfx942": (1, 2, 20), "gfx950": (1, 2, 12, 20)}
+
+
+def lanes_read_together(architecture: Architecture, bits: int) -> Optional[tuple[int, ...]]:
+    """The lanes whose reads of `bits` each from LDS go through the banks at once, as
+    `gluon_core.layouts.cost.bank_conflicts` takes them; None where neighbours go together."""
+    return _READ_B128.get(architecture.name) if bits == 128 else None
 
 
 def _arch(

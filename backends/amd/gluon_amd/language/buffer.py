@@ -59,7 +59,7 @@ def buffer_load(
 
     ISA: CDNA3 9.1, buffer_load_*.
     """
-    _check_address(_semantic, ptr, offsets)
+    check_address(_semantic, ptr, offsets)
     element = ptr.dtype.element_ty
     modifier = check_choice("cache", cache, LOAD_CACHE)
     mask = _mask(_semantic, offsets, mask)
@@ -73,7 +73,7 @@ def buffer_load(
                 remedy="Pass mask=..., or drop other.",
             )
         other = _semantic.cast(_semantic.to_tensor(other), element)
-        other = _like(_semantic, offsets, other, "other")
+        other = like_offsets(_semantic, offsets, other, "other")
     result = offsets.type.with_element_ty(element)
     handle = _semantic.builder.create_buffer_load(
         result.to_ir(_semantic.builder),
@@ -112,7 +112,7 @@ def buffer_store(
 
     ISA: CDNA3 9.1, buffer_store_*.
     """
-    _check_address(_semantic, ptr, offsets, write=True)
+    check_address(_semantic, ptr, offsets, write=True)
     modifier = check_choice("cache", cache, STORE_CACHE)
     value = _value(_semantic, ptr, offsets, stored_value, "stored_value")
     mask = _mask(_semantic, offsets, mask)
@@ -195,7 +195,7 @@ def _emit_atomic(
     sem: Any,
     scope: Any,
 ) -> Any:
-    _check_address(semantic, ptr, offsets, write=True)
+    check_address(semantic, ptr, offsets, write=True)
     element = ptr.dtype.element_ty
     dtypes = _ATOMIC_DTYPES.get(op, _INTEGERS)
     if element not in dtypes:
@@ -258,7 +258,7 @@ buffer_atomic_xchg = _atomic("xchg", "put `value` in place of the number")
 # -- operands ------------------------------------------------------------------------------------
 
 
-def _check_address(semantic: Any, ptr: Any, offsets: Any, write: bool = False) -> None:
+def check_address(semantic: Any, ptr: Any, offsets: Any, write: bool = False) -> None:
     ptr = semantic.check_pointer(ptr, "ptr")
     if ptr.type.is_block():
         raise DtypeError(
@@ -282,7 +282,7 @@ def _check_address(semantic: Any, ptr: Any, offsets: Any, write: bool = False) -
         )
 
 
-def _like(semantic: Any, offsets: Any, value: Any, argument: str) -> Any:
+def like_offsets(semantic: Any, offsets: Any, value: Any, argument: str) -> Any:
     """`value` with the shape and layout of `offsets`."""
     if value.type.is_block():
         have, want = shape_of(value), shape_of(offsets)
@@ -298,7 +298,7 @@ def _mask(semantic: Any, offsets: Any, mask: Any) -> Optional[Any]:
     mask = semantic.to_tensor(mask)
     if mask.dtype != tl.int1:
         raise DtypeError("must be boolean", argument="mask", expected="int1", got=mask.dtype)
-    return _like(semantic, offsets, mask, "mask")
+    return like_offsets(semantic, offsets, mask, "mask")
 
 
 def _value(semantic: Any, ptr: Any, offsets: Any, value: Any, argument: str) -> Any:
@@ -314,7 +314,7 @@ def _value(semantic: Any, ptr: Any, offsets: Any, value: Any, argument: str) -> 
             got=value.dtype,
             remedy=f"Cast it with .to({element}).",
         )
-    return _like(semantic, offsets, value, argument)
+    return like_offsets(semantic, offsets, value, argument)
 
 
 def _check_pairs(offsets: Any) -> None:

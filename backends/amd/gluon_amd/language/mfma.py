@@ -12,7 +12,7 @@ from gluon_core._triton import tl, unwrap
 from gluon_core.builtin import builtin, check_capabilities
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError
 
-__all__ = ["mfma"]
+__all__ = ["attach_regclass", "check_regclass", "mfma"]
 
 _NAME = "gl.amd.cdna3.mfma"
 _FNUZ = (tl.float8e4b8, tl.float8e5b16)
@@ -108,7 +108,7 @@ def mfma(a: Any, b: Any, acc: Any, cd_regclass: Any = None, _semantic: Any = Non
 
     ISA: CDNA3 7, Matrix Arithmetic Instructions, v_mfma_*.
     """
-    regclass = _check_regclass(cd_regclass)
+    regclass = check_regclass(_NAME, cd_regclass)
     for name, value in (("a", a), ("b", b), ("acc", acc)):
         _semantic.require_distributed(value, name)
     layout = acc.type.layout
@@ -125,16 +125,14 @@ def mfma(a: Any, b: Any, acc: Any, cd_regclass: Any = None, _semantic: Any = Non
     check_matmul(_semantic, a, b, acc)
     precision = _semantic._str_to_dot_input_precision("ieee")
     handle = _semantic.builder.create_dot(a.handle, b.handle, acc.handle, precision, 0)
-    if regclass is not None:
-        handle.set_attr("amdg.cd_regclass", _semantic.builder.get_string_attr(regclass))
-    return _semantic.make_tensor(handle, acc.type)
+    return attach_regclass(_semantic, _semantic.make_tensor(handle, acc.type), regclass)
 
 
-def _check_regclass(value: Any) -> Optional[str]:
+def check_regclass(name: str, value: Any) -> Optional[str]:
     regclass = unwrap(value)
     if regclass is None:
         return None
-    _triton.require((3, 9), f"{_NAME}(cd_regclass=...)")
+    _triton.require((3, 9), f"{name}(cd_regclass=...)")
     if regclass not in ("a", "v"):
         raise ArgumentError(
             "no such registers",
@@ -143,6 +141,14 @@ def _check_regclass(value: Any) -> Optional[str]:
             got=repr(regclass),
         )
     return regclass
+
+
+def attach_regclass(semantic: Any, result: Any, regclass: Optional[str]) -> Any:
+    """`result`, with the wish for the registers of its accumulator."""
+    if regclass is not None:
+        attribute = semantic.builder.get_string_attr(regclass)
+        result.handle.set_attr("amdg.cd_regclass", attribute)
+    return result
 
 
 def _check_version(semantic: Any, layout: AMDMFMALayout) -> None:

@@ -1,0 +1,304 @@
+"""Copies from global memory into LDS past the registers (gfx942, gfx950).
+
+Each lane of a warp reads its own address; what the lanes read lands in LDS side by side, lane
+after lane. So a warp's elements must be consecutive in the buffer, in the order of the lanes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+from gluon_amd.language.buffer import check_address, like_offsets
+from gluon_amd.language.operands import handle_or_absent
+from gluon_core import _triton
+from gluon_core._triton import tl, unwrap
+from gluon_core.builtin import builtin
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.layouts import PaddedSharedLayout, SwizzledSharedLayout
+from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.semantic.memory import check_choice
+from gluon_core.values import CachePolicy, shared_memory_descriptor
+
+__all__ = [
+    "buffer_load_to_shared",
+    "commit_group",
+    "copied_bits",
+    "global_load_to_shared",
+    "load_shared_relaxed",
+    "wait_group",
+]
+
+_NAME = "gl.amd.cdna4.async_copy"
+_CACHE = ("", ".ca", ".cg", ".cv")
+
+
+@builtin(
+    requires=("amd.global_load_to_lds",),
+    name=f"{_NAME}.global_load_to_shared",
+    instead="gl.portable.async_copy",
+)
+def global_load_to_shared(
+    dest: Any,
+    ptr: Any,
+    mask: Any = None,
+    other: Any = None,
+    cache_modifier: Any = "",
+    _semantic: Any = None,
+) -> None:
+    """Start copying what `ptr` points to into `dest`.
+
+    The copy belongs to the group that the next `commit_group` closes; `dest` may be read after
+    `wait_group`.
+
+    Args:
+        dest: view of shared memory, of `ptr`'s shape and element type.
+        ptr: tensor of pointers. Its layout says which lane copies what: each lane 4 bytes, on
+            gfx950 also 12 or 16, consecutive in memory and in `dest`, and the lanes of a warp one
+            after the other. A swizzle of `dest` does not count: the lanes then exchange addresses.
+        mask: int1, broadcast to the pointers.
+        other: what `dest` gets where `mask` is false, a scalar or a tensor; 0 by default.
+        cache_modifier: `".ca"`, `".cg"` or `".cv"`.
+
+    Raises:
+        DtypeError: `dest` is no shared memory, `ptr` holds no pointers, the element types differ,
+            or the mask is not boolean.
+        ShapeError: the shapes differ, or mask or other do not fit.
+        LayoutError: the layouts do not let the lanes write one after the other.
+        ArgumentError: `other` without a mask, or no such cache modifier.
+        CapabilityError: the target does not have it.
+
+    ISA: CDNA3 9.3, global_load_lds_dword; CDNA4 adds dwordx3 and dwordx4.
+    """
+    ptr = _semantic.check_pointer(ptr, "ptr")
+    ptr = _semantic.require_distributed(ptr, "ptr")
+    element = ptr.dtype.element_ty
+    _check_destination(_semantic, dest, ptr, element)
+    mask, other = _masked(_semantic, ptr, element, mask, other)
+    modifier = check_choice("cache_modifier", cache_modifier, _CACHE)
+    operands = (
+        dest.handle,
+        ptr.handle,
+        handle_or_absent(_semantic, mask),
+        handle_or_absent(_semantic, other),
+    )
+    builder = _semantic.builder
+    if _triton.at_least(3, 9):
+        policy = CachePolicy(modifier, "")._to_ir(builder)
+        builder.create_async_copy_global_to_local(*operands, policy, False)
+        return
+    builder.create_async_copy_global_to_local(
+        *operands,
+        _semantic._str_to_load_cache_modifier(modifier),
+        _semantic._str_to_eviction_policy(""),
+        False,
+    )
+
+
+@builtin(
+    requires=("amd.buffer_load_to_lds",),
+    name=f"{_NAME}.buffer_load_to_shared",
+    instead="gl.portable.async_copy",
+)
+def buffer_load_to_shared(
+    dest: Any,
+    ptr: Any,
+    offsets: Any,
+    mask: Any = None,
+    other: Any = None,
+    cache_modifier: Any = "",
+    _semantic: Any = None,
+) -> None:
+    """Start copying `ptr + offsets` into `dest`, as `global_load_to_shared` does from pointers.
+
+    Args:
+        dest: view of shared memory, of `offsets`' shape and the pointed-to type.
+        ptr: scalar pointer.
+        offsets: tensor of int32 or uint32, in elements, not negative; its layout says which lane
+            copies what.
+        mask: int1, broadcast to the offsets; where false nothing is read.
+        other: what `dest` gets where `mask` is false, a scalar or a tensor; 0 by default.
+        cache_modifier: `".ca"`, `".cg"` or `".cv"`.
+
+    Raises:
+        DtypeError: `dest` is no shared memory or of another dtype, `ptr` no scalar pointer, other
+            offsets, or the mask is not boolean.
+        ShapeError, LayoutError, ArgumentError, CapabilityError: as `global_load_to_shared`.
+
+    ISA: CDNA3 9.1.9, buffer_load_dword ... lds; CDNA4 adds dwordx3 and dwordx4.
+    """
+    check_address(_semantic, ptr, offsets)
+    element = ptr.dtype.element_ty
+    _check_destination(_semantic, dest, offsets, element)
+    mask, other = _masked(_semantic, offsets, element, mask, other)
+    modifier = check_choice("cache_modifier", cache_modifier, _CACHE)
+    _semantic.builder.create_buffer_load_to_local(
+        dest.handle,
+        ptr.handle,
+        offsets.handle,
+        handle_or_absent(_semantic, mask),
+        handle_or_absent(_semantic, other),
+        handle_or_absent(_semantic, None),  # the stride, for swizzling by the cache
+        _semantic._str_to_load_cache_modifier(modifier),
+    )
+
+
+@builtin(requires=("amd.buffer_load_to_lds",), name=f"{_NAME}.commit_group")
+def commit_group(_semantic: Any = None) -> None:
+    """Close the group of the copies since the last `commit_group`; it may be empty.
+
+    ISA: none. The compiler counts the instructions of a group for `wait_group`.
+    """
+    _semantic.builder.create_async_commit_group()
+
+
+@builtin(requires=("amd.buffer_load_to_lds",), name=f"{_NAME}.wait_group")
+def wait_group(num_outstanding: Any = 0, _semantic: Any = None) -> None:
+    """Wait until at most `num_outstanding` of the most recent groups are still copying.
+
+    Args:
+        num_outstanding: compile-time integer; 0 waits for all.
+
+    Raises:
+        ArgumentError: not a compile-time integer >= 0.
+
+    ISA: CDNA3 4.4, s_waitcnt vmcnt.
+    """
+    count = unwrap(num_outstanding)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ArgumentError(
+            "must be a compile-time integer",
+            argument="num_outstanding",
+            expected="0 or more",
+            got=describe(count),
+        )
+    _semantic.builder.create_async_wait_group(count)
+
+
+@builtin(requires=("amd.buffer_load_to_lds",), name=f"{_NAME}.load_shared_relaxed")
+def load_shared_relaxed(smem: Any, layout: Any, _semantic: Any = None) -> Any:
+    """`smem.load(layout)` of what was copied asynchronously and has been waited for.
+
+    The compiler is told that `wait_group` already orders the copy before this load, and adds no
+    wait of its own for copies that are still under way to other buffers.
+
+    Args:
+        smem: view of shared memory.
+        layout: of the result.
+
+    Returns:
+        A tensor of `smem`'s shape and dtype.
+
+    Raises:
+        DtypeError: `smem` is no shared memory.
+        LayoutError, ShapeError: as `smem.load`.
+    """
+    smem = _shared(smem, "smem")
+    result = _semantic.shared_load(smem, unwrap(layout))
+    flag = _semantic.builder.get_bool_attr(True)
+    result.handle.set_attr("ttg.amdg.syncedViaAsyncWait", flag)
+    return result
+
+
+# -- operands ------------------------------------------------------------------------------------
+
+
+def _shared(value: Any, argument: str) -> Any:
+    if not isinstance(value, shared_memory_descriptor):
+        raise DtypeError(
+            "not shared memory",
+            argument=argument,
+            expected="a shared_memory_descriptor",
+            got=describe(value),
+        )
+    return value
+
+
+def _masked(semantic: Any, like: Any, element: Any, mask: Any, other: Any) -> tuple[Any, Any]:
+    mask, other = unwrap(mask), unwrap(other)
+    if mask is None:
+        if other is not None:
+            raise ArgumentError(
+                "needs a mask",
+                argument="other",
+                got=describe(other),
+                remedy="Pass mask=..., or drop other.",
+            )
+        return None, None
+    mask = semantic.to_tensor(mask)
+    if mask.dtype != tl.int1:
+        raise DtypeError("must be boolean", argument="mask", expected="int1", got=mask.dtype)
+    mask = like_offsets(semantic, like, mask, "mask")
+    if other is not None:
+        other = semantic.cast(semantic.to_tensor(other), element)
+        other = like_offsets(semantic, like, other, "other")
+    return mask, other
+
+
+def _check_destination(semantic: Any, dest: Any, source: Any, element: Any) -> None:
+    dest = _shared(dest, "dest")
+    if dest.dtype != element:
+        raise DtypeError(
+            "the element type is not the pointer's",
+            argument="dest",
+            expected=element,
+            got=dest.dtype,
+        )
+    shape = shape_of(source)
+    if list(dest.shape) != shape:
+        raise ShapeError(
+            "the shape is not that of what is copied",
+            argument="dest",
+            expected=shape,
+            got=list(dest.shape),
+        )
+    semantic._require_unbatched(dest)
+    if is_placeholder(source.type.layout):
+        return
+    wide = semantic.target.has("amd.direct_to_lds_128")
+    widths = (128, 96, 32) if wide else (32,)
+    layout, bits = source.type.layout, element.primitive_bitwidth
+    if copied_bits(layout, dest.layout, shape, bits, widths) is None:
+        raise LayoutError(
+            "the lanes of a warp write to LDS side by side, "
+            + ("4, 12 or 16 bytes each" if wide else "4 bytes each"),
+            argument="dest",
+            expected="a warp's elements, lane by lane, consecutive in the buffer",
+            got=f"{layout} into {dest.layout}",
+            remedy="Let the layout's lanes run along dest's fastest dimension with one of these "
+            "widths per thread, and give dest no swizzle or padding inside what a warp writes.",
+        )
+
+
+def copied_bits(
+    layout: Any, shared: Any, shape: Sequence[int], bits: int, widths: Sequence[int]
+) -> Optional[int]:
+    """How many bits each lane writes at once, one of `widths`; None where the lanes would not
+    write one after the other.
+
+    A swizzle of whole writes does not count: it permutes what the lanes of a warp write, so they
+    exchange addresses instead.
+    """
+    most = max(widths)
+    if isinstance(shared, SwizzledSharedLayout) and shared.max_phase > 1:
+        most = min(most, shared.vec * bits)
+        shared = SwizzledSharedLayout(1, 1, 1, shared.order, shared.cga_layout)
+    try:
+        path = layout.to_linear(shape).invert_and_compose(shared.to_linear(shape))
+    except LayoutError:  # no linear form to ask: the compiler will
+        return most
+    column = list(path.out_dims).index("offset")
+    steps = {name: [row[column] for row in rows] for name, rows in path.bases.items()}
+    for width in sorted(widths, reverse=True):
+        held = width // bits
+        if width > most or width % bits or held & (held - 1):
+            continue
+        together = [1 << i for i in range(held.bit_length() - 1)]
+        side_by_side = [held << i for i in range(len(steps["lane"]))]
+        if steps["register"][: len(together)] != together or steps["lane"] != side_by_side:
+            continue
+        written = held << len(side_by_side)
+        if isinstance(shared, PaddedSharedLayout):
+            if any(interval < written for interval, _ in shared.interval_padding_pairs):
+                continue
+        return width
+    return None

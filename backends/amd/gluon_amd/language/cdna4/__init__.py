@@ -1,0 +1,18 @@
+"""`gl.amd.cdna4`: gfx950 (MI350). All that CDNA3 has, and what came with CDNA4."""
+
+from gluon_amd.language import cdna3
+from gluon_amd.language.cdna3 import *  # noqa: F403
+from gluon_amd.language.cdna4 import async_copy
+from gluon_amd.language.mfma_layouts import (
+    compute_efficient_padded_shared_layout,
+    get_mfma_scale_layout,
+)
+from gluon_amd.language.mfma_scaled import mfma_scaled
+
+__all__ = [
+    *cdna3.__all__,
+    "async_copy",
+    "compute_efficient_padded_shared_layout",
+    "get_mfma_scale_layout",
+    "mfma_scaled",
+]

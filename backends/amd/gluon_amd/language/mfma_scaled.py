@@ -1,0 +1,105 @@
+"""MFMA with block scales (CDNA4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_amd.language.mfma import attach_regclass, check_regclass
+from gluon_amd.language.mfma_layouts import get_mfma_scale_layout
+from gluon_amd.language.scaled_dot import emit_scaled
+from gluon_amd.layouts import AMDMFMALayout
+from gluon_core._triton import tl
+from gluon_core.builtin import builtin
+from gluon_core.errors import CapabilityError, DtypeError, LayoutError
+
+__all__ = ["mfma_scaled"]
+
+_NAME = "gl.amd.cdna4.mfma_scaled"
+_TILES = ([16, 16], [32, 32])
+_FACTOR = 32
+_WIDTH = 16
+
+
+@builtin(requires=("amd.mfma_scaled",), name=_NAME, instead="scaled_upcast and mfma")
+def mfma_scaled(
+    a: Any,
+    a_scale: Any,
+    a_format: Any,
+    b: Any,
+    b_scale: Any,
+    b_format: Any,
+    acc: Any,
+    cd_regclass: Any = None,
+    _semantic: Any = None,
+) -> Any:
+    """`acc + (a * a_scale) @ (b * b_scale)` on the matrix cores, with a scale for every 32 elements
+    along K.
+
+    Args:
+        a: [M, K] tensor with `DotOperandLayout(0, acc.layout, 16)`; [M, K / 2] for "e2m1", where
+            the low half of each byte comes first along K.
+        a_scale: [M, K / 32] tensor of uint8 or int8, E8M0 exponents (`2 ** (x - 127)`), with
+            `get_mfma_scale_layout(a.layout, ...)`; or one such number for all blocks; or None, 1.
+        a_format: "e2m1" (in uint8 or int8), "e4m3" or "e5m2" (in float8e4nv or float8e5, or their
+            bytes).
+        b: [K, N] tensor with `DotOperandLayout(1, acc.layout, 16)`; [K / 2, N] for "e2m1".
+        b_scale: [N, K / 32], as `a_scale`: its rows are the columns of b.
+        b_format: of b; the formats may differ.
+        acc: [M, N] float32 tensor with `AMDMFMALayout(4, [16, 16, 128], ...)` or
+            `AMDMFMALayout(4, [32, 32, 64], ...)`.
+        cd_regclass: registers for the accumulator: "a" (accumulation), "v" (vector), or None for
+            the compiler's choice; Triton 3.9.
+
+    Returns:
+        A tensor like `acc`.
+
+    Raises:
+        ArgumentError: no such format, or a scale that is no exponent.
+        DtypeError: an operand does not hold its format, or acc is not float32.
+        ShapeError: the shapes do not multiply, or the scales do not fit them.
+        LayoutError: the layouts do not belong together.
+        CapabilityError: the target does not have it.
+
+    ISA: CDNA4 7.2, v_mfma_scale_f32_16x16x128_f8f6f4 and v_mfma_scale_f32_32x32x64_f8f6f4.
+    """
+    regclass = check_regclass(_NAME, cd_regclass)
+    for name, value in (("a", a), ("b", b), ("acc", acc)):
+        _semantic.require_distributed(value, name)
+    layout = acc.type.layout
+    if not isinstance(layout, AMDMFMALayout) or layout.instr_shape[:2] not in _TILES:
+        raise LayoutError(
+            "not the accumulator of scaled MFMA",
+            argument="acc",
+            expected="AMDMFMALayout(4, [16, 16, 128] or [32, 32, 64], ...)",
+            got=repr(layout),
+        )
+    if layout.version != 4:
+        raise CapabilityError(
+            f"MFMA version {layout.version} has no block scales",
+            argument="acc",
+            expected="version=4",
+            got=f"version={layout.version}",
+        )
+    if acc.dtype != tl.float32:
+        raise DtypeError(
+            "scaled MFMA accumulates in float32", argument="acc", expected="fp32", got=acc.dtype
+        )
+    operands = (("a", a, a_scale, a_format), ("b", b, b_scale, b_format))
+    for name, value, _, _ in operands:
+        width = getattr(value.type.layout, "k_width", _WIDTH)
+        if width != _WIDTH:
+            raise LayoutError(
+                "a lane of scaled MFMA holds runs of 16 bytes along K",
+                argument=name,
+                expected=f"k_width={_WIDTH}",
+                got=width,
+            )
+    result = emit_scaled(
+        _semantic,
+        operands,
+        acc,
+        factor=_FACTOR,
+        scale_dtypes=(tl.uint8, tl.int8),
+        scale_layout=get_mfma_scale_layout,
+    )
+    return attach_regclass(_semantic, result, regclass)

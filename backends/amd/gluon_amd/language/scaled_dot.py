@@ -1,0 +1,163 @@
+"""What scaled MFMA and scaled WMMA share: `acc + (a * a_scale) @ (b * b_scale)`, emitted as
+`tt.dot_scaled`."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+from gluon_core._triton import tl, unwrap
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
+from gluon_core.semantic.base import describe, shape_of
+
+__all__ = ["FORMATS", "emit_scaled"]
+
+# Format -> the dtypes that hold it; e2m1 is packed, two along K in a byte.
+FORMATS: dict[str, tuple[Any, ...]] = {
+    "e2m1": (tl.uint8, tl.int8),
+    "e4m3": (tl.float8e4nv, tl.uint8, tl.int8),
+    "e5m2": (tl.float8e5, tl.uint8, tl.int8),
+}
+_BYTES = (tl.int8, tl.uint8)
+_ONE = 127  # 2 ** 0 as an E8M0 exponent
+
+ScaleLayout = Callable[[Any, list[int]], Any]
+
+
+def emit_scaled(
+    semantic: Any,
+    operands: Sequence[tuple[str, Any, Any, Any]],
+    acc: Any,
+    factor: int,
+    scale_dtypes: Sequence[Any],
+    scale_layout: ScaleLayout,
+) -> Any:
+    """Check the operands and emit the product; gives a tensor like `acc`.
+
+    Args:
+        operands: for a and b: (name, tensor, scale, format). A scale is a tensor, a scalar for
+            all blocks, or None, which is 1.
+        factor: elements along K that share a scale.
+        scale_dtypes: of tensors of scales.
+        scale_layout: (operand's layout, shape of the scales) -> layout, for scales that are not
+            tensors.
+    """
+    (_, a, _, _), (_, b, _, _) = operands
+    formats = [_format(f"{name}_format", value) for name, _, _, value in operands]
+    for (name, value, _, _), format in zip(operands, formats):
+        _check_operand(semantic, name, value, format)
+    shapes = [shape_of(value) for value in (a, b)]
+    depths = [
+        shape[axis] * (2 if format == "e2m1" else 1)
+        for shape, axis, format in zip(shapes, (-1, -2), formats)
+    ]
+    _check_shapes(shapes, depths, shape_of(acc))
+    semantic.check_dot_operands(a, b, acc)
+    scales = []
+    for i, (name, value, scale, _) in enumerate(operands):
+        *batch, rows, columns = shapes[i]
+        wanted = [*batch, rows if i == 0 else columns, depths[i] // factor]
+        if depths[i] % factor:
+            raise ShapeError(
+                "K is not made of whole blocks",
+                argument=name,
+                expected=f"a multiple of {factor} elements",
+                got=depths[i],
+            )
+        argument = f"{name}_scale"
+        scale = _scale(semantic, argument, scale, wanted, scale_dtypes, value, scale_layout)
+        scales.append(scale)
+    handles = []
+    for (_, value, _, format_text), format in zip(operands, formats):
+        if format != "e2m1" and value.dtype in _BYTES:
+            value = semantic.bitcast(value, FORMATS[format][0])
+        handles.append(value.handle)
+    kinds = [semantic._str_to_fp_type(format) for format in formats]
+    handle = semantic.builder.create_dot_scaled(
+        handles[0],
+        scales[0].handle,
+        kinds[0],
+        handles[1],
+        scales[1].handle,
+        kinds[1],
+        False,  # fast math
+        True,  # e2m1 is packed along K
+        True,
+        acc.handle,
+    )
+    return semantic.make_tensor(handle, acc.type)
+
+
+def _format(argument: str, value: Any) -> str:
+    value = unwrap(value)
+    if not isinstance(value, str) or value not in FORMATS:
+        raise ArgumentError(
+            "no such format of scaled operands",
+            argument=argument,
+            expected=", ".join(map(repr, FORMATS)),
+            got=describe(value),
+            remedy=did_you_mean(value, FORMATS) if isinstance(value, str) else None,
+        )
+    return value
+
+
+def _check_operand(semantic: Any, name: str, value: Any, format: str) -> None:
+    semantic.require_distributed(value, name)
+    if value.dtype not in FORMATS[format]:
+        raise DtypeError(
+            f"does not hold {format}",
+            argument=name,
+            expected=", ".join(map(str, FORMATS[format])),
+            got=value.dtype,
+        )
+
+
+def _check_shapes(shapes: list[list[int]], depths: list[int], result: list[int]) -> None:
+    (*batch_a, m, _), (*batch_b, _, n) = shapes
+    if batch_a != batch_b or depths[0] != depths[1] or result != [*batch_a, m, n]:
+        raise ShapeError(
+            "the shapes do not multiply",
+            expected="a [M, K], b [K, N], acc [M, N], where e2m1 counts double along K",
+            got=f"{shapes[0]}, {shapes[1]}, {result}",
+        )
+
+
+def _scale(
+    semantic: Any,
+    argument: str,
+    scale: Any,
+    shape: list[int],
+    dtypes: Sequence[Any],
+    operand: Any,
+    layout: ScaleLayout,
+) -> Any:
+    scale = unwrap(scale)
+    if isinstance(scale, tl.tensor) and scale.type.is_block():
+        if scale.dtype not in dtypes:
+            raise DtypeError(
+                "scales are E8M0 exponents",
+                argument=argument,
+                expected=", ".join(map(str, dtypes)),
+                got=scale.dtype,
+            )
+        if shape_of(scale) != shape:
+            raise ShapeError(
+                "not the scales of the operand's blocks",
+                argument=argument,
+                expected=shape,
+                got=shape_of(scale),
+            )
+        return scale
+    scale = _ONE if scale is None else scale
+    if isinstance(scale, int) and not isinstance(scale, bool):
+        if not 0 <= scale <= 255:
+            raise ArgumentError(
+                "not an E8M0 exponent", argument=argument, expected="0 to 255", got=scale
+            )
+    elif not isinstance(scale, tl.tensor) or scale.dtype not in _BYTES:
+        raise DtypeError(
+            "scales are E8M0 exponents",
+            argument=argument,
+            expected="a tensor of uint8 or int8, an integer, or None for 1",
+            got=describe(scale),
+        )
+    return semantic.full(shape, scale, tl.uint8, layout(operand.type.layout, shape))
