@@ -7,6 +7,18 @@ from types import SimpleNamespace
 CALLBACK = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
 )
+ENCODE_TILED = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_uint32,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_uint64),
+    ctypes.POINTER(ctypes.c_uint64),
+    ctypes.POINTER(ctypes.c_uint32),
+    ctypes.POINTER(ctypes.c_uint32),
+    *[ctypes.c_int] * 4,
+)
 CONFIG = struct.Struct("<3I3II4xQQI")
 
 
@@ -16,9 +28,22 @@ class FakeCuda:
     Args:
         sizes: bytes of each parameter to read back.
         status: what launches answer, one after the other, then success.
+        version: of the driver.
+        encode_status: what encoding a tensor map answers.
+
+    A tensor map is its number, from 1, as 32 32-bit words; `maps` holds what each was made from.
     """
 
-    def __init__(self, sizes=(), status=(), capability=(9, 0), devices=1, attributes=None):
+    def __init__(
+        self,
+        sizes=(),
+        status=(),
+        capability=(9, 0),
+        devices=1,
+        attributes=None,
+        version=13020,
+        encode_status=0,
+    ):
         self.sizes = sizes
         self.status = list(status)
         self.capability = capability
@@ -26,7 +51,11 @@ class FakeCuda:
         self.launches = []
         self.calls = []
         self.attributes = {0: 1024, 4: 40, 3: 16, **(attributes or {})}
+        self.version = version
+        self.encode_status = encode_status
+        self.maps = []
         self.cuLaunchKernelEx = CALLBACK(self._launch)
+        self.cuTensorMapEncodeTiled = ENCODE_TILED(self._encode_tiled)
 
     def _launch(self, config, function, parameters, extra):
         gx, gy, gz, bx, by, bz, shared, stream, attributes, count = CONFIG.unpack(
@@ -50,6 +79,59 @@ class FakeCuda:
             )
         )
         return self.status.pop(0) if self.status else 0
+
+    def _encode_tiled(self, out, type, rank, address, shape, strides, box, steps, *modes):
+        if self.encode_status:
+            return self.encode_status
+        assert out % 64 == 0
+        self.maps.append(
+            SimpleNamespace(
+                type=type,
+                address=address,
+                shape=shape[:rank],
+                strides=strides[: rank - 1],
+                box=box[:rank],
+                steps=steps[:rank],
+                modes=modes,
+            )
+        )
+        ctypes.memmove(out, self.map_bytes(len(self.maps)), 128)
+        return 0
+
+    @staticmethod
+    def map_bytes(number):
+        return struct.pack("<I", number) * 32
+
+    def cuTensorMapEncodeIm2col(self, out, type, rank, address, shape, strides, *rest):
+        lower, upper, channels, pixels, steps, *modes = rest
+        self.maps.append(
+            SimpleNamespace(
+                type=type.value,
+                address=address.value,
+                shape=shape[: rank.value],
+                strides=strides[: rank.value - 1],
+                lower=lower[:],
+                upper=upper[:],
+                box=[channels.value, pixels.value],
+                steps=steps[: rank.value],
+                modes=tuple(mode.value for mode in modes),
+            )
+        )
+        ctypes.memmove(out, self.map_bytes(len(self.maps)), 128)
+        return 0
+
+    def cuDriverGetVersion(self, out):
+        out._obj.value = self.version
+        return 0
+
+    def cuMemAllocAsync(self, out, size, stream):
+        self.calls.append(("cuMemAllocAsync", size.value, stream.value or 0))
+        out._obj.value = 0x7001
+        return 0
+
+    def cuMemFreeAsync(self, address, stream):
+        self.calls.append(("cuMemFreeAsync", address.value, stream.value or 0))
+        return 0
 
     def cuDeviceGetCount(self, out):
         out._obj.value = self.devices

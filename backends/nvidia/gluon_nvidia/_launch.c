@@ -10,7 +10,13 @@
 #include <stdint.h>
 #include <string.h>
 
-#define MAX_ARGUMENTS 256
+#define VERSION 2      /* of this interface; launcher.py leaves any other alone */
+#define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
+#define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
+#define MAX_MAPS 16
+#define RANK 5
+#define MAP_BYTES 128
+#define CACHE_SIZE 1024 /* tensor maps kept; a power of two */
 
 /* CUlaunchConfig of the CUDA driver API, section Execution Control. */
 typedef struct {
@@ -21,6 +27,38 @@ typedef struct {
 
 typedef int (*LaunchEx)(const Config *, void *function, void **parameters, void **extra);
 
+/* cuTensorMapEncodeTiled of the CUDA driver API, section Tensor Map Object Management. */
+typedef int (*EncodeTiled)(void *map, int type, uint32_t rank, void *address, const uint64_t *shape,
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
+                           int interleave, int swizzle, int promotion, int fill);
+#define TYPE_TF32 11
+#define PROMOTION_128B 2
+
+/* How the kernel wants the map of one of its descriptors, see MapKind in descriptor.py. */
+typedef struct {
+    uint32_t number; /* equal for kinds that are equal, never 0 */
+    int tiled, rank, swizzle, type, bytes, fp4_padded;
+    uint32_t box[RANK]; /* fastest dimension first */
+} MapKind;
+
+/* Everything that a map depends on. Unused words are 0. */
+typedef struct {
+    uint32_t number, flags;
+    uint64_t address;
+    int64_t shape[RANK], strides[RANK];
+} Key;
+#define FLAG_NAN 1
+#define FLAG_ROUND 2
+
+typedef struct {
+    Key key;
+    unsigned char map[MAP_BYTES];
+} Entry;
+
+/* Descriptors come again and again with the same tensor, from fresh objects too: two places for
+ * each key, no allocation. The interpreter's lock protects it. */
+static Entry cache[CACHE_SIZE];
+
 typedef struct {
     LaunchEx call;
     void *function;
@@ -28,12 +66,25 @@ typedef struct {
     unsigned int ctas;   /* blocks per cluster multiply the grid */
     Py_ssize_t count;    /* arguments, constexprs included */
     PyObject *again;     /* again(status, sizes, stream, *arguments) when the driver refuses */
+    PyObject *allocate;  /* allocate(programs, stream) -> (address, address, owners), or NULL */
+    PyObject *encode;    /* encode(number, descriptor) -> bytes, what C leaves to it; or NULL */
+    EncodeTiled encode_tiled; /* or NULL */
+    int unmark;               /* clear the mark of small tensors, see descriptor.py */
     /* a bound handle only */
     PyObject *sizes, *stream_of, *device, *fallback;
-    char kinds[MAX_ARGUMENTS];
+    MapKind maps[MAX_MAPS];
+    char kinds[MAX_KINDS + 1]; /* ends with 0 */
 } Launch;
 
-static PyObject *data_ptr_name;
+/* The arguments of one launch as the driver wants them. */
+typedef struct {
+    void *parameters[MAX_VALUES];
+    uint64_t slots[MAX_VALUES];
+    _Alignas(64) unsigned char maps[MAX_MAPS][MAP_BYTES];
+    int used, map;
+} Packed;
+
+static PyObject *data_ptr_name, *base_name, *shape_name, *strides_name, *padding_name, *round_name;
 
 static void destroy(PyObject *capsule)
 {
@@ -41,6 +92,8 @@ static void destroy(PyObject *capsule)
     if (self == NULL)
         return;
     Py_XDECREF(self->again);
+    Py_XDECREF(self->allocate);
+    Py_XDECREF(self->encode);
     Py_XDECREF(self->sizes);
     Py_XDECREF(self->stream_of);
     Py_XDECREF(self->device);
@@ -158,14 +211,212 @@ static PyObject *refuse(Launch *self, int status, PyObject *sizes, PyObject *str
     return result;
 }
 
+/* `rank` integers of a sequence; `values` is a new reference that is given up. */
+static int read_extents(PyObject *values, int rank, int64_t *out)
+{
+    int i;
+    Py_ssize_t count = values == NULL ? -1 : PySequence_Size(values);
+    if (count != rank && !PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "the kernel was compiled for a descriptor of rank %d, not %zd",
+                     rank, count);
+    for (i = 0; i < rank && !PyErr_Occurred(); i++) {
+        PyObject *item = PySequence_GetItem(values, i);
+        if (item == NULL)
+            break;
+        out[i] = PyLong_AsLongLong(item);
+        Py_DECREF(item);
+    }
+    Py_XDECREF(values);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_key(const MapKind *kind, PyObject *descriptor, Key *key)
+{
+    PyObject *base, *padding, *round;
+    int failed, rounds;
+    memset(key, 0, sizeof *key);
+    key->number = kind->number;
+    base = PyObject_GetAttr(descriptor, base_name);
+    if (base == NULL)
+        return -1;
+    failed = address_of(base, &key->address);
+    Py_DECREF(base);
+    if (failed || read_extents(PyObject_GetAttr(descriptor, shape_name), kind->rank, key->shape) ||
+        read_extents(PyObject_GetAttr(descriptor, strides_name), kind->rank, key->strides))
+        return -1;
+    padding = PyObject_GetAttr(descriptor, padding_name);
+    if (padding == NULL)
+        return -1;
+    if (PyUnicode_Check(padding) && PyUnicode_CompareWithASCIIString(padding, "nan") == 0)
+        key->flags |= FLAG_NAN;
+    Py_DECREF(padding);
+    round = PyObject_GetAttr(descriptor, round_name);
+    if (round == NULL)
+        return -1;
+    rounds = PyObject_IsTrue(round);
+    Py_DECREF(round);
+    if (rounds < 0)
+        return -1;
+    if (rounds)
+        key->flags |= FLAG_ROUND;
+    return 0;
+}
+
+static uint32_t hash_of(const Key *key)
+{
+    const uint64_t *words = (const uint64_t *)key;
+    uint64_t hash = 0xcbf29ce484222325u;
+    size_t i;
+    for (i = 0; i < sizeof *key / sizeof *words; i++)
+        hash = (hash ^ words[i]) * 0x100000001b3u ^ hash >> 29;
+    return (uint32_t)(hash ^ hash >> 32) % CACHE_SIZE;
+}
+
+/* The map of `key` through the driver; the driver's status. */
+static int encode_now(const Launch *self, const MapKind *kind, const Key *key, void *map)
+{
+    uint64_t shape[RANK], strides[RANK], reach = 0;
+    uint32_t steps[RANK];
+    int i, status, last = kind->rank - 1;
+    for (i = 0; i <= last; i++) {
+        shape[i] = (uint64_t)key->shape[last - i];
+        if (i == 0 && kind->fp4_padded)
+            shape[i] *= 2;
+        if (i)
+            strides[i - 1] = (uint64_t)key->strides[last - i] * (uint64_t)kind->bytes;
+        steps[i] = 1;
+        reach += (shape[i] - 1) * (i ? strides[i - 1] : (uint64_t)kind->bytes);
+    }
+    status = self->encode_tiled(map, key->flags & FLAG_ROUND ? TYPE_TF32 : kind->type,
+                                (uint32_t)kind->rank, (void *)(uintptr_t)key->address, shape,
+                                strides, kind->box, steps, 0, kind->swizzle, PROMOTION_128B,
+                                key->flags & FLAG_NAN ? 1 : 0);
+    if (status == 0 && self->unmark && reach + 1 < 128 * 1024)
+        ((unsigned char *)map)[10] &= (unsigned char)~0x20; /* bit 21 of the second word */
+    return status;
+}
+
+/* One descriptor: its map, then shape and strides. */
+static int read_descriptor(const Launch *self, PyObject *descriptor, Packed *to)
+{
+    const MapKind *kind = &self->maps[to->map];
+    unsigned char *map = to->maps[to->map];
+    Key key;
+    Entry *entry;
+    uint32_t place;
+    int i;
+    if (read_key(kind, descriptor, &key) < 0)
+        return -1;
+    place = hash_of(&key);
+    entry = &cache[place];
+    if (!kind->tiled || memcmp(&entry->key, &key, sizeof key) != 0) {
+        Entry *other = &cache[place ^ 1];
+        if (kind->tiled && memcmp(&other->key, &key, sizeof key) == 0) {
+            entry = other;
+        } else {
+            int known = kind->tiled && self->encode_tiled != NULL &&
+                        encode_now(self, kind, &key, map) == 0;
+            if (!known) { /* im2col, no such driver, or a refusal: Python knows, or says why */
+                char *bytes;
+                Py_ssize_t size;
+                PyObject *made = PyObject_CallFunction(self->encode, "iO", to->map, descriptor);
+                if (made == NULL || PyBytes_AsStringAndSize(made, &bytes, &size) < 0 ||
+                    size != MAP_BYTES) {
+                    if (!PyErr_Occurred())
+                        PyErr_SetString(PyExc_ValueError, "a tensor map has 128 bytes");
+                    Py_XDECREF(made);
+                    return -1;
+                }
+                memcpy(map, bytes, MAP_BYTES);
+                Py_DECREF(made);
+            }
+            if (kind->tiled) {
+                if (entry->key.number && !other->key.number)
+                    entry = other;
+                entry->key = key;
+                memcpy(entry->map, map, MAP_BYTES);
+            }
+            entry = NULL;
+        }
+    }
+    if (entry != NULL)
+        memcpy(map, entry->map, MAP_BYTES);
+    to->map++;
+    to->parameters[to->used++] = map;
+    for (i = 0; i < kind->rank; i++, to->used++) {
+        to->slots[to->used] = (uint64_t)key.shape[i]; /* int32: the start of the slot */
+        to->parameters[to->used] = &to->slots[to->used];
+    }
+    for (i = 0; i < kind->rank; i++, to->used++) {
+        to->slots[to->used] = (uint64_t)key.strides[i];
+        to->parameters[to->used] = &to->slots[to->used];
+    }
+    return 0;
+}
+
+/* One argument; answers where the kind of the next one is, NULL after an error. */
+static const char *pack(const Launch *self, const char *kind, PyObject *value, Packed *to)
+{
+    Py_ssize_t i;
+    switch (*kind) {
+    case 'x':
+        return kind + 1;
+    case 'T':
+        return read_descriptor(self, value, to) < 0 ? NULL : kind + 1;
+    case '(':
+        if (!PyTuple_Check(value)) {
+            PyErr_SetString(PyExc_TypeError, "the kernel was compiled for a tuple here");
+            return NULL;
+        }
+        kind++;
+        for (i = 0; *kind != ')'; i++) {
+            PyObject *item = PyTuple_GetItem(value, i);
+            if (item == NULL || (kind = pack(self, kind, item, to)) == NULL)
+                return NULL;
+        }
+        return kind + 1;
+    default:
+        if (read_argument(*kind, value, &to->slots[to->used]) < 0)
+            return NULL;
+        to->parameters[to->used] = &to->slots[to->used];
+        to->used++;
+        return kind + 1;
+    }
+}
+
+/* The pointers that close every list: global and profile scratch. What keeps them alive, or NULL
+ * with or without an error. */
+static PyObject *take_scratch(const Launch *self, const Config *config, PyObject *stream, Packed *to)
+{
+    int i;
+    PyObject *found = NULL;
+    uint64_t *slots = &to->slots[to->used];
+    slots[0] = slots[1] = 0;
+    to->parameters[to->used] = &slots[0];
+    to->parameters[to->used + 1] = &slots[1];
+    if (self->allocate == NULL)
+        return NULL;
+    found = PyObject_CallFunction(
+        self->allocate, "KO",
+        (unsigned long long)config->grid[0] * config->grid[1] * config->grid[2], stream);
+    for (i = 0; found != NULL && i < 2; i++) {
+        PyObject *item = PyTuple_GetItem(found, i);
+        if (item != NULL)
+            slots[i] = PyLong_AsUnsignedLongLong(item);
+    }
+    if (PyErr_Occurred())
+        Py_CLEAR(found);
+    return found;
+}
+
 static PyObject *launch_now(Launch *self, PyObject *sizes, PyObject *stream,
                             PyObject *const *arguments)
 {
-    uint64_t slots[MAX_ARGUMENTS];
-    void *parameters[MAX_ARGUMENTS + 2];
-    static uint64_t null; /* the global and profile scratch pointers that close every list */
+    Packed packed;
     Config config = self->config;
-    Py_ssize_t i, used = 0;
+    PyObject *owners;
+    const char *kind = self->kinds;
+    Py_ssize_t i;
     int status;
 
     for (i = 0; i < 3; i++) {
@@ -174,23 +425,23 @@ static PyObject *launch_now(Launch *self, PyObject *sizes, PyObject *stream,
             return NULL;
         config.grid[i] = (unsigned int)PyLong_AsUnsignedLong(item);
     }
-    config.grid[0] *= self->ctas;
     config.stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
     if (PyErr_Occurred())
         return NULL;
+    packed.used = packed.map = 0;
     for (i = 0; i < self->count; i++) {
-        if (self->kinds[i] == 'x')
-            continue;
-        if (read_argument(self->kinds[i], arguments[i], &slots[used]) < 0)
+        kind = pack(self, kind, arguments[i], &packed);
+        if (kind == NULL)
             return NULL;
-        parameters[used] = &slots[used];
-        used++;
     }
-    parameters[used] = &null;
-    parameters[used + 1] = &null;
+    owners = take_scratch(self, &config, stream, &packed);
+    if (owners == NULL && PyErr_Occurred())
+        return NULL;
+    config.grid[0] *= self->ctas;
     Py_BEGIN_ALLOW_THREADS
-    status = self->call(&config, self->function, parameters, NULL);
+    status = self->call(&config, self->function, packed.parameters, NULL);
     Py_END_ALLOW_THREADS
+    Py_XDECREF(owners);
     if (status)
         return refuse(self, status, sizes, stream, arguments);
     Py_RETURN_NONE;
@@ -258,24 +509,61 @@ static PyObject *wrap(Launch *self, PyMethodDef *method)
     return result;
 }
 
+static int read_map_kind(PyObject *fields, MapKind *kind)
+{
+    long values[7 + RANK];
+    Py_ssize_t i, count = PyTuple_Size(fields);
+    if (count < 8 || count > 7 + RANK) {
+        PyErr_SetString(PyExc_ValueError, "not a kind of tensor map");
+        return -1;
+    }
+    memset(kind, 0, sizeof *kind);
+    for (i = 0; i < count; i++) {
+        values[i] = PyLong_AsLong(PyTuple_GetItem(fields, i));
+        if (PyErr_Occurred())
+            return -1;
+        if (i >= 7)
+            kind->box[i - 7] = (uint32_t)values[i];
+    }
+    kind->number = (uint32_t)values[0];
+    kind->tiled = (int)values[1];
+    kind->rank = (int)values[2];
+    kind->swizzle = (int)values[3];
+    kind->type = (int)values[4];
+    kind->bytes = (int)values[5];
+    kind->fp4_padded = (int)values[6];
+    if (kind->rank < 1 || kind->rank > RANK || (kind->tiled && kind->rank != count - 7)) {
+        PyErr_SetString(PyExc_ValueError, "not a rank of tensor maps");
+        return -1;
+    }
+    return 0;
+}
+
 static PyObject *make(PyObject *module, PyObject *args)
 {
-    unsigned long long call, function, attributes;
+    unsigned long long call, function, attributes, encode_tiled;
     unsigned int block, shared, number, ctas;
     const char *kinds;
-    Py_ssize_t count;
-    PyObject *again;
+    Py_ssize_t length, count, i;
+    PyObject *again, *allocate, *maps, *encode;
+    int unmark;
     Launch *self;
-    if (!PyArg_ParseTuple(args, "KKIIKIIs#O", &call, &function, &block, &shared, &attributes,
-                          &number, &ctas, &kinds, &count, &again))
+    if (!PyArg_ParseTuple(args, "KKIIKIIs#nOOO!OKp", &call, &function, &block, &shared,
+                          &attributes, &number, &ctas, &kinds, &length, &count, &again, &allocate,
+                          &PyTuple_Type, &maps, &encode, &encode_tiled, &unmark))
         return NULL;
-    if (count > MAX_ARGUMENTS) {
-        PyErr_Format(PyExc_ValueError, "at most %d arguments", MAX_ARGUMENTS);
+    if (length > MAX_KINDS || PyTuple_Size(maps) > MAX_MAPS) {
+        PyErr_SetString(PyExc_ValueError, "too many arguments");
         return NULL;
     }
     self = PyMem_Calloc(1, sizeof *self);
     if (self == NULL)
         return PyErr_NoMemory();
+    for (i = 0; i < PyTuple_Size(maps); i++)
+        if (read_map_kind(PyTuple_GetItem(maps, i), &self->maps[i]) < 0) {
+            PyMem_Free(self);
+            return NULL;
+        }
     self->call = (LaunchEx)(uintptr_t)call;
     self->function = (void *)(uintptr_t)function;
     self->config.block[0] = block;
@@ -285,9 +573,19 @@ static PyObject *make(PyObject *module, PyObject *args)
     self->config.number = number;
     self->ctas = ctas;
     self->count = count;
-    memcpy(self->kinds, kinds, (size_t)count);
+    self->encode_tiled = (EncodeTiled)(uintptr_t)encode_tiled;
+    self->unmark = unmark;
+    memcpy(self->kinds, kinds, (size_t)length);
     Py_INCREF(again);
     self->again = again;
+    if (allocate != Py_None) {
+        Py_INCREF(allocate);
+        self->allocate = allocate;
+    }
+    if (encode != Py_None) {
+        Py_INCREF(encode);
+        self->encode = encode;
+    }
     return wrap(self, &launch_method);
 }
 
@@ -314,6 +612,8 @@ static PyObject *bind(PyObject *module, PyObject *args)
     self->device = device;
     self->fallback = fallback;
     Py_INCREF(self->again);
+    Py_XINCREF(self->allocate);
+    Py_XINCREF(self->encode);
     Py_INCREF(sizes);
     Py_INCREF(stream_of);
     Py_INCREF(device);
@@ -321,11 +621,21 @@ static PyObject *bind(PyObject *module, PyObject *args)
     return wrap(self, &handle_method);
 }
 
+static PyObject *forget_maps(PyObject *module, PyObject *unused)
+{
+    memset(cache, 0, sizeof cache);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"forget_maps", forget_maps, METH_NOARGS,
+     "forget_maps()\n\nEncode every descriptor anew when it comes next."},
     {"make", make, METH_VARARGS,
-     "make(call, function, block, shared, attributes, number, ctas, kinds, again)\n\n"
-     "A `launch(sizes, stream, *arguments)` of one loaded kernel. `kinds` has one letter per\n"
-     "argument: P for pointers, x for constexprs, else that of the struct module."},
+     "make(call, function, block, shared, attributes, number, ctas, kinds, count, again, allocate,\n"
+     "maps, encode, encode_tiled, unmark)\n\n"
+     "A `launch(sizes, stream, *arguments)` of one loaded kernel with `count` arguments. `kinds` has\n"
+     "one letter per argument: P for pointers, T for descriptors, x for constexprs, else that of the\n"
+     "struct module; those of a tuple stand in parentheses."},
     {"bind", bind, METH_VARARGS,
      "bind(launch, sizes, stream_of, device, fallback)\n\n"
      "A `handle(*arguments)` that launches over `sizes` on `stream_of(device)`; calls with keywords\n"
@@ -337,6 +647,20 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", NULL, 
 
 PyMODINIT_FUNC PyInit__launch(void)
 {
+    PyObject *module = PyModule_Create(&definition);
     data_ptr_name = PyUnicode_InternFromString("data_ptr");
-    return data_ptr_name == NULL ? NULL : PyModule_Create(&definition);
+    base_name = PyUnicode_InternFromString("base");
+    shape_name = PyUnicode_InternFromString("shape");
+    strides_name = PyUnicode_InternFromString("strides");
+    padding_name = PyUnicode_InternFromString("padding");
+    round_name = PyUnicode_InternFromString("round_f32_to_tf32");
+    if (module == NULL || PyErr_Occurred() ||
+        PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ||
+        PyModule_AddIntConstant(module, "MOST_KINDS", MAX_KINDS) < 0 ||
+        PyModule_AddIntConstant(module, "MOST_VALUES", MAX_VALUES) < 0 ||
+        PyModule_AddIntConstant(module, "MOST_MAPS", MAX_MAPS) < 0) {
+        Py_XDECREF(module);
+        return NULL;
+    }
+    return module;
 }

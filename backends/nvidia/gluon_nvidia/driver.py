@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Callable, ContextManager, Optional
 
-from gluon_core.errors import DeviceError, LaunchError
+from gluon_core.errors import CapabilityError, DeviceError, LaunchError
 
 __all__ = ["Driver", "Function", "driver", "problem"]
 
@@ -71,6 +71,8 @@ class Driver:
         self.launch_ex = library.cuLaunchKernelEx
         self.launch_ex.restype = ctypes.c_int
         self.launch_ex_address = ctypes.cast(self.launch_ex, ctypes.c_void_p).value
+        self.encode_tiled_address = _address_of(library, "cuTensorMapEncodeTiled")
+        self._version: Optional[int] = None
         count = ctypes.c_int()
         self.check(library.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
         self.device_count: int = count.value
@@ -129,7 +131,9 @@ class Driver:
             status = lib.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
             self.check(status, "cuModuleGetFunction")
             if shared > DEFAULT_DYNAMIC_SHARED:
-                self.check(lib.cuFuncSetCacheConfig(function, CACHE_PREFER_SHARED), "cuFuncSetCacheConfig")
+                self.check(
+                    lib.cuFuncSetCacheConfig(function, CACHE_PREFER_SHARED), "cuFuncSetCacheConfig"
+                )
                 most = self.device_attribute(index, ATTRIBUTE_SHARED_OPTIN)
                 most -= self._function_attribute(function, FUNCTION_SHARED_SIZE)
                 status = lib.cuFuncSetAttribute(function, FUNCTION_MAX_DYNAMIC_SHARED, most)
@@ -154,6 +158,106 @@ class Driver:
         self.check(status, "cuFuncGetAttribute")
         return value.value
 
+    # -- tensor maps -------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """Of the driver, as CUDA counts: 13010 is 13.1."""
+        if self._version is None:
+            found = ctypes.c_int()
+            self.check(self.library.cuDriverGetVersion(ctypes.byref(found)), "cuDriverGetVersion")
+            self._version = found.value
+        return self._version
+
+    def encode_tiled(
+        self,
+        element_type: int,
+        address: int,
+        shape: list[int],
+        strides: list[int],
+        box: list[int],
+        steps: list[int],
+        *modes: int,
+    ) -> tuple[int, bytes]:
+        """`cuTensorMapEncodeTiled`: its status and the map.
+
+        Args:
+            shape, strides, box, steps: fastest dimension first; strides in bytes, without the first.
+            modes: interleave, swizzle, L2 promotion, fill.
+        """
+        operands = (_array(ctypes.c_uint32, box), _array(ctypes.c_uint32, steps))
+        call = "cuTensorMapEncodeTiled"
+        return self._encode(call, element_type, address, shape, strides, operands, modes)
+
+    def encode_im2col(
+        self,
+        element_type: int,
+        address: int,
+        shape: list[int],
+        strides: list[int],
+        lower: list[int],
+        upper: list[int],
+        channels: int,
+        pixels: int,
+        steps: list[int],
+        *modes: int,
+    ) -> tuple[int, bytes]:
+        """`cuTensorMapEncodeIm2col`, with operands like those of `encode_tiled`."""
+        operands = (
+            _array(ctypes.c_int, lower),
+            _array(ctypes.c_int, upper),
+            ctypes.c_uint32(channels),
+            ctypes.c_uint32(pixels),
+            _array(ctypes.c_uint32, steps),
+        )
+        call = "cuTensorMapEncodeIm2col"
+        return self._encode(call, element_type, address, shape, strides, operands, modes)
+
+    def _encode(
+        self,
+        call: str,
+        element_type: int,
+        address: int,
+        shape: list[int],
+        strides: list[int],
+        operands: tuple,
+        modes: tuple[int, ...],
+    ) -> tuple[int, bytes]:
+        encode = getattr(self.library, call, None)
+        if encode is None:
+            raise CapabilityError(
+                f"the driver has no {call}", expected="a driver for CUDA 12 or later"
+            )
+        room = (ctypes.c_char * 192)()  # 128 bytes, aligned to 64
+        start = -ctypes.addressof(room) % 64
+        status = encode(
+            ctypes.c_void_p(ctypes.addressof(room) + start),
+            ctypes.c_int(element_type),
+            ctypes.c_uint32(len(shape)),
+            ctypes.c_void_p(address),
+            _array(ctypes.c_uint64, shape),
+            _array(ctypes.c_uint64, strides or [0]),
+            *operands,
+            *(ctypes.c_int(mode) for mode in modes),
+        )
+        return int(status), room[start : start + 128]
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def allocate(self, size: int, stream: int) -> int:
+        """`size` bytes of the device, in the order of `stream`."""
+        address = ctypes.c_uint64()
+        status = self.library.cuMemAllocAsync(
+            ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_void_p(stream)
+        )
+        self.check(status, "cuMemAllocAsync")
+        return address.value
+
+    def free(self, address: int, stream: int) -> None:
+        """Give back what `allocate` gave, once `stream` is through with it."""
+        status = self.library.cuMemFreeAsync(ctypes.c_uint64(address), ctypes.c_void_p(stream))
+        self.check(status, "cuMemFreeAsync")
+
     # -- errors ------------------------------------------------------------------------------------
 
     def error_text(self, status: int) -> str:
@@ -166,6 +270,19 @@ class Driver:
     def check(self, status: int, call: str) -> None:
         if status != SUCCESS:
             raise LaunchError(f"{call} failed", got=self.error_text(status))
+
+
+def _array(kind: Any, values: list[int]) -> Any:
+    return (kind * len(values))(*values)
+
+
+def _address_of(library: Any, name: str) -> int:
+    """Where a function of the library is; 0 for one that it lacks, or that is Python."""
+    function = getattr(library, name, None)
+    try:
+        return ctypes.cast(function, ctypes.c_void_p).value or 0
+    except (ctypes.ArgumentError, TypeError):
+        return 0
 
 
 _UNKNOWN = object()

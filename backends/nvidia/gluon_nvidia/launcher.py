@@ -14,21 +14,32 @@ import struct
 import threading
 from typing import Any, Callable, Optional, Sequence
 
+from gluon_core.descriptors import is_descriptor_text, split_descriptor
 from gluon_core.errors import ArgumentError, LaunchError, LimitError
 from gluon_nvidia import driver as driver_module
+from gluon_nvidia import scratch as scratch_module
+from gluon_nvidia.descriptor import (
+    MAP_ALIGNMENT,
+    MAP_BYTES,
+    MARKED_UP_TO,
+    TensorMaps,
+    map_kinds,
+)
 from gluon_nvidia.driver import ERROR_INVALID_CONTEXT, Driver
 
 __all__ = ["Layout", "make_launcher"]
 
-# CUlaunchConfig: grid 0, block 12, shared 24, stream 32, attributes 40, their number 48; 56 bytes.
-_CONFIG = "<3I3II4xQQI4x"
-_CONFIG_SIZE = 56
+# CUlaunchConfig: grid 0, block 12, shared 24, stream 32, attributes 40, their number 48; 56 bytes,
+# and a gap that keeps what follows aligned.
+_CONFIG = "<3I3II4xQQI4x8x"
+_CONFIG_SIZE = 64
 _ATTRIBUTE_SIZE = 72  # CUlaunchAttribute: id 0, value 8
 _ATTRIBUTE_COOPERATIVE = 2
 _ATTRIBUTE_CLUSTER = 4
 _ATTRIBUTE_CLUSTER_POLICY = 5
 _ATTRIBUTE_DEPENDENT = 6
 _CLUSTER_SPREAD = 1
+_NATIVE_VERSION = 2  # of what `_launch.c` offers
 
 _FORMATS = {
     "i1": "b",
@@ -55,9 +66,12 @@ def _bfloat16(value: float) -> int:
 
 
 def _native_kind(kind: Any) -> Optional[str]:
-    """The letter that the launch in C knows a parameter type by, None for those it does not take."""
-    if not isinstance(kind, str):
-        return None
+    """How the launch in C is told a parameter's type, None for those it does not take."""
+    if isinstance(kind, (tuple, list)):
+        items = [_native_kind(item) for item in kind]
+        return None if None in items else f"({''.join(items)})"  # type: ignore[arg-type]
+    if is_descriptor_text(kind):
+        return "T"
     if kind == "constexpr":
         return "x"
     if kind.startswith("*"):
@@ -85,6 +99,8 @@ def _address(value: Any) -> int:
 class Layout:
     """Where each argument goes: struct format, offsets and the expressions that read the values.
 
+    Descriptors are taken apart by statements that come first, `prepare`.
+
     Args:
         signature: the type of each parameter of the kernel, nested for tuples.
         expressions: what to read each parameter from.
@@ -97,6 +113,7 @@ class Layout:
         self.size = 0
         self.values: list[str] = []
         self.written = ""
+        self.prepare: list[str] = []
         self._raw = raw
         for kind, expression in zip(signature, expressions):
             self._add(kind, expression)
@@ -107,6 +124,9 @@ class Layout:
                 self._add(item, f"{expression}[{index}]")
             return
         if kind == "constexpr":
+            return
+        if is_descriptor_text(kind):
+            self._descriptor(split_descriptor(kind).rank, expression)
             return
         if kind.startswith("*") and self._raw and not expression.endswith("]"):
             self._field("Q", expression)
@@ -124,13 +144,22 @@ class Layout:
             )
         self._field(code, f"bfloat16({expression})" if kind == "bf16" else expression)
 
+    def _descriptor(self, rank: int, expression: str) -> None:
+        number = len(self.prepare)
+        self.prepare.append(f"d{number} = expand(maps[{number}], {expression})")
+        self._field(f"{MAP_BYTES}s", f"d{number}[0]", align=MAP_ALIGNMENT)
+        for index in range(1, 1 + 2 * rank):
+            self._field("i" if index <= rank else "q", f"d{number}[{index}]")
+
     def scratch(self, expression: str) -> None:
         """Append a pointer to scratch memory; "" for null, which needs no writing at the end."""
         self._field("Q", expression or "0", bool(expression))
 
-    def _field(self, code: str, expression: str, write: bool = True) -> None:
+    def _field(
+        self, code: str, expression: str, write: bool = True, align: Optional[int] = None
+    ) -> None:
         size = struct.calcsize("<" + code)
-        gap = -self.size % size
+        gap = -self.size % (align or size)
         self.format += f"{gap}x" * bool(gap) + code
         self.offsets.append(self.size + gap)
         self.size += gap + size
@@ -152,7 +181,10 @@ class _Slot:
     __slots__ = ("buffer", "config", "operands", "parameters", "pointers")
 
     def __init__(self, layout: Layout):
-        self.buffer = (ctypes.c_char * (_CONFIG_SIZE + layout.size + 8))()
+        size = _CONFIG_SIZE + layout.size + 8
+        room = (ctypes.c_char * (size + MAP_ALIGNMENT))()
+        gap = -ctypes.addressof(room) % MAP_ALIGNMENT
+        self.buffer = (ctypes.c_char * size).from_buffer(room, gap)
         start = ctypes.addressof(self.buffer)
         self.config = ctypes.c_void_p(start)
         addresses = [start + _CONFIG_SIZE + offset for offset in layout.offsets]
@@ -181,7 +213,7 @@ def _attributes(num_ctas: int, cooperative: bool, dependent: bool) -> tuple[Any,
 
 
 _BODY = """
-{indent}{scratch}
+{indent}{prepare}
 {indent}try:
 {indent}    buffer, config, parameters, slot = take()
 {indent}except IndexError:
@@ -258,14 +290,14 @@ def generate(
 
 
 def _native_module() -> Any:
-    """The launch written in C, or None where it was not built."""
+    """The launch written in C, or None where it was not built, or from another state of its source."""
     if os.environ.get("GLUON_NATIVE_LAUNCH", "1") == "0":
         return None
     try:
         from gluon_nvidia import _launch
     except ImportError:
         return None
-    return _launch
+    return _launch if getattr(_launch, "VERSION", 0) == _NATIVE_VERSION else None
 
 
 class _Writer:
@@ -282,46 +314,47 @@ class _Writer:
             bool(getattr(metadata, "launch_cooperative_grid", False)),
             bool(getattr(metadata, "launch_pdl", False)),
         )
-        layout, _ = self._layout(self.names, False)
+        self.maps = map_kinds(metadata.name, signature, metadata)
+        self.encoder = TensorMaps(cuda, index)
+        self.allocate = scratch_module.allocator(metadata, cuda, index)
+        layout = self._layout(self.names, False)
         pool: list[Any] = []
         self._retrying: set[int] = set()
         self.namespace: dict[str, Any] = {
             "address": _address,
             "again": self._again,
-            "allocate_global_scratch": _allocate_global,
-            "allocate_profile_scratch": _allocate_profile,
+            "allocate": self.allocate,
             "bfloat16": _bfloat16,
             "call": cuda.launch_ex,
             "error": (struct.error, OverflowError, TypeError),
+            "expand": self.encoder.expand,
             "fresh": lambda: _Slot(layout).operands,
             "function": ctypes.c_void_p(handle),
+            "maps": self.maps,
             "pack": struct.Struct(_CONFIG + layout.written).pack_into,
             "put": pool.append,
             "refuse": self._refuse,
             "take": pool.pop,
         }
 
-    def _layout(self, expressions: Sequence[str], raw: bool) -> tuple[Layout, list[str]]:
-        """The layout, and the statements that allocate scratch memory."""
+    def _layout(self, expressions: Sequence[str], raw: bool) -> Layout:
         layout = Layout(self.signature, expressions, raw)
-        statements = []
-        for kind in ("global_scratch", "profile_scratch"):
-            size = getattr(self.metadata, f"{kind}_size", 0) or 0
-            if size:
-                align = getattr(self.metadata, f"{kind}_align", 1) or 1
-                count = f"gx * gy * gz * {self.metadata.num_ctas * size}"
-                statements.append(f"{kind} = allocate_{kind}({count}, {align}, stream)")
-            layout.scratch(f"address({kind})" if size else "")
-        return layout, statements
+        for kind in ("global", "profile"):
+            size = getattr(self.metadata, f"{kind}_scratch_size", 0)
+            layout.scratch(f"{kind}_scratch" if size else "")
+        return layout
 
     def function(self, raw: bool) -> Callable[..., None]:
-        layout, statements = self._layout(self.names, raw)
+        layout = self._layout(self.names, raw)
         num_ctas = self.metadata.num_ctas
         names = "".join(f"{name}, " for name in self.names)
         times = f" * {num_ctas}" if num_ctas != 1 else ""
+        prepare = ["gx, gy, gz = sizes", *layout.prepare]
+        if self.allocate is not None:
+            prepare.append("global_scratch, profile_scratch, kept = allocate(gx * gy * gz, stream)")
         body = _BODY.format(
             indent="    ",
-            scratch="; ".join(["gx, gy, gz = sizes", *statements]),
+            prepare="; ".join(prepare),
             grid=f"gx{times}, gy, gz",
             block=32 * self.metadata.num_warps,
             shared=self.metadata.shared,
@@ -339,12 +372,17 @@ class _Writer:
     def native(self, handle: int) -> Optional[Callable[..., None]]:
         """The same `launch(sizes, stream, *arguments)` in C; None where it cannot take these.
 
-        Scratch memory, tuples and 16-bit float scalars are left to the Python form.
+        16-bit float scalars are left to the Python form.
         """
         module, address = _native_module(), getattr(self.cuda, "launch_ex_address", None)
         kinds = [_native_kind(kind) for kind in self.signature]
-        scratch = [getattr(self.metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
-        if module is None or address is None or None in kinds or any(scratch):
+        if module is None or address is None or None in kinds:
+            return None
+        text = "".join(kinds)  # type: ignore[arg-type]
+        values = len(self._layout(self.names, False).values)
+        if len(text) > module.MOST_KINDS or values > module.MOST_VALUES:
+            return None
+        if len(self.maps) > module.MOST_MAPS:
             return None
         return module.make(
             address,
@@ -354,9 +392,19 @@ class _Writer:
             ctypes.addressof(self.attributes) if self.number else 0,
             self.number,
             self.metadata.num_ctas,
-            "".join(kinds),
+            text,
+            len(kinds),
             self._again,  # a bound method: keeps the attributes alive as long as the launch
+            self.allocate,
+            tuple(kind.packed() for kind in self.maps),
+            self._encode if self.maps else None,
+            self.cuda.encode_tiled_address if self.maps else 0,
+            bool(self.maps) and self.cuda.version <= MARKED_UP_TO,
         )
+
+    def _encode(self, number: int, descriptor: Any) -> bytes:
+        """The map of the kernel's descriptor `number`, for the launch in C."""
+        return self.encoder.map_of(self.maps[number], descriptor)
 
     def _refuse(self, problem: Exception, values: tuple) -> None:
         raise ArgumentError(
@@ -380,20 +428,3 @@ class _Writer:
             expected=f"grid {tuple(grid)} of {32 * self.metadata.num_warps} threads, "
             f"{self.metadata.shared} bytes of shared memory",
         )
-
-
-def _allocate_global(size: int, align: int, stream: int) -> Any:
-    from triton.runtime import _allocation
-
-    return _allocation._allocator.get()(size, align, stream)
-
-
-def _allocate_profile(size: int, align: int, stream: int) -> Any:
-    from triton.runtime import _allocation
-
-    has = getattr(_allocation, "has_profile_allocator", lambda: True)
-    if has():
-        return _allocation._profile_allocator.get()(size, align, stream)
-    from triton.runtime import driver
-
-    return driver.active.allocate_default_profile_scratch(size, align, stream)

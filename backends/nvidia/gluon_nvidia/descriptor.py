@@ -1,0 +1,222 @@
+"""Tensor maps: what a host-side descriptor becomes when a kernel is launched with it.
+
+A kernel takes a descriptor as a 128-byte `CUtensorMap` by value, then the shape as int32 and the
+strides as int64. How the map is encoded (box, swizzle, element type) is in the compiled kernel's
+metadata. Encoding is pure arithmetic on the host, but slow beside a launch, so maps are kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Sequence
+
+from gluon_core.descriptors import is_descriptor_text, split_descriptor
+from gluon_core.errors import ArgumentError, CapabilityError, LaunchError
+from gluon_nvidia.driver import SUCCESS, Driver
+
+__all__ = ["MAP_ALIGNMENT", "MAP_BYTES", "MapKind", "TensorMaps", "map_kinds"]
+
+MAP_BYTES = 128
+MAP_ALIGNMENT = 64
+
+# The compiler numbers element types as PTX's tensormap.replace does, the driver as
+# CUtensorMapDataType; they differ in three.
+_PTX_TO_DRIVER = {8: 10, 9: 8, 10: 9}
+TF32 = 11  # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+
+INTERLEAVE_NONE = 0
+L2_PROMOTION_128B = 2
+FILL = {"zero": 0, "nan": 1}  # CUtensorMapFloatOOBfill
+
+# Drivers up to this one mark the maps of small tensors so that copies may fail; the bit is cleared
+# for them, as CUTLASS does.
+MARKED_UP_TO = 13010
+_SMALL = 128 * 1024
+_MARK = 1 << 21
+
+_MOST_MAPS = 4096
+
+
+@dataclass(frozen=True)
+class MapKind:
+    """How a compiled kernel wants the maps of one of its descriptors.
+
+    Args:
+        tiled: False for im2col.
+        rank: of the tensor.
+        swizzle: CUtensorMapSwizzle.
+        element_type: CUtensorMapDataType.
+        element_bytes: of what strides count.
+        fp4_padded: two elements of the tensor are one byte, the shape counts bytes.
+        box: what one copy moves; pixels and channels for im2col.
+    """
+
+    tiled: bool
+    rank: int
+    swizzle: int
+    element_type: int
+    element_bytes: int
+    fp4_padded: bool
+    box: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: str, metadata: Mapping[str, Any]) -> MapKind:
+        """From a descriptor's entries in a signature and in `tensordesc_meta`."""
+        code = int(metadata["elem_type"])
+        return cls(
+            tiled=not metadata.get("is_im2col", False),
+            rank=split_descriptor(text).rank,
+            swizzle=int(metadata["swizzle"]),
+            element_type=_PTX_TO_DRIVER.get(code, code),
+            element_bytes=int(metadata["elem_size"]),
+            fp4_padded=bool(metadata["fp4_padded"]),
+            box=tuple(int(size) for size in metadata["block_size"]),
+        )
+
+    @property
+    def number(self) -> int:
+        """A small positive number that equal kinds share."""
+        return _numbers.setdefault(self, len(_numbers) + 1)
+
+    def packed(self) -> tuple[int, ...]:
+        """For the launch in C: number, then the fields in order, the box fastest first."""
+        head = (self.tiled, self.rank, self.swizzle, self.element_type, self.element_bytes)
+        return (self.number, *map(int, head), int(self.fp4_padded), *self.box[::-1])
+
+
+_numbers: dict[MapKind, int] = {}
+
+
+def map_kinds(name: str, signature: Sequence[Any], metadata: Any) -> list[MapKind]:
+    """The kind of each descriptor of a kernel, in order.
+
+    Raises:
+        LaunchError: the metadata does not describe them.
+    """
+    texts: list[str] = []
+
+    def walk(kind: Any) -> None:
+        if isinstance(kind, (tuple, list)):
+            for item in kind:
+                walk(item)
+        elif is_descriptor_text(kind):
+            texts.append(kind)
+
+    walk(tuple(signature))
+    told = list(getattr(metadata, "tensordesc_meta", None) or ())
+    if len(told) != len(texts):
+        raise LaunchError(
+            f"the compiled {name} does not say how its descriptors are encoded",
+            expected=f"{len(texts)} entries in tensordesc_meta",
+            got=len(told),
+        )
+    return [MapKind.of(text, entry) for text, entry in zip(texts, told)]
+
+
+class TensorMaps:
+    """Encodes descriptors through the driver and keeps what it made.
+
+    Args:
+        cuda: the driver.
+        index: of the device that the kernel is loaded on.
+    """
+
+    def __init__(self, cuda: Driver, index: int):
+        self.cuda = cuda
+        self.index = index
+        self._maps: dict[tuple, bytes] = {}
+
+    def expand(self, kind: MapKind, descriptor: Any) -> tuple:
+        """What the kernel takes for `descriptor`: the map, then shape and strides."""
+        shape, strides = descriptor.shape, descriptor.strides
+        if len(shape) != kind.rank or len(strides) != kind.rank:
+            raise ArgumentError(
+                "the kernel was compiled for a descriptor of another rank",
+                argument=type(descriptor).__name__,
+                expected=kind.rank,
+                got=len(shape),
+            )
+        return (self.map_of(kind, descriptor), *shape, *strides)
+
+    def map_of(self, kind: MapKind, descriptor: Any) -> bytes:
+        """The encoded map.
+
+        Raises:
+            CapabilityError: the driver has no tensor maps, or not of this kind.
+            ArgumentError, ShapeError, LayoutError, DtypeError: what is wrong with the descriptor.
+            LaunchError: the driver refuses it for another reason.
+        """
+        extra: tuple = ()
+        if not kind.tiled:
+            extra = tuple(
+                None if value is None else tuple(value) for value in descriptor.extra.values()
+            )
+        key = (
+            kind,
+            descriptor.base.data_ptr(),
+            tuple(descriptor.shape),
+            tuple(descriptor.strides),
+            descriptor.padding,
+            bool(getattr(descriptor, "round_f32_to_tf32", False)),
+            extra,
+        )
+        found = self._maps.get(key)
+        if found is None:
+            found = self._encode(kind, descriptor)
+            if len(self._maps) >= _MOST_MAPS:
+                self._maps.clear()
+            self._maps[key] = found
+        return found
+
+    def _encode(self, kind: MapKind, descriptor: Any) -> bytes:
+        descriptor.check_launch()
+        self.cuda.ensure_context(self.index)
+        shape = [int(extent) for extent in descriptor.shape[::-1]]
+        strides = [int(stride) * kind.element_bytes for stride in descriptor.strides[::-1]]
+        if kind.fp4_padded:
+            shape[0] *= 2
+        rounds = getattr(descriptor, "round_f32_to_tf32", False)
+        common = (
+            TF32 if rounds else kind.element_type,
+            descriptor.base.data_ptr(),
+            shape,
+            strides[1:],
+        )
+        modes = (INTERLEAVE_NONE, kind.swizzle, L2_PROMOTION_128B, FILL[descriptor.padding])
+        if kind.tiled:
+            box = list(kind.box[::-1])
+            status, encoded = self.cuda.encode_tiled(*common, box, [1] * kind.rank, *modes)
+        else:
+            pixels, channels = kind.box
+            extra = descriptor.extra
+            steps = list((extra["element_strides"] or [1] * kind.rank)[::-1])
+            lower = list(extra["pixel_box_lower_corner"][::-1])
+            upper = list(extra["pixel_box_upper_corner"][::-1])
+            status, encoded = self.cuda.encode_im2col(
+                *common, lower, upper, channels, pixels, steps, *modes
+            )
+        if status != SUCCESS:
+            self._refuse(status, kind, descriptor)
+        reach = sum(
+            (extent - 1) * step for extent, step in zip(shape, [kind.element_bytes, *strides[1:]])
+        )
+        if kind.tiled and reach + 1 < _SMALL and self.cuda.version <= MARKED_UP_TO:
+            word = int.from_bytes(encoded[8:16], "little") & ~_MARK
+            encoded = encoded[:8] + word.to_bytes(8, "little") + encoded[16:]
+        return encoded
+
+    def _refuse(self, status: int, kind: MapKind, descriptor: Any) -> None:
+        capability = self.cuda.capability(self.index)
+        needed: Optional[int] = 100 if kind.fp4_padded else 90
+        if needed is not None and capability < needed:
+            raise CapabilityError(
+                f"tensor maps{' of padded fp4' if kind.fp4_padded else ''} need sm_{needed}",
+                argument=type(descriptor).__name__,
+                got=f"sm_{capability}",
+            )
+        raise LaunchError(
+            "the driver cannot encode the descriptor",
+            argument=repr(descriptor),
+            expected=f"what fits a copy of {list(kind.box)} elements of {kind.element_bytes} bytes",
+            got=self.cuda.error_text(status),
+        )

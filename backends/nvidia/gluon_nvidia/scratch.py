@@ -1,0 +1,128 @@
+"""Scratch memory of a launch: what kernels need in global memory besides their arguments.
+
+Descriptors that a kernel makes itself live there. Whoever set an allocator with
+`triton.set_allocator` is asked; else the memory comes from torch's caching allocator, or from the
+driver where torch is not in use. It is given back when the launch is queued: the stream keeps
+later users of the memory behind the kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+from gluon_nvidia import driver as driver_module
+from gluon_nvidia.driver import Driver
+
+__all__ = ["allocator"]
+
+_TORCH_ALIGNMENT = 512
+
+
+def allocator(
+    metadata: Any, cuda: Driver, index: int
+) -> Optional[Callable[[int, int], tuple[int, int, Any]]]:
+    """`f(programs, stream) -> (global scratch, profile scratch, what keeps both alive)`, addresses
+    or 0; None for a kernel that needs none.
+
+    Args:
+        metadata: of the compiled kernel: bytes and alignment per block.
+    """
+    own = _Own(cuda, index)
+    wanted = []
+    for kind in ("global", "profile"):
+        size = getattr(metadata, f"{kind}_scratch_size", 0) or 0
+        align = getattr(metadata, f"{kind}_scratch_align", 1) or 1
+        wanted.append((size * metadata.num_ctas, align))
+    if not any(size for size, _ in wanted):
+        return None
+    (global_size, global_align), (profile_size, profile_align) = wanted
+
+    def allocate(programs: int, stream: int) -> tuple[int, int, Any]:
+        first = second = None
+        if global_size:
+            first = (_users("_allocator") or own)(programs * global_size, global_align, stream)
+        if profile_size:
+            give = _users("_profile_allocator") or _default_profile() or own
+            second = give(programs * profile_size, profile_align, stream)
+        return _address(first), _address(second), (first, second)
+
+    return allocate
+
+
+def _address(buffer: Any) -> int:
+    if buffer is None or isinstance(buffer, int):
+        return buffer or 0
+    return buffer.data_ptr()
+
+
+def _users(name: str) -> Optional[Callable[[int, int, int], Any]]:
+    """The allocator that the program set, None where it set none."""
+    from triton.runtime import _allocation
+
+    found = getattr(_allocation, name).get()
+    return None if type(found).__name__ == "NullAllocator" else found
+
+
+def _default_profile() -> Optional[Callable[[int, int, int], Any]]:
+    """What newer Tritons allocate for profiles, which tools then read."""
+    from triton.runtime import driver
+
+    try:
+        return getattr(driver.active, "allocate_default_profile_scratch", None)
+    except RuntimeError:
+        return None
+
+
+class _Own:
+    """`own(size, alignment, stream)`: memory for one launch."""
+
+    def __init__(self, cuda: Driver, index: int):
+        self.cuda = cuda
+        self.index = index
+
+    def __call__(self, size: int, align: int, stream: int) -> Any:
+        torch = driver_module._torch()
+        if torch is None or not torch.cuda.is_initialized():
+            return _Block(self.cuda, size + align, align, stream)
+        if align > _TORCH_ALIGNMENT:
+            size += align
+        if driver_module.stream_getter()(self.index) == stream:
+            made = torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.index}")
+        else:
+            if stream:
+                other = torch.cuda.ExternalStream(stream, self.index)
+            else:
+                other = torch.cuda.default_stream(self.index)
+            with torch.cuda.stream(other):
+                made = torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.index}")
+        return made if align <= _TORCH_ALIGNMENT else _Aligned(made, align)
+
+
+class _Aligned:
+    """The first aligned address in a tensor."""
+
+    def __init__(self, tensor: Any, align: int):
+        self.tensor = tensor
+        self.align = align
+
+    def data_ptr(self) -> int:
+        address = self.tensor.data_ptr()
+        return address + -address % self.align
+
+
+class _Block(_Aligned):
+    """Memory from the driver, given back in the order of its stream."""
+
+    def __init__(self, cuda: Driver, size: int, align: int, stream: int):
+        self.cuda = cuda
+        self.stream = stream
+        self.align = align
+        self.start = cuda.allocate(size, stream)
+
+    def data_ptr(self) -> int:
+        return self.start + -self.start % self.align
+
+    def __del__(self) -> None:
+        start = getattr(self, "start", 0)
+        if start:
+            self.cuda.free(start, self.stream)
