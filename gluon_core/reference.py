@@ -25,7 +25,15 @@ from typing import Any, Callable, Iterator, Optional, Protocol, Sequence, TypeVa
 
 import numpy as np
 
-__all__ = ["Descriptor", "Machine", "SharedBuffer", "like", "returns", "wants_machine"]
+__all__ = [
+    "Descriptor",
+    "Machine",
+    "SharedBuffer",
+    "claims_programs",
+    "like",
+    "returns",
+    "wants_machine",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +53,26 @@ def returns(types: Callable[..., Any]) -> Callable[[F], F]:
 def like(position: int) -> Callable[[F], F]:
     """Declare one result of the type of the operand at `position`."""
     return returns(lambda *operands, **named: operands[position].type)
+
+
+def claims_programs(model: F) -> F:
+    """Say that a model calls `Machine.claim`: of a grid whose kernel has this op only a few programs
+    start at once, so that there are others to claim."""
+    model.claims = True  # type: ignore[attr-defined]
+    return model
+
+
+def select(value: Any, where: Any) -> Any:
+    """An operand (an array, a buffer or a descriptor) of those programs for which `where`, a
+    boolean per program, holds. None holds for all."""
+    if where is None or value is None:
+        return value
+    live = np.asarray(where).reshape(-1)
+    if live.size == 1 or live.all():
+        return value
+    if isinstance(value, np.ndarray):
+        return value if value.shape[0] == 1 else value[live]
+    return value.select(np.flatnonzero(live))
 
 
 def wants_machine(model: Callable[..., Any]) -> bool:
@@ -184,6 +212,11 @@ class Machine(Protocol):
         """The (x, y, z) of the program at a position of the first axis."""
         ...
 
+    def claim(self) -> Optional[tuple[int, int, int]]:
+        """Take a program of the grid that has not started, which will not start then; None where
+        none is left. Only for models under `claims_programs`; one program runs at a time there."""
+        ...
+
     def full(self, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """`value` at full extent, (programs, *shape), read-only."""
         ...
@@ -236,6 +269,9 @@ class Machine(Protocol):
         barrier: Optional[SharedBuffer] = None,
         after: bool = False,
         proxy: str = "generic",
+        read: Optional[Callable[[], None]] = None,
+        where: Any = None,
+        fills: Any = None,
     ) -> None:
         """Start work: `perform()` moves data, then `signal()` tells whoever waits for it.
 
@@ -249,7 +285,22 @@ class Machine(Protocol):
             after: it starts when all earlier work of the queue is over.
             proxy: through which it accesses memory. For any but "generic", what others wrote
                 through the generic proxy needs a `fence` before the issue.
+            read: reads the sources, before `perform` writes; others may wait for that alone.
+            where: a boolean per program; only these do it. Inside, operands are those of these
+                programs: see `select`.
+            fills: the `promise` that `perform` writes to.
         """
+        ...
+
+    def promise(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """An array (programs, *shape) that the model returns now and that work in flight fills. A
+        kernel that reads it before a wait for that work is told so. A model that gets one as an
+        operand takes its elements inside `perform` of later work, with `np.asarray`."""
+        ...
+
+    def settled(self, value: np.ndarray) -> np.ndarray:
+        """The elements of a promise, if its work is known to be over; else the promise. What a
+        waiting op returns; any other array comes back as it is."""
         ...
 
     def fence(self) -> None:
@@ -260,8 +311,9 @@ class Machine(Protocol):
         """Close the queue's current group. A queue belongs to one partition."""
         ...
 
-    def wait_groups(self, queue: str, pending: int) -> None:
-        """Go on when at most `pending` closed groups are unfinished."""
+    def wait_groups(self, queue: str, pending: int, reads: bool = False) -> None:
+        """Go on when at most `pending` closed groups are unfinished; with `reads`, when at most so
+        many have not read their sources."""
         ...
 
     # -- barriers in shared memory: a count of arrivals and of bytes, and a phase --

@@ -14,6 +14,7 @@ from . import shapes
 from .errors import SimulatorError
 from .program import (
     Block,
+    DescriptorType,
     Function,
     FunctionType,
     InsertPoint,
@@ -261,7 +262,7 @@ class SimBuilder:
         return MemDescType(element, tuple(shape), layout, tuple(alloc_shape), "tensor")
 
     def create_tensor_descriptor_type(self, block_type: Type, *rest: Any) -> Type:
-        return OpaqueType("descriptor", (block_type, *rest))
+        return DescriptorType("descriptor", (block_type, *rest))
 
     get_tensor_descriptor_layout_type = create_tensor_descriptor_type
     get_tensor_descriptor_im2col_layout_type = create_tensor_descriptor_type

@@ -17,6 +17,8 @@ from .errors import LeakError, SimulatorError, span_of
 
 __all__ = ["Flight", "Flights", "Queue"]
 
+MOST_WRITES = 64  # of a queue, that are told apart when their sources have been read
+
 
 class Queue:
     """Work of one kind that one task issued and that it does not know to be over.
@@ -50,14 +52,17 @@ class Flight:
         group: the number of its group, per batch row (or one for all).
         landed: whether it has happened.
         moved: whether it touched global memory.
+        reads: whether it only reads the sources of work that writes later.
+        source: of work that writes, the part that reads its sources, if that is told apart.
     """
 
     def __init__(
-        self, task: Any, queue: Queue, perform: Callable, signal: Optional[Callable], barrier: Any
-    ):
+        self, task: Any, queue: Queue, rows: Any, perform: Callable,
+        signal: Optional[Callable] = None, barrier: Any = None, reads: bool = False,
+    ):  # fmt: skip
         self.task = task
         self.op = task.op
-        self.rows = task.rows
+        self.rows = rows
         self.home = queue
         self.queue = queue.name
         self.perform: Optional[Callable] = perform
@@ -68,6 +73,14 @@ class Flight:
         self.before: list[Flight] = []
         self.landed = False
         self.moved = False
+        self.reads = reads
+        self.source: Optional[Flight] = None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody must wait for it before the kernel ends. What only writes global memory
+        does so in any case, once shared memory, which goes away, has been read."""
+        return self.reads or (self.moved and self.source is None)
 
     def live(self) -> Optional[np.ndarray]:
         return None if self.rows.whole else self.rows.index
@@ -91,9 +104,11 @@ class Flight:
                 f"Close the group of `{self.op.name}` of line {line}, and wait for it before "
                 f"line {here}."
             )
+        what = "what is written by " if self.source is not None else ""
+        more = ", and it is not enough that they have been read" if what else ""
         return (
-            f"Wait for `{self.op.name}` of line {line} before line {here}: at most {behind - 1} "
-            f"closed groups of {self.queue} may be pending there."
+            f"Wait for {what}`{self.op.name}` of line {line} before line {here}: at most "
+            f"{behind - 1} closed groups of {self.queue} may be pending there{more}."
         )
 
 
@@ -109,26 +124,60 @@ class Flights:
 
     def issue(
         self, task: Any, queue: str, perform: Callable, signal: Optional[Callable], barrier: Any,
-        after: bool, proxy: str,
-    ) -> None:  # fmt: skip
+        after: bool, proxy: str, read: Optional[Callable] = None, where: Any = None,
+    ) -> Optional[Flight]:  # fmt: skip
         agent = task.active()
         home = task.queue(queue)
         home.settle(agent)
-        flight = Flight(task, home, perform, signal, barrier)
-        slot = home.free.pop() if home.free else None
-        name = f"{task.op.name} of {task.name}"
-        flight.agent = task.batch.agents.fork(agent, name, slot, proxy=proxy, flight=flight)
-        if after:
-            flight.before = list(home.flights)
-            for earlier in flight.before:
-                known = earlier.agent.known
-                flight.agent.known.join(known, earlier.live(), task.batch.count)
-        home.flights.append(flight)
-        self.pending.append(flight)
+        self._forget(agent, home)
+        rows = task.rows if where is None else task.rows.where(where)
+        if not rows.count:
+            return None
+        parts = []
+        if read is not None:
+            parts.append(Flight(task, home, rows, read, reads=True))
+        parts.append(Flight(task, home, rows, perform, signal, barrier))
+        earlier = list(home.flights) if after else []
+        for flight in parts:
+            self._start(task, home, flight, proxy, earlier)
+            if read is not None and flight is not parts[0]:
+                flight.source = parts[0]
+                self._follow(flight, [parts[0]])
         if self.schedule == "eager":
-            self.land(flight)
+            self.land(parts[-1])
         elif self.random is not None:
             self.shuffle()
+        return parts[-1]
+
+    def _start(
+        self, task: Any, home: Queue, flight: Flight, proxy: str, earlier: list[Flight]
+    ) -> None:
+        slot = home.free.pop() if home.free else None
+        name = f"{task.op.name} of {task.name}"
+        fork = task.batch.agents.fork
+        flight.agent = fork(task.active(), name, slot, proxy=proxy, flight=flight)
+        self._follow(flight, earlier)
+        home.flights.append(flight)
+        self.pending.append(flight)
+
+    def _follow(self, flight: Flight, earlier: list[Flight]) -> None:
+        """Let a flight start when others are over."""
+        flight.before += earlier
+        for other in earlier:
+            total = flight.task.batch.count
+            flight.agent.known.join(other.agent.known, other.live(), total)
+
+    def _forget(self, agent: Agent, home: Queue) -> None:
+        """Take the oldest writes that nobody waits for as over, so that their number is bounded."""
+        writes = [flight for flight in home.flights if flight.source is not None]
+        for flight in writes[: max(0, len(writes) - MOST_WRITES)]:
+            assert flight.source is not None
+            if flight.source.landed and flight.source.known_by(agent):
+                self.land(flight)
+                total = flight.task.batch.count
+                agent.known.join(flight.agent.known, flight.live(), total)
+        if len(writes) > MOST_WRITES:
+            home.settle(agent)
 
     def commit(self, task: Any, queue: str) -> None:
         home = task.queue(queue)
@@ -140,13 +189,15 @@ class Flights:
             closed[rows.index] += 1
             home.closed = closed
 
-    def wait_groups(self, task: Any, queue: str, pending: int) -> None:
+    def wait_groups(self, task: Any, queue: str, pending: int, reads: bool = False) -> None:
         home = task.queues.get(queue)
         if home is None or not home.flights:
             return
         agent = task.active()
         limit = home.closed - int(pending)
         for flight in list(home.flights):
+            if reads and not flight.reads:
+                continue
             due = flight.group < limit
             here = task.rows.index
             if len(due) == 1 and task.rows.whole and flight.rows.whole:
@@ -220,7 +271,7 @@ class Flights:
         mine = [flight for queue in task.batch.queues for flight in queue.flights]
         for flight in mine:
             self.land(flight)
-        left = [f for f in mine if f.moved and not f.known_by(agent)]
+        left = [f for f in mine if f.awaited and not f.known_by(agent)]
         if left and report:
             flight = left[0]
             more = f" ({len(left)} such)" if len(left) > 1 else ""

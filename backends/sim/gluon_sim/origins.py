@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Iterator
+from typing import Any, Iterator
 
-from .program import Block, MemDescType, Op, PointerType, Program, Region, Value
+from gluon_core.reference import Descriptor
 
-__all__ = ["ANYWHERE", "origins", "users_of", "written_arguments"]
+from .program import Block, DescriptorType, MemDescType, Op, PointerType, Program, Region, Value
+
+__all__ = ["ANYWHERE", "address_of", "origins", "users_of", "written_arguments"]
 
 ANYWHERE = "anywhere"
 _READS = frozenset("load masked_load atomic_load atomic_poll".split())
 _KEEPS = frozenset(
     "addptr splat broadcast expand_dims reshape trans convert_layout select bitcast cat join split "
     "unsplat ptr_to_int call yield_op condition_op ret branch cond_branch warp_yield warp_return "
-    "for while if warp_specialize warp_specialize_partitions print assert".split()
+    "for while if warp_specialize warp_specialize_partitions print assert "
+    "make_tensor_descriptor".split()
 )
 
 
@@ -22,9 +25,9 @@ _POSITIONAL = frozenset(("for", "if", "warp_specialize"))
 
 def _matters(value: Value) -> bool:
     type = value.type
-    return isinstance(type, MemDescType) or isinstance(
-        getattr(type, "element", type), PointerType
-    ) or isinstance(type, PointerType)  # fmt: skip
+    if isinstance(type, (MemDescType, DescriptorType, PointerType)):
+        return True
+    return isinstance(getattr(type, "element", type), PointerType)
 
 
 def _inner(region: Region) -> Iterator[tuple[Block, Op]]:
@@ -140,11 +143,19 @@ def written_arguments(program: Program) -> set:
         name = op.name
         if name in _KEEPS or name in _READS or "load" in name or name.endswith("to_local"):
             continue
+        if name.endswith(("_gather", "_prefetch")):
+            continue
         for value in op.operands():
             if not isinstance(value.type, MemDescType) and _matters(value):
                 out |= found.get(id(value), {ANYWHERE})
     program.attrs["_written"] = out
     return out
+
+
+def address_of(argument: Any) -> int:
+    """Where the memory of a kernel's argument, a pointer or a descriptor, begins."""
+    base = argument.base if isinstance(argument, Descriptor) else argument
+    return int(base.flat[0])
 
 
 def users_of(program: Program, alloc: Op) -> list[Op]:

@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional, Sequence
 import numpy as np
 
 from .errors import TimeLimitError
-from .origins import ANYWHERE, origins, written_arguments
+from .origins import ANYWHERE, address_of, origins, written_arguments
 from .program import Program
 
 __all__ = ["Stopped", "Workers", "cores", "workers_for"]
@@ -57,7 +57,8 @@ def _ordered(program: Program) -> bool:
     known = program.attrs.get("_ordered")
     if known is None:
         known = ANYWHERE in written_arguments(program) or any(
-            op.name.startswith(_ORDERED) or "atomic" in op.name for op in program.walk_ops()
+            op.name.startswith(_ORDERED) or "atomic" in op.name or op.name.endswith("_reduce")
+            for op in program.walk_ops()
         )
         program.attrs["_ordered"] = known
     return known
@@ -152,7 +153,7 @@ class Workers:
 def _keep(machine: Any, arguments: Sequence[Any]) -> list[tuple[np.ndarray, np.ndarray]]:
     kept = {}
     for position in _rewritten(machine.program.program):
-        found: Optional[Any] = machine.memory.find(int(arguments[position].flat[0]))
+        found: Optional[Any] = machine.memory.find(address_of(arguments[position]))
         if found is not None:
             kept[id(found)] = (found.data, found.data.copy())
     return list(kept.values())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Iterator, Optional, Sequence
 
 __all__ = [
-    "Block", "FunctionType", "Function", "InsertPoint", "Location", "MemDescType", "Op", "OpaqueType",
+    "Block", "DescriptorType", "FunctionType", "Function", "InsertPoint", "Location", "MemDescType", "Op", "OpaqueType",
     "PointerType", "Program", "Region", "ScalarType", "TensorType", "Type", "Value",
 ]  # fmt: skip
 
@@ -125,6 +125,16 @@ class OpaqueType(Type):
 
     def __str__(self) -> str:
         return f"{self.name}<{', '.join(map(str, self.fields))}>" if self.fields else self.name
+
+
+@dataclass(frozen=True)
+class DescriptorType(OpaqueType):
+    """A tensor descriptor; `fields` are the type of the box, whether its elements are signed, and
+    its layout in shared memory."""
+
+    @property
+    def element(self) -> Type:
+        return self.fields[0].element
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,14 @@ class Epochs:
         self.asynchronous[found] = agent is not None and agent.proxy != GENERIC
         return found
 
-    def ordered(self, agent: Agent, ids: np.ndarray, rows: Any) -> np.ndarray:
-        """Is each epoch ordered before what `agent` does now? `rows` broadcasts like `ids`."""
+    def ordered(
+        self, agent: Agent, ids: np.ndarray, rows: Any, reads: bool = False
+    ) -> np.ndarray:
+        """Is each epoch ordered before what `agent` does now? `rows` broadcasts like `ids`.
+
+        `reads`: they are reads, which are over when they are over: only what was written needs a
+        fence to be seen through another proxy.
+        """
         low = int(ids.min()) if ids.size else 0
         if not ids.size or low == int(ids.max()):
             ids = np.full((1,) * ids.ndim, low, np.int64)  # the usual case: one epoch
@@ -86,7 +92,7 @@ class Epochs:
         else:
             known = seen[0][at, slots]
             fenced = seen[1][at, slots] if agent.proxy != GENERIC else known
-        if agent.proxy != GENERIC:
+        if agent.proxy != GENERIC and not reads:
             known = np.where(self.asynchronous[ids], known, fenced)
         return known >= clocks
 
@@ -139,7 +145,7 @@ class SharedShadow:
         if kind != "read":
             for slot, read in self.reads.items():
                 if slot != agent.slot:
-                    self._check(task, kind, read[at, index], rows, index, name)
+                    self._check(task, kind, read[at, index], rows, index, name, True)
             self.writes[at, index] = self.epochs.of(task, kind)
         else:
             mine = self.reads.get(agent.slot)
@@ -148,9 +154,10 @@ class SharedShadow:
             mine[at, index] = self.epochs.of(task, kind)
 
     def _check(
-        self, task: Any, kind: str, ids: np.ndarray, rows: Any, index: np.ndarray, name: str
-    ) -> None:
-        fine = self.epochs.ordered(task.agent, ids, rows)
+        self, task: Any, kind: str, ids: np.ndarray, rows: Any, index: np.ndarray, name: str,
+        reads: bool = False,
+    ) -> None:  # fmt: skip
+        fine = self.epochs.ordered(task.agent, ids, rows, reads)
         if fine.all():
             return
         fine = np.broadcast_to(fine, ids.shape)
@@ -311,7 +318,7 @@ class GlobalShadow:
         ids = self.ids[other][flat]
         program = np.broadcast_to(programs, mine.shape)[mine]
         rows = np.searchsorted(task.batch.numbers, program)
-        fine = self.epochs.ordered(task.agent, ids, rows)
+        fine = self.epochs.ordered(task.agent, ids, rows, other in ("read", "poll"))
         fine = np.broadcast_to(fine, ids.shape)
         # What was accessed before there were other agents is ordered before all of them.
         fine = fine | (self.epochs.clocks[ids] == 0)

@@ -43,6 +43,11 @@ class Rows:
         return Rows(self.index[positions])
 
 
+    def where(self, mask: Any) -> "Rows":
+        """Those for which a boolean per program holds."""
+        live = np.broadcast_to(np.asarray(mask).reshape(-1), self.count)
+        return self if live.all() else Rows(self.index[live])
+
 def select(value: Any, positions: np.ndarray) -> Any:
     """The value for some of the programs it was made for."""
     if isinstance(value, np.ndarray):
@@ -250,10 +255,13 @@ class Task:
     def commit(self, queue: str) -> None:
         """Close the current group of a queue."""
         self.machine.flights.commit(self, queue)
+        read: Any = None,
+        where: Any = None,
+        fills: Any = None,
 
-    def wait_groups(self, queue: str, pending: int) -> None:
+    def wait_groups(self, queue: str, pending: int, reads: bool = False) -> None:
         """Until at most `pending` of the closed groups are unfinished."""
-        self.machine.flights.wait_groups(self, queue, pending)
+        self.machine.flights.wait_groups(self, queue, pending, reads)
 
     def fence(self) -> None:
         """What this task knows becomes visible to the asynchronous proxies."""

@@ -7,7 +7,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from .origins import ANYWHERE, written_arguments
+from .origins import ANYWHERE, address_of, written_arguments
 from .program_order import ProgramOrder
 from .races import Epochs, GlobalShadow, SharedShadow
 
@@ -38,7 +38,7 @@ class Tracking:
         written = written_arguments(program)
         self._written: Optional[set[int]] = None
         if ANYWHERE not in written:
-            found = (memory.find(int(arguments[i].flat[0])) for i in written)
+            found = (memory.find(address_of(arguments[i])) for i in written)
             self._written = {id(a) for a in found if a is not None}
         self._polled: dict = {}
         self._lock = threading.Lock()

@@ -1,0 +1,302 @@
+"""The tensor memory accelerator (sm_90): boxes of a tensor between global and shared memory.
+
+PTX ISA 9.7.9.27 (cp.async.bulk.tensor, cp.reduce.async.bulk.tensor), 5.5 (tensors). Loads complete
+bytes of a barrier; stores and reductions make up bulk groups, one each. All go through the
+asynchronous proxy.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Callable, Optional, Sequence
+
+import numpy as np
+
+from gluon_core.errors import ArgumentError
+from gluon_core.reference import Descriptor, Machine, SharedBuffer, select
+
+__all__ = [
+    "async_tma_copy_global_to_local",
+    "async_tma_copy_local_to_global",
+    "async_tma_gather",
+    "async_tma_reduce",
+    "async_tma_scatter",
+    "async_tma_store_wait",
+    "make_tensor_descriptor",
+]
+
+_LOADS, _STORES = "tma loads", "bulk stores"
+_PROXY = "async"
+_ALIGNMENT = 16
+_MOST_STRIDE = 1 << 40
+_MOST_EXTENT = (1 << 32) - 1
+
+
+# -- descriptors ------------------------------------------------------------------------------------
+
+
+def make_tensor_descriptor(
+    machine: Machine,
+    type: Any,
+    base: np.ndarray,
+    shape: Sequence[np.ndarray],
+    strides: Sequence[np.ndarray],
+    padding: Any = None,
+) -> Descriptor:
+    """A tensor-map in global memory (PTX 9.7.9.28, tensormap.replace), and its fence."""
+    block, _, layout = type.fields
+    made = Descriptor(
+        base=_per_program(base),
+        shape=tuple(_per_program(size) for size in shape),
+        strides=tuple(_per_program(stride) for stride in strides),
+        dtype=machine.result_dtype(),
+        block_shape=tuple(block.dims),
+        layout=layout,
+        padding="nan" if "NAN" in str(getattr(padding, "name", padding)).upper() else "zero",
+    )
+    _check(machine, made)
+    return made
+
+
+def _per_program(value: np.ndarray) -> np.ndarray:
+    return np.asarray(value).reshape(-1).astype(np.int64)
+
+
+def _check(machine: Machine, made: Descriptor) -> None:
+    """What the hardware demands of the tensor (PTX 5.5.8)."""
+    size = made.dtype.itemsize
+
+    def refuse(what: str, bad: np.ndarray, values: np.ndarray, expected: str) -> None:
+        if not bad.any():
+            return
+        position = int(np.argmax(bad))
+        got = int(values[position if len(values) > 1 else 0])
+        raise ArgumentError(
+            f"make_tensor_descriptor got an illegal {what} in program "
+            f"{machine.program_id(position)}",
+            argument=what.split()[0],
+            expected=expected,
+            got=got,
+        )
+
+    refuse("base", made.base % _ALIGNMENT != 0, made.base, "an address divisible by 16")
+    for dim, extent in enumerate(made.shape):
+        bad = (extent < 1) | (extent > _MOST_EXTENT)
+        refuse(f"shape[{dim}]", bad, extent, "at least 1")
+    for dim, stride in enumerate(made.strides[:-1]):
+        nbytes = stride * size
+        bad = (nbytes % _ALIGNMENT != 0) | (nbytes < 0) | (nbytes >= _MOST_STRIDE)
+        wanted = (
+            f"a multiple of {_ALIGNMENT // np.gcd(_ALIGNMENT, size)} elements, which is 16 bytes"
+        )
+        refuse(f"strides[{dim}]", bad, stride, wanted)
+
+
+def _nbytes(desc: Descriptor, elements: int) -> int:
+    """Bytes of one block's part of the box."""
+    shared = [basis for basis in getattr(desc.layout, "cga_layout", None) or [] if any(basis)]
+    return elements * desc.dtype.itemsize >> len(shared)
+
+
+# -- loads ------------------------------------------------------------------------------------------
+
+
+def async_tma_copy_global_to_local(
+    machine: Machine,
+    desc: Descriptor,
+    coord: Sequence[np.ndarray],
+    barrier: SharedBuffer,
+    result: SharedBuffer,
+    pred: Any = None,
+    multicast: bool = False,
+    offsets: Optional[Sequence[np.ndarray]] = None,
+    *policy: Any,
+    **named: Any,
+) -> None:
+    """A box to shared memory; what is outside the tensor is padding, and counts as bytes too.
+
+    With multicast the blocks of a cluster still get the same: who fetches it is not seen.
+    """
+    desc, coord, offsets = _pick(pred, desc, coord, offsets)
+    if offsets is None:
+        place: Callable = lambda: desc.box(coord)  # noqa: E731
+    else:
+        place = lambda: _im2col(desc, coord, offsets)  # noqa: E731
+    _load(machine, desc, place, barrier, result, pred)
+
+
+def async_tma_gather(
+    machine: Machine,
+    desc: Descriptor,
+    x_offsets: np.ndarray,
+    y_offset: np.ndarray,
+    barrier: SharedBuffer,
+    result: SharedBuffer,
+    pred: Any = None,
+    multicast: bool = False,
+    *policy: Any,
+    **named: Any,
+) -> None:
+    """Rows to shared memory (sm_100), PTX 9.7.9.27.1, .tile::gather4."""
+    desc, (rows, column), _ = _pick(pred, desc, (x_offsets, y_offset), None)
+    _load(machine, desc, lambda: _rows(desc, rows, column), barrier, result, pred)
+
+
+def _load(
+    machine: Machine,
+    desc: Descriptor,
+    place: Callable,
+    barrier: SharedBuffer,
+    result: SharedBuffer,
+    pred: Any,
+) -> None:
+    size = _nbytes(desc, prod(result.shape))
+    into, told = select(result, pred), select(barrier, pred)
+
+    def perform() -> None:
+        addresses, inside = place()
+        values = machine.load_global(addresses, desc.dtype, inside, _outside(desc))
+        if desc.round_f32_to_tf32:
+            values = _tf32(values)
+        machine.store_shared(into, values.reshape(len(values), *result.shape))
+
+    machine.issue(
+        _LOADS,
+        perform,
+        lambda: machine.barrier_complete(told, size),
+        barrier=told,
+        proxy=_PROXY,
+        where=pred,
+    )
+
+
+def _pick(
+    pred: Any,
+    desc: Descriptor,
+    coord: Sequence[np.ndarray],
+    offsets: Optional[Sequence[np.ndarray]],
+) -> tuple[Descriptor, list[np.ndarray], Optional[list[np.ndarray]]]:
+    """The operands of the programs in which the load takes place."""
+    return (
+        select(desc, pred),
+        [select(c, pred) for c in coord],
+        None if offsets is None else [select(o, pred) for o in offsets],
+    )
+
+
+def _outside(desc: Descriptor) -> Any:
+    """What elements outside the tensor are, zero if None."""
+    return np.full((1,), np.nan).astype(desc.dtype) if desc.padding == "nan" else None
+
+
+def _tf32(values: np.ndarray) -> np.ndarray:
+    """To 10 bits of mantissa, ties away from zero; infinities and NaN stay."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.int32)
+    rounded = (bits + 0x1000 & ~0x1FFF).view(np.float32)
+    return np.where(np.isfinite(values), rounded, values)
+
+
+def _rows(desc: Descriptor, rows: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Addresses of chosen rows, and what is inside."""
+    columns = np.asarray(column, np.int64).reshape(-1, 1, 1) + np.arange(desc.block_shape[-1])
+    return desc.at([rows.reshape(len(rows), -1, 1), columns])
+
+
+def _im2col(
+    desc: Descriptor, coord: Sequence[np.ndarray], offsets: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Addresses of [pixels, channels], and what is inside (PTX 5.5.4).
+
+    The bounding box goes from the lower corner to the tensor's extent plus the upper corner, and
+    `coord` is a place in it. Pixels follow each other in the box with the last spatial dimension
+    first, then come those of the next image; where they are read is `offsets` further.
+    """
+    extra = desc.extra or {}
+    spatial = desc.rank - 2
+    zeros = (0,) * spatial
+    lower = tuple(extra.get("pixel_box_lower_corner") or zeros)
+    upper = tuple(extra.get("pixel_box_upper_corner") or zeros)
+    steps = tuple(extra.get("element_strides") or (1,) * desc.rank)
+    pixels, channels = desc.block_shape
+    column = lambda value: np.asarray(value, np.int64).reshape(-1, 1, 1)  # noqa: E731
+    carry: Any = np.arange(pixels, dtype=np.int64).reshape(1, -1, 1)
+    index: list[Any] = [None] * desc.rank
+    for dim in range(spatial, 0, -1):
+        low, step = lower[dim - 1], steps[dim]
+        extent = column(desc.shape[dim]) + upper[dim - 1] - low
+        count = np.maximum(1, -(-extent // step))
+        first = (column(coord[dim]) - low) // step
+        carry = carry + first
+        within = carry % count
+        index[dim] = low + within * step + column(offsets[dim - 1])
+        carry = carry // count
+    index[0] = column(coord[0]) + carry
+    index[-1] = column(coord[-1]) + np.arange(channels, dtype=np.int64) * steps[-1]
+    return desc.at(index)
+
+
+# -- stores -----------------------------------------------------------------------------------------
+
+
+def async_tma_copy_local_to_global(
+    machine: Machine, desc: Descriptor, coord: Sequence[np.ndarray], src: SharedBuffer, *policy: Any
+) -> None:
+    """A box to global memory; what is outside the tensor is dropped."""
+    _store(machine, desc, lambda: desc.box(coord), src, machine.store_global)
+
+
+def async_tma_reduce(
+    machine: Machine, kind: Any, desc: Descriptor, coord: Sequence[np.ndarray], src: SharedBuffer
+) -> None:
+    """A box into global memory, each element atomically (PTX 9.7.9.27.2)."""
+    name = str(getattr(kind, "name", kind)).lower()
+    if name == "add" and desc.dtype.kind != "i":
+        name = "fadd"
+    elif name in ("min", "max") and desc.dtype.kind == "i" and not _signed(machine):
+        name = f"u{name}"
+
+    def update(addresses: np.ndarray, values: np.ndarray, mask: Any) -> None:
+        machine.atomic_global(name, addresses, values, mask)
+
+    _store(machine, desc, lambda: desc.box(coord), src, update)
+
+
+def _signed(machine: Machine) -> bool:
+    """Whether the elements of the op's descriptor are signed."""
+    return bool(machine.operand_types()[0].fields[1])
+
+
+def async_tma_scatter(
+    machine: Machine,
+    desc: Descriptor,
+    x_offsets: np.ndarray,
+    y_offset: np.ndarray,
+    src: SharedBuffer,
+    *policy: Any,
+) -> None:
+    """Rows to global memory (sm_100), PTX 9.7.9.27.1, .tile::scatter4."""
+    place = lambda: _rows(desc, x_offsets, y_offset)  # noqa: E731
+    _store(machine, desc, place, src, machine.store_global)
+
+
+def _store(
+    machine: Machine, desc: Descriptor, place: Callable, src: SharedBuffer, write: Callable
+) -> None:
+    taken: list[np.ndarray] = []
+
+    def read() -> None:
+        taken.append(machine.load_shared(src))
+
+    def perform() -> None:
+        addresses, inside = place()
+        values = taken.pop()
+        shape = (len(values), *addresses.shape[1:])
+        write(addresses, values.reshape(shape), inside)
+
+    machine.issue(_STORES, perform, proxy=_PROXY, read=read)
+    machine.commit(_STORES)
+
+
+def async_tma_store_wait(machine: Machine, pendings: int, read_only: bool = True) -> None:
+    """cp.async.bulk.wait_group; before Triton 3.8 always its .read form."""
+    machine.wait_groups(_STORES, pendings, reads=bool(read_only))
