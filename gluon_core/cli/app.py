@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -153,6 +154,22 @@ def run(
         Optional[float],
         typer.Option("--timeout", metavar="SECONDS", help="End each launch after that time."),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Look for mistakes: on the simulator, with every check on, under 10 schedules (or "
+            "--schedules), then against the GPU that is plugged in.",
+        ),
+    ] = False,
+    progress: Annotated[
+        Optional[bool],
+        typer.Option(
+            "--progress/--no-progress",
+            help="Show how far launches are that take more than two seconds; by default on a "
+            "terminal.",
+        ),
+    ] = None,
 ) -> Optional[int]:
     """Run a Python file with its kernels on a target; further arguments go to the file.
 
@@ -162,7 +179,8 @@ def run(
     from gluon_core.cli.run import Runs, run_file
 
     wish = Watch(profile, profile_json, profile_html, trace, pdb)
-    runs = Runs(schedules, schedule, seed, timeout)
+    shown = sys.stderr.isatty() if progress is None else progress
+    runs = Runs(schedules, schedule, seed, timeout, check, shown)
     return run_file(file, target, context.args, json, wish, runs)
 
 

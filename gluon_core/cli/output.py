@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import sys
 from enum import IntEnum
 from typing import Any, Callable, Iterable, Optional, Sequence
@@ -106,6 +107,11 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
                     highlight=False,
                 )
             code = code_of(error)
+        except KeyboardInterrupt as interrupt:
+            # What a simulator knows of where it was; nothing where something else was interrupted.
+            text = f": {escape(str(interrupt))}" if str(interrupt) else ""
+            errors().print(f"[bold red]interrupted[/]{text}", soft_wrap=True, highlight=False)
+            code = 128 + signal.SIGINT
         raise typer.Exit(int(code or Exit.OK))
 
     return run

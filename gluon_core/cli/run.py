@@ -6,7 +6,7 @@ import os
 import runpy
 import sys
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, ContextManager, Optional, Sequence
@@ -28,19 +28,29 @@ class Runs:
         schedule: of that one run.
         seed: of the first random schedule.
         timeout: seconds after which a launch ends.
+        check: switch every check on, under 10 schedules if `count` is None, and compare with the
+            device that is plugged in.
+        progress: show how far long launches are.
     """
 
     count: Optional[int] = None
     schedule: Optional[str] = None
     seed: int = 0
     timeout: Optional[float] = None
+    check: bool = False
+    progress: bool = False
 
     def __bool__(self) -> bool:
-        return self != Runs(seed=self.seed)
+        """Whether only a simulator can grant this."""
+        return self != Runs(seed=self.seed, progress=self.progress)
 
     def settings(self) -> list[dict[str, Any]]:
         """Of each run, for the simulator."""
-        always = {} if self.timeout is None else {"timeout": self.timeout}
+        always: dict[str, Any] = {} if self.timeout is None else {"timeout": self.timeout}
+        if self.progress:
+            always["progress"] = True
+        if self.check:
+            always["checks"] = True
         if self.count is None:
             one = {} if self.schedule is None else {"schedule": self.schedule, "seed": self.seed}
             return [{**one, **always}]
@@ -72,6 +82,11 @@ def run_file(
     if not Path(file).is_file():
         close = did_you_mean(Path(file).name, (p.name for p in Path(file).parent.glob("*.py")))
         raise UsageError("no such file", argument="FILE", got=file, remedy=close)
+    if runs.check:
+        from gluon_core.cli.check import simulated_twin
+
+        runs = replace(runs, count=runs.count or 10)
+        target = str(simulated_twin(target))
     if target is not None:
         os.environ["GLUON_TARGET"] = str(registry().target(target))
     if wish or runs:
@@ -81,14 +96,30 @@ def run_file(
     if json:
         with redirect_stdout(sys.stderr):
             code = _run_all(file, wish, runs)
-        print_json({"exit": code})
+            verdict = _verdict(file, target, runs) if runs.check and not code else None
+        code = code or int(verdict is not None and verdict.failed)
+        more = {} if verdict is None else {"schedules": runs.count, **asdict(verdict)}
+        print_json({"exit": code, **more})
         return code
-    return _run_all(file, wish, runs)
+    code = _run_all(file, wish, runs)
+    if not runs.check or code:
+        return code
+    verdict = _verdict(file, target, runs)
+    print(f"no mistake under {runs.count} schedules on {target}, with every check on")
+    for line in verdict.lines:
+        print(line)
+    return int(verdict.failed)
+
+
+def _verdict(file: str, target: Optional[str], runs: Runs) -> Any:
+    from gluon_core.cli.check import against_device
+
+    return against_device(file, registry().target(target), lambda: _run(file, nullcontext()))
 
 
 def _run_all(file: str, wish: Optional[Watch], runs: Runs) -> int:
     simulator = registry().simulator()
-    if not runs or simulator is None or simulator.simulation is None:
+    if simulator is None or simulator.simulation is None or not (runs or runs.progress):
         return _run(file, _watching(wish))
     configured = load_path(simulator.simulation)
     for number, settings in enumerate(runs.settings()):

@@ -116,8 +116,13 @@ def current() -> Settings:
 
 
 @contextmanager
-def using(settings: Optional[Settings] = None, **changes: Any) -> Iterator[Settings]:
-    """Launches inside run with these settings; `using(races=False)` changes the current ones."""
+def using(
+    settings: Optional[Settings] = None, *, checks: Optional[bool] = None, **changes: Any
+) -> Iterator[Settings]:
+    """Launches inside run with these settings; `using(races=False)` changes the current ones, and
+    `checks=True` switches all checks on that are not switched otherwise here."""
+    if checks is not None:
+        changes = {**{f.name: checks for f in fields(Settings) if f.default is True}, **changes}
     chosen = replace(settings or current(), **changes)
     token = _override.set(chosen)
     try:

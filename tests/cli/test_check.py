@@ -1,0 +1,125 @@
+"""`gluon run --check`: every check, many schedules, and the GPU where there is one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gluon_core.cli import check
+from gluon_core.cli.app import app
+from gluon_core.plugins import registry
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RACE = """
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+
+L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+
+@gluon.jit
+def overlaps(out):
+    gl.store(out + gl.program_id(0) * 64 + gl.arange(0, 128, layout=L1), 1)
+
+if __name__ == "__main__":
+    overlaps[(2,)](np.zeros(256, np.int32))
+    print("done")
+"""
+ASKS = """
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.cli.example import Example
+
+L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+
+@gluon.jit
+def asks(out):
+    told = 1.0 + ({error} if gl.target.has("nvidia.wgmma") else 0.0)
+    gl.store(out + gl.arange(0, 128, layout=L1), gl.full([128], told, gl.float32, L1))
+
+def run():
+    out = np.zeros(128, np.float32)
+    asks[(1,)](out)
+    assert out[0] {wanted}
+
+EXAMPLES = [Example("asks", asks, lambda new, large: {{"out": new.empty(128)}}, lambda *_: (1,),
+                    lambda warp_size: {{}}, lambda args: args["out"], "out", tolerance=1e-6)]
+{examples}
+if __name__ == "__main__":
+    run()
+"""
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch):
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A device that is not there: another simulated architecture stands in for it."""
+    monkeypatch.setattr(check, "device_target", lambda: registry().target("sim:sm_90"))
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    monkeypatch.setattr(check, "device_target", lambda: None)
+
+
+def gluon(*arguments, code=0):
+    result = CliRunner().invoke(app, ["run", *map(str, arguments)], env={"COLUMNS": "200"})
+    assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+    return result
+
+
+def test_a_right_file(alone):
+    done = gluon(EXAMPLES / "softmax.py", "--check", "--target", "hopper")
+    assert "no mistake under 10 schedules on sim:sm_90, with every check on" in done.stdout
+    assert "there is none on this machine" in done.stdout
+    done = gluon(EXAMPLES / "softmax.py", "--check", "--schedules", "3", "--json")
+    found = json.loads(done.stdout)
+    assert found["exit"] == 0 and found["schedules"] == 3 and found["device"] is None
+
+
+def test_every_check_is_on(tmp_path, monkeypatch, alone):
+    file = tmp_path / "race.py"
+    file.write_text(RACE)
+    monkeypatch.setenv("GLUON_SIM_CHECKS", "0")
+    assert gluon(file).stdout == "done\n"
+    done = gluon(file, "--check", code=1)
+    assert "RaceError" in done.stderr and "run 1 of 10 failed" in done.stderr
+    assert "no mistake" not in done.stdout
+
+
+@pytest.mark.parametrize("error, allowed", [(0.0, True), (1e-7, True), (1e-3, False)])
+def test_examples_are_compared_with_the_device(tmp_path, device, error, allowed):
+    file = tmp_path / "asks.py"
+    file.write_text(ASKS.format(error=error, wanted="> 0", examples=""))
+    done = gluon(file, "--check", "-t", "sim:sm_80", code=0 if allowed else 1)
+    assert "no mistake under 10 schedules on sim:sm_80" in done.stdout
+    said = "asks: as on the simulator on sim:sm_90" if allowed else "asks: not as on the simulator"
+    assert said in done.stdout
+    found = json.loads(gluon(file, "--check", "--json", code=0 if allowed else 1).stdout)
+    assert found["device"] == "sim:sm_90" and found["failed"] is not allowed
+
+
+@pytest.mark.parametrize("wanted, right", [("> 0", True), ("< 2", False)])
+def test_a_file_without_examples_runs_on_the_device(tmp_path, device, wanted, right):
+    file = tmp_path / "asks.py"
+    file.write_text(ASKS.format(error=1.0, wanted=wanted, examples="EXAMPLES = []"))
+    done = gluon(file, "--check", "-t", "sim:sm_80", code=0 if right else 1)
+    said = "right on sim:sm_90" if right else "wrong on sim:sm_90: AssertionError"
+    assert said in done.stdout
+
+
+def test_a_target_is_simulated():
+    assert str(check.simulated_twin("gfx942")) == "sim:gfx942"
+    assert str(check.simulated_twin("sim:sm_80")) == "sim:sm_80"
+    assert check.simulated_twin(None).simulated
