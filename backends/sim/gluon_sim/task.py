@@ -42,11 +42,11 @@ class Rows:
     def pick(self, positions: np.ndarray) -> "Rows":
         return Rows(self.index[positions])
 
-
     def where(self, mask: Any) -> "Rows":
         """Those for which a boolean per program holds."""
         live = np.broadcast_to(np.asarray(mask).reshape(-1), self.count)
         return self if live.all() else Rows(self.index[live])
+
 
 def select(value: Any, positions: np.ndarray) -> Any:
     """The value for some of the programs it was made for."""
@@ -248,16 +248,17 @@ class Task:
         barrier: Any = None,
         after: bool = False,
         proxy: str = GENERIC,
+        read: Any = None,
+        where: Any = None,
     ) -> None:
         """Start work: `perform()` moves the data, then `signal()` tells whoever waits."""
-        self.machine.flights.issue(self, queue, perform, signal, barrier, after, proxy)
+        self.machine.flights.issue(
+            self, queue, perform, signal, barrier, after, proxy, read, where
+        )
 
     def commit(self, queue: str) -> None:
         """Close the current group of a queue."""
         self.machine.flights.commit(self, queue)
-        read: Any = None,
-        where: Any = None,
-        fills: Any = None,
 
     def wait_groups(self, queue: str, pending: int, reads: bool = False) -> None:
         """Until at most `pending` of the closed groups are unfinished."""
