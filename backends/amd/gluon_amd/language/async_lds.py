@@ -150,9 +150,9 @@ def wait_group(num_outstanding: Any = 0, _semantic: Any = None) -> None:
 
 @builtin(requires=(*_REQUIRES, "amd.mbarrier"), name=f"{_NAME}.mbarrier_arrive")
 def mbarrier_arrive(mbarrier: Any, _semantic: Any = None) -> None:
-    """Arrive at `mbarrier` once all copies that the warp has started so far are done.
+    """Every thread arrives at `mbarrier` once all copies that it has started so far are done.
 
-    Every warp arrives once, so the barrier's count must include the warps.
+    The count that the barrier was initialized with must include the threads.
 
     Args:
         mbarrier: an initialized barrier.

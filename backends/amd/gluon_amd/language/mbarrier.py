@@ -119,11 +119,14 @@ def wait(mbarrier: Any, phase: Any, _semantic: Any = None) -> None:
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.arrive")
 def arrive(mbarrier: Any, *, count: Any = 1, _semantic: Any = None) -> Any:
-    """Count arrivals; what was written before is visible to those who wait.
+    """Arrive, every thread `count` times; what was written before is visible to those who wait.
+
+    The count that the barrier was initialized with must include all of them: 128 for the threads of
+    four warps.
 
     Args:
         mbarrier: an initialized barrier.
-        count: compile-time integer, 1 to 2**29 - 1; how many arrivals this is.
+        count: compile-time integer, 1 to 2**29 - 1; arrivals of each thread.
 
     Returns:
         int32: the parity of the phase that the barrier was in before.

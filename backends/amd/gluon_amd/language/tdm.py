@@ -199,8 +199,7 @@ def async_load(
             the descriptor's own start.
         dest: view of shared memory, of the box's shape, dtype and layout.
         pred: int1 or int32 scalar; where 0, nothing is copied.
-        mbarrier: a barrier; every warp arrives at it once its part is copied. `async_wait` then
-            does not count the copy.
+        mbarrier: a barrier; every warp that takes part arrives at it once its part is copied.
         warp_used_hint: compile-time bit mask of the warps that share the work; Triton 3.8.
         cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"`; Triton 3.8.
 

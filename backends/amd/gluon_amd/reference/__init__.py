@@ -4,6 +4,7 @@ See `gluon_core.reference` for how a model is written. Named like the builder's 
 for each hardware unit. MFMA and WMMA are recorded as the portable `dot`, so they need no model.
 """
 
+from gluon_amd.reference.async_lds import *  # noqa: F403
 from gluon_amd.reference.buffer import *  # noqa: F403
 from gluon_amd.reference.cluster import *  # noqa: F403
 from gluon_amd.reference.hint import *  # noqa: F403
@@ -11,3 +12,4 @@ from gluon_amd.reference.libdevice import EXTERNS  # noqa: F401
 from gluon_amd.reference.mbarrier import *  # noqa: F403
 from gluon_amd.reference.scaled import *  # noqa: F403
 from gluon_amd.reference.slice import *  # noqa: F403
+from gluon_amd.reference.tdm import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""LDS barriers (gfx1250)."""
+"""Barriers in LDS (gfx1250)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def lds_barrier_init(machine: Machine, barrier: SharedBuffer, count: int) -> Non
 
 @returns(lambda barrier, count: "i32")
 def lds_barrier_arrive(machine: Machine, barrier: SharedBuffer, count: int) -> np.ndarray:
-    """Arrives `count` times; gives the parity of the phase before."""
+    """Each lane arrives `count` times; gives the parity of the phase before."""
     before = machine.barrier_phase(barrier)
-    machine.barrier_arrive(barrier, count)
+    machine.barrier_arrive(barrier, machine.num_warps * machine.target.warp_size * count)
     return before
 
 

@@ -1,0 +1,248 @@
+"""The tensor data mover (gfx1250): boxes between global memory and LDS.
+
+Builders before Triton 3.8 give the position of the box to each copy; later ones move the descriptor.
+The models take either form, known by the list of offsets.
+
+Each copy is a group of its own, as `s_wait_tensorcnt` counts them. Every warp issues its part of a
+copy, so a barrier gets an arrival from each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Optional, Sequence
+
+import numpy as np
+
+from gluon_core.reference import Descriptor, Machine, SharedBuffer, returns
+
+__all__ = [
+    "async_tdm_copy_global_to_local",
+    "async_tdm_copy_local_to_global",
+    "async_tdm_fused_copy_global_to_local",
+    "async_tdm_gather",
+    "async_tdm_scatter",
+    "async_tdm_wait",
+    "make_tensor_descriptor",
+    "tdm_prefetch",
+    "update_tensor_descriptor",
+]
+
+_QUEUE = "tensor"
+
+
+@dataclass(frozen=True)
+class Switched(Descriptor):
+    """A descriptor that may be switched off.
+
+    Args:
+        live: whether copies do anything, a bool for each program or one for all; None is yes.
+    """
+
+    live: Any = None
+
+    def select(self, positions: np.ndarray) -> "Switched":
+        picked = super().select(positions)
+        live = self.live
+        return replace(picked, live=live if live is None or len(live) == 1 else live[positions])
+
+    @staticmethod
+    def merged(parts: Sequence[tuple[np.ndarray, Descriptor]], count: int) -> "Switched":
+        bare = [(at, replace(_switched(part), live=None)) for at, part in parts]
+        live = np.ones(count, bool)
+        for at, part in parts:
+            own = _switched(part).live
+            live[at] = True if own is None else own
+        return replace(Descriptor.merged(bare, count), live=live)  # type: ignore[call-arg, return-value]
+
+
+def _switched(desc: Descriptor) -> Switched:
+    if isinstance(desc, Switched):
+        return desc
+    return Switched(**{name: getattr(desc, name) for name in Descriptor.__dataclass_fields__})
+
+
+def _scalar(value: np.ndarray) -> np.ndarray:
+    return np.asarray(value).reshape(-1).astype(np.int64)
+
+
+def make_tensor_descriptor(
+    machine: Machine,
+    type: Any,
+    base: np.ndarray,
+    shape: Sequence[np.ndarray],
+    strides: Sequence[np.ndarray],
+    padding: Any = None,
+) -> Descriptor:
+    """A descriptor; the hardware has no stride for the last dimension, it is 1."""
+    block, _, layout = type.fields
+    steps = tuple(map(_scalar, strides))
+    if (steps[-1] != 1).any():
+        raise ValueError(f"the last stride of a TDM descriptor is {int(steps[-1].max())}, not 1")
+    return Switched(
+        base=_scalar(base),
+        shape=tuple(map(_scalar, shape)),
+        strides=steps,
+        dtype=machine.pointee(0),
+        block_shape=tuple(block.dims),
+        layout=layout,
+    )
+
+
+@returns(lambda desc, *rest: desc.type)
+def update_tensor_descriptor(
+    machine: Machine,
+    desc: Descriptor,
+    offsets: Sequence[np.ndarray],
+    bounds: Sequence[np.ndarray],
+    pred: Any = None,
+    clamp: bool = False,
+) -> Descriptor:
+    """The descriptor, moved by `offsets`, with other bounds, or switched by `pred`."""
+    changed = _switched(desc)
+    if offsets:
+        changed = _moved(changed, offsets, clamp)
+    if bounds:
+        changed = replace(changed, shape=tuple(map(_scalar, bounds)))
+    if pred is not None:
+        changed = replace(changed, live=_scalar(pred) != 0)
+    return changed
+
+
+def _moved(desc: Switched, offsets: Sequence[np.ndarray], clamp: bool) -> Switched:
+    """From `offsets` on. With `clamp` the bounds stay where they were, and in a dimension with a
+    negative offset nothing is inside."""
+    base, shape = desc.base, list(desc.shape)
+    for i, (offset, stride) in enumerate(zip(map(_scalar, offsets), desc.strides)):
+        base = base + offset * stride * desc.dtype.itemsize
+        if clamp:
+            shape[i] = np.where(offset < 0, 0, np.maximum(shape[i] - offset, 0))
+    return replace(desc, base=base, shape=tuple(shape))
+
+
+def _placed(desc: Descriptor, args: Sequence[Any]) -> tuple[Switched, Sequence[Any]]:
+    """The descriptor at its box, and the arguments after the offsets, if there are any."""
+    plain = _switched(desc)
+    if args and isinstance(args[0], list):
+        return _moved(plain, args[0], True), args[1:]
+    return plain, args
+
+
+def _box(desc: Switched) -> tuple[np.ndarray, np.ndarray]:
+    return desc.box([np.zeros(1, np.int64)] * desc.rank)
+
+
+def _where(desc: Switched, rank: int) -> Optional[np.ndarray]:
+    return None if desc.live is None else desc.live.reshape(-1, *[1] * rank)
+
+
+def _load(machine: Machine, desc: Switched, dest: SharedBuffer) -> None:
+    addresses, inside = _box(desc)
+    _fill(machine, desc, dest, addresses, inside)
+
+
+def _fill(
+    machine: Machine, desc: Switched, dest: SharedBuffer, addresses: np.ndarray, inside: np.ndarray
+) -> None:
+    live = _where(desc, inside.ndim - 1)
+    wanted = inside if live is None else inside & live
+    machine.store_shared(dest, machine.load_global(addresses, desc.dtype, wanted), live)
+
+
+def _issue(
+    machine: Machine, desc: Switched, perform: Any, barrier: Any, warps: Optional[int] = None
+) -> None:
+    signal = None
+    if barrier is not None:
+        count = machine.num_warps if warps is None else warps
+
+        def signal() -> None:
+            machine.barrier_arrive(barrier, count, desc.live)
+
+    machine.issue(_QUEUE, perform, signal, barrier=barrier)
+
+
+def async_tdm_copy_global_to_local(machine: Machine, desc: Descriptor, *args: Any) -> None:
+    """A box to LDS, zero outside the tensor; (offsets, dest, pred, barrier) before Triton 3.8,
+    (dest, barrier, cache modifier, warps) from then on."""
+    early = isinstance(args[0], list)
+    placed, (dest, *rest) = _placed(desc, args)
+    warps = None
+    if early:
+        pred, barrier = rest
+        placed = replace(placed, live=_scalar(pred) != 0)
+    else:
+        barrier, hint = rest[0], rest[2] if len(rest) > 2 else None
+        warps = None if hint is None else bin(hint).count("1")
+    _issue(machine, placed, lambda: _load(machine, placed, dest), barrier, warps)
+    machine.commit(_QUEUE)
+
+
+def async_tdm_fused_copy_global_to_local(
+    machine: Machine,
+    descs: Sequence[Descriptor],
+    dests: Sequence[SharedBuffer],
+    hints: Sequence[int],
+    *policy: Any,
+) -> None:
+    """Several loads, which count as one."""
+    for desc, dest in zip(map(_switched, descs), dests):
+        _issue(machine, desc, lambda desc=desc, dest=dest: _load(machine, desc, dest), None)
+    machine.commit(_QUEUE)
+
+
+def async_tdm_copy_local_to_global(machine: Machine, desc: Descriptor, *args: Any) -> None:
+    """LDS to a box, nothing outside the tensor; (offsets, source, [barrier]) before Triton 3.8,
+    (source, barrier, cache modifier) from then on."""
+    placed, (source, *rest) = _placed(desc, args)
+
+    def perform() -> None:
+        addresses, inside = _box(placed)
+        live = _where(placed, inside.ndim - 1)
+        machine.store_global(
+            addresses, machine.load_shared(source), inside if live is None else inside & live
+        )
+
+    _issue(machine, placed, perform, rest[0] if rest else None)
+    machine.commit(_QUEUE)
+
+
+def _rows(desc: Descriptor, rows: np.ndarray, args: Sequence[Any]) -> tuple:
+    """(descriptor, buffer, barrier, addresses, inside) of rows of a matrix."""
+    plain = _switched(desc)
+    if isinstance(args[0], np.ndarray):
+        plain = _moved(plain, [np.zeros(1, np.int64), args[0]], True)
+        args = args[1:]
+    unsigned = rows.view(f"u{rows.dtype.itemsize}").astype(np.int64)
+    columns = np.arange(plain.block_shape[1], dtype=np.int64).reshape(1, 1, -1)
+    addresses, inside = plain.at([unsigned[:, :, None], columns])
+    return plain, args[0], args[1] if len(args) > 1 else None, addresses, inside
+
+
+def async_tdm_gather(machine: Machine, desc: Descriptor, rows: np.ndarray, *args: Any) -> None:
+    """Rows of a matrix to LDS; ([column], dest, barrier)."""
+    plain, dest, barrier, addresses, inside = _rows(desc, rows, args)
+    _issue(machine, plain, lambda: _fill(machine, plain, dest, addresses, inside), barrier)
+    machine.commit(_QUEUE)
+
+
+def async_tdm_scatter(machine: Machine, desc: Descriptor, rows: np.ndarray, *args: Any) -> None:
+    """LDS to rows of a matrix; ([column], source, barrier)."""
+    plain, source, barrier, addresses, inside = _rows(desc, rows, args)
+    live = _where(plain, 2)
+    wanted = inside if live is None else inside & live
+
+    def perform() -> None:
+        machine.store_global(addresses, machine.load_shared(source), wanted)
+
+    _issue(machine, plain, perform, barrier)
+    machine.commit(_QUEUE)
+
+
+@returns(lambda *operands: None)
+def tdm_prefetch(machine: Machine, *operands: Any) -> None:
+    """Moves a box nearer: no meaning."""
+
+
+def async_tdm_wait(machine: Machine, pending: int) -> None:
+    machine.wait_groups(_QUEUE, pending)
