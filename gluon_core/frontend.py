@@ -239,6 +239,24 @@ class KernelGenerator(code_generator.CodeGenerator):
         self.loop_tests.add(id(node.test))
         return super().visit_While(node)
 
+    def _find_carries(self, node: Any, liveins: Any, ignore: Any = frozenset()) -> Any:
+        """The names that a loop carries from round to round, their values and types on entry.
+
+        The base class takes a name for unchanged when the first round gives it back its value on
+        entry; with `before = slot` in the body that is so wherever the two were equal on entry.
+        """
+        names, handles, types = super()._find_carries(node, liveins, ignore)
+        stored = {n.id for part in node.body for n in ast.walk(part) if _is_store(n)}
+        for name, value in liveins.items():
+            if name in names or name in ignore or name not in stored:
+                continue
+            own = _handles(value)
+            if any(handle in handles for handle in own):
+                names.append(name)
+                types.append(value.type)
+                handles.extend(own)
+        return names, handles, types
+
     def _check_loop(self, node: Any, value: Any) -> Any:
         """A loop's bound or test as the builder can take it: others would end the process."""
         test = id(node) in self.loop_tests
@@ -290,15 +308,25 @@ class KernelGenerator(code_generator.CodeGenerator):
         if bind is not None and isinstance(value, tl.constexpr):
             bind(name, [value.value])
         elif bind is not None and isinstance(value, _triton.base_value):
-            handles: list = []
-            value._flatten_ir(handles)
-            bind(name, handles)
+            bind(name, _handles(value))
 
     def _maybe_set_loc_to_name(self, val: Any, name: str) -> None:
         if isinstance(val, (_triton.ir.value, _triton.ir.block_argument, _triton.base_value)):
             super()._maybe_set_loc_to_name(val, name)
         elif hasattr(val, "set_loc"):  # a value of a builder that is not Triton's
             val.set_loc(self.builder.create_name_loc(name, val.get_loc()))
+
+
+def _handles(value: Any) -> list:
+    """What a value of a kernel consists of at run time; nothing for others."""
+    handles: list = []
+    if isinstance(value, _triton.base_value) and not isinstance(value, tl.constexpr):
+        value._flatten_ir(handles)
+    return handles
+
+
+def _is_store(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 class _Nothing:
