@@ -29,6 +29,8 @@ Capabilities, each with what it stands for:
     nvidia.clc                  cluster launch control
     nvidia.f32x2                packed pairs of float32
     nvidia.f32x4                packed quadruples of float32
+    nvidia.packed_fp8           packed quadruples of fp8: add, sub, mul, fma
+    nvidia.packed_mixed         packed arithmetic whose operands and result differ in type
     nvidia.fp4                  fp4 conversions
     nvidia.mma_block_scale      mma.sync with block scales (mxfp8, mxfp4, nvfp4)
 """
@@ -127,21 +129,21 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     _arch(
         100,
         227,
-        (*_TCGEN05, "tcgen05_i8"),
+        (*_TCGEN05, "tcgen05_i8", "packed_fp8"),
         ("blackwell", "b100", "b200", "gb200"),
         "Blackwell: B200, GB200",
     ),
     _arch(
         103,
         227,
-        (*_TCGEN05, "tcgen05_ld_red"),
+        (*_TCGEN05, "tcgen05_ld_red", "packed_fp8"),
         ("blackwell_ultra", "b300", "gb300"),
         "Blackwell Ultra: B300, GB300",
     ),
     _arch(
         107,
         227,
-        (*_TCGEN05, "tcgen05_ld_red", "f32x4"),
+        (*_TCGEN05, "tcgen05_ld_red", "f32x4", "packed_mixed"),
         ("rubin",),
         "Rubin",
         min_triton=(3, 9),

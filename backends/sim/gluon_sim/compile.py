@@ -68,6 +68,8 @@ class CompiledProgram:
     specialized: bool
     one_by_one: bool
     pointer_casts: bool
+    asynchronous: bool = False  # it starts work that goes on beside it
+    claims: bool = False  # its programs take over others that have not started
 
 
 def constant_array(op: Op) -> np.ndarray:

@@ -52,6 +52,21 @@ class Models:
         return None
 
 
+def _issues(model: Callable, depth: int = 3) -> bool:
+    """Does a model, or a function of its package that it calls, start asynchronous work?"""
+    code = getattr(model, "__code__", None)
+    if code is None or depth == 0:
+        return False
+    if "issue" in code.co_names:
+        return True
+    package = model.__module__.rpartition(".")[0]
+    called = (getattr(model, "__globals__", {}).get(name) for name in code.co_names)
+    return any(
+        callable(fn) and getattr(fn, "__module__", "").startswith(package) and _issues(fn, depth - 1)
+        for fn in called
+    )
+
+
 def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgram:
     """Make a recorded program runnable."""
     models = models or Models()
@@ -87,4 +102,9 @@ def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgra
         return (lambda task, *args, **named: model(*args, **named)), False, False
 
     with np.errstate(all="ignore"):  # constants may overflow their type
-        return compile_program(program, find)
+        compiled = compile_program(program, find)
+    names = {op.name for op in program.walk_ops()}
+    found = [model for model in map(models, names) if model is not None]
+    compiled.claims = any(getattr(model, "claims", False) for model in found)
+    compiled.asynchronous = any(_issues(model) for model in found)
+    return compiled

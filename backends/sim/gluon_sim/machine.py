@@ -6,6 +6,7 @@ the part that takes a path runs it, with outer values picked for that part, and 
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import nullcontext
 from time import monotonic
 from typing import Any, Iterator, Optional, Sequence
@@ -30,6 +31,7 @@ __all__ = ["Batch", "Machine"]
 # The widest value of a batch stays about this large: small enough for the caches of one core.
 BATCH_BYTES = 4 << 20
 SHARED_BYTES = 64 << 20
+RESIDENT = 4  # programs that start at once where others may be claimed
 
 
 class Batch:
@@ -89,6 +91,7 @@ class Machine:
         self.watched = False
         self.stopped: Any = None  # set where other threads work at the launch, too
         self.machines: list[Machine] = []  # those of the threads
+        self.unstarted: Optional[deque[int]] = None  # where programs claim each other
         self.done = 0  # programs that this one brought to their end
         memory.check_alignment = program.pointer_casts
 
@@ -133,6 +136,9 @@ class Machine:
         numbers = np.arange(total, dtype=np.int64)
         size = self.batch_size(total)
         self._track(arguments)
+        if self.program.claims:
+            self._claiming(numbers, arguments)
+            return
         count, part = workers_for(self, total, size)
         if count > 1:
             workers = Workers(count, self._another)
@@ -151,6 +157,28 @@ class Machine:
                 return
             for start in range(0, total, size):
                 self.step(numbers[start : start + size], arguments)
+
+    def _claiming(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> None:
+        """Start a few programs, and another whenever one ends that nobody has claimed."""
+        self.unstarted = deque(numbers.tolist())
+        random = self.flights.random
+        first = RESIDENT if random is None else int(random.integers(1, 2 * RESIDENT))
+        for _ in range(min(first, len(numbers))):
+            self._next(arguments)
+        with np.errstate(all="ignore"):
+            self.scheduler.run()
+
+    def _next(self, arguments: Sequence[np.ndarray]) -> None:
+        if self.unstarted:
+            self._start(np.array([self.unstarted.popleft()], np.int64), arguments)
+
+    def claim(self) -> Optional[tuple[int, int, int]]:
+        """Take a program that has not started; None where none is left."""
+        if not self.unstarted:
+            return None
+        self.done += 1
+        number = np.array([self.unstarted.popleft()], np.int64)
+        return Batch(number, self.grid).program(0)
 
     def _track(self, arguments: Sequence[np.ndarray]) -> None:
         if self.settings.races:
@@ -188,16 +216,21 @@ class Machine:
     def _start(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> None:
         batch = Batch(numbers, self.grid)
         name = "the kernel"
-        if self.program.spins:
+        if self.program.spins or self.program.claims:
             name = f"program {tuple(int(i[0]) for i in batch.ids)}"
         task = Task(self, batch, name)
         rows = Rows(np.arange(batch.count), whole=True)
         self.scheduler.add(name, self._run(task, arguments, rows), task)
 
     def _run(self, task: Task, arguments: Sequence[np.ndarray], rows: Rows) -> Iterator[Wait]:
+        if self.program.asynchronous:
+            task.active()  # what it does before counts, too
         yield from task.call(self.program.kernel, arguments, rows)
         if task.agent is not None:
             self.flights.finish(task, self.settings.leaks)
+        if self.unstarted is not None:
+            self.done += 1
+            self._next(arguments)
 
     def interrupt(self, task: Task) -> Iterator[Wait]:
         """Between ops: the timeout, and what a random schedule does there."""

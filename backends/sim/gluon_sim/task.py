@@ -20,6 +20,7 @@ from .errors import SimulatorError, in_library, span_of
 from .flight import Queue
 from .memory import GlobalMemory
 from .program import Op
+from .promise import Promise, promise, settled
 from .shared import SharedView
 from .sync import Barriers, Wait, in_words
 
@@ -51,7 +52,9 @@ class Rows:
 def select(value: Any, positions: np.ndarray) -> Any:
     """The value for some of the programs it was made for."""
     if isinstance(value, np.ndarray):
-        return value if value.shape[0] == 1 else value[positions]
+        if value.shape[0] == 1:
+            return value
+        return (value.landed() if isinstance(value, Promise) else value)[positions]
     if hasattr(value, "select"):
         return value.select(positions)
     return value
@@ -66,7 +69,7 @@ def merge(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> Any:
         shape = np.broadcast_shapes(*(v.shape[1:] for _, v in parts))
         out = np.zeros((count, *shape), first.dtype)
         for positions, value in parts:
-            out[positions] = value
+            out[positions] = value.landed() if isinstance(value, Promise) else value
         return out
     if isinstance(first, SharedView):
         if any(v.buffer is not first.buffer or v.table is not first.table for _, v in parts):
@@ -154,6 +157,10 @@ class Task:
         row = self.frame.rows.index[position if self.frame.rows.count > 1 else 0]
         x, y, z = self.batch.ids
         return int(x[row]), int(y[row]), int(z[row])
+
+    def claim(self) -> Optional[tuple[int, int, int]]:
+        """Take a program that has not started; None where none is left."""
+        return self.machine.claim()
 
     def full(self, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """A value at its full extent, (programs, *shape), as a read-only view."""
@@ -250,11 +257,22 @@ class Task:
         proxy: str = GENERIC,
         read: Any = None,
         where: Any = None,
+        fills: Any = None,
     ) -> None:
         """Start work: `perform()` moves the data, then `signal()` tells whoever waits."""
-        self.machine.flights.issue(
+        flight = self.machine.flights.issue(
             self, queue, perform, signal, barrier, after, proxy, read, where
         )
+        if fills is not None:
+            fills.flight = flight
+
+    def promise(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """A result of the op, (programs, *shape), that work in flight fills."""
+        return promise((self.programs, *shape), dtype)
+
+    def settled(self, value: np.ndarray) -> np.ndarray:
+        """The elements of a promise, if the work is known to be over; else the promise."""
+        return settled(value)
 
     def commit(self, queue: str) -> None:
         """Close the current group of a queue."""

@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 from gluon_core import _triton
 from gluon_core._triton import tl, unwrap
-from gluon_core.builtin import builtin
+from gluon_core.builtin import builtin, check_capabilities
 from gluon_core.errors import ArgumentError, DtypeError
 from gluon_core.semantic.base import describe
 from gluon_core.values import distributed_type
@@ -85,7 +85,12 @@ def _emit(semantic: Any, kind: str, operands: dict[str, Any], dtype: Any) -> Any
         for j in range(len(ready)):
             if i != j:
                 ready[i], ready[j] = semantic.broadcast_impl_value(ready[i], ready[j])
-    _check_form(kind, list(operands), [value.dtype for value in ready], result)
+    dtypes = [value.dtype for value in ready]
+    _check_form(kind, list(operands), dtypes, result)
+    for capability in _needed(dtypes, result):
+        shown = ", ".join(map(str, dtypes))
+        what = f"packed {kind} of {shown} to {result}"
+        check_capabilities(semantic, what, (capability,), "operands and a result of one dtype")
     type = ready[0].type.with_element_ty(result)
     handle = semantic.builder.create_packed_arith(
         type.to_ir(semantic.builder), kind, [value.handle for value in ready]
@@ -124,6 +129,13 @@ def _result_dtype(kind: str, values: list, dtype: Any) -> Any:
     if tensors[0] is order[0]:
         return tensors[0].dtype
     return max((value.dtype for value in tensors), key=lambda kind: kind.primitive_bitwidth)
+
+
+def _needed(dtypes: list, result: Any) -> tuple[str, ...]:
+    """What a form needs beyond float32 pairs."""
+    if dtypes[0] in _FP8:
+        return ("nvidia.packed_fp8",)
+    return () if {*dtypes, result} == {result} else ("nvidia.packed_mixed",)
 
 
 def _check_form(kind: str, names: list[str], dtypes: list, result: Any) -> None:
@@ -170,13 +182,13 @@ _DOC = """`{text}`, {count} elements to an instruction.
             result's dtype.
         dtype: of the result; that of `{leader}` if left out.
 
-    Forms, as operands -> result:
+    Forms, as operands -> result; of fp8 (sm_100, sm_103), of mixed dtypes (sm_107):
 {forms}
 
     Raises:
         DtypeError: the hardware has no such form.
         LayoutError, ShapeError: the operands do not broadcast.
-        CapabilityError: not {arch} or newer, or a Triton older than 3.8.
+        CapabilityError: not {arch} or newer, a form that the target lacks, or a Triton older than 3.8.
 
     ISA: {isa}.
     """

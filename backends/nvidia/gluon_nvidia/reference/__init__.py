@@ -5,6 +5,14 @@ for each hardware unit.
 """
 
 from gluon_nvidia.reference.async_copy import *  # noqa: F403
+from gluon_nvidia.reference.clc import *  # noqa: F403
+from gluon_nvidia.reference.cluster import *  # noqa: F403
 from gluon_nvidia.reference.libdevice import EXTERNS  # noqa: F401
 from gluon_nvidia.reference.mbarrier import *  # noqa: F403
+from gluon_nvidia.reference.packed import *  # noqa: F403
+from gluon_nvidia.reference.packed import PACKED_ASM
 from gluon_nvidia.reference.tma import *  # noqa: F403
+from gluon_nvidia.reference.wgmma import *  # noqa: F403
+
+# Inline assembly with a model, by its text.
+INLINE_ASM = {**PACKED_ASM}
