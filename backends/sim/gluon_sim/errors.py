@@ -20,6 +20,7 @@ REPORTS = {
     "race.programs": "races",  # two programs of the grid
     "race.global": "races",  # two agents of one program, in global memory
     "race.shared": "races",  # ... in shared memory
+    "race.registers": "races",  # of a result that asynchronous work still writes
     "bounds.global": "bounds",
     "bounds.index": "bounds",  # of a buffer, a gather or a scatter
     "bounds.view": "bounds",  # a buffer seen as something larger

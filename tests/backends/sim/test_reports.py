@@ -16,6 +16,11 @@ import gluon_sim
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.ampere import mbarrier
+from gluon_core.language.nvidia.hopper import (
+    fence_async_shared,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from gluon_nvidia import reference
 from gluon_sim import errors
 from gluon_sim.errors import REPORTS, SimulatorError
@@ -55,6 +60,20 @@ def partitions_overlap(a, out, IN_GLOBAL: gl.constexpr):
         gl.warp_specialize(
             [(writes, (where, 1, False)), (writes, (where, 2, False))], [4], [64]
         )  # fmt: skip
+
+
+ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16]))
+TILE = gl.constexpr(gl.NVMMASharedLayout(32, 16, 2))
+
+
+@gluon.jit
+def reads_an_accumulator_in_flight(a, out):
+    x = gl.allocate_shared_memory(gl.float16, [64, 16], TILE, gl.zeros([64, 16], gl.float16, ACC))
+    fence_async_shared()
+    y = x.slice(0, 8).permute((1, 0))
+    acc = warpgroup_mma(x, y, gl.zeros([64, 8], gl.float32, ACC), is_async=True)
+    early = warpgroup_mma_wait(1, deps=(acc,)) + 1
+    warpgroup_mma_wait(0, deps=(early,))
 
 
 @gluon.jit
@@ -250,6 +269,7 @@ CASES = {
     "race.programs": Case(programs_overlap, "gl.store(out + o", grid=2),
     "race.global": Case(partitions_overlap, "gl.store(where", (True,)),
     "race.shared": Case(partitions_overlap, "where.store(", (False,)),
+    "race.registers": Case(reads_an_accumulator_in_flight, "early ="),
     "bounds.global": Case(runs_over, "gl.load(a + 4096 + o)"),
     "bounds.index": Case(indexes_outside, "ring.index(gl.load(a) + 2)"),
     "bounds.view": Case(sees_more_than_there_is, "s.reinterpret"),

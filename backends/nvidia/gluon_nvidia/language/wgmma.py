@@ -196,6 +196,9 @@ def warpgroup_mma(
     else:
         _check_shared(a, "a", fast=1)
     _check_shared(b, "b", fast=0)
+    for value, argument, d in ((a, "a", 0), (b, "b", 1)):
+        if not isinstance(value, tl.tensor):
+            _check_blocks(value, argument, d, layout)
     precision = _check_precision(_semantic, unwrap(precision), a.dtype)
     asynchronous = compile_time_bool(is_async, "is_async")
     handle = _semantic.builder.create_warpgroup_mma(
@@ -260,6 +263,8 @@ def warpgroup_mma_wait(num_outstanding: Any = 0, deps: Any = None, _semantic: An
                 got=describe(item),
             )
     handles = _semantic.builder.create_warpgroup_mma_wait([item.handle for item in items], pending)
+    if not isinstance(handles, (list, tuple)):
+        handles = [handles]  # a recorder hands out a single result as it is
     results = [
         kind._unflatten_ir([handle], 0)[0]
         if not isinstance(kind, distributed_type)
@@ -364,7 +369,7 @@ def _check_instruction(semantic: Any, a: Any, tensor_type: Any) -> None:
         for d, step in enumerate(basis):
             blocks[d] *= 2 if step else 1
     rows, columns = (max(1, s // c) for s, c in zip(_dims(tensor_type), blocks))
-    least = (64, n * layout.warps_per_cta[1], depth)
+    least = (64, n, depth)
     for what, size, unit in zip("MNK", (rows, columns, shape_of(a)[1]), least):
         if size % unit:
             raise ShapeError(
@@ -410,6 +415,15 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
             expected=f"element_bitwidth={bits} for {value.dtype}",
             got=layout.element_bitwidth,
         )
+    width = value.shape[0 if layout.transposed else 1] * bits // 8
+    if not layout.swizzle_byte_width and width != 16:
+        raise LayoutError(
+            "without swizzle wgmma reads rows of 16 bytes (PTX 9.7.15.5.1)",
+            argument=argument,
+            expected="swizzle_byte_width=32, 64 or 128",
+            got=f"swizzle_byte_width=0 with rows of {width} bytes",
+            remedy="NVMMASharedLayout.get_default_for picks the widest that fits.",
+        )
     if bits != 16 and layout.transposed != (fast == 0):
         turned = "[M, K]" if argument == "a" else "[K, N] stored as [N, K]"
         raise LayoutError(
@@ -419,6 +433,19 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
             expected=f"transposed={fast == 0}: {turned}",
             got=f"transposed={layout.transposed}",
             remedy="Store it the other way round, and hand over .permute((1, 0)).",
+        )
+
+
+def _check_blocks(value: Any, argument: str, d: int, acc: Any) -> None:
+    """Each block of a cluster multiplies what its own shared memory holds."""
+    wanted = [[step if i == d else 0 for i, step in enumerate(basis)] for basis in acc.cga_layout]
+    found = getattr(value.layout, "cga_layout", wanted)
+    if found != wanted:
+        raise LayoutError(
+            "a block of the cluster lacks the operand of its part of the accumulator",
+            argument=argument,
+            expected=f"cga_layout={wanted} for an accumulator of {acc.cga_layout}",
+            got=f"cga_layout={found}",
         )
 
 

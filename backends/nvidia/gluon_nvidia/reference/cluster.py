@@ -1,0 +1,33 @@
+"""Clusters of blocks (sm_90), PTX ISA 9.7.13.3 and 9.7.9.12.
+
+The blocks of a cluster run as one program, in step: a tensor or buffer has all blocks' elements, a
+barrier stands for those of all blocks. So the cluster's barrier has nothing to wait for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gluon_core.reference import Machine, SharedBuffer
+
+__all__ = ["async_shared_store", "fence_mbarrier_init_release_cluster"]
+
+
+def async_shared_store(
+    machine: Machine, dst: SharedBuffer, value: np.ndarray, barrier: SharedBuffer
+) -> None:
+    """st.async: each block's part counts its bytes at the barrier of that block."""
+    split = sum(any(basis) for basis in machine.operand_types()[0].layout.cga_layout)
+    size = int(np.prod(dst.shape)) * dst.dtype.itemsize >> split
+    machine.issue(
+        "st.async",
+        lambda: machine.store_shared(dst, value),
+        lambda: machine.barrier_complete(barrier, size),
+        barrier=barrier,
+    )
+
+
+def fence_mbarrier_init_release_cluster(machine: Machine, *rest: Any) -> None:
+    """The barriers of a program are known to its partitions from the start."""
