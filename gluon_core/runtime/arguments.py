@@ -263,20 +263,23 @@ def _check_array(value: Any) -> None:
 # Descriptors
 # ---------------------------------------------------------------------------------------------
 
-_layouts: dict[int, tuple[Any, int]] = {}  # by identity, kept alive with the token of its value
+LAYOUTS: dict[int, int] = {}  # identity of a layout that is kept alive -> token of its value
+_kept_layouts: list[Any] = []
 _layout_tokens: dict[Any, int] = {}
 _MOST_LAYOUTS = 1024
 
 
-def _layout_token(layout: Any) -> int:
-    """A number that equal layouts share."""
-    found = _layouts.get(id(layout))
+def layout_token(layout: Any) -> int:
+    """A positive number that equal layouts share. Generated code looks into `LAYOUTS` first."""
+    found = LAYOUTS.get(id(layout))
     if found is None:
-        if len(_layouts) >= _MOST_LAYOUTS:
-            _layouts.clear()
-        token = _layout_tokens.setdefault(layout, len(_layout_tokens))
-        found = _layouts[id(layout)] = (layout, token)
-    return found[1]
+        if len(_kept_layouts) >= _MOST_LAYOUTS:
+            LAYOUTS.clear()
+            _kept_layouts.clear()
+        found = _layout_tokens.setdefault(layout, len(_layout_tokens) + 1)
+        _kept_layouts.append(layout)
+        LAYOUTS[id(layout)] = found
+    return found
 
 
 def _describe_descriptor(value: HostDescriptor) -> tuple[str, None]:
@@ -293,12 +296,12 @@ def _descriptor_key(value: HostDescriptor) -> tuple:
     return (
         value.base.dtype,
         value.input_rank,
-        _layout_token(value.layout),
+        layout_token(value.layout),
         *value.block_shape,
     )
 
 
-register_argument_kind(
+DESCRIPTORS = register_argument_kind(
     ArgumentKind(
         matches=HostDescriptor,
         describe=_describe_descriptor,

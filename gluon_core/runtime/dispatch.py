@@ -78,6 +78,8 @@ class Dispatcher:
             "_g_globals": self._globals,
             "_g_grids": grid.TABLE,
             "_g_home": arguments.home_of,
+            "_g_layout": arguments.layout_token,
+            "_g_layouts": arguments.LAYOUTS,
             "_g_measure": self._measure,
             "_g_miss": self._miss,
             "_g_place": arguments.place_of,

@@ -382,12 +382,33 @@ class _Writer:
         kind = f"_g_kind{index}"
         found = arguments.registered_kind(type(value))
         assert found is not None
+        if found is arguments.DESCRIPTORS:
+            self._descriptor(index, param, value)
+            return
         self.namespace[kind] = found.key
         self.key.append(f"{kind}({param.name})")
         if found.place is not None:
             self.namespace[f"_g_at{index}"] = found.place
             self.devices.append(f"_g_home(_g_at{index}({param.name}))")
         self.values.append(param.name)
+
+    def _descriptor(self, index: int, param: Parameter, value: Any) -> None:
+        """What `DESCRIPTORS.key` and `.place` say, without their calls."""
+        name, base = param.name, f"_g_base{index}"
+        self.key += [
+            f"{name}.base.dtype",
+            f"_g_layouts.get(id({name}.layout)) or _g_layout({name}.layout)",
+            f"*{name}.block_shape",
+        ]
+        if value.input_rank is not None:
+            self.key.append(f"{name}.input_rank")
+        # The class of the tensor is no class of an argument: it is not guarded, it is looked at.
+        self.namespace[base] = type(value.base) if hasattr(value.base, "get_device") else None
+        self.devices.append(
+            f"({name}.base.get_device() if {name}.base.__class__ is {base} "
+            f"else _g_home({name}.base))"
+        )
+        self.values.append(name)
 
     def _unknown(self, index: int, param: Parameter, value: Any) -> None:
         arguments.describe(value)  # raises

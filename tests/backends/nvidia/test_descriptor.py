@@ -274,6 +274,14 @@ def test_a_kernel_reads_shape_and_strides(simulated):
     assert out.tolist() == [8, 64, 64, 23]
 
 
+def test_one_kernel_takes_torch_tensors_and_numpy_arrays_in_turn(simulated):
+    out = torch.zeros(4, dtype=torch.int32)
+    array = np.zeros((24, 64), np.float16)
+    for base in (HALF, array, HALF, array):
+        facts[1](describe(base), (1, describe(base)), out, 16)
+        assert out.tolist() == [len(base), 64, 64, len(base) + 16]
+
+
 def test_what_the_code_depends_on_makes_another_kernel(simulated):
     out = torch.zeros(4, dtype=torch.int32)
     kept = (1, describe())
