@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -214,7 +215,8 @@ def source_of(
 
     Args:
         signature: comma-separated types of the parameters that have no value in `constexprs`, in
-            their order, or `name=type` items; None takes those of the file's `Example`.
+            their order, or `name=type` items; tuples in parentheses, descriptors as in
+            `gluon_core.descriptors`; None takes those of the file's `Example`.
 
     Raises:
         UsageError: types and parameters do not match up.
@@ -236,17 +238,35 @@ def source_of(
     ), dict(options)
 
 
-def _types(kernel: Any, signature: str, constexprs: Mapping[str, Any]) -> dict[str, str]:
+def _items(text: str) -> list[str]:
+    """What commas separate, but for those inside brackets of any kind."""
+    items, depth, start = [], 0, 0
+    for place, letter in enumerate(f"{text},"):
+        depth += (letter in "([<") - (letter in ")]>")
+        if letter == "," and not depth:
+            items.append(text[start:place].strip())
+            start = place + 1
+    items.append(text[start:].strip())
+    return [item for item in items if item]
+
+
+def _kind(text: str) -> Any:
+    """A type, or a tuple of types in parentheses."""
+    text = text.strip()
+    if text.startswith("(") and text.endswith(")"):
+        return tuple(_kind(item) for item in _items(text[1:-1]))
+    return text
+
+
+def _types(kernel: Any, signature: str, constexprs: Mapping[str, Any]) -> dict[str, Any]:
     from gluon_core.compiler.source import jit_function
 
     fn = jit_function(kernel)
-    items = [item.strip() for item in signature.split(",") if item.strip()]
-    types: dict[str, str] = {}
-    if any("=" in item for item in items):
-        for item in items:
-            name, _, kind = item.partition("=")
-            types[name.strip()] = kind.strip()
-        return types
+    items = _items(signature)
+    named = [re.match(r"(\w+)\s*=\s*(.*)", item) for item in items]
+    if any(named):
+        pairs = (match.groups() if match else (item, "") for match, item in zip(named, items))
+        return {name: _kind(kind) for name, kind in pairs}
     wanted = [
         name
         for index, name in enumerate(fn.arg_names)
@@ -259,4 +279,4 @@ def _types(kernel: Any, signature: str, constexprs: Mapping[str, Any]) -> dict[s
             expected=f"{len(wanted)} types" + (", such as '*fp32' or 'i32:16'" if wanted else ""),
             got=f"{len(items)}: {signature!r}",
         )
-    return dict(zip(wanted, items))
+    return dict(zip(wanted, map(_kind, items)))

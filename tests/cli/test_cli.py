@@ -111,6 +111,25 @@ class TestCompile:
     def test_emit(self, target, emit, text):
         assert text in gluon("compile", COPY, "-t", target, "--emit", emit).stdout
 
+    @pytest.mark.parametrize("named", [False, True])
+    def test_descriptors_and_tuples_in_a_signature(self, tmp_path, named):
+        path = tmp_path / "kernels.py"
+        path.write_text(
+            "import gluon_core as gluon\n"
+            "from gluon_core import language as gl\n"
+            "@gluon.jit\n"
+            "def facts(d, more, out):\n"
+            "    gl.store(out, d.shape[0] + more[1].shape[1] + more[0])\n"
+        )
+        layout = "NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16)"
+        kinds = [f"tensordesc<fp16[64, 64],{layout}>"]
+        kinds += [f"(i32, tensordesc<fp16[32, 64],{layout}>)", "*i32:16"]
+        names = ["d=", "more = ", "out="] if named else [""] * 3
+        signature = ",".join(name + kind for name, kind in zip(names, kinds))
+        asked = ("compile", path, "--target", "hopper", "--signature", signature)
+        text = gluon(*asked, "--emit", "ptx").stdout
+        assert text.count("[128]") == 2 and "facts_param_11" in text
+
     def test_signature_and_constexprs(self, kernels):
         call = ("compile", f"{kernels}:fill", "-t", "sm_80", "-c", "BLOCK=512", "-c", LAYOUT)
         ptx = gluon(*call, "-s", "*fp32:16,i32:16,fp32", "--emit", "ptx").stdout
