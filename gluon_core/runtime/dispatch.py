@@ -237,6 +237,8 @@ class Dispatcher:
                 raise
         runtime = _triton.knobs.runtime
         given["debug"] = bool(given.get("debug", self.kernel.debug)) or bool(runtime.debug)
+        for name, value in self._shared_with_options(values, backend, target):
+            given.setdefault(name, value)
         parsed = parse_options(backend, target, self._with_knobs(given, backend, target))
         text = [str(target), str(device), repr(parsed)]
         for found in described:
@@ -245,6 +247,17 @@ class Dispatcher:
             text.append(f"{found.kind!r}={marks}")
         key = "\n".join(text)
         return Specialization(target, device, tuple(described), parsed, key)
+
+    def _shared_with_options(
+        self, values: tuple, backend: Backend, target: Target
+    ) -> list[tuple[str, Any]]:
+        """Compile-time parameters that are named like an option, such as `num_warps`: what the
+        kernel is told is what it is compiled with."""
+        found = [(p.name, value) for p, value in zip(self.parameters, values) if p.is_constexpr]
+        if not found:
+            return found
+        known = vars(backend.options(target, {}))
+        return [(name, _triton.unwrap(value)) for name, value in found if name in known]
 
     def _with_knobs(
         self, given: dict[str, Any], backend: Backend, target: Target

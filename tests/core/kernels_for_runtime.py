@@ -47,6 +47,12 @@ def big_shared(x, N: gl.constexpr, LAYOUT: gl.constexpr, SHARED: gl.constexpr):
     gl.store(x + offsets, first.load(LAYOUT) + second.load(LAYOUT))
 
 
+@gluon.jit
+def warps_told(y, num_warps: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [num_warps], [0])
+    gl.store(y + gl.arange(0, 256, layout=layout), num_warps * 10 + gl.num_warps())
+
+
 BIAS = gl.constexpr(3)
 
 

@@ -77,6 +77,13 @@ def test_calls_that_differ_in_nothing_the_code_depends_on_share_it():
     assert compiled_count(kernels.scale) == 2
 
 
+@pytest.mark.parametrize("warps", [2, 8])
+def test_a_parameter_named_like_an_option_is_both(warps):
+    y = np.zeros(256, np.int32)
+    kernels.warps_told[1](y, num_warps=warps, target="sim:sm_90")
+    assert (y == 11 * warps).all()
+
+
 def compiled_count(kernel):
     return len(kernel.dispatcher._compiled)
 
