@@ -281,11 +281,11 @@ def both(name, index, instr, transposed, warps, tiles, width, *rest):
     import gluon_core.language as ours
 
     results = []
-    for gl in (theirs, ours):
-        parent = gl.amd.AMDMFMALayout(4, instr, transposed, warps, tiles_per_warp=tiles)
-        operand = gl.DotOperandLayout(index, parent, width)
-        arguments = [getattr(gl, x) if isinstance(x, str) else x for x in rest]
-        results.append(fields(getattr(gl.amd.cdna4, name)(operand, *arguments)))
+    for lang in (theirs, ours):
+        parent = lang.amd.AMDMFMALayout(4, instr, transposed, warps, tiles_per_warp=tiles)
+        operand = lang.DotOperandLayout(index, parent, width)
+        arguments = [getattr(lang, x) if isinstance(x, str) else x for x in rest]
+        results.append(fields(getattr(lang.amd.cdna4, name)(operand, *arguments)))
     return results
 
 
@@ -353,3 +353,112 @@ def test_errors_of_layout_functions():
     if VERSION >= (3, 8):
         with pytest.raises(DtypeError, match="dtype"):
             gl.amd.cdna4.compute_efficient_padded_shared_layout(operand, [128, 64], 16)
+
+
+# -- narrow floats --------------------------------------------------------------------------------
+
+DOWNCAST = (
+    SETUP
+    + """
+L = gl.constexpr({layout})
+S = gl.constexpr({scales})
+@gluon.jit
+def kernel():
+    x = gl.full([32, 64], 1.0, gl.{dtype}, layout=L)
+    s = gl.full({shape}, 127, gl.{scale}, layout=S)
+    y = cdna4.scaled_downcast({args})  # HERE
+"""
+)
+EIGHT = "gl.DistributedLinearLayout([[0, 1], [0, 2], [0, 4]], [[0, 8], [0, 16], [0, 32], [1, 0], [2, 0], [4, 0]], [[8, 0], [16, 0]], [], [32, 64])"
+OF_32 = "gl.DistributedLinearLayout([], [[0, 0], [0, 0], [0, 1], [1, 0], [2, 0], [4, 0]], [[8, 0], [16, 0]], [], [32, 2])"
+OF_16 = "gl.DistributedLinearLayout([], [[0, 0], [0, 1], [0, 2], [1, 0], [2, 0], [4, 0]], [[8, 0], [16, 0]], [], [32, 4])"
+
+
+def downcast(args, **changes):
+    values = {"layout": BLOCKED, "scales": OF_32, "shape": [32, 2], "dtype": "bfloat16"}
+    return DOWNCAST.format(**{**values, "scale": "uint8", "args": args, **changes})
+
+
+@since(3, 9)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize(
+    "args",
+    ["x, s, 'e4m3'", "x, s, 'e5m2', -1", "x, s, 'e2m1', axis=1", "input=x, scale=s, format='e2m1'"],
+)
+def test_scaled_downcast(args, dtype):
+    for target in ("gfx950",):
+        agree(downcast(args, dtype=dtype), gpu(target))
+        agree(downcast(args, dtype=dtype, layout=EIGHT), gpu(target))
+        agree(downcast(args, dtype=dtype, scales=OF_16, shape=[32, 4], scale="int8"), gpu(target))
+
+
+@since(3, 9)
+@pytest.mark.parametrize(
+    "args, changes, error, match",
+    [
+        ("x, s, 'e3m2'", {}, ArgumentError, "format"),
+        ("x, s, 'e4m4'", {}, ArgumentError, "Did you mean 'e4m3'"),
+        ("x.to(gl.float8e5), s, 'e4m3'", {}, DtypeError, "input"),
+        ("x, x, 'e4m3'", {}, DtypeError, "scale"),
+        ("x, s, 'e4m3', 2", {}, ShapeError, "axis"),
+        ("x, s, 'e4m3', 0", {}, ShapeError, "scale"),
+        ("x, s, 'e4m3'", {"scales": BLOCKED, "shape": [32, 64]}, ShapeError, "one scale for each block"),
+        ("x, s, 'e4m3'", {"scales": BLOCKED}, LayoutError, "scale: the scales are not in"),
+        ("x, s, 'e2m1'", {"layout": "gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0])"}, LayoutError,
+         "input: 8 consecutive"),
+    ],
+)  # fmt: skip
+def test_scaled_downcast_errors(args, changes, error, match):
+    refuse(downcast(args, **changes), error, match)
+
+
+@before(3, 9)
+def test_scaled_downcast_names_the_triton_it_needs():
+    refuse(downcast("x, s, 'e4m3'"), CapabilityError, "scaled_downcast needs Triton >= 3.9")
+
+
+REPACKED = (
+    SETUP
+    + """
+ACC = gl.constexpr(gl.amd.AMDMFMALayout(4, [16, 16, 128], True, [2, 2]))
+A = gl.constexpr(gl.DotOperandLayout(0, ACC, 16))
+B = gl.constexpr(gl.DotOperandLayout(1, ACC, 16))
+@gluon.jit
+def kernel():
+    m = gl.allocate_shared_memory(gl.{dtype}, {shape}, gl.SwizzledSharedLayout(1, 1, 1, {order}))
+    x = cdna4.load_shared_fp4_repacked({args})  # HERE
+"""
+)
+
+
+def repacked(args, shape, order, dtype="uint8"):
+    return REPACKED.format(args=args, shape=shape, order=order, dtype=dtype)
+
+
+@since(3, 9)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_fp4_repacked(dtype):
+    agree(repacked("m, B", [64, 128], [1, 0], dtype))
+    agree(repacked("mem_desc=m, layout=B", [128, 64], [1, 0], dtype))
+    agree(repacked("m, A", [128, 64], [0, 1], dtype))
+
+
+@since(3, 9)
+@pytest.mark.parametrize(
+    "args, order, dtype, error, match",
+    [
+        ("m, A", [1, 0], "uint8", LayoutError, "mem_desc: the packed dimension"),
+        ("m, B", [0, 1], "uint8", LayoutError, "mem_desc: the packed dimension"),
+        ("m, ACC", [1, 0], "uint8", LayoutError, "layout: not the layout of an operand"),
+        ("m, B", [1, 0], "float16", DtypeError, "mem_desc: packed fp4"),
+        ("3, B", [1, 0], "uint8", DtypeError, "mem_desc: not shared"),
+    ],
+)
+def test_fp4_repacked_errors(args, order, dtype, error, match):
+    refuse(repacked(args, [64, 64], order, dtype), error, match)
+
+
+@before(3, 9)
+def test_fp4_repacked_names_the_triton_it_needs():
+    source = repacked("m, B", [64, 128], [1, 0])
+    refuse(source, CapabilityError, "load_shared_fp4_repacked needs Triton >= 3.9")

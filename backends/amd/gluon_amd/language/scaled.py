@@ -1,4 +1,4 @@
-"""Conversions of narrow floats with block scales (Triton 3.8)."""
+"""Conversions between narrow floats with block scales and wider ones (Triton 3.8, 3.9)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ from typing import Any
 
 from gluon_core._triton import constexpr, tl, unwrap
 from gluon_core.builtin import builtin
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, did_you_mean
 from gluon_core.semantic.base import is_placeholder, shape_of
 
-__all__ = ["get_scaled_upcast_fp4_scale_layout", "scaled_upcast"]
+__all__ = ["get_scaled_upcast_fp4_scale_layout", "scaled_downcast", "scaled_upcast"]
 
 _FP8 = (tl.float8e4nv, tl.float8e5)
 _BYTES = (tl.int8, tl.uint8)
+# Every AMD target upcasts, those without an instruction for it by arithmetic.
+_ANY_AMD = ("amd.buffer_ops",)
 _RESULTS = (tl.float16, tl.bfloat16)
+_WIDE = (tl.float16, tl.bfloat16, tl.float32)
+_FORMATS = {"e4m3": tl.float8e4nv, "e5m2": tl.float8e5, "e2m1": tl.uint8}
+# Elements that one conversion takes, with one scale.
+_GROUP = 8
 
 
-@builtin(requires=("amd.mfma",), since=(3, 8), name="gl.amd.cdna3.scaled_upcast")
+@builtin(requires=_ANY_AMD, since=(3, 8), name="gl.amd.cdna3.scaled_upcast")
 def scaled_upcast(
     src: Any, scale: Any, elem_type: Any, axis: Any = None, _semantic: Any = None
 ) -> Any:
@@ -67,7 +73,7 @@ def scaled_upcast(
 
 
 @builtin(
-    requires=("amd.mfma",),
+    requires=_ANY_AMD,
     since=(3, 9),
     name="gl.amd.cdna3.get_scaled_upcast_fp4_scale_layout",
 )
@@ -115,6 +121,112 @@ def get_scaled_upcast_fp4_scale_layout(
             f"no layout of the scales fits: {error}", argument="src", got=repr(src.type.layout)
         ) from None
     return constexpr(_semantic.session.translate_layout(layout))
+
+
+@builtin(requires=("amd.scaled_convert",), since=(3, 9), name="gl.amd.cdna4.scaled_downcast")
+def scaled_downcast(
+    input: Any, scale: Any, format: Any, axis: Any = -1, _semantic: Any = None
+) -> Any:
+    """`input` divided by `2 ** (scale - 127)`, as a narrow float.
+
+    Args:
+        input: tensor of float16, bfloat16 or float32.
+        scale: int8 or uint8 holding E8M0 exponents, one for each block of elements along `axis`:
+            `input`'s shape with `axis` divided by the block, in the layout that follows from
+            `input`'s by that division.
+        format: "e4m3", "e5m2", or "e2m1", which is packed, two along `axis` in a byte, the first
+            in the low half.
+        axis: the dimension of the blocks.
+
+    Returns:
+        A tensor of float8e4nv or float8e5 in `input`'s shape and layout; for "e2m1" of uint8, half
+        as long along `axis`.
+
+    Raises:
+        ArgumentError: no such format.
+        DtypeError: another dtype.
+        ShapeError: the scales are not one for each block, or no such axis.
+        LayoutError: the scales are not in the threads of their blocks, or a thread's groups of 8
+            elements do not share a scale.
+
+    ISA: CDNA4 6, V_CVT_SCALEF32_PK_*; gfx1250 V_CVT_SCALEF32_PK8_*.
+    """
+    source = _semantic.require_distributed(input, "input")
+    scale = _semantic.require_distributed(scale, "scale")
+    kind = unwrap(format)
+    if not isinstance(kind, str) or kind not in _FORMATS:
+        raise ArgumentError(
+            "no such format",
+            argument="format",
+            expected=", ".join(map(repr, _FORMATS)),
+            got=repr(kind),
+            remedy=did_you_mean(kind, _FORMATS) if isinstance(kind, str) else None,
+        )
+    if source.dtype not in _WIDE:
+        raise DtypeError(
+            "is not narrowed",
+            argument="input",
+            expected=", ".join(map(str, _WIDE)),
+            got=source.dtype,
+        )
+    if scale.dtype not in _BYTES:
+        raise DtypeError(
+            "scales are E8M0 exponents",
+            argument="scale",
+            expected="int8 or uint8",
+            got=scale.dtype,
+        )
+    shape = shape_of(source)
+    axis = _semantic._wrap_axis(axis, len(shape))
+    _check_block_scales(source, scale, axis)
+    builder, element = _semantic.builder, _FORMATS[kind]
+    if kind != "e2m1":
+        handle = builder.create_scaled_downcast_fp8(
+            source.handle, scale.handle, element.to_ir(builder), axis
+        )
+        return _semantic.make_tensor(handle, source.type.with_element_ty(element))
+    handle = builder.create_scaled_downcast_fp4(source.handle, scale.handle, axis)
+    shape[axis] //= 2
+    return _semantic.wrap_inferred(handle, element, shape)
+
+
+def _check_block_scales(source: Any, scale: Any, axis: int) -> None:
+    shape, blocks = shape_of(source), shape_of(scale)
+    others = len(shape) == len(blocks) and all(
+        n == m for d, (n, m) in enumerate(zip(shape, blocks)) if d != axis
+    )
+    factor = shape[axis] // blocks[axis] if others else 0
+    if not others or factor < 2:
+        raise ShapeError(
+            "there must be one scale for each block",
+            argument="scale",
+            expected=f"{shape}, with dimension {axis} divided by the elements of a block",
+            got=blocks,
+        )
+    layout = source.type.layout
+    if is_placeholder(layout) or is_placeholder(scale.type.layout):
+        return
+    have, want = scale.type.layout.to_linear(blocks).bases, {}
+    for name, rows in layout.to_linear(shape).bases.items():
+        want[name] = [[v // factor if d == axis else v for d, v in enumerate(r)] for r in rows]
+    group = want["register"][: _GROUP.bit_length() - 1]
+    if len(group) < _GROUP.bit_length() - 1 or any(map(any, group)):
+        raise LayoutError(
+            f"{_GROUP} consecutive elements of a thread are converted with one scale",
+            argument="input",
+            expected=f"{_GROUP} elements of one block along dimension {axis} in each thread",
+            got=repr(layout),
+        )
+    want["register"] = [row for row in want["register"] if any(row)]
+    have["register"] = [row for row in have["register"] if any(row)]
+    if have != want:
+        raise LayoutError(
+            "the scales are not in the threads of their blocks",
+            argument="scale",
+            expected=f"{layout}, with dimension {axis} divided by {factor}",
+            got=repr(scale.type.layout),
+            remedy="convert_layout the scales first.",
+        )
 
 
 def _result_type(elem_type: Any) -> Any:

@@ -67,7 +67,7 @@ def emit_scaled(
         scale = _scale(semantic, argument, scale, wanted, scale_dtypes, value, scale_layout)
         scales.append(scale)
     handles = []
-    for (_, value, _, format_text), format in zip(operands, formats):
+    for (_, value, _, _), format in zip(operands, formats):
         if format != "e2m1" and value.dtype in _BYTES:
             value = semantic.bitcast(value, FORMATS[format][0])
         handles.append(value.handle)

@@ -1,4 +1,9 @@
-"""Buffer operations: a scalar base and 32-bit element offsets (CDNA3 ISA 9.1)."""
+"""Buffer operations: a scalar base and 32-bit element offsets (CDNA3 ISA 9.1).
+
+The hardware compares each offset in bytes, modulo 2**32, with the descriptor's num_records, which
+Triton sets to 2**31 - 2: a negative offset reads 0 or writes nothing. An offset within that, but
+outside of the tensor, is an error.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +26,36 @@ __all__ = [
 _COPIES = "buffer_load_lds"
 
 
-def _addresses(pointer: np.ndarray, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
+_NUM_RECORDS = 2**31 - 2
+
+
+def _addresses(
+    pointer: np.ndarray, offsets: np.ndarray, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """(byte addresses, whether the hardware accesses them)."""
     base = pointer.reshape(-1, *([1] * (offsets.ndim - 1)))
-    return base + offsets.view(np.uint32).astype(np.int64) * dtype.itemsize
+    steps = offsets.view(np.uint32).astype(np.int64) * dtype.itemsize % 2**32
+    return base + steps, steps + dtype.itemsize <= _NUM_RECORDS
+
+
+def _both(mask: Any, inside: np.ndarray) -> Any:
+    return mask if inside.all() else inside if mask is None else mask & inside
+
+
+def _load(
+    machine: Machine,
+    pointer: np.ndarray,
+    offsets: np.ndarray,
+    dtype: np.dtype,
+    mask: Any,
+    other: Any,
+) -> np.ndarray:
+    addresses, inside = _addresses(pointer, offsets, dtype)
+    values = machine.load_global(addresses, dtype, _both(mask, inside), other)
+    if inside.all() or other is None:
+        return values
+    beyond = ~inside if mask is None else mask & ~inside
+    return np.where(beyond, np.zeros((), dtype), values)
 
 
 def buffer_load(
@@ -36,8 +68,7 @@ def buffer_load(
     *cache: Any,
 ) -> np.ndarray:
     """Elements at `pointer + offsets`; `other` (or zero) where masked off."""
-    dtype = machine.result_dtype()
-    return machine.load_global(_addresses(pointer, offsets, dtype), dtype, mask, other)
+    return _load(machine, pointer, offsets, machine.result_dtype(), mask, other)
 
 
 def buffer_store(
@@ -48,7 +79,8 @@ def buffer_store(
     mask: Any = None,
     *cache: Any,
 ) -> None:
-    machine.store_global(_addresses(pointer, offsets, value.dtype), value, mask)
+    addresses, inside = _addresses(pointer, offsets, value.dtype)
+    machine.store_global(addresses, value, _both(mask, inside))
 
 
 @returns(lambda kind, pointer, offsets, value, *rest: value.type)
@@ -65,8 +97,9 @@ def buffer_atomic_rmw(
     """Read-modify-write of each element; gives the old values."""
     name = str(getattr(kind, "name", kind)).lower()
     shape = np.broadcast_shapes(offsets.shape[1:], value.shape[1:])
-    addresses = machine.full(_addresses(pointer, offsets, value.dtype), shape)
-    return machine.atomic_global(name, addresses, value, mask)
+    addresses, inside = _addresses(pointer, offsets, value.dtype)
+    mask = _both(mask, inside)
+    return machine.atomic_global(name, machine.full(addresses, shape), value, mask)
 
 
 def buffer_load_to_local(
@@ -82,8 +115,8 @@ def buffer_load_to_local(
     """Global memory to LDS past the registers; `other` (or zero) where masked off."""
 
     def perform() -> None:
-        addresses = _addresses(pointer, offsets, dest.dtype)
-        machine.store_shared(dest, machine.load_global(addresses, dest.dtype, mask, other))
+        values = _load(machine, pointer, offsets, dest.dtype, mask, other)
+        machine.store_shared(dest, values)
 
     machine.issue(_COPIES, perform)
 

@@ -3,16 +3,20 @@
 from gluon_amd.language import cdna3
 from gluon_amd.language.cdna3 import *  # noqa: F403
 from gluon_amd.language.cdna4 import async_copy
+from gluon_amd.language.lds_transpose import load_shared_fp4_repacked
 from gluon_amd.language.mfma_layouts import (
     compute_efficient_padded_shared_layout,
     get_mfma_scale_layout,
 )
 from gluon_amd.language.mfma_scaled import mfma_scaled
+from gluon_amd.language.scaled import scaled_downcast
 
 __all__ = [
     *cdna3.__all__,
     "async_copy",
     "compute_efficient_padded_shared_layout",
     "get_mfma_scale_layout",
+    "load_shared_fp4_repacked",
     "mfma_scaled",
+    "scaled_downcast",
 ]
