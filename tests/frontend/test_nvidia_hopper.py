@@ -6,8 +6,15 @@ import pytest
 
 from gluon_core import _triton
 from gluon_core import language as gl
+from gluon_core.errors import (
+    ArgumentError,
+    CapabilityError,
+    DtypeError,
+    LayoutError,
+    ShapeError,
+)
 from tests.frontend import oracle
-from tests.frontend.vendor_oracle import VERSION, agree, before, parse, since
+from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
 
 SETUP = """
 from GLUON.language.nvidia import hopper
@@ -279,14 +286,15 @@ def test_expect_by_its_second_name():
 )
 def test_barriers_of_chosen_blocks(call, attribute):
     imports = "from GLUON.language.nvidia.rubin import mbarrier as rubin"
-    assert attribute in same(with_barrier(call, 4, imports))
+    assert attribute in same(with_barrier(call, 4, imports), gpu("sm_107"))
 
 
 @since(3, 8)
 @before(3, 9)
 def test_multicast_by_its_first_name():
     imports = "from GLUON.language.nvidia.rubin import mbarrier as rubin"
-    text = same(with_barrier("rubin.arrive(bar, count=2, cta_mask=1)", 4, imports))
+    source = with_barrier("rubin.arrive(bar, count=2, cta_mask=1)", 4, imports)
+    text = same(source, gpu("sm_107"))
     assert "ctaMask = 1" in text
 
 
@@ -335,3 +343,182 @@ def test_async_store(generation):
     )
     imports = f"from GLUON.language.nvidia.{generation} import async_store"
     assert "async_shared_store" in same(with_barrier(call, 2, imports))
+
+
+# -- errors, under the kernel's line ---------------------------------------------------------------
+
+S16 = "gl.NVMMASharedLayout(128, 16, 2)"
+TURNED8 = "gl.NVMMASharedLayout(64, 8, 2, transposed=True)"
+CGA = {
+    "acc": "gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16], cga_layout=[[1, 0]])",
+    "a_layout": "gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[1, 0]])",
+    "b_layout": "gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[0, 0]])",
+    "a_shape": [128, 128],
+    "shape": [128, 128],
+    "num_ctas": 2,
+}
+
+
+@pytest.mark.parametrize(
+    "changes, error, match",
+    [
+        ({"b_shape": [64, 128]}, ShapeError, "do not multiply"),
+        ({"shape": [64, 64]}, ShapeError, "do not multiply"),
+        ({"a_shape": [32, 128], "shape": [32, 128]}, ShapeError, "M of one block.*M >= 64"),
+        ({"acc": "gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16])"}, ShapeError,
+         "N of one block.*N >= 256"),
+        ({"a_shape": [64, 8], "b_shape": [8, 128], "a_layout": "gl.NVMMASharedLayout(0, 16, 2)"},
+         ShapeError, "K of one block.*K >= 16"),
+        ({"acc": "gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 32])"}, LayoutError,
+         "K of one instruction.*16"),
+        ({"acc": "gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64])"}, LayoutError, "K of one"),
+        ({"acc": "gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 8])"}, LayoutError,
+         "not the accumulator of wgmma"),
+        ({"acc": "gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])"}, LayoutError, "accumulator"),
+        ({"acc_dtype": "gl.int32"}, DtypeError, "does not accumulate fp16"),
+        ({"dtype": "gl.bfloat16", "acc_dtype": "gl.float16"}, DtypeError, "accumulate bf16"),
+        ({"b_dtype": "gl.bfloat16"}, DtypeError, "one dtype"),
+        ({"dtype": "gl.int16"}, DtypeError, "does not take this dtype.*9.7.15.2"),
+        ({"dtype": "gl.uint8", "acc_dtype": "gl.int32", "bits": 8}, DtypeError, "not take"),
+        ({"dtype": "gl.int8", "acc_dtype": "gl.int32", "bits": 8, "a_layout": TURNED8},
+         LayoutError, "a: wgmma transposes 16-bit operands only.*9.7.15.5.1"),
+        ({"dtype": "gl.float8e5", "bits": 8, "b_layout": "gl.NVMMASharedLayout(128, 8, 2)"},
+         LayoutError, "b: wgmma transposes 16-bit"),
+        ({"dtype": "gl.float32", "bits": 32, "b_layout": "gl.NVMMASharedLayout(128, 32, 2)"},
+         LayoutError, "b: wgmma transposes 16-bit"),
+        ({"a_layout": "gl.SwizzledSharedLayout(8, 1, 8, [1, 0])"}, LayoutError, "a: not a matrix"),
+        ({"b_layout": "gl.NVMMASharedLayout(128, 8, 2)"}, LayoutError, "b: the layout is for"),
+        ({"a_layout": "gl.NVMMASharedLayout(0, 16, 2)"}, LayoutError, "a: without swizzle"),
+        ({**CGA, "b_layout": "gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[1, 0]])"}, LayoutError,
+         "b: a block of the cluster lacks"),
+        ({**CGA, "a_layout": "gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[0, 0]])"}, LayoutError,
+         "a: a block of the cluster lacks"),
+        ({"call": "warpgroup_mma(c, b, c)  # HERE"}, DtypeError, "one dtype|not take"),
+        ({"call": "warpgroup_mma(a.load(ACC), b, c)  # HERE"}, LayoutError, "register operand"),
+        ({"call": "warpgroup_mma(a.load(gl.DotOperandLayout(0, ACC, 4)), b, c)  # HERE"},
+         LayoutError, "register operand"),
+        ({"call": "warpgroup_mma(a, b.load(ACC), c)  # HERE"}, DtypeError, "b: not shared memory"),
+        ({"call": "warpgroup_mma(a, b, None)  # HERE"}, DtypeError, "acc: not a tensor"),
+        ({"call": "warpgroup_mma(a, b, n)  # HERE"}, ShapeError, "acc: a scalar"),
+        ({"call": "warpgroup_mma(a, b, c, use_acc=n)  # HERE"}, DtypeError, "use_acc: must be bool"),
+        ({"call": "warpgroup_mma(a, b, c, use_acc=c > 0)  # HERE"}, ShapeError, "use_acc: must be a"),
+        ({"call": "warpgroup_mma(a, b, c, precision='fp32')  # HERE"}, ArgumentError, "precision"),
+        ({"call": "warpgroup_mma(a, b, c, is_async=n > 1)  # HERE"}, ArgumentError, "is_async"),
+        ({"call": "warpgroup_mma(a, b, c, max_num_imprecise_acc=n)  # HERE"}, ArgumentError,
+         "max_num_imprecise_acc"),
+        ({"dtype": "gl.float8e5", "bits": 8,
+          "call": "warpgroup_mma(a, b, c, max_num_imprecise_acc=16)  # HERE"}, ArgumentError,
+         "32 to 128"),
+        ({"dtype": "gl.float8e5", "bits": 8,
+          "call": "warpgroup_mma(a, b, c, max_num_imprecise_acc=256)  # HERE"}, ArgumentError,
+         "32 to 128"),
+        ({"dtype": "gl.float32", "bits": 32,
+          "call": "warpgroup_mma(a, b, c, precision='ieee')  # HERE"}, ArgumentError, "tf32"),
+        ({"call": "warpgroup_mma_init(a)  # HERE"}, DtypeError, "value: not a tensor"),
+        ({"call": "warpgroup_mma_init(a.load(gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])))"
+                  "  # HERE"}, LayoutError, "value: not the accumulator"),
+        ({"call": "warpgroup_mma_wait(0)  # HERE"}, ArgumentError, "deps: nothing to wait for"),
+        ({"call": "warpgroup_mma_wait(0, [])  # HERE"}, ArgumentError, "deps: nothing"),
+        ({"call": "warpgroup_mma_wait(0, [n])  # HERE"}, DtypeError, "deps: not an accumulator"),
+        ({"call": "warpgroup_mma_wait(0, [3])  # HERE"}, DtypeError, "deps: not an accumulator"),
+        ({"call": "warpgroup_mma_wait(n, [c])  # HERE"}, ArgumentError, "num_outstanding"),
+        ({"call": "warpgroup_mma_wait(-1, [c])  # HERE"}, ArgumentError, "num_outstanding"),
+        ({"call": "warpgroup_mma(a, b, c, is_async=True) + c  # HERE"}, Exception, ""),
+    ],
+)  # fmt: skip
+def test_mma_errors(changes, error, match):
+    refuse(multiplying(**changes), error, match)
+
+
+def test_one_accumulator_needs_no_sequence():
+    call = "d = warpgroup_mma_wait(0, {})\ngl.static_assert(d.type == c.type)"
+    assert parse(multiplying(call.format("warpgroup_mma(a, b, c, is_async=True)"))) == parse(
+        multiplying(call.format("[warpgroup_mma(a, b, c, is_async=True)]"))
+    )
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_100", "sm_120"])
+def test_mma_is_for_hopper_alone(target):
+    refuse(multiplying(), CapabilityError, "warpgroup_mma needs nvidia.wgmma", gpu(target))
+
+
+RUBIN = "from GLUON.language.nvidia.rubin import mbarrier as rubin, async_store, cluster"
+
+
+@pytest.mark.parametrize(
+    "call, error, match",
+    [
+        ("mbarrier.arrive(bar, count=0)", ArgumentError, "count: out of range"),
+        ("mbarrier.arrive(bar, count=n)", ArgumentError, "count: must be a compile-time"),
+        ("mbarrier.arrive(buffer)", ShapeError, "mbarrier: not one barrier"),
+        ("mbarrier.arrive(bar, pred=n)", DtypeError, "pred: must be boolean"),
+        ("mbarrier.expect(bar)", ArgumentError, "bytes_per_cta: must be a compile-time"),
+        ("mbarrier.expect(bar, -1)", ArgumentError, "bytes_per_cta: out of range"),
+        ("mbarrier.expect(bar, n)", ArgumentError, "bytes_per_cta"),
+        ("mbarrier.expect(bar, 1 << 20)", ArgumentError, "bytes_per_cta"),
+        ("mbarrier.expect(p, 16)", DtypeError, "mbarrier: not shared memory"),
+        ("fence_async_shared(n > 1)", ArgumentError, "cluster: must be a compile-time"),
+        ("fence_async_shared(cluster=2)", ArgumentError, "cluster: must be"),
+        ("rubin.arrive(bar, multicast_cta=2)", ArgumentError, "multicast_cta: out of range"),
+    ],
+)
+def test_barrier_errors(call, error, match):
+    refuse(with_barrier(f"{call}  # HERE", 2, RUBIN), error, match)
+
+
+@since(3, 9)
+def test_errors_of_chosen_blocks():
+    for call, error, match in (
+        ("mbarrier.arrive(bar, from_cta=2)", ArgumentError, "from_cta: out of range"),
+        ("mbarrier.expect(bar, 16, from_cta=-1)", ArgumentError, "from_cta: out of range"),
+        ("rubin.arrive(bar, from_cta=0, multicast_cta=1)", ArgumentError, "one block alone"),
+    ):
+        refuse(with_barrier(f"{call}  # HERE", 2, RUBIN), error, match, gpu("sm_107"))
+    call = "rubin.arrive(bar, multicast_cta=1)  # HERE"
+    refuse(with_barrier(call, 2, RUBIN), CapabilityError, "mbarrier_multicast", gpu("sm_100"))
+
+
+@before(3, 9)
+def test_what_the_installed_triton_lacks():
+    call = "mbarrier.expect(bar, 16, from_cta=1)  # HERE"
+    refuse(with_barrier(call, 2), CapabilityError, "needs Triton >= 3.9")
+
+
+@since(3, 9)
+@pytest.mark.parametrize(
+    "call", ["cluster.arrive()", "cluster.wait()", "rubin.sync_cluster_init()"]
+)
+def test_what_the_installed_triton_no_longer_has(call):
+    refuse(with_barrier(f"{call}  # HERE", 2, RUBIN), CapabilityError, "Triton 3.7 and 3.8")
+
+
+@pytest.mark.parametrize(
+    "call, target, match",
+    [
+        ("mbarrier.expect(bar, 16)", "sm_80", "nvidia.mbarrier_tx"),
+        ("fence_async_shared()", "sm_89", "nvidia.fence_async"),
+        ("cluster.barrier()", "sm_80", "nvidia.clusters|needs Triton"),
+    ],
+)
+def test_what_older_hardware_lacks(call, target, match):
+    refuse(with_barrier(f"{call}  # HERE", 1, RUBIN), CapabilityError, match, gpu(target))
+
+
+@since(3, 8)
+@pytest.mark.parametrize(
+    "call, error, match",
+    [
+        ("async_store(tile, gl.zeros([64, 32], gl.float16, L), bar)", ShapeError, "buffer's shape"),
+        ("async_store(tile, gl.zeros([64, 64], gl.float32, L), bar)", DtypeError, "buffer's dtype"),
+        ("async_store(tile, n, bar)", ShapeError, "value: a scalar"),
+        ("async_store(n, gl.zeros([64, 64], gl.float16, L), bar)", DtypeError, "dst: not shared"),
+        ("async_store(tile, gl.zeros([64, 64], gl.float16, L), tile)", DtypeError, "mbarrier"),
+    ],
+)
+def test_async_store_errors(call, error, match):
+    setup = (
+        "L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[1, 0]])\n"
+        "tile = gl.allocate_shared_memory(gl.float16, [64, 64], "
+        "gl.NVMMASharedLayout(64, 16, 2, cga_layout=[[0, 1]]))\n"
+    )
+    refuse(with_barrier(f"{setup}{call}  # HERE", 2, RUBIN), error, match)

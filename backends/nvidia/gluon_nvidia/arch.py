@@ -14,6 +14,7 @@ Capabilities, each with what it stands for:
     nvidia.cp_async             cp.async: asynchronous copies to shared memory, by thread
     nvidia.mbarrier             mbarrier objects in shared memory
     nvidia.mbarrier_tx          mbarriers that count bytes (expect_tx), and try_wait
+    nvidia.mbarrier_multicast   arrivals at the mbarriers of several blocks of a cluster
     nvidia.stmatrix             stmatrix
     nvidia.clusters             thread block clusters, distributed shared memory, st.async
     nvidia.tma                  cp.async.bulk.tensor, tiled and im2col, with reductions
@@ -143,7 +144,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     _arch(
         107,
         227,
-        (*_TCGEN05, "tcgen05_ld_red", "f32x4", "packed_mixed"),
+        (*_TCGEN05, "mbarrier_multicast", "tcgen05_ld_red", "f32x4", "packed_mixed"),
         ("rubin",),
         "Rubin",
         min_triton=(3, 9),

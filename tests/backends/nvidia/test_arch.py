@@ -28,6 +28,8 @@ INSTRUCTIONS = {
     "cp_async": "cp.async.cg.shared.global [r5], [l1], 16;",
     "mbarrier": "mbarrier.test_wait.parity.shared.b64 p1, [r5], r1;",
     "mbarrier_tx": "mbarrier.arrive.expect_tx.shared.b64 l2, [r5], 16;",
+    "mbarrier_multicast": "mbarrier.arrive.shared::cluster.multicast::cluster::32b.b64 "
+    "_, [r5], 1, r1;",
     "stmatrix": "stmatrix.sync.aligned.m8n8.x1.shared.b16 [r5], {r1};",
     "clusters": "barrier.cluster.arrive.aligned;",
     "tma": "cp.async.bulk.tensor.2d.shared::cluster.global.tile"
@@ -101,7 +103,7 @@ def test_capabilities_are_what_the_assembler_takes(assembler, arch):
     lines = {int(n) - first for n in re.findall(r"line (\d+); error", done.stderr + done.stdout)}
     refused = {name for i, name in enumerate(INSTRUCTIONS) if i in lines}
     # Older assemblers do not know the newest instructions of an architecture yet.
-    newest = {"tcgen05_ld_red", "packed_fp8", "packed_mixed"}
+    newest = {"mbarrier_multicast", "tcgen05_ld_red", "packed_fp8", "packed_mixed"}
     known = set(INSTRUCTIONS) - (newest if float(version) < 9.4 else set())
     taken = {f"nvidia.{name}" for name in known - refused}
     claimed = {c for c in arch.capabilities if c.split(".")[1] in known}

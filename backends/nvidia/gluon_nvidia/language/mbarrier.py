@@ -11,7 +11,7 @@ from typing import Any, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import tl, unwrap
-from gluon_core.builtin import builtin
+from gluon_core.builtin import builtin, check_capabilities
 from gluon_core.errors import (
     ArgumentError,
     CapabilityError,
@@ -48,6 +48,7 @@ __all__ = [
 _REQUIRES = ("nvidia.mbarrier",)
 _BYTES = ("nvidia.mbarrier_tx",)
 _CLUSTERS = ("nvidia.clusters",)
+_MULTICAST = ("nvidia.mbarrier_multicast",)
 _MAX_COUNT = (1 << 20) - 1
 _HOPPER = "gl.nvidia.hopper.mbarrier"
 _RUBIN = "gl.nvidia.rubin.mbarrier"
@@ -306,6 +307,7 @@ def emit_arrive(
     block = _block(semantic, mbarrier, from_cta, public)
     if mask:
         _triton.require((3, 8), f"{public}(multicast_cta=...)")
+        check_capabilities(semantic, f"{public}(multicast_cta=...)", _MULTICAST)
         if block is not None:
             raise ArgumentError(
                 "one block alone cannot arrive at the barriers of several",
