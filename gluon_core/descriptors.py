@@ -83,10 +83,12 @@ class tensor_descriptor_type(base_type):
     @property
     def nbytes_per_cta(self) -> int:
         """Bytes of one block's part of the box: what a copy of it brings to a barrier."""
-        ctas = 2 ** len(getattr(self.layout, "cga_layout", None) or [])
-        shape = _dims(self.block_type.shape)
-        bits = math.prod(shape) * self.block_type.element_ty.primitive_bitwidth
-        return bits // 8 // ctas
+        bases = getattr(self.layout, "cga_layout", None) or []
+        parts = 2 ** sum(any(basis) for basis in bases)  # the other blocks have the same
+        bits = (
+            math.prod(_dims(self.block_type.shape)) * self.block_type.element_ty.primitive_bitwidth
+        )
+        return bits // 8 // parts
 
     def make(self, handle: Any, shape: Any, strides: Any) -> Any:
         """The value of this type."""

@@ -181,9 +181,10 @@ class shared_memory_descriptor_type(base_type):
     @property
     def nbytes_per_cta(self) -> int:
         """Bytes of one block's part of the view."""
-        ctas = 2 ** len(getattr(self.layout, "cga_layout", None) or [])
+        bases = getattr(self.layout, "cga_layout", None) or []
+        parts = 2 ** sum(any(basis) for basis in bases)  # the other blocks have the same
         bits = math.prod(self.shape) * self.element_ty.primitive_bitwidth
-        return max(1, bits // 8 // ctas)
+        return max(1, bits // 8 // parts)
 
     def to_ir(self, builder: Any) -> Any:
         return builder.get_shared_mem_desc_ty(

@@ -156,6 +156,7 @@ def make_tensor_descriptor(
             )
     padding = _padding(padding_option, element)
     _check_sizes(sizes, steps, element)
+    check_block_shape(block, "the box of a descriptor")
     box = block_type(element, block)
     sizes = [_scalar(_semantic, size, tl.int32, "shape") for size in sizes]
     steps = [_scalar(_semantic, step, tl.int64, "strides") for step in steps]
@@ -216,7 +217,6 @@ def _check_box(box: Any, layout: NVMMASharedLayout) -> None:
             expected=f"element_bitwidth={bits} for {element}",
             got=repr(layout),
         )
-    layout.to_linear(block)  # raises where the layout cannot hold the box
 
 
 def _pointer(semantic: Any, base: Any) -> Any:
@@ -287,7 +287,7 @@ def _check_sizes(sizes: list, steps: list, element: Any) -> None:
                 got=size,
             )
     last = steps[-1]
-    if isinstance(last, bool) or last != 1 or isinstance(last, tl.tensor):
+    if isinstance(last, (bool, tl.tensor)) or last != 1:
         raise ShapeError(
             "the elements of the last dimension must be contiguous (PTX 5.5.3)",
             argument="strides",
