@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -223,3 +225,23 @@ def test_fp4_repacked():
     dst = np.zeros((32, 128), np.uint8)
     repacked[(1,)](codes[:, ::2] | codes[:, 1::2] << 4, dst, **CDNA4)
     np.testing.assert_array_equal(dst, codes[::2] | codes[1::2] << 4)
+
+
+# -- what has no model ----------------------------------------------------------------------------
+
+
+def test_every_op_has_a_model():
+    """The builder ops that gl.amd emits and nobody says the meaning of."""
+    import gluon_amd
+    import gluon_amd.reference as models
+    from gluon_sim.builder import SimBuilder
+
+    folder = Path(gluon_amd.__file__).parent / "language"
+    emitted = {
+        name
+        for file in folder.rglob("*.py")
+        for name in re.findall(r"builder\.create_(\w+)", file.read_text())
+    }
+    assert {"buffer_load", "dot_scaled", "local_load_packed_transposed"} <= emitted
+    lacking = {name for name in emitted if not hasattr(models, name)}
+    assert {name for name in lacking if not hasattr(SimBuilder, f"create_{name}")} == set()
