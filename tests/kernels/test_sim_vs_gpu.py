@@ -1,0 +1,152 @@
+"""Every kernel of the project on the simulator and on the GPU: the same bits where arithmetic is exact.
+
+    pytest tests/kernels/test_sim_vs_gpu.py -s
+
+Cases run in several processes, for each has to be compiled; a table of what differs, and by how
+much, comes at the end. Without a GPU another simulated architecture stands in for it, on a few.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gluon_core.cli.example import device_target
+from gluon_core.plugins import registry
+from tests.kernels import differential
+from tests.kernels.differential import Outcome, names, outcome_of
+
+DEVICE = device_target()
+ROOT = Path(__file__).parents[2]
+SILENT = 60  # seconds that a case may take
+BUSY = 40  # cases of one process
+
+# What a GPU and the simulator are known to do differently beyond `INEXACT`, each with its reason.
+KNOWN: dict[str, str] = {}
+
+
+def run_all(cases: list[str], one: str, other: str, processes: int) -> list[Outcome]:
+    """The outcome of each case; one that ends or blocks its process is "failed"."""
+    chunks = [cases[i : i + BUSY] for i in range(0, len(cases), BUSY)]
+    with ThreadPoolExecutor(processes) as pool:
+        return list(itertools.chain(*pool.map(lambda chunk: run_some(chunk, one, other), chunks)))
+
+
+def run_some(cases: list[str], one: str, other: str) -> list[Outcome]:
+    """Cases in a process of their own, and in another after one that did not survive."""
+    found: list[Outcome] = []
+    while len(found) < len(cases):
+        left = cases[len(found) :]
+        run = subprocess.Popen(
+            [sys.executable, "-m", "tests.kernels.differential", one, other, *left],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        before = len(found)
+        while True:
+            patience = threading.Timer(SILENT, run.kill)
+            patience.start()
+            line = run.stdout.readline()
+            patience.cancel()
+            if not line:
+                break
+            if line.startswith("{"):
+                found.append(Outcome(**json.loads(line)))
+        code = run.wait()
+        if code and len(found) < len(cases):
+            name = cases[len(found)]
+            found.append(Outcome(name, "failed", f"its process ended with {code}"))
+        elif len(found) == before:
+            raise RuntimeError(f"no outcome of {left[0]}")
+    return found
+
+
+def table(found: list[Outcome]) -> str:
+    counts = collections.Counter(o.kind for o in found)
+    lines = [", ".join(f"{count} {kind}" for kind, count in counts.most_common())]
+    order = ("failed", "differs", "near", "reported", "unable")
+    for kind in order:
+        lines += [f"{o.kind:9} {o.name:32} {o.text}" for o in found if o.kind == kind]
+    return "\n".join(lines)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE is None, reason="no GPU")
+def test_the_gpu_computes_what_the_simulator_computes():
+    simulated = f"sim:{DEVICE.architecture.name}"
+    processes = max(1, min(12, (os.cpu_count() or 2) - 1))
+    found = run_all(names(), simulated, str(DEVICE), processes)
+    print("\n" + table(found))
+    wrong = [o for o in found if o.kind in ("failed", "differs") and o.name not in KNOWN]
+    assert not wrong, table(wrong)
+    assert sum(o.kind in ("same", "near") for o in found) > 0.8 * len(found)
+    for kind in ("example", "conformance", "product"):
+        mine = [o for o in found if o.name.startswith(kind)]
+        assert mine and all(o.kind in ("same", "near") for o in mine), table(mine)
+
+
+# ---- the comparison itself, without a GPU -------------------------------------------------------
+
+TARGETS = ("sim:sm_90", "sim:sm_89")
+
+
+@pytest.fixture
+def targets():
+    return [registry().target(name) for name in TARGETS]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "example:matmul",
+        "conformance:softmax_like",
+        "product:bf16",
+        "product:i8",
+        "snippet:arange-0",
+    ],
+)
+def test_a_case_agrees_with_itself(name, targets):
+    assert outcome_of(name, *targets) == Outcome(name, "same")
+
+
+def test_what_snippets_compute_is_kept(targets):
+    case = differential.case_of("snippet:arange-0", targets[0])
+    seen = {name: value for name, value in case.arguments.items()}
+    case.launch(seen, targets[0])
+    np.testing.assert_array_equal(seen["ints"][:128], np.arange(128))
+    assert not seen["ints"][128:].any() and not seen["single"].any()
+
+
+def test_a_difference_is_found_and_told(targets, monkeypatch):
+    from gluon_core.testing import differential as core
+
+    compared = core.compare
+    monkeypatch.setattr(
+        core, "compare", lambda name, a, b: compared(name, a, b + np.asarray(1).astype(b.dtype))
+    )
+    found = outcome_of("snippet:arange-0", *targets)
+    assert found.kind == "differs" and "elements differ" in found.text
+    assert "differs   snippet:arange-0" in table([found])
+
+
+def test_cases_in_other_processes():
+    some = ["snippet:arange-0", "snippet:load-22", "dies", "snippet:no such"]
+    same, reported, dead, unable = run_all(some, *TARGETS, 1)
+    assert same.kind == "same" and unable.kind == "unable"
+    assert reported.kind == "reported" and "OutOfBoundsError" in reported.text
+    assert dead.kind == "failed" and "ended with 7" in dead.text
+
+
+def test_nearly_all_cases_run(targets):
+    found = [outcome_of(name, *targets) for name in names()[::40]]
+    assert sum(o.kind == "same" for o in found) >= 0.85 * len(found), table(found)
+    assert not [o for o in found if o.kind in ("failed", "differs", "near")], table(found)
