@@ -146,10 +146,10 @@ WRONG = {
         "no such elements",
         lambda: describe(BYTES.bool(), layout=NVMMASharedLayout(64, 8, 2)),
     ),
-    "64 bits": (
+    "complex": (
         DtypeError,
         "no such elements",
-        lambda: describe(FLOAT.double(), layout=NVMMASharedLayout(128, 64, 2)),
+        lambda: describe(FLOAT.to(torch.complex128), layout=NVMMASharedLayout(128, 64, 2)),
     ),
     "fp4 stride": (
         ShapeError,

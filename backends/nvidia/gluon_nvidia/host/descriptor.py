@@ -15,7 +15,7 @@ __all__ = ["TensorDescriptor", "TensorDescriptorIm2Col"]
 
 _ALIGNMENT = 16  # bytes, of the base, of strides and of a row of the box
 _FP4_ALIGNMENT = 32
-_ELEMENT_BITS = (8, 16, 32)
+_ELEMENT_BITS = (8, 16, 32, 64)
 
 # Rank of the tensor -> what a corner of the pixel box may be.
 _CORNERS = {3: (-(2**15), 2**15 - 1), 4: (-128, 127), 5: (-16, 15)}
@@ -101,9 +101,9 @@ class TensorDescriptor(HostDescriptor):
             raise DtypeError(
                 "TMA has no such elements",
                 argument=self._field("base"),
-                expected="elements of 8, 16 or 32 bits",
+                expected="numbers of 8, 16, 32 or 64 bits",
                 got=dtype,
-                remedy="View the tensor as another dtype: x.view(torch.int8), or torch.int32.",
+                remedy="View the tensor as another dtype, such as x.view(torch.uint8).",
             )
         if self.layout.element_bitwidth != bits:
             raise LayoutError(
