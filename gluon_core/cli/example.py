@@ -42,18 +42,20 @@ class Arrays:
 
     def random(self, shape: Any, dtype: str = "float32") -> Any:
         if self._device is None:
-            return self._rng.uniform(-1, 1, shape).astype(dtype)
+            return self._rng.uniform(-1, 1, shape).astype(_numpy_dtype(dtype))
         import torch
 
         size = (shape,) if isinstance(shape, int) else tuple(shape)
-        made = torch.empty(size, dtype=getattr(torch, dtype), device=self._device)
+        wanted = getattr(torch, dtype)
+        plain = torch.float16 if wanted.itemsize == 1 else wanted  # torch draws no narrower floats
+        made = torch.empty(size, dtype=plain, device=self._device)
         generator = torch.Generator(self._device).manual_seed(int(self._rng.integers(2**31)))
-        return made.uniform_(-1, 1, generator=generator)
+        return made.uniform_(-1, 1, generator=generator).to(wanted)
 
     def empty(self, shape: Any, dtype: str = "float32") -> Any:
         """Filled with NaN, so that what a kernel forgets to write is seen."""
         if self._device is None:
-            return np.full(shape, np.nan, dtype)
+            return np.full(shape, np.nan, _numpy_dtype(dtype))
         import torch
 
         size = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -66,7 +68,7 @@ class Placeholders:
     def random(self, shape: Any, dtype: str = "float32") -> Any:
         from gluon_core.testing import MockTensor
 
-        return MockTensor(np.dtype(dtype), (shape,) if isinstance(shape, int) else shape)
+        return MockTensor(_numpy_dtype(dtype), (shape,) if isinstance(shape, int) else shape)
 
     empty = random
 
@@ -97,6 +99,8 @@ class Example:
         bytes_moved: `f(args) -> bytes` of global memory that must be read and written.
         flops: `f(args) -> floating point operations`.
         requires: capabilities without which the kernel cannot be compiled.
+        operands: `f(args, config) -> the kernel's arguments`, where they are not `args` as they
+            stand, such as descriptors of the arrays.
         tolerance: relative to the largest element of the result; 0 wants equality.
     """
 
@@ -112,6 +116,11 @@ class Example:
     flops: Optional[Callable[[Mapping[str, Any]], int]] = None
     requires: tuple[str, ...] = ()
     tolerance: float = 0.0
+    operands: Optional[Callable[[Mapping[str, Any], Mapping[str, Any]], Sequence[Any]]] = None
+
+    def values(self, args: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The kernel's arguments."""
+        return tuple(args.values() if self.operands is None else self.operands(args, config))
 
     def lacks(self, target: Target) -> tuple[str, ...]:
         """The capabilities that the kernel needs and `target` does not have."""
@@ -123,7 +132,7 @@ class Example:
 
     def launch(self, args: Mapping[str, Any], config: Mapping[str, Any], **options: Any) -> Any:
         """Launch with `args`; `options` such as `target=` go along. Returns the compiled kernel."""
-        return self.kernel[self.grid(args, config)](*args.values(), **config, **options)
+        return self.kernel[self.grid(args, config)](*self.values(args, config), **config, **options)
 
     def check(self, target: Target, large: bool = False) -> Check:
         """Run on `target` and compare with the reference."""
@@ -163,7 +172,7 @@ class Example:
             config = {**config, **tuned[0].all_kwargs()}
         args = self.arguments(Placeholders(), large)
         backend = registry().backend(target.backend)
-        return bind(self.kernel, tuple(args.values()), config, backend.pointer_range_bits)
+        return bind(self.kernel, self.values(args, config), config, backend.pointer_range_bits)
 
     def compile(self, target: Target, large: bool = True) -> Any:
         """The `CompiledKernel` for `target`; no device is needed."""
@@ -184,7 +193,19 @@ class Example:
 
 
 def _numpy(value: Any) -> Any:
-    return value.cpu().numpy() if hasattr(value, "cpu") else value
+    if not hasattr(value, "cpu"):
+        return value
+    narrow = str(value.dtype).startswith(("torch.bfloat", "torch.float8"))  # NumPy has no such types
+    return (value.float() if narrow else value).cpu().numpy()
+
+
+def _numpy_dtype(name: str) -> Any:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
 
 
 def measure(run: Callable[[], Any], target: Target, repeats: int = 20) -> float:
