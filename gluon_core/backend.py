@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 
 from gluon_core.errors import CapabilityError
+from gluon_core.isa import Loop
 from gluon_core.targets import Architecture, Target
 
 __all__ = ["API_VERSION", "Backend", "Lowering", "Report", "Stage", "Watch", "load_path"]
@@ -84,6 +85,11 @@ class Report:
         shared_memory: bytes per block.
         instruction_count: machine instructions in the kernel.
         instruction_mix: mnemonic class -> count.
+        scratch: bytes of memory that each thread has to itself, for spills and arrays.
+        occupancy: warps that fit on one multiprocessor (compute unit) at once, by registers, shared
+            memory and the most it holds; None where unknown.
+        register_files: registers by kind, where there are several.
+        loops: the kernel's loops, with the instructions of each by full mnemonic.
     """
 
     registers: Optional[int]
@@ -91,6 +97,10 @@ class Report:
     shared_memory: int
     instruction_count: int
     instruction_mix: Mapping[str, int]
+    scratch: Optional[int] = None
+    occupancy: Optional[int] = None
+    register_files: Mapping[str, int] = field(default_factory=dict)
+    loops: tuple[Loop, ...] = ()
 
 
 @dataclass(frozen=True)

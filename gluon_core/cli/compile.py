@@ -87,9 +87,13 @@ def _report(name: str, compiled: Any, output: Optional[Path], json: bool) -> Non
     if json:
         print_json(report)
         return
-    mix = report.pop("instruction_mix")
+    mix, files, loops = (report.pop(k) for k in ("instruction_mix", "register_files", "loops"))
     rows = [(key.replace("_", " "), "unknown" if v is None else v) for key, v in report.items()]
+    rows += files.items()
     rows += [None, *mix.items()]  # type: ignore[list-item]
+    for loop in loops:
+        title = f"loop at {loop['label']}, depth {loop['depth']}"
+        rows += [None, (title, loop["instruction_count"]), *loop["instruction_mix"].items()]  # type: ignore[list-item]
     text = table("", ("", ">"), rows)
     text.show_header = False
     if output is None:

@@ -1,4 +1,4 @@
-"""What AMDGCN assembly says about itself: registers, spills, LDS and instructions."""
+"""What AMDGCN assembly says about itself: registers, spills, LDS, occupancy, instructions, loops."""
 
 from __future__ import annotations
 
@@ -7,26 +7,50 @@ from collections import Counter
 from typing import Any, Optional
 
 from gluon_core.backend import Report
+from gluon_core.isa import Instruction, find_loops
 
-__all__ = ["instruction_mix", "note", "report"]
+__all__ = ["instruction_mix", "instructions", "note", "occupancy", "report"]
 
-_INSTRUCTION = re.compile(r"^\s+([a-z][a-z0-9_]+)(?:\s|$)", re.MULTILINE)
+_LINE = re.compile(
+    r"^(?:(?P<label>[.\w$]+):|\s+(?P<name>[a-z][a-z0-9_]+)(?P<rest>(?:[ \t][^;\n]*)?))",
+    re.MULTILINE,
+)
 _PREFIXES = ("s_", "v_", "ds_", "buffer_", "global_", "flat_", "scratch_", "image_", "tensor_")
+# How the encoding was chosen is not what an instruction does.
+_ENCODING = re.compile(r"_(e32|e64|sdwa|dpp|dpp8)$")
+_SIMDS = {64: 4, 32: 2}  # of a compute unit, by the width of a wave
 
 
 def note(assembly: str, name: str) -> Optional[int]:
     """The number that the kernel's metadata gives for `name` (`vgpr_count`), None without one."""
-    found = re.search(rf"^\s*\.{name}:\s+(\d+)", assembly, re.MULTILINE)
+    found = re.search(rf"^\s*(?:- )?\.{name}:\s+(\d+)", assembly, re.MULTILINE)
     return int(found.group(1)) if found else None
+
+
+def instructions(assembly: str) -> list[Instruction]:
+    """The kernel's instructions in order; copies past the registers are marked `... lds`."""
+    body = assembly.split(".amdgpu_metadata")[0]
+    found, labels = [], []
+    for line in _LINE.finditer(body):
+        if line["label"]:
+            labels.append(line["label"])
+            continue
+        name = line["name"]
+        if not name.startswith(_PREFIXES):
+            continue
+        rest = line["rest"].split()
+        branch = name.startswith(("s_branch", "s_cbranch")) and rest
+        if name.startswith("buffer_") and rest and rest[-1] == "lds":
+            name += " lds"
+        name = _ENCODING.sub("", name)
+        found.append(Instruction(name, tuple(labels), rest[0] if branch else None))
+        labels = []
+    return found
 
 
 def instruction_mix(assembly: str) -> dict[str, int]:
     """Mnemonic class -> how often: `v_mfma`, `buffer_load`, `ds_read`, ..."""
-    body = assembly.split(".amdgpu_metadata")[0]
-    counts: Counter = Counter()
-    for mnemonic in _INSTRUCTION.findall(body):
-        if mnemonic.startswith(_PREFIXES):
-            counts[_class(mnemonic)] += 1
+    counts = Counter(_class(one.name) for one in instructions(assembly))
     return dict(counts.most_common())
 
 
@@ -35,15 +59,39 @@ def _class(mnemonic: str) -> str:
     return "_".join(mnemonic.split("_")[:2])
 
 
+def occupancy(assembly: str, architecture: Any, num_warps: int, shared: int) -> Optional[int]:
+    """Waves on one compute unit: whole blocks, by registers (LLVM's own figure for one SIMD) and
+    by LDS."""
+    found = re.search(r"^; Occupancy: (\d+)", assembly, re.MULTILINE)
+    if found is None:
+        return None
+    blocks = int(found.group(1)) * _SIMDS[architecture.warp_size] // num_warps
+    if shared:
+        blocks = min(blocks, architecture.limits.shared_memory // shared)
+    return blocks * num_warps
+
+
 def report(compiled: Any) -> Report:
     """The `Report` of a `gluon_core.compiler.CompiledKernel`; spills in bytes per thread."""
     assembly = compiled.asm["amdgcn"]
     mix = instruction_mix(assembly)
     spilled = note(assembly, "vgpr_spill_count")
+    total, agprs = note(assembly, "vgpr_count"), note(assembly, "agpr_count")
+    files = {
+        "vgpr": None if total is None else total - (agprs or 0),
+        "agpr": agprs,
+        "sgpr": note(assembly, "sgpr_count"),
+    }
+    shared = compiled.metadata.shared or 0
+    architecture = compiled.target.architecture
     return Report(
-        registers=note(assembly, "vgpr_count"),  # accumulation registers included
+        registers=total,  # accumulation registers included
         spills=None if spilled is None else 4 * spilled,
-        shared_memory=compiled.metadata.shared or 0,
+        shared_memory=shared,
         instruction_count=sum(mix.values()),
         instruction_mix=mix,
+        scratch=note(assembly, "private_segment_fixed_size"),
+        occupancy=occupancy(assembly, architecture, compiled.metadata.num_warps, shared),
+        register_files={name: count for name, count in files.items() if count is not None},
+        loops=find_loops(instructions(assembly)),
     )

@@ -1,4 +1,4 @@
-"""What a cubin says about itself: registers, spills, shared memory and instructions.
+"""What a cubin says about itself: registers, spills, shared memory, occupancy, instructions, loops.
 
 Read with the `cuobjdump` that ships in the Triton wheel, so no GPU is needed.
 """
@@ -14,10 +14,29 @@ from typing import Any
 
 from gluon_core.backend import Report
 from gluon_core.errors import BackendError
+from gluon_core.isa import Instruction, find_loops
 
-__all__ = ["disassemble", "instruction_mix", "report", "resource_usage"]
+__all__ = [
+    "disassemble",
+    "instruction_mix",
+    "instructions",
+    "occupancy",
+    "report",
+    "resource_usage",
+]
 
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+_INSTRUCTION = re.compile(
+    r"^\s*/\*(?P<at>[0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(?P<name>[A-Z][A-Zx0-9_.]*)(?P<rest>[^;]*)",
+    re.MULTILINE,
+)
+_TARGET = re.compile(r"0x([0-9a-f]+)\s*$")
+# Modifiers that say how much one instruction does: widths and shapes.
+_SIZE = re.compile(r"U?\d+|\d+x\d+(x\d+)?|MT?\d+")
+# Of one multiprocessor: warps and blocks (CUDA programming guide, compute capabilities); each of
+# its four parts has a quarter of the 64 Ki registers, which warps take 256 at a time.
+_MOST_WARPS = {75: 32, 86: 48, 87: 48, 89: 48, 110: 48, 120: 48, 121: 48}
+_MOST_BLOCKS = {75: 16, 86: 16, 87: 16, 89: 24}
+_REGISTERS, _RESERVED = 64 * 1024, 1024
 _USAGE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 
 
@@ -52,21 +71,59 @@ def disassemble(cubin: bytes) -> str:
     return _cuobjdump(cubin, "-sass")
 
 
+def instructions(sass: str) -> list[Instruction]:
+    """The kernel's instructions in order, named with their widths and shapes: `LDS.128`,
+    `LDGSTS.128`, `HGMMA.64x128x16`; padding is left out."""
+    found = []
+    for line in _INSTRUCTION.finditer(sass):
+        first, *modifiers = line["name"].split(".")
+        if first == "NOP":
+            continue
+        kept = [modifier for modifier in modifiers if _SIZE.fullmatch(modifier)]
+        target = _TARGET.search(line["rest"]) if first == "BRA" else None
+        found.append(
+            Instruction(
+                ".".join([first, *kept]),
+                (hex(int(line["at"], 16)),),
+                hex(int(target[1], 16)) if target else None,
+            )
+        )
+    return found
+
+
 def instruction_mix(sass: str) -> dict[str, int]:
     """Mnemonic without modifiers -> how often; padding is left out."""
-    counts = Counter(name.split(".")[0] for name in _INSTRUCTION.findall(sass))
-    counts.pop("NOP", None)
+    counts = Counter(one.name.split(".")[0] for one in instructions(sass))
     return dict(counts.most_common())
+
+
+def occupancy(architecture: Any, registers: int, num_warps: int, shared: int) -> int:
+    """Warps on one multiprocessor: whole blocks, by registers, shared memory and what it holds."""
+    number, limits = architecture.arch, architecture.limits
+    each = -(-registers * 32 // 256) * 256
+    by_registers = _REGISTERS // 4 // each * 4 if each else 64
+    blocks = min(by_registers, _MOST_WARPS.get(number, 64)) // num_warps
+    if shared:
+        # Each block has a KiB of its own, which the limit of one block leaves out.
+        blocks = min(blocks, (limits.shared_memory + _RESERVED) // (shared + _RESERVED))
+    return min(blocks, _MOST_BLOCKS.get(number, 32)) * num_warps
 
 
 def report(compiled: Any) -> Report:
     """The `Report` of a `gluon_core.compiler.CompiledKernel`."""
     usage = resource_usage(compiled.kernel)
-    mix = instruction_mix(disassemble(compiled.kernel))
+    sass = disassemble(compiled.kernel)
+    mix = instruction_mix(sass)
+    registers, shared = usage.get("REG"), compiled.metadata.shared or 0
+    warps, architecture = compiled.metadata.num_warps, compiled.target.architecture
+    scratch = max(usage.get("LOCAL", 0), usage.get("STACK", 0))
     return Report(
-        registers=usage.get("REG"),
-        spills=max(usage.get("LOCAL", 0), usage.get("STACK", 0)) // 4,
-        shared_memory=compiled.metadata.shared or 0,
+        registers=registers,
+        spills=scratch // 4,
+        shared_memory=shared,
         instruction_count=sum(mix.values()),
         instruction_mix=mix,
+        scratch=scratch,
+        occupancy=None if not registers else occupancy(architecture, registers, warps, shared),
+        loops=find_loops(instructions(sass)),
     )
