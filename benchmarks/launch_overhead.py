@@ -1,7 +1,8 @@
 """The host's time per launch: `kernel[grid](3 tensors, int, constexpr)`, a prepared handle, upstream
-Gluon, and the same launch from C, in a loop and one per Python call. All in one run, in turns; needs an NVIDIA GPU.
+Gluon, and the same launch from C, in a loop and one per Python call; then the same with three
+host-side TMA descriptors. All in one run, in turns; needs an NVIDIA GPU.
 
-    python benchmarks/launch_overhead.py [--json]
+    python benchmarks/launch_overhead.py [--json] [--only tensors|descriptors]
 
 The kernel does next to nothing, so the device never holds the host up; batches are short of the
 driver's queue, and waiting for them is not timed.
@@ -57,8 +58,14 @@ def ours(x, y, out, n, BLOCK: gl.constexpr):
         gl.store(out, gl.load(x) + gl.load(y) + BLOCK)
 
 
-def theirs() -> Optional[Any]:
-    """The same kernel in upstream Gluon, None where it is not installed."""
+@gluon.jit
+def ours_described(a, b, c, out, n):
+    if n < 0:
+        gl.store(out, a.shape[0] + b.shape[0] + c.shape[0])
+
+
+def theirs() -> Optional[tuple[Any, Any]]:
+    """The same kernels in upstream Gluon, None where it is not installed."""
     try:
         from triton.experimental import gluon as upstream
         from triton.experimental.gluon import language as ugl
@@ -71,13 +78,18 @@ def theirs() -> Optional[Any]:
         if n < 0:
             ugl.store(out, ugl.load(x) + ugl.load(y) + BLOCK)
 
-    return kernel
+    @upstream.jit
+    def described(a, b, c, out, n):
+        if n < 0:
+            ugl.store(out, a.shape[0] + b.shape[0] + c.shape[0])
+
+    return kernel, described
 
 
 def raw_loop(compiled: Any, arguments: tuple) -> Optional[Callable[[int], None]]:
     """`run(n)`: n launches from a loop in C; None without a C compiler."""
     from gluon_nvidia import driver
-    from gluon_nvidia.launcher import Layout, _Slot
+    from gluon_nvidia.launcher import _CONFIG, Layout, _Slot
 
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -101,9 +113,7 @@ def raw_loop(compiled: Any, arguments: tuple) -> Optional[Callable[[int], None]]
     values = [a.data_ptr() if hasattr(a, "data_ptr") else a for a in arguments]
     config = (*GRID, 1, 1, 32 * compiled.metadata.num_warps, 1, 1, compiled.metadata.shared)
     stream = torch.cuda.current_stream().cuda_stream
-    struct.pack_into(
-        "<3I3II4xQQI4x" + layout.format, slot.buffer, 0, *config, stream, 0, 0, *values, 0, 0
-    )
+    struct.pack_into(_CONFIG + layout.format, slot.buffer, 0, *config, stream, 0, 0, *values, 0, 0)
     entry = ctypes.cast(driver.driver().library.cuLaunchKernelEx, ctypes.c_void_p).value
     many, operands = (
         module.many,
@@ -156,9 +166,57 @@ def measure() -> dict[str, float]:
     upstream = theirs()
     if upstream is not None:
         contenders["upstream kernel[grid](...)"] = repeated(
-            lambda: upstream[GRID](x, y, out, n, BLOCK=128)
+            lambda: upstream[0][GRID](x, y, out, n, BLOCK=128)
         )
     contenders["an empty lambda"] = repeated(lambda: None)
+    return in_turns(contenders)
+
+
+def measure_descriptors() -> dict[str, float]:
+    """The same for three host-side descriptors: kept, and made anew for every launch."""
+    from gluon_core.nvidia import NVMMASharedLayout
+    from gluon_core.nvidia.hopper import TensorDescriptor
+
+    tensors = [torch.zeros(256, 256, dtype=torch.float16, device="cuda") for _ in range(3)]
+    out = torch.zeros(1, dtype=torch.int32, device="cuda")
+    layout = NVMMASharedLayout(128, 16, 2)
+
+    def make() -> list[TensorDescriptor]:
+        return [TensorDescriptor.from_tensor(t, [64, 64], layout) for t in tensors]
+
+    a, b, c = make()
+    handle = ours_described.prepare(a, b, c, out, 1000, grid=GRID)
+    contenders = {
+        "3 descriptors, kernel[grid](...)": repeated(
+            lambda: ours_described[GRID](a, b, c, out, 1000)
+        ),
+        "3 descriptors, prepared handle": repeated(lambda: handle(a, b, c, out, 1000)),
+        "3 descriptors made anew, kernel[grid](...)": repeated(
+            lambda: ours_described[GRID](*make(), out, 1000)
+        ),
+    }
+    upstream = theirs()
+    if upstream is not None:
+        from triton.experimental.gluon import language as ugl
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as Theirs
+
+        their_layout = ugl.NVMMASharedLayout(128, 16, 2)
+
+        def make_theirs() -> list[Any]:
+            return [Theirs.from_tensor(t, [64, 64], their_layout) for t in tensors]
+
+        x, y, z = make_theirs()
+        contenders["3 descriptors, upstream kernel[grid](...)"] = repeated(
+            lambda: upstream[1][GRID](x, y, z, out, 1000)
+        )
+        contenders["3 descriptors made anew, upstream kernel[grid](...)"] = repeated(
+            lambda: upstream[1][GRID](*make_theirs(), out, 1000)
+        )
+    return in_turns(contenders)
+
+
+def in_turns(contenders: dict[str, Callable[[int], None]]) -> dict[str, float]:
+    """Contender -> median of its batches, in microseconds per launch."""
     for run in contenders.values():
         time_of(run)
     times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -171,11 +229,32 @@ def measure() -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--only", choices=("tensors", "descriptors"))
     chosen = parser.parse_args()
-    found = measure()
+    found = measure() if chosen.only != "descriptors" else {}
+    described: dict[str, float] = {}
+    if chosen.only != "tensors" and torch.cuda.get_device_capability() >= (9, 0):
+        described = measure_descriptors()
     if chosen.json:
-        print(json.dumps(found))
+        print(json.dumps({**found, **described}))
         return
+    if found:
+        show(found)
+    if described:
+        print()
+        show_descriptors(described)
+
+
+def show_descriptors(found: dict[str, float]) -> None:
+    print("| launch | us | of upstream |\n| --- | ---: | ---: |")
+    for name, spent in found.items():
+        other = found.get(name.rpartition(", ")[0] + ", upstream kernel[grid](...)")
+        share = f"{spent / other:.2f}" if other else ""
+        print(f"| {name} | {spent:.2f} | {share} |")
+    print("\nWanted: launches with descriptors <= 0.3 of upstream, kept or made anew.")
+
+
+def show(found: dict[str, float]) -> None:
     raw, upstream = found.get("one launch in C"), found.get("upstream kernel[grid](...)")
     print("| launch | us | of one in C | of upstream |\n| --- | ---: | ---: | ---: |")
     for name, spent in found.items():
