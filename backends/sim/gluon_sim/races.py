@@ -15,6 +15,7 @@ from typing import Any, Optional
 import numpy as np
 
 from .agents import GENERIC, Agent
+from .earlier import Earlier
 from .errors import Access, RaceError, span_of
 
 __all__ = ["Epochs", "GlobalShadow", "SharedShadow"]
@@ -72,9 +73,7 @@ class Epochs:
         self.asynchronous[found] = agent is not None and agent.proxy != GENERIC
         return found
 
-    def ordered(
-        self, agent: Agent, ids: np.ndarray, rows: Any, reads: bool = False
-    ) -> np.ndarray:
+    def ordered(self, agent: Agent, ids: np.ndarray, rows: Any, reads: bool = False) -> np.ndarray:
         """Is each epoch ordered before what `agent` does now? `rows` broadcasts like `ids`.
 
         `reads`: they are reads, which are over when they are over: only what was written needs a
@@ -100,9 +99,10 @@ class Epochs:
 class SharedShadow:
     """Of one shared buffer; elements of `grain` bytes."""
 
-    def __init__(self, epochs: Epochs, rows: int, size: int, grain: int):
+    def __init__(self, epochs: Epochs, rows: int, size: int, grain: int, proxied: bool = True):
         self.epochs = epochs
         self.rows = rows
+        self.proxied = proxied  # whether it takes fences to be seen through another proxy
         self.grain = grain
         self.writes = np.zeros((1, size // grain), np.int32)
         self.reads: dict[int, np.ndarray] = {}
@@ -157,7 +157,7 @@ class SharedShadow:
         self, task: Any, kind: str, ids: np.ndarray, rows: Any, index: np.ndarray, name: str,
         reads: bool = False,
     ) -> None:  # fmt: skip
-        fine = self.epochs.ordered(task.agent, ids, rows, reads)
+        fine = self.epochs.ordered(task.agent, ids, rows, reads or not self.proxied)
         if fine.all():
             return
         fine = np.broadcast_to(fine, ids.shape)
@@ -179,9 +179,11 @@ class GlobalShadow:
     Who read or updated is a program p, or -2 - p where there were others before.
     """
 
-    def __init__(self, epochs: Epochs, order: Any, nbytes: int, grain: int):
+    def __init__(self, epochs: Epochs, order: Any, nbytes: int, grain: int, ordering: bool = True):
         self.epochs = epochs
         self.order = order
+        self.ordering = ordering  # whether anything in the kernel can order its programs
+        self.earlier = Earlier()
         self.grain = grain
         self.size = nbytes // grain
         self.who: dict[str, np.ndarray] = {}
@@ -191,6 +193,7 @@ class GlobalShadow:
         ratio = self.grain // grain
         self.who = {k: np.repeat(v, ratio) for k, v in self.who.items()}
         self.ids = {k: np.repeat(v, ratio) for k, v in self.ids.items()}
+        self.earlier.refine(ratio)
         self.size *= ratio
         self.grain = grain
 
@@ -247,10 +250,15 @@ class GlobalShadow:
             who = self.who.get(other)
             if who is not None:
                 self._check(task, kind, other, who, index, programs, name, order)
+            self._check_earlier(task, kind, other, index, programs, name)
         number = self.epochs.of(task, kind, order.time)
         who, ids = self._kept(kind, number)
+        keeps = kind != "write" and (self.ordering or task.agent is not None)
+        if keeps:
+            self._keep(task, kind, index, programs, who, ids)
         ids[index] = number
         if kind == "write":
+            self.earlier.forget(_CONFLICTS[kind], index)
             who[index] = programs
             if shared:
                 self._clash(task, index, programs, name)
@@ -269,8 +277,19 @@ class GlobalShadow:
         if shared:
             new = np.where(new >= 0, -2 - new, new)
         who[index] = new
+        if shared and keeps:
+            others = task.batch.numbers[task.rows.index]
+            self.earlier.push_all(
+                kind, self.size, index, others[others != programs.flat[0]], number
+            )
         several = who[index] != new
         if several.any():
+            if keeps and not shared:
+                double = np.isin(index, np.broadcast_to(index, several.shape)[several])
+                double = np.broadcast_to(double, several.shape)
+                places = np.broadcast_to(index, several.shape)[double]
+                by = np.broadcast_to(programs, several.shape)[double]
+                self.earlier.push_rounds(kind, self.size, places, by, number)
             last = who[index][several]
             places = np.broadcast_to(index, several.shape)[several]
             who[places] = np.where(last >= 0, -2 - last, last)
@@ -306,6 +325,47 @@ class GlobalShadow:
             task, kind, earlier, order.program(mine),
             order.program(theirs) if theirs != mine else None, int(flat[first]), name, True,
         )  # fmt: skip
+
+    def _keep(
+        self, task: Any, kind: str, index: np.ndarray, programs: np.ndarray, who: np.ndarray,
+        ids: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Before an access takes the place of the last: keep that one, unless it comes before."""
+        old = who.take(index, mode="clip")
+        live = old != NOBODY
+        if not live.any():
+            return
+        decoded = np.where(old < 0, -2 - old, old)
+        apart = live & (decoded != programs)
+        if task.agent is not None:
+            slots = self.epochs.slots[ids.take(index, mode="clip")]
+            apart |= live & (slots != task.agent.slot)
+        if not apart.any():
+            return
+        places = np.broadcast_to(index, apart.shape)[apart]
+        epochs = ids[places].astype(np.int32)
+        self.earlier.push(kind, self.size, places, decoded[apart], epochs)
+
+    def _check_earlier(
+        self, task: Any, kind: str, other: str, index: np.ndarray, programs: np.ndarray, name: str
+    ) -> None:  # fmt: skip
+        for places, now, before, epochs in self.earlier.chains(other, index, programs):
+            bad = ~self.order.ordered(before, self.epochs.times[epochs], now)
+            own = before == now
+            bad &= ~own
+            if task.agent is not None and own.any():
+                rows = np.searchsorted(task.batch.numbers, now[own])
+                fine = self.epochs.ordered(task.agent, epochs[own], rows)
+                bad[own] = ~(fine | (self.epochs.clocks[epochs[own]] == 0))
+            if bad.any():
+                first = int(np.argmax(bad))
+                earlier = self.epochs.all[int(epochs[first])]
+                assert earlier is not None
+                program = self.order.program
+                report(
+                    task, kind, earlier, program(int(now[first])), program(int(before[first])),
+                    int(places[first]), name, True,
+                )  # fmt: skip
 
     def _within(
         self, task: Any, kind: str, other: str, index: np.ndarray, programs: np.ndarray,
@@ -357,12 +417,18 @@ _CONFLICTS = {
 }  # fmt: skip
 
 
+def byte_of(name: str, element: int) -> str:
+    """Where a byte of a buffer is."""
+    at = getattr(name, "at", None)
+    return f"byte {element} of {name}" if at is None else at(element)
+
+
 def report(
     task: Any, kind: str, earlier: Epoch, program: tuple, other: Optional[tuple], element: int, name: str,
     in_global: bool,
 ) -> None:  # fmt: skip
     """Raise the error for two accesses without order."""
-    place = f"element {element} of `{name}`" if in_global else f"byte {element} of {name}"
+    place = f"element {element} of `{name}`" if in_global else byte_of(name, element)
     now = _access(task.op, kind, task.agent, task.name, program)
     then = _access(earlier.op, earlier.kind, earlier.agent, earlier.task, other)
     if program != other:

@@ -41,6 +41,9 @@ class Tracking:
             found = (memory.find(address_of(arguments[i])) for i in written)
             self._written = {id(a) for a in found if a is not None}
         self._polled: dict = {}
+        if "_atomics" not in program.attrs:
+            program.attrs["_atomics"] = any("atomic" in op.name for op in program.walk_ops())
+        self._ordering = program.attrs["_atomics"]
         self._lock = threading.Lock()
 
     # ---- shared memory ----------------------------------------------------------------------
@@ -114,7 +117,7 @@ class Tracking:
             shadow = self._shadows.get(id(allocation))
             if shadow is None:
                 shadow = self._shadows[id(allocation)] = GlobalShadow(
-                    self.epochs, self.order, allocation.data.nbytes, size
+                    self.epochs, self.order, allocation.data.nbytes, size, self._ordering
                 )
             alone = run is not None and not shared
             if alone and shadow.fresh(task, kind, run, index, programs, size):  # type: ignore[arg-type]
