@@ -7,7 +7,7 @@ without `create_`. It takes what the builder method took, positional arguments i
   together, or has extent 1 where they all share the value; then come the tensor's dims, each at
   its extent, or 1 where the value repeats (so arrays broadcast, and elementwise models need not
   care). Integers are signed, bf16 and fp8 are `ml_dtypes`, pointers are int64 byte addresses.
-- a buffer in shared memory is a `SharedBuffer`, a tensor descriptor a `Descriptor`;
+- a buffer in shared or tensor memory is a `SharedBuffer`, a tensor descriptor a `Descriptor`;
 - types, layouts, enumerations and plain numbers come as they are.
 
 A model whose first parameter is called `machine` gets the `Machine` there. It may be a generator:
@@ -82,7 +82,7 @@ def wants_machine(model: Callable[..., Any]) -> bool:
 
 
 class SharedBuffer(Protocol):
-    """A buffer in shared memory, or a view of one."""
+    """A buffer in shared or in tensor memory, or a view of one."""
 
     dtype: np.dtype
 
@@ -248,9 +248,19 @@ class Machine(Protocol):
         """Read-modify-write of kind add, fadd, max, min, umax, umin, and, or, xor or xchg; old values."""
         ...
 
-    def load_shared(self, buffer: SharedBuffer) -> np.ndarray: ...
+    def load_shared(self, buffer: SharedBuffer, mask: Any = None) -> np.ndarray:
+        """All elements, (programs, *shape); what `mask` leaves out is not read and has any value."""
+        ...
 
     def store_shared(self, buffer: SharedBuffer, values: np.ndarray, mask: Any = None) -> None: ...
+
+    def allocate_buffer(self, type: Any, value: Any = None) -> SharedBuffer:
+        """A new buffer of a recorded type of shared or tensor memory, holding `value` if given."""
+        ...
+
+    def slice_buffer(self, buffer: SharedBuffer, type: Any, offsets: Sequence[int]) -> SharedBuffer:
+        """The part of a buffer, of that type, at an offset in each dimension."""
+        ...
 
     def dot(
         self, a: np.ndarray, b: np.ndarray, acc: np.ndarray, precision: Any = None

@@ -66,6 +66,7 @@ class SimBackend(Backend):
         def program(module: Any, metadata: dict) -> ProgramText:
             from gluon_sim.compile import shared_peak
             from gluon_sim.lookup import prepare
+            from gluon_sim.tensor_memory import check_columns
 
             text = ProgramText(str(module).encode())
             text.program = module
@@ -74,6 +75,8 @@ class SimBackend(Backend):
             metadata["name"] = module.kernel.name
             metadata["shared"] = shared = shared_peak(module)
             refuse_excess(module, shared, target, options)
+            if capacity_checked(options):
+                check_columns(module, target.limits.tensor_memory_columns, str(target))
             return text
 
         return (Stage("program", program),)
@@ -101,6 +104,14 @@ class SimBackend(Backend):
         )
 
 
+def capacity_checked(options: Any) -> bool:
+    """Whether a kernel with these options must fit into the memories of its target."""
+    from gluon_sim.settings import current
+
+    own = getattr(options, "simulation", None) or {}
+    return bool(own.get("capacity", current().capacity))
+
+
 def refuse_excess(program: Any, shared: int, target: Target, options: Any) -> None:
     """Refuse a kernel that needs more shared memory than there is, if that is checked.
 
@@ -112,11 +123,9 @@ def refuse_excess(program: Any, shared: int, target: Target, options: Any) -> No
     """
     from gluon_sim.compile import largest_buffer
     from gluon_sim.errors import CapacityError, span_of
-    from gluon_sim.settings import current
 
     limit = target.limits.shared_memory
-    own = getattr(options, "simulation", None) or {}
-    if shared > limit and own.get("capacity", current().capacity):
+    if shared > limit and capacity_checked(options):
         raise CapacityError(
             f"{program.kernel.name} needs too much shared memory",
             expected=f"at most {limit} bytes on {target}",

@@ -14,6 +14,7 @@ from .errors import SimulatorError, span_of
 from .overflow import guard, guarded
 from .program import Block, Function, MemDescType, Op, Program, Region, TensorType, Value
 from .shared import SharedView
+from .tensor_memory import bytes_needed, is_allocation
 
 __all__ = ["CompiledBlock", "CompiledFunction", "CompiledProgram", "Step", "compile_program"]
 
@@ -412,6 +413,8 @@ def compile_program(
                 raise SimulatorError(
                     f"cannot lay out a shared buffer: {error}", span=span_of(op.loc)
                 ) from error
+        if is_allocation(op):
+            shared += bytes_needed(op.results[0].type)  # type: ignore[arg-type]
         specialized |= op.name == "warp_specialize"
         pointer_casts |= op.name == "int_to_ptr" or (
             op.name == "bitcast" and "*" in str(op.results[0].type.element)

@@ -31,6 +31,7 @@ REPORTS = {
     "alignment.argument": "alignment",
     "overflow.offset": "overflow",
     "capacity.shared": "capacity",
+    "capacity.tensor": "capacity",  # columns of tensor memory
     "barrier.initialised": "barriers",  # twice
     "barrier.invalidated": "barriers",
     "barrier.uninitialised": "barriers",

@@ -53,6 +53,7 @@ class Flight:
         landed: whether it has happened.
         moved: whether it touched global memory.
         reads: whether it only reads the sources of work that writes later.
+        after: whether it starts when all earlier work of its queue is over.
         source: of work that writes, the part that reads its sources, if that is told apart.
     """
 
@@ -74,6 +75,7 @@ class Flight:
         self.landed = False
         self.moved = False
         self.reads = reads
+        self.after = False
         self.source: Optional[Flight] = None
 
     @property
@@ -96,6 +98,8 @@ class Flight:
         if self.barrier is not None:
             return f"Line {here} must wait for the barrier that `{self.op.name}` of line {line} signals."
         closed = self.home.closed
+        if not closed.any():
+            return self._untracked(line, here)
         if before is not None and before.closed:
             closed = before.closed.get(self.queue, closed)
         behind = int((closed - self.group).max())
@@ -109,6 +113,26 @@ class Flight:
         return (
             f"Wait for {what}`{self.op.name}` of line {line} before line {here}: at most "
             f"{behind - 1} closed groups of {self.queue} may be pending there{more}."
+        )
+
+
+    def _untracked(self, line: int, here: int) -> str:
+        """Of work that belongs to no group yet."""
+        flights = self.home.flights
+        at = flights.index(self) if self in flights else len(flights)
+        later = next((f for f in flights[at:] if f.barrier is not None and f.after), None)
+        if later is not None:
+            return (
+                f"Line {here} must wait for the barrier that `{later.op.name}` of line "
+                f"{later.op.loc.line} signals when `{self.op.name}` of line {line} is over."
+            )
+        if self.after:
+            return (
+                f"Let a barrier track `{self.op.name}` of line {line}, and wait for it before "
+                f"line {here}."
+            )
+        return (
+            f"Close the group of `{self.op.name}` of line {line}, and wait for it before line {here}."
         )
 
 
@@ -137,8 +161,9 @@ class Flights:
         if read is not None:
             parts.append(Flight(task, home, rows, read, reads=True))
         parts.append(Flight(task, home, rows, perform, signal, barrier))
-        earlier = list(home.flights) if after else []
+        earlier = _last_in_order(home.flights) if after else []
         for flight in parts:
+            flight.after = after
             self._start(task, home, flight, proxy, earlier)
             if read is not None and flight is not parts[0]:
                 flight.source = parts[0]
@@ -282,6 +307,14 @@ class Flights:
                 remedy="Wait for it before the end.",
                 span=span_of(flight.op.loc),
             )
+
+
+def _last_in_order(flights: list[Flight]) -> list[Flight]:
+    """Those after which a flight comes that follows all: one that did so itself, and what came then."""
+    for at in range(len(flights) - 1, -1, -1):
+        if flights[at].after and flights[at].rows.whole:
+            return flights[at:]
+    return list(flights)
 
 
 class _Away:

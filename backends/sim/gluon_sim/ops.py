@@ -423,11 +423,7 @@ def atomic_poll(task, pointer, expected, timeout=None):
 @_op("local_alloc")
 def local_alloc(task, type, value=None):
     assert isinstance(type, MemDescType)
-    buffer = task.machine.allocate(task, SharedView.bytes_needed(type))
-    view = SharedView.whole(buffer, type)
-    if value is not None:
-        task.store_shared(view, value)
-    return view
+    return task.allocate_buffer(type, value)
 
 
 @_op("local_dealloc")
@@ -452,7 +448,7 @@ def memdesc_index(task, type, view, index):
 
 @_op("memdesc_subslice")
 def memdesc_subslice(task, type, view, offsets):
-    return view.with_type(type, derived(view.table, "slice", tuple(offsets), tuple(type.shape)))
+    return task.slice_buffer(view, type, offsets)
 
 
 @_op("memdesc_trans")

@@ -14,6 +14,7 @@ import numpy as np
 from .dtypes import numpy_dtype
 from .errors import OutOfBoundsError, SimulatorError
 from .program import MemDescType, Type
+from .tensor_memory import bytes_needed, in_tensor_memory, lane_table
 
 __all__ = ["SharedBuffer", "SharedView", "derived", "offsets_of"]
 
@@ -63,6 +64,14 @@ def _byte_table(layout: Any, shape: tuple[int, ...], size: int) -> np.ndarray:
     return table
 
 
+def _table_of(type: MemDescType, pitch: int) -> np.ndarray:
+    """Byte offsets of the elements of a buffer."""
+    size = numpy_dtype(type).itemsize
+    if in_tensor_memory(type):
+        return lane_table(type.layout, type.shape, size, pitch)
+    return _byte_table(type.layout, type.shape, size)
+
+
 class SharedBuffer:
     """The bytes of one allocation, one row per program of the batch."""
 
@@ -72,6 +81,7 @@ class SharedBuffer:
         self.data = np.full((rows, size), fill, np.uint8)
         self.size = size
         self.name = name
+        self.pitch = 0  # bytes of a lane, in tensor memory
         self.barriers: Any = None
         self.shadow: Any = None
         self.alloc: Any = None
@@ -140,8 +150,7 @@ class SharedView:
 
     @classmethod
     def whole(cls, buffer: SharedBuffer, type: MemDescType) -> "SharedView":
-        size = numpy_dtype(type).itemsize
-        return cls(buffer, type, np.zeros(1, np.int64), _byte_table(type.layout, type.shape, size))
+        return cls(buffer, type, np.zeros(1, np.int64), _table_of(type, buffer.pitch))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -149,6 +158,8 @@ class SharedView:
 
     @staticmethod
     def bytes_needed(type: MemDescType) -> int:
+        if in_tensor_memory(type):
+            return bytes_needed(type)
         size = numpy_dtype(type).itemsize
         return int(_byte_table(type.layout, type.shape, size).max()) + size
 
@@ -178,7 +189,7 @@ class SharedView:
 
     def reinterpret(self, type: MemDescType, strict: bool = True) -> "SharedView":
         size = numpy_dtype(type).itemsize
-        table = _byte_table(type.layout, type.shape, size)
+        table = _table_of(type, self.buffer.pitch)
         # The new view starts where the old one's lowest element is.
         start = int(self.table.min())
         needed = int(table.max()) + size + start + int(self.base.max())

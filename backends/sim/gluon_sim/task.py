@@ -21,8 +21,9 @@ from .flight import Queue
 from .memory import GlobalMemory
 from .program import Op
 from .promise import Promise, promise, settled
-from .shared import SharedView
+from .shared import SharedView, derived
 from .sync import Barriers, Wait, in_words
+from .tensor_memory import BufferName, copies_of, in_tensor_memory, pitch_of
 
 if TYPE_CHECKING:
     from .machine import Batch, Machine
@@ -187,11 +188,12 @@ class Task:
 
         return atomic_rmw(self, self.op, kind, addresses, values, mask)
 
-    def load_shared(self, view: SharedView) -> np.ndarray:
+    def load_shared(self, view: SharedView, mask: Any = None) -> np.ndarray:
         if self.agent is not None:
-            self.touch_shared("read", view)
+            self.touch_shared("read", view, mask)
         if view.buffer.unwritten is not None:
-            initialised(self, self.op.name, view.buffer, view.missing(self.rows))
+            missing = view.missing(self.rows)
+            initialised(self, self.op.name, view.buffer, missing if mask is None else missing & mask)
         return view.load(self.rows)
 
     def touch_shared(self, kind: str, view: SharedView, mask: Any = None) -> None:
@@ -200,7 +202,31 @@ class Task:
         if tracking is not None and self.agent is not None:
             tracking.shared(self, kind, view, mask)
 
+    def allocate_buffer(self, type: Any, value: Any = None) -> SharedView:
+        """A new buffer of a recorded type, holding `value` if one is given."""
+        buffer = self.machine.allocate(self, SharedView.bytes_needed(type))
+        if in_tensor_memory(type):
+            buffer.pitch = pitch_of(type)
+            line = self.op.loc.line
+            buffer.name = BufferName(f"the tensor memory of line {line}", buffer.pitch)
+        view = SharedView.whole(buffer, type)
+        if value is not None:
+            self.store_shared(view, value)
+        return view
+
+    def slice_buffer(self, view: SharedView, type: Any, offsets: Sequence[int]) -> SharedView:
+        """The part of a view at compile-time offsets."""
+        shape = tuple(type.shape)
+        return view.with_type(type, derived(view.table, "slice", tuple(offsets), shape))
+
     def store_shared(self, view: SharedView, values: Any, mask: Any = None) -> None:
+        self._store_shared(view, values, mask)
+        if in_tensor_memory(view.type):
+            for distance in copies_of(view.type.layout, view.type.shape, view.buffer.pitch):
+                copy = SharedView(view.buffer, view.type, view.base + distance, view.table)
+                self._store_shared(copy, values, mask)
+
+    def _store_shared(self, view: SharedView, values: Any, mask: Any = None) -> None:
         if self.agent is not None:
             self.touch_shared("write", view, mask)
         if view.buffer.barriers is not None:
@@ -293,7 +319,7 @@ class Task:
         buffer = view.buffer
         if buffer.barriers is None:
             strict = self.machine.settings.barriers
-            buffer.barriers = Barriers(buffer.data.shape[0], buffer.size, strict)
+            buffer.barriers = Barriers(buffer.data.shape[0], buffer.size, strict, buffer.name)
         slot = (view.base + int(view.table.min())) // 8
         return buffer.barriers, (self.rows.index, np.broadcast_to(slot, self.rows.count))
 
@@ -335,7 +361,7 @@ class Task:
         barriers, at = self._barrier(view)
         live = self._where(at, where)
         if live is not None:
-            barriers.expect(live, int(size))
+            barriers.expect(live, int(size), self)
 
     def barrier_complete(self, view: SharedView, size: int, where: Any = None) -> None:
         barriers, at = self._barrier(view)

@@ -50,7 +50,10 @@ class Tracking:
 
     def _shadow(self, buffer: Any, size: int) -> SharedShadow:
         if buffer.shadow is None:
-            buffer.shadow = SharedShadow(self.epochs, buffer.data.shape[0], buffer.size, size)
+            proxied = not buffer.pitch
+            buffer.shadow = SharedShadow(
+                self.epochs, buffer.data.shape[0], buffer.size, size, proxied
+            )
         return buffer.shadow
 
     def shared(self, task: Any, kind: str, view: Any, mask: Any = None) -> None:
