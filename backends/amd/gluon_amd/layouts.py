@@ -348,8 +348,6 @@ class AMDWMMALayout(DistributedLayout):
                 expected=" or ".join(map(str, _WMMA_SHAPES[self.version])),
                 got=self.instr_shape,
             )
-        moves = [basis for basis in self.warp_bases if any(basis)]
-        check_cga(self.reg_bases + moves, self.rank, "warp_bases and reg_bases")
         if not all(any(basis) for basis in self.reg_bases):
             raise LayoutError(
                 "two tiles of one warp are the same",
@@ -357,6 +355,25 @@ class AMDWMMALayout(DistributedLayout):
                 expected="bases that are not zero",
                 got=self.reg_bases,
             )
+        moves = self.reg_bases + [basis for basis in self.warp_bases if any(basis)]
+        argument = "warp_bases and reg_bases"
+        if not self._mixed:
+            check_cga(moves, self.rank, argument)
+            return
+        sizes = [1 << max(b[d].bit_length() for b in moves) for d in range(self.rank)]
+        tiles = LinearLayout({"tile": moves}, dict(zip(dim_names(self.rank), sizes)))
+        if not tiles.is_invertible():
+            raise LayoutError(
+                "warps and registers do not share out the tiles",
+                argument=argument,
+                expected=f"independent bases, apart from zeros, that reach each of {sizes} tiles",
+                got=f"{self.warp_bases} and {self.reg_bases}",
+            )
+
+    @property
+    def _mixed(self) -> bool:
+        """Does a basis move along several dimensions?"""
+        return any(sum(map(bool, basis)) > 1 for basis in self.warp_bases + self.reg_bases)
 
     @property
     def warps_per_cta(self) -> Optional[list[int]]:
@@ -387,6 +404,8 @@ class AMDWMMALayout(DistributedLayout):
     def _emit(self, builder: Any) -> Any:
         if self.instr_shape[0] == 32 and compiler_version() < (3, 8):
             raise _needs_triton((3, 8), "the 32x16 WMMA instruction")
+        if self._mixed and compiler_version() < (3, 8):
+            raise _needs_triton((3, 8), f"AMDWMMALayout with warp_bases={self.warp_bases}")
         if compiler_version() >= (3, 7):
             return builder.get_amd_wmma_layout(
                 self.version,

@@ -133,6 +133,33 @@ def test_dot_operands_match_the_compiler(oracle, make):
     compare(cases, oracle.answers())
 
 
+DIAGONAL = [
+    ([[2, 1], [1, 0]], [[2, 0]]),
+    ([[2, 1], [1, 0], [2, 0]], []),
+    ([[4, 4], [2, 0]], [[0, 1], [0, 2], [1, 0], [4, 0]]),
+    ([[4, 2], [2, 0], [4, 0]], [[0, 1], [1, 0]]),
+    ([[1, 1], [0, 0]], [[1, 0]]),
+]
+
+
+@pytest.mark.parametrize("warps, tiles", DIAGONAL)
+def test_warps_that_move_along_both_dimensions(oracle, warps, tiles):
+    """Those of partitioned LDS; the compiler has no other form of them to compare with."""
+    layout = AMDWMMALayout(3, True, warps, tiles, [16, 16, 32])
+    if triton_version() < (3, 8):
+        with pytest.raises(CapabilityError, match="3.8"):
+            layout._emit(oracle.recorder)
+        return
+    linear = layout.to_linear([256, 256])
+    assert linear.is_surjective()
+    assert linear.bases["warp"] == [[16 * row, 16 * column] for row, column in warps]
+    for index, depth in ((0, [256, 64]), (1, [64, 256])):
+        operand = layout.dot_operand_linear(index, 8, depth)
+        assert operand.is_surjective()
+        moves = [[16 * v if d == index else 0 for d, v in enumerate(basis)] for basis in warps]
+        assert operand.bases["warp"] == moves
+
+
 def test_partitioned_shared_matches_the_compiler(oracle):
     if triton_version() < (3, 8):
         pytest.skip("this Triton has no partitioned layout")
@@ -206,6 +233,8 @@ ILLEGAL = [
     (lambda: MFMA.dot_operand_linear(0, 3, [64, 64]), "k_width"),
     (lambda: MFMA.dot_operand_linear(2, 4, [64, 64]), "operand_index"),
     (lambda: AMDWMMALayout(4, True, [[0, 1]]), "version"),
+    (lambda: AMDWMMALayout(3, True, [[1, 1], [2, 2]]), "warp_bases and reg_bases"),
+    (lambda: AMDWMMALayout(3, True, [[1, 1]], [[1, 0], [0, 1]]), "warp_bases and reg_bases"),
     (lambda: AMDWMMALayout(1, True, [[0, 1]], None, [16, 16, 32]), "instr_shape"),
     (lambda: AMDWMMALayout(3, True, [[0, 1]], None, [16, 16, 16]), "instr_shape"),
     (lambda: AMDWMMALayout(1, True, [[0, 2]]), "warp_bases and reg_bases"),

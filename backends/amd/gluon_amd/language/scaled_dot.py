@@ -30,6 +30,7 @@ def emit_scaled(
     factor: int,
     scale_dtypes: Sequence[Any],
     scale_layout: ScaleLayout,
+    check_layouts: bool = True,
 ) -> Any:
     """Check the operands and emit the product; gives a tensor like `acc`.
 
@@ -40,6 +41,8 @@ def emit_scaled(
         scale_dtypes: of tensors of scales.
         scale_layout: (operand's layout, shape of the scales) -> layout, for scales that are not
             tensors.
+        check_layouts: the operands have acc's layout as their parent; False where the caller knows
+            better.
     """
     (_, a, _, _), (_, b, _, _) = operands
     formats = [_format(f"{name}_format", value) for name, _, _, value in operands]
@@ -51,7 +54,8 @@ def emit_scaled(
         for shape, axis, format in zip(shapes, (-1, -2), formats)
     ]
     _check_shapes(shapes, depths, shape_of(acc))
-    semantic.check_dot_operands(a, b, acc)
+    if check_layouts:
+        semantic.check_dot_operands(a, b, acc)
     scales = []
     for i, (name, value, scale, _) in enumerate(operands):
         *batch, rows, columns = shapes[i]

@@ -3,6 +3,8 @@
 from gluon_amd.language.buffer import buffer_load, buffer_store
 from gluon_amd.language.gfx1250 import async_copy, cluster, mbarrier, tdm
 from gluon_amd.language.wmma import wmma_v3 as wmma
+from gluon_amd.language.wmma_layouts import get_wmma_scale_layout, make_partitioned_dot_layouts
+from gluon_amd.language.wmma_scaled import wmma_scaled
 from gluon_amd.layouts import PartitionedSharedLayout
 
 __all__ = [
@@ -11,7 +13,10 @@ __all__ = [
     "buffer_load",
     "buffer_store",
     "cluster",
+    "get_wmma_scale_layout",
+    "make_partitioned_dot_layouts",
     "mbarrier",
     "tdm",
     "wmma",
+    "wmma_scaled",
 ]
