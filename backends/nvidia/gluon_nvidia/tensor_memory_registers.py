@@ -218,3 +218,53 @@ def _refuse(atom: str, layout: Any, shape: Sequence[int], num_warps: int) -> NoR
         expected="'32x32b', which every buffer has",
         got=f"{atom!r} for shape {list(shape)} with {layout} and {num_warps} warps",
     )
+
+
+def fits_registers(
+    layout: Any,
+    shape: Sequence[int],
+    bitwidth: int,
+    registers: Any,
+    alloc_shape: Optional[Sequence[int]] = None,
+) -> bool:
+    """Whether some instruction moves between the buffer and a tensor with layout `registers`.
+
+    Lanes and the warps of a group must be as in a tile; the order of the registers is free, and so
+    is what further groups of warps hold.
+    """
+    mine = registers.to_linear(list(shape)).bases
+    num_warps = 1 << len(mine["warp"])
+    held = [row for row in mine["register"] if any(row)]
+    for variant in _FRAGMENTS:
+        try:
+            tile = register_layout(
+                layout, shape, bitwidth, num_warps, variant, alloc_shape=alloc_shape
+            )
+        except LayoutError:
+            continue
+        if compiler_version() >= (3, 8) and mine["block"] != tile.block_bases:
+            continue
+        if mine["warp"][:2] != tile.warp_bases[:2]:
+            continue
+        free_lane = variant == "32x32b" and not _has_rows(layout, shape)
+        lanes = (
+            mine["lane"][:-1] == tile.lane_bases[:-1]
+            if free_lane
+            else (mine["lane"] == tile.lane_bases)
+        )
+        needed = tile.reg_bases[: _fixed(variant, layout, bitwidth)]
+        if lanes and all(row in held for row in needed if any(row)):
+            return True
+    return False
+
+
+def _has_rows(layout: Any, shape: Sequence[int]) -> bool:
+    """Whether the upper half of a warp's rows holds something of its own."""
+    return any(layout.to_linear(list(shape)).bases["row"][_HALF_WARP])
+
+
+def _fixed(variant: str, layout: Any, bitwidth: int) -> int:
+    """How many bits of the register a tile fixes."""
+    stride = getattr(layout, "col_stride", 1)
+    packed = (COLUMN_BITS // bitwidth).bit_length() - 1 if stride == 1 or bitwidth == 16 else 0
+    return packed + len(_FRAGMENTS[variant][0])

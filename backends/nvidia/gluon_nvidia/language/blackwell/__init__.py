@@ -7,11 +7,33 @@ from gluon_nvidia.language.cluster import async_store
 from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.language.mma import mma_v2
 from gluon_nvidia.language.packed import add2, fma2, max2, min2, mul2, sub2
+from gluon_nvidia.language.tcgen05 import (
+    tcgen05_commit,
+    tcgen05_copy,
+    tcgen05_mma,
+    tcgen05_mma_barrier_count,
+    tcgen05_mma_scaled,
+)
+from gluon_nvidia.language.tensor_memory import (
+    allocate_tensor_memory,
+    get_tmem_reg_layout,
+    tensor_memory_descriptor,
+    tensor_memory_descriptor_type,
+)
+from gluon_nvidia.tensor_memory import (
+    TensorMemoryLayout,
+    TensorMemoryScalesLayout,
+    _TensorMemoryLinearLayout,
+)
 
 __all__ = [
     "CachePolicy",
     "FractionalEvictionPolicy",
+    "TensorMemoryLayout",
+    "TensorMemoryScalesLayout",
+    "_TensorMemoryLinearLayout",
     "add2",
+    "allocate_tensor_memory",
     "async_copy",
     "async_store",
     "clc",
@@ -19,11 +41,19 @@ __all__ = [
     "fence_async_shared",
     "float2",
     "fma2",
+    "get_tmem_reg_layout",
     "max2",
     "mbarrier",
     "min2",
     "mma_v2",
     "mul2",
     "sub2",
+    "tcgen05_commit",
+    "tcgen05_copy",
+    "tcgen05_mma",
+    "tcgen05_mma_barrier_count",
+    "tcgen05_mma_scaled",
+    "tensor_memory_descriptor",
+    "tensor_memory_descriptor_type",
     "tma",
 ]
