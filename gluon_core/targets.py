@@ -23,6 +23,9 @@ class Limits:
         max_ctas_per_cluster: blocks of one cluster; 1 where there are no clusters.
         tensor_memory_columns: columns of tensor memory; 0 where there is none.
         movable_registers: whether warps of a block can give registers to each other.
+        register_file: 32-bit registers of one block, all threads together.
+        register_range: least and most registers of a thread that gives or takes some, and the step.
+        warp_group: warps that get the same registers, and that a kernel with partitions counts by.
     """
 
     shared_memory: int
@@ -31,6 +34,9 @@ class Limits:
     max_ctas_per_cluster: int = 1
     tensor_memory_columns: int = 0
     movable_registers: bool = True
+    register_file: int = 65536
+    register_range: tuple[int, int, int] = (24, 256, 8)
+    warp_group: int = 4
 
 
 @dataclass(frozen=True)

@@ -126,11 +126,26 @@ def warp_specialize(
     Args:
         functions_and_args: `[(default, args), (worker, args), ...]`; the first runs on the
             kernel's own warps, each other on warps of its own.
-        worker_num_warps: warps of each worker, powers of two.
+        worker_num_warps: warps of each worker, powers of two; layouts inside a worker spread over
+            that many.
         worker_num_regs: registers per thread that each worker asks for; optional from Triton 3.7.
+            They are rounded up to multiples of 8, four warps that share a group get what the most
+            demanding of them asks for, and the default partition gets the rest.
+
+    Arguments may be tensors (laid out over the worker's warps), scalars, buffers, descriptors,
+    aggregates, tuples of them, and compile-time values. Workers return nothing.
 
     Returns:
         What the default function returns. All partitions have ended by then.
+
+    Raises:
+        ArgumentError: not pairs of functions and arguments, or not one number for each worker.
+        ShapeError: warps that are no power of two.
+        LimitError: more warps than a block has, default warps that are no multiple of four, or
+            registers outside 24 to 256.
+        LayoutError: a tensor that is laid out over other warps than the worker has.
+
+    ISA: PTX 9.7.19.5, setmaxnreg.
     """
     return _semantic.warp_specialize(
         functions_and_args, worker_num_warps, worker_num_regs, _generator

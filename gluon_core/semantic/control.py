@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Sequence
 
 from gluon_core import _triton
-from gluon_core._triton import tl, tl_tuple, unwrap
+from gluon_core._triton import tl, tl_tuple, tuple_type, unwrap
 from gluon_core.errors import (
     ArgumentError,
     CapabilityError,
@@ -91,6 +92,8 @@ class ControlOps(SemanticBase):
         else:
             _triton.require((3, 7), "gl.warp_specialize without worker_num_regs")
         self._check_warps(num_warps)
+        if num_regs is not None:
+            self._check_registers(num_warps, num_regs)
         for i, (_, args) in enumerate(workers):
             self._check_captures(args, num_warps[i], f"functions_and_args[{i + 1}]")
         builder = self.builder
@@ -189,6 +192,9 @@ class ControlOps(SemanticBase):
         for arg in args:
             if isinstance(arg, tl_tuple):
                 self._check_captures(arg.values, num_warps, argument)
+            elif getattr(type(arg), "__triton_aggregate__", False):
+                fields = [getattr(arg, name) for name, _ in arg.type.fields]
+                self._check_captures(fields, num_warps, argument)
             elif isinstance(arg, tl.tensor) and isinstance(arg.type, distributed_type):
                 layout = arg.type.layout
                 if is_placeholder(layout):
@@ -218,6 +224,49 @@ class ControlOps(SemanticBase):
                 expected=f"at most {limit - self.num_warps} in all workers",
                 got=list(worker_warps),
             )
+        group = self.target.limits.warp_group
+        if self.num_warps % group:
+            raise LimitError(
+                "a kernel with partitions runs its default one on whole groups of warps",
+                argument="num_warps",
+                expected=f"a multiple of {group}",
+                got=self.num_warps,
+            )
+
+    def _check_registers(self, worker_warps: Sequence[int], worker_regs: Sequence[int]) -> None:
+        """Refuse what no thread can have; warn of what the compiler rounds up or does not grant."""
+        limits = self.target.limits
+        least, most, step = limits.register_range
+        if not all(least <= count <= most for count in worker_regs):
+            raise LimitError(
+                "a partition cannot have so many registers",
+                argument="worker_num_regs",
+                expected=f"{least} to {most} for each thread, in steps of {step}",
+                got=list(worker_regs),
+            )
+        if any(count % step for count in worker_regs):
+            text = f"worker_num_regs: registers come in steps of {step}; got {list(worker_regs)}"
+            warnings.warn(f"{text}. They are rounded up.", stacklevel=2)
+        # The compiler lays out the largest partitions first, and gives all warps of a group what
+        # the most demanding of them asks for.
+        each = sorted(zip(worker_warps, worker_regs), key=lambda pair: -pair[0])
+        warps = [-(-count // step) * step for number, count in each for _ in range(number)]
+        group = limits.warp_group
+        groups = [max(warps[i : i + group]) for i in range(0, len(warps), group)]
+        size = self.target.warp_size * group
+        threads = self.num_warps * self.target.warp_size + len(groups) * size
+        share = min(most, limits.register_file // threads // step * step)
+        maxnreg = getattr(self.options, "maxnreg", None)
+        left = (maxnreg or share) * threads - size * sum(groups)
+        default = left // (self.num_warps * self.target.warp_size)
+        if default < least:
+            warnings.warn(
+                f"worker_num_regs: the workers ask for {size * sum(groups)} registers, and "
+                f"{self.target} has {share * threads} for these {threads} threads, of which the "
+                f"default partition needs {least} for each of its own; got {list(worker_regs)}. "
+                "The compiler ignores such a request: ask for fewer.",
+                stacklevel=2,
+            )
 
 
 def _items(values: Any) -> list:
@@ -235,6 +284,9 @@ def _value(arg: Any) -> Any:
     """A partition argument as a value of the frontend: plain Python becomes constexpr."""
     if isinstance(arg, (list, tuple)):
         return tl_tuple([_value(item) for item in arg])
+    if isinstance(arg, tl_tuple):
+        values = [_value(item) for item in arg.values]
+        return tl_tuple(values, tuple_type([v.type for v in values], arg.type.fields))
     return arg if isinstance(arg, _triton.base_value) else tl.constexpr(arg)
 
 
