@@ -422,9 +422,11 @@ class _Writer:
                 return self.namespace["launch"](grid, stream, *values)
             finally:
                 self._retrying.discard(me)
+        num_ctas = self.metadata.num_ctas
+        clusters = f"clusters of {num_ctas} blocks, each " if num_ctas != 1 else ""
         raise LaunchError(
             "the driver refused the launch",
             got=self.cuda.error_text(status),
-            expected=f"grid {tuple(grid)} of {32 * self.metadata.num_warps} threads, "
+            expected=f"grid {tuple(grid)} of {clusters}{32 * self.metadata.num_warps} threads, "
             f"{self.metadata.shared} bytes of shared memory",
         )

@@ -15,6 +15,7 @@ from gluon_core import language as gl
 from gluon_core.errors import (
     ArgumentError,
     CapabilityError,
+    DeviceError,
     DtypeError,
     GluonError,
     LaunchError,
@@ -337,6 +338,31 @@ def test_a_tuning_hook_may_change_the_box(simulated):
     out = torch.zeros(1, dtype=torch.int32)
     rows_of[(1,)](describe(), out, 5)
     assert out.item() in (8, 16)
+
+
+class OnGpu:
+    """What a CUDA tensor says of itself."""
+
+    dtype, shape, device = torch.float16, (64, 64), torch.device("cuda:0")
+
+    def data_ptr(self):
+        return 1 << 20
+
+    def stride(self):
+        return (64, 1)
+
+    def get_device(self):
+        return 0
+
+
+def test_the_tensor_of_a_descriptor_binds_the_launch_to_its_device(simulated):
+    out = torch.zeros(4, dtype=torch.int32)
+    for args in ((describe(OnGpu()), (1, describe())), (describe(), (1, describe(OnGpu())))):
+        with pytest.raises(DeviceError, match="cuda:0"):
+            facts[1](*args, out, 16)
+    facts[1](describe(), (1, describe()), out, 16)
+    with pytest.raises(DeviceError, match="cuda:0"):
+        facts[1](describe(OnGpu()), (1, describe()), out, 16)
 
 
 def parameters_of(ptx):

@@ -1,6 +1,7 @@
 """Copies through host-side and in-kernel TMA descriptors: on the simulator, and on a real GPU."""
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -110,6 +111,29 @@ def copy_own(src, dst, rows, columns, SHAPE: gl.constexpr, LAYOUT: gl.constexpr)
         tma.async_store(b, [y, x], smem)
         tma.store_wait(0)
     mbarrier.invalidate(bar)
+
+
+@gluon.jit
+def fetch(desc, smem, bar):
+    mbarrier.expect(bar, desc.nbytes_per_cta)
+    tma.async_load(desc, [0, 0], bar, smem)
+
+
+@gluon.jit
+def use(out, smem, bar, LAYOUT: gl.constexpr):
+    mbarrier.wait(bar, 0)
+    rows = gl.arange(0, 16, layout=gl.SliceLayout(1, LAYOUT))
+    columns = gl.arange(0, 64, layout=gl.SliceLayout(0, LAYOUT))
+    gl.store(out + rows[:, None] * 64 + columns[None, :], smem.load(LAYOUT))
+
+
+@gluon.jit
+def copy_by_partitions(desc, out, LAYOUT: gl.constexpr, WARPS: gl.constexpr):
+    """One partition loads, the other stores: the block has more threads than the kernel."""
+    smem = gl.allocate_shared_memory(desc.dtype, desc.block_type.shape, desc.layout)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, count=1)
+    gl.warp_specialize([(use, (out, smem, bar, LAYOUT)), (fetch, (desc, smem, bar))], [WARPS], [24])
 
 
 DTYPES = {
@@ -288,6 +312,18 @@ def test_one_kernel_for_many_tensors_and_one_descriptor_for_many_boxes(device):
     b.base = other = torch.zeros_like(out)
     copy_boxes[(2,)](a, b, (1, 2))
     assert equal(tensors[0], other)
+
+
+@pytest.mark.parametrize("warps", [1, 4, 8])
+def test_partitions_get_their_warps(device, warps):
+    src = random([16, 64], "float16", device)
+    out = torch.zeros_like(src)
+    args = (described(src, [16, 64]), out, gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), warps)
+    copy_by_partitions[(1,)](*args)
+    assert equal(src, out)
+    made = copy_by_partitions.warmup(*args, grid=1, target="sm_90")
+    (threads,) = re.findall(r"\.reqntid (\d+)", made.asm["ptx"])
+    assert int(threads) == 32 * made.metadata.num_warps >= 32 * (4 + warps)
 
 
 def test_a_prepared_handle(device):

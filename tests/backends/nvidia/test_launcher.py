@@ -113,6 +113,20 @@ def test_a_refused_launch_says_why():
         launch((1, 1, 1), 0)
 
 
+def test_a_refused_launch_of_clusters_names_their_size():
+    launch = launcher([], FakeCuda(status=[912]), num_ctas=16, num_warps=8)
+    with pytest.raises(LaunchError, match="clusters of 16 blocks, each 256 threads"):
+        launch((1, 1, 1), 0)
+
+
+@pytest.mark.parametrize("clusters, allowed", [(8, False), (16, True)])
+def test_clusters_beyond_the_portable_size_are_opted_in(clusters, allowed):
+    fake = FakeCuda()
+    make_launcher(compiled(num_ctas=clusters), Driver(fake))((1, 1, 1), 0)
+    assert (("cuFuncSetAttribute", 14, 1) in fake.calls) == allowed
+    assert fake.launches[0].grid == (clusters, 1, 1)
+
+
 def test_a_thread_without_a_context_gets_one_and_launches():
     fake = FakeCuda([4], status=[driver_module.ERROR_INVALID_CONTEXT])
     launcher(["i32"], fake)((1, 1, 1), 0, 5)
