@@ -1,6 +1,7 @@
 """`gluon_core.amd`: what host code needs of AMD hardware; imports neither Triton nor a driver."""
 
 from gluon_amd.arch import ARCHITECTURES
+from gluon_amd.host import cdna5, gfx1250
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
 
-__all__ = ["AMDMFMALayout", "AMDWMMALayout", "ARCHITECTURES"]
+__all__ = ["AMDMFMALayout", "AMDWMMALayout", "ARCHITECTURES", "cdna5", "gfx1250"]

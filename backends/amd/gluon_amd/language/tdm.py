@@ -14,13 +14,9 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence
 
-from gluon_amd.language.descriptor import (
-    check_block,
-    padding_of,
-    tensor_descriptor,
-    tensor_descriptor_type,
-)
+from gluon_amd.language.descriptor import tensor_descriptor, tensor_descriptor_type
 from gluon_amd.language.mbarrier import check_mbarrier
+from gluon_amd.tdm_rules import check_box, padding_of
 from gluon_core import _triton
 from gluon_core._triton import block_type, constexpr, ir, tl, tl_tuple, unwrap
 from gluon_core.builtin import builtin
@@ -93,7 +89,7 @@ def make_tensor_descriptor(
         )
     block = unwrap_shape(block_shape, "block_shape")
     element = base.dtype.element_ty
-    check_block(block, element.primitive_bitwidth, layout)
+    check_box(block, element.primitive_bitwidth, layout)
     check_block_shape(block, "the box")
     _semantic._check_shared_layout(layout, block, batched=False)
     sizes, steps = _items(shape, "shape"), _items(strides, "strides")
