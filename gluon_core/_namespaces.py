@@ -163,19 +163,30 @@ def resolve_host(name: str) -> Any:
     return _resolve(_HOST, name, False)
 
 
+# (prefix, name) -> the registry that was asked, and what it answered.
+_resolved: dict[tuple[str, str], tuple[Any, Any]] = {}
+
+
 def _resolve(prefix: str, name: str, exports: bool) -> Any:
     if name.startswith("_"):  # protocols probe for dunders; do not load plugins for that
         raise AttributeError(f"module {prefix!r} has no attribute {name!r}")
     from gluon_core.plugins import registry
 
     plugins = registry()
+    known_to, value = _resolved.get((prefix, name), (None, None))
+    if known_to is plugins:  # host code names layouts at every launch
+        return value
     if name in plugins.backends:
         try:
-            return importlib.import_module(f"{prefix}.{name}")
+            value = importlib.import_module(f"{prefix}.{name}")
         except NamespaceError as error:
             raise AttributeError(str(error)) from None
+        _resolved[prefix, name] = plugins, value
+        return value
     if exports and name in plugins.exports():
-        return load_path(plugins.exports()[name])
+        value = load_path(plugins.exports()[name])
+        _resolved[prefix, name] = plugins, value
+        return value
     plugins.raise_if_failed(name, PluginImportError)
     known = [*plugins.backends, *plugins.failures, *(plugins.exports() if exports else ())]
     module = sys.modules.get(prefix)

@@ -7,6 +7,7 @@ wgmma"; the shared-memory layouts are those that TMA writes and matrix descripto
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Iterable, Optional, Sequence
@@ -21,6 +22,7 @@ from gluon_core.layouts.base import (
     check_ints,
     check_powers,
     check_shape,
+    freeze,
     is_power_of_two,
     joined_bases,
     unwrap,
@@ -289,15 +291,7 @@ class NVMMASharedLayout(SharedLayout):
         transposed = check_bool(transposed, "transposed")
         fp4_padded = check_bool(fp4_padded, "fp4_padded")
         cga = check_cga(cga_layout, len(shape))
-        blocks = cga_linear(cga, len(shape)).out_dims.values()
-        per_block = [max(1, size // count) for size, count in zip(shape, blocks)]
-        if transposed:
-            per_block = per_block[::-1]
-        swizzle = 0
-        if len(shape) > 1 and prod(per_block[:-1]) >= _SWIZZLE_ROWS:
-            row_bytes = per_block[-1] * bits * (2 if fp4_padded else 1) // 8
-            swizzle = next((w for w in (128, 64, 32) if row_bytes and row_bytes % w == 0), 0)
-        return NVMMASharedLayout(swizzle, bits, len(shape), transposed, fp4_padded, cga)
+        return _default_for(tuple(shape), bits, transposed, fp4_padded, freeze(cga))
 
     @property
     def alignment(self) -> int:
@@ -402,3 +396,18 @@ class NVMMASharedLayout(SharedLayout):
         for name in rest:
             split = split * LinearLayout.identity_1d(rows[name], "rows", name)
         return box.compose(split * LinearLayout.identity_1d(strip, fast, fast))
+
+
+@functools.lru_cache(maxsize=256)  # host code asks for the same few again and again
+def _default_for(
+    shape: tuple[int, ...], bits: int, transposed: bool, fp4_padded: bool, cga: tuple
+) -> NVMMASharedLayout:
+    blocks = cga_linear([list(basis) for basis in cga], len(shape)).out_dims.values()
+    per_block = [max(1, size // count) for size, count in zip(shape, blocks)]
+    if transposed:
+        per_block = per_block[::-1]
+    swizzle = 0
+    if len(shape) > 1 and prod(per_block[:-1]) >= _SWIZZLE_ROWS:
+        row_bytes = per_block[-1] * bits * (2 if fp4_padded else 1) // 8
+        swizzle = next((w for w in (128, 64, 32) if row_bytes and row_bytes % w == 0), 0)
+    return NVMMASharedLayout(swizzle, bits, len(shape), transposed, fp4_padded, cga)
