@@ -350,6 +350,8 @@ def atomic_rmw(
 def _is_used(op: Any) -> bool:
     """Does anything read the op's result? Looked up once, kept with the op."""
     known = op.attrs.get("_used")
+    if not op.results:
+        return False
     if known is None:
         target = op.results[0]
         region = op.block.region

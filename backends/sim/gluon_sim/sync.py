@@ -174,15 +174,21 @@ class Barriers:
     Who arrives releases what it knows; who passes a wait acquires it.
     """
 
-    def __init__(self, rows: int, size: int, strict: bool = True):
+    def __init__(self, rows: int, size: int, strict: bool = True, name: str = "its buffer"):
         shape = (rows, max(1, size // 8))
         self.rows = rows
+        self.name = name
         self.strict = strict  # whether to report what breaks the protocol
         self.count = np.zeros(shape, np.int64)
         self.pending = np.zeros(shape, np.int64)
         self.bytes = np.zeros(shape, np.int64)
         self.phase = np.zeros(shape, np.int64)
         self.dead = np.zeros(shape, bool)
+        # Bytes of the current phase: announced, and come. By slot: at which lines.
+        self.due = np.zeros(shape, np.int64)
+        self.come = np.zeros(shape, np.int64)
+        self.announced: dict[int, set[int]] = {}
+        self.brought: dict[int, set[int]] = {}
         # By slot: what arrivals so far released, and what completed phases did.
         self.coming: dict[int, Clock] = {}
         self.over: dict[int, Clock] = {}
@@ -200,7 +206,7 @@ class Barriers:
             )
         self.count[at] = count
         self.pending[at] = count
-        self.bytes[at] = 0
+        self.bytes[at] = self.due[at] = self.come[at] = 0
         self.phase[at] = 0
         self.dead[at] = False
 
@@ -238,7 +244,7 @@ class Barriers:
         over = (self.bytes[at] < 0) & (self.pending[at] == 0)
         if over.any() and self.strict:
             raise BarrierError(
-                "more bytes came to a barrier than its phase expects",
+                "more bytes came to a barrier than its phase expects: " + self._traffic(at, over, task),
                 report="barrier.bytes",
                 expected=0,
                 got=-int(self.bytes[at][over][0]),
@@ -252,19 +258,23 @@ class Barriers:
         self.check(at, "arrive")
         self.pending[at] += count
 
-    def expect(self, at: tuple, size: int) -> None:
+    def expect(self, at: tuple, size: int, task: Any = None) -> None:
         """`size` more bytes belong to this phase."""
         self.check(at, "expect")
         self.bytes[at] += size
+        self.due[at] += size
+        self._note(self.announced, at, task)
 
     def complete(self, at: tuple, size: int, task: Any = None) -> None:
         """`size` bytes have come."""
         self.check(at, "complete")
         self.bytes[at] -= size
+        self.come[at] += size
+        self._note(self.brought, at, task)
         over = (self.bytes[at] < 0) & (self.pending[at] == 0)
         if over.any() and self.strict:
             raise BarrierError(
-                "more bytes came to a barrier than its phase expects",
+                "more bytes came to a barrier than its phase expects: " + self._traffic(at, over, task),
                 report="barrier.bytes",
                 expected=f"{int(self.bytes[at][over][0]) + size} more",
                 got=size,
@@ -272,6 +282,34 @@ class Barriers:
             )
         self._release(at, task)
         self._turn(at)
+
+    @staticmethod
+    def _note(lines: dict[int, set[int]], at: tuple, task: Any) -> None:
+        """Remember the line of the op that has to do with bytes."""
+        if task is not None:
+            for slot in np.unique(at[1]).tolist():
+                lines.setdefault(slot, set()).add(task.op.loc.line)
+
+    def _traffic(self, at: tuple, which: np.ndarray, task: Any) -> str:
+        """The bytes of the first of some barriers, in words."""
+        first = int(np.argmax(which))
+        row, slot = int(at[0][first]), int(at[1][first])
+        program = f" in program {task.batch.program(row)}" if task is not None else ""
+        return (
+            f"phase {int(self.phase[row, slot])} of the barrier at byte {slot * 8} of {self.name}"
+            f"{program}{self._bytes(row, slot)}"
+        )
+
+    def _bytes(self, row: int, slot: int) -> str:
+        """How many bytes the current phase expects, and how many have come; at which lines."""
+        places = [
+            f" (line {', '.join(map(str, sorted(lines[slot])))})" if lines.get(slot) else ""
+            for lines in (self.announced, self.brought)
+        ]
+        return (
+            f" expects {int(self.due[row, slot])} bytes{places[0]}, "
+            f"{int(self.come[row, slot])} have come{places[1]}"
+        )
 
     def _release(self, at: tuple, task: Any) -> None:
         if task is None:
@@ -289,6 +327,8 @@ class Barriers:
         done = (self.pending[at] <= 0) & (left == 0)
         self.phase[at] += done
         self.pending[at] = np.where(done, self.count[at], self.pending[at])
+        self.due[at] = np.where(done, 0, self.due[at])
+        self.come[at] = np.where(done, 0, self.come[at])
         if done.any() and self.coming:
             for slot in np.unique(at[1][done]).tolist():
                 coming = self.coming.get(slot)
@@ -336,6 +376,7 @@ class Barriers:
             "arrived": tuple(sorted({op.loc.line for _, op in before})),
             "candidates": tuple(sorted(candidates)),
             "completed": int(self.phase[row, slot]),
+            "bytes": self._bytes(row, slot) if self.announced.get(slot) else "",
         }
 
     def unused(self, at: tuple) -> None:
@@ -373,6 +414,8 @@ def in_words(task: Any, buffer: Any, scene: dict) -> str:
         text += f", arrivals so far at line {', '.join(map(str, scene['arrived']))}"
     else:
         text += ", nobody has arrived yet"
+    if scene["bytes"]:
+        text += f", it{scene['bytes']}"
     if scene["candidates"]:
         text += f", line {', '.join(map(str, scene['candidates']))} could but did not"
     return text

@@ -133,8 +133,8 @@ class Tracking:
     def _orders(
         self, task: Any, kind: str, allocation: Any, index: np.ndarray, programs: np.ndarray, size: int
     ) -> None:  # fmt: skip
-        if self._alone:
-            return
+        if self._alone or (task.agent is not None and task.agent.flight is not None):
+            return  # asynchronous work orders nothing
         acquire, release = order_of(task.op)
         if task.op.attrs.get("volatile"):
             acquire = release = False

@@ -1,0 +1,719 @@
+"""TMA on the simulator: what it copies, when it lands, and what a kernel must wait for."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import _triton
+from gluon_core import language as gl
+from gluon_core.errors import ArgumentError
+from gluon_core.language.nvidia.blackwell import tma as blackwell_tma
+from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_sim.errors import (
+    BarrierError,
+    DeadlockError,
+    LeakError,
+    OutOfBoundsError,
+    RaceError,
+)
+from gluon_sim.settings import Settings, using
+
+F16 = gl.NVMMASharedLayout(128, 16, 2)
+F32 = gl.NVMMASharedLayout(128, 32, 2)
+CUBE = gl.NVMMASharedLayout(128, 16, 3)
+FLAT = gl.NVMMASharedLayout(0, 16, 1)
+REGISTERS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+SCHEDULES = [("latest", 0), ("eager", 0), ("random", 0), ("random", 1), ("random", 2)]
+since_38 = pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+
+
+def numbers(*shape, dtype=np.float16):
+    return np.random.default_rng(0).integers(-99, 99, shape).astype(dtype)
+
+
+def describe(array, block, layout=F16, **more):
+    return TensorDescriptor.from_tensor(array, list(block), layout, **more)
+
+
+def report(error, kernel, *args, match, line, grid=(1,), schedules=SCHEDULES):
+    """The error of a launch, the same under every schedule, at the line that contains `line`."""
+    for schedule, seed in schedules:
+        with using(schedule=schedule, seed=seed), pytest.raises(error, match=match) as caught:
+            kernel[grid](*args)
+        assert line in caught.value.span.text, caught.value.span.text
+    return caught.value
+
+
+# -- results ----------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def copy_boxes(a, b):
+    s = gl.allocate_shared_memory(a.dtype, a.block_shape, a.layout)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    x, y = gl.program_id(0) * a.block_shape[0], gl.program_id(1) * a.block_shape[1]
+    mbarrier.expect(bar, a.nbytes_per_cta)
+    tma.async_load(a, [x, y], bar, s)
+    mbarrier.wait(bar, 0)
+    tma.async_store(b, [x, y], s)
+    tma.store_wait(0)
+    mbarrier.invalidate(bar)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("block, layout", [((64, 64), F16), ((32, 128), F16), ((16, 32), None)])
+def test_boxes_in_and_across_the_tensor(block, layout, schedule):
+    layout = layout or gl.NVMMASharedLayout(64, 16, 2)
+    a, b = numbers(200, 136), np.zeros((200, 136), np.float16)
+    with using(schedule=schedule[0], seed=schedule[1]):
+        grid = (-(-200 // block[0]), -(-136 // block[1]))
+        copy_boxes[grid](describe(a, block, layout), describe(b, block, layout))
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.int32, np.int8, np.float64, np.int64, ml_dtypes.bfloat16]
+)
+def test_elements_of_every_size(dtype):
+    bits = np.dtype(dtype).itemsize * 8
+    layout = gl.NVMMASharedLayout(128, bits, 2)
+    a = numbers(70, 2048 // bits, dtype=dtype)
+    b = np.zeros_like(a)
+    if dtype is ml_dtypes.bfloat16:
+        torch = pytest.importorskip("torch")
+        ta = torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
+        tb = torch.from_numpy(b.view(np.int16)).view(torch.bfloat16)
+        copy_boxes[(2, 2)](
+            describe(ta, (64, 1024 // bits), layout), describe(tb, (64, 1024 // bits), layout)
+        )
+    else:
+        copy_boxes[(2, 2)](
+            describe(a, (64, 1024 // bits), layout), describe(b, (64, 1024 // bits), layout)
+        )
+    np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+@gluon.jit
+def read_box(a, out, x, y, pred):
+    s = gl.allocate_shared_memory(a.dtype, [64, 64], F16_)
+    s.store(gl.full([64, 64], 7, gl.float16, REGISTERS))
+    fence_async_shared()
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    go = pred > gl.program_id(0)
+    mbarrier.expect(bar, 8192, go)
+    tma.async_load(a, [x, y], bar, s, go)
+    mbarrier.wait(bar, 0, go)
+    rows = gl.arange(0, 64, gl.SliceLayout(1, REGISTERS))[:, None]
+    columns = gl.arange(0, 64, gl.SliceLayout(0, REGISTERS))[None, :]
+    gl.store(out + gl.program_id(0) * 4096 + rows * 64 + columns, s.load(REGISTERS))
+    mbarrier.invalidate(bar)
+
+
+F16_ = gl.constexpr(F16)
+
+
+@pytest.mark.parametrize("padding", ["zero", "nan"])
+@pytest.mark.parametrize("x, y", [(-8, -8), (60, 40), (-64, 0), (500, 3), (-(2**31), 2**31 - 65)])
+def test_what_is_outside_comes_as_padding(x, y, padding):
+    a, out = numbers(100, 72), np.zeros((64, 64), np.float16)
+    read_box[(1,)](describe(a, (64, 64), padding=padding), out, x, y, 1)
+    expected = np.full((64, 64), np.nan if padding == "nan" else 0, np.float16)
+    for i in range(max(x, 0), min(x + 64, 100)):
+        for j in range(max(y, 0), min(y + 64, 72)):
+            expected[i - x, j - y] = a[i, j]
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_predicate_for_each_program(schedule):
+    a, out = numbers(64, 64), np.zeros((4, 64, 64), np.float16)
+    with using(schedule=schedule[0], seed=schedule[1]):
+        read_box[(4,)](describe(a, (64, 64)), out, 0, 0, 2)
+    np.testing.assert_array_equal(out[:2], np.stack([a, a]))
+    assert (out[2:] == 7).all()
+
+
+@gluon.jit
+def squeeze(a, b, n):
+    s = gl.allocate_shared_memory(a.dtype, [64, 64], F16_)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    for i in range(n):
+        mbarrier.expect(bar, a.nbytes_per_cta)
+        tma.async_copy_global_to_shared(a, [i, 0, 0], bar, s)
+        mbarrier.wait(bar, i % 2)
+        tma.async_copy_shared_to_global(b, [n - 1 - i, 0, 0], s)
+        tma.store_wait(0)
+    mbarrier.invalidate(bar)
+
+
+def test_a_box_of_another_rank():
+    a, b = numbers(5, 64, 64), np.zeros((5, 64, 64), np.float16)
+    squeeze[(1,)](describe(a, (1, 64, 64), CUBE), describe(b, (1, 64, 64), CUBE), 5)
+    np.testing.assert_array_equal(b, a[::-1])
+
+
+@gluon.jit
+def copy_line(a, b):
+    s = gl.allocate_shared_memory(a.dtype, a.block_shape, a.layout)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    mbarrier.expect(bar, a.nbytes_per_cta)
+    tma.async_load(a, [gl.program_id(0) * a.block_shape[0]], bar, s)
+    mbarrier.wait(bar, 0)
+    tma.async_store(b, [gl.program_id(0) * a.block_shape[0]], s)
+    tma.store_wait(0)
+    mbarrier.invalidate(bar)
+
+
+def test_one_dimension():
+    a, b = numbers(1000), np.zeros(1000, np.float16)
+    copy_line[(4,)](describe(a, (256,), FLAT), describe(b, (256,), FLAT))
+    np.testing.assert_array_equal(a, b)
+
+
+def test_a_tensor_with_strides_of_its_own():
+    whole = numbers(64, 128)
+    torch = pytest.importorskip("torch")
+    part = torch.from_numpy(whole)[:, :72]
+    b = torch.zeros(64, 72, dtype=torch.float16)
+    copy_boxes[(1, 2)](describe(part, (64, 64)), describe(b, (64, 64)))
+    np.testing.assert_array_equal(b.numpy(), whole[:, :72])
+
+
+@gluon.jit
+def read_float(a, out, L: gl.constexpr):
+    s = gl.allocate_shared_memory(a.dtype, a.block_shape, a.layout)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    mbarrier.expect(bar, a.nbytes_per_cta)
+    tma.async_load(a, [0, 0], bar, s)
+    mbarrier.wait(bar, 0)
+    rows = gl.arange(0, 32, gl.SliceLayout(1, L))[:, None]
+    columns = gl.arange(0, 32, gl.SliceLayout(0, L))[None, :]
+    gl.store(out + rows * 32 + columns, s.load(L))
+    mbarrier.invalidate(bar)
+
+
+@pytest.mark.skipif(_triton.VERSION < (3, 7), reason="needs Triton 3.7")
+def test_rounding_to_tf32():
+    a = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
+    a[0, :2] = np.inf, np.nan
+    out = np.zeros_like(a)
+    descriptor = describe(a, (32, 32), F32, round_f32_to_tf32=True)
+    read_float[(1,)](descriptor, out, gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0]))
+    assert not (out.view(np.int32)[np.isfinite(out)] & 0x1FFF).any()
+    np.testing.assert_allclose(out, a, rtol=2**-11)
+    assert (out[1:] != a[1:]).any()
+
+
+# -- descriptors that kernels make ------------------------------------------------------------------
+
+
+@gluon.jit
+def copy_matrices(p, q, sizes, stride, shift, L: gl.constexpr):
+    n = gl.load(sizes + gl.program_id(2))
+    offset = gl.program_id(2) * 64 * stride
+    a = tma.make_tensor_descriptor(p + offset + shift, [n, 64], [stride, 1], [32, 64], L)
+    b = tma.make_tensor_descriptor(
+        q + offset, shape=[n, 64], strides=[stride, 1], block_shape=[32, 64], layout=L
+    )
+    copy_boxes(a, b)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_descriptors_that_differ_between_programs(schedule):
+    a, b = numbers(5, 64, 64), np.zeros((5, 64, 64), np.float16)
+    sizes = np.array([64, 1, 20, 33, 48], np.int32)
+    with using(schedule=schedule[0], seed=schedule[1]):
+        copy_matrices[(2, 1, 5)](a, b, sizes, 64, 0, F16)
+    for one, other, size in zip(a, b, sizes):
+        np.testing.assert_array_equal(other[:size], one[:size])
+        assert not other[size:].any()
+
+
+@gluon.jit
+def choose(p, q, out, L: gl.constexpr):
+    d = tma.make_tensor_descriptor(p, [64, 64], [64, 1], [64, 64], L)
+    if gl.program_id(0) % 2 == 1:
+        d = tma.make_tensor_descriptor(q, [40, 64], [64, 1], [64, 64], L)
+    e = tma.make_tensor_descriptor(out + gl.program_id(0) * 4096, [64, 64], [64, 1], [64, 64], L)
+    s = gl.allocate_shared_memory(d.dtype, d.block_shape, d.layout)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    mbarrier.expect(bar, d.nbytes_per_cta)
+    tma.async_load(d, [0, 0], bar, s)
+    mbarrier.wait(bar, 0)
+    tma.async_store(e, [0, 0], s)
+    tma.store_wait(0)
+    mbarrier.invalidate(bar)
+
+
+def test_a_descriptor_that_a_branch_chooses():
+    a, b, out = numbers(64, 64), numbers(64, 64) + 1, np.zeros((4, 64, 64), np.float16)
+    choose[(4,)](a, b, out, F16)
+    cut = np.where(np.arange(64)[:, None] < 40, b, 0)
+    np.testing.assert_array_equal(out, [a, cut, a, cut])
+
+
+@pytest.mark.parametrize(
+    "size, stride, shift, match",
+    [
+        (64, 64, 1, "illegal base in program .0, 0, 0."),
+        (64, 63, 0, r"illegal strides\[0\] in program"),
+        (0, 64, 0, r"illegal shape\[0\] in program .0, 0, 1."),
+    ],
+)
+def test_tensors_that_the_hardware_cannot_address(size, stride, shift, match):
+    a, b = numbers(5, 64, 64), np.zeros((5, 64, 64), np.float16)
+    sizes = np.array([64, size], np.int32)
+    with pytest.raises(ArgumentError, match=match) as caught:
+        copy_matrices[(2, 1, 2)](a, b, sizes, stride, shift, F16)
+    assert "make_tensor_descriptor" in caught.value.span.text
+
+
+def test_a_descriptor_that_reaches_beyond_its_storage():
+    a, b = numbers(16, 64), np.zeros((64, 64), np.float16)
+    with pytest.raises(OutOfBoundsError) as caught:
+        copy_matrices[(1, 1, 1)](a, b, np.array([64], np.int32), 64, 0, F16)
+    assert "tma.async_load" in caught.value.span.text
+
+
+# -- reductions, rows, im2col -----------------------------------------------------------------------
+
+
+@gluon.jit
+def reduce_box(a, b, KIND: gl.constexpr):
+    s = gl.allocate_shared_memory(a.dtype, a.block_shape, a.layout)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    mbarrier.expect(bar, a.nbytes_per_cta)
+    tma.async_load(a, [gl.program_id(0) * a.block_shape[0], 0], bar, s)
+    mbarrier.wait(bar, 0)
+    if KIND == "add":
+        tma.async_atomic_add(b, [0, 0], s)
+    elif KIND == "min":
+        tma.async_atomic_min(b, [0, 0], s)
+    elif KIND == "max":
+        tma.async_atomic_max(b, [0, 0], s)
+    elif KIND == "and":
+        tma.async_atomic_and(b, [0, 0], s)
+    elif KIND == "or":
+        tma.async_atomic_or(b, [0, 0], s)
+    else:
+        tma.async_atomic_xor(b, [0, 0], s)
+    tma.store_wait(0)
+    mbarrier.invalidate(bar)
+
+
+REDUCED = {
+    "add": lambda x: x.sum(0, dtype=x.dtype), "min": lambda x: x.min(0), "max": lambda x: x.max(0),
+    "and": np.bitwise_and.reduce, "or": np.bitwise_or.reduce, "xor": np.bitwise_xor.reduce,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(REDUCED))
+@pytest.mark.parametrize("dtype", ["int32", "float16", "uint32"])
+def test_reductions(kind, dtype):
+    if dtype == "float16" and kind in ("and", "or", "xor"):
+        pytest.skip("of bits")
+    torch = pytest.importorskip("torch")
+    bits = np.dtype(dtype).itemsize * 8
+    parts = numbers(4, 32, 1024 // bits, dtype=np.int32).astype(dtype)
+    start = numbers(40, 1024 // bits, dtype=np.int32).astype(dtype)[:40] * 2
+    layout = gl.NVMMASharedLayout(128, bits, 2)
+    a, b = torch.from_numpy(parts.reshape(128, -1).copy()), torch.from_numpy(start[:30].copy())
+    block = (32, 1024 // bits)
+    reduce_box[(4,)](describe(a, block, layout), describe(b, block, layout), kind)
+    expected = REDUCED[kind](np.concatenate([start[None, :30], parts[:, :30]]))
+    np.testing.assert_array_equal(b.numpy(), expected)
+
+
+@gluon.jit
+def move_rows(a, b, table, back, column, N: gl.constexpr, R: gl.constexpr):
+    s = gl.allocate_shared_memory(a.dtype, [N, a.block_shape[1]], a.layout)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    mbarrier.expect(bar, N * a.block_shape[1] * 2)
+    o = gl.arange(0, N, R)
+    blackwell_tma.async_gather(a, gl.load(table + o), column, bar, s)
+    mbarrier.wait(bar, 0)
+    blackwell_tma.async_scatter(b, gl.load(back + o), column, s)
+    tma.store_wait(0)
+    mbarrier.invalidate(bar)
+
+
+@pytest.mark.parametrize("column", [0, 32, -8, 100])
+def test_gather_and_scatter(column, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_100")
+    a, b = numbers(100, 96), np.zeros((100, 96), np.float16)
+    rng = np.random.default_rng(1)
+    table, back = (
+        rng.integers(-4, 104, 32, dtype=np.int32),
+        rng.permutation(112)[:32].astype(np.int32),
+    )
+    rows = gl.SliceLayout(0, gl.BlockedLayout([1, 4], [32, 1], [1, 4], [1, 0]))
+    move_rows[(1,)](describe(a, (1, 64)), describe(b, (1, 64)), table, back, column, 32, rows)
+    expected = np.zeros_like(b)
+    for source, target in zip(table, back):
+        for j in range(max(column, 0), min(column + 64, 96)):
+            if target < 100:
+                expected[target, j] = a[source, j] if 0 <= source < 100 else 0
+    np.testing.assert_array_equal(b, expected)
+
+
+@gluon.jit
+def convolve(image, out, R: gl.constexpr, S: gl.constexpr):
+    s = gl.allocate_shared_memory(image.dtype, image.block_shape, image.layout)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    h, w = gl.program_id(1), gl.program_id(0)
+    mbarrier.expect(bar, image.nbytes_per_cta)
+    tma.async_load_im2col(image, [0, -1, -1, 0], [h.to(gl.int16), w.to(gl.int16)], bar, s)
+    mbarrier.wait(bar, 0)
+    tma.async_store(out, [(h * S + w) * 256, 0], s)
+    tma.store_wait(0)
+    mbarrier.invalidate(bar)
+
+
+@since_38
+def test_im2col():
+    from gluon_core.nvidia.hopper import TensorDescriptorIm2Col
+
+    n, height, width, channels = 2, 8, 10, 64
+    a = numbers(n, height, width, channels)
+    out = np.ones((9 * 256, channels), np.float16)
+    image = TensorDescriptorIm2Col.from_tensor(
+        a, [256, 64], F16, pixel_box_lower_corner=[-1, -1], pixel_box_upper_corner=[-1, -1]
+    )
+    convolve[(3, 3)](image, describe(out, (256, 64)), 3, 3)
+    padded = np.pad(a, ((0, 2), (1, 1), (1, 1), (0, 0)))
+    for r in range(3):
+        for s in range(3):
+            taps = padded[:, r : r + height, s : s + width].reshape(-1, channels)[:256]
+            taps[n * height * width :] = 0
+            np.testing.assert_array_equal(out[(r * 3 + s) * 256 :][:256], taps)
+
+
+@gluon.jit
+def pair(a, b, L: gl.constexpr, MULTICAST: gl.constexpr):
+    s = gl.allocate_shared_memory(a.dtype, a.block_shape, a.layout)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    mbarrier.expect(bar, a.nbytes_per_cta)
+    tma.async_load(a, [0, 0], bar, s, multicast=MULTICAST)
+    mbarrier.wait(bar, 0)
+    tma.async_store(b, [0, 0], s)
+    tma.store_wait(0)
+    mbarrier.invalidate(bar)
+
+
+@pytest.mark.skipif(_triton.VERSION < (3, 7), reason="needs Triton 3.7")
+@pytest.mark.parametrize("cga, multicast", [([[0, 0]], True), ([[1, 0]], False), ([[1, 0]], True)])
+def test_blocks_of_a_cluster(cga, multicast):
+    layout = gl.NVMMASharedLayout(128, 16, 2, cga_layout=cga)
+    a, b = numbers(64, 64), np.zeros((64, 64), np.float16)
+    pair[(1,)](
+        describe(a, (64, 64), layout), describe(b, (64, 64), layout), layout, multicast, num_ctas=2
+    )
+    np.testing.assert_array_equal(a, b)
+
+
+# -- what must be waited for ------------------------------------------------------------------------
+
+
+@gluon.jit
+def load_twice(a, out, HOW: gl.constexpr):
+    s = gl.allocate_shared_memory(gl.float16, [64, 64], F16_)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    if HOW == "too few":
+        mbarrier.expect(bar, 4096)
+    elif HOW == "too many":
+        mbarrier.expect(bar, 16384)
+    elif HOW != "none":
+        mbarrier.expect(bar, 8192)
+    tma.async_load(a, [0, 0], bar, s)
+    if HOW == "wrong phase":
+        mbarrier.wait(bar, 1)
+    elif HOW != "no wait":
+        mbarrier.wait(bar, 0)
+    x = s.load(REGISTERS)
+    rows = gl.arange(0, 64, gl.SliceLayout(1, REGISTERS))[:, None]
+    columns = gl.arange(0, 64, gl.SliceLayout(0, REGISTERS))[None, :]
+    gl.store(out + rows * 64 + columns, x)
+    if HOW == "no wait":
+        mbarrier.wait(bar, 0)
+    mbarrier.invalidate(bar)
+
+
+def loaded():
+    return describe(numbers(64, 64), (64, 64)), np.zeros((64, 64), np.float16)
+
+
+@pytest.mark.parametrize("how", ["no wait", "wrong phase"])
+def test_a_buffer_that_is_read_too_early(how):
+    load_twice[(1,)](*loaded(), "right")
+    chosen = SCHEDULES[:1] if how == "wrong phase" else SCHEDULES  # it hangs once all has come
+    found = report(
+        RaceError, load_twice, *loaded(), how, match="race on byte 0", line="load(", schedules=chosen
+    )  # fmt: skip
+    assert "must wait for the barrier that `async_tma_copy_global_to_local`" in str(found)
+    assert {access.op for access in found.accesses} == {
+        "local_load",
+        "async_tma_copy_global_to_local",
+    }
+    with using(Settings.without_checks()):
+        descriptor, out = loaded()
+        load_twice[(1,)](descriptor, out, how)
+    assert np.isnan(out.astype(np.float32)).all()
+
+
+def test_fewer_bytes_expected_than_come():
+    found = report(
+        BarrierError, load_twice, *loaded(), "too few",
+        match="more bytes came to a barrier", line="tma.async_load(",
+        schedules=[s for s in SCHEDULES if s[0] == "latest"],
+    )  # fmt: skip
+    start = load_twice.fn.__code__.co_firstlineno
+    assert (
+        f"phase 0 of the barrier at byte 0 of the buffer of line {start + 3} in program (0, 0, 0) "
+        f"expects 4096 bytes (line {start + 6}), 8192 have come (line {start + 11})" in str(found)
+    )
+
+
+def test_more_bytes_expected_than_come():
+    found = report(
+        DeadlockError, load_twice, *loaded(), "too many", match="0 arrivals and 8192 bytes missing",
+        line="mbarrier.wait(bar, 0)",
+    )  # fmt: skip
+    start = load_twice.fn.__code__.co_firstlineno
+    assert f"it expects 16384 bytes (line {start + 8}), 8192 have come (line {start + 11})" in str(
+        found
+    )
+
+
+def test_bytes_that_nobody_expects():
+    found = report(
+        DeadlockError, load_twice, *loaded(), "none", match="1 arrivals and -8192 bytes missing",
+        line="mbarrier.wait(bar, 0)",
+    )  # fmt: skip
+    assert "async_load" not in str(found.span.text)
+
+
+@gluon.jit
+def write_boxes(b, HOW: gl.constexpr):
+    s = gl.allocate_shared_memory(gl.float16, [64, 64], F16_)
+    for i in range(4):
+        if HOW != "no wait":
+            tma.store_wait(0)
+        s.store(gl.full([64, 64], i + 1.0, gl.float16, REGISTERS))
+        if HOW != "no fence":
+            fence_async_shared()
+        tma.async_store(b, [i * 64, 0], s)
+    if HOW != "no end":
+        tma.store_wait(0)
+
+
+def written():
+    return describe(np.zeros((256, 64), np.float16), (64, 64))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_stores_in_a_loop(schedule):
+    b = written()
+    with using(schedule=schedule[0], seed=schedule[1]):
+        write_boxes[(1,)](b, "right")
+    np.testing.assert_array_equal(b.base[::64, 0], [1, 2, 3, 4])
+    assert (b.base.reshape(4, -1) == b.base[::64, :1]).all()
+
+
+def test_a_fence_that_is_missing():
+    found = report(
+        RaceError, write_boxes, written(), "no fence",
+        match="fence between the generic and the async proxy", line="tma.async_store(",
+    )  # fmt: skip
+    assert "through the async proxy" in str(found)
+
+
+def test_a_buffer_that_is_written_before_it_was_read():
+    found = report(
+        RaceError, write_boxes, written(), "no wait", match="race on byte 0", line="store("
+    )
+    assert "at most 0 closed groups of bulk stores may be pending" in str(found)
+    assert {access.op for access in found.accesses} == {
+        "local_store",
+        "async_tma_copy_local_to_global",
+    }
+    with using(Settings.without_checks()):
+        b = written()
+        write_boxes[(1,)](b, "no wait")
+    assert (b.base == 4).all()
+
+
+def test_a_buffer_that_goes_before_it_was_read():
+    report(
+        LeakError,
+        write_boxes,
+        written(),
+        "no end",
+        match="nobody waited for it",
+        line="tma.async_store(",
+    )
+
+
+@gluon.jit
+def alternate(b, n, PENDING: gl.constexpr):
+    s = gl.allocate_shared_memory(gl.float16, [2, 64, 64], F16_)
+    for i in range(n):
+        tma.store_wait(PENDING)
+        s.index(i % 2).store(gl.full([64, 64], i + 1.0, gl.float16, REGISTERS))
+        fence_async_shared()
+        tma.async_store(b, [i * 64, 0], s.index(i % 2))
+    tma.store_wait(0)
+
+
+def test_groups_of_stores():
+    b = describe(np.zeros((6 * 64, 64), np.float16), (64, 64))
+    alternate[(1,)](b, 6, 1)
+    np.testing.assert_array_equal(b.base[::64, 0], [1, 2, 3, 4, 5, 6])
+    report(RaceError, alternate, b, 6, 2, match="race on byte", line="store(")
+
+
+def test_many_stores_are_told_apart_within_bounds():
+    b = describe(np.zeros((200 * 64, 64), np.float16), (64, 64))
+    alternate[(1,)](b, 200, 1)
+    np.testing.assert_array_equal(b.base[::64, 0], np.arange(1, 201))
+
+
+@gluon.jit
+def read_back(b, p, out, READ_ONLY: gl.constexpr):
+    s = gl.allocate_shared_memory(gl.float16, [64, 64], F16_)
+    s.store(gl.full([64, 64], 5, gl.float16, REGISTERS))
+    fence_async_shared()
+    tma.async_store(b, [0, 0], s)
+    tma.store_wait(0, read_only=READ_ONLY)
+    s.store(gl.full([64, 64], 6, gl.float16, REGISTERS))
+    rows = gl.arange(0, 64, gl.SliceLayout(1, REGISTERS))[:, None]
+    columns = gl.arange(0, 64, gl.SliceLayout(0, REGISTERS))[None, :]
+    gl.store(out + rows * 64 + columns, gl.load(p + rows * 64 + columns))
+
+
+@since_38
+def test_what_a_store_writes_is_there_after_the_longer_wait():
+    b, out = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16)
+    for schedule, seed in SCHEDULES:
+        with using(schedule=schedule, seed=seed):
+            read_back[(1,)](describe(b, (64, 64)), b, out, False)
+        assert (out == 5).all()
+
+
+def test_what_a_store_writes_is_not_there_when_it_has_read():
+    b, out = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16)
+    for schedule in SCHEDULES:
+        with using(schedule=schedule[0], seed=schedule[1]), pytest.raises(RaceError) as caught:
+            read_back[(1,)](describe(b, (64, 64)), b, out, True)
+        kinds = {access.op for access in caught.value.accesses}
+        assert kinds == {"load", "async_tma_copy_local_to_global"}
+    with (
+        using(schedule="eager"),
+        pytest.raises(RaceError, match="not enough that they have been read"),
+    ):
+        read_back[(1,)](describe(b, (64, 64)), b, out, True)
+    with using(Settings.without_checks()):
+        b[...] = 0
+        read_back[(1,)](describe(b, (64, 64)), b, out, True)
+    assert (out == 0).all() and (b == 5).all()
+
+
+@gluon.jit
+def same_place(b):
+    s = gl.allocate_shared_memory(gl.float16, [2, 64, 64], F16_)
+    s.index(0).store(gl.full([64, 64], 1, gl.float16, REGISTERS))
+    s.index(1).store(gl.full([64, 64], 2, gl.float16, REGISTERS))
+    fence_async_shared()
+    tma.async_store(b, [0, 0], s.index(0))
+    tma.async_store(b, [0, 0], s.index(1))
+    tma.store_wait(0)
+
+
+def test_two_stores_to_one_place():
+    report(
+        RaceError,
+        same_place,
+        written(),
+        match="race on element 0",
+        line="async_store(",
+        schedules=SCHEDULES[:2],
+    )
+
+
+def test_programs_that_write_one_place():
+    with pytest.raises(RaceError, match="programs of a grid"):
+        write_boxes[(2,)](written(), "right")
+
+
+@gluon.jit
+def produce(a, s, full, empty, n):
+    for i in range(n):
+        mbarrier.wait(empty.index(i % 2), (i // 2 + 1) % 2)
+        mbarrier.expect(full.index(i % 2), a.nbytes_per_cta)
+        tma.async_load(a, [i * 64, 0], full.index(i % 2), s.index(i % 2))
+
+
+@gluon.jit
+def consume(b, s, t, full, empty, n, EARLY: gl.constexpr):
+    for i in range(n):
+        mbarrier.wait(full.index(i % 2), i // 2 % 2)
+        if EARLY:
+            mbarrier.arrive(empty.index(i % 2))
+        x = s.index(i % 2).load(REGISTERS)
+        if not EARLY:
+            mbarrier.arrive(empty.index(i % 2))
+        tma.store_wait(0)
+        t.store(x + x)
+        fence_async_shared()
+        tma.async_store(b, [i * 64, 0], t)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def pipeline(a, b, n, EARLY: gl.constexpr):
+    s = gl.allocate_shared_memory(gl.float16, [2, 64, 64], F16_)
+    t = gl.allocate_shared_memory(gl.float16, [64, 64], F16_)
+    full, empty = mbarrier.allocate_mbarrier(batch=2), mbarrier.allocate_mbarrier(batch=2)
+    for i in gl.static_range(2):
+        mbarrier.init(full.index(i), 1)
+        mbarrier.init(empty.index(i), 1)
+    gl.warp_specialize(
+        [(consume, (b, s, t, full, empty, n, EARLY)), (produce, (a, s, full, empty, n))], [4], [24]
+    )
+    for i in gl.static_range(2):
+        mbarrier.invalidate(full.index(i))
+        mbarrier.invalidate(empty.index(i))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_pipeline_of_partitions(schedule):
+    a, b = numbers(7 * 64, 64), np.zeros((7 * 64, 64), np.float16)
+    with using(schedule=schedule[0], seed=schedule[1]):
+        pipeline[(1,)](describe(a, (64, 64)), describe(b, (64, 64)), 7, False)
+    np.testing.assert_array_equal(b, a + a)
+
+
+def test_a_buffer_given_back_before_it_was_read():
+    a, b = numbers(7 * 64, 64), np.zeros((7 * 64, 64), np.float16)
+    found = report(
+        RaceError, pipeline, describe(a, (64, 64)), describe(b, (64, 64)), 7, True,
+        match="race on byte", line="load(",
+    )  # fmt: skip
+    assert {access.op for access in found.accesses} == {
+        "local_load",
+        "async_tma_copy_global_to_local",
+    }
