@@ -524,6 +524,11 @@ def test_operands_that_do_not_fit(body, error, match):
             LayoutError,
             "a thread must hold 4 consecutive rows",
         ),
+        (
+            "btma.async_gather(desc, gl.arange(0, 512, gl.BlockedLayout([4], [32], [4], [0])), 0, bar, rows)",
+            LayoutError,
+            "threads of a warp must hold the same rows",
+        ),
         ("btma.async_gather(desc, x, n.to(gl.int64), bar, rows)", DtypeError, "must be int32"),
         ("btma.async_gather(desc, x, 0, bar, smem)", ShapeError, "not .rows, columns."),
         ("btma.async_scatter(desc, x, 0, smem)", ShapeError, "not .rows, columns."),
@@ -609,6 +614,17 @@ def test_transposed_boxes():
         )
     except LayoutError:
         pass  # the host refuses it already
+
+
+@pytest.mark.parametrize("call", ["async_store", "async_atomic_add"])
+def test_stores_of_padded_fp4(call):
+    layout = "gl.constexpr(gl.NVMMASharedLayout(128, 8, 2, fp4_padded=True))"
+    desc = f"describe(gl.uint8, [256, 256], [128, 64], {layout})"
+    agree(using("load(desc, [n, 0], bar, smem)", desc, 100))
+    error = LayoutError if call == "async_store" else (LayoutError, DtypeError)
+    refuse(
+        using(f"tma.{call}(desc, [n, 0], smem)  # HERE", desc, 100), error, "padded fp4|cannot add"
+    )
 
 
 @since(3, 8)

@@ -30,6 +30,7 @@ from gluon_nvidia.language.tma_operands import (
     require_descriptor,
     rows_of,
     scattered_buffer,
+    source_buffer,
 )
 
 __all__ = [
@@ -312,7 +313,7 @@ def async_copy_shared_to_global(
 
 def _store(semantic: Any, name: str, desc: Any, coord: Any, src: Any, cache_policy: Any) -> None:
     desc = require_descriptor(semantic, desc, False)
-    src = box_buffer(desc, src, "src")
+    src = source_buffer(desc, src)
     coord = coordinates(semantic, coord, len(desc.shape))
     policy = cache_policy_operands(semantic.builder, cache_policy, _HOPPER + name)
     semantic.builder.create_async_tma_copy_local_to_global(desc.handle, coord, src.handle, *policy)
@@ -367,7 +368,7 @@ def _reduction(kind: str, meaning: str) -> Any:
                 expected=", ".join(allowed),
                 got=desc.dtype,
             )
-        src = box_buffer(desc, src, "src")
+        src = source_buffer(desc, src)
         coord = coordinates(_semantic, coord, len(desc.shape))
         _semantic.builder.create_async_tma_reduce(
             getattr(ir.DESCRIPTOR_REDUCE_KIND, kind.upper()), desc.handle, coord, src.handle

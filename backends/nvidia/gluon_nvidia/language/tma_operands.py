@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 from gluon_core import _triton
 from gluon_core._triton import tl, tl_tuple, unwrap
@@ -26,6 +26,7 @@ __all__ = [
     "require_descriptor",
     "rows_of",
     "scattered_buffer",
+    "source_buffer",
 ]
 
 _LEAST_ROWS = 8
@@ -120,6 +121,22 @@ def box_buffer(desc: Any, buffer: Any, argument: str) -> Any:
     return buffer
 
 
+def source_buffer(desc: Any, buffer: Any) -> Any:
+    """`buffer` if it is shared memory that can be stored as one box."""
+    _refuse_padded(desc)
+    return box_buffer(desc, buffer, "src")
+
+
+def _refuse_padded(desc: Any) -> None:
+    if desc.layout.fp4_padded:
+        raise LayoutError(
+            "TMA stores no padded fp4 (PTX 5.5.1)",
+            argument="tensor_desc",
+            expected="a layout with fp4_padded=False",
+            got=repr(desc.layout),
+        )
+
+
 def _without_ones(shape: list[int]) -> list[int]:
     while len(shape) > 1 and shape[0] == 1:
         shape = shape[1:]
@@ -163,10 +180,11 @@ def rows_of(semantic: Any, desc: Any, x_offsets: Any) -> Any:
             got=shape,
         )
     layout = rows.type.layout
-    if not is_placeholder(layout) and _held(layout, shape) < _HELD_ROWS:
+    problem = None if is_placeholder(layout) else _spread(layout, shape)
+    if problem is not None:
         warps = semantic.num_warps
         raise LayoutError(
-            f"a thread must hold {_HELD_ROWS} consecutive rows, which one instruction takes",
+            problem,
             argument="x_offsets",
             expected=f"SliceLayout(0, BlockedLayout([1, 4], [32, 1], [1, {warps}], [1, 0]))",
             got=repr(layout),
@@ -174,19 +192,25 @@ def rows_of(semantic: Any, desc: Any, x_offsets: Any) -> Any:
     return rows
 
 
-def _held(layout: Any, shape: list[int]) -> int:
-    """How many consecutive elements of a one-dimensional tensor each thread holds."""
-    linear = layout.to_linear(shape)
+def _spread(layout: Any, shape: list[int]) -> Optional[str]:
+    """What is wrong with how a layout spreads the rows over threads; None if nothing is."""
+    bases = layout.to_linear(shape).bases
     held = 1
-    for basis in linear.bases["register"]:
+    for basis in bases["register"]:
         if list(basis) != [held]:
             break
         held *= 2
-    return held
+    if held < _HELD_ROWS:
+        return f"a thread must hold {_HELD_ROWS} consecutive rows, which one instruction takes"
+    if any(any(basis) for basis in bases["lane"]):
+        return "the threads of a warp must hold the same rows: one of them issues the instruction"
+    return None
 
 
 def scattered_buffer(desc: Any, rows: Any, buffer: Any, argument: str) -> Any:
     """`buffer` if it is shared memory for the chosen rows."""
+    if argument == "src":
+        _refuse_padded(desc)
     buffer = shared_memory(buffer, argument)
     _check_elements(desc, buffer, argument)
     wanted = [shape_of(rows)[0], int(unwrap(desc.block_shape[1]))]
