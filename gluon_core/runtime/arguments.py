@@ -160,11 +160,15 @@ def describe(
         if pointer_range_bits is not None and small_storage(value, pointer_range_bits):
             marks += "S"
         return Described(kind_name, marks)
+    remedy = "Annotate the parameter `: gl.constexpr` to make it a compile-time constant."
+    if type(value).__module__.startswith("triton.") and "Descriptor" in type(value).__name__:
+        remedy = "Make the descriptor with the class in gluon_core.<vendor>, which knows its layout."
     raise ArgumentError(
         "kernels cannot take a value of this type",
-        expected="a tensor, array, int, float, bool, None, tuple, or an object with data_ptr() and dtype",
+        expected="a tensor, array, int, float, bool, None, tuple, descriptor, or an object with "
+        "data_ptr() and dtype",
         got=type(value).__name__,
-        remedy="Annotate the parameter `: gl.constexpr` to make it a compile-time constant.",
+        remedy=remedy,
     )
 
 

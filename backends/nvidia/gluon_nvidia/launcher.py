@@ -294,7 +294,7 @@ def _native_module() -> Any:
     if os.environ.get("GLUON_NATIVE_LAUNCH", "1") == "0":
         return None
     try:
-        from gluon_nvidia import _launch
+        from gluon_nvidia import _launch  # type: ignore[attr-defined]
     except ImportError:
         return None
     return _launch if getattr(_launch, "VERSION", 0) == _NATIVE_VERSION else None

@@ -8,6 +8,7 @@ later users of the memory behind the kernel.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Callable, Optional
 
 from gluon_nvidia import driver as driver_module
@@ -16,6 +17,7 @@ from gluon_nvidia.driver import Driver
 __all__ = ["allocator"]
 
 _TORCH_ALIGNMENT = 512
+_OVERLAPPING = 8  # launches with launch_pdl that may be under way at once
 
 
 def allocator(
@@ -36,6 +38,8 @@ def allocator(
     if not any(size for size, _ in wanted):
         return None
     (global_size, global_align), (profile_size, profile_align) = wanted
+    overlaps = bool(getattr(metadata, "launch_pdl", False))
+    recent: deque[Any] = deque(maxlen=_OVERLAPPING)
 
     def allocate(programs: int, stream: int) -> tuple[int, int, Any]:
         first = second = None
@@ -44,6 +48,8 @@ def allocator(
         if profile_size:
             give = _users("_profile_allocator") or _default_profile() or own
             second = give(programs * profile_size, profile_align, stream)
+        if overlaps:  # the stream lets the next kernels start before this one is through
+            recent.append((first, second))
         return _address(first), _address(second), (first, second)
 
     return allocate

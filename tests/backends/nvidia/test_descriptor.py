@@ -249,6 +249,13 @@ def test_im2col_names_the_triton_that_brings_it():
         arguments.describe(images())
 
 
+def test_descriptors_of_triton_are_refused_with_the_remedy():
+    from triton.tools.tensor_descriptor import TensorDescriptor as Plain
+
+    with pytest.raises(ArgumentError, match="gluon_core"):
+        arguments.describe(Plain.from_tensor(HALF, [64, 64]))
+
+
 @gluon.jit
 def facts(d, more, out, n):
     gl.store(out, d.shape[0])
@@ -628,3 +635,18 @@ def test_scratch_memory_beside_descriptors_and_of_two_kinds(form):
     prepared(fake, [KIND], [META], **more)((2, 1, 1), 0, describe())
     assert [int.from_bytes(p, "little") for p in fake.launches[0].parameters[5:]] == [0x7001] * 2
     assert [call[1] for call in fake.calls if call[0] == "cuMemAllocAsync"] == [257, 129]
+
+
+def test_scratch_memory_outlives_launches_that_overlap(form):
+    fake = FakeCuda()
+    launch = prepared(fake, [], [], global_scratch_size=128, launch_pdl=True)
+
+    def freed():
+        return sum(call[0] == "cuMemFreeAsync" for call in fake.calls)
+
+    for _ in range(8):
+        launch((1, 1, 1), 0)
+    assert freed() == 0
+    launch((1, 1, 1), 0)
+    assert freed() == 1
+    del launch

@@ -54,6 +54,8 @@ class TensorDescriptor(HostDescriptor):
 
     def __post_init__(self) -> None:
         layout = self.layout
+        key: tuple = ()
+        known = False
         try:
             key = (
                 self.base.dtype,
@@ -67,7 +69,7 @@ class TensorDescriptor(HostDescriptor):
             )
             known = _checked.get(key) is layout and not self.base.data_ptr() & 15
         except (AttributeError, TypeError):
-            known, key = False, ()
+            pass  # check() says what is wrong
         if known:
             return
         self.check()
