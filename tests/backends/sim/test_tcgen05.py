@@ -8,6 +8,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core._triton import VERSION
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.language.nvidia.blackwell import (
     TensorMemoryLayout,
@@ -79,6 +80,7 @@ TYPES = {
     "bf16": (ml_dtypes.bfloat16, gl.bfloat16, gl.float32, np.float32),
     "tf32": (np.float32, gl.float32, gl.float32, np.float32),
     "e4m3": (ml_dtypes.float8_e4m3fn, gl.float8e4nv, gl.float32, np.float32),
+    "i8": (np.int8, gl.int8, gl.int32, np.int32),
     "fp16-fp16": (np.float16, gl.float16, gl.float16, np.float16),
 }
 
@@ -88,11 +90,12 @@ def inputs(kind, m, n, k, seed=0):
 
     random = np.random.default_rng(seed)
     names = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32,
-             "e4m3": torch.float8_e4m3fn}  # fmt: skip
+             "e4m3": torch.float8_e4m3fn, "i8": torch.int8}  # fmt: skip
     dtype = names[kind.split("-")[0]]
     a = torch.from_numpy(random.integers(-4, 5, (m, k)).astype(np.float32)).to(dtype)
     b = torch.from_numpy(random.integers(-4, 5, (k, n)).astype(np.float32)).to(dtype)
-    c = torch.zeros((m, n), dtype=torch.float16 if kind.endswith("-fp16") else torch.float32)
+    results = {"fp16-fp16": torch.float16, "i8": torch.int32}
+    c = torch.zeros((m, n), dtype=results.get(kind, torch.float32))
     return a, b, c
 
 
@@ -108,6 +111,8 @@ def run(kind="fp16", m=128, n=64, k=128, block=64, **flags):
 @pytest.mark.parametrize("schedule", ["latest", "eager", "random"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_products(kind, schedule):
+    if kind == "i8" and VERSION < (3, 8):
+        pytest.skip("needs Triton 3.8")
     with using(schedule=schedule, seed=2):
         got, wanted = run(kind)
     np.testing.assert_array_equal(got, wanted)

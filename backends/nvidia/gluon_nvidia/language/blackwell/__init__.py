@@ -1,7 +1,6 @@
 """`gl.nvidia.blackwell`: sm_100 and sm_120 and newer. Re-exports the hardware units' files."""
 
-from gluon_nvidia.language.ampere import async_copy
-from gluon_nvidia.language.blackwell import clc, cluster, float2, mbarrier, tma
+from gluon_nvidia.language.blackwell import async_copy, clc, cluster, float2, mbarrier, tma
 from gluon_nvidia.language.cache import CachePolicy, FractionalEvictionPolicy
 from gluon_nvidia.language.cluster import async_store
 from gluon_nvidia.language.fence import fence_async_shared

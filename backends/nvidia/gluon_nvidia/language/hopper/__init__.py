@@ -1,10 +1,9 @@
 """`gl.nvidia.hopper`: sm_90 and newer. Re-exports the hardware units' files."""
 
-from gluon_nvidia.language.ampere import async_copy
 from gluon_nvidia.language.cache import CachePolicy, FractionalEvictionPolicy
 from gluon_nvidia.language.cluster import async_store
 from gluon_nvidia.language.fence import fence_async_shared
-from gluon_nvidia.language.hopper import cluster, mbarrier, tma
+from gluon_nvidia.language.hopper import async_copy, cluster, mbarrier, tma
 from gluon_nvidia.language.mma import mma_v2
 from gluon_nvidia.language.wgmma import (
     warpgroup_mma,

@@ -1,12 +1,11 @@
 """`gl.nvidia.rubin`: sm_107 and newer. Re-exports the hardware units' files."""
 
-from gluon_nvidia.language.ampere import async_copy
 from gluon_nvidia.language.cache import CachePolicy, FractionalEvictionPolicy
 from gluon_nvidia.language.cluster import async_store
 from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.language.mma import mma_v2
 from gluon_nvidia.language.packed import add2, add4, fma2, fma4, max2, min2, mul2, mul4, sub2, sub4
-from gluon_nvidia.language.rubin import clc, cluster, mbarrier, tma
+from gluon_nvidia.language.rubin import async_copy, clc, cluster, mbarrier, tma
 from gluon_nvidia.language.tcgen05 import (
     tcgen05_commit,
     tcgen05_copy,
