@@ -174,7 +174,7 @@ def grid(per_multiprocessor, block):
     return make
 
 
-def example(name, kernel, block=(128, 32), per_multiprocessor=2):
+def example(name, kernel, block=(64, 32), per_multiprocessor=1):
     return Example(
         name=name,
         kernel=kernel,

@@ -275,16 +275,69 @@ def attention_hopper(
         mbarrier.init(v_empty.index(i), count=2)
     full = (q_full, k_full, v_full)
     empty = (q_empty, k_empty, v_empty)
-    smem = (q_smem, k_smem, v_smem)
-    sizes: gl.constexpr = (BLOCK_M, BLOCK_N, STAGES, CAUSAL, GROUP)
-    work = (out_smem, full, empty, heads, length, scale)
     gl.warp_specialize(
         [
-            (attend, (out_desc,) + smem + work + (0,) + sizes),
-            (attend, (out_desc,) + smem + work + (1,) + sizes),
+            (
+                attend,
+                (
+                    out_desc,
+                    q_smem,
+                    k_smem,
+                    v_smem,
+                    out_smem,
+                    full,
+                    empty,
+                    heads,
+                    length,
+                    scale,
+                    0,
+                    BLOCK_M,
+                    BLOCK_N,
+                    STAGES,
+                    CAUSAL,
+                    GROUP,
+                ),
+            ),
+            (
+                attend,
+                (
+                    out_desc,
+                    q_smem,
+                    k_smem,
+                    v_smem,
+                    out_smem,
+                    full,
+                    empty,
+                    heads,
+                    length,
+                    scale,
+                    1,
+                    BLOCK_M,
+                    BLOCK_N,
+                    STAGES,
+                    CAUSAL,
+                    GROUP,
+                ),
+            ),
             (
                 copy_tiles,
-                (q_desc, k_desc, v_desc) + smem + (full, empty, heads, length) + sizes,
+                (
+                    q_desc,
+                    k_desc,
+                    v_desc,
+                    q_smem,
+                    k_smem,
+                    v_smem,
+                    full,
+                    empty,
+                    heads,
+                    length,
+                    BLOCK_M,
+                    BLOCK_N,
+                    STAGES,
+                    CAUSAL,
+                    GROUP,
+                ),
             ),
         ],
         [4, 1],

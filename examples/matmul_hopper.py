@@ -44,13 +44,15 @@ def tile_at(tile, tiles_m, tiles_n, GROUP: gl.constexpr):
 
 
 @gluon.jit
-def fetch(a_desc, b_desc, a_smem, b_smem, ready, row, column, k, TRANSPOSED: gl.constexpr):
-    mbarrier.expect(ready, a_desc.block_type.nbytes + b_desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(a_desc, [row, k], ready, a_smem)
+def fetch(
+    a_desc, b_desc, a_smem, b_smem, ready, row, column, k, TRANSPOSED: gl.constexpr, pred=True
+):
+    mbarrier.expect(ready, a_desc.block_type.nbytes + b_desc.block_type.nbytes, pred)
+    tma.async_copy_global_to_shared(a_desc, [row, k], ready, a_smem, pred)
     if TRANSPOSED:
-        tma.async_copy_global_to_shared(b_desc, [column, k], ready, b_smem)
+        tma.async_copy_global_to_shared(b_desc, [column, k], ready, b_smem, pred)
     else:
-        tma.async_copy_global_to_shared(b_desc, [k, column], ready, b_smem)
+        tma.async_copy_global_to_shared(b_desc, [k, column], ready, b_smem, pred)
 
 
 @gluon.jit
@@ -121,26 +123,29 @@ def matmul_persistent(
         [3, 0], [num_warps, 1], [16, BLOCK_N, instruction_k]
     )
 
-    for ahead in gl.static_range(STAGES - 1):
-        if ahead < total:
-            m, n = tile_at(program + ahead // steps * programs, tiles_m, tiles_n, GROUP)
-            k = ahead % steps * BLOCK_K
-            fetch(
-                a_desc,
-                b_desc,
-                a_smem.index(ahead),
-                b_smem.index(ahead),
-                ready.index(ahead),
-                m * BLOCK_M,
-                n * BLOCK_N,
-                k,
-                TRANSPOSED,
-            )
+    for i in gl.static_range(STAGES - 1):
+        m, n = tile_at(program + i // steps * programs, tiles_m, tiles_n, GROUP)
+        k = i % steps * BLOCK_K
+        fetch(
+            a_desc,
+            b_desc,
+            a_smem.index(i),
+            b_smem.index(i),
+            ready.index(i),
+            m * BLOCK_M,
+            n * BLOCK_N,
+            k,
+            TRANSPOSED,
+            pred=i < total,
+        )
 
     slot = 0
     phase = 0
     free = STAGES - 1
     ahead = STAGES - 1
+    next_tile = program + ahead // steps * programs
+    next_m, next_n = tile_at(next_tile, tiles_m, tiles_n, GROUP)
+    next_k = ahead % steps * BLOCK_K
     for tile in range(program, tiles_m * tiles_n, programs):
         m, n = tile_at(tile, tiles_m, tiles_n, GROUP)
         acc = warpgroup_mma_init(gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layout))
@@ -152,21 +157,23 @@ def matmul_persistent(
             acc = warpgroup_mma(a_smem.index(slot), b_tile, acc, is_async=True)
             # The step before is over: its buffers are free for the copies that come next.
             acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
-            if ahead < total:
-                next_m, next_n = tile_at(
-                    program + ahead // steps * programs, tiles_m, tiles_n, GROUP
-                )
-                fetch(
-                    a_desc,
-                    b_desc,
-                    a_smem.index(free),
-                    b_smem.index(free),
-                    ready.index(free),
-                    next_m * BLOCK_M,
-                    next_n * BLOCK_N,
-                    ahead % steps * BLOCK_K,
-                    TRANSPOSED,
-                )
+            fetch(
+                a_desc,
+                b_desc,
+                a_smem.index(free),
+                b_smem.index(free),
+                ready.index(free),
+                next_m * BLOCK_M,
+                next_n * BLOCK_N,
+                next_k,
+                TRANSPOSED,
+                pred=ahead < total,
+            )
+            next_k += BLOCK_K
+            if next_k >= K:
+                next_k = 0
+                next_tile += programs
+                next_m, next_n = tile_at(next_tile, tiles_m, tiles_n, GROUP)
             ahead += 1
             free = slot
             slot, phase = advance(slot, phase, STAGES)
@@ -290,14 +297,70 @@ def matmul_specialized(
         mbarrier.init(empty.index(i), count=2)
     tiles_m = gl.cdiv(M, BLOCK_M)
     tiles_n = gl.cdiv(N, BLOCK_N)
-    shared = (a_smem, b_smem)
-    work = (full, empty, tiles_m, tiles_n, K)
-    sizes: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K, STAGES, GROUP, TRANSPOSED)
     gl.warp_specialize(
         [
-            (multiply_tiles, (c_desc,) + shared + (c_smem,) + work + (0,) + sizes),
-            (multiply_tiles, (c_desc,) + shared + (c_smem,) + work + (1,) + sizes),
-            (copy_tiles, (a_desc, b_desc) + shared + work + sizes),
+            (
+                multiply_tiles,
+                (
+                    c_desc,
+                    a_smem,
+                    b_smem,
+                    c_smem,
+                    full,
+                    empty,
+                    tiles_m,
+                    tiles_n,
+                    K,
+                    0,
+                    BLOCK_M,
+                    BLOCK_N,
+                    BLOCK_K,
+                    STAGES,
+                    GROUP,
+                    TRANSPOSED,
+                ),
+            ),
+            (
+                multiply_tiles,
+                (
+                    c_desc,
+                    a_smem,
+                    b_smem,
+                    c_smem,
+                    full,
+                    empty,
+                    tiles_m,
+                    tiles_n,
+                    K,
+                    1,
+                    BLOCK_M,
+                    BLOCK_N,
+                    BLOCK_K,
+                    STAGES,
+                    GROUP,
+                    TRANSPOSED,
+                ),
+            ),
+            (
+                copy_tiles,
+                (
+                    a_desc,
+                    b_desc,
+                    a_smem,
+                    b_smem,
+                    full,
+                    empty,
+                    tiles_m,
+                    tiles_n,
+                    K,
+                    BLOCK_M,
+                    BLOCK_N,
+                    BLOCK_K,
+                    STAGES,
+                    GROUP,
+                    TRANSPOSED,
+                ),
+            ),
         ],
         [4, 1],
         [232, 24],
