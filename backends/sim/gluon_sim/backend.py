@@ -66,7 +66,6 @@ class SimBackend(Backend):
         def program(module: Any, metadata: dict) -> ProgramText:
             from gluon_sim.compile import shared_peak
             from gluon_sim.lookup import prepare
-            from gluon_sim.tensor_memory import check_columns
 
             text = ProgramText(str(module).encode())
             text.program = module
@@ -75,8 +74,6 @@ class SimBackend(Backend):
             metadata["name"] = module.kernel.name
             metadata["shared"] = shared = shared_peak(module)
             refuse_excess(module, shared, target, options)
-            if capacity_checked(options):
-                check_columns(module, target.limits.tensor_memory_columns, str(target))
             return text
 
         return (Stage("program", program),)
@@ -113,7 +110,7 @@ def capacity_checked(options: Any) -> bool:
 
 
 def refuse_excess(program: Any, shared: int, target: Target, options: Any) -> None:
-    """Refuse a kernel that needs more shared memory than there is, if that is checked.
+    """Refuse a kernel that needs more shared or tensor memory than there is, if that is checked.
 
     Args:
         options: of the kernel; its `simulation` holds settings of this launch.
@@ -123,9 +120,13 @@ def refuse_excess(program: Any, shared: int, target: Target, options: Any) -> No
     """
     from gluon_sim.compile import largest_buffer
     from gluon_sim.errors import CapacityError, span_of
+    from gluon_sim.tensor_memory import check_columns
 
+    if not capacity_checked(options):
+        return
+    check_columns(program, target.limits.tensor_memory_columns, str(target))
     limit = target.limits.shared_memory
-    if shared > limit and capacity_checked(options):
+    if shared > limit:
         raise CapacityError(
             f"{program.kernel.name} needs too much shared memory",
             expected=f"at most {limit} bytes on {target}",

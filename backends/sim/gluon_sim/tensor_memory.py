@@ -139,7 +139,10 @@ def check_columns(program: Program, limit: int, name: str) -> int:
     Raises:
         CapacityError: more than there are, at the line of the largest buffer.
     """
-    columns, largest = _live(program)
+    found = getattr(program, "tensor_columns", None)
+    if found is None:
+        found = program.tensor_columns = _live(program)  # type: ignore[attr-defined]
+    columns, largest = found
     if columns > limit:
         raise CapacityError(
             f"{program.kernel.name} needs too much tensor memory",

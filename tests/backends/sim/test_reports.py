@@ -16,6 +16,7 @@ import gluon_sim
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.ampere import mbarrier
+from gluon_core.language.nvidia.blackwell import TensorMemoryLayout, allocate_tensor_memory
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
     warpgroup_mma,
@@ -28,6 +29,7 @@ from gluon_sim.settings import Settings, using
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+WIDE = gl.constexpr(TensorMemoryLayout([128, 512], 1))
 PADDED = gl.constexpr(gl.PaddedSharedLayout.with_identity_for([[32, 8]], [128], [0]))
 
 
@@ -74,6 +76,13 @@ def reads_an_accumulator_in_flight(a, out):
     acc = warpgroup_mma(x, y, gl.zeros([64, 8], gl.float32, ACC), is_async=True)
     early = warpgroup_mma_wait(1, deps=(acc,)) + 1
     warpgroup_mma_wait(0, deps=(early,))
+
+
+@gluon.jit
+def turns(a, out):
+    o = gl.arange(0, 128, layout=L1)
+    gl.store(a + o, o)
+    gl.store(out + o, gl.load(a + (127 - o)))
 
 
 @gluon.jit
@@ -147,6 +156,18 @@ def hoards(a, out):
     s.store(o)
     t.store(o)
     gl.store(out + o, s.load(L1) + t.load(L1), mask=o < 128)
+
+
+@gluon.jit
+def hoards_columns(a, out):
+    o = gl.arange(0, 128, layout=L1)
+    first = allocate_tensor_memory(gl.float32, [128, 512], WIDE)
+    second = allocate_tensor_memory(gl.float32, [128, 512], WIDE)
+    x = gl.full([128, 512], 1.0, gl.float32, layout=first.get_reg_layout())
+    first.store(x)
+    second.store(x)
+    gl.store(out + o, o)
+    first.store(x)
 
 
 @gluon.jit
@@ -251,6 +272,10 @@ def with_debug(case: Case) -> None:
     case.kernel[(1,)](np.zeros(1, np.int32), np.zeros(1, np.int32), debug=True)
 
 
+def on_blackwell(case: Case) -> None:
+    case.kernel[(1,)](np.zeros(256, np.int32), np.zeros(256, np.int32), target="sim:sm_100")
+
+
 def arrives_twice(machine: Any, barrier: Any, *rest: Any, **named: Any) -> None:
     machine.barrier_arrive(barrier, 2)
 
@@ -268,6 +293,7 @@ def barrier(how: str, line: str, **more: Any) -> Case:
 CASES = {
     "race.programs": Case(programs_overlap, "gl.store(out + o", grid=2),
     "race.global": Case(partitions_overlap, "gl.store(where", (True,)),
+    "race.threads": Case(turns, "gl.load(a + (127 - o))"),
     "race.shared": Case(partitions_overlap, "where.store(", (False,)),
     "race.registers": Case(reads_an_accumulator_in_flight, "early ="),
     "bounds.global": Case(runs_over, "gl.load(a + 4096 + o)"),
@@ -280,6 +306,7 @@ CASES = {
     "alignment.argument": Case(copies, "def copies", launch=compiled_for_aligned),
     "overflow.offset": Case(wraps, "(gl.load(a) + 65536) * 65536"),
     "capacity.shared": Case(hoards, "gl.allocate_shared_memory"),
+    "capacity.tensor": Case(hoards_columns, "allocate_tensor_memory", launch=on_blackwell),
     "barrier.initialised": barrier("initialised", "mbarrier.init(bar, 1)"),
     "barrier.invalidated": barrier("invalidated", "mbarrier.arrive(bar)"),
     "barrier.uninitialised": barrier("uninitialised", "mbarrier.arrive(bar)"),
