@@ -12,6 +12,8 @@ FILES = (
     "layer_norm",
     "split_sum",
     "matmul",
+    "matmul_tdm",
+    "matmul_cdna",
     "attention",
 )
 

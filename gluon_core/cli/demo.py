@@ -66,9 +66,12 @@ def examples_package() -> ModuleType:
     """
     if PACKAGE in sys.modules:
         return sys.modules[PACKAGE]
-    if importlib.util.find_spec(PACKAGE) is not None:
+    root = Path(gluon_core.__file__).resolve().parents[1]
+    folder = root / "examples"
+    # In a checkout its own are meant: an editable install has copies, which grow old.
+    checkout = (root / "pyproject.toml").is_file() and (folder / "__init__.py").is_file()
+    if not checkout and importlib.util.find_spec(PACKAGE) is not None:
         return importlib.import_module(PACKAGE)
-    folder = Path(gluon_core.__file__).resolve().parents[1] / "examples"
     spec = importlib.util.spec_from_file_location(
         PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )

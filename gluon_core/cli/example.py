@@ -52,6 +52,15 @@ class Arrays:
         generator = torch.Generator(self._device).manual_seed(int(self._rng.integers(2**31)))
         return made.uniform_(-1, 1, generator=generator).to(wanted)
 
+    def integers(self, shape: Any, low: int, high: int, dtype: str = "uint8") -> Any:
+        """Random whole numbers, `high` left out."""
+        made = self._rng.integers(low, high, shape).astype(dtype)
+        if self._device is None:
+            return made
+        import torch
+
+        return torch.from_numpy(made).to(self._device)
+
     def empty(self, shape: Any, dtype: str = "float32") -> Any:
         """Filled with NaN, so that what a kernel forgets to write is seen."""
         if self._device is None:
@@ -69,6 +78,9 @@ class Placeholders:
         from gluon_core.testing import MockTensor
 
         return MockTensor(_numpy_dtype(dtype), (shape,) if isinstance(shape, int) else shape)
+
+    def integers(self, shape: Any, low: int, high: int, dtype: str = "uint8") -> Any:
+        return self.random(shape, dtype)
 
     empty = random
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluon_core._triton import constexpr, unwrap
-from gluon_core.builtin import builtin
+from gluon_core.builtin import builtin, check_capabilities
 
 __all__ = ["target"]
 
@@ -20,6 +20,13 @@ class _Target:
     def has(capability: Any, _semantic: Any = None) -> Any:
         """Whether the target has `capability`, such as the names that `gluon info` lists."""
         return constexpr(_semantic.target.has(unwrap(capability)))
+
+    @staticmethod
+    @builtin(name="gl.target.require")
+    def require(*capabilities: Any, _semantic: Any = None) -> None:
+        """The kernel is for targets with these capabilities; first in a kernel, it makes all others
+        a `CapabilityError` that says so."""
+        check_capabilities(_semantic, "the kernel", [unwrap(c) for c in capabilities])
 
     @staticmethod
     @builtin(name="gl.target.name")

@@ -1,0 +1,99 @@
+"""The example kernels for CDNA, by their machine code and by our own count of bank conflicts."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+from gluon_amd.arch import lanes_read_together
+from gluon_core import language as gl
+from gluon_core.cli.demo import load_examples
+from gluon_core.layouts import cost
+from gluon_core.plugins import registry
+
+FOUND, _ = load_examples()
+EXAMPLES = {e.name: e for e in FOUND.values() if "CDNA" in e.name and "matmul" in e.name}
+COMPILED = [
+    ("matmul, CDNA3, bf16", "gfx942", 16 * 16 * 16),
+    ("matmul, CDNA3, bf16", "gfx950", 16 * 16 * 16),
+    ("matmul, CDNA3, fp8", "gfx942", 16 * 16 * 32),
+    ("matmul, CDNA4, bf16", "gfx950", 16 * 16 * 32),
+    ("matmul, CDNA4, fp8", "gfx950", 16 * 16 * 128),
+    ("matmul, CDNA4, mxfp8", "gfx950", 16 * 16 * 128),
+    ("matmul, CDNA4, mxfp4", "gfx950", 16 * 16 * 128),
+]
+
+
+@pytest.mark.parametrize("name, target, size", COMPILED)
+def test_the_loop_does_no_more_than_it_must(name, target, size):
+    example, target = EXAMPLES[name], registry().target(target)
+    config = example.configure(target, large=True)
+    report = example.compile(target).report()
+    assert report.spills == 0 and report.scratch == 0
+    assert report.occupancy >= config["num_warps"]
+    mixes = [loop.instruction_mix for loop in report.loops]
+    (mix,) = [mix for mix in mixes if any("mfma" in mnemonic for mnemonic in mix)]
+    m, n, k = (config[f"BLOCK_{d}"] for d in "MNK")
+    products = sum(count for mnemonic, count in mix.items() if "mfma" in mnemonic)
+    assert products == m * n * k // size // config["num_warps"]
+    scales = "mx" in name
+    reads = {mnemonic for mnemonic in mix if mnemonic.startswith("ds_read")}
+    assert reads == ({"ds_read_b128", "ds_read_u8"} if scales else {"ds_read_b128"})
+    loads = {mnemonic for mnemonic in mix if re.match("(buffer|global)_load", mnemonic)}
+    if "CDNA3" in name:
+        assert loads == {"buffer_load_dwordx4"}
+        assert {m for m in mix if m.startswith("ds_write")} == {"ds_write_b128"}
+    else:
+        assert loads - {"buffer_load_dword lds"} == {"buffer_load_dwordx4 lds"}
+        assert not [m for m in mix if m.startswith("ds_write")]
+        assert scales or "buffer_load_dword lds" not in mix
+
+
+def layouts(name, config, architecture):
+    """(operand index, layout in LDS, layout of the operand, shape, bits) of A and B, large."""
+    module = importlib.import_module(EXAMPLES[name].kernel.__module__)
+    bits = 16 if "bf16" in name else 8
+    columns = config["BLOCK_K"] // (2 if config.get("KIND") == "e2m1" else 1)
+    version = 3 if "CDNA3" in name else 4
+    accumulator = module.mfma_layout(version, config.get("DEPTH", 128), config["num_warps"])
+    for index, rows in enumerate((config["BLOCK_M"], config["BLOCK_N"])):
+        if version == 3:
+            shared = module.swizzled_layout(bits)
+        else:
+            shared = module.staged_layout(rows, columns, bits)
+        # B lies in LDS as [N, K] and is read transposed, which is as if it were A.
+        operand = gl.DotOperandLayout(0, turned(accumulator, index), 128 // bits)
+        yield shared, operand, [rows, columns], bits
+
+
+def turned(accumulator, index):
+    """The accumulator under which A is what operand `index` was."""
+    warps = accumulator.warps_per_cta[::-1] if index else accumulator.warps_per_cta
+    return gl.amd.AMDMFMALayout(accumulator.version, accumulator.instr_shape, True, warps)
+
+
+@pytest.mark.parametrize("name, target", [row[:2] for row in COMPILED])
+def test_lds_is_read_without_conflicts(name, target):
+    target = registry().target(target)
+    architecture = target.architecture
+    together = lanes_read_together(architecture, 128)
+    config = EXAMPLES[name].configure(target, large=True)
+    for shared, operand, shape, bits in layouts(name, config, architecture):
+        assert cost.vector_elements(operand, shared, shape, bits) * bits == 128
+        conflicts = cost.bank_conflicts(
+            operand, shared, shape, bits, architecture.banks, together=together
+        )
+        assert conflicts == 0
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+def test_a_plain_buffer_would_have_conflicts(bits):
+    architecture = registry().target("gfx950").architecture
+    accumulator = gl.amd.AMDMFMALayout(4, [16, 16, 32], True, [2, 2])
+    operand = gl.DotOperandLayout(0, accumulator, 128 // bits)
+    plain = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    together = lanes_read_together(architecture, 128)
+    shape = [256, 1024 // bits]
+    assert cost.bank_conflicts(operand, plain, shape, bits, 64, together=together) > 0
