@@ -270,7 +270,9 @@ class ControlOps(SemanticBase):
 
 
 def _items(values: Any) -> list:
-    values = unwrap(values)
+    # Triton's own `unwrap` also unwraps what a tuple holds, and fails at strings.
+    if isinstance(values, tl.constexpr):
+        values = values.value
     if isinstance(values, tl_tuple):
         return list(values.values)
     if isinstance(values, (list, tuple)):

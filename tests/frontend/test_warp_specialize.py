@@ -152,6 +152,20 @@ def test_a_dtype_for_a_worker():
     assert "sitofp" in text
 
 
+def test_a_string_for_a_worker():
+    call = "gl.warp_specialize([(work, (p,)), (moody, (p, 'fill'))], [2], [48])"
+    source = kernel(call).replace("@gluon.jit\ndef tensor", MOODY + "@gluon.jit\ndef tensor")
+    assert "tt.store" in parse(source)
+
+
+MOODY = """\
+@gluon.jit
+def moody(p, HOW: gl.constexpr):
+    if HOW == "fill":
+        gl.store(p, 3)
+"""
+
+
 @since(3, 7)
 def test_registers_may_be_left_out():
     text = same(kernel("gl.warp_specialize([(work, (p,)), (work, (p,))], [4])"))

@@ -10,11 +10,12 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
+    mbarrier,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_sim.errors import RaceError, UninitialisedError
+from gluon_sim.errors import DeadlockError, RaceError, UninitialisedError
 from gluon_sim.settings import Settings, using
 
 ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
@@ -296,3 +297,93 @@ def unwritten(c):
 def test_operands_that_nobody_wrote():
     c = np.zeros((64, 64), np.float32)
     report(UninitialisedError, unwritten, c, match="never", line="warpgroup_mma(x, x")
+
+
+# ---- a partition that fills, one that multiplies -------------------------------------------------
+
+FILL = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0]))
+
+
+@gluon.jit
+def fill(full, empty, x, y, a, b, n, HOW: gl.constexpr):
+    for i in range(n):
+        mbarrier.wait(empty.index(i % 2), (i // 2 & 1) ^ (0 if HOW == "wrong phase" else 1))
+        x.index(i % 2).store(gl.load(a + i * 4096 + offsets(64, 64, FILL)))
+        y.index(i % 2).store(gl.load(b + i * 4096 + offsets(64, 64, FILL)))
+        if HOW != "no fence":
+            fence_async_shared()
+        if HOW != "never arrives" or i < 2:
+            mbarrier.arrive(full.index(i % 2), count=2 if HOW == "counts two" else 1)
+
+
+@gluon.jit
+def multiply(full, empty, x, y, c, n, HOW: gl.constexpr):
+    acc = gl.zeros([64, 64], gl.float32, ACC)
+    for i in range(n):
+        mbarrier.wait(full.index(i % 2), i // 2 & 1)
+        acc = warpgroup_mma(x.index(i % 2), y.index(i % 2), acc, is_async=True)
+        acc = warpgroup_mma_wait(num_outstanding=2 if HOW == "waits for less" else 1, deps=(acc,))
+        if HOW == "gives back too early":
+            mbarrier.arrive(empty.index(i % 2))
+        elif i > 0:
+            mbarrier.arrive(empty.index((i - 1) % 2))
+    acc = warpgroup_mma_wait(deps=(acc,))
+    gl.store(c + offsets(64, 64, ACC), acc)
+
+
+@gluon.jit
+def specialized(a, b, c, n, HOW: gl.constexpr):
+    x = gl.allocate_shared_memory(gl.float16, [2, 64, 64], TILE)
+    y = gl.allocate_shared_memory(gl.float16, [2, 64, 64], TILE)
+    full = mbarrier.allocate_mbarrier(batch=2)
+    empty = mbarrier.allocate_mbarrier(batch=2)
+    for i in gl.static_range(2):
+        mbarrier.init(full.index(i), count=2 if HOW == "counts two" or HOW == "expects two" else 1)
+        mbarrier.init(empty.index(i), count=1)
+    gl.warp_specialize(
+        [
+            (multiply, (full, empty, x, y, c, n, HOW)),
+            (fill, (full, empty, x, y, a, b, n, HOW)),
+        ],
+        [1],
+        [40],
+    )
+
+
+@pytest.mark.parametrize("how", ["right", "counts two"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_partitions(schedule, how):
+    a, b, c = steps(7)
+    with using(schedule=schedule[0], seed=schedule[1]):
+        specialized[(2,)](a, b, c, 7, how, races=False)
+        specialized[(1,)](a, b, c, 7, how)
+    wanted = np.einsum("smk,skn->mn", a.astype(np.float64), b.astype(np.float64))
+    np.testing.assert_allclose(c, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "how, error, match, line",
+    [
+        ("no fence", RaceError, "fence", "warpgroup_mma("),
+        ("gives back too early", RaceError, "race on byte", ""),
+        ("waits for less", RaceError, "race on byte", ""),
+        ("wrong phase", DeadlockError, "partition 1 of the kernel waits for phase 0", "wait("),
+        ("expects two", DeadlockError, "the kernel waits for phase 0.*1 arrivals", "wait(full"),
+        ("never arrives", DeadlockError, "the kernel waits for phase 1.*1 arrivals", "wait(full"),
+    ],
+)
+def test_partitions_that_go_wrong(how, error, match, line):
+    report(error, specialized, *steps(7), 7, how, match=match, line=line)
+
+
+def test_the_report_of_a_deadlock_names_barrier_and_partition():
+    found = report(
+        DeadlockError, specialized, *steps(7), 7, "expects two", match="", line="wait(full"
+    )
+    by = {scene.task: scene for scene in found.waiting}
+    assert set(by) == {"the kernel", "partition 1 of the kernel"}
+    start = specialized.fn.__code__.co_firstlineno
+    assert f"of line {start + 4}" in by["the kernel"].text
+    assert by["the kernel"].pending == 1 and by["the kernel"].phase == 0
+    assert by["the kernel"].arrived == (fill.fn.__code__.co_firstlineno + 9,)
+    assert f"of line {start + 5}" in by["partition 1 of the kernel"].text
