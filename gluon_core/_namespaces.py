@@ -185,6 +185,10 @@ def _resolve(prefix: str, name: str, exports: bool) -> Any:
         return value
     if exports and name in plugins.exports():
         value = load_path(plugins.exports()[name])
+        if isinstance(value, type):
+            from gluon_core.builtin import open_to_kernels
+
+            open_to_kernels(value)
         _resolved[prefix, name] = plugins, value
         return value
     plugins.raise_if_failed(name, PluginImportError)

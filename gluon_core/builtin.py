@@ -14,7 +14,14 @@ from typing import Any, Callable, Optional, Sequence
 from gluon_core import _triton
 from gluon_core.errors import CapabilityError, NotInKernelError
 
-__all__ = ["adopt", "builtin", "check_capabilities", "compile_time", "is_builtin"]
+__all__ = [
+    "adopt",
+    "builtin",
+    "check_capabilities",
+    "compile_time",
+    "is_builtin",
+    "open_to_kernels",
+]
 
 _MARK = "__triton_builtin__"  # what Triton's code generator looks for
 
@@ -78,6 +85,15 @@ def compile_time(fn: Callable) -> Any:
     setattr(op, _MARK, True)
     op.signature = inspect.signature(fn)  # type: ignore[attr-defined]
     return op
+
+
+def open_to_kernels(cls: type) -> type:
+    """Let kernels call the public static methods of a class, such as a layout's constructors."""
+    for name, member in list(vars(cls).items()):
+        if isinstance(member, staticmethod) and not name.startswith("_"):
+            if not is_builtin(member.__func__):
+                setattr(cls, name, staticmethod(compile_time(member.__func__)))
+    return cls
 
 
 def is_builtin(value: Any) -> bool:

@@ -22,7 +22,7 @@ from gluon_core._triton import (
     tuple_type,
 )
 from gluon_core._triton import tl_tuple as tuple
-from gluon_core.builtin import builtin
+from gluon_core.builtin import builtin, open_to_kernels
 from gluon_core.language import extra, fpsan
 from gluon_core.language._namespaces import resolve
 from gluon_core.language._standard import *  # noqa: F403
@@ -49,6 +49,8 @@ from gluon_core.values import (
     shared_memory_descriptor,
     shared_memory_descriptor_type,
 )
+
+open_to_kernels(PaddedSharedLayout)
 
 void = tl.void
 int1, int8, int16, int32, int64 = tl.int1, tl.int8, tl.int16, tl.int32, tl.int64

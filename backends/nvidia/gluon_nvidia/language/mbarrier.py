@@ -11,7 +11,7 @@ from typing import Any, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import tl, unwrap
-from gluon_core.builtin import builtin, check_capabilities
+from gluon_core.builtin import builtin, check_capabilities, compile_time
 from gluon_core.errors import (
     ArgumentError,
     CapabilityError,
@@ -70,6 +70,7 @@ class MBarrierLayout(SwizzledSharedLayout):
         self._set(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=bases)
 
     @staticmethod
+    @compile_time
     def multicta(num_ctas: int, two_cta: bool = False) -> "MBarrierLayout":
         """The layout for a cluster: a barrier for each block, or with `two_cta` for each pair.
 
