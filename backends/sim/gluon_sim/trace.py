@@ -167,7 +167,8 @@ class Tracer(Watcher):
             begun = self._asyncs.pop(id(details[1]), None)
             if begun is not None:
                 begun.pop("token")
-                self._put({"ph": "e", "ts": max(row.now, self._clock), **begun})
+                moved = {"args": {"bytes": details[2]}} if len(details) > 2 else {}
+                self._put({"ph": "e", "ts": max(row.now, self._clock), **begun, **moved})
         elif what.startswith("barrier_") and isinstance(details[0], SharedView):
             view = details[0]
             if what in ("barrier_arrive", "barrier_complete"):

@@ -13,8 +13,11 @@ from dataclasses import replace
 from typing import Any, Callable, Generator, Iterator, Optional, Sequence
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from .arith import ELEMENTWISE
 from .compile import CompiledBlock, CompiledFunction, CompiledProgram, Step
+from .dtypes import numpy_dtype
 from .errors import in_library
 from .ops import OPS
 from .program import Location, Op
@@ -275,11 +278,17 @@ _REPORTED = (
 ).split()
 
 
+# Accesses to global memory, and where their addresses stand among the arguments.
+_GLOBAL = {"load_global": 0, "store_global": 0, "atomic_global": 1}
+
+
 class Observed:
     """The machine as a model sees it, telling the watchers of a launch what it is asked for."""
 
     def __init__(self, launch: Launch, task: Any):
-        self.__dict__.update(_launch=launch, _task=task, _op=task.op, _programs=task.programs)
+        self.__dict__.update(
+            _launch=launch, _task=task, _op=task.op, _programs=task.programs, _moved=0
+        )
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._task, name)
@@ -287,7 +296,10 @@ class Observed:
             return value
 
         def reported(*args: Any, **named: Any) -> Any:
-            self._tell(name, *args, *named.values())
+            details = (*args, *named.values())
+            self._tell(name, *details)
+            if name in _GLOBAL:
+                self.__dict__["_moved"] += self._bytes(*details[_GLOBAL[name] :])
             return value(*args, **named)
 
         return reported
@@ -298,6 +310,13 @@ class Observed:
     def _tell(self, what: str, *details: Any) -> None:
         for watcher in self._launch.watchers:
             watcher.event(self._launch, self._task, self._op, what, *details)
+
+    def _bytes(self, addresses: np.ndarray, what: Any, mask: Any = None, *rest: Any) -> int:
+        """Of global memory, that an access to addresses moves in all programs that run."""
+        dtype = what if isinstance(what, np.dtype) else getattr(what, "dtype", None)
+        size = dtype.itemsize if dtype is not None else numpy_dtype(what).itemsize
+        live = np.broadcast_arrays(addresses, True if mask is None else mask)[1]
+        return int(np.count_nonzero(live)) * size * (self._task.programs // len(live) or 1)
 
     @property
     def programs(self) -> int:
@@ -310,7 +329,7 @@ class Observed:
 
         def performed(*args: Any, **more: Any) -> Any:
             value = perform(*args, **more)
-            self._tell("performed", queue, token)
+            self._tell("performed", queue, token, self._moved)
             return value
 
         return self._task.issue(queue, performed, *rest, **named)

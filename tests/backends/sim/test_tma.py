@@ -717,3 +717,53 @@ def test_a_buffer_given_back_before_it_was_read():
         "local_load",
         "async_tma_copy_global_to_local",
     }
+
+
+# -- what is counted --------------------------------------------------------------------------------
+
+
+def test_profile_and_trace_count_what_is_copied():
+    from gluon_sim.profile import Profiler
+    from gluon_sim.trace import Tracer
+    from gluon_sim.watch import watching
+
+    a, b = numbers(100, 64), np.zeros((100, 64), np.float16)
+    profiler, tracer = Profiler(), Tracer()
+    with watching(profiler, tracer):
+        copy_boxes[(2, 1)](describe(a, (64, 64)), describe(b, (64, 64)))
+    np.testing.assert_array_equal(a, b)
+    (kernel,) = profiler.report()
+    lines = {line["source"].split("(")[0]: line for line in kernel["lines"]}
+    load, store = lines["tma.async_load"], lines["tma.async_store"]
+    assert load["global_read"] == store["global_written"] == 100 * 64 * 2
+    assert load["shared_written"] == store["shared_read"] == 2 * 8192
+    assert load["async_ops"] == store["async_ops"] == 2
+    events = [e for e in tracer.document()["traceEvents"] if e.get("cat") == "async"]
+    assert [e["name"].split(":")[0] for e in events if e["ph"] == "b"] == [
+        "tma loads",
+        "bulk stores",
+    ]
+    assert [e["args"]["bytes"] for e in events if e["ph"] == "e"] == [12800, 12800]
+
+
+def test_padded_fp4(monkeypatch):
+    """Each 8 bytes of packed fp4 stand at the start of 16: shared memory is twice as large."""
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_100")
+    layout = gl.NVMMASharedLayout(128, 8, 2, fp4_padded=True)
+    a, out = numbers(64, 64, dtype=np.uint8), np.zeros((64, 64), np.uint8)
+    read_bytes[(1,)](describe(a, (64, 64), layout), out)
+    np.testing.assert_array_equal(out, a)
+
+
+@gluon.jit
+def read_bytes(a, out):
+    s = gl.allocate_shared_memory(a.dtype, a.block_shape, a.layout)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    mbarrier.expect(bar, 64 * 64)
+    tma.async_load(a, [0, 0], bar, s)
+    mbarrier.wait(bar, 0)
+    rows = gl.arange(0, 64, gl.SliceLayout(1, REGISTERS))[:, None]
+    columns = gl.arange(0, 64, gl.SliceLayout(0, REGISTERS))[None, :]
+    gl.store(out + rows * 64 + columns, s.load(REGISTERS))
+    mbarrier.invalidate(bar)
