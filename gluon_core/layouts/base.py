@@ -8,14 +8,16 @@ builder) and `_linear` (the algebra). Fields may stay plain lists: equality and 
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
-from typing import Any, Callable, Optional, Sequence
+from functools import lru_cache, wraps
+from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from ..errors import LayoutError
 from .dialect import compiler_version
 from .linear import LinearLayout
 
 __all__ = ["DistributedLayout", "Layout", "SharedLayout", "set_type_factory"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _type_factory: Optional[Callable[["Layout"], Any]] = None
 
@@ -35,6 +37,18 @@ def unwrap(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [unwrap(v) for v in value]
     return value
+
+
+def in_kernels(fn: F) -> F:
+    """Let kernels call `fn`, which makes a layout from compile-time values, too."""
+
+    @wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("_semantic", None)
+        return fn(*map(unwrap, args), **{name: unwrap(value) for name, value in kwargs.items()})
+
+    call.__triton_builtin__ = True  # type: ignore[attr-defined]  # what code generators look for
+    return call  # type: ignore[return-value]
 
 
 def freeze(value: Any) -> Any:

@@ -17,6 +17,7 @@ from .base import (
     check_cga,
     check_order,
     check_shape,
+    in_kernels,
     is_power_of_two,
     joined,
     joined_bases,
@@ -208,6 +209,7 @@ class PaddedSharedLayout(SharedLayout):
             )
 
     @classmethod
+    @in_kernels
     def with_identity_for(
         cls,
         interval_padding_pairs: Any,

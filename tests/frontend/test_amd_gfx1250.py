@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import operator
+
 import pytest
 
 import gluon_core
@@ -511,3 +515,46 @@ def test_both_spellings_are_one():
         assert old.__all__ == new.__all__
         assert all(getattr(old, name) is getattr(new, name) for name in old.__all__)
     assert gfx1250.__all__ == cdna5.__all__
+
+
+# -- names ------------------------------------------------------------------------------------------
+
+UNITS = ["", ".async_copy", ".mbarrier", ".tdm"] + ([".cluster"] if VERSION >= (3, 7) else [])
+HIDDEN = {"_semantic", "_generator", "_builder", "self"}
+# Both forms of 3.7 and later go through one signature, and 3.6 wants what may be left out later.
+FORMS = {"async_gather", "async_scatter"}
+
+
+def parameters(value):
+    try:
+        found = inspect.signature(value).parameters
+    except (TypeError, ValueError):
+        return None
+    return [name for name in found if name not in HIDDEN]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("generation", ["gfx1250"] + (["cdna5"] if VERSION >= (3, 8) else []))
+def test_every_name_with_its_parameters(generation, unit):
+    path = operator.attrgetter(f"amd.{generation}{unit}")
+    theirs = path(importlib.import_module("triton.experimental.gluon.language"))
+    ours = path(gluon_core.language)
+    names = getattr(theirs, "__all__", None) or [n for n in vars(theirs) if not n.startswith("_")]
+    seen = 0
+    for name in names:
+        value = getattr(theirs, name)
+        home = getattr(value, "__module__", "") or ""
+        if (
+            inspect.ismodule(value)
+            or ".gluon." not in home
+            or name in ("builtin", "constexpr_function")
+        ):
+            continue
+        if not (set(home.split(".")) & {"amd"} or name == "PartitionedSharedLayout"):
+            continue
+        mine = getattr(ours, name)
+        want, have = parameters(value), parameters(mine)
+        if want and have and name not in FORMS:
+            assert [p for p in have if p in want] == want, name
+            seen += 1
+    assert seen or unit == ".cluster"
