@@ -20,6 +20,8 @@ IMPORTS = {
         "from triton.experimental.gluon import language as gl\n"
     ),
     "from gluon_core.language.": "from triton.experimental.gluon.language.",
+    "from gluon_core.nvidia.": "from triton.experimental.gluon.nvidia.",
+    "from gluon_core.amd.": "from triton.experimental.gluon.amd.",
 }
 if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8):  # where the op had its older name
     IMPORTS[" import async_load, "] = " import async_copy_global_to_shared as async_load, "

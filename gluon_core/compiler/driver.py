@@ -60,6 +60,9 @@ def compile(
     chosen = registry().target(target)
     backend = registry().backend(chosen.backend)
     given.setdefault("debug", bool(source.fn.debug) or _triton.knobs.runtime.debug)
+    names = source.fn.arg_names
+    told = {names[path[0]]: value for path, value in source.constants.items() if len(path) == 1}
+    given = {**shared_options(told, backend, chosen), **given}
     return compile_source(source, chosen, backend, parse_options(backend, chosen, given))
 
 
@@ -70,6 +73,15 @@ def _is_source(fn: Any) -> bool:
 def parse_options(backend: Backend, target: Target, given: Mapping[str, Any]) -> Any:
     """The options object of `backend`, with Triton's instrumentation knob where it knows it."""
     return backend.options(target, given)
+
+
+def shared_options(values: Mapping[str, Any], backend: Backend, target: Target) -> dict[str, Any]:
+    """Of a kernel's compile-time values, by parameter, those named like an option of `backend`, such
+    as `num_warps`: what a kernel is told is also what it is compiled with."""
+    if not values:
+        return {}
+    known = vars(backend.options(target, {}))
+    return {name: _triton.unwrap(value) for name, value in values.items() if name in known}
 
 
 def trace_source(
@@ -206,8 +218,10 @@ def _given_up(selections: Iterable[Any], error: StageError) -> dict[tuple[str, s
     """(op, name) of the lowerings that a failed compilation says are not possible -> its words."""
     found = {}
     for lowering in (selection.chosen for selection in selections):
+        texts = lowering.gives_up or ()
+        texts = (texts,) if isinstance(texts, str) else texts
         for line in error.diagnostics.splitlines():
-            if lowering.gives_up and lowering.gives_up in line:
+            if any(text in line for text in texts):
                 found[lowering.op, lowering.name] = f"the compiler refused: {line.strip()}"
     return found
 

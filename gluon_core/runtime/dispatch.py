@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core.backend import Backend
-from gluon_core.compiler.driver import compile_source, parse_options
+from gluon_core.compiler.driver import compile_source, parse_options, shared_options
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.errors import ArgumentError, GlobalVariableError, RecompileError
@@ -237,8 +237,8 @@ class Dispatcher:
                 raise
         runtime = _triton.knobs.runtime
         given["debug"] = bool(given.get("debug", self.kernel.debug)) or bool(runtime.debug)
-        for name, value in self._shared_with_options(values, backend, target):
-            given.setdefault(name, value)
+        told = {p.name: v for p, v in zip(self.parameters, values) if p.is_constexpr}
+        given = {**shared_options(told, backend, target), **given}
         parsed = parse_options(backend, target, self._with_knobs(given, backend, target))
         text = [str(target), str(device), repr(parsed)]
         for found in described:
@@ -247,17 +247,6 @@ class Dispatcher:
             text.append(f"{found.kind!r}={marks}")
         key = "\n".join(text)
         return Specialization(target, device, tuple(described), parsed, key)
-
-    def _shared_with_options(
-        self, values: tuple, backend: Backend, target: Target
-    ) -> list[tuple[str, Any]]:
-        """Compile-time parameters that are named like an option, such as `num_warps`: what the
-        kernel is told is what it is compiled with."""
-        found = [(p.name, value) for p, value in zip(self.parameters, values) if p.is_constexpr]
-        if not found:
-            return found
-        known = vars(backend.options(target, {}))
-        return [(name, _triton.unwrap(value)) for name, value in found if name in known]
 
     def _with_knobs(
         self, given: dict[str, Any], backend: Backend, target: Target
