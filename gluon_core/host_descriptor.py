@@ -169,10 +169,11 @@ class HostDescriptor:
     def is_floating(self) -> bool:
         """Whether elements can be NaN."""
         dtype = self.base.dtype
-        known = getattr(dtype, "is_floating_point", None)
-        if known is None:  # NumPy: those of ml_dtypes are of kind V
-            return dtype.kind == "f" or "float" in dtype.name
-        return bool(known() if callable(known) else known)
+        if hasattr(dtype, "is_floating_point"):  # torch
+            return bool(dtype.is_floating_point)
+        if hasattr(dtype, "is_floating"):  # the language's, in stand-ins of tensors
+            return bool(dtype.is_floating())
+        return "float" in dtype.name  # NumPy, ml_dtypes
 
     def address(self) -> Optional[int]:
         """Of the first element in bytes; None where the tensor has no memory."""

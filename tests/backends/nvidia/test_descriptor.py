@@ -25,6 +25,7 @@ from gluon_core.errors import (
 from gluon_core.nvidia import NVMMASharedLayout, blackwell, hopper
 from gluon_core.nvidia.hopper import TensorDescriptor, TensorDescriptorIm2Col
 from gluon_core.runtime import arguments
+from gluon_core.testing import MockTensor
 from gluon_nvidia import launcher as launcher_module
 from gluon_nvidia.driver import Driver
 from gluon_nvidia.launcher import generate
@@ -80,6 +81,17 @@ def test_numpy_arrays_have_strides_in_elements():
     d = describe(np.zeros((8, 64), np.float16), (8, 64))
     assert d.strides == (64, 1) and arguments.describe(d).kind.startswith("tensordesc<fp16[8, 64]")
     assert arguments.place_of(d) == ("cpu", 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, np.dtype("float32"), gl.float32])
+def test_stand_ins_of_tensors_are_described_too(dtype):
+    mock = MockTensor(dtype, (16, 32))
+    layout = NVMMASharedLayout(128, 32, 2)
+    d = describe(mock, (16, 32), layout, padding="nan", round_f32_to_tf32=True)
+    assert d.strides == (32, 1)
+    assert arguments.describe(d).kind.startswith("tensordesc<fp32[16, 32],")
+    meta = torch.zeros(16, 32, device="meta")
+    assert arguments.describe(describe(meta, (16, 32), layout)).kind == arguments.describe(d).kind
 
 
 def offset():

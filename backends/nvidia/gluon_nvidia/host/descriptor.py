@@ -16,6 +16,7 @@ __all__ = ["TensorDescriptor", "TensorDescriptorIm2Col"]
 _ALIGNMENT = 16  # bytes, of the base, of strides and of a row of the box
 _FP4_ALIGNMENT = 32
 _ELEMENT_BITS = (8, 16, 32, 64)
+_FLOAT32 = ("float32", "fp32")
 
 # Rank of the tensor -> what a corner of the pixel box may be.
 _CORNERS = {3: (-(2**15), 2**15 - 1), 4: (-128, 127), 5: (-16, 15)}
@@ -114,7 +115,7 @@ class TensorDescriptor(HostDescriptor):
                 expected=f"element_bitwidth={bits} for {dtype}",
                 got=f"element_bitwidth={self.layout.element_bitwidth}",
             )
-        if self.round_f32_to_tf32 and dtype.rpartition(".")[2] != "float32":
+        if self.round_f32_to_tf32 and dtype.rpartition(".")[2] not in _FLOAT32:
             raise DtypeError(
                 "only float32 can be rounded to tf32",
                 argument=self._field("round_f32_to_tf32"),
