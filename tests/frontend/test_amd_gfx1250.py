@@ -558,3 +558,22 @@ def test_every_name_with_its_parameters(generation, unit):
             assert [p for p in have if p in want] == want, name
             seen += 1
     assert seen or unit == ".cluster"
+
+
+@pytest.mark.parametrize(
+    "layout, target",
+    [
+        ("gl.PaddedSharedLayout.with_identity_for([[64, N // 8]], [32, N], [1, 0])", ("hip", "gfx1250", 32)),
+        ("gl.NVMMASharedLayout.get_default_for([32, N], gl.float16)", ("cuda", 90, 32)),
+    ],
+)  # fmt: skip
+def test_functions_that_make_layouts_may_be_called_in_kernels(layout, target):
+    source = f"""
+@gluon.jit
+def kernel(N: gl.constexpr):
+    layout: gl.constexpr = {layout}
+    smem = gl.allocate_shared_memory(gl.float16, [32, N], layout)
+    smem.store(gl.full([32, N], 1.0, gl.float16, gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])))
+ARGS = (64,)
+"""
+    agree(source, gluon_core._triton.GPUTarget(*target))

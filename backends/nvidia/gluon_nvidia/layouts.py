@@ -23,6 +23,7 @@ from gluon_core.layouts.base import (
     check_powers,
     check_shape,
     freeze,
+    in_kernels,
     is_power_of_two,
     joined_bases,
     unwrap,
@@ -270,6 +271,7 @@ class NVMMASharedLayout(SharedLayout):
         )
 
     @staticmethod
+    @in_kernels
     def get_default_for(
         block_shape: Sequence[int],
         dtype: Any,
