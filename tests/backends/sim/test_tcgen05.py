@@ -16,6 +16,7 @@ from gluon_core.language.nvidia.blackwell import (
     allocate_tensor_memory,
     fence_async_shared,
     tcgen05_commit,
+    tcgen05_copy,
     tcgen05_mma,
     tcgen05_mma_scaled,
 )
@@ -361,3 +362,86 @@ def test_buffers_that_are_not_free_yet():
 def test_a_commit_that_comes_too_early():
     with pytest.raises(RaceError, match="tensor memory"):
         run_specialized(early=True)
+
+
+TWO = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0], [[1, 0]]))
+PAIRED = gl.constexpr(
+    TensorMemoryLayout([128, 64], 1, cga_layout=[[1, 0]], two_ctas=True)
+    if VERSION >= (3, 8)
+    else TensorMemoryLayout([128, 64], 1, cta_split_num=[2, 1], two_ctas=True)
+)
+ROWS = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[1, 0]]))
+COLUMNS = gl.constexpr(gl.NVMMASharedLayout(64, 16, 2, cga_layout=[[0, 1]]))
+SIDE = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0], [[0, 1]]))
+
+
+@gluon.jit
+def in_pairs(a, b, c, K: gl.constexpr, WAIT: gl.constexpr):
+    x = gl.allocate_shared_memory(gl.float16, [256, 64], ROWS)
+    y = gl.allocate_shared_memory(gl.float16, [64, 64], COLUMNS)
+    acc = allocate_tensor_memory(gl.float32, [256, 64], PAIRED)
+    bar = mbarrier.allocate_mbarrier(two_ctas=True)
+    mbarrier.init(bar, 1)
+    for i in range(K // 64):
+        rows = gl.arange(0, 256, layout=gl.SliceLayout(1, TWO))
+        cols = gl.arange(0, 64, layout=gl.SliceLayout(0, TWO))
+        x.store(gl.load(a + rows[:, None] * K + i * 64 + cols[None, :]))
+        rows = gl.arange(0, 64, layout=gl.SliceLayout(1, SIDE))
+        cols = gl.arange(0, 64, layout=gl.SliceLayout(0, SIDE))
+        y.store(gl.load(b + (i * 64 + rows)[:, None] * 64 + cols[None, :]))
+        fence_async_shared(cluster=True)
+        gl.barrier(cluster=True)
+        tcgen05_mma(x, y, acc, use_acc=i > 0, mbarriers=[bar])
+        if WAIT:
+            mbarrier.wait(bar, i % 2)
+    R: gl.constexpr = acc.get_reg_layout()
+    out = gl.convert_layout(acc.load(R), TWO)
+    rows = gl.arange(0, 256, layout=gl.SliceLayout(1, TWO))
+    cols = gl.arange(0, 64, layout=gl.SliceLayout(0, TWO))
+    gl.store(c + rows[:, None] * 64 + cols[None, :], out)
+    mbarrier.invalidate(bar)
+
+
+@pytest.mark.skipif(VERSION < (3, 7), reason="needs Triton 3.7")
+def test_pairs_of_blocks():
+    a, b, c = inputs("fp16", 256, 64, 128)
+    in_pairs[(1,)](a, b, c, 128, True, num_ctas=2)
+    np.testing.assert_array_equal(c.numpy(), (a.float() @ b.float()).numpy())
+    with pytest.raises(RaceError, match="tensor memory"):
+        in_pairs[(1,)](a, b, c, 64, False, num_ctas=2)
+
+
+@gluon.jit
+def copied_scales(a, out, K: gl.constexpr, WARP: gl.constexpr):
+    M: gl.constexpr = 64
+    smem = gl.allocate_shared_memory(gl.uint8, [M, K], FLAT)
+    smem.store(gl.load(tile(a, M, K)))
+    fence_async_shared()
+    memory = allocate_tensor_memory(gl.uint8, [M, K], TensorMemoryScalesLayout())
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    tcgen05_copy(smem, memory)
+    tcgen05_commit(bar)
+    mbarrier.wait(bar, 0)
+    # What all lanes hold, four scales to a column.
+    lanes = memory.reinterpret(
+        gl.uint8, [128, M * K // 32], TensorMemoryLayout([128, M * K // 32], 1)
+    )
+    x = gl.convert_layout(lanes.load(lanes.get_reg_layout()), L)
+    gl.store(tile(out, 128, M * K // 32), x)
+    mbarrier.invalidate(bar)
+
+
+FLAT = gl.constexpr(gl.NVMMASharedLayout(0, 8, 2))
+
+
+@pytest.mark.skipif(VERSION < (3, 9), reason="needs Triton 3.9")
+def test_copied_scales_reach_the_lanes_of_all_warps():
+    a = np.random.default_rng(0).integers(0, 256, (64, 16)).astype(np.uint8)
+    out = np.zeros((128, 32), np.uint8)
+    copied_scales[(1,)](a, out, 16, 0)
+    for warp in range(1, 4):
+        np.testing.assert_array_equal(out[32 * warp : 32 * warp + 32], out[:32])
+    # Four of K side by side, the second 32 rows in the next column, then the next four of K.
+    wanted = a.reshape(2, 32, 4, 4).transpose(1, 2, 0, 3).reshape(32, 32)
+    np.testing.assert_array_equal(out[:32], wanted)
