@@ -343,8 +343,10 @@ def _add_lowering(state: State, origin: str, where: str, lowering: Any) -> State
     _check_attribute_path(broken, f"{where}.implement", lowering.implement)
     if lowering.accepts is not None:
         _check_attribute_path(broken, f"{where}.accepts", lowering.accepts)
-    if lowering.gives_up is not None and not (
-        isinstance(lowering.gives_up, str) and lowering.gives_up
+    texts = lowering.gives_up
+    texts = (texts,) if isinstance(texts, str) or texts is None else texts
+    if texts != (None,) and not (
+        isinstance(texts, tuple) and texts and all(isinstance(t, str) and t for t in texts)
     ):
         raise broken(f"{where}.gives_up", "must be text", got=repr(lowering.gives_up))
     for name, path in lowering.extras.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
+from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence, Union
 
 from gluon_core.errors import CapabilityError
 from gluon_core.isa import Loop
@@ -47,7 +47,7 @@ class Lowering:
             accepts all operands. `request` is the op's request dataclass in `gluon_core.portable`.
         extras: paths of further compile-time functions an op asks for (`mma`: "layouts").
         min_triton: the oldest Triton (major, minor) whose builder can emit it.
-        gives_up: text in a compiler's diagnostics which means that these operands cannot be done
+        gives_up: text in a compiler's diagnostics, or several texts, which means that these operands cannot be done
             this way after all, for a reason that only the compiler sees, such as the alignment of
             an address. The kernel is then compiled once more without this lowering.
     """
@@ -60,7 +60,7 @@ class Lowering:
     accepts: Optional[str] = None
     extras: Mapping[str, str] = field(default_factory=dict)
     min_triton: tuple[int, int] = (3, 6)
-    gives_up: Optional[str] = None
+    gives_up: Union[str, tuple[str, ...], None] = None
 
 
 @dataclass(frozen=True)

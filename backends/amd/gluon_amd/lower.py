@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Union
 
 from gluon_amd.arch import matrix_version
+from gluon_amd.language import async_copy as direct
 from gluon_amd.language import cdna3
+from gluon_amd.language.async_copy import copied_bits
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
 from gluon_core._triton import tl
 from gluon_core.backend import load_path
@@ -19,11 +21,15 @@ from gluon_core.portable import (
     StoreRequest,
 )
 from gluon_core.portable.tiles import row_swizzle, split_warps
+from gluon_core.semantic.base import shape_of
 
 __all__ = [
     "async_copy",
     "async_copy_accepts",
+    "async_copy_to_lds",
+    "async_copy_to_lds_accepts",
     "commit",
+    "commit_to_lds",
     "load",
     "load_accepts",
     "mfma_accepts",
@@ -33,6 +39,7 @@ __all__ = [
     "store",
     "store_accepts",
     "wait",
+    "wait_for_lds",
     "wmma_accepts",
     "wmma_layouts",
 ]
@@ -93,6 +100,39 @@ def store(request: StoreRequest, _semantic: Any) -> Any:
 
 def async_copy(request: AsyncCopyRequest, _semantic: Any) -> Any:
     return _semantic.shared_store(request.dest, _buffer_load(request, None, _semantic))
+
+
+def async_copy_to_lds_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
+    refusal = _addressable(request)
+    if refusal is not True:
+        return refusal
+    if request.cache_modifier not in ("", ".ca", ".cg", ".cv"):
+        return f"a copy past the registers takes no {request.cache_modifier}"
+    bits = request.ptr.dtype.element_ty.primitive_bitwidth
+    layout, shared = request.offsets.type.layout, request.dest.layout
+    if copied_bits(layout, shared, shape_of(request.offsets), bits, (128,)) is None:
+        return "the lanes of a warp would not write 16 bytes each to LDS, side by side"
+    return True
+
+
+def async_copy_to_lds(request: AsyncCopyRequest, _semantic: Any) -> Any:
+    return direct.buffer_load_to_shared(
+        request.dest,
+        request.ptr,
+        request.offsets,
+        request.mask,
+        None,
+        request.cache_modifier,
+        _semantic=_semantic,
+    )
+
+
+def commit_to_lds(_semantic: Any) -> None:
+    direct.commit_group(_semantic=_semantic)
+
+
+def wait_for_lds(outstanding: int, _semantic: Any) -> None:
+    direct.wait_group(outstanding, _semantic=_semantic)
 
 
 def commit(_semantic: Any) -> None:

@@ -27,6 +27,17 @@ LOWERINGS = (
     ),
     Lowering(
         "async_copy",
+        "buffer_load_to_lds",
+        f"{_CODE}:async_copy_to_lds",
+        requires=("amd.direct_to_lds_128",),
+        priority=20,
+        accepts=f"{_CODE}:async_copy_to_lds_accepts",
+        extras={"commit": f"{_CODE}:commit_to_lds", "wait": f"{_CODE}:wait_for_lds"},
+        # Addresses or masks that are not known to be aligned; before 3.9 it only fails to translate.
+        gives_up=("direct-to-LDS copy", "builtin.unrealized_conversion_cast"),
+    ),
+    Lowering(
+        "async_copy",
         "buffer_load_through_registers",
         f"{_CODE}:async_copy",
         requires=("amd.buffer_ops",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import gluon_core as gluon
@@ -33,7 +35,30 @@ BUFFER = {
     ],
 )
 def test_the_lowering_that_is_taken(target, dtype, shape, matrix):
-    assert selections(target, dtype, shape)[0] == {**BUFFER, "mma": matrix}
+    wanted = {**BUFFER, "mma": matrix}
+    if target == "gfx950":
+        wanted["async_copy"] = "buffer_load_to_lds"
+    assert selections(target, dtype, shape)[0] == wanted
+
+
+@pytest.mark.parametrize("dtype, shape", [("bf16", (64, 64, 32)), ("i8", (64, 64, 64))])
+def test_copies_pass_the_registers_where_16_bytes_fit(dtype, shape):
+    assembly = compiled("gfx950", dtype, shape).asm["amdgcn"]
+    assert re.search(r"buffer_load_dwordx4 .* lds", assembly)
+    # What is not known to be aligned goes through registers after all.
+    assembly = compiled("gfx950", dtype, shape, aligned=False).asm["amdgcn"]
+    assert "ds_write" in assembly and " lds" not in assembly
+    assert " lds" not in compiled("gfx942", dtype, shape).asm["amdgcn"]
+
+
+def test_copies_of_other_layouts_go_through_registers():
+    """4 bytes per lane: a tile too small for 16 in every lane."""
+    taken, found = selections("gfx950", "fp16", (16, 16, 16))
+    assert taken["async_copy"] == "buffer_load_through_registers"
+    (reason,) = {
+        why for s in found for low, why in s.rejected if low.name == "buffer_load_to_lds"
+    }
+    assert "would not write 16 bytes each" in reason
 
 
 def test_the_reasons_name_the_hardware_and_the_operands():
