@@ -3,11 +3,13 @@
 import itertools
 import re
 
+import numpy as np
 import pytest
 import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.errors import GluonError
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from gluon_core.nvidia import NVMMASharedLayout
 from gluon_core.nvidia.hopper import TensorDescriptor
@@ -427,3 +429,29 @@ def copy_clusters(src, dst):
     tma.async_store(dst, [y, 0], smem)
     tma.store_wait(0)
     mbarrier.invalidate(bar)
+
+
+# ---- the simulator only -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+@pytest.mark.parametrize("store", [False, True])
+def test_a_descriptor_of_more_than_its_tensor_is_found_out(device, store):
+    src, out = random([32, 64], "float16", device), torch.zeros(64, 64, dtype=torch.float16)
+    layout = NVMMASharedLayout.get_default_for([16, 64], gl.float16)
+    small = TensorDescriptor(src, [64, 64], [64, 1], [16, 64], layout)
+    large = described(out, [16, 64])
+    args = (large, small) if store else (small, large)
+    copy_boxes[(2,)](*args, (2, 1))
+    with pytest.raises(GluonError, match=r"src\.base|dst\.base"):
+        copy_boxes[(3,)](*args, (3, 1))
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+def test_numpy_arrays(device):
+    src = np.arange(32 * 64, dtype=np.float32).reshape(32, 64)
+    out = np.zeros_like(src)
+    layout = NVMMASharedLayout.get_default_for([16, 32], gl.float32)
+    a, b = (TensorDescriptor.from_tensor(t, [16, 32], layout) for t in (src, out))
+    copy_boxes[(4,)](a, b, (2, 2))
+    assert (src == out).all()
