@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 import gluon_core
@@ -669,6 +671,23 @@ def test_names_and_documentation():
     assert "async_gather" not in hopper.tma.__all__
     assert "async_gather" in blackwell.tma.__all__ and "async_scatter" in rubin.tma.__all__
     assert gl.nvidia.hopper.tma is hopper.tma
+
+
+@pytest.mark.parametrize("generation", ["hopper", "blackwell", "rubin"])
+def test_every_name_of_upstream_with_its_parameters(generation):
+    path = f"triton.experimental.gluon.language.nvidia.{generation}"
+    theirs = pytest.importorskip(path).tma if generation != "rubin" or VERSION >= (3, 8) else None
+    mine = getattr(gl.nvidia, generation).tma
+    hidden = {"self", "args", "kwargs"}
+    for name, value in vars(theirs).items() if theirs is not None else ():
+        local = getattr(value, "__module__", "").endswith("tma")
+        if name.startswith("_") or not local:
+            continue
+        want, have = (inspect.signature(v).parameters for v in (value, getattr(mine, name)))
+        public = {parameter for parameter in want if parameter[0] != "_"} - hidden
+        assert public <= set(have), name
+        for parameter in public:
+            assert want[parameter].default == have[parameter].default, (name, parameter)
 
 
 def test_errors_of_signatures():
