@@ -25,7 +25,7 @@ def _blackwell(monkeypatch):
 @gluon.jit
 def work(counts, owners, x, y, z, NX: gl.constexpr, NY: gl.constexpr):
     at = x + NX * (y + NY * z)
-    gl.store(counts + at, gl.load(counts + at) + 1)
+    gl.atomic_add(counts + at, 1)
     gl.store(owners + at, gl.program_id(0))
 
 

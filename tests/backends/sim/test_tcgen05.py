@@ -50,7 +50,8 @@ def matmul(
 ):  # fmt: skip
     dtype: gl.constexpr = a.dtype.element_ty
     x = gl.allocate_shared_memory(dtype, [M, BLOCK], S)
-    y = gl.allocate_shared_memory(dtype, [BLOCK, N], T)
+    y = gl.allocate_shared_memory(dtype, [N, BLOCK], T)
+    z = y.permute((1, 0))
     layout: gl.constexpr = TensorMemoryLayout([M, N], 32 // ACC.primitive_bitwidth)
     acc = allocate_tensor_memory(ACC, [M, N], layout)
     bar = mbarrier.allocate_mbarrier()
@@ -59,16 +60,17 @@ def matmul(
         rows = gl.arange(0, M, layout=gl.SliceLayout(1, L))
         cols = gl.arange(0, BLOCK, layout=gl.SliceLayout(0, L))
         x.store(gl.load(a + rows[:, None] * K + i * BLOCK + cols[None, :]))
-        y.store(gl.load(tile(b + i * BLOCK * N, BLOCK, N)))
+        rows = gl.arange(0, N, layout=gl.SliceLayout(1, L))
+        y.store(gl.load(b + rows[:, None] + (i * BLOCK + cols[None, :]) * N))
         if FENCE:
             fence_async_shared()
         if COMMIT:
-            tcgen05_mma(x, y, acc, use_acc=(i > USE_ACC_AT) | USE_ACC)
+            tcgen05_mma(x, z, acc, use_acc=(i > USE_ACC_AT) | USE_ACC)
             tcgen05_commit(bar)
         elif SIGNAL:
-            tcgen05_mma(x, y, acc, use_acc=(i > USE_ACC_AT) | USE_ACC, mbarriers=[bar])
+            tcgen05_mma(x, z, acc, use_acc=(i > USE_ACC_AT) | USE_ACC, mbarriers=[bar])
         else:
-            tcgen05_mma(x, y, acc, use_acc=(i > USE_ACC_AT) | USE_ACC)
+            tcgen05_mma(x, z, acc, use_acc=(i > USE_ACC_AT) | USE_ACC)
         if WAIT:
             mbarrier.wait(bar, i % 2)
     out = acc.load(acc.get_reg_layout())
@@ -104,7 +106,7 @@ def run(kind="fp16", m=128, n=64, k=128, block=64, **flags):
     a, b, c = inputs(kind, m, n, k)
     dtype = TYPES[kind][1]
     left = gl.NVMMASharedLayout.get_default_for([m, block], dtype)
-    right = gl.NVMMASharedLayout.get_default_for([block, n], dtype)
+    right = gl.NVMMASharedLayout.get_default_for([n, block], dtype)
     matmul[(1,)](a, b, c, m, n, k, block, TYPES[kind][2], left, right, **flags)
     return c.float().numpy(), (a.float() @ b.float()).numpy()
 
