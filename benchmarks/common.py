@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import functools
 import json
 import platform
 import statistics
@@ -44,6 +43,7 @@ class Result:
         ratios: name of a ratio -> value.
         wanted: name of a ratio -> (">=" or "<=", bound).
         config: what the sweep chose.
+        error: of `ours`, relative to a reference in higher precision, in the Frobenius norm.
     """
 
     case: str
@@ -53,6 +53,7 @@ class Result:
     ratios: dict[str, float] = field(default_factory=dict)
     wanted: dict[str, tuple[str, float]] = field(default_factory=dict)
     config: str = ""
+    error: Optional[float] = None
 
     def met(self, name: str) -> Optional[bool]:
         if name not in self.wanted:
@@ -102,8 +103,7 @@ def sweep(
     for choice in choices:
         config = example.configure(target, True, **choice)
         try:
-            launch = functools.partial(example.launch, args, config, **options)
-            seconds = measure(launch, target, 10)
+            seconds = measure(example.launcher(args, config, **options), target, 10)
         except (GluonError, RuntimeError, ValueError) as error:
             print(f"{example.name} {choice}: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
@@ -130,8 +130,8 @@ def in_turns(
 def markdown(results: Sequence[Result]) -> str:
     """A table of ratios with what was wanted of them."""
     lines = [
-        "| case | Gluon Core | rivals | ratio | wanted | met | configuration |",
-        "| --- | ---: | --- | --- | --- | --- | --- |",
+        "| case | Gluon Core | rivals | ratio | wanted | met | error | configuration |",
+        "| --- | ---: | --- | --- | --- | --- | ---: | --- |",
     ]
     for r in results:
         rivals = "<br>".join(f"{name} {value:.3g}" for name, value in r.rivals.items())
@@ -143,8 +143,10 @@ def markdown(results: Sequence[Result]) -> str:
         met = "<br>".join(
             {True: "yes", False: "**no**", None: ""}[r.met(name)] for name in r.ratios
         )
+        error = "" if r.error is None else f"{r.error:.2g}"
         lines.append(
-            f"| {r.case} | {r.ours:.3g} {r.unit} | {rivals} | {ratios} | {wanted} | {met} | {r.config} |"
+            f"| {r.case} | {r.ours:.3g} {r.unit} | {rivals} | {ratios} | {wanted} | {met} | {error} | "
+            f"{r.config} |"
         )
     return "\n".join(lines)
 

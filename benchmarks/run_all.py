@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Callable, Optional
 
+import hopper
 import matmul
 import memory
 import simulator
@@ -38,7 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument(
-        "--skip", nargs="*", default=[], choices=("memory", "matmul", "simulator", "launch")
+        "--skip", nargs="*", default=[], choices=("memory", "matmul", "hopper", "simulator", "launch")
     )
     chosen = parser.parse_args()
     parts: list[tuple[str, str, Callable[[], list[Result]]]] = [
@@ -46,6 +47,8 @@ def main() -> int:
     ]
     if device_target() is not None:
         parts += [("memory", "Memory", memory.results), ("matmul", "Matmul", matmul.results)]
+    if (found := device_target()) is not None and found.has("nvidia.wgmma"):
+        parts.append(("hopper", "Hopper", hopper.results))
     known = environment()
     print("\n".join(f"- {key}: {value}" for key, value in known.items()))
     every: list[Result] = []

@@ -144,7 +144,14 @@ class Example:
 
     def launch(self, args: Mapping[str, Any], config: Mapping[str, Any], **options: Any) -> Any:
         """Launch with `args`; `options` such as `target=` go along. Returns the compiled kernel."""
-        return self.kernel[self.grid(args, config)](*self.values(args, config), **config, **options)
+        return self.launcher(args, config, **options)()
+
+    def launcher(
+        self, args: Mapping[str, Any], config: Mapping[str, Any], **options: Any
+    ) -> Callable[[], Any]:
+        """A function that launches with `args`, whose operands and grid are made once."""
+        run, values = self.kernel[self.grid(args, config)], self.values(args, config)
+        return lambda: run(*values, **config, **options)
 
     def check(self, target: Target, large: bool = False) -> Check:
         """Run on `target` and compare with the reference."""
@@ -197,7 +204,7 @@ class Example:
         """How fast the large case runs on a device: a number and its unit, TB/s or TFLOP/s."""
         args = self.arguments(Arrays(target), True)
         config = self.configure(target, True)
-        seconds = measure(lambda: self.launch(args, config, target=target), target)
+        seconds = measure(self.launcher(args, config, target=target), target)
         if self.flops is not None:
             return self.flops(args) / seconds / 1e12, "TFLOP/s"
         moved = self.bytes_moved(args) if self.bytes_moved else 0

@@ -1,0 +1,215 @@
+"""The Hopper kernels against cuBLAS and cuDNN through torch, and against the same kernels on upstream
+Gluon, in turns. Beside every speed, the error against a reference in higher precision.
+
+`K=...` lines give each size; the line of means, the geometric mean over them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, Callable, Mapping
+
+from common import Result, device, in_turns, parse_arguments, write
+from upstream import our_example, upstream_example
+
+from gluon_core.cli.example import Arrays, Example
+from gluon_core.targets import Target
+
+SIZES = (512, 1024, 2048, 4096, 8192, 16384)
+
+
+def relative_error(got: Any, wanted: Any) -> float:
+    """In the Frobenius norm."""
+    return float((got.to(wanted.dtype) - wanted).norm() / wanted.norm())
+
+
+def compare(
+    index: int,
+    file: str,
+    args: Mapping[str, Any],
+    library: tuple[str, Callable[[], Any]],
+    reference: Callable[[], Any],
+    target: Target,
+    wanted: dict[str, tuple[str, float]],
+    case: str = "",
+) -> Result:
+    """One line: example `index` of `file` on `args`, with descriptors made before it is measured."""
+    ours, theirs = our_example(file).EXAMPLES[index], upstream_example(file).EXAMPLES[index]
+    name, of_library = library
+    contenders: dict[str, Callable[[], Any]] = {name: of_library}
+    errors = {}
+    expected = reference()
+    for who, example in (("ours", ours), ("upstream", theirs)):
+        run = example.launcher(args, example.configure(target, True))
+        args[example.output].fill_(float("nan"))
+        run()
+        errors[who] = relative_error(args[example.output].reshape(expected.shape), expected)
+        if not errors[who] < 2e-2:
+            raise SystemExit(f"{who}: {example.name} is wrong: relative error {errors[who]}")
+        contenders[who] = run
+    del expected
+    seconds = in_turns(contenders, target, repeats=10)
+    if ours.flops is not None:
+        work, unit = ours.flops(args), "TFLOP/s"
+    else:
+        assert ours.bytes_moved is not None
+        work, unit = ours.bytes_moved(args), "TB/s"
+    rate = {who: work / s / 1e12 for who, s in seconds.items()}
+    return Result(
+        case or ours.name,
+        unit,
+        rate["ours"],
+        {who: rate[who] for who in (name, "upstream")},
+        {who: seconds[who] / seconds["ours"] for who in (name, "upstream")},
+        wanted,
+        blocks(ours, target),
+        errors["ours"],
+    )
+
+
+def blocks(example: Example, target: Target) -> str:
+    config = example.configure(target, True)
+    return ", ".join(f"{k} {v}" for k, v in config.items() if isinstance(v, int) and k != "GROUP")
+
+
+def matmuls(target: Target) -> list[Result]:
+    import torch
+
+    found, persistent = [], []
+    examples = our_example("matmul_hopper").EXAMPLES
+    for size in SIZES:
+        args = examples[1].arguments(Arrays(target), True, (8192, 8192, size))
+        a, b = args["a"], args["b"]
+        into = torch.empty_like(args["c"])
+        library = "cuBLAS", lambda a=a, b=b, into=into: torch.matmul(a, b, out=into)
+        exact = lambda a=a, b=b: a.float() @ b.float()  # noqa: E731
+        shape = f"8192x8192x{size} bf16"
+        wanted = {
+            "cuBLAS": (">=", 0.95),
+            "upstream": (">=", 0.98),
+        }  # the same machine code, and noise
+        line = compare(1, "matmul_hopper", args, library, exact, target, wanted, f"matmul {shape}")
+        found.append(line)
+        line = compare(0, "matmul_hopper", args, library, exact, target, {}, f"matmul, TMA {shape}")
+        persistent.append(line)
+    best = found[-1]
+    ratios = {
+        who: statistics.geometric_mean(line.ratios[who] for line in found) for who in best.ratios
+    }
+    ratios["upstream, one role"] = statistics.geometric_mean(
+        line.ours / other.rivals["upstream"] for line, other in zip(found, persistent)
+    )
+    mean = Result(
+        "matmul, geometric mean over K",
+        best.unit,
+        statistics.geometric_mean(line.ours for line in found),
+        {w: statistics.geometric_mean(line.rivals[w] for line in found) for w in best.rivals},
+        ratios,
+        {"cuBLAS": (">=", 1.0), "upstream": (">=", 0.99), "upstream, one role": (">=", 1.0)},
+    )
+    return [*found, mean, *persistent, narrow(target)]
+
+
+def narrow(target: Target) -> Result:
+    """8-bit floats; cuBLAS with fast accumulation, which is what `wgmma` does by itself."""
+    import torch
+
+    example = our_example("matmul_hopper").EXAMPLES[2]
+    args = example.arguments(Arrays(target), True, (8192, 8192, 8192))
+    a, b, one = args["a"], args["b"], torch.ones((), device="cuda")
+
+    def library() -> Any:
+        return torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    return compare(
+        2,
+        "matmul_hopper",
+        args,
+        ("cuBLAS", library),
+        lambda: a.float() @ b.float().T,
+        target,
+        {"cuBLAS": (">=", 0.95)},
+        "matmul 8192x8192x8192 fp8",
+    )
+
+
+def attention(target: Target) -> list[Result]:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    found = []
+    for index, example in enumerate(our_example("attention_hopper").EXAMPLES):
+        args = example.arguments(Arrays(target), True)
+        causal = bool(example.configure(target, True)["CAUSAL"])
+        depth = args["q"].shape[-1]
+        q, k, v = (args[name].reshape(4, 32, -1, depth) for name in "qkv")
+
+        def library(q: Any = q, k: Any = k, v: Any = v, causal: bool = causal) -> Any:
+            with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        def exact(args: Any = args, causal: bool = causal, depth: int = depth) -> Any:
+            """In float32, a head at a time: the scores of all would not fit."""
+            made = torch.empty(args["q"].shape, dtype=torch.float32, device=args["q"].device)
+            length = made.shape[1]
+            above = torch.ones(length, length, dtype=torch.bool, device=made.device).triu(1)
+            for head in range(made.shape[0]):
+                score = args["q"][head].float() @ args["k"][head].float().T / depth**0.5
+                if causal:
+                    score.masked_fill_(above, float("-inf"))
+                made[head] = score.softmax(-1) @ args["v"][head].float()
+            return made
+
+        wanted = {"cuDNN": (">=", 1.0), "upstream": (">=", 0.98)} if depth == 128 else {}
+        name = f"{example.name}, 4x32x{args['q'].shape[1]} bf16"
+        found.append(
+            compare(
+                index, "attention_hopper", args, ("cuDNN", library), exact, target, wanted, name
+            )
+        )
+        torch.cuda.empty_cache()
+    return found
+
+
+def adds(target: Target) -> list[Result]:
+    """1 GiB operands; `copy` is the rate of torch's copy, as bytes read and written."""
+    import torch
+
+    found = []
+    for index, example in enumerate(our_example("add_tma").EXAMPLES):
+        args = example.arguments(Arrays(target), True)
+        a, b, into = args["a"], args["b"], torch.empty_like(args["a"])
+        line = compare(
+            index,
+            "add_tma",
+            args,
+            ("torch", lambda a=a, b=b, into=into: torch.add(a, b, out=into)),
+            lambda a=a, b=b: a.double() + b.double(),
+            target,
+            {"upstream": (">=", 0.98), "copy": (">=", 0.88)},
+        )
+        seconds = in_turns({"copy": lambda a=a, into=into: into.copy_(a)}, target)["copy"]
+        copy = 2 * a.numel() * a.element_size() / seconds / 1e12
+        line.rivals = {**line.rivals, "copy": copy}
+        line.ratios["copy"] = line.ours / copy
+        found.append(line)
+        del args, a, b, into
+        torch.cuda.empty_cache()
+    return found
+
+
+def results(only: str = "") -> list[Result]:
+    target, found = device(), []
+    for name, run in (("matmul", matmuls), ("attention", attention), ("add", adds)):
+        if only in name:
+            found += run(target)
+    return found
+
+
+def main() -> int:
+    chosen = parse_arguments(__doc__)
+    return write(results(chosen.only), chosen.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
