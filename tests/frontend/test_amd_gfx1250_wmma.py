@@ -219,6 +219,40 @@ def test_partitions_need_3_8():
         _make()
 
 
+PRODUCT = """
+from GLUON.language.amd import gfx1250
+from GLUON.language.amd.gfx1250 import tdm
+TARGET = GPUTarget("hip", "gfx1250", 32)
+PA = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [128, 64], [1, 0])
+PB = gl.PaddedSharedLayout.with_identity_for([[128, 8]], [64, 128], [1, 0])
+LAYOUTS = gfx1250.make_partitioned_dot_layouts(128, 128, PA, PB, 4, [16, 16, 32])
+LAYOUTS = getattr(LAYOUTS, "value", LAYOUTS)
+A, B, ACC = gl.constexpr(LAYOUTS[0]), gl.constexpr(LAYOUTS[1]), gl.constexpr(LAYOUTS[2])
+@gluon.jit
+def kernel(a, b, c):
+    ad = tdm.make_tensor_descriptor(a, [128, 64], [64, 1], [128, 64], A)
+    bd = tdm.make_tensor_descriptor(b, [64, 128], [128, 1], [64, 128], B)
+    asm = gl.allocate_shared_memory(ad.dtype, ad.block_shape, ad.layout)
+    bsm = gl.allocate_shared_memory(bd.dtype, bd.block_shape, bd.layout)
+    tdm.async_load(ad, [0, 0], asm)
+    tdm.async_load(bd, [0, 0], bsm)
+    tdm.async_wait(0)
+    x = asm.load(gl.DotOperandLayout(0, ACC, 8))
+    y = bsm.load(gl.DotOperandLayout(1, ACC, 8))
+    acc = gfx1250.wmma(x, y, gl.full([128, 128], 0, gl.float32, layout=ACC))
+    m = gl.arange(0, 128, layout=gl.SliceLayout(1, ACC))
+    n = gl.arange(0, 128, layout=gl.SliceLayout(0, ACC))
+    gfx1250.buffer_store(acc, c, m[:, None] * 128 + n[None, :])
+ARGS = (ptr(gl.float16), ptr(gl.float16), ptr(gl.float32))
+"""
+
+
+@since(3, 8)
+def test_a_product_in_partitioned_lds():
+    text = agree(PRODUCT)
+    assert text.count("#ttg.partitioned_shared") == 2 and "tt.dot" in text
+
+
 # -- scaled WMMA ------------------------------------------------------------------------------------
 
 SOURCE = """

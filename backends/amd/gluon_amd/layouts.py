@@ -576,6 +576,15 @@ class PartitionedSharedLayout(SharedLayout):
     def cga_layout(self) -> list[list[int]]:
         return self.partition_layout.cga_layout
 
+    def pad(self, offsets: Any) -> Any:
+        """Offsets within a partition (elements) -> offsets with the gaps of each slice's layout."""
+        pad = getattr(self.partition_layout, "pad", None)
+        if pad is None:
+            return offsets
+        size = 1 << len(self.partition_layout.offset_bases)
+        whole = self.partition_layout.padded_size()
+        return offsets // size * whole + pad(offsets % size)
+
     def _emit(self, builder: Any) -> Any:
         if compiler_version() < (3, 8):
             raise _needs_triton((3, 8), "PartitionedSharedLayout")

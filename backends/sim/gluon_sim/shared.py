@@ -43,7 +43,11 @@ def offsets_of(layout: Any, shape: tuple[int, ...]) -> np.ndarray:
     if pad is not None:
         offset = pad(offset)
         size = int(offset.max()) + 1
-    where = offset + grids.get("block", np.zeros_like(flat)) * size
+    where = offset
+    # Further in-dims (banks or partitions of shared memory, blocks of a cluster) lie side by side.
+    for name in sorted(set(names) - {"offset"}, key=lambda name: name == "block"):
+        where = where + grids[name] * size
+        size *= sizes[name]
     coordinates = tuple(table[f"dim{d}"].ravel() for d in range(len(tail)))
     # Where several places hold one element, the first of them counts.
     out = np.full(tail, np.iinfo(np.int64).max)

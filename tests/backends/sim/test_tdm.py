@@ -9,6 +9,7 @@ import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import GluonError
+from gluon_core.language.amd import gfx1250 as gfx1250_unit
 from gluon_core.language.amd.gfx1250 import async_copy, mbarrier, tdm
 from gluon_sim.errors import DeadlockError, LeakError, OutOfBoundsError, RaceError
 from gluon_sim.settings import using
@@ -420,3 +421,36 @@ def test_three_dimensions():
     wanted = np.zeros_like(out)
     wanted[:2, :3, :38] = x[1:, 2:, 32:]
     np.testing.assert_array_equal(out, wanted)
+
+
+# -- partitioned LDS --------------------------------------------------------------------------------
+
+
+@gluon.jit
+def partitioned(a, b, c, A: gl.constexpr, B: gl.constexpr, ACC: gl.constexpr):
+    ad = tdm.make_tensor_descriptor(a, [128, 64], [64, 1], [128, 64], A)
+    bd = tdm.make_tensor_descriptor(b, [64, 128], [128, 1], [64, 128], B)
+    asm = gl.allocate_shared_memory(ad.dtype, ad.block_shape, ad.layout)
+    bsm = gl.allocate_shared_memory(bd.dtype, bd.block_shape, bd.layout)
+    tdm.async_load(ad, [0, 0], asm)
+    tdm.async_load(bd, [0, 0], bsm)
+    tdm.async_wait(0)
+    x = asm.load(gl.DotOperandLayout(0, ACC, 8))
+    y = bsm.load(gl.DotOperandLayout(1, ACC, 8))
+    acc = gfx1250_unit.wmma(x, y, gl.full([128, 128], 0, gl.float32, layout=ACC))
+    m = gl.arange(0, 128, layout=gl.SliceLayout(1, ACC))
+    n = gl.arange(0, 128, layout=gl.SliceLayout(0, ACC))
+    gfx1250_unit.buffer_store(acc, c, m[:, None] * 128 + n[None, :])
+
+
+@since(3, 8)
+def test_partitioned_operands():
+    padded = gl.PaddedSharedLayout.with_identity_for
+    shapes = ([128, 64], [64, 128])
+    layouts = gfx1250_unit.make_partitioned_dot_layouts(
+        128, 128, *(padded([[s[1], 8]], s, [1, 0]) for s in shapes), 4, [16, 16, 32]
+    )
+    a, b = (matrix(*shape).astype(np.float16) for shape in shapes)
+    c = np.zeros((128, 128), np.float32)
+    partitioned[(1,)](a, b, c, *layouts)
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b, rtol=1e-3, atol=1e-3)
