@@ -8,7 +8,7 @@ metadata. Encoding is pure arithmetic on the host, but slow beside a launch, so 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from gluon_core.descriptors import is_descriptor_text, split_descriptor
 from gluon_core.errors import ArgumentError, CapabilityError, LaunchError
@@ -113,8 +113,12 @@ def map_kinds(name: str, signature: Sequence[Any], metadata: Any) -> list[MapKin
     return [MapKind.of(text, entry) for text, entry in zip(texts, told)]
 
 
+def _frozen(extra: Mapping[str, Any]) -> tuple:
+    return tuple(None if value is None else tuple(value) for value in extra.values())
+
+
 class TensorMaps:
-    """Encodes descriptors through the driver and keeps what it made.
+    """Encodes descriptors through the driver.
 
     Args:
         cuda: the driver.
@@ -124,49 +128,47 @@ class TensorMaps:
     def __init__(self, cuda: Driver, index: int):
         self.cuda = cuda
         self.index = index
-        self._maps: dict[tuple, bytes] = {}
 
-    def expand(self, kind: MapKind, descriptor: Any) -> tuple:
-        """What the kernel takes for `descriptor`: the map, then shape and strides."""
-        shape, strides = descriptor.shape, descriptor.strides
-        if len(shape) != kind.rank or len(strides) != kind.rank:
-            raise ArgumentError(
-                "the kernel was compiled for a descriptor of another rank",
-                argument=type(descriptor).__name__,
-                expected=kind.rank,
-                got=len(shape),
-            )
-        return (self.map_of(kind, descriptor), *shape, *strides)
+    def expander(self, kind: MapKind) -> Callable[[Any], tuple]:
+        """`f(descriptor)`: what a kernel takes for it, the map, then shape and strides. It keeps
+        what it made.
 
-    def map_of(self, kind: MapKind, descriptor: Any) -> bytes:
-        """The encoded map.
-
-        Raises:
+        Raises (what it returns):
             CapabilityError: the driver has no tensor maps, or not of this kind.
             ArgumentError, ShapeError, LayoutError, DtypeError: what is wrong with the descriptor.
             LaunchError: the driver refuses it for another reason.
         """
-        extra: tuple = ()
-        if not kind.tiled:
-            extra = tuple(
-                None if value is None else tuple(value) for value in descriptor.extra.values()
+        known: dict[tuple, tuple] = {}
+        tiled = kind.tiled
+
+        def expand(descriptor: Any) -> tuple:
+            key = (
+                descriptor.base.data_ptr(),
+                tuple(descriptor.shape),
+                tuple(descriptor.strides),
+                descriptor.padding,
+                descriptor.round_f32_to_tf32,
+                () if tiled else _frozen(descriptor.extra),
             )
-        key = (
-            kind,
-            descriptor.base.data_ptr(),
-            tuple(descriptor.shape),
-            tuple(descriptor.strides),
-            descriptor.padding,
-            bool(getattr(descriptor, "round_f32_to_tf32", False)),
-            extra,
-        )
-        found = self._maps.get(key)
-        if found is None:
-            found = self._encode(kind, descriptor)
-            if len(self._maps) >= _MOST_MAPS:
-                self._maps.clear()
-            self._maps[key] = found
-        return found
+            found = known.get(key)
+            if found is None:
+                if len(known) >= _MOST_MAPS:
+                    known.clear()
+                found = (self._map_of(kind, descriptor), *descriptor.shape, *descriptor.strides)
+                known[key] = found
+            return found
+
+        return expand
+
+    def _map_of(self, kind: MapKind, descriptor: Any) -> bytes:
+        if len(descriptor.shape) != kind.rank or len(descriptor.strides) != kind.rank:
+            raise ArgumentError(
+                "the kernel was compiled for a descriptor of another rank",
+                argument=type(descriptor).__name__,
+                expected=kind.rank,
+                got=len(descriptor.shape),
+            )
+        return self._encode(kind, descriptor)
 
     def _encode(self, kind: MapKind, descriptor: Any) -> bytes:
         descriptor.check_launch()
@@ -175,9 +177,8 @@ class TensorMaps:
         strides = [int(stride) * kind.element_bytes for stride in descriptor.strides[::-1]]
         if kind.fp4_padded:
             shape[0] *= 2
-        rounds = getattr(descriptor, "round_f32_to_tf32", False)
         common = (
-            TF32 if rounds else kind.element_type,
+            TF32 if descriptor.round_f32_to_tf32 else kind.element_type,
             descriptor.base.data_ptr(),
             shape,
             strides[1:],
@@ -207,8 +208,8 @@ class TensorMaps:
 
     def _refuse(self, status: int, kind: MapKind, descriptor: Any) -> None:
         capability = self.cuda.capability(self.index)
-        needed: Optional[int] = 100 if kind.fp4_padded else 90
-        if needed is not None and capability < needed:
+        needed = 100 if kind.fp4_padded else 90
+        if capability < needed:
             raise CapabilityError(
                 f"tensor maps{' of padded fp4' if kind.fp4_padded else ''} need sm_{needed}",
                 argument=type(descriptor).__name__,

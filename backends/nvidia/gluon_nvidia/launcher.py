@@ -146,7 +146,7 @@ class Layout:
 
     def _descriptor(self, rank: int, expression: str) -> None:
         number = len(self.prepare)
-        self.prepare.append(f"d{number} = expand(maps[{number}], {expression})")
+        self.prepare.append(f"d{number} = expand{number}({expression})")
         self._field(f"{MAP_BYTES}s", f"d{number}[0]", align=MAP_ALIGNMENT)
         for index in range(1, 1 + 2 * rank):
             self._field("i" if index <= rank else "q", f"d{number}[{index}]")
@@ -315,7 +315,8 @@ class _Writer:
             bool(getattr(metadata, "launch_pdl", False)),
         )
         self.maps = map_kinds(metadata.name, signature, metadata)
-        self.encoder = TensorMaps(cuda, index)
+        encoder = TensorMaps(cuda, index)
+        self.expanders = [encoder.expander(kind) for kind in self.maps]
         self.allocate = scratch_module.allocator(metadata, cuda, index)
         layout = self._layout(self.names, False)
         pool: list[Any] = []
@@ -327,15 +328,15 @@ class _Writer:
             "bfloat16": _bfloat16,
             "call": cuda.launch_ex,
             "error": (struct.error, OverflowError, TypeError),
-            "expand": self.encoder.expand,
             "fresh": lambda: _Slot(layout).operands,
             "function": ctypes.c_void_p(handle),
-            "maps": self.maps,
             "pack": struct.Struct(_CONFIG + layout.written).pack_into,
             "put": pool.append,
             "refuse": self._refuse,
             "take": pool.pop,
         }
+        for number, expand in enumerate(self.expanders):
+            self.namespace[f"expand{number}"] = expand
 
     def _layout(self, expressions: Sequence[str], raw: bool) -> Layout:
         layout = Layout(self.signature, expressions, raw)
@@ -404,7 +405,7 @@ class _Writer:
 
     def _encode(self, number: int, descriptor: Any) -> bytes:
         """The map of the kernel's descriptor `number`, for the launch in C."""
-        return self.encoder.map_of(self.maps[number], descriptor)
+        return self.expanders[number](descriptor)[0]
 
     def _refuse(self, problem: Exception, values: tuple) -> None:
         raise ArgumentError(
