@@ -26,6 +26,7 @@ from gluon_core.nvidia import NVMMASharedLayout, blackwell, hopper
 from gluon_core.nvidia.hopper import TensorDescriptor, TensorDescriptorIm2Col
 from gluon_core.runtime import arguments
 from gluon_core.testing import MockTensor
+from gluon_nvidia import driver as driver_module
 from gluon_nvidia import launcher as launcher_module
 from gluon_nvidia.driver import Driver
 from gluon_nvidia.launcher import generate
@@ -359,13 +360,17 @@ def test_a_tuning_hook_may_change_the_box(simulated):
     assert out.item() in (8, 16)
 
 
-class OnGpu:
+class Address:
     """What a CUDA tensor says of itself."""
 
-    dtype, shape, device = torch.float16, (64, 64), torch.device("cuda:0")
+    shape, device = (64, 64), torch.device("cuda:0")
+
+    def __init__(self, dtype, address):
+        self.dtype = dtype
+        self.address = address
 
     def data_ptr(self):
-        return 1 << 20
+        return self.address
 
     def stride(self):
         return (64, 1)
@@ -374,14 +379,18 @@ class OnGpu:
         return 0
 
 
+def on_gpu():
+    return Address(torch.float16, 1 << 20)
+
+
 def test_the_tensor_of_a_descriptor_binds_the_launch_to_its_device(simulated):
     out = torch.zeros(4, dtype=torch.int32)
-    for args in ((describe(OnGpu()), (1, describe())), (describe(), (1, describe(OnGpu())))):
+    for args in ((describe(on_gpu()), (1, describe())), (describe(), (1, describe(on_gpu())))):
         with pytest.raises(DeviceError, match="cuda:0"):
             facts[1](*args, out, 16)
     facts[1](describe(), (1, describe()), out, 16)
     with pytest.raises(DeviceError, match="cuda:0"):
-        facts[1](describe(OnGpu()), (1, describe()), out, 16)
+        facts[1](describe(on_gpu()), (1, describe()), out, 16)
 
 
 def parameters_of(ptx):
@@ -625,6 +634,36 @@ def test_a_kernel_with_more_maps_than_c_takes_still_launches():
     launch = prepared(fake, [KIND] * 17, [META] * 17)
     launch((1, 1, 1), 0, *[describe()] * 17)
     assert len(fake.launches) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a real driver is there")
+def test_the_whole_way_from_the_kernel_to_the_driver(form, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("GLUON_TARGET", raising=False)
+    fake = FakeCuda([128, 4, 4, 8, 8, 128, 4, 4, 8, 8, 8, 4, 8, 8])
+    monkeypatch.setattr(driver_module, "_state", Driver(fake))
+    facts.forget()
+    out = Address(torch.int32, 1 << 21)
+    try:
+        for _ in range(3):
+            made = facts[5](describe(on_gpu()), (1, describe(on_gpu())), out, 32)
+        handle = facts.prepare(describe(on_gpu()), (1, describe(on_gpu())), out, 32, grid=5)
+        handle(describe(on_gpu()), (1, describe(on_gpu())), out, 48)
+        made[(5, 1, 1)](describe(on_gpu()), (1, describe(on_gpu())), out, 32)
+    finally:
+        facts.forget()
+    assert len(fake.launches) == 5 and str(made.target) == "nvidia:sm_90"
+    for made_map in fake.maps:
+        assert (made_map.address, made_map.shape, made_map.box) == (1 << 20, [64, 64], [64, 64])
+    assert len(fake.maps) <= 4  # one for C; one for each parameter of each form of the launch
+    for number, launch in enumerate(fake.launches):
+        rest = [int.from_bytes(p, "little") for p in launch.parameters[1:]]
+        assert launch.grid == (5, 1, 1)
+        for place in (0, 5):
+            numbered = struct.unpack("<I", launch.parameters[place][:4])[0]
+            assert launch.parameters[place] == fake.map_bytes(numbered)
+        n = 48 if number == 3 else 32
+        assert rest[:4] == rest[5:9] == [64, 64, 64, 1] and rest[9:] == [1 << 21, n, 0, 0]
 
 
 # ---- scratch memory ---------------------------------------------------------------------------
