@@ -13,7 +13,9 @@ FILES = (
     "split_sum",
     "matmul",
     "matmul_tdm",
+    "memcpy_cdna",
     "matmul_cdna",
+    "matmul_rdna4",
     "attention",
 )
 

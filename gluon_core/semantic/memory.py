@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluon_core import _triton
-from gluon_core._triton import tl, unwrap
+from gluon_core._triton import ir, tl, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
 from gluon_core.semantic.base import SemanticBase, describe, shape_of
 from gluon_core.values import CachePolicy
@@ -174,6 +174,10 @@ class MemoryOps(SemanticBase):
         cache, eviction = hints
         eviction = "" if eviction == "evict_normal" else eviction
         return ((), cache, eviction) if store else ((), "", cache, eviction)
+
+    def _str_to_load_cache_modifier(self, cache_modifier: str) -> Any:
+        """As Triton's own, which knows no ".cs" before 3.8 although the builder always did."""
+        return getattr(ir.CACHE_MODIFIER, cache_modifier.lstrip(".").upper() or "NONE")
 
     def expect_zero(self, x: Any, mask: Any) -> Any:
         """`x`; with `debug` on, an assertion that it is zero where `mask` is true."""

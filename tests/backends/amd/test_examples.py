@@ -14,7 +14,7 @@ from gluon_core.layouts import cost
 from gluon_core.plugins import registry
 
 FOUND, _ = load_examples()
-EXAMPLES = {e.name: e for e in FOUND.values() if "CDNA" in e.name and "matmul" in e.name}
+EXAMPLES = {e.name: e for e in FOUND.values()}
 COMPILED = [
     ("matmul, CDNA3, bf16", "gfx942", 16 * 16 * 16),
     ("matmul, CDNA3, bf16", "gfx950", 16 * 16 * 16),
@@ -97,3 +97,24 @@ def test_a_plain_buffer_would_have_conflicts(bits):
     together = lanes_read_together(architecture, 128)
     shape = [256, 1024 // bits]
     assert cost.bank_conflicts(operand, plain, shape, bits, 64, together=together) > 0
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_the_copy_takes_whole_vectors_and_no_branches(target):
+    made = EXAMPLES["strided copy, CDNA"].compile(registry().target(target))
+    loads = set(re.findall(r"(buffer_load_\w+|global_\w+) v.*", made.asm["amdgcn"]))
+    assert loads == {"buffer_load_dwordx4"}
+    assert "buffer_store_dwordx4" in made.asm["amdgcn"] and "cbranch" not in made.asm["amdgcn"]
+    # ".cs", read once: non-temporal, also with a Triton whose own language does not know it.
+    assert " nt" in made.asm["amdgcn"]
+
+
+@pytest.mark.parametrize("target", ["gfx1200", "gfx1201"])
+def test_wmma(target):
+    example, target = EXAMPLES["matmul, RDNA4"], registry().target(target)
+    report = example.compile(target).report()
+    assert report.spills == 0 and report.scratch == 0
+    (mix,) = [loop.instruction_mix for loop in report.loops if "s_barrier" in str(loop)]
+    assert mix["v_wmma_f32_16x16x16_f16"] == 128 * 128 * 64 // 16**3 // 8
+    moves = {m for m in mix if m.startswith(("ds_load", "ds_store", "buffer_load", "global_load"))}
+    assert moves == {"ds_load_b128", "ds_store_b128", "buffer_load_b128"}
