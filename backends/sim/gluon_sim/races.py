@@ -453,6 +453,24 @@ def report(
     )
 
 
+def report_threads(task: Any, kind: str, op: Any, before: str, element: int, name: str) -> None:
+    """Raise the error for two threads of a partition that meet without a barrier."""
+    program = task.batch.program(int(task.rows.index[0]))
+    now = _access(task.op, kind, task.agent, task.name, program)
+    then = _access(op, before, task.agent, task.name, program)
+    lines = f"line {op.loc.line} and line {task.op.loc.line}"
+    raise RaceError(
+        f"race on element {element} of `{name}`: the {now.describe()} and the {then.describe()} are "
+        "by different threads of it, which no barrier orders",
+        accesses=(then, now),
+        place=element,
+        program=program,
+        remedy=f"Put gl.barrier() between {lines}, or let the same threads do both.",
+        report="race.threads",
+        span=span_of(task.op.loc),
+    )
+
+
 def _access(
     op: Any, kind: str, agent: Optional[Agent], task: str, program: Optional[tuple]
 ) -> Access:

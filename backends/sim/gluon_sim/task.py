@@ -23,6 +23,7 @@ from .program import Op
 from .promise import Promise, promise, settled
 from .shared import SharedView, derived
 from .sync import Barriers, Wait, in_words
+from .threads import passive
 from .tensor_memory import BufferName, copies_of, in_tensor_memory, pitch_of
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ class Task:
         self.agent: Optional[Agent] = None  # only once there is somebody else in the program
         self.queues: dict[str, Queue] = {}
         self.num_warps = machine.num_warps
+        # When its threads last waited for each other, for those who watch threads.
+        self.since = machine.tracking.tick() if machine.tracking is not None else 0
 
     # ---- what models ask ------------------------------------------------------------------
 
@@ -470,6 +473,8 @@ class Task:
         frame = self.frame
         step: Optional[Step] = None
         hurried = self.machine.hurried
+        tracking = self.machine.tracking
+        threads = tracking is not None and tracking.threads
         try:
             for step in block.steps:
                 self.op = step.op
@@ -494,6 +499,8 @@ class Task:
                     elif outs:
                         for slot, item in zip(outs, value):
                             frame.put(slot, item)
+                if threads and not step.simple and not passive(step.op.name):
+                    self.since = tracking.tick()  # type: ignore[union-attr]
                 for slot in step.kills:
                     frame.values[slot] = None
         except GluonError as error:

@@ -9,7 +9,8 @@ import numpy as np
 
 from .origins import ANYWHERE, address_of, written_arguments
 from .program_order import ProgramOrder
-from .races import Epochs, GlobalShadow, SharedShadow
+from .races import Epochs, GlobalShadow, SharedShadow, report_threads
+from .threads import ThreadShadow, loaded_and_stored
 
 __all__ = ["Tracking"]
 
@@ -18,6 +19,9 @@ _ORDERS = {
     "acquire_release": (True, True), "acq_rel": (True, True),
 }  # fmt: skip
 _LOADS = {"atomic_load": "poll", "atomic_poll": "poll"}
+
+
+_PLAIN = frozenset("load store masked_load masked_store".split())
 
 
 class Tracking:
@@ -44,6 +48,12 @@ class Tracking:
         if "_atomics" not in program.attrs:
             program.attrs["_atomics"] = any("atomic" in op.name for op in program.walk_ops())
         self._ordering = program.attrs["_atomics"]
+        # Allocations that the kernel loads from and stores to, whose threads may meet there.
+        self._met = loaded_and_stored(program, memory, arguments)
+        self.threads = bool(self._met)
+        self._time = 0
+        self._ops: list[Any] = [None]
+        self._by_thread: dict[int, ThreadShadow] = {}
         self._lock = threading.Lock()
 
     # ---- shared memory ----------------------------------------------------------------------
@@ -98,8 +108,18 @@ class Tracking:
         Args:
             run: the first of them, where they follow each other without gaps.
         """
-        if self._alone and task.agent is None or not index.size:
+        if not index.size:
             return
+        if not self._alone or task.agent is not None:
+            self._agents(task, what, kind, allocation, index, live, shape, size, run)
+        if self.threads and id(allocation) in self._met and what in _PLAIN:
+            self._thread(task, kind, allocation, index, live, shape, size)
+
+    def _agents(
+        self, task: Any, what: str, kind: str, allocation: Any, index: np.ndarray, live: Any,
+        shape: tuple, size: int, run: Optional[int],
+    ) -> None:  # fmt: skip
+        """The order of programs, and of agents within them."""
         if kind == "read":
             kind = "poll" if task.op.attrs.get("volatile") else _LOADS.get(what, "read")
         elif what == "atomic_store":
@@ -129,6 +149,33 @@ class Tracking:
             shadow.touch(task, kind, index, programs, size, allocation.name, of)
             if kind in ("update", "poll"):
                 self._orders(task, kind, allocation, index, programs, size)
+
+    def tick(self) -> int:
+        """The time of the next access or barrier."""
+        with self._lock:
+            self._time += 1
+            if self.threads:
+                self._ops.append(None)
+            return self._time
+
+    def _thread(
+        self, task: Any, kind: str, allocation: Any, index: np.ndarray, live: Any, shape: tuple, size: int
+    ) -> None:  # fmt: skip
+        if task.op.attrs.get("volatile"):
+            return
+        now = self.tick()
+        with self._lock:
+            self._ops[now] = task.op
+            shadow = self._by_thread.get(id(allocation))
+            if shadow is None:
+                made = ThreadShadow(allocation.data.nbytes, size)
+                shadow = self._by_thread[id(allocation)] = made
+            if shadow.grain != size:
+                return  # seen under another type, too: told only where elements stay the same
+            found = shadow.touch(task, kind, index, live, shape, now)
+        if found is not None:
+            place, before, time = found
+            report_threads(task, kind, self._ops[time], before, place, allocation.name)
 
     def _orders(
         self, task: Any, kind: str, allocation: Any, index: np.ndarray, programs: np.ndarray, size: int

@@ -284,7 +284,7 @@ def test_an_address_that_is_no_multiple_of_the_element():
 def test_a_kernel_compiled_for_aligned_arguments_is_launched_on_others():
     big = np.zeros(1024, np.float32)
     start = -big.ctypes.data // 4 % 4
-    aligned, other = big[start : start + 256], big[start + 1 : start + 257]
+    aligned, other = big[start : start + 256], big[start + 257 : start + 513]
     assert aligned.ctypes.data % 16 == 0 and other.ctypes.data % 16
     compiled = doubles[(1,)](aligned, aligned, 128)
     assert isinstance(compiled, CompiledKernel)

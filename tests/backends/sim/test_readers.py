@@ -65,6 +65,7 @@ def last_one_writes(data, ticket, out, WEAK: gl.constexpr, SHIFT: gl.constexpr):
     if taken == count - 1:
         for i in range(count):
             gl.store(data + i * SHIFT + o, o)
+            gl.thread_barrier()
 
 
 @pytest.mark.parametrize("shift", [0, 64, 128])

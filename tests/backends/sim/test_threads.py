@@ -1,0 +1,127 @@
+"""Threads of one program that meet in global memory need a barrier between them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_sim.errors import RaceError
+from gluon_sim.settings import using
+
+L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+WIDE = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+
+
+@gluon.jit
+def turns(x, out, N: gl.constexpr, BARRIER: gl.constexpr, TWICE: gl.constexpr):
+    o = gl.arange(0, N, layout=L1)
+    gl.store(x + o, o)
+    if BARRIER:
+        gl.thread_barrier()
+    y = gl.load(x + (N - 1 - o if TWICE else o))
+    gl.store(out + o, y)
+
+
+def told(kernel, *args, grid=1):
+    with pytest.raises(RaceError) as caught:
+        kernel[(grid,)](*args)
+    assert caught.value.report == "race.threads" and caught.value.span.file == __file__
+    return caught.value
+
+
+def test_a_load_of_what_another_thread_stored():
+    x, out = np.zeros(128, np.int32), np.zeros(128, np.int32)
+    found = told(turns, x, out, 128, False, True)
+    assert "different threads" in str(found) and "gl.barrier()" in found.remedy
+    assert [a.kind for a in found.accesses] == ["write", "read"]
+    turns[(1,)](x, out, 128, True, True)
+    np.testing.assert_array_equal(out, np.arange(128)[::-1])
+    turns[(1,)](x, out, 128, False, False)
+    with using(races=False):
+        turns[(1,)](x, out, 128, False, True)
+
+
+@gluon.jit
+def reverses_in_place(x, N: gl.constexpr, BARRIER: gl.constexpr):
+    o = gl.arange(0, N, layout=L1)
+    base = x + gl.program_id(0) * N
+    y = gl.load(base + (N - 1 - o))
+    if BARRIER:
+        gl.thread_barrier()
+    gl.store(base + o, y)
+
+
+@pytest.mark.parametrize("grid", [1, 40])
+def test_a_store_where_another_thread_still_loads(grid):
+    x = np.arange(128 * grid, dtype=np.int32)
+    found = told(reverses_in_place, x.copy(), 128, False, grid=grid)
+    assert [a.kind for a in found.accesses] == ["read", "write"]
+    y = x.copy()
+    reverses_in_place[(grid,)](y, 128, True)
+    np.testing.assert_array_equal(y.reshape(grid, 128), x.reshape(grid, 128)[:, ::-1])
+
+
+@gluon.jit
+def in_two_layouts(x, N: gl.constexpr, HOW: gl.constexpr):
+    o = gl.arange(0, N, layout=L1)
+    w = gl.arange(0, N, layout=WIDE)
+    gl.store(x + o, gl.load(x + o) + o)
+    if HOW == "shared":
+        s = gl.allocate_shared_memory(gl.int32, [N], FLAT)
+        s.store(o)
+        gl.store(x + w, s.load(WIDE))
+    elif HOW == "converted":
+        gl.store(x + w, gl.convert_layout(o, WIDE))
+    else:
+        gl.store(x + w, w)
+
+
+def test_two_stores_by_different_threads():
+    x = np.zeros(512, np.int32)
+    found = told(in_two_layouts, x, 512, "directly")
+    assert [a.kind for a in found.accesses] == ["write", "write"]
+    # Ops through shared memory hold barriers of the compiler's.
+    in_two_layouts[(1,)](x, 512, "shared")
+    in_two_layouts[(1,)](x, 512, "converted")
+
+
+@gluon.jit
+def increments(x, ROUNDS: gl.constexpr, BARRIER: gl.constexpr):
+    for _ in range(ROUNDS):
+        gl.store(x, gl.load(x) + 1)
+        if BARRIER:
+            gl.thread_barrier()
+
+
+def test_threads_that_hold_the_same_may_each_go_on_with_their_own():
+    for barrier in (False, True):
+        x = np.zeros(1, np.int32)
+        increments[(1,)](x, 3, barrier)
+        assert x[0] == 3
+
+
+@gluon.jit
+def scales_in_place(x, N: gl.constexpr):
+    o = gl.program_id(0) * N + gl.arange(0, N, layout=L1)
+    for _ in range(3):
+        gl.store(x + o, gl.load(x + o) * 2, mask=o < 1000)
+
+
+def test_a_thread_may_go_on_with_its_own():
+    x = np.ones(1024, np.int32)
+    scales_in_place[(8,)](x, 128)
+    assert (x[:1000] == 8).all() and (x[1000:] == 1).all()
+
+
+def test_two_names_for_one_array():
+    x = np.zeros(128, np.int32)
+    told(reverses_through, x, x, 128)
+
+
+@gluon.jit
+def reverses_through(x, y, N: gl.constexpr):
+    o = gl.arange(0, N, layout=L1)
+    gl.store(y + o, gl.load(x + (N - 1 - o)))
