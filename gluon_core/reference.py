@@ -350,6 +350,15 @@ class Machine(Protocol):
         """`size` bytes have come."""
         ...
 
+    def barrier_remote(self, buffer: SharedBuffer) -> None:
+        """Other blocks of the cluster are about to signal at this barrier: refused unless they know
+        that it was initialized."""
+        ...
+
+    def cluster_release(self) -> None:
+        """What was initialized so far is known to whoever passes a cluster barrier after this."""
+        ...
+
     def barrier_phase(self, buffer: SharedBuffer) -> np.ndarray:
         """Parity of the phase that each program's barrier is in, int32."""
         ...

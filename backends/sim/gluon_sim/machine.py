@@ -45,6 +45,8 @@ class Batch:
         self.agents: Optional[Agents] = None
         self.queues: list[Queue] = []
         self.allocated: dict[Any, tuple[Frame, SharedBuffer]] = {}
+        # Barriers that other blocks of a cluster may not know to be initialized: released yet?
+        self.unannounced: dict[SharedBuffer, bool] = {}
 
     def program(self, row: int) -> tuple[int, int, int]:
         x, y, z = self.ids

@@ -525,7 +525,25 @@ def local_atomic_scatter_rmw(task, kind, view, values, indices, mask, axis):
     return out
 
 
-@_op("barrier", "cluster_barrier", "cluster_arrive", "cluster_wait", "cluster_sync", "assume")
+@_op("cluster_barrier", "cluster_sync")
+def cluster_barrier(task, relaxed=False):
+    if not relaxed:
+        task.cluster_release()
+    task.cluster_acquire()
+
+
+@_op("cluster_arrive")
+def cluster_arrive(task, relaxed=False):
+    if not relaxed:
+        task.cluster_release()
+
+
+@_op("cluster_wait")
+def cluster_wait(task):
+    task.cluster_acquire()
+
+
+@_op("barrier", "assume")
 def nothing(task, *args, **kwargs):
     """Warps of one partition run in step, so a barrier among them has nothing to wait for."""
 

@@ -16,7 +16,7 @@ from gluon_core.errors import GluonError
 from .agents import GENERIC, Agent, Agents
 from .checks import initialised
 from .compile import CompiledBlock, CompiledFunction, Slot, Step
-from .errors import SimulatorError, in_library, span_of
+from .errors import BarrierError, SimulatorError, in_library, span_of
 from .flight import Queue
 from .memory import GlobalMemory
 from .program import Op
@@ -342,6 +342,8 @@ class Task:
             earlier.barriers.unused(at)  # the same memory, in the last round of a loop
         barriers.others.add(self.op.name)
         barriers.init(at, int(count))
+        if getattr(view.type.layout, "cga_layout", None):
+            self.batch.unannounced[view.buffer] = False
 
     def barrier_invalidate(self, view: SharedView) -> None:
         barriers, at = self._barrier(view)
@@ -378,6 +380,25 @@ class Task:
         # Work in flight has one clock: it is over when it signals.
         if self.agent is not None and self.agent.flight is None:
             self.agent.tick()
+
+    def barrier_remote(self, view: SharedView) -> None:
+        """Other blocks of the cluster signal at this barrier."""
+        if self.machine.settings.barriers and view.buffer in self.batch.unannounced:
+            raise BarrierError(
+                "a block of the cluster may signal at this barrier before it is initialized",
+                report="barrier.uninitialised",
+                remedy="Between mbarrier.init and here all blocks must pass a barrier of the cluster "
+                "(a relaxed one after a fence for the initialization).",
+            )
+
+    def cluster_release(self) -> None:
+        """What was initialized so far is known to whoever passes a cluster barrier after this."""
+        self.batch.unannounced = dict.fromkeys(self.batch.unannounced, True)
+
+    def cluster_acquire(self) -> None:
+        """All blocks have come, and know what was released before."""
+        left = self.batch.unannounced
+        self.batch.unannounced = {b: False for b, released in left.items() if not released}
 
     def barrier_phase(self, view: SharedView) -> np.ndarray:
         """The parity of the phase each program's barrier is in, int32 (programs,)."""

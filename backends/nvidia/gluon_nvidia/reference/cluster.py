@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gluon_core.layouts.dialect import compiler_version
 from gluon_core.reference import Machine, SharedBuffer
 
 __all__ = ["async_shared_store", "fence_mbarrier_init_release_cluster"]
@@ -18,7 +19,12 @@ __all__ = ["async_shared_store", "fence_mbarrier_init_release_cluster"]
 def async_shared_store(
     machine: Machine, dst: SharedBuffer, value: np.ndarray, barrier: SharedBuffer
 ) -> None:
-    """st.async: each block's part counts its bytes at the barrier of that block."""
+    """st.async: each block's part counts its bytes at the barrier of that block.
+
+    From Triton 3.9 the compiler itself lets the blocks wait for each other's barriers first.
+    """
+    if compiler_version() < (3, 9):
+        machine.barrier_remote(barrier)
     split = sum(any(basis) for basis in machine.operand_types()[0].layout.cga_layout)
     size = int(np.prod(dst.shape)) * dst.dtype.itemsize >> split
     machine.issue(
@@ -30,4 +36,5 @@ def async_shared_store(
 
 
 def fence_mbarrier_init_release_cluster(machine: Machine, *rest: Any) -> None:
-    """The barriers of a program are known to its partitions from the start."""
+    """Enough for a relaxed barrier of the cluster."""
+    machine.cluster_release()

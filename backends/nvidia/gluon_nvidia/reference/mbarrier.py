@@ -37,16 +37,20 @@ def mbarrier_expect(
 def mbarrier_arrive(
     machine: Machine, barrier: SharedBuffer, count: int, *rest: Any, **named: Any
 ) -> None:
-    """One arrival that counts `count`, where the predicate holds.
+    """One arrival that counts `count`, where the predicate holds; at the barriers of several blocks
+    of a cluster for a mask over the bits of a block's index.
 
-    The predicate is the array among the further arguments; the blocks of a cluster to signal are
-    plain numbers.
+    Then blocks arrive at each other's barriers: as they run in step, each barrier gets as many
+    arrivals as each block makes. Builders differ in the order of predicate and mask: the predicate
+    is an array, the mask and the one block that arrives are plain numbers.
     """
-    pred = named.get("pred")
-    for value in rest:
+    pred, mask = named.get("pred"), named.get("multicast_cta", 0)
+    for i, value in enumerate(rest):
         if isinstance(value, np.ndarray):
             pred = value
-    machine.barrier_arrive(barrier, count, pred)
+        elif i != 1 and value:
+            mask = value
+    machine.barrier_arrive(barrier, count << bin(mask).count("1"), pred)
 
 
 def mbarrier_wait(

@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional, Sequence
 import numpy as np
 
 from gluon_core.errors import ArgumentError
+from gluon_core.layouts.dialect import compiler_version
 from gluon_core.reference import Descriptor, Machine, SharedBuffer, select
 
 __all__ = [
@@ -117,6 +118,9 @@ def async_tma_copy_global_to_local(
 
     With multicast the blocks of a cluster still get the same: who fetches it is not seen.
     """
+    shared = not all(any(basis) for basis in getattr(desc.layout, "cga_layout", None) or [])
+    if multicast and shared and compiler_version() < (3, 8):
+        machine.barrier_remote(barrier)  # later compilers let the blocks wait for each other first
     desc, coord, offsets = _pick(pred, desc, coord, offsets)
     if offsets is None:
         place: Callable = lambda: desc.box(coord)  # noqa: E731
