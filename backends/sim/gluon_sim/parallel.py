@@ -22,8 +22,10 @@ from .program import Program
 
 __all__ = ["Stopped", "Workers", "cores", "workers_for"]
 
-# A batch whose widest value is smaller than this is done before another thread gets its turn.
-_WORTH = 512 << 10
+# A batch whose widest value is smaller than this is done before another thread gets its turn, and a
+# launch whose widest values are smaller altogether before the threads have started.
+_WORTH = 1 << 20
+_WORTH_ALL = 4 << 20
 _ORDERED = ("atomic", "print", "breakpoint", "assert", "barrier_", "cluster")
 
 
@@ -47,7 +49,7 @@ def workers_for(machine: Any, total: int, size: int) -> tuple[int, int]:
         return 1, size
     wide = 8 * program.widest
     size = min(size, max(1, -(-total // wanted), _WORTH // wide))
-    if size * wide < _WORTH or size == total:
+    if size * wide < _WORTH or total * wide < _WORTH_ALL or size == total:
         return 1, machine.batch_size(total)
     return min(wanted, -(-total // size)), size
 
