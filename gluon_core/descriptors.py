@@ -179,7 +179,7 @@ class tensor_descriptor(base_value):
         return self.type.block_type.shape
 
     @property
-    def layout(self) -> SharedLayout:
+    def layout(self) -> Any:
         """Shared layout of the box."""
         return self.type.layout
 

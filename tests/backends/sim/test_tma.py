@@ -401,11 +401,16 @@ def test_im2col():
             np.testing.assert_array_equal(out[(r * 3 + s) * 256 :][:256], taps)
 
 
+SYNC = gl.constexpr(_triton.VERSION == (3, 7))  # later compilers do it themselves
+
+
 @gluon.jit
-def pair(a, b, L: gl.constexpr, MULTICAST: gl.constexpr):
+def pair(a, b, L: gl.constexpr, MULTICAST: gl.constexpr, TOGETHER: gl.constexpr = True):
     s = gl.allocate_shared_memory(a.dtype, a.block_shape, a.layout)
     bar = mbarrier.allocate_mbarrier()
     mbarrier.init(bar, 1)
+    if SYNC and TOGETHER:
+        mbarrier.sync_cluster_init()
     mbarrier.expect(bar, a.nbytes_per_cta)
     tma.async_load(a, [0, 0], bar, s, multicast=MULTICAST)
     mbarrier.wait(bar, 0)
@@ -423,6 +428,14 @@ def test_blocks_of_a_cluster(cga, multicast):
         describe(a, (64, 64), layout), describe(b, (64, 64), layout), layout, multicast, num_ctas=2
     )
     np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.skipif(_triton.VERSION != (3, 7), reason="of Triton 3.7")
+def test_a_barrier_that_other_blocks_signal_too_early():
+    layout = gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[0, 0]])
+    a = describe(numbers(64, 64), (64, 64), layout)
+    with pytest.raises(BarrierError, match="before it is initialized"):
+        pair[(1,)](a, a, layout, True, False, num_ctas=2)
 
 
 # -- what must be waited for ------------------------------------------------------------------------
