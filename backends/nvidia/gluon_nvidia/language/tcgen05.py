@@ -1,8 +1,9 @@
 """The matrix unit of Blackwell: `tcgen05.mma` (sm_100), which accumulates in tensor memory.
 
 One thread issues a multiplication; it runs on its own, reads shared and tensor memory, and tells
-the end of itself and of all before it to an mbarrier (`tcgen05_commit`, or `mbarriers=`). Without
-barriers, and with no `tcgen05_commit` behind, the warps wait until it is done.
+the end of itself and of all before it to an mbarrier (`tcgen05_commit`, or `mbarriers=`). Nobody
+waits for it otherwise: before its operands are overwritten, or its accumulator is loaded, wait for
+such a barrier.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts.shared import SharedLinearLayout
 from gluon_core.semantic.base import describe
 from gluon_nvidia.language.fence import compile_time_bool
-from gluon_nvidia.language.mbarrier import check_mbarrier
+from gluon_nvidia.language.mbarrier import MBarrierLayout, check_mbarrier
 from gluon_nvidia.language.operands import predicate, shared_memory
 from gluon_nvidia.language.tensor_memory import (
     compile_time,
@@ -85,7 +86,8 @@ def tcgen05_mma(
         pred: int1 scalar; where false, do nothing.
         multicast: compile-time boolean; the operands came to several blocks of the cluster by a
             multicast, so the end is told to the barriers of all of them. Triton 3.7.
-        mbarriers: barriers that get an arrival when this and all before it is done.
+        mbarriers: barriers that get an arrival when this and all before it is done; in a cluster
+            one for each block, of pairs, too.
         mbarrier_preds: an int1 scalar for each of them.
 
     | a, b | acc |
@@ -216,7 +218,7 @@ def tcgen05_commit(barrier: Any, pred: Any = True, descs: Any = (), _semantic: A
     """An arrival at `barrier` once every `tcgen05` operation before is done.
 
     Args:
-        barrier: an mbarrier.
+        barrier: an mbarrier; in a cluster one for each block, of pairs, too.
         pred: int1 scalar; where false, no arrival. Triton 3.7.
         descs: the operands in shared memory that came by a multicast to several blocks of the
             cluster: the barriers of all of them get an arrival. Triton 3.7.
@@ -227,7 +229,7 @@ def tcgen05_commit(barrier: Any, pred: Any = True, descs: Any = (), _semantic: A
 
     ISA: PTX 9.7.16.11.1, tcgen05.commit.
     """
-    barrier = check_mbarrier(barrier, "barrier")
+    barrier = _completion(_semantic, barrier, "barrier")
     operands = [shared_memory(item, "descs") for item in _items(descs)]
     if len(operands) > 2:
         raise ArgumentError(
@@ -254,8 +256,9 @@ def tcgen05_copy(src: Any, dst: Any, _semantic: Any = None) -> None:
     """Copy a buffer from shared to tensor memory, in order with the multiplications that follow.
 
     Args:
-        src: in shared memory, of `dst`'s shape and dtype.
-        dst: in tensor memory; scales, or a matrix.
+        src: in shared memory, of `dst`'s shape and width of elements.
+        dst: in tensor memory: scales, from a buffer that is not swizzled; or a matrix of 32-bit
+            elements in blocks of 128 rows, from one that TMA swizzled and that is not transposed.
 
     Raises:
         DtypeError, ShapeError: not two such buffers.
@@ -270,13 +273,7 @@ def tcgen05_copy(src: Any, dst: Any, _semantic: Any = None) -> None:
         raise ShapeError(
             "not the shape of dst", argument="src", expected=list(dst.shape), got=list(src.shape)
         )
-    if not isinstance(src.layout, (NVMMASharedLayout, SharedLinearLayout)):
-        raise LayoutError(
-            "tcgen05.cp does not read this layout",
-            argument="src",
-            expected="NVMMASharedLayout or SharedLinearLayout",
-            got=repr(src.layout),
-        )
+    _check_copied(src, dst)
     _semantic.builder.create_tmem_copy(src.handle, dst.handle)
 
 
@@ -311,6 +308,34 @@ def tcgen05_mma_barrier_count(smems: Any, multicast: Any, two_ctas: Any = False)
             blocks |= {block | 1 << bit for block in blocks}
         reached |= {block >> pair for block in blocks}
     return len(reached)
+
+
+def _check_copied(src: Any, dst: Any) -> None:
+    tiled = isinstance(src.layout, NVMMASharedLayout)
+    if isinstance(dst.layout, TensorMemoryScalesLayout):
+        if tiled and src.layout.swizzle_byte_width:
+            raise LayoutError(
+                "scales are copied from where they lie in order",
+                argument="src",
+                expected="swizzle_byte_width=0",
+                got=repr(src.layout),
+            )
+        return
+    if dst.dtype.primitive_bitwidth != 32 or dst.layout.block[0] != 128:
+        raise LayoutError(
+            "tcgen05.cp of a matrix moves blocks of 128 rows of 32-bit elements",
+            argument="dst",
+            expected="TensorMemoryLayout([128, N], 1) of 32 bits",
+            got=str(dst.type),
+        )
+    plain = tiled and not src.layout.transposed and not src.layout.fp4_padded
+    if tiled and not (plain and src.layout.swizzle_byte_width):
+        raise LayoutError(
+            "tcgen05.cp does not read this layout",
+            argument="src",
+            expected="NVMMASharedLayout with a swizzle, neither transposed nor padded",
+            got=repr(src.layout),
+        )
 
 
 # -- checks ---------------------------------------------------------------------------------------
@@ -373,6 +398,7 @@ def _check_dtypes(semantic: Any, a: Any, b: Any, acc: Any) -> None:
 
 
 def _check_operand(value: Any, argument: str) -> None:
+    """The layout of `a` or `b`."""
     layout = value.layout
     if isinstance(value, tensor_memory_descriptor):
         if not isinstance(layout, TensorMemoryLayout) or layout.col_stride != 1:
@@ -399,6 +425,25 @@ def _check_operand(value: Any, argument: str) -> None:
             argument=argument,
             expected=f"element_bitwidth={value.dtype.primitive_bitwidth}",
             got=repr(layout),
+        )
+    fast = 1 if argument == "a" else 0
+    if value.dtype == tl.float32 and layout.transposed == (fast == 1):
+        raise LayoutError(
+            "operands of float32 lie with K contiguous",
+            argument=argument,
+            expected=f"transposed={fast == 0}",
+            got=repr(layout),
+            remedy="Store it the other way around, and permute([1, 0]).",
+        )
+    rows = value.shape[0 if layout.transposed else 1] * value.dtype.primitive_bitwidth // 8
+    narrow = rows <= _INSTRUCTION_BYTES and _triton.at_least(3, 8)
+    if not layout.swizzle_byte_width and not narrow:
+        raise LayoutError(
+            "a buffer that is not swizzled is as wide as one instruction",
+            argument=argument,
+            expected=f"a swizzle, or rows of {_INSTRUCTION_BYTES} bytes and Triton 3.8",
+            got=repr(layout),
+            remedy="NVMMASharedLayout.get_default_for makes one that fits.",
         )
 
 
@@ -455,7 +500,7 @@ def _control(
 ) -> tuple[Any, Any, list, list]:
     use = predicate(semantic, use_acc, "use_acc")
     run = predicate(semantic, pred, "pred")
-    barriers = [check_mbarrier(item, "mbarriers") for item in _items(mbarriers)]
+    barriers = [_completion(semantic, item, "mbarriers") for item in _items(mbarriers)]
     given = _items(mbarrier_preds)
     if given and len(given) != len(barriers):
         raise ArgumentError(
@@ -473,6 +518,21 @@ def _control(
         [item.handle for item in barriers],
         [item.handle for item in preds],
     )
+
+
+def _completion(semantic: Any, barrier: Any, argument: str) -> Any:
+    """`barrier` if it can be told the end: from Triton 3.8 one for each block, in pairs, too."""
+    barrier = check_mbarrier(barrier, argument)
+    wanted = MBarrierLayout.multicta(semantic.num_ctas)
+    if _triton.at_least(3, 8) and barrier.layout.cga_layout != wanted.cga_layout:
+        raise LayoutError(
+            "the end is told to one barrier for each block of the cluster",
+            argument=argument,
+            expected=repr(wanted),
+            got=repr(barrier.layout),
+            remedy="mbarrier.allocate_mbarrier() makes them.",
+        )
+    return barrier
 
 
 def _format(value: Any, argument: str) -> str:
@@ -522,6 +582,14 @@ def _check_scales(scales: list, formats: list[str], shapes: list, acc: Any) -> N
                 argument=argument,
                 expected="int8 or uint8 (e8m0), or float8e4nv",
                 got=scale.dtype,
+            )
+        order = getattr(scale.layout, "block_rep_order", "mnThenK")
+        if order != "mnThenK" and not (fine and argument == "a_scale"):
+            raise LayoutError(
+                "not the order of these scales",
+                argument=argument,
+                expected="block_rep_order='mnThenK'; another for a_scale of float8e4nv only",
+                got=repr(scale.layout),
             )
         run = 16 if fine else 32
         if fine and formats != ["e2m1", "e2m1"]:

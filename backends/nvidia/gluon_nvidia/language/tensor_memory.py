@@ -550,6 +550,13 @@ def _check_reach(kind: tensor_memory_descriptor_type, layout: Any, semantic: Any
 
 def _loaded_type(semantic: Any, memory: Any, layout: Any) -> distributed_type:
     memory.type.check_matrix()
+    if not isinstance(memory.layout, TensorMemoryLayout):
+        raise LayoutError(
+            "Triton does not load scales",
+            argument="self",
+            expected="a view with TensorMemoryLayout",
+            got=str(memory.type),
+        )
     _check_warps(semantic)
     layout = unwrap(layout)
     if layout is None:
@@ -630,7 +637,8 @@ def _load_reduced(
             got=repr(result.layout),
         )
     kind = getattr(_triton.gluon_ir.TMEM_LOAD_REDUCE_MODIFIER, op)
-    values, reduced = semantic.builder.create_tmem_load(
+    # Triton's builder adds the layout of the second.
+    values, reduced, *_ = semantic.builder.create_tmem_load(
         result.to_ir(semantic.builder), memory.handle, kind, absolute, nan
     )
     rows = semantic.wrap_inferred(reduced, memory.dtype, memory.shape[:1])
