@@ -12,23 +12,39 @@ express it.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Sequence
 
 from gluon_amd.language.descriptor import tensor_descriptor, tensor_descriptor_type
-from gluon_amd.language.mbarrier import check_mbarrier
+from gluon_amd.language.tdm_operands import (
+    INT32,
+    check_descriptor,
+    check_gather_padding,
+    check_row_padding,
+    flag,
+    handles,
+    int32,
+    kept,
+    memory_of_box,
+    optional_barrier,
+    row_indices,
+    sequence,
+    stride,
+    vector,
+    warp_hint,
+    zeros,
+)
 from gluon_amd.tdm_rules import check_box, padding_of
 from gluon_core import _triton
-from gluon_core._triton import block_type, constexpr, ir, tl, tl_tuple, unwrap
+from gluon_core._triton import block_type, ir, tl, unwrap
 from gluon_core.builtin import builtin
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.semantic.base import describe
 from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
 from gluon_core.semantic.operands import (
     compile_time_int,
     handle_or_absent,
     predicate,
-    shared_memory,
 )
 from gluon_core.values import check_block_shape, shared_memory_descriptor, unwrap_shape
 
@@ -48,7 +64,6 @@ __all__ = [
 
 _REQUIRES = ("amd.tdm",)
 _NAME = "gl.amd.gfx1250.tdm"
-_INT32 = (tl.int32, tl.uint32)
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.make_tensor_descriptor")
@@ -92,7 +107,7 @@ def make_tensor_descriptor(
     check_box(block, element.primitive_bitwidth, layout)
     check_block_shape(block, "the box")
     _semantic._check_shared_layout(layout, block, batched=False)
-    sizes, steps = _items(shape, "shape"), _items(strides, "strides")
+    sizes, steps = sequence(shape, "shape"), sequence(strides, "strides")
     for argument, values in (("shape", sizes), ("strides", steps)):
         if len(values) != len(block):
             raise ShapeError(
@@ -110,9 +125,9 @@ def make_tensor_descriptor(
             got=last,
             remedy="Describe the transposed tensor, and permute the view of shared memory.",
         )
-    bounds = [_int32(_semantic, value, "shape") for value in sizes]
-    pace = [_stride(_semantic, value) for value in steps]
-    sizes, steps = _kept(sizes), _kept(steps)
+    bounds = [int32(_semantic, value, "shape") for value in sizes]
+    pace = [stride(_semantic, value) for value in steps]
+    sizes, steps = kept(sizes), kept(steps)
     kind = tensor_descriptor_type(block_type(element, block), sizes.type, steps.type, layout)
     builder = _semantic.builder
     handle = builder.create_make_tensor_descriptor(
@@ -155,10 +170,10 @@ def update_tensor_descriptor(
 
     ISA: gfx1250, none: scalar arithmetic on the D# groups.
     """
-    desc = _descriptor(desc, "desc")
-    offsets = _vector(_semantic, desc, add_offsets, "add_offsets")
-    bounds = _vector(_semantic, desc, set_bounds, "set_bounds")
-    clamp = _flag(clamp_bounds, "clamp_bounds")
+    desc = check_descriptor(desc, "desc")
+    offsets = vector(_semantic, desc, add_offsets, "add_offsets")
+    bounds = vector(_semantic, desc, set_bounds, "set_bounds")
+    clamp = flag(clamp_bounds, "clamp_bounds")
     pred = unwrap(pred)
     if not offsets and not bounds and pred is None:
         raise ArgumentError("nothing to change", expected="add_offsets, set_bounds or pred")
@@ -171,7 +186,7 @@ def update_tensor_descriptor(
     handle = _update(_semantic, desc, offsets, bounds, pred, clamp)
     if not bounds:
         return tensor_descriptor(handle, desc.shape, desc.strides, desc.type)
-    shape = _kept(_items(set_bounds, "set_bounds"))
+    shape = kept(sequence(set_bounds, "set_bounds"))
     kind = tensor_descriptor_type(desc.block_type, shape.type, desc.type.strides_type, desc.layout)
     return tensor_descriptor(handle, shape, desc.strides, kind)
 
@@ -207,11 +222,11 @@ def async_load(
 
     ISA: gfx1250, tensor_load_to_lds.
     """
-    desc = _descriptor(src, "src")
-    dest = _box(desc, dest, "dest")
-    position = _vector(_semantic, desc, offsets, "offsets")
-    barrier = _barrier(mbarrier)
-    hint = _hint(_semantic, warp_used_hint)
+    desc = check_descriptor(src, "src")
+    dest = memory_of_box(desc, dest, "dest")
+    position = vector(_semantic, desc, offsets, "offsets")
+    barrier = optional_barrier(mbarrier)
+    hint = warp_hint(_semantic, warp_used_hint)
     cache = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
     builder = _semantic.builder
     if not _triton.at_least(3, 8):
@@ -219,7 +234,7 @@ def async_load(
         _unless_default(cache or None, "cache_modifier")
         builder.create_async_tdm_copy_global_to_local(
             desc.handle,
-            _handles(position or _zeros(_semantic, desc)),
+            handles(position or zeros(_semantic, desc)),
             dest.handle,
             _early_pred(_semantic, pred).handle,
             handle_or_absent(_semantic, barrier),
@@ -268,16 +283,16 @@ def async_store(
 
     ISA: gfx1250, tensor_store_from_lds.
     """
-    desc = _descriptor(dest, "dest")
-    src = _box(desc, src, "src")
-    _check_row_padding(desc, "store", (3, 7))
-    position = _vector(_semantic, desc, offsets, "offsets")
-    barrier = _barrier(mbarrier)
+    desc = check_descriptor(dest, "dest")
+    src = memory_of_box(desc, src, "src")
+    check_row_padding(desc, "store", (3, 7))
+    position = vector(_semantic, desc, offsets, "offsets")
+    barrier = optional_barrier(mbarrier)
     cache = check_choice("cache_modifier", cache_modifier, STORE_CACHE)
     builder = _semantic.builder
     if not _triton.at_least(3, 8):
         _unless_default(cache or None, "cache_modifier")
-        operands = (desc.handle, _handles(position or _zeros(_semantic, desc)), src.handle)
+        operands = (desc.handle, handles(position or zeros(_semantic, desc)), src.handle)
         if _triton.at_least(3, 7):
             absent = handle_or_absent(_semantic, barrier)
             builder.create_async_tdm_copy_local_to_global(*operands, absent)
@@ -310,7 +325,7 @@ def async_load_fused(members: Any, cache_modifier: Any = "", _semantic: Any = No
 
     ISA: gfx1250, tensor_load_to_lds.
     """
-    items = _items(members, "members")
+    items = sequence(members, "members")
     if not 2 <= len(items) <= 4:
         raise ArgumentError(
             "fuses 2 to 4 loads", argument="members", expected="2 to 4 tuples", got=len(items)
@@ -318,7 +333,7 @@ def async_load_fused(members: Any, cache_modifier: Any = "", _semantic: Any = No
     cache = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
     descs, dests, hints, seen = [], [], [], 0
     for i, item in enumerate(items):
-        parts = _items(item, f"members[{i}]")
+        parts = sequence(item, f"members[{i}]")
         if len(parts) != 3:
             raise ArgumentError(
                 "not a member",
@@ -326,9 +341,9 @@ def async_load_fused(members: Any, cache_modifier: Any = "", _semantic: Any = No
                 expected="(desc, dest, warp_used_hint)",
                 got=f"{len(parts)} values",
             )
-        desc = _descriptor(parts[0], f"members[{i}][0]")
-        dest = _box(desc, parts[1], f"members[{i}][1]")
-        hint = _hint(_semantic, parts[2], f"members[{i}][2]")
+        desc = check_descriptor(parts[0], f"members[{i}][0]")
+        dest = memory_of_box(desc, parts[1], f"members[{i}][1]")
+        hint = warp_hint(_semantic, parts[2], f"members[{i}][2]")
         if hint is None or hint & seen:
             raise ArgumentError(
                 "each warp copies for one member",
@@ -430,11 +445,11 @@ def prefetch(
 
     ISA: gfx1250, global_prefetch_b8.
     """
-    desc = _descriptor(src, "src")
-    position = _vector(_semantic, desc, offsets, "offsets") or _zeros(_semantic, desc)
+    desc = check_descriptor(src, "src")
+    position = vector(_semantic, desc, offsets, "offsets") or zeros(_semantic, desc)
     pred = predicate(_semantic, pred)
     _semantic.builder.create_tdm_prefetch(
-        desc.handle, _handles(position), pred.handle, _flag(speculative, "speculative"), False
+        desc.handle, handles(position), pred.handle, flag(speculative, "speculative"), False
     )
 
 
@@ -464,8 +479,8 @@ def _update(
     switch = None if pred is None else _pred_int32(semantic, pred)
     return semantic.builder.create_update_tensor_descriptor(
         desc.handle,
-        _handles(offsets),
-        _handles(bounds),
+        handles(offsets),
+        handles(bounds),
         handle_or_absent(semantic, switch),
         clamp,
     )
@@ -482,7 +497,7 @@ def _rows_op(
         if unwrap(box) is not None:
             raise ArgumentError("given twice", argument=memory, got=describe(box))
         column, box = None, column
-    desc = _descriptor(desc, "desc")
+    desc = check_descriptor(desc, "desc")
     if len(desc.block_shape) != 2:
         raise ShapeError(
             f"{op}s rows of a matrix",
@@ -490,8 +505,8 @@ def _rows_op(
             expected="a descriptor of 2 dimensions",
             got=str(desc.type),
         )
-    box = _box(desc, box, memory)
-    rows = _check_rows(semantic, rows, int(unwrap(desc.block_shape[0])), op)
+    box = memory_of_box(desc, box, memory)
+    rows = row_indices(semantic, rows, int(unwrap(desc.block_shape[0])), op)
     if not _triton.at_least(3, 8) and padding_of(desc.layout) is not None:
         raise LayoutError(
             f"the installed Triton {op}s buffers without gaps only",
@@ -500,19 +515,19 @@ def _rows_op(
             remedy="Use SwizzledSharedLayout(1, 1, 1, [1, 0]), or Triton 3.8.",
         )
     if op == "scatter":
-        _check_row_padding(desc, op, (3, 8))
+        check_row_padding(desc, op, (3, 8))
     if op == "gather":
-        _check_gather_padding(desc)
-    barrier = handle_or_absent(semantic, _barrier(mbarrier))
+        check_gather_padding(desc)
+    barrier = handle_or_absent(semantic, optional_barrier(mbarrier))
     column = unwrap(column)
     create = getattr(semantic.builder, f"create_async_tdm_{op}")
     if not _triton.at_least(3, 8):
-        at = _int32(semantic, 0 if column is None else column, "column offset")
+        at = int32(semantic, 0 if column is None else column, "column offset")
         create(desc.handle, rows.handle, at.handle, box.handle, barrier)
         return
     handle = desc.handle
     if column is not None and not (isinstance(column, int) and column == 0):
-        at = [_int32(semantic, 0, "row"), _int32(semantic, column, "column offset")]
+        at = [int32(semantic, 0, "row"), int32(semantic, column, "column offset")]
         handle = _update(semantic, desc, at, [], None, True)
     create(handle, rows.handle, box.handle, barrier)
 
@@ -525,7 +540,7 @@ def _early_pred(semantic: Any, pred: Any) -> Any:
         return _pred_int32(semantic, pred)
     if isinstance(pred, int):
         return semantic.to_tensor(bool(pred))
-    if isinstance(pred, tl.tensor) and not pred.type.is_block() and pred.dtype in _INT32:
+    if isinstance(pred, tl.tensor) and not pred.type.is_block() and pred.dtype in INT32:
         return semantic.not_equal(pred, semantic.to_tensor(0))
     return predicate(semantic, pred)
 
@@ -534,7 +549,7 @@ def _pred_int32(semantic: Any, pred: Any) -> Any:
     pred = unwrap(pred)
     if isinstance(pred, int):
         return semantic.to_tensor(int(pred))
-    if isinstance(pred, tl.tensor) and not pred.type.is_block() and pred.dtype in _INT32:
+    if isinstance(pred, tl.tensor) and not pred.type.is_block() and pred.dtype in INT32:
         return pred
     return semantic.cast(predicate(semantic, pred), tl.int32)
 
@@ -542,218 +557,3 @@ def _pred_int32(semantic: Any, pred: Any) -> Any:
 def _unless_default(value: Any, argument: str, since: tuple[int, int] = (3, 8)) -> None:
     if value is not None:
         _triton.require(since, f"{_NAME}: {argument}")
-
-
-# -- operands --------------------------------------------------------------------------------------
-
-
-def _descriptor(value: Any, argument: str) -> Any:
-    value = unwrap(value)
-    if not isinstance(value, tensor_descriptor):
-        raise DtypeError(
-            "not a TDM descriptor",
-            argument=argument,
-            expected="what tdm.make_tensor_descriptor makes, or a TensorDescriptor argument",
-            got=describe(value),
-        )
-    return value
-
-
-def _items(value: Any, argument: str) -> list:
-    value = unwrap(value)
-    if not isinstance(value, (list, tuple, tl_tuple)):
-        raise ArgumentError(
-            "not a sequence", argument=argument, expected="a list or tuple", got=describe(value)
-        )
-    return list(value)
-
-
-def _vector(semantic: Any, desc: Any, values: Any, argument: str) -> list:
-    """An int32 for each dimension of the descriptor; [] for None."""
-    if unwrap(values) is None:
-        return []
-    items = _items(values, argument)
-    rank = len(desc.shape)
-    if len(items) != rank:
-        raise ShapeError(
-            "one value for each dimension of the tensor",
-            argument=argument,
-            expected=f"{rank} values",
-            got=len(items),
-        )
-    return [_int32(semantic, item, argument) for item in items]
-
-
-def _kept(given: Sequence) -> Any:
-    """Sizes as a tuple of the kernel, in which what is known at compile time stays so."""
-    return tl_tuple([constexpr(v) if isinstance(v, int) else v for v in map(unwrap, given)])
-
-
-def _zeros(semantic: Any, desc: Any) -> list:
-    return [semantic.to_tensor(0) for _ in desc.shape]
-
-
-def _handles(values: Sequence) -> list:
-    return [value.handle for value in values]
-
-
-def _int32(semantic: Any, value: Any, argument: str) -> Any:
-    value = _integer(semantic, value, argument)
-    if value.dtype.primitive_bitwidth > 32:
-        raise DtypeError(
-            "must fit into 32 bits",
-            argument=argument,
-            expected="int32",
-            got=value.dtype,
-            remedy="Convert it with .to(gl.int32).",
-        )
-    return value if value.dtype in _INT32 else semantic.cast(value, tl.int32)
-
-
-def _stride(semantic: Any, value: Any) -> Any:
-    plain = unwrap(value)
-    if isinstance(plain, int) and not isinstance(plain, bool):
-        return semantic.make_scalar(plain, tl.int64)
-    return semantic.cast(_integer(semantic, value, "strides"), tl.int64)
-
-
-def _integer(semantic: Any, value: Any, argument: str) -> Any:
-    value = unwrap(value)
-    if isinstance(value, bool) or not isinstance(value, (int, tl.tensor)):
-        raise DtypeError("not an integer", argument=argument, got=describe(value))
-    value = semantic.to_tensor(value)
-    if value.type.is_block():
-        raise ShapeError("must be a scalar", argument=argument, got=describe(value))
-    if not value.dtype.is_int() or value.dtype == tl.int1:
-        raise DtypeError("must be an integer", argument=argument, expected="int32", got=value.dtype)
-    return value
-
-
-def _flag(value: Any, argument: str) -> bool:
-    value = unwrap(value)
-    if not isinstance(value, (bool, int)):
-        raise ArgumentError(
-            "must be a compile-time boolean", argument=argument, got=describe(value)
-        )
-    return bool(value)
-
-
-def _barrier(value: Any) -> Optional[Any]:
-    return None if unwrap(value) is None else check_mbarrier(value)
-
-
-def _hint(semantic: Any, value: Any, argument: str = "warp_used_hint") -> Optional[int]:
-    if unwrap(value) is None:
-        return None
-    return compile_time_int(value, argument, 1, (1 << semantic.num_warps) - 1)
-
-
-def _box(desc: Any, memory: Any, argument: str) -> Any:
-    """`memory` if it is a view that holds one box of `desc`."""
-    if unwrap(memory) is None:
-        raise ArgumentError("missing", argument=argument, expected="a shared_memory_descriptor")
-    memory = shared_memory(memory, argument)
-    block = [int(unwrap(size)) for size in desc.block_shape]
-    if memory.dtype != desc.dtype:
-        raise DtypeError(
-            "the dtype is not the descriptor's",
-            argument=argument,
-            expected=desc.dtype,
-            got=memory.dtype,
-        )
-    if list(memory.shape) != block:
-        raise ShapeError(
-            "the shape is not that of the descriptor's box",
-            argument=argument,
-            expected=block,
-            got=list(memory.shape),
-        )
-    if not _same_layout(memory.layout, desc.layout, block):
-        raise LayoutError(
-            "laid out differently than the descriptor says",
-            argument=argument,
-            expected=repr(desc.layout),
-            got=repr(memory.layout),
-            remedy="Allocate it with desc.block_shape and desc.layout.",
-        )
-    return memory
-
-
-def _same_layout(a: SharedLayout, b: SharedLayout, shape: list[int]) -> bool:
-    if a == b:
-        return True
-    if padding_of(a) != padding_of(b):
-        return False
-    try:
-        return a.to_linear(shape) == b.to_linear(shape)
-    except LayoutError:
-        return False
-
-
-def _check_row_padding(desc: Any, op: str, since: tuple[int, int]) -> None:
-    """Stores step over gaps between rows, and over no others."""
-    gaps = padding_of(desc.layout)
-    if gaps is None:
-        return
-    row = int(unwrap(desc.block_shape[-1]))
-    if not _triton.at_least(*since):
-        text = ".".join(map(str, since))
-        raise LayoutError(
-            f"the installed Triton {op}s from buffers without gaps only",
-            argument="layout",
-            got=repr(desc.layout),
-            remedy=f"Use SwizzledSharedLayout(1, 1, 1, [1, 0]), or Triton {text}.",
-        )
-    if gaps[0] != row:
-        raise LayoutError(
-            f"a {op} steps over gaps between the rows of the box only",
-            argument="layout",
-            expected=f"interval {row}",
-            got=f"interval {gaps[0]}",
-        )
-
-
-def _check_gather_padding(desc: Any) -> None:
-    gaps = padding_of(desc.layout)
-    row = int(unwrap(desc.block_shape[-1]))
-    if gaps is not None and row % gaps[0]:
-        raise LayoutError(
-            "each row starts a new interval in a gather",
-            argument="layout",
-            expected=f"an interval that divides {row}",
-            got=f"interval {gaps[0]}",
-        )
-
-
-def _check_rows(semantic: Any, rows: Any, count: int, op: str) -> Any:
-    name = "src_row_indices" if op == "gather" else "dst_row_indices"
-    rows = semantic.require_distributed(rows, name)
-    if rows.dtype not in (tl.int16, tl.uint16, *_INT32):
-        raise DtypeError(
-            "row indices have 16 or 32 bits",
-            argument=name,
-            expected="int16 or int32",
-            got=rows.dtype,
-        )
-    if shape_of(rows) != [count]:
-        raise ShapeError(
-            "one index for each row of the box",
-            argument=name,
-            expected=[count],
-            got=shape_of(rows),
-        )
-    layout = rows.type.layout
-    if is_placeholder(layout):
-        return rows
-    lanes = layout.to_linear([count]).bases.get("lane", [])
-    if any(any(basis) for basis in lanes):
-        warps = semantic.num_warps
-        raise LayoutError(
-            "a warp moves rows as one, and its lanes hold different indices",
-            argument=name,
-            expected="the same indices in every lane",
-            got=repr(layout),
-            remedy=f"gl.SliceLayout(1, gl.BlockedLayout([{count}, 1], [1, 32], [1, {warps}], [1, 0]))"
-            " gives them to every lane.",
-        )
-    return rows

@@ -1,0 +1,247 @@
+"""Operands of TDM's ops; each check raises before the builder can abort."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+from gluon_amd.language.descriptor import tensor_descriptor
+from gluon_amd.language.mbarrier import check_mbarrier
+from gluon_amd.tdm_rules import padding_of
+from gluon_core import _triton
+from gluon_core._triton import constexpr, tl, tl_tuple, unwrap
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.layouts.base import SharedLayout
+from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.semantic.operands import compile_time_int, shared_memory
+
+__all__ = [
+    "memory_of_box",
+    "check_gather_padding",
+    "check_row_padding",
+    "check_descriptor",
+    "flag",
+    "handles",
+    "int32",
+    "sequence",
+    "kept",
+    "optional_barrier",
+    "row_indices",
+    "stride",
+    "vector",
+    "warp_hint",
+    "zeros",
+]
+
+INT32 = (tl.int32, tl.uint32)
+
+
+def check_descriptor(value: Any, argument: str) -> Any:
+    value = unwrap(value)
+    if not isinstance(value, tensor_descriptor):
+        raise DtypeError(
+            "not a TDM descriptor",
+            argument=argument,
+            expected="what tdm.make_tensor_descriptor makes, or a TensorDescriptor argument",
+            got=describe(value),
+        )
+    return value
+
+
+def sequence(value: Any, argument: str) -> list:
+    value = unwrap(value)
+    if not isinstance(value, (list, tuple, tl_tuple)):
+        raise ArgumentError(
+            "not a sequence", argument=argument, expected="a list or tuple", got=describe(value)
+        )
+    return list(value)
+
+
+def vector(semantic: Any, desc: Any, values: Any, argument: str) -> list:
+    """An int32 for each dimension of the descriptor; [] for None."""
+    if unwrap(values) is None:
+        return []
+    items = sequence(values, argument)
+    rank = len(desc.shape)
+    if len(items) != rank:
+        raise ShapeError(
+            "one value for each dimension of the tensor",
+            argument=argument,
+            expected=f"{rank} values",
+            got=len(items),
+        )
+    return [int32(semantic, item, argument) for item in items]
+
+
+def kept(given: Sequence) -> Any:
+    """Sizes as a tuple of the kernel, in which what is known at compile time stays so."""
+    return tl_tuple([constexpr(v) if isinstance(v, int) else v for v in map(unwrap, given)])
+
+
+def zeros(semantic: Any, desc: Any) -> list:
+    return [semantic.to_tensor(0) for _ in desc.shape]
+
+
+def handles(values: Sequence) -> list:
+    return [value.handle for value in values]
+
+
+def int32(semantic: Any, value: Any, argument: str) -> Any:
+    value = _integer(semantic, value, argument)
+    if value.dtype.primitive_bitwidth > 32:
+        raise DtypeError(
+            "must fit into 32 bits",
+            argument=argument,
+            expected="int32",
+            got=value.dtype,
+            remedy="Convert it with .to(gl.int32).",
+        )
+    return value if value.dtype in INT32 else semantic.cast(value, tl.int32)
+
+
+def stride(semantic: Any, value: Any) -> Any:
+    plain = unwrap(value)
+    if isinstance(plain, int) and not isinstance(plain, bool):
+        return semantic.make_scalar(plain, tl.int64)
+    return semantic.cast(_integer(semantic, value, "strides"), tl.int64)
+
+
+def _integer(semantic: Any, value: Any, argument: str) -> Any:
+    value = unwrap(value)
+    if isinstance(value, bool) or not isinstance(value, (int, tl.tensor)):
+        raise DtypeError("not an integer", argument=argument, got=describe(value))
+    value = semantic.to_tensor(value)
+    if value.type.is_block():
+        raise ShapeError("must be a scalar", argument=argument, got=describe(value))
+    if not value.dtype.is_int() or value.dtype == tl.int1:
+        raise DtypeError("must be an integer", argument=argument, expected="int32", got=value.dtype)
+    return value
+
+
+def flag(value: Any, argument: str) -> bool:
+    value = unwrap(value)
+    if not isinstance(value, (bool, int)):
+        raise ArgumentError(
+            "must be a compile-time boolean", argument=argument, got=describe(value)
+        )
+    return bool(value)
+
+
+def optional_barrier(value: Any) -> Optional[Any]:
+    return None if unwrap(value) is None else check_mbarrier(value)
+
+
+def warp_hint(semantic: Any, value: Any, argument: str = "warp_used_hint") -> Optional[int]:
+    if unwrap(value) is None:
+        return None
+    return compile_time_int(value, argument, 1, (1 << semantic.num_warps) - 1)
+
+
+def memory_of_box(desc: Any, memory: Any, argument: str) -> Any:
+    """`memory` if it is a view that holds one box of `desc`."""
+    if unwrap(memory) is None:
+        raise ArgumentError("missing", argument=argument, expected="a shared_memory_descriptor")
+    memory = shared_memory(memory, argument)
+    block = [int(unwrap(size)) for size in desc.block_shape]
+    if memory.dtype != desc.dtype:
+        raise DtypeError(
+            "the dtype is not the descriptor's",
+            argument=argument,
+            expected=desc.dtype,
+            got=memory.dtype,
+        )
+    if list(memory.shape) != block:
+        raise ShapeError(
+            "the shape is not that of the descriptor's box",
+            argument=argument,
+            expected=block,
+            got=list(memory.shape),
+        )
+    if not _same_layout(memory.layout, desc.layout, block):
+        raise LayoutError(
+            "laid out differently than the descriptor says",
+            argument=argument,
+            expected=repr(desc.layout),
+            got=repr(memory.layout),
+            remedy="Allocate it with desc.block_shape and desc.layout.",
+        )
+    return memory
+
+
+def _same_layout(a: SharedLayout, b: SharedLayout, shape: list[int]) -> bool:
+    if a == b:
+        return True
+    if padding_of(a) != padding_of(b):
+        return False
+    try:
+        return a.to_linear(shape) == b.to_linear(shape)
+    except LayoutError:
+        return False
+
+
+def check_row_padding(desc: Any, op: str, since: tuple[int, int]) -> None:
+    """Stores step over gaps between rows, and over no others."""
+    gaps = padding_of(desc.layout)
+    if gaps is None:
+        return
+    row = int(unwrap(desc.block_shape[-1]))
+    if not _triton.at_least(*since):
+        text = ".".join(map(str, since))
+        raise LayoutError(
+            f"the installed Triton {op}s from buffers without gaps only",
+            argument="layout",
+            got=repr(desc.layout),
+            remedy=f"Use SwizzledSharedLayout(1, 1, 1, [1, 0]), or Triton {text}.",
+        )
+    if gaps[0] != row:
+        raise LayoutError(
+            f"a {op} steps over gaps between the rows of the box only",
+            argument="layout",
+            expected=f"interval {row}",
+            got=f"interval {gaps[0]}",
+        )
+
+
+def check_gather_padding(desc: Any) -> None:
+    gaps = padding_of(desc.layout)
+    row = int(unwrap(desc.block_shape[-1]))
+    if gaps is not None and row % gaps[0]:
+        raise LayoutError(
+            "each row starts a new interval in a gather",
+            argument="layout",
+            expected=f"an interval that divides {row}",
+            got=f"interval {gaps[0]}",
+        )
+
+
+def row_indices(semantic: Any, rows: Any, count: int, op: str) -> Any:
+    name = "src_row_indices" if op == "gather" else "dst_row_indices"
+    rows = semantic.require_distributed(rows, name)
+    if rows.dtype not in (tl.int16, tl.uint16, *INT32):
+        raise DtypeError(
+            "row indices have 16 or 32 bits",
+            argument=name,
+            expected="int16 or int32",
+            got=rows.dtype,
+        )
+    if shape_of(rows) != [count]:
+        raise ShapeError(
+            "one index for each row of the box",
+            argument=name,
+            expected=[count],
+            got=shape_of(rows),
+        )
+    layout = rows.type.layout
+    if is_placeholder(layout):
+        return rows
+    lanes = layout.to_linear([count]).bases.get("lane", [])
+    if any(any(basis) for basis in lanes):
+        warps = semantic.num_warps
+        raise LayoutError(
+            "a warp moves rows as one, and its lanes hold different indices",
+            argument=name,
+            expected="the same indices in every lane",
+            got=repr(layout),
+            remedy=f"gl.SliceLayout(1, gl.BlockedLayout([{count}, 1], [1, 32], [1, {warps}], [1, 0]))"
+            " gives them to every lane.",
+        )
+    return rows
