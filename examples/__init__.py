@@ -17,6 +17,7 @@ FILES = (
     "matmul_cdna",
     "matmul_rdna4",
     "attention",
+    "attention_cdna",
 )
 
 # What `gluon demo` compiles for.

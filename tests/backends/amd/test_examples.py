@@ -118,3 +118,24 @@ def test_wmma(target):
     assert mix["v_wmma_f32_16x16x16_f16"] == 128 * 128 * 64 // 16**3 // 8
     moves = {m for m in mix if m.startswith(("ds_load", "ds_store", "buffer_load", "global_load"))}
     assert moves == {"ds_load_b128", "ds_store_b128", "buffer_load_b128"}
+
+
+@pytest.mark.parametrize("target, depth", [("gfx942", 8), ("gfx950", 16)])
+def test_attention(target, depth):
+    example, target = EXAMPLES["attention, CDNA"], registry().target(target)
+    config = example.configure(target, large=True)
+    report = example.compile(target).report()
+    assert report.spills == 0 and report.scratch == 0
+    # The tail has its own copy of the body, outside of the loop.
+    mixes = [loop.instruction_mix for loop in report.loops]
+    (mix,) = [mix for mix in mixes if any("mfma" in mnemonic for mnemonic in mix)]
+    size = config["BLOCK_M"] * config["BLOCK_N"] * config["D"]
+    assert mix[f"v_mfma_f32_32x32x{depth}_bf16"] == 2 * size // (32 * 32 * depth) // 4
+    assert {m for m in mix if re.match("(buffer|global)_load", m)} == {"buffer_load_dwordx4"}
+    # What is written to LDS is the keys and values to come: the scores never are.
+    written = sum(
+        count * (16 if m.endswith("b128") else 8 * (2 if "2" in m.split("_")[1] else 1))
+        for m, count in mix.items()
+        if m.startswith("ds_write")
+    )
+    assert written == 2 * config["BLOCK_N"] * config["D"] * 2 // 256
