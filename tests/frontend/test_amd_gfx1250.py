@@ -76,6 +76,11 @@ STORES = [
 ]
 
 
+@pytest.mark.parametrize("modifier", ["", ".ca", ".cg", ".cs", ".cv"])
+def test_cache_modifiers_of_loads(modifier):
+    parse(copy(f"async_copy.global_to_shared(smem, p + offsets, cache_modifier='{modifier}')"))
+
+
 @since(3, 7)
 @pytest.mark.parametrize("call", STORES)
 def test_shared_to_global(call):

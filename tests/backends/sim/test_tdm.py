@@ -10,7 +10,7 @@ from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import GluonError
 from gluon_core.language.amd import gfx1250 as gfx1250_unit
-from gluon_core.language.amd.gfx1250 import async_copy, mbarrier, tdm
+from gluon_core.language.amd.gfx1250 import async_copy, cluster, mbarrier, tdm
 from gluon_sim.errors import DeadlockError, LeakError, OutOfBoundsError, RaceError
 from gluon_sim.settings import using
 
@@ -454,3 +454,30 @@ def test_partitioned_operands():
     c = np.zeros((128, 128), np.float32)
     partitioned[(1,)](a, b, c, *layouts)
     np.testing.assert_allclose(c, a.astype(np.float64) @ b, rtol=1e-3, atol=1e-3)
+
+
+# -- clusters ---------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def clustered(p, out):
+    B: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], [[1, 0]])
+    S: gl.constexpr = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [64, 64], [1, 0], [[1, 0]])
+    bar = gl.allocate_shared_memory(gl.int64, [2], mbarrier.MBarrierLayout([[1]]))
+    mbarrier.init(bar, 4)
+    cluster.arrive()
+    cluster.wait()
+    d = tdm.make_tensor_descriptor(p, [64, 64], [64, 1], [64, 64], S)
+    smem = gl.allocate_shared_memory(d.dtype, d.block_shape, d.layout)
+    tdm.async_load(d, [0, 0], smem, mbarrier=bar)
+    mbarrier.wait(bar, 0)
+    r = gl.arange(0, 64, layout=gl.SliceLayout(1, B))
+    c = gl.arange(0, 64, layout=gl.SliceLayout(0, B))
+    gl.store(out + r[:, None] * 64 + c[None, :], smem.load(B))
+
+
+@since(3, 7)
+def test_a_cluster_loads_a_box_together():
+    x, out = matrix(64, 64), np.zeros((64, 64), np.float32)
+    clustered[(1,)](x, out, num_ctas=2)
+    np.testing.assert_array_equal(out, x)

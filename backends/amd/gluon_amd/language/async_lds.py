@@ -61,8 +61,6 @@ def global_to_shared(
     """
     smem, pointer = _operands(_semantic, smem, pointer)
     modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
-    if modifier == ".cs":
-        _triton.require((3, 8), f"{_NAME}.global_to_shared(cache_modifier='.cs')")
     mask = _mask(_semantic, pointer, mask)
     other = unwrap(other)
     if other is not None:

@@ -1,4 +1,8 @@
-"""Clusters of workgroups (gfx1250)."""
+"""Clusters of workgroups (gfx1250).
+
+The workgroups of a cluster run as one program, in step: a tensor or buffer has the elements of all,
+a barrier in LDS stands for those of all. So the cluster's barrier has nothing to wait for.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ __all__ = [
 
 
 def amd_cluster_arrive(machine: Machine) -> None:
-    """One workgroup is a cluster of one."""
+    """Nobody is behind."""
 
 
 def amd_cluster_wait(machine: Machine) -> None:
-    """One workgroup is a cluster of one."""
+    """Nobody is waited for."""
