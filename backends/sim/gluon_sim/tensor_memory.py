@@ -106,6 +106,13 @@ def is_allocation(op: Op) -> bool:
     return not any(isinstance(v.type, MemDescType) for v in op.operands())
 
 
+def _least(type: MemDescType) -> int:
+    """Columns that a buffer surely takes: one that leaves lanes of each warp free may share them."""
+    bases = type.layout.to_linear(type.shape[-2:]).bases.get("row", [])
+    free = sum(not any(basis) for bit, basis in enumerate(bases) if 1 << bit < _WARP_LANES)
+    return -(-columns_of(type) >> free) if free else columns_of(type)
+
+
 def _live(program: Program) -> tuple[int, Any]:
     """Columns that are certainly in use at once, and the op that allocates most."""
     first: dict[int, int] = {}
@@ -124,7 +131,7 @@ def _live(program: Program) -> tuple[int, Any]:
             for result in op.results:
                 if in_tensor_memory(result.type):
                     root[id(result)] = sources[0]
-    size = {key: columns_of(op.results[0].type) for key, op in allocations.items()}  # type: ignore[arg-type]
+    size = {key: _least(op.results[0].type) for key, op in allocations.items()}  # type: ignore[arg-type]
     most = max(
         (sum(size[k] for k in size if first[k] <= at <= last[k]) for at in first.values()),
         default=0,

@@ -154,6 +154,31 @@ def test_capacity():
 
 
 @gluon.jit
+def narrow(out, MORE: gl.constexpr):
+    pairs: gl.constexpr = TensorMemoryLayout([64, 256], 1)
+    first = allocate_tensor_memory(gl.float32, [2, 64, 256], pairs)
+    second = allocate_tensor_memory(gl.float32, [64, 256], pairs)
+    R: gl.constexpr = second.get_reg_layout()
+    third = second
+    if MORE:
+        third = allocate_tensor_memory(gl.float32, [2, 64, 256], pairs).index(0)
+    one = gl.full([64, 256], 1.0, gl.float32, layout=R)
+    first.index(0).store(one)
+    second.store(one)
+    third.store(one)
+    x = second.load(R) + first.index(0).load(R) + third.load(R)
+    gl.store(tile(out, 64, 256), gl.convert_layout(x, L))
+
+
+def test_buffers_of_64_rows_go_in_pairs():
+    out = np.zeros((64, 256), np.float32)
+    narrow[(1,)](out, False)  # 768 columns side by side
+    assert (out == 3).all()
+    with pytest.raises(CapacityError, match="640 columns"):
+        narrow[(1,)](out, True)
+
+
+@gluon.jit
 def reduces(a, values, rows, LEAST: gl.constexpr, ABS: gl.constexpr):
     memory = allocate_tensor_memory(gl.float32, [128, 64], TensorMemoryLayout([128, 64], 1))
     R: gl.constexpr = memory.get_reg_layout()
