@@ -582,3 +582,29 @@ def kernel(N: gl.constexpr):
 ARGS = (64,)
 """
     agree(source, gluon_core._triton.GPUTarget(*target))
+
+
+CLUSTERED = (
+    SETUP
+    + """
+B = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], [[1, 0]]))
+S = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0], [[1, 0]]))
+@gluon.jit
+def kernel(p, q):
+    bar = gl.allocate_shared_memory(gl.int64, [2], mbarrier.MBarrierLayout([[1]]))
+    mbarrier.init(bar, 4)
+    d = tdm.make_tensor_descriptor(p, [64, 64], [64, 1], [64, 64], S)
+    smem = gl.allocate_shared_memory(d.dtype, d.block_shape, d.layout)
+    tdm.async_load(d, [0, 0], smem, mbarrier=bar)
+    mbarrier.wait(bar, 0)
+    tdm.async_store(d, [0, 0], smem)
+    tdm.async_wait(0)
+ARGS = (ptr(gl.float16), ptr(gl.float16))
+KWARGS = {"num_ctas": 2}
+"""
+)
+
+
+@since(3, 7)
+def test_boxes_of_a_cluster():
+    agree(CLUSTERED)
