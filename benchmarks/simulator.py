@@ -1,7 +1,8 @@
 """The simulator against Triton's own interpreter: the same tile programs, on one core of the CPU.
 
-Each case runs in a process of its own, the simulator with and without its checks in turns; the last
-lines are geometric means. Peak memory is what the runs add beyond their inputs and outputs.
+Each case runs in a process of its own, the simulator with and without its checks in turns, and with
+all checks on all cores; the last lines are geometric means. Peak memory is what the runs add beyond
+their inputs and outputs.
 
     python benchmarks/simulator.py --only softmax
 """
@@ -16,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
@@ -71,7 +72,7 @@ CASES = (
         (256, 256, 256, 64, 64, 32), "matmul", in_mean=False,
     ),
 )  # fmt: skip
-MODES = ("all checks", "races off", "checks off")
+MODES = ("all checks", "races off", "checks off", "all cores")
 
 
 def simulate(case: Case) -> dict[str, Any]:
@@ -80,7 +81,9 @@ def simulate(case: Case) -> dict[str, Any]:
     from gluon_core.plugins import registry
     from gluon_sim.settings import Settings, using
 
-    settings = dict(zip(MODES, (Settings(), Settings(races=False), Settings.without_checks())))
+    one = Settings(workers=1)
+    kinds = (one, replace(one, races=False), Settings.without_checks(workers=1), Settings())
+    settings = dict(zip(MODES, kinds))
 
     target = registry().target("sim:sm_90")
     (example,) = our_example(case.example).EXAMPLES
@@ -156,6 +159,7 @@ def results(only: str = "") -> list[Result]:
                     "Triton's interpreter": theirs,
                     "races off": seconds["races off"],
                     "checks off": seconds["checks off"],
+                    "all cores": seconds["all cores"],
                 },
                 ratios,
                 {"its memory limit": ("<=", 1.0)},

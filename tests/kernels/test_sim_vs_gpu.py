@@ -150,3 +150,44 @@ def test_nearly_all_cases_run(targets):
     found = [outcome_of(name, *targets) for name in names()[::40]]
     assert sum(o.kind == "same" for o in found) >= 0.85 * len(found), table(found)
     assert not [o for o in found if o.kind in ("failed", "differs", "near")], table(found)
+
+
+TWICE = """
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_sim.settings import using
+
+L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+
+@gluon.jit
+def asks(out):
+    told = 1 + ({error} if gl.target.has("nvidia.wgmma") else 0)
+    gl.store(out + gl.arange(0, 128, layout=L1), told)
+
+def test_asks(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+    out = np.zeros(128, np.int32)
+    asks[(1,)](out)
+    asks[(1,)](out)
+    assert (out == 1).all()
+    with using(bounds=False):
+        asks[(1,)](np.zeros(64, np.int32))  # nothing for a GPU
+"""
+
+
+@pytest.mark.parametrize("error", [0, 1])
+def test_launches_of_other_tests_are_repeated(error, tmp_path):
+    file = tmp_path / "test_twice.py"
+    file.write_text(TWICE.format(error=error))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.kernels.twice", "--gluon-twice", "sim:sm_90",
+         "-p", "no:cacheprovider", str(file)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == error, done.stdout + done.stderr
+    assert "on the simulator and on sim:sm_90" in done.stdout
+    if error:
+        assert "2 differs" in done.stdout and "differs   test_asks: asks" in done.stdout
+    else:
+        assert "2 same" in done.stdout
