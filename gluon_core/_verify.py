@@ -343,9 +343,9 @@ def _add_lowering(state: State, origin: str, where: str, lowering: Any) -> State
     _check_attribute_path(broken, f"{where}.implement", lowering.implement)
     if lowering.accepts is not None:
         _check_attribute_path(broken, f"{where}.accepts", lowering.accepts)
-    texts = lowering.gives_up
-    texts = (texts,) if isinstance(texts, str) or texts is None else texts
-    if texts != (None,) and not (
+    given = lowering.gives_up
+    texts = (given,) if isinstance(given, str) else given
+    if texts is not None and not (
         isinstance(texts, tuple) and texts and all(isinstance(t, str) and t for t in texts)
     ):
         raise broken(f"{where}.gives_up", "must be text", got=repr(lowering.gives_up))

@@ -99,6 +99,32 @@ def test_copies_that_are_not_waited_for_are_found(pointers):
         pipelined[(1,)](src, np.zeros_like(src), 5, 3, 3, pointers, **CDNA4)
 
 
+@gluon.jit
+def partly(src, dst, POINTERS: gl.constexpr):
+    shared: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    offsets = at(32, 64, L)
+    smem = gl.allocate_shared_memory(
+        gl.float16, [32, 64], shared, gl.full([32, 64], 7, gl.float16, L)
+    )
+    if POINTERS:
+        async_copy.global_load_to_shared(smem, src + offsets, offsets < 1000)
+    else:
+        async_copy.buffer_load_to_shared(smem, src, offsets, offsets < 1000)
+    async_copy.commit_group()
+    async_copy.wait_group(0)
+    gl.store(dst + offsets, smem.load(L))
+
+
+@pytest.mark.parametrize("pointers, rest", [(True, 7), (False, 0)])
+def test_what_a_masked_copy_leaves(pointers, rest):
+    """Lanes that are switched off write nothing; a buffer access out of bounds writes 0."""
+    src = rng.standard_normal(2048).astype(np.float16)
+    dst = np.zeros_like(src)
+    partly[(1,)](src, dst, pointers, **CDNA4)
+    want = np.concatenate([src[:1000], np.full(1048, rest, np.float16)])
+    np.testing.assert_array_equal(dst, want)
+
+
 # -- scaled matrix multiplication ---------------------------------------------------------------
 
 ACC = gl.constexpr(gl.amd.AMDMFMALayout(4, [16, 16, 128], True, [2, 2]))

@@ -56,7 +56,8 @@ def global_load_to_shared(
             gfx950 also 12 or 16, consecutive in memory and in `dest`, and the lanes of a warp one
             after the other. A swizzle of `dest` does not count: the lanes then exchange addresses.
         mask: int1, broadcast to the pointers.
-        other: what `dest` gets where `mask` is false, a scalar or a tensor; 0 by default.
+        other: what `dest` gets where `mask` is false, a scalar or a tensor; without it `dest` stays
+            there what it is.
         cache_modifier: `".ca"`, `".cg"` or `".cv"`.
 
     Raises:

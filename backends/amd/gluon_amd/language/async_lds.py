@@ -47,7 +47,8 @@ def global_to_shared(
         pointer: tensor of pointers. Its layout says which lane copies what; each lane must hold 1,
             4, 8 or 16 bytes that are consecutive in memory and in `smem`.
         mask: int1, broadcast to the pointers.
-        other: what `smem` gets where `mask` is false, a scalar or a tensor; 0 by default.
+        other: what `smem` gets where `mask` is false, a scalar or a tensor; without it `smem` stays
+            there what it is.
         cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"`.
 
     Raises:

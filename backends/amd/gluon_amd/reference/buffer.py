@@ -130,10 +130,12 @@ def async_copy_global_to_local(
     *policy: Any,
     **named: Any,
 ) -> None:
-    """`global_load_lds`: the same from a tensor of pointers."""
+    """`global_load_lds`: the same from a tensor of pointers, by lanes that are switched off where
+    masked, so that LDS gets `other`, or stays what it is."""
 
     def perform() -> None:
-        machine.store_shared(smem, machine.load_global(pointer, smem.dtype, mask, other))
+        values = machine.load_global(pointer, smem.dtype, mask, other)
+        machine.store_shared(smem, values, mask if other is None else None)
 
     machine.issue(_COPIES, perform)
 
