@@ -240,7 +240,9 @@ def main() -> None:
         return
     from gluon_nvidia.launcher import _native_module
 
-    print(f"The launch in C is {'in use' if _native_module() else 'not built, or is switched off'}.\n")
+    print(
+        f"The launch in C is {'in use' if _native_module() else 'not built, or is switched off'}.\n"
+    )
     if found:
         show(found)
     if described:
