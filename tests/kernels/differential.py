@@ -143,9 +143,10 @@ def kept(source: str) -> str:
 # ---- the cases --------------------------------------------------------------------------------
 
 
-def names() -> list[str]:
-    """Of all cases, such as `snippet:arange-0`."""
-    found = [f"example:{e.name}" for e in load_examples()[0].values()]
+def names(*targets: Any) -> list[str]:
+    """Of all cases that `targets` can run, such as `snippet:arange-0`."""
+    examples = load_examples()[0].values()
+    found = [f"example:{e.name}" for e in examples if not any(e.lacks(t) for t in targets)]
     found += [f"conformance:{name}" for name in KERNELS]
     found += [f"product:{name}" for name in ("fp16", "bf16", "fp32", "i8")]
     return found + [f"snippet:{name}" for name in usable_snippets()]

@@ -84,7 +84,8 @@ def table(found: list[Outcome]) -> str:
 def test_the_gpu_computes_what_the_simulator_computes():
     simulated = f"sim:{DEVICE.architecture.name}"
     processes = max(1, min(12, (os.cpu_count() or 2) - 1))
-    found = run_all(names(), simulated, str(DEVICE), processes)
+    targets = registry().target(simulated), DEVICE
+    found = run_all(names(*targets), simulated, str(DEVICE), processes)
     print("\n" + table(found))
     wrong = [o for o in found if o.kind in ("failed", "differs") and o.name not in KNOWN]
     assert not wrong, table(wrong)
@@ -147,7 +148,7 @@ def test_cases_in_other_processes():
 
 
 def test_nearly_all_cases_run(targets):
-    found = [outcome_of(name, *targets) for name in names()[::40]]
+    found = [outcome_of(name, *targets) for name in names(*targets)[::40]]
     assert sum(o.kind == "same" for o in found) >= 0.85 * len(found), table(found)
     assert not [o for o in found if o.kind in ("failed", "differs", "near")], table(found)
 
