@@ -608,3 +608,24 @@ KWARGS = {"num_ctas": 2}
 @since(3, 7)
 def test_boxes_of_a_cluster():
     agree(CLUSTERED)
+
+
+def test_lds_has_320_kib():
+    from gluon_core.errors import LimitError
+
+    source = (
+        SETUP
+        + "@gluon.jit\ndef kernel():\n"
+        + "    smem = gl.allocate_shared_memory(gl.float16, [{}, 256, 64], PLAIN)  # HERE\n"
+    )
+    parse(source.format(10))
+    refuse(source.format(11), LimitError, "327680|320")
+
+
+def test_warps_have_32_lanes():
+    source = (
+        SETUP
+        + "@gluon.jit\ndef kernel():\n"
+        + "    x = gl.full([64], 1, gl.int32, gl.BlockedLayout([1], [64], [4], [0]))  # HERE\n"
+    )
+    refuse(source, LayoutError, "32 threads per warp")
