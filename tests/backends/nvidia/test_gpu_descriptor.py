@@ -9,10 +9,11 @@ import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core._triton import at_least
 from gluon_core.errors import GluonError
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from gluon_core.nvidia import NVMMASharedLayout
-from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.nvidia.hopper import TensorDescriptor, TensorDescriptorIm2Col
 from gluon_core.plugins import registry
 
 
@@ -136,6 +137,21 @@ def copy_by_partitions(desc, out, LAYOUT: gl.constexpr, WARPS: gl.constexpr):
     bar = mbarrier.allocate_mbarrier()
     mbarrier.init(bar, count=1)
     gl.warp_specialize([(use, (out, smem, bar, LAYOUT)), (fetch, (desc, smem, bar))], [WARPS], [24])
+
+
+@gluon.jit
+def gather_pixels(desc, out, n, y, x, OFFSETS: gl.constexpr, LAYOUT: gl.constexpr):
+    """64 pixels of 64 channels, from pixel (y, x) of image n on, moved by the offsets."""
+    smem = gl.allocate_shared_memory(desc.dtype, desc.block_type.shape, desc.layout)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, count=1)
+    mbarrier.expect(bar, desc.nbytes_per_cta)
+    tma.async_load_im2col(desc, [n, y, x, 0], OFFSETS, bar, smem)
+    mbarrier.wait(bar, 0)
+    rows = gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))
+    columns = gl.arange(0, 64, layout=gl.SliceLayout(0, LAYOUT))
+    gl.store(out + rows[:, None] * 64 + columns[None, :], smem.load(LAYOUT))
+    mbarrier.invalidate(bar)
 
 
 DTYPES = {
@@ -314,6 +330,27 @@ def test_one_kernel_for_many_tensors_and_one_descriptor_for_many_boxes(device):
     b.base = other = torch.zeros_like(out)
     copy_boxes[(2,)](a, b, (1, 2))
     assert equal(tensors[0], other)
+
+
+@pytest.mark.skipif(not at_least(3, 8), reason="Triton 3.8 brings im2col")
+@pytest.mark.parametrize("offsets", list(itertools.product(range(3), range(3))))
+@pytest.mark.parametrize("first", [0, 14 * 16, 5 * 16 + 3])
+def test_pixels_of_a_convolution(device, offsets, first):
+    """A 3x3 filter over images padded by one pixel: the pixels that one of its taps sees."""
+    images = random([2, 16, 16, 64], "float16", device)
+    layout = NVMMASharedLayout.get_default_for([64, 64], gl.float16)
+    desc = TensorDescriptorIm2Col.from_tensor(
+        images, [64, 64], layout, pixel_box_lower_corner=[-1, -1], pixel_box_upper_corner=[-1, -1]
+    )
+    out = torch.zeros(64, 64, dtype=torch.float16, device=device)
+    y, x = divmod(first, 16)
+    wide = gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0])
+    gather_pixels[(1,)](desc, out, 0, y - 1, x - 1, offsets, wide)
+    padded = torch.nn.functional.pad(images.cpu(), (0, 0, 1, 1, 1, 1))
+    for pixel in range(64):
+        n, rest = divmod(first + pixel, 256)
+        y, x = divmod(rest, 16)
+        assert equal(out[pixel], padded[n, y + offsets[0], x + offsets[1]]), pixel
 
 
 @pytest.mark.parametrize("warps", [1, 4, 8])
