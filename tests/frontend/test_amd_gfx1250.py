@@ -470,7 +470,7 @@ def test_bad_updates(call, error, match):
     [
         ("[(d, smem, 1)]", ArgumentError, "2 to 4"),
         ("[(d, smem), (d, smem)]", ArgumentError, "not a member"),
-        ("[(d, smem, 3), (d, smem, 6)]", ArgumentError, "no other member"),
+        ("[(d, smem, 3), (d, smem, 2)]", ArgumentError, "no other member"),
         ("[(d, smem, 1), (d, rows, 2)]", DtypeError, "shared memory"),
         ("d", ArgumentError, "sequence"),
     ],
@@ -629,3 +629,33 @@ def test_warps_have_32_lanes():
         + "    x = gl.full([64], 1, gl.int32, gl.BlockedLayout([1], [64], [4], [0]))  # HERE\n"
     )
     refuse(source, LayoutError, "32 threads per warp")
+
+
+@pytest.mark.parametrize("hint", [0b0110, 0b1001, 0b0111, 0b11111])
+def test_warps_of_a_hint_agree_in_bits(hint):
+    call = f"tdm.async_load(d, [n, 0], smem, warp_used_hint={hint})  # HERE"
+    refuse(tdm(call), ArgumentError, "warp_used_hint")
+
+
+@since(3, 8)
+@pytest.mark.parametrize("hint", [0b0001, 0b1000, 0b0101, 0b1010, 0b0011, 0b1111])
+def test_hints(hint):
+    agree(tdm(f"tdm.async_load(d, dest=smem, warp_used_hint={hint})"))
+
+
+@since(3, 7)
+@pytest.mark.parametrize("op", ["gather", "scatter"])
+def test_rows_are_consecutive_in_lds(op):
+    call = f"tdm.async_{op}(d, rows, smem)  # HERE"
+    refuse(tdm(call, layout="gl.SwizzledSharedLayout(1, 1, 1, [0, 1])"), LayoutError, "consecutive")
+
+
+@since(3, 7)
+def test_clusters_do_not_scatter():
+    call = "tdm.async_scatter(d, rows, smem)  # HERE"
+    source = tdm(call, layout="gl.SwizzledSharedLayout(1, 1, 1, [1, 0], [[1, 0]])")
+    source = source.replace(
+        "bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())", "pass"
+    )
+    source = source.replace("[1, 4], [1, 0]))", "[1, 4], [1, 0], [[1, 0]]))")
+    refuse(source + 'KWARGS = {"num_ctas": 2}\n', ArgumentError, "single workgroup")

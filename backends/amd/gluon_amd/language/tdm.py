@@ -19,6 +19,7 @@ from gluon_amd.language.tdm_operands import (
     INT32,
     check_descriptor,
     check_gather_padding,
+    check_row_op,
     check_row_padding,
     flag,
     handles,
@@ -211,7 +212,8 @@ def async_load(
         dest: view of shared memory, of the box's shape, dtype and layout.
         pred: int1 or int32 scalar; where 0, nothing is copied.
         mbarrier: a barrier; every warp that takes part arrives at it once its part is copied.
-        warp_used_hint: compile-time bit mask of the warps that share the work; Triton 3.8.
+        warp_used_hint: compile-time bit mask of the warps that share the work: a power of two of
+            them, which agree in all other bits of their number. Triton 3.8.
         cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"`; Triton 3.8.
 
     Raises:
@@ -226,7 +228,7 @@ def async_load(
     dest = memory_of_box(desc, dest, "dest")
     position = vector(_semantic, desc, offsets, "offsets")
     barrier = optional_barrier(mbarrier)
-    hint = warp_hint(_semantic, warp_used_hint)
+    hint = warp_hint(_semantic, warp_used_hint, desc.layout)
     cache = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
     builder = _semantic.builder
     if not _triton.at_least(3, 8):
@@ -343,7 +345,7 @@ def async_load_fused(members: Any, cache_modifier: Any = "", _semantic: Any = No
             )
         desc = check_descriptor(parts[0], f"members[{i}][0]")
         dest = memory_of_box(desc, parts[1], f"members[{i}][1]")
-        hint = warp_hint(_semantic, parts[2], f"members[{i}][2]")
+        hint = warp_hint(_semantic, parts[2], desc.layout, f"members[{i}][2]")
         if hint is None or hint & seen:
             raise ArgumentError(
                 "each warp copies for one member",
@@ -507,6 +509,7 @@ def _rows_op(
         )
     box = memory_of_box(desc, box, memory)
     rows = row_indices(semantic, rows, int(unwrap(desc.block_shape[0])), op)
+    check_row_op(semantic, desc, rows, op)
     if not _triton.at_least(3, 8) and padding_of(desc.layout) is not None:
         raise LayoutError(
             f"the installed Triton {op}s buffers without gaps only",

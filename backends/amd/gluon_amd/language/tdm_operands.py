@@ -6,6 +6,7 @@ from typing import Any, Optional, Sequence
 
 from gluon_amd.language.descriptor import tensor_descriptor
 from gluon_amd.language.mbarrier import check_mbarrier
+from gluon_amd.layouts import PartitionedSharedLayout
 from gluon_amd.tdm_rules import padding_of
 from gluon_core import _triton
 from gluon_core._triton import constexpr, tl, tl_tuple, unwrap
@@ -17,6 +18,7 @@ from gluon_core.semantic.operands import compile_time_int, shared_memory
 __all__ = [
     "memory_of_box",
     "check_gather_padding",
+    "check_row_op",
     "check_row_padding",
     "check_descriptor",
     "flag",
@@ -130,10 +132,34 @@ def optional_barrier(value: Any) -> Optional[Any]:
     return None if unwrap(value) is None else check_mbarrier(value)
 
 
-def warp_hint(semantic: Any, value: Any, argument: str = "warp_used_hint") -> Optional[int]:
+def warp_hint(
+    semantic: Any, value: Any, layout: Any, argument: str = "warp_used_hint"
+) -> Optional[int]:
+    """A bit mask of the warps that share a copy into `layout`, or None."""
     if unwrap(value) is None:
         return None
-    return compile_time_int(value, argument, 1, (1 << semantic.num_warps) - 1)
+    hint = compile_time_int(value, argument, 1, (1 << semantic.num_warps) - 1)
+    warps = [warp for warp in range(semantic.num_warps) if hint >> warp & 1]
+    differing = 0
+    for warp in warps:
+        differing |= warp ^ warps[0]
+    if len(warps) != 1 << bin(differing).count("1"):
+        raise ArgumentError(
+            "the warps are not those that agree in some bits of their number",
+            argument=argument,
+            expected="such as 0b0001, 0b0011, 0b1100, 0b0101 or 0b1111",
+            got=bin(hint),
+        )
+    if isinstance(layout, PartitionedSharedLayout):
+        pieces = layout.num_partitions * layout.num_groups
+        if len(warps) % pieces:
+            raise ArgumentError(
+                "each slice of a partitioned buffer is a warp's own",
+                argument=argument,
+                expected=f"a multiple of {pieces} warps",
+                got=bin(hint),
+            )
+    return hint
 
 
 def memory_of_box(desc: Any, memory: Any, argument: str) -> Any:
@@ -245,3 +271,35 @@ def row_indices(semantic: Any, rows: Any, count: int, op: str) -> Any:
             " gives them to every lane.",
         )
     return rows
+
+
+def check_row_op(semantic: Any, desc: Any, rows: Any, op: str) -> None:
+    """What gathers and scatters of rows ask of the box's layout, and of clusters."""
+    block = [int(unwrap(size)) for size in desc.block_shape]
+    offsets = desc.layout.to_linear(block).bases["offset"]
+    if offsets and block[1] > 1 and offsets[0] != [0, 1]:
+        raise LayoutError(
+            f"{op}s whole rows, which must be consecutive in LDS",
+            argument="desc",
+            expected="a layout whose fastest dimension is the last one",
+            got=repr(desc.layout),
+        )
+    if semantic.num_ctas < 2:
+        return
+    if op == "scatter" or not _triton.at_least(3, 8):
+        raise ArgumentError(
+            f"the installed Triton {op}s rows for a single workgroup only",
+            argument="num_ctas",
+            expected=1,
+            got=semantic.num_ctas,
+        )
+    layout = rows.type.layout
+    own = [any(basis) for basis in layout.to_linear(block[:1]).bases.get("block", [])]
+    wanted = [basis[0] > 0 for basis in desc.layout.cga_layout]
+    if not is_placeholder(layout) and own != wanted:
+        raise LayoutError(
+            "the workgroups of the cluster do not split the indices as they split the rows",
+            argument="src_row_indices",
+            expected=f"a cga_layout that goes with {desc.layout.cga_layout}",
+            got=repr(layout),
+        )
