@@ -14,6 +14,7 @@ from gluon_core.errors import (
     ShapeError,
 )
 from tests.frontend import oracle
+from tests.frontend.hopper_programs import GEMM
 from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
 
 SETUP = """
@@ -522,3 +523,8 @@ def test_async_store_errors(call, error, match):
         "gl.NVMMASharedLayout(64, 16, 2, cga_layout=[[0, 1]]))\n"
     )
     refuse(with_barrier(f"{setup}{call}  # HERE", 2, RUBIN), error, match)
+
+
+def test_a_whole_program():
+    text = agree(GEMM)
+    assert "ttg.warp_specialize" in text and text.count("warp_group_dot_wait") == 2

@@ -9,6 +9,7 @@ import pytest
 from gluon_core.compiler import compile
 from gluon_core.testing import MockTensor, bind
 from tests.frontend import oracle
+from tests.frontend.hopper_programs import GEMM
 from tests.frontend.vendor_oracle import VERSION, since
 
 SETUP = """
@@ -185,3 +186,16 @@ def test_async_store():
     ptx = compiled(CLUSTER.replace("STORE", store), half, half, tensor("float32"), num_ctas=2)
     assert "st.async" in ptx and "mbarrier::complete_tx::bytes" in ptx
     assert "mbarrier.arrive.expect_tx" in ptx
+
+
+def test_a_whole_program():
+    half = tensor("float16")
+    ptx = compiled(GEMM.replace("GLUON", "gluon_core"), half, half, half, 256, 192, 3)
+    for pattern in (
+        r"cp\.async\.bulk\.tensor\.2d\.shared::(cluster|cta)\.global",
+        r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta",
+        r"wgmma\.mma_async\.sync\.aligned\.m64n64k16\.f32\.f16\.f16",
+        r"setmaxnreg\.dec\.sync\.aligned\.u32\s+24",
+        r"mbarrier\.arrive\.expect_tx",
+    ):
+        assert re.search(pattern, ptx), pattern
