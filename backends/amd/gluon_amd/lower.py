@@ -106,8 +106,6 @@ def async_copy_to_lds_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
     refusal = _addressable(request)
     if refusal is not True:
         return refusal
-    if request.cache_modifier not in ("", ".ca", ".cg", ".cv"):
-        return f"a copy past the registers takes no {request.cache_modifier}"
     bits = request.ptr.dtype.element_ty.primitive_bitwidth
     layout, shared = request.offsets.type.layout, request.dest.layout
     if copied_bits(layout, shared, shape_of(request.offsets), bits, (128,)) is None:

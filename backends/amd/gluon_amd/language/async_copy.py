@@ -16,7 +16,7 @@ from gluon_core.builtin import builtin
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import PaddedSharedLayout, SwizzledSharedLayout
 from gluon_core.semantic.base import describe, is_placeholder, shape_of
-from gluon_core.semantic.memory import check_choice
+from gluon_core.semantic.memory import LOAD_CACHE, check_choice
 from gluon_core.values import CachePolicy, shared_memory_descriptor
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
 ]
 
 _NAME = "gl.amd.cdna4.async_copy"
-_CACHE = ("", ".ca", ".cg", ".cv")
 
 
 @builtin(
@@ -58,7 +57,7 @@ def global_load_to_shared(
         mask: int1, broadcast to the pointers.
         other: what `dest` gets where `mask` is false, a scalar or a tensor; without it `dest` stays
             there what it is.
-        cache_modifier: `".ca"`, `".cg"` or `".cv"`.
+        cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"`.
 
     Raises:
         DtypeError: `dest` is no shared memory, `ptr` holds no pointers, the element types differ,
@@ -75,7 +74,7 @@ def global_load_to_shared(
     element = ptr.dtype.element_ty
     _check_destination(_semantic, dest, ptr, element)
     mask, other = _masked(_semantic, ptr, element, mask, other)
-    modifier = check_choice("cache_modifier", cache_modifier, _CACHE)
+    modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
     operands = (
         dest.handle,
         ptr.handle,
@@ -118,7 +117,7 @@ def buffer_load_to_shared(
             copies what.
         mask: int1, broadcast to the offsets; where false nothing is read.
         other: what `dest` gets where `mask` is false, a scalar or a tensor; 0 by default.
-        cache_modifier: `".ca"`, `".cg"` or `".cv"`.
+        cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"`.
 
     Raises:
         DtypeError: `dest` is no shared memory or of another dtype, `ptr` no scalar pointer, other
@@ -131,7 +130,7 @@ def buffer_load_to_shared(
     element = ptr.dtype.element_ty
     _check_destination(_semantic, dest, offsets, element)
     mask, other = _masked(_semantic, offsets, element, mask, other)
-    modifier = check_choice("cache_modifier", cache_modifier, _CACHE)
+    modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
     _semantic.builder.create_buffer_load_to_local(
         dest.handle,
         ptr.handle,

@@ -47,7 +47,7 @@ def buffer_load(
         offsets: tensor of int32 or uint32, in elements, not negative.
         mask: int1, broadcast to the offsets; where false nothing is read.
         other: what the result holds where `mask` is false, a scalar or a tensor; 0 by default.
-        cache: `".ca"`, `".cg"`, `".cs"` or `".cv"`.
+        cache: `".ca"`, `".cg"`, `".cs"` or `".cv"`; before Triton 3.9 a hint for CDNA only.
 
     Returns:
         A tensor of `offsets`' shape and layout, of the pointed-to dtype.
@@ -103,7 +103,7 @@ def buffer_store(
         ptr: scalar pointer.
         offsets: tensor of int32 or uint32, in elements, not negative.
         mask: int1, broadcast to the offsets; where false nothing is written.
-        cache: `".wb"`, `".cg"`, `".cs"` or `".wt"`.
+        cache: `".wb"`, `".cg"`, `".cs"` or `".wt"`; before Triton 3.9 a hint for CDNA only.
 
     Raises:
         DtypeError: not a scalar pointer, a const one, other offsets, a tensor of another dtype, a
