@@ -89,6 +89,12 @@ class SharedBuffer(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
 
+    @property
+    def offset(self) -> np.ndarray:
+        """Bytes from the start of the allocation, which is aligned as its layout wants, to the
+        lowest element: (programs or 1,)."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Descriptor:

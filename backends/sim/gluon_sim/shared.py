@@ -160,6 +160,11 @@ class SharedView:
     def shape(self) -> tuple[int, ...]:
         return self.table.shape
 
+    @property
+    def offset(self) -> np.ndarray:
+        """Bytes from the start of the buffer to the lowest element, (programs or 1,)."""
+        return self.base + int(self.table.min())
+
     @staticmethod
     def bytes_needed(type: MemDescType) -> int:
         if in_tensor_memory(type):

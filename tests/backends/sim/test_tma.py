@@ -285,6 +285,30 @@ def test_a_descriptor_that_reaches_beyond_its_storage():
     assert "tma.async_load" in caught.value.span.text
 
 
+@gluon.jit
+def load_slice(a, b, AT: gl.constexpr, L: gl.constexpr):
+    whole = gl.allocate_shared_memory(a.dtype, [64, 16], L)
+    s = whole.slice(AT, 2)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    mbarrier.expect(bar, a.nbytes_per_cta)
+    tma.async_load(a, [0, 0], bar, s)
+    mbarrier.wait(bar, 0)
+    tma.async_store(b, [0, 0], s)
+    tma.store_wait(0)
+    mbarrier.invalidate(bar)
+
+
+def test_views_that_do_not_start_where_a_box_can():
+    layout = gl.NVMMASharedLayout(0, 16, 2)
+    a, b = numbers(2, 16), np.zeros((2, 16), np.float16)
+    load_slice[(1,)](describe(a, (2, 16), layout), describe(b, (2, 16), layout), 8, layout)
+    np.testing.assert_array_equal(a, b)
+    with pytest.raises(ArgumentError, match="multiple of 128 bytes.*got 64 bytes") as caught:
+        load_slice[(1,)](describe(a, (2, 16), layout), describe(b, (2, 16), layout), 2, layout)
+    assert "tma.async_load" in caught.value.span.text
+
+
 # -- reductions, rows, im2col -----------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ __all__ = [
 _LOADS, _STORES = "tma loads", "bulk stores"
 _PROXY = "async"
 _ALIGNMENT = 16
+_SHARED_ALIGNMENT = 128
 _MOST_STRIDE = 1 << 40
 _MOST_EXTENT = (1 << 32) - 1
 
@@ -99,6 +100,19 @@ def _nbytes(desc: Descriptor, elements: int) -> int:
     return elements * desc.dtype.itemsize >> len(shared)
 
 
+def _aligned(buffer: SharedBuffer, argument: str) -> None:
+    """A box in shared memory starts at a multiple of 128 bytes (PTX 9.7.9.27.1)."""
+    bad = buffer.offset % _SHARED_ALIGNMENT
+    if bad.any():
+        raise ArgumentError(
+            "the view does not start where TMA can begin",
+            argument=argument,
+            expected=f"a multiple of {_SHARED_ALIGNMENT} bytes from the start of its allocation",
+            got=f"{int(buffer.offset[np.argmax(bad != 0)])} bytes",
+            remedy="Slice at rows whose bytes are a multiple of 128, or allocate a buffer of its own.",
+        )
+
+
 # -- loads ------------------------------------------------------------------------------------------
 
 
@@ -154,6 +168,7 @@ def _load(
     result: SharedBuffer,
     pred: Any,
 ) -> None:
+    _aligned(result, "result")
     size = _nbytes(desc, prod(result.shape))
     into, told = select(result, pred), select(barrier, pred)
 
@@ -286,6 +301,7 @@ def async_tma_scatter(
 def _store(
     machine: Machine, desc: Descriptor, place: Callable, src: SharedBuffer, write: Callable
 ) -> None:
+    _aligned(src, "src")
     taken: list[np.ndarray] = []
 
     def read() -> None:
