@@ -35,7 +35,7 @@ class Clock:
     def widen(self, width: int) -> np.ndarray:
         have = self.seen.shape[2]
         if have < width:
-            more = max(width, 2 * have) - have
+            more = (1 << (width - 1).bit_length()) - have  # powers of two, so that two can be equal
             self.seen = np.pad(self.seen, ((0, 0), (0, 0), (0, more)))
         return self.seen
 

@@ -36,11 +36,16 @@ class Queue:
     def settle(self, agent: Agent) -> None:
         """Forget work that the issuing agent knows to be over."""
         left = []
-        for flight in self.flights:
-            if flight.landed and flight.known_by(agent):
-                self.free.append(flight.agent.slot)
-            else:
+        for at, flight in enumerate(self.flights):
+            if flight.in_order and not flight.landed:
+                left += self.flights[at:]  # what follows it has not landed either, or is few
+                break
+            if not (flight.landed and flight.known_by(agent)):
                 left.append(flight)
+        if len(left) < len(self.flights):
+            kept = {flight.agent.slot for flight in left}
+            gone = {flight.agent.slot for flight in self.flights} - kept
+            self.free += sorted(gone.difference(self.free))
         self.flights = left
 
 
@@ -83,6 +88,11 @@ class Flight:
         """Whether somebody must wait for it before the kernel ends. What only writes global memory
         does so in any case, once shared memory, which goes away, has been read."""
         return self.reads or (self.moved and self.source is None)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it follows all earlier work of its queue, in every program."""
+        return self.after and self.rows.whole
 
     def live(self) -> Optional[np.ndarray]:
         return None if self.rows.whole else self.rows.index
@@ -162,9 +172,12 @@ class Flights:
             parts.append(Flight(task, home, rows, read, reads=True))
         parts.append(Flight(task, home, rows, perform, signal, barrier))
         earlier = _last_in_order(home.flights) if after else []
+        slot = None
+        if len(parts) == 1 and rows.whole and earlier and earlier[0].in_order:
+            slot = earlier[0].agent.slot  # of one that knows nothing this will not know
         for flight in parts:
             flight.after = after
-            self._start(task, home, flight, proxy, earlier)
+            self._start(task, home, flight, proxy, earlier, slot)
             if read is not None and flight is not parts[0]:
                 flight.source = parts[0]
                 self._follow(flight, [parts[0]])
@@ -175,9 +188,11 @@ class Flights:
         return parts[-1]
 
     def _start(
-        self, task: Any, home: Queue, flight: Flight, proxy: str, earlier: list[Flight]
-    ) -> None:
-        slot = home.free.pop() if home.free else None
+        self, task: Any, home: Queue, flight: Flight, proxy: str, earlier: list[Flight],
+        slot: Optional[int] = None,
+    ) -> None:  # fmt: skip
+        if slot is None:
+            slot = home.free.pop() if home.free else None
         name = f"{task.op.name} of {task.name}"
         fork = task.batch.agents.fork
         flight.agent = fork(task.active(), name, slot, proxy=proxy, flight=flight)
@@ -243,11 +258,18 @@ class Flights:
 
     def land(self, flight: Flight) -> None:
         """Let it happen now, with the work that it must come after."""
+        stack = [flight]  # chains may be longer than Python recurses
+        while stack:
+            due = [f for f in stack[-1].before if not f.landed]
+            if due:
+                stack += reversed(due)
+            else:
+                self._land(stack.pop())
+
+    def _land(self, flight: Flight) -> None:
         if flight.landed:
             return
         flight.landed = True
-        for earlier in flight.before:
-            self.land(earlier)
         flight.before = []
         if flight in self.pending:
             self.pending.remove(flight)
@@ -312,7 +334,7 @@ class Flights:
 def _last_in_order(flights: list[Flight]) -> list[Flight]:
     """Those after which a flight comes that follows all: one that did so itself, and what came then."""
     for at in range(len(flights) - 1, -1, -1):
-        if flights[at].after and flights[at].rows.whole:
+        if flights[at].in_order:
             return flights[at:]
     return list(flights)
 

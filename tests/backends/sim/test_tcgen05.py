@@ -447,3 +447,31 @@ def test_copied_scales_reach_the_lanes_of_all_warps():
     # Four of K side by side, the second 32 rows in the next column, then the next four of K.
     wanted = a.reshape(2, 32, 4, 4).transpose(1, 2, 0, 3).reshape(32, 32)
     np.testing.assert_array_equal(out[:32], wanted)
+
+
+@gluon.jit
+def repeats(c, n, S: gl.constexpr, T: gl.constexpr):
+    x = gl.allocate_shared_memory(gl.float16, [64, 16], S)
+    y = gl.allocate_shared_memory(gl.float16, [16, 16], T)
+    x.store(gl.full([64, 16], 1.0, gl.float16, layout=L))
+    y.store(gl.full([16, 16], 0.5, gl.float16, layout=L))
+    fence_async_shared()
+    acc = allocate_tensor_memory(gl.float32, [64, 16], TensorMemoryLayout([64, 16], 1))
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    for i in range(n):
+        tcgen05_mma(x, y, acc, use_acc=i > 0)
+    tcgen05_commit(bar)
+    mbarrier.wait(bar, 0)
+    gl.store(tile(c, 64, 16), gl.convert_layout(acc.load(acc.get_reg_layout()), L))
+    mbarrier.invalidate(bar)
+
+
+@pytest.mark.parametrize("schedule", ["latest", "random"])
+def test_any_number_may_be_in_flight(schedule):
+    c = np.zeros((64, 16), np.float32)
+    left = gl.NVMMASharedLayout.get_default_for([64, 16], gl.float16)
+    right = gl.NVMMASharedLayout.get_default_for([16, 16], gl.float16)
+    with using(schedule=schedule):
+        repeats[(1,)](c, 1200, left, right)
+    assert (c == 1200 * 8).all()
