@@ -115,12 +115,20 @@ def test_bad_copies_and_barriers(call, error, match):
     refuse(copy(call + "  # HERE"), error, match)
 
 
-def test_lanes_copy_at_least_4_bytes_of_16_bit_elements():
-    source = copy("async_copy.global_to_shared(smem, p + offsets)  # HERE")
-    refuse(
-        source.replace("gl.BlockedLayout([1, 8]", "gl.BlockedLayout([1, 1]"), LayoutError, "4, 8"
-    )
-    agree(copy(LOADS[0], dtype="gl.int8").replace("1.5", "1").replace("[1, 8]", "[1, 1]"))
+@pytest.mark.parametrize(
+    "dtype, few, enough",
+    [("gl.int8", 2, 4), ("gl.float16", 1, 2), ("gl.float32", 0, 1), ("gl.float64", 0, 1)],
+)
+def test_lanes_copy_at_least_4_bytes(dtype, few, enough):
+    def source(count):
+        text = copy("async_copy.global_to_shared(smem, p + offsets)  # HERE", dtype=dtype)
+        return text.replace("BlockedLayout([1, 8]", f"BlockedLayout([1, {count}]").replace(
+            "1.5", "1"
+        )
+
+    agree(source(enough))
+    if few:
+        refuse(source(few), LayoutError, "4, 8 or 16 bytes")
 
 
 BARRIERS = [

@@ -24,8 +24,7 @@ __all__ = [
 
 _REQUIRES = ("amd.async_lds",)
 _NAME = "gl.amd.gfx1250.async_copy"
-# Bits that one lane can copy at once.
-_WIDTHS = (8, 32, 64, 128)
+_LEAST_BITS = 32  # that one lane copies; there is an instruction for 8, which is not emitted
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.global_to_shared", instead="gl.portable.async_copy")
@@ -44,8 +43,8 @@ def global_to_shared(
 
     Args:
         smem: view of shared memory, of `pointer`'s shape and element type.
-        pointer: tensor of pointers. Its layout says which lane copies what; each lane must hold 1,
-            4, 8 or 16 bytes that are consecutive in memory and in `smem`.
+        pointer: tensor of pointers. Its layout says which lane copies what; each lane must hold 4,
+            8 or 16 bytes that are consecutive in memory and in `smem`.
         mask: int1, broadcast to the pointers.
         other: what `smem` gets where `mask` is false, a scalar or a tensor; without it `smem` stays
             there what it is.
@@ -55,10 +54,10 @@ def global_to_shared(
         DtypeError: `smem` is no shared memory, `pointer` holds no pointers, the element types
             differ, or the mask is not boolean.
         ShapeError: the shapes differ, or mask or other do not fit.
-        LayoutError: a lane holds 2 consecutive bytes only.
+        LayoutError: a lane holds less than 4 consecutive bytes.
         ArgumentError: `other` without a mask, or no such cache modifier.
 
-    ISA: gfx1250, global_load_async_to_lds_b8/b32/b64/b128.
+    ISA: gfx1250, global_load_async_to_lds_b32/b64/b128.
     """
     smem, pointer = _operands(_semantic, smem, pointer)
     modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
@@ -104,10 +103,10 @@ def shared_to_global(
         DtypeError: `smem` is no shared memory, `pointer` holds no pointers or const ones, the
             element types differ, or the mask is not boolean.
         ShapeError: the shapes differ, or the mask does not fit.
-        LayoutError: a lane holds 2 consecutive bytes only.
+        LayoutError: a lane holds less than 4 consecutive bytes.
         ArgumentError: no such cache modifier.
 
-    ISA: gfx1250, global_store_async_from_lds_b8/b32/b64/b128.
+    ISA: gfx1250, global_store_async_from_lds_b32/b64/b128.
     """
     smem, pointer = _operands(_semantic, smem, pointer)
     if pointer.type.scalar.is_const():
@@ -200,14 +199,17 @@ def _check_width(layout: Any, smem: Any, bits: int) -> None:
         return
     column = list(moves.out_dims).index("offset")
     registers = [row[column] for row in moves.bases["register"]]
-    held = 1 if not registers or registers[0] != 1 else 2
-    if bits * held < 32 and bits != 8:
+    held = 1
+    while held.bit_length() <= len(registers) and registers[held.bit_length() - 1] == held:
+        held *= 2
+    if bits * held < _LEAST_BITS:
+        least = _LEAST_BITS // bits
         raise LayoutError(
-            f"a lane copies 1, 4, 8 or 16 bytes, and holds fewer consecutive {smem.dtype}",
+            f"a lane copies 4, 8 or 16 bytes, and holds fewer consecutive bytes of {smem.dtype}",
             argument="pointer",
-            expected=f"at least {32 // bits} consecutive elements per thread, also in smem",
-            got=f"{layout} and {smem.layout}",
-            remedy="Give the layout size_per_thread >= 2 along the fastest dimension of smem.",
+            expected=f"at least {least} consecutive elements per thread, also consecutive in smem",
+            got=f"{held}: {layout} and {smem.layout}",
+            remedy=f"Give the layout size_per_thread >= {least} along the fastest dimension of smem.",
         )
 
 
