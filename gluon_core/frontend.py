@@ -246,7 +246,8 @@ class KernelGenerator(code_generator.CodeGenerator):
         entry; with `before = slot` in the body that is so wherever the two were equal on entry.
         """
         names, handles, types = super()._find_carries(node, liveins, ignore)
-        stored = {n.id for part in node.body for n in ast.walk(part) if _is_store(n)}
+        parts = (n for part in node.body for n in ast.walk(part))
+        stored = {n.id for n in parts if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         for name, value in liveins.items():
             if name in names or name in ignore or name not in stored:
                 continue
@@ -323,10 +324,6 @@ def _handles(value: Any) -> list:
     if isinstance(value, _triton.base_value) and not isinstance(value, tl.constexpr):
         value._flatten_ir(handles)
     return handles
-
-
-def _is_store(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 class _Nothing:
