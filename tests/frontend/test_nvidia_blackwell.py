@@ -103,6 +103,7 @@ def kernel(n):
     gl.static_assert(half.shape[1] == 64)
     gl.static_assert(half.dtype == gl.float32)
     half.store(gl.full([128, 64], 1, gl.float32, HALF))
+    acc.slice(16, 64).store(gl.full([128, 64], 1, gl.float32, HALF))
     narrow = acc.slice(0, 16).slice(8, 8)
     narrow.store(gl.full([128, 8], 1, gl.float32, NARROW))
     for i in range(n):
@@ -649,7 +650,9 @@ def test_mma_errors(changes, error, match):
         ("copies.index(0.5)", DtypeError, "index"),
         ("acc.index(0)", ShapeError, "no copies"),
         ("acc.slice(0, 48)", ShapeError, "length"),
-        ("acc.slice(32, 64)", ShapeError, "start"),
+        ("acc.slice(96, 64)", ShapeError, "start"),
+        ("blocks.slice(32, 64)", ShapeError, "a multiple of 64"),
+        ("packed.slice(1, 64)", ShapeError, "a multiple of 2"),
         ("acc.slice(128, 64)", ShapeError, "start"),
         ("acc.slice(n, 64)", ArgumentError, "start"),
         ("acc.slice(0, 64, dim=2)", ShapeError, "dim"),
@@ -673,6 +676,8 @@ def kernel(n):
     acc = allocate_tensor_memory(gl.float32, [128, 128], A)
     copies = allocate_tensor_memory(gl.float32, [2, 128, 128], A)
     scales = allocate_tensor_memory(gl.int8, [128, 8], TensorMemoryScalesLayout())
+    blocks = allocate_tensor_memory(gl.float32, [128, 128], TensorMemoryLayout([128, 32], 1))
+    packed = allocate_tensor_memory(gl.float16, [128, 128], A)
     x = gl.full([128, 128], 0, gl.float32, REG)
     {call}  # HERE
 ARGS = (5,)

@@ -667,11 +667,15 @@ def _sliced(semantic: Any, memory: Any, start: Any, length: Any, dim: Any) -> An
     size = memory.shape[dim]
     if length < 1 or length & (length - 1):
         raise ShapeError("must be a power of two", argument="length", got=length)
-    if start < 0 or start + length > size or start % length:
+    # Within one block the columns follow each other; further blocks lie in further places.
+    step = length
+    if dim == 1 and size <= layout.block[1]:
+        step = max(1, 32 // (memory.dtype.primitive_bitwidth * layout.col_stride))
+    if start < 0 or start + length > size or start % step:
         raise ShapeError(
             f"the slice is no part of dimension {dim}",
             argument="start",
-            expected=f"a multiple of {length} from 0 to {size - length}",
+            expected=f"a multiple of {step} from 0 to {size - length}",
             got=start,
         )
     shape = list(memory.shape)
