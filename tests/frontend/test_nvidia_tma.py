@@ -622,7 +622,7 @@ def test_transposed_boxes():
 def test_stores_of_padded_fp4(call):
     layout = "gl.constexpr(gl.NVMMASharedLayout(128, 8, 2, fp4_padded=True))"
     desc = f"describe(gl.uint8, [256, 256], [128, 64], {layout})"
-    agree(using("load(desc, [n, 0], bar, smem)", desc, 100))
+    assert "fp4Padded = true" in parse(using("load(desc, [n, 0], bar, smem)", desc, 100))
     error = LayoutError if call == "async_store" else (LayoutError, DtypeError)
     refuse(
         using(f"tma.{call}(desc, [n, 0], smem)  # HERE", desc, 100), error, "padded fp4|cannot add"
@@ -651,6 +651,17 @@ def test_stores_of_padded_fp4(call):
 def test_im2col_that_does_not_fit(body, error, match):
     source = IM2COL.format(shape=[2, 8, 8, 64], corners=[0, 0], body=body)
     refuse(source, error, match)
+
+
+@since(3, 8)
+def test_im2col_of_too_many_pixels():
+    source = IM2COL.format(
+        shape=[2, 8, 8, 64],
+        corners="[0, 0], (2048, 8)",
+        body="tma.async_load_im2col(desc, [0] * 4, [0, 0], bar, smem)",
+    ).replace("F16.value", "gl.NVMMASharedLayout(0, 16, 2)")
+    with pytest.raises(ShapeError, match="too many pixels|1024"):  # here, or on the host before
+        parse(source)
 
 
 def test_hardware_without_tma():

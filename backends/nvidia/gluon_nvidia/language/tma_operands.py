@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _LEAST_ROWS = 8
+_MOST_PIXELS = 1024
 _HELD_ROWS = 4  # that one instruction takes
 
 
@@ -63,6 +64,13 @@ def require_descriptor(semantic: Any, value: Any, im2col: bool) -> Any:
             "im2col mode copies [pixels, channels] of a tensor of rank 3 to 5 (PTX 5.5.4)",
             argument="tensor_desc",
             got=f"a box of rank {len(value.block_shape)} of a tensor of rank {len(value.shape)}",
+        )
+    if im2col and int(unwrap(value.block_shape[0])) > _MOST_PIXELS:
+        raise ShapeError(
+            "too many pixels for one copy (PTX 5.5.4)",
+            argument="tensor_desc",
+            expected=f"at most {_MOST_PIXELS}",
+            got=value.block_shape[0],
         )
     return value
 
