@@ -75,6 +75,7 @@ class Session:
     context: Any
     selections: list = field(default_factory=list)
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    specialized: bool = False  # while the functions of `warp_specialize` are generated
 
     def __post_init__(self) -> None:
         self.num_warps = int(getattr(self.options, "num_warps", 4))

@@ -78,6 +78,23 @@ class ControlOps(SemanticBase):
         self, functions_and_args: Any, worker_num_warps: Any, worker_num_regs: Any, generator: Any
     ) -> Any:
         """See `gl.warp_specialize`."""
+        if self.session.specialized:
+            raise ArgumentError(
+                "a partition cannot be cut into partitions",
+                argument="functions_and_args",
+                remedy="Name all functions in the outer gl.warp_specialize.",
+            )
+        self.session.specialized = True
+        try:
+            return self._warp_specialize(
+                functions_and_args, worker_num_warps, worker_num_regs, generator
+            )
+        finally:
+            self.session.specialized = False
+
+    def _warp_specialize(
+        self, functions_and_args: Any, worker_num_warps: Any, worker_num_regs: Any, generator: Any
+    ) -> Any:
         (default, default_args), *workers = self._partitions(functions_and_args)
         num_warps = self._worker_counts("worker_num_warps", worker_num_warps, len(workers))
         num_regs = None

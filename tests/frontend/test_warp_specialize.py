@@ -275,6 +275,25 @@ def test_warnings_are_what_the_compiler_does():
         assert granted is None and not found or granted is not None and granted <= found
 
 
+@pytest.mark.parametrize("where", ["(again, (p,)), (work, (p,))", "(work, (p,)), (again, (p,))"])
+def test_partitions_inside_a_partition(where):
+    again = """
+@gluon.jit
+def again(p):
+    helper_of_again(p)
+@gluon.jit
+def helper_of_again(p):
+    gl.warp_specialize([(work, (p,)), (work, (p,))], [4], [24])  # HERE
+"""
+    source = kernel(f"gl.warp_specialize([{where}], [4], [24])")
+    source = source.replace("@gluon.jit\ndef kernel", again + "@gluon.jit\ndef kernel")
+    refuse(source, ArgumentError, "cannot be cut into partitions")
+
+
+def test_partitions_after_partitions():
+    same(kernel("\n".join(["gl.warp_specialize([(work, (p,)), (work, (p,))], [4], [24])"] * 2)))
+
+
 def test_older_hardware_cannot_move_registers():
     call = "gl.warp_specialize([(work, (p,)), (work, (p,))], [4], [24])  # HERE"
     target = _triton.GPUTarget("cuda", 80, 32)
