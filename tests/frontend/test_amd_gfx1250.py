@@ -412,6 +412,12 @@ def test_bad_tdm(call, error, match):
     "layout, match",
     [
         ("gl.SwizzledSharedLayout(8, 1, 4, [1, 0])", "does not swizzle"),
+        ("gl.SwizzledSharedLayout(1, 1, 1, [0, 1])", "last dimension first"),
+        ("gl.PaddedSharedLayout.with_identity_for([[32, 8]], [32, 64], [0, 1])", "last dimension"),
+        (
+            "gl.SharedLinearLayout([[1 << i, 0] for i in range(5)] + [[0, 1 << i] for i in range(6)])",
+            "last dimension",
+        ),
         ("gl.PaddedSharedLayout.with_identity_for([[2, 8]], [32, 64], [1, 0])", "interval"),
         ("gl.PaddedSharedLayout.with_identity_for([[1024, 8]], [32, 64], [1, 0])", "interval"),
         ("gl.PaddedSharedLayout.with_identity_for([[64, 1]], [32, 64], [1, 0])", "padding"),
@@ -649,13 +655,6 @@ def test_warps_of_a_hint_agree_in_bits(hint):
 @pytest.mark.parametrize("hint", [0b0001, 0b1000, 0b0101, 0b1010, 0b0011, 0b1111])
 def test_hints(hint):
     agree(tdm(f"tdm.async_load(d, dest=smem, warp_used_hint={hint})"))
-
-
-@since(3, 7)
-@pytest.mark.parametrize("op", ["gather", "scatter"])
-def test_rows_are_consecutive_in_lds(op):
-    call = f"tdm.async_{op}(d, rows, smem)  # HERE"
-    refuse(tdm(call, layout="gl.SwizzledSharedLayout(1, 1, 1, [0, 1])"), LayoutError, "consecutive")
 
 
 @since(3, 7)

@@ -83,6 +83,23 @@ def check_box(
             expected="PaddedSharedLayout, or SwizzledSharedLayout with max_phase=1",
             got=repr(layout),
         )
+    if not _by_rows(inner, block_shape):
+        raise LayoutError(
+            "TDM writes the last dimension first, then the one before it, and so on",
+            argument=name("layout"),
+            expected=f"order {list(range(len(block_shape)))[::-1]}",
+            got=repr(layout),
+            remedy="Keep that order in LDS, and permute the view that is loaded.",
+        )
+
+
+def _by_rows(layout: Any, shape: Sequence[int]) -> bool:
+    """Do elements follow each other as in C order, gaps aside?"""
+    if isinstance(layout, SwizzledSharedLayout):
+        long = [d for d in layout.order if d < len(shape) and shape[d] > 1]
+        return long == sorted(long, reverse=True)
+    rows = layout.offset_bases
+    return rows == sorted(rows) and all(sum(map(bool, r)) == 1 for r in rows)
 
 
 def _check_padding(layout: PaddedSharedLayout, bits: int, name: Callable[[str], str]) -> None:

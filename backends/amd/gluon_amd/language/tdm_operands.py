@@ -274,16 +274,8 @@ def row_indices(semantic: Any, rows: Any, count: int, op: str) -> Any:
 
 
 def check_row_op(semantic: Any, desc: Any, rows: Any, op: str) -> None:
-    """What gathers and scatters of rows ask of the box's layout, and of clusters."""
+    """What gathers and scatters of rows ask of clusters."""
     block = [int(unwrap(size)) for size in desc.block_shape]
-    offsets = desc.layout.to_linear(block).bases["offset"]
-    if offsets and block[1] > 1 and offsets[0] != [0, 1]:
-        raise LayoutError(
-            f"{op}s whole rows, which must be consecutive in LDS",
-            argument="desc",
-            expected="a layout whose fastest dimension is the last one",
-            got=repr(desc.layout),
-        )
     if semantic.num_ctas < 2:
         return
     if op == "scatter" or not _triton.at_least(3, 8):
