@@ -12,7 +12,17 @@ from .checks import hints_of, promised
 from .dtypes import numpy_dtype
 from .errors import SimulatorError, span_of
 from .overflow import guard, guarded
-from .program import Block, Function, MemDescType, Op, Program, Region, TensorType, Value
+from .program import (
+    Block,
+    DescriptorType,
+    Function,
+    MemDescType,
+    Op,
+    Program,
+    Region,
+    TensorType,
+    Value,
+)
 from .shared import SharedView
 from .tensor_memory import bytes_needed, is_allocation
 
@@ -406,6 +416,10 @@ def compile_program(
             type = result.type
             if isinstance(type, TensorType):
                 widest = max(widest, int(np.prod(type.shape)))
+        if any(isinstance(value.type, DescriptorType) for value in op.operands()):
+            for value in op.operands():
+                if isinstance(value.type, MemDescType):
+                    widest = max(widest, int(np.prod(value.type.shape)))
         if op.name == "local_alloc":
             try:
                 shared += SharedView.bytes_needed(op.results[0].type)  # type: ignore[arg-type]
