@@ -7,7 +7,7 @@ not reported must be in `HARMLESS`, with the reason why it is no mistake. Run wi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 import pytest
@@ -128,6 +128,7 @@ def through_global(a, out, N: gl.constexpr, ROUNDS: gl.constexpr):
 @dataclass
 class Mutant:
     name: str
+    line: int
     apply: Callable[[], None]
     undo: Callable[[], None]
 
@@ -136,7 +137,10 @@ def _deleted(op: Op) -> Mutant:
     block = op.block
     at = block.ops.index(op)
     return Mutant(
-        f"{op.name} deleted", lambda: block.ops.pop(at) and None, lambda: block.ops.insert(at, op)
+        f"{op.name} deleted",
+        op.loc.line,
+        lambda: block.ops.pop(at) and None,
+        lambda: block.ops.insert(at, op),
     )
 
 
@@ -145,6 +149,7 @@ def _changed(op: Op, position: int, value: Any, what: str) -> Mutant:
     new = (*old[:position], value, *old[position + 1 :])
     return Mutant(
         f"{op.name} {what}",
+        op.loc.line,
         lambda: setattr(op, "args", new),
         lambda: setattr(op, "args", old),
     )
@@ -168,10 +173,20 @@ def _flipped(op: Op, position: int) -> Mutant:
         block.ops.remove(one)
         block.ops.remove(other)
 
-    return Mutant(f"{op.name} of the other phase", apply, undo)
+    return Mutant(f"{op.name} of the other phase", op.loc.line, apply, undo)
 
 
-SYNCHRONIZES = ("async_commit", "async_wait", "mbarrier", "lds_barrier", "fence", "barrier")
+SYNCHRONIZES = (
+    "async_commit", "async_wait", "async_tma_store_wait", "async_tdm_wait", "mbarrier", "lds_barrier",
+    "fence", "barrier", "warpgroup_mma_wait", "tcgen05_commit",
+)  # fmt: skip
+# Ops that wait until so many pieces of work are left -> the position of that number.
+PENDING = {
+    "async_wait_group": 0,
+    "async_tma_store_wait": 0,
+    "async_tdm_wait": 0,
+    "warpgroup_mma_wait": 1,
+}
 
 
 def mutants(program: Any) -> Iterator[Mutant]:
@@ -180,11 +195,15 @@ def mutants(program: Any) -> Iterator[Mutant]:
             continue
         if not op.results:
             yield _deleted(op)
-        if op.name == "async_wait_group":
-            pending = int(op.args[0])
-            yield _changed(op, 0, pending + 1, "with one more pending")
+        if op.name in PENDING:
+            at = PENDING[op.name]
+            pending = int(op.args[at])
+            yield _changed(op, at, pending + 1, "with one more pending")
             if pending:
-                yield _changed(op, 0, pending - 1, "with one less pending")
+                yield _changed(op, at, pending - 1, "with one less pending")
+        elif op.name == "mbarrier_expect":
+            yield _changed(op, 1, int(op.args[1]) + 16, "of more bytes")
+            yield _changed(op, 1, int(op.args[1]) - 16, "of fewer bytes")
         elif op.name == "mbarrier_init":
             count = int(op.args[1])
             yield _changed(op, 1, count + 1, "with one more arrival")
@@ -198,7 +217,7 @@ def mutants(program: Any) -> Iterator[Mutant]:
 
 # What is not reported, and why it is no mistake.
 HARMLESS = {
-    "async_wait_group with one less pending": "waits for more than it must",
+    **{f"{op} with one less pending": "waits for more than it must" for op in PENDING},
     "mbarrier_inval deleted": "nothing uses the memory afterwards",
 }
 
@@ -210,6 +229,7 @@ class Case:
     compiled: Any
     grid: tuple
     fresh: Callable[[], dict]
+    values: Callable[[dict], list]
     output: str
     wanted: Callable[[dict], Any]
     tolerance: float = 0.0
@@ -219,10 +239,9 @@ class Case:
         text = self.compiled.asm["program"]
         text.compiled = prepare(text.program, models_for(self.compiled.target))
         args = self.fresh()
-        values = [args.get(name) for name in self.compiled.src.fn.arg_names]
         try:
             with using(timeout=30):
-                make_launcher(self.compiled)(self.grid, None, *values)
+                make_launcher(self.compiled)(self.grid, None, *self.values(args))
         except SimulatorError as error:
             return error
         got, wanted = args[self.output], self.wanted(args)
@@ -230,19 +249,34 @@ class Case:
         return None if near.all() else "wrong"
 
 
-def example_case(name: str, target: Any, **choices: Any) -> Case:
+def example_case(
+    name: str, architecture: str, sizes: Optional[dict] = None, **choices: Any
+) -> Case:
+    """An example; `sizes` are arguments of its `arguments`, `choices` of its `config`."""
     (example,) = (e for e in load_examples()[0].values() if e.name == name)
+    target = registry().target(f"sim:{architecture}")
     config = example.configure(target, **choices)
 
     def fresh() -> dict:
-        sizes = {"sizes": (72, 40, 112)} if name == "matmul" else {}
-        return {**config, **example.arguments(Arrays(target), False, **sizes)}
+        return example.arguments(Arrays(target), False, **(sizes or {}))
 
     args = fresh()
-    plain = {k: v for k, v in args.items() if k not in config}
-    compiled = example.launch(plain, config, target=target)
-    grid = example.grid(plain, config)
-    return Case(compiled, grid, fresh, example.output, example.reference, example.tolerance)
+    compiled = example.launch(args, config, target=target)
+    names = compiled.src.fn.arg_names
+
+    def values(args: dict) -> list:
+        operands = example.values(args, config)
+        return [*operands, *(config.get(name) for name in names[len(operands) :])]
+
+    return Case(
+        compiled,
+        example.grid(args, config),
+        fresh,
+        values,
+        example.output,
+        example.reference,
+        example.tolerance,
+    )
 
 
 def kernel_case(kernel: Any, rounds: int, *constants: int) -> Case:
@@ -254,15 +288,32 @@ def kernel_case(kernel: Any, rounds: int, *constants: int) -> Case:
 
     compiled = kernel[(1,)](*fresh().values())
     factor = 2 if kernel is three_partitions else 1
-    return Case(compiled, (1,), fresh, "out", lambda args: args["a"][: rounds * 128] * factor)
+    return Case(
+        compiled,
+        (1,),
+        fresh,
+        lambda args: list(args.values()),
+        "out",
+        lambda args: args["a"][: rounds * 128] * factor,
+    )
 
 
+SMALL = {"sizes": (72, 40, 112)}
+# Large enough that every buffer of every ring is used at least three times.
+TILES = {"sizes": (384, 512, 160)}
+ROWS = {"shape": (900, 40)}
+KEYS = {"shape": (3, 320, 64)}
 CASES: dict[str, Callable[[], Case]] = {
-    "add, sm_80": lambda: example_case("add, double-buffered", registry().target("sim:sm_80")),
-    "matmul, sm_80": lambda: example_case("matmul", registry().target("sim:sm_80")),
-    "matmul in 5 stages, sm_90": lambda: example_case(
-        "matmul", registry().target("sim:sm_90"), stages=5
-    ),
+    "add, sm_80": lambda: example_case("add, double-buffered", "sm_80"),
+    "matmul, sm_80": lambda: example_case("matmul", "sm_80", SMALL),
+    "matmul in 5 stages, sm_90": lambda: example_case("matmul", "sm_90", SMALL, stages=5),
+    "add, TMA": lambda: example_case("add, TMA", "sm_90", ROWS),
+    "add, TMA, in roles": lambda: example_case("add, TMA, warp-specialized", "sm_90", ROWS),
+    "matmul, TMA": lambda: example_case("matmul, TMA", "sm_90", TILES),
+    "matmul, in roles": lambda: example_case("matmul, warp-specialized", "sm_90", TILES),
+    "attention": lambda: example_case("attention, Hopper, full, head 64", "sm_90", KEYS),
+    "attention, causal": lambda: example_case("attention, Hopper, causal, head 64", "sm_90", KEYS),
+    "matmul, tcgen05": lambda: example_case("matmul, Blackwell, warp-specialized", "sm_100", TILES),
     "three partitions": lambda: kernel_case(three_partitions, 7, 3),
     "copies tied to barriers": lambda: kernel_case(tied_to_barriers, 5),
     "barriers of the block": lambda: kernel_case(through_global, 3),
@@ -287,7 +338,7 @@ def test_every_mutant_is_reported(case):
         elif end is None and mutant.name in HARMLESS:
             harmless.append(mutant.name)
         else:
-            missed.append((mutant.name, end))
+            missed.append((f"{mutant.name}, line {mutant.line}", end))
     assert made.run() is None
     wrong = len(reported) + len(missed)
     assert wrong >= (2 if case == "barriers of the block" else 5)
