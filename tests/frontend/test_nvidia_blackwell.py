@@ -36,6 +36,7 @@ A = gl.constexpr(TensorMemoryLayout([128, 128], 1))
 S = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
 S8 = gl.constexpr(gl.NVMMASharedLayout(128, 8, 2))
 REG = gl.constexpr(gl.BlockedLayout([1, 128], [32, 1], [4, 1], [0, 1]))
+SKEWED = gl.constexpr(0 if V.value == (3, 8) else 16)
 HALF = gl.constexpr(gl.BlockedLayout([1, 64], [32, 1], [4, 1], [0, 1]))
 NARROW = gl.constexpr(gl.BlockedLayout([1, 8], [32, 1], [4, 1], [0, 1]))
 ROWS = gl.constexpr(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0]))
@@ -103,7 +104,7 @@ def kernel(n):
     gl.static_assert(half.shape[1] == 64)
     gl.static_assert(half.dtype == gl.float32)
     half.store(gl.full([128, 64], 1, gl.float32, HALF))
-    acc.slice(16, 64).store(gl.full([128, 64], 1, gl.float32, HALF))
+    acc.slice(SKEWED, 64).store(gl.full([128, 64], 1, gl.float32, HALF))
     narrow = acc.slice(0, 16).slice(8, 8)
     narrow.store(gl.full([128, 8], 1, gl.float32, NARROW))
     for i in range(n):
@@ -518,6 +519,24 @@ def test_the_count_is_upstreams():
 # -- names --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("shape", [[128, 64], [2, 128, 64]])
+def test_types_are_named_as_upstream_names_them(shape):
+    from triton.experimental.gluon.language.nvidia import blackwell as theirs
+
+    from gluon_core.language.nvidia import blackwell as ours
+
+    names = [
+        module.tensor_memory_descriptor_type(
+            gluon_core.language.float32,
+            shape,
+            module.TensorMemoryLayout([128, 64], 1),
+            [2, 128, 64],
+        ).mangle()
+        for module in (theirs, ours)
+    ]
+    assert names[0] == names[1]
+
+
 def test_rubin_has_the_same_with_its_own_scales():
     from gluon_core.language.nvidia import blackwell, rubin
 
@@ -650,9 +669,10 @@ def test_mma_errors(changes, error, match):
         ("copies.index(0.5)", DtypeError, "index"),
         ("acc.index(0)", ShapeError, "no copies"),
         ("acc.slice(0, 48)", ShapeError, "length"),
+        ("acc.slice(0, 256)", ShapeError, "length"),
         ("acc.slice(96, 64)", ShapeError, "start"),
         ("blocks.slice(32, 64)", ShapeError, "a multiple of 64"),
-        ("packed.slice(1, 64)", ShapeError, "a multiple of 2"),
+        ("packed.slice(1, 64)", ShapeError, "a multiple of (2|64)"),
         ("acc.slice(128, 64)", ShapeError, "start"),
         ("acc.slice(n, 64)", ArgumentError, "start"),
         ("acc.slice(0, 64, dim=2)", ShapeError, "dim"),

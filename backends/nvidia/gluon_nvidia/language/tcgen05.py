@@ -117,7 +117,7 @@ def tcgen05_mma(
     _check_depth(a.shape[1] * a.dtype.primitive_bitwidth // 8, a)
     spread = _multicast(multicast, "tcgen05_mma", (3, 7))
     use, run, barriers, preds = _control(_semantic, use_acc, pred, mbarriers, mbarrier_preds)
-    rest = (acc.layout.two_ctas,)
+    rest: tuple = (acc.layout.two_ctas,)
     if _triton.at_least(3, 7):
         rest = (acc.layout.two_ctas, spread)
     _semantic.builder.create_tcgen05_mma(
@@ -175,7 +175,7 @@ def tcgen05_mma_scaled(
             )
         shape[d] *= 2 if kind == "e2m1" else 1
         _check_operand(value, name)
-    _check_shapes(*shapes, acc)
+    _check_shapes(shapes[0], shapes[1], acc)
     if acc.dtype != tl.float32:
         raise DtypeError(
             "scaled products are accumulated in float32",
@@ -312,12 +312,13 @@ def tcgen05_mma_barrier_count(smems: Any, multicast: Any, two_ctas: Any = False)
 
 def _check_copied(src: Any, dst: Any) -> None:
     tiled = isinstance(src.layout, NVMMASharedLayout)
+    plain = tiled and not src.layout.transposed and not src.layout.fp4_padded
     if isinstance(dst.layout, TensorMemoryScalesLayout):
-        if tiled and src.layout.swizzle_byte_width:
+        if tiled and (src.layout.swizzle_byte_width or not plain):
             raise LayoutError(
                 "scales are copied from where they lie in order",
                 argument="src",
-                expected="swizzle_byte_width=0",
+                expected="swizzle_byte_width=0, neither transposed nor padded",
                 got=repr(src.layout),
             )
         return
@@ -328,7 +329,6 @@ def _check_copied(src: Any, dst: Any) -> None:
             expected="TensorMemoryLayout([128, N], 1) of 32 bits",
             got=str(dst.type),
         )
-    plain = tiled and not src.layout.transposed and not src.layout.fp4_padded
     if tiled and not (plain and src.layout.swizzle_byte_width):
         raise LayoutError(
             "tcgen05.cp does not read this layout",

@@ -665,11 +665,13 @@ def _sliced(semantic: Any, memory: Any, start: Any, length: Any, dim: Any) -> An
             f"{_CLASS}.slice(dim=0) needs Triton >= 3.9, found {_triton.VERSION_TEXT}"
         )
     size = memory.shape[dim]
-    if length < 1 or length & (length - 1):
-        raise ShapeError("must be a power of two", argument="length", got=length)
+    if length < 1 or length & (length - 1) or length > size:
+        raise ShapeError(
+            "must be a power of two", argument="length", expected=f"1 to {size}", got=length
+        )
     # Within one block the columns follow each other; further blocks lie in further places.
     step = length
-    if dim == 1 and size <= layout.block[1]:
+    if dim == 1 and size <= layout.block[1] and _triton.VERSION != (3, 8):  # it wants multiples
         step = max(1, 32 // (memory.dtype.primitive_bitwidth * layout.col_stride))
     if start < 0 or start + length > size or start % step:
         raise ShapeError(
