@@ -6,6 +6,7 @@ not reported must be in `HARMLESS`, with the reason why it is no mistake. Run wi
 
 from __future__ import annotations
 
+import linecache
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional
 
@@ -128,9 +129,14 @@ def through_global(a, out, N: gl.constexpr, ROUNDS: gl.constexpr):
 @dataclass
 class Mutant:
     name: str
-    line: int
+    op: Op
     apply: Callable[[], None]
     undo: Callable[[], None]
+
+    @property
+    def text(self) -> str:
+        """Its line in the kernel."""
+        return linecache.getline(self.op.loc.file, self.op.loc.line).strip()
 
 
 def _deleted(op: Op) -> Mutant:
@@ -138,7 +144,7 @@ def _deleted(op: Op) -> Mutant:
     at = block.ops.index(op)
     return Mutant(
         f"{op.name} deleted",
-        op.loc.line,
+        op,
         lambda: block.ops.pop(at) and None,
         lambda: block.ops.insert(at, op),
     )
@@ -149,7 +155,7 @@ def _changed(op: Op, position: int, value: Any, what: str) -> Mutant:
     new = (*old[:position], value, *old[position + 1 :])
     return Mutant(
         f"{op.name} {what}",
-        op.loc.line,
+        op,
         lambda: setattr(op, "args", new),
         lambda: setattr(op, "args", old),
     )
@@ -173,7 +179,7 @@ def _flipped(op: Op, position: int) -> Mutant:
         block.ops.remove(one)
         block.ops.remove(other)
 
-    return Mutant(f"{op.name} of the other phase", op.loc.line, apply, undo)
+    return Mutant(f"{op.name} of the other phase", op, apply, undo)
 
 
 SYNCHRONIZES = (
@@ -219,6 +225,12 @@ def mutants(program: Any) -> Iterator[Mutant]:
 HARMLESS = {
     **{f"{op} with one less pending": "waits for more than it must" for op in PENDING},
     "mbarrier_inval deleted": "nothing uses the memory afterwards",
+}
+
+
+# The same, of one line of one case.
+HARMLESS_LINES = {
+    ("matmul, CDNA4", "async_copy.wait_group(0)"): "the copies it waits for are all masked off",
 }
 
 
@@ -314,10 +326,16 @@ CASES: dict[str, Callable[[], Case]] = {
     "attention": lambda: example_case("attention, Hopper, full, head 64", "sm_90", KEYS),
     "attention, causal": lambda: example_case("attention, Hopper, causal, head 64", "sm_90", KEYS),
     "matmul, tcgen05": lambda: example_case("matmul, Blackwell, warp-specialized", "sm_100", TILES),
+    "matmul, CDNA4": lambda: example_case("matmul, CDNA4, bf16", "gfx950"),
+    "scaled matmul, CDNA4": lambda: example_case("matmul, CDNA4, mxfp4", "gfx950"),
+    "matmul, TDM": lambda: example_case("matmul by TDM", "gfx1250"),
     "three partitions": lambda: kernel_case(three_partitions, 7, 3),
     "copies tied to barriers": lambda: kernel_case(tied_to_barriers, 5),
     "barriers of the block": lambda: kernel_case(through_global, 3),
 }
+
+
+LEAST = {"barriers of the block": 2, "matmul, TDM": 2, "matmul, CDNA4": 4}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -335,13 +353,13 @@ def test_every_mutant_is_reported(case):
         if isinstance(end, SimulatorError):
             assert end.span is not None, mutant.name
             reported.append(mutant.name)
-        elif end is None and mutant.name in HARMLESS:
+        elif end is None and (mutant.name in HARMLESS or (case, mutant.text) in HARMLESS_LINES):
             harmless.append(mutant.name)
         else:
-            missed.append((f"{mutant.name}, line {mutant.line}", end))
+            missed.append((f"{mutant.name}, line {mutant.op.loc.line}", end))
     assert made.run() is None
     wrong = len(reported) + len(missed)
-    assert wrong >= (2 if case == "barriers of the block" else 5)
+    assert wrong >= LEAST.get(case, 5)
     print(f"\n{case}: {len(reported)} of {wrong} mutants reported, {len(harmless)} harmless")
     assert not missed
     assert not set(reported) & set(HARMLESS)
