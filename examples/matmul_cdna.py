@@ -71,7 +71,8 @@ def row_layout(columns, bits, num_warps):
 @gluon.constexpr_function
 def mfma_layout(version, depth, num_warps):
     wide = 2 if num_warps >= 4 else 1
-    return gl.amd.AMDMFMALayout(version, [16, 16, depth], True, [num_warps // wide, wide])
+    size = 32 if version == 3 else 16
+    return gl.amd.AMDMFMALayout(version, [size, size, depth], True, [num_warps // wide, wide])
 
 
 @gluon.jit
@@ -401,11 +402,11 @@ def example(name, kernel, dtype, small, large, depth, requires, warps=(4, 4)):
 EXAMPLES = [
     example(
         "matmul, CDNA3, bf16", matmul_cdna3, "bfloat16", (64, 64, 64), (128, 128, 64),
-        (16, False), ("amd.mfma", "amd.mfma_fp8"),
+        (8, False), ("amd.mfma", "amd.mfma_fp8"),
     ),
     example(
         "matmul, CDNA3, fp8", matmul_cdna3, "float8_e4m3fnuz", (64, 64, 128), (128, 128, 128),
-        (32, True), ("amd.mfma", "amd.fp8_fnuz"),
+        (16, True), ("amd.mfma", "amd.fp8_fnuz"),
     ),
     example(
         "matmul, CDNA4, bf16", matmul_cdna4, "bfloat16", (64, 64, 64), (256, 128, 64),

@@ -42,8 +42,8 @@ def matmul(kernel, dtype, block, depth, fp8, num_warps):
 
 
 MATMULS = [
-    ("gfx942", ("matmul_cdna3", "bfloat16", (128, 128, 64), 16, False, 4)),
-    ("gfx942", ("matmul_cdna3", "float8e4b8", (128, 128, 128), 32, True, 4)),
+    ("gfx942", ("matmul_cdna3", "bfloat16", (128, 128, 64), 8, False, 4)),
+    ("gfx942", ("matmul_cdna3", "float8e4b8", (128, 128, 128), 16, True, 4)),
     ("gfx950", ("matmul_cdna4", "bfloat16", (256, 128, 64), 32, False, 8)),
     ("gfx950", ("matmul_cdna4", "float8e4nv", (256, 256, 128), 128, True, 8)),
 ]

@@ -16,9 +16,9 @@ from gluon_core.plugins import registry
 FOUND, _ = load_examples()
 EXAMPLES = {e.name: e for e in FOUND.values()}
 COMPILED = [
-    ("matmul, CDNA3, bf16", "gfx942", 16 * 16 * 16),
-    ("matmul, CDNA3, bf16", "gfx950", 16 * 16 * 16),
-    ("matmul, CDNA3, fp8", "gfx942", 16 * 16 * 32),
+    ("matmul, CDNA3, bf16", "gfx942", 32 * 32 * 8),
+    ("matmul, CDNA3, bf16", "gfx950", 32 * 32 * 8),
+    ("matmul, CDNA3, fp8", "gfx942", 32 * 32 * 16),
     ("matmul, CDNA4, bf16", "gfx950", 16 * 16 * 32),
     ("matmul, CDNA4, fp8", "gfx950", 16 * 16 * 128),
     ("matmul, CDNA4, mxfp8", "gfx950", 16 * 16 * 128),
@@ -38,6 +38,7 @@ def test_the_loop_does_no_more_than_it_must(name, target, size):
     m, n, k = (config[f"BLOCK_{d}"] for d in "MNK")
     products = sum(count for mnemonic, count in mix.items() if "mfma" in mnemonic)
     assert products == m * n * k // size // config["num_warps"]
+    assert not [m for m in mix if "accvgpr" in m] or "CDNA4" in name
     scales = "mx" in name
     reads = {mnemonic for mnemonic in mix if mnemonic.startswith("ds_read")}
     assert reads == ({"ds_read_b128", "ds_read_u8"} if scales else {"ds_read_b128"})
@@ -74,7 +75,11 @@ def turned(accumulator, index):
     return gl.amd.AMDMFMALayout(accumulator.version, accumulator.instr_shape, True, warps)
 
 
-@pytest.mark.parametrize("name, target", [row[:2] for row in COMPILED])
+# CDNA3's swizzle is for 32 banks.
+OWN = [row[:2] for row in COMPILED if ("CDNA3" in row[0]) == (row[1] == "gfx942")]
+
+
+@pytest.mark.parametrize("name, target", OWN)
 def test_lds_is_read_without_conflicts(name, target):
     target = registry().target(target)
     architecture = target.architecture

@@ -1,0 +1,136 @@
+"""What the inner loops of AMD's examples execute, and those of the same algorithms in plain Triton.
+
+No GPU is needed: everything is read from the machine code. Prints a table for RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+
+from gluon_amd.inspect import instructions, note  # noqa: E402
+from gluon_core.cli.demo import load_examples  # noqa: E402
+from gluon_core.isa import find_loops  # noqa: E402
+from gluon_core.plugins import registry  # noqa: E402
+
+# Example, target.
+ROWS = [
+    ("matmul, CDNA3, bf16", "gfx942"),
+    ("matmul, CDNA3, fp8", "gfx942"),
+    ("matmul, CDNA4, bf16", "gfx950"),
+    ("matmul, CDNA4, fp8", "gfx950"),
+    ("matmul, CDNA4, mxfp8", "gfx950"),
+    ("matmul, CDNA4, mxfp4", "gfx950"),
+    ("matmul, RDNA4", "gfx1201"),
+]
+PLAIN = [
+    ("bf16", "gfx942", "bf16", (128, 128, 64), 4),
+    ("fp8", "gfx942", "fp8e4b8", (128, 128, 128), 4),
+    ("bf16", "gfx950", "bf16", (256, 128, 64), 8),
+    ("fp8", "gfx950", "fp8e4nv", (256, 256, 128), 8),
+]
+
+
+@triton.jit
+def plain(
+    a, b, c, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """C = A B^T as the tutorials write it, with the masks of the example."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)) % M
+    column = (tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)) % N
+    k = tl.arange(0, BLOCK_K)
+    at = row[:, None] * K + k[None, :]
+    bt = column[None, :] * K + k[:, None]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for tile in range(0, tl.cdiv(K, BLOCK_K)):
+        left = K - tile * BLOCK_K
+        x = tl.load(a + tile * BLOCK_K + at, mask=k[None, :] < left, other=0.0)
+        y = tl.load(b + tile * BLOCK_K + bt, mask=k[:, None] < left, other=0.0)
+        acc = tl.dot(x, y, acc)
+    out_row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    out_column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = (out_row < M)[:, None] & (out_column < N)[None, :]
+    tl.store(c + out_row[:, None] * N + out_column[None, :], acc.to(tl.bfloat16), mask=mask)
+
+
+def compile_plain(target, dtype, block, num_warps):
+    """The assembly of `plain`, software-pipelined in two stages."""
+    signature = {n: f"*{dtype}" for n in "ab"} | {"c": "*bf16"} | dict.fromkeys("MNK", "i32")
+    names = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
+    constants = {(6 + i,): size for i, size in enumerate(block)}
+    aligned = {(i,): [["tt.divisibility", 16]] for i in range(6)}
+    for i in range(3):
+        aligned[(i,)].append(["tt.pointer_range", 32])
+    source = triton.compiler.ASTSource(
+        plain, {**signature, **dict.fromkeys(names, "constexpr")}, constants, aligned
+    )
+    options = {"num_warps": num_warps, "num_stages": 2}
+    return triton.compile(source, target=GPUTarget("hip", target, 64), options=options).asm["amdgcn"]
+
+
+def describe(mix, work):
+    """Cells: matrix instructions and what `work` products need at least, loads, LDS reads and
+    writes, moves of accumulators, all."""
+
+    def of(*starts):
+        found = [f"{n} x {m}" for m, n in mix.items() if m.startswith(starts)]
+        return ", ".join(found) or "-"
+
+    (unit,) = [m for m in mix if m.startswith(("v_mfma", "v_wmma"))]
+    shape = math.prod(map(int, re.search(r"(\d+)x(\d+)x(\d+)", unit).groups()))
+    moves = sum(n for m, n in mix.items() if "accvgpr" in m)
+    return [
+        f"{mix[unit]} / {work // shape} {unit}",
+        of("buffer_load", "global_load"),
+        of("ds_read", "ds_load"),
+        of("ds_write", "ds_store"),
+        str(moves),
+        str(sum(mix.values())),
+    ]
+
+
+def busiest(assembly):
+    """The mix of the loop with most matrix instructions."""
+
+    def products(mix):
+        return sum(n for m, n in mix.items() if m.startswith(("v_mfma", "v_wmma")))
+
+    mixes = [loop.instruction_mix for loop in find_loops(instructions(assembly))]
+    return max(mixes, key=products)
+
+
+def main():
+    head = (
+        "kernel", "target", "matrix instructions / bound", "loads from memory", "LDS reads",
+        "LDS writes", "moves of accumulators", "all", "registers", "spilled",
+    )  # fmt: skip
+    print(f"Triton {triton.__version__}\n")
+    print("| " + " | ".join(head) + " |")
+    print("|" + " --- |" * len(head))
+    examples = {e.name: e for e in load_examples()[0].values()}
+    for name, target in ROWS:
+        example, found = examples[name], registry().target(target)
+        config = example.configure(found, large=True)
+        work = config["BLOCK_M"] * config["BLOCK_N"] * config["BLOCK_K"] // config["num_warps"]
+        line(name, target, example.compile(found).asm["amdgcn"], work)
+    for name, target, dtype, block, num_warps in PLAIN:
+        assembly = compile_plain(target, dtype, block, num_warps)
+        line(f"plain Triton, {name}", target, assembly, math.prod(block) // num_warps)
+
+
+def line(name, target, assembly, work):
+    cells = describe(busiest(assembly), work)
+    counts = [str(note(assembly, key)) for key in ("vgpr_count", "vgpr_spill_count")]
+    print("| " + " | ".join([name, target, *cells, *counts]) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
