@@ -402,6 +402,9 @@ class ShapeOps(SemanticBase):
 
     def to_linear_layout(self, layout: Any, shape: Any) -> Optional[Any]:
         layout, shape = unwrap(layout), unwrap_shape(shape)
+        own = getattr(layout, "linear_layout", None)  # of a memory that only a vendor has
+        if own is not None:
+            return own(shape)
         if isinstance(layout, SharedLayout):
             linear = layout.to_linear(shape)
             return SharedLinearLayout.from_linear(linear, getattr(layout, "alignment", 16))

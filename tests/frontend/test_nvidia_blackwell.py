@@ -211,6 +211,24 @@ ARGS = (5,)
     parse(source)
 
 
+def test_linear_forms():
+    parse(
+        SETUP
+        + """
+from GLUON.language.nvidia.blackwell import _TensorMemoryLinearLayout
+ROW = [[1, 0], [2, 0], [4, 0], [8, 0], [64, 0], [16, 0], [32, 0]]
+COLUMN = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32]]
+LINEAR = gl.constexpr(_TensorMemoryLinearLayout(ROW, COLUMN, [128, 64]))
+@gluon.jit
+def kernel(n):
+    L: gl.constexpr = gl.to_linear_layout(TensorMemoryLayout([64, 32], 1), [128, 64])
+    gl.static_assert(L == LINEAR)
+    gl.static_assert(gl.to_linear_layout(L, [128, 64]) == LINEAR)
+ARGS = (5,)
+"""
+    )
+
+
 CALLS = [
     "tcgen05_mma(a, b, acc)",
     "tcgen05_mma(a, b, acc, use_acc=False)",

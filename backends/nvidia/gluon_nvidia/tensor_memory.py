@@ -140,6 +140,11 @@ class _TensorMemory(Layout):
         """How often the cluster splits each dimension; None for one block."""
         return _split_of(self.cga_layout) if self.cga_layout else None
 
+    def linear_layout(self, shape: Sequence[int]) -> "_TensorMemoryLinearLayout":
+        """What `gl.to_linear_layout` makes of this layout: one block's part, with the whole shape."""
+        bases = self.to_linear(shape).bases
+        return _TensorMemoryLinearLayout(bases["row"], bases["col"], list(shape))
+
     def with_cluster(self, cga_layout: Sequence[Sequence[int]]) -> Any:
         """This layout with other blocks of the cluster."""
         fields = dict(self._fields())
