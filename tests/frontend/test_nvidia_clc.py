@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 import gluon_core
+from gluon_core.compiler import compile
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
+from gluon_core.testing import MockTensor, bind
+from tests.frontend import oracle
 from tests.frontend.vendor_oracle import VERSION, agree, refuse, since
 
 SETUP = """
@@ -114,3 +117,20 @@ def test_what_lacks_it():
         refuse(body, CapabilityError, "clc.try_cancel needs Triton >= 3.8")
     else:
         refuse(body, CapabilityError, "nvidia.clc .*sm_100", gpu(90))
+
+
+@since(3, 8)
+@pytest.mark.parametrize("target", ["nvidia:sm_100", "nvidia:sm_120"])
+def test_instructions(target):
+    import torch
+
+    module = oracle.load(source(LOOP).replace("GLUON", "gluon_core"), oracle.OURS)
+    bound, _ = bind(module.kernel, (MockTensor(torch.int32), 3), {})
+    ptx = compile(bound, target=target).asm["ptx"]
+    for wanted in (
+        "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes",
+        "clusterlaunchcontrol.query_cancel.is_canceled",
+        "clusterlaunchcontrol.query_cancel.get_first_ctaid::x",
+    ):
+        assert wanted in ptx, wanted
+    assert "expect_tx" not in ptx  # the kernel says how many bytes it expects

@@ -7,7 +7,9 @@ import itertools
 import pytest
 
 import gluon_core
+from gluon_core.compiler import compile
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
+from gluon_core.testing import MockTensor, bind
 from gluon_nvidia.language import packed
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
@@ -258,3 +260,33 @@ def test_what_lacks_them(call):
 def test_pairs_need_the_unit():
     with pytest.raises(CapabilityError, match="nvidia.f32x2"):
         parse(PAIRS.format(body=BODIES["two"].lstrip()), gpu(90))
+
+
+def instructions(text, target):
+    import torch
+
+    module = oracle.load(text.replace("GLUON", "gluon_core"), oracle.OURS)
+    arguments = (MockTensor(torch.float32), *module.ARGS[1:])
+    bound, _ = bind(module.kernel, arguments, {})
+    return compile(bound, target=target).asm["ptx"]
+
+
+def test_instructions_of_pairs():
+    ptx = instructions(PAIRS.format(body=BODIES["arithmetic"].lstrip()), "nvidia:sm_100")
+    assert all(f"{name}.f32x2" in ptx for name in ("add", "sub", "fma.rn"))
+
+
+@since(3, 8)
+@pytest.mark.parametrize("target", ["nvidia:sm_100", "nvidia:sm_120"])
+@pytest.mark.parametrize(
+    "call, wanted", [("fma2(x, x, x)", "fma.rn.f32x2"), ("add2(x, f)", "add.f32x2")]
+)
+def test_instructions(call, wanted, target):
+    text = source(call)
+    start, end = text.index("    f32 = "), text.index("    x = ")
+    text = (
+        text[:start]
+        + "    x = gl.load(p + gl.arange(0, 64, layout=gl.SliceLayout(0, L))[None, :] + gl.arange(0, 32, layout=gl.SliceLayout(1, L))[:, None] * 64)\n"
+        + text[end:]
+    )
+    assert wanted in instructions(text, target)
