@@ -99,7 +99,8 @@ def wmma_scaled(
         )
     for index, (name, value, format) in enumerate((("a", a, formats[0]), ("b", b, formats[1]))):
         _check_layout(name, index, value.type.layout, layout, format)
-    factor, dtypes = _factor(a, a_scale, formats[0]), _E8M0
+    factor = _factor(a, a_scale, formats[0])
+    dtypes: tuple[Any, ...] = _E8M0
     if _triton.at_least(3, 8) and formats == ["e2m1", "e2m1"]:
         dtypes = (*_E8M0, tl.float8e4nv)
     return emit_scaled(

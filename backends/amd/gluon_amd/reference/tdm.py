@@ -42,18 +42,18 @@ class Switched(Descriptor):
     live: Any = None
 
     def select(self, positions: np.ndarray) -> "Switched":
-        picked = super().select(positions)
+        picked = _switched(super().select(positions))
         live = self.live
         return replace(picked, live=live if live is None or len(live) == 1 else live[positions])
 
     @staticmethod
     def merged(parts: Sequence[tuple[np.ndarray, Descriptor]], count: int) -> "Switched":
-        bare = [(at, replace(_switched(part), live=None)) for at, part in parts]
+        bare: list = [(at, replace(_switched(part), live=None)) for at, part in parts]
         live = np.ones(count, bool)
         for at, part in parts:
             own = _switched(part).live
             live[at] = True if own is None else own
-        return replace(Descriptor.merged(bare, count), live=live)  # type: ignore[call-arg, return-value]
+        return replace(_switched(Descriptor.merged(bare, count)), live=live)
 
 
 def _switched(desc: Descriptor) -> Switched:
@@ -83,7 +83,7 @@ def make_tensor_descriptor(
         base=_scalar(base),
         shape=tuple(map(_scalar, shape)),
         strides=steps,
-        dtype=machine.pointee(0),
+        dtype=machine.result_dtype(),
         block_shape=tuple(block.dims),
         layout=layout,
     )
