@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core._triton import ir
 from gluon_core.errors import LayoutError, ShapeError
 from gluon_core.semantic.base import shape_of
+from gluon_core.semantic.operands import handle_or_absent
 
 __all__ = ["check_matmul", "handle_or_absent"]
-
-
-def handle_or_absent(semantic: Any, value: Any) -> Any:
-    """The handle of an optional operand. Triton's builder wants an empty value for an absent one."""
-    if value is not None:
-        return value.handle
-    return ir.value() if isinstance(semantic.builder, ir.builder) else None
 
 
 def check_matmul(semantic: Any, a: Any, b: Any, acc: Any) -> None:
