@@ -84,9 +84,9 @@ def scale_layout(parent: AMDMFMALayout, index: int, shape: Sequence[int]) -> Any
         else:
             layout = layout * LinearLayout.zeros_1d(parent.warps_per_cta[d], "warp", "dim0")
     cga = [[basis[index], 0] for basis in parent.cga_layout]
-    bases = combine_with_cga(layout, cga, shape, keep_copies=True).bases
-    order = ("register", "lane", "warp", "block")
-    return DistributedLinearLayout(*(bases.get(name, []) for name in order), list(shape))
+    made = combine_with_cga(layout, cga, shape, keep_copies=True)
+    bases = [made.bases.get(name, []) for name in ("register", "lane", "warp", "block")]
+    return DistributedLinearLayout(bases[0], bases[1], bases[2], bases[3], list(shape))
 
 
 @compile_time

@@ -100,8 +100,8 @@ def _half(source: Any, scale: Any, axis: int) -> Any:
         name: [[v // 2 if d == axis else v for d, v in enumerate(r)] for r in found if r != first]
         for name, found in bases.items()
     }
-    order = ("register", "lane", "warp", "block")
-    layout = DistributedLinearLayout(*(rows.get(name, []) for name in order), list(shape))
+    named = [rows.get(name, []) for name in ("register", "lane", "warp", "block")]
+    layout = DistributedLinearLayout(named[0], named[1], named[2], named[3], list(shape))
     return replace(type, elem=scale.type.element, shape=shape, layout=layout)
 
 
