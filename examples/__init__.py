@@ -15,6 +15,7 @@ FILES = (
     "matmul",
     "matmul_hopper",
     "matmul_blackwell",
+    "matmul_scaled_blackwell",
     "matmul_tdm",
     "memcpy_cdna",
     "matmul_cdna",

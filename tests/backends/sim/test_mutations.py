@@ -314,6 +314,7 @@ SMALL = {"sizes": (72, 40, 112)}
 # Large enough that every buffer of every ring is used at least three times.
 TILES = {"sizes": (384, 512, 160)}
 ROWS = {"shape": (900, 40)}
+SCALED = {"sizes": (384, 768, 160)}
 KEYS = {"shape": (3, 320, 64)}
 CASES: dict[str, Callable[[], Case]] = {
     "add, sm_80": lambda: example_case("add, double-buffered", "sm_80"),
@@ -326,6 +327,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "attention": lambda: example_case("attention, Hopper, full, head 64", "sm_90", KEYS),
     "attention, causal": lambda: example_case("attention, Hopper, causal, head 64", "sm_90", KEYS),
     "matmul, tcgen05": lambda: example_case("matmul, Blackwell, warp-specialized", "sm_100", TILES),
+    "matmul, mxfp8": lambda: example_case("matmul, Blackwell, mxfp8", "sm_100", SCALED),
+    "matmul, nvfp4": lambda: example_case("matmul, Blackwell, nvfp4", "sm_100", SCALED),
     "matmul, CDNA4": lambda: example_case("matmul, CDNA4, bf16", "gfx950"),
     "scaled matmul, CDNA4": lambda: example_case("matmul, CDNA4, mxfp4", "gfx950"),
     "matmul, TDM": lambda: example_case("matmul by TDM", "gfx1250"),
