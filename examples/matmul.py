@@ -1,9 +1,12 @@
 """Matrix multiplication, written once.
 
 `gl.portable` picks the matrix unit, the way tiles travel into shared memory and the layouts that go
-with them, for whatever the kernel is compiled for: `mma.sync` fed by `cp.async`, MFMA or WMMA fed by
-buffer loads, multiply-add where there is no matrix unit. `gluon explain examples/matmul.py --target
-gfx942` shows what was taken and why.
+with them, for whatever the kernel is compiled for: `wgmma` or `tcgen05` fed by TMA, `mma.sync` fed
+by `cp.async`, MFMA or WMMA fed by buffer loads, multiply-add where there is no matrix unit. `gluon
+explain examples/matmul.py --target gfx942` shows what was taken and why.
+
+Each program walks over many tiles. While one step is multiplied, tiles for the next ones are under
+way, across the border between two tiles of the result, too.
 """
 
 import numpy as np
@@ -11,6 +14,16 @@ import numpy as np
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.cli.example import Example, main
+
+
+@gluon.jit
+def tile_at(tile, tiles_m, tiles_n, GROUP: gl.constexpr):
+    """Row and column of a tile: programs that run together share rows of A and columns of B."""
+    width = GROUP * tiles_n
+    first = tile // width * GROUP
+    height = gl.minimum(tiles_m - first, GROUP)
+    inside = tile % width
+    return first + inside % height, inside // height
 
 
 @gluon.jit
@@ -28,69 +41,58 @@ def matmul(
     GROUP: gl.constexpr,
 ):
     dtype: gl.constexpr = a.dtype.element_ty
-    layouts: gl.constexpr = gl.portable.mma_layouts(BLOCK_M, BLOCK_N, BLOCK_K, dtype, dtype)
-    a_layout: gl.constexpr = gl.portable.blocked_layout([BLOCK_M, BLOCK_K], dtype)
-    b_layout: gl.constexpr = gl.portable.blocked_layout([BLOCK_K, BLOCK_N], dtype)
-    c_layout: gl.constexpr = gl.portable.blocked_layout([BLOCK_M, BLOCK_N], c.dtype.element_ty)
-    a_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_M, BLOCK_K], layouts.a_shared)
-    b_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_K, BLOCK_N], layouts.b_shared)
+    layouts: gl.constexpr = gl.portable.mma_layouts(
+        BLOCK_M, BLOCK_N, BLOCK_K, dtype, dtype, operands="shared"
+    )
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BLOCK_M, BLOCK_K], layouts.a_shared)
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BLOCK_K, BLOCK_N], layouts.b_shared)
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BLOCK_M, BLOCK_N // 4])
+    tiles = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
 
-    # Programs that run together share rows of A and columns of B in the cache.
     tiles_m = gl.cdiv(M, BLOCK_M)
     tiles_n = gl.cdiv(N, BLOCK_N)
+    steps = gl.cdiv(K, BLOCK_K)
+    programs = gl.num_programs(0)
     program = gl.program_id(0)
-    group = program // (GROUP * tiles_n)
-    height = min(tiles_m - group * GROUP, GROUP)
-    first_m = (group * GROUP + program % (GROUP * tiles_n) % height) * BLOCK_M
-    first_n = (program % (GROUP * tiles_n) // height) * BLOCK_N
+    total = (tiles_m * tiles_n - program + programs - 1) // programs * steps
 
-    a_row = first_m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, a_layout))
-    a_column = gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, a_layout))
-    b_row = gl.arange(0, BLOCK_K, layout=gl.SliceLayout(1, b_layout))
-    b_column = first_n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, b_layout))
-    a_offsets = (a_row * K)[:, None] + a_column[None, :]
-    b_offsets = (b_row * N)[:, None] + b_column[None, :]
-    a_rows = (a_row < M)[:, None]
-    b_columns = (b_column < N)[None, :]
+    for i in gl.static_range(STAGES - 1):
+        m, n = tile_at(program + i // steps * programs, tiles_m, tiles_n, GROUP)
+        k = i % steps * BLOCK_K
+        tiles.fetch(i, [[m * BLOCK_M, k], [k, n * BLOCK_N]], pred=i < total)
 
-    # Groups of copies past the end of K are empty but counted, so that `wait` needs no special case.
-    for stage in gl.static_range(STAGES - 1):
-        k = stage * BLOCK_K
-        a_mask = a_rows & (a_column + k < K)[None, :]
-        b_mask = (b_row + k < K)[:, None] & b_columns
-        gl.portable.async_copy(a_smem.index(stage), a, a_offsets + k, mask=a_mask)
-        gl.portable.async_copy(b_smem.index(stage), b, b_offsets + k * N, mask=b_mask)
-        gl.portable.commit()
-
-    acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layouts.accumulator)
-    for tile in range(gl.cdiv(K, BLOCK_K)):
-        gl.portable.wait(STAGES - 2)
-        ahead = tile + STAGES - 1
-        a_mask = a_rows & (a_column + ahead * BLOCK_K < K)[None, :]
-        b_mask = (b_row + ahead * BLOCK_K < K)[:, None] & b_columns
-        a_next = a_offsets + ahead * BLOCK_K
-        b_next = b_offsets + ahead * BLOCK_K * N
-        gl.portable.async_copy(a_smem.index(ahead % STAGES), a, a_next, mask=a_mask)
-        gl.portable.async_copy(b_smem.index(ahead % STAGES), b, b_next, mask=b_mask)
-        gl.portable.commit()
-        a_tile = a_smem.index(tile % STAGES).load(layouts.a)
-        b_tile = b_smem.index(tile % STAGES).load(layouts.b)
-        acc = gl.portable.mma(a_tile, b_tile, acc)
-
-    row = first_m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, c_layout))
-    column = first_n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, c_layout))
-    mask = (row < M)[:, None] & (column < N)[None, :]
-    offsets = (row * N)[:, None] + column[None, :]
-    result = gl.convert_layout(acc.to(c.dtype.element_ty), c_layout)
-    gl.portable.store(c, offsets, result, mask=mask)
+    step = 0
+    next_tile = program + (STAGES - 1) // steps * programs
+    next_m, next_n = tile_at(next_tile, tiles_m, tiles_n, GROUP)
+    next_k = (STAGES - 1) % steps * BLOCK_K
+    for tile in range(program, tiles_m * tiles_n, programs):
+        m, n = tile_at(tile, tiles_m, tiles_n, GROUP)
+        acc = gl.portable.accumulator(layouts)
+        for _ in range(steps):
+            a_tile, b_tile = tiles.wait(step)
+            acc = gl.portable.mma(a_tile, b_tile, acc, is_async=True)
+            # The step before is over: its buffers are free for the tiles that come next.
+            acc = gl.portable.mma_wait(acc, pending=1)
+            ahead = step + STAGES - 1
+            row = next_m * BLOCK_M
+            column = next_n * BLOCK_N
+            tiles.fetch(ahead, [[row, next_k], [next_k, column]], pred=ahead < total)
+            next_k += BLOCK_K
+            if next_k >= K:
+                next_k = 0
+                next_tile += programs
+                next_m, next_n = tile_at(next_tile, tiles_m, tiles_n, GROUP)
+            step += 1
+        result = gl.portable.read(acc)
+        gl.portable.store(c_tiles, [m * BLOCK_M, n * BLOCK_N], result)
 
 
-def arguments(new, large, sizes=None):
+def arguments(new, large, sizes=None, dtype="float16"):
     m, n, k = sizes or ((4096, 4096, 4096) if large else (136, 80, 176))
     return {
-        "a": new.random((m, k), "float16"),
-        "b": new.random((k, n), "float16"),
-        "c": new.empty((m, n), "float16"),
+        "a": new.random((m, k), dtype),
+        "b": new.random((k, n), dtype),
+        "c": new.empty((m, n), dtype),
         "M": m,
         "N": n,
         "K": k,
@@ -113,16 +115,33 @@ def large_config(warp_size, block=(128, 128, 32), stages=3, num_warps=4):
     return config(warp_size, block, stages, num_warps)
 
 
+def choices(target):
+    """Units that read shared memory on their own want large tiles, and have room for them."""
+    if target.has("nvidia.wgmma") or target.has("nvidia.tcgen05"):
+        return {"block": (128, 256, 64), "stages": 4, "num_warps": 8}
+    return {}
+
+
+def grid(args, config):
+    """As many programs as run at a time, few where there is no device."""
+    tiles = -(-args["M"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"])
+    if not getattr(args["a"], "is_cuda", False):
+        return (min(tiles, 3),)
+    import torch
+
+    device = torch.cuda.get_device_properties(args["a"].device)
+    return (min(tiles, device.multi_processor_count * max(1, 8 // config["num_warps"])),)
+
+
 EXAMPLES = [
     Example(
         name="matmul",
         kernel=matmul,
         arguments=arguments,
-        grid=lambda args, config: (
-            -(-args["M"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"]),
-        ),
+        grid=grid,
         config=config,
         large_config=large_config,
+        choices=choices,
         reference=lambda args: args["a"].astype(np.float32) @ args["b"].astype(np.float32),
         output="c",
         flops=lambda args: 2 * args["M"] * args["N"] * args["K"],

@@ -108,6 +108,7 @@ class Example:
         reference: `f(args) -> array`, the right result from NumPy arguments.
         output: the parameter that holds the result.
         large_config: `config` for the large arguments, where it differs.
+        choices: `f(target) -> choices` of the large config on that target, where none are given.
         bytes_moved: `f(args) -> bytes` of global memory that must be read and written.
         flops: `f(args) -> floating point operations`.
         requires: capabilities without which the kernel cannot be compiled.
@@ -129,6 +130,7 @@ class Example:
     requires: tuple[str, ...] = ()
     tolerance: float = 0.0
     operands: Optional[Callable[[Mapping[str, Any], Mapping[str, Any]], Sequence[Any]]] = None
+    choices: Optional[Callable[[Target], Mapping[str, Any]]] = None
 
     def values(self, args: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Any, ...]:
         """The kernel's arguments."""
@@ -140,6 +142,8 @@ class Example:
 
     def configure(self, target: Target, large: bool = False, **choices: Any) -> dict[str, Any]:
         make = self.large_config if large and self.large_config else self.config
+        if large and self.choices is not None:
+            choices = {**self.choices(target), **choices}
         return make(target.warp_size, **choices)
 
     def launch(self, args: Mapping[str, Any], config: Mapping[str, Any], **options: Any) -> Any:

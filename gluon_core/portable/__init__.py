@@ -18,15 +18,23 @@ from gluon_core.portable.requests import (
     MmaRequest,
     Request,
     StoreRequest,
+    TileRequest,
+    TileStoreRequest,
 )
 
 _BUILTINS = (
+    "accumulator",
     "async_copy",
     "blocked_layout",
     "commit",
+    "descriptor",
+    "fence",
     "load",
     "mma",
     "mma_layouts",
+    "mma_wait",
+    "pipeline",
+    "read",
     "store",
     "wait",
 )
@@ -39,6 +47,8 @@ __all__ = [
     "OPS",
     "Request",
     "StoreRequest",
+    "TileRequest",
+    "TileStoreRequest",
     *_BUILTINS,
 ]
 

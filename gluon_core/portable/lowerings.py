@@ -11,6 +11,7 @@ from gluon_core.backend import Lowering
 __all__ = ["LOWERINGS"]
 
 _HERE = "gluon_core.portable.fallback"
+_TILES = "gluon_core.portable.masked_tiles"
 
 LOWERINGS = (
     Lowering("load", "global_load", f"{_HERE}:load"),
@@ -28,4 +29,11 @@ LOWERINGS = (
         accepts=f"{_HERE}:mma_accepts",
         extras={"layouts": f"{_HERE}:mma_layouts"},
     ),
+    Lowering(
+        "tile_copy",
+        "masked_copies",
+        f"{_TILES}:make",
+        extras={name: f"{_TILES}:{name}" for name in ("layout", "begin", "fetch", "arrived")},
+    ),
+    Lowering("tile_store", "masked_store", f"{_TILES}:store"),
 )

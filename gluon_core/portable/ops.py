@@ -16,37 +16,41 @@ A matrix multiplication that runs everywhere asks for its layouts instead of wri
     gl.portable.commit()
     gl.portable.wait(0)
     acc = gl.portable.mma(a_smem.load(layouts.a), b_smem.load(layouts.b), acc)
+
+That is for operands in registers. Units such as `wgmma` and `tcgen05` read shared memory on their
+own, and are as fast as they can be when TMA fills it: see `tile_ops` for the same on whole tiles.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any, Optional
+from typing import Any
 
 from gluon_core import _triton
 from gluon_core._triton import tl, unwrap
 from gluon_core.backend import load_path
 from gluon_core.builtin import builtin
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.layouts import DotOperandLayout
-from gluon_core.portable.requests import (
-    AsyncCopyRequest,
-    LoadRequest,
-    MmaLayouts,
-    MmaRequest,
-    StoreRequest,
-)
-from gluon_core.portable.selection import available, select
+from gluon_core.portable.common import around, check_address, lower, optional_tensor, shape_of
+from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
+from gluon_core.portable.requests import AsyncCopyRequest, LoadRequest, StoreRequest
+from gluon_core.portable.selection import available
+from gluon_core.portable.tile_ops import descriptor, pipeline, store_tile, tile_descriptor
 from gluon_core.portable.tiles import blocked_layout as _blocked
 from gluon_core.values import shared_memory_descriptor, unwrap_shape
 
 __all__ = [
+    "accumulator",
     "async_copy",
     "blocked_layout",
     "commit",
+    "descriptor",
+    "fence",
     "load",
     "mma",
     "mma_layouts",
+    "mma_wait",
+    "pipeline",
+    "read",
     "store",
     "wait",
 ]
@@ -77,13 +81,13 @@ def load(
     Raises:
         DtypeError: `ptr` is no scalar pointer, or `offsets` are not integers.
     """
-    _check_address(_semantic, ptr, offsets)
-    mask, other = _tensor(_semantic, mask), _tensor(_semantic, other)
+    check_address(_semantic, ptr, offsets)
+    mask, other = optional_tensor(_semantic, mask), optional_tensor(_semantic, other)
     if other is not None and mask is None:
         raise ArgumentError("needs a mask", argument="other", remedy="Pass mask=, or drop other.")
     cache = unwrap(cache_modifier) or ""
-    request = LoadRequest(*_around(_semantic), ptr, offsets, mask, other, cache)
-    return _lower("load", request, _semantic, _generator)
+    request = LoadRequest(*around(_semantic), ptr, offsets, mask, other, cache)
+    return lower("load", request, _semantic, _generator)
 
 
 @builtin(name="gl.portable.store")
@@ -96,23 +100,30 @@ def store(
     _semantic: Any = None,
     _generator: Any = None,
 ) -> None:
-    """Write `value` to `ptr + offsets` in global memory.
+    """Write `value` to `ptr + offsets` in global memory, or to a tile.
 
     Args:
-        ptr: scalar pointer.
-        offsets: integer tensor in elements.
+        ptr: scalar pointer, or what `descriptor` returned.
+        offsets: integer tensor in elements; of a descriptor, where the tile begins: an integer
+            scalar per dimension, from 0 on.
         value: tensor of `offsets`' shape and layout, or a scalar; converted to the element type.
+            To a descriptor, a tensor of any layout, of a tile's shape or that of several side by
+            side; narrow tiles take less shared memory on their way.
         mask: bool tensor; where False nothing is written.
         cache_modifier: "", ".wb", ".cg", ".cs" or ".wt".
 
     Raises:
         DtypeError: `ptr` is no scalar pointer, or `offsets` are not integers.
     """
-    _check_address(_semantic, ptr, offsets)
-    value, mask = _tensor(_semantic, value), _tensor(_semantic, mask)
+    if isinstance(ptr, tile_descriptor):
+        if unwrap(mask) is not None:
+            raise ArgumentError("a tile needs none", argument="mask", got=str(mask))
+        return store_tile(ptr, offsets, value, _semantic, _generator)
+    check_address(_semantic, ptr, offsets)
+    value, mask = optional_tensor(_semantic, value), optional_tensor(_semantic, mask)
     cache = unwrap(cache_modifier) or ""
-    request = StoreRequest(*_around(_semantic), ptr, offsets, value, mask, cache)
-    _lower("store", request, _semantic, _generator)
+    request = StoreRequest(*around(_semantic), ptr, offsets, value, mask, cache)
+    lower("store", request, _semantic, _generator)
 
 
 @builtin(name="gl.portable.async_copy")
@@ -140,7 +151,7 @@ def async_copy(
         DtypeError: the element types of `dest` and `ptr` differ.
         ShapeError: the shapes of `dest` and `offsets` differ.
     """
-    _check_address(_semantic, ptr, offsets)
+    check_address(_semantic, ptr, offsets)
     if not isinstance(dest, shared_memory_descriptor):
         raise ArgumentError(
             "not shared memory",
@@ -155,17 +166,17 @@ def async_copy(
             expected=ptr.dtype.element_ty,
             got=dest.dtype,
         )
-    if list(dest.shape) != _shape(offsets):
+    if list(dest.shape) != shape_of(offsets):
         raise ShapeError(
             "dest and offsets have different shapes",
             argument="dest",
-            expected=_shape(offsets),
+            expected=shape_of(offsets),
             got=list(dest.shape),
         )
-    mask = _tensor(_semantic, mask)
+    mask = optional_tensor(_semantic, mask)
     cache = unwrap(cache_modifier) or ""
-    request = AsyncCopyRequest(*_around(_semantic), dest, ptr, offsets, mask, cache)
-    _lower("async_copy", request, _semantic, _generator)
+    request = AsyncCopyRequest(*around(_semantic), dest, ptr, offsets, mask, cache)
+    lower("async_copy", request, _semantic, _generator)
 
 
 @builtin(name="gl.portable.commit")
@@ -204,138 +215,7 @@ def _copy_lowerings(semantic: Any) -> tuple:
     return available("async_copy", semantic.target, _triton.VERSION)
 
 
-# -- matrix multiplication -----------------------------------------------------------------------
-
-
-@builtin(name="gl.portable.mma_layouts")
-def mma_layouts(
-    m: Any,
-    n: Any,
-    k: Any,
-    a_dtype: Any,
-    b_dtype: Any,
-    acc_dtype: Any = None,
-    num_warps: Any = None,
-    input_precision: Any = None,
-    _semantic: Any = None,
-    _generator: Any = None,
-) -> Any:
-    """The layouts that `mma` wants for a tile: `MmaLayouts` with the fields `accumulator`, `a`,
-    `b` (registers), `a_shared`, `b_shared` (shared memory) and `lowering`.
-
-    Args:
-        m, n, k: of the tile, powers of two.
-        a_dtype, b_dtype: element types of the operands.
-        acc_dtype: of the accumulator; float32, or int32 for integer operands, by default.
-        num_warps: warps that share the tile, those of the kernel by default.
-        input_precision: as for `mma`.
-
-    Raises:
-        CapabilityError: no lowering fits; lists each one's reason.
-    """
-    sizes = unwrap_shape([m, n, k])
-    a_dtype, b_dtype, acc_dtype = unwrap(a_dtype), unwrap(b_dtype), unwrap(acc_dtype)
-    for name, dtype in (("a_dtype", a_dtype), ("b_dtype", b_dtype)):
-        if not isinstance(dtype, tl.dtype):
-            raise DtypeError("not a dtype", argument=name, got=repr(dtype))
-    for name, size in zip("mnk", sizes):
-        if size < 1 or size & (size - 1):
-            raise ShapeError("must be a power of two", argument=name, got=size)
-    if acc_dtype is None:
-        acc_dtype = tl.int32 if a_dtype.is_int() else tl.float32
-    target, warps, triton = _around(_semantic)
-    request = MmaRequest(
-        target,
-        unwrap(num_warps) or warps,
-        triton,
-        sizes[0],
-        sizes[1],
-        sizes[2],
-        a_dtype,
-        b_dtype,
-        acc_dtype,
-        input_precision=_precision(input_precision),
-    )
-    chosen = select(
-        "mma", request, target, triton, refused=_semantic.session.refused
-    ).chosen
-    layouts: MmaLayouts = load_path(chosen.extras["layouts"])(request)
-    layouts = replace(layouts, lowering=chosen.name)
-    # Each field is a constexpr of its own, so that kernels may hand it on to other functions.
-    wrapped = {f.name: tl.constexpr(getattr(layouts, f.name)) for f in fields(layouts)}
-    return tl.constexpr(MmaLayouts(**wrapped))
-
-
-@builtin(name="gl.portable.mma")
-def mma(
-    a: Any,
-    b: Any,
-    acc: Any,
-    input_precision: Any = None,
-    _semantic: Any = None,
-    _generator: Any = None,
-) -> Any:
-    """`acc + a @ b` on register operands.
-
-    Args:
-        a: `(m, k)` tensor in layout `mma_layouts(...).a`.
-        b: `(k, n)` tensor in layout `mma_layouts(...).b`.
-        acc: `(m, n)` tensor in layout `mma_layouts(...).accumulator`.
-        input_precision: "ieee" (default) keeps float32 operands whole; "tf32" allows the matrix
-            unit to round them to 10 bits of mantissa. Narrower operands are always exact.
-
-    Returns:
-        A tensor like `acc`.
-
-    Raises:
-        ShapeError: the shapes do not multiply.
-        LayoutError: the operands' layouts do not belong to the accumulator's.
-        CapabilityError: no lowering fits; lists each one's reason.
-    """
-    for name, value in (("a", a), ("b", b), ("acc", acc)):
-        _semantic.require_tensor(value, name, rank=2)
-    (m, k), (rows, n) = _shape(a), _shape(b)
-    if rows != k or _shape(acc) != [m, n]:
-        raise ShapeError(
-            "the shapes do not multiply",
-            expected="a [M, K], b [K, N], acc [M, N]",
-            got=f"{_shape(a)}, {_shape(b)}, {_shape(acc)}",
-        )
-    parent = acc.type.layout
-    for index, (name, value) in enumerate((("a", a), ("b", b))):
-        layout = value.type.layout
-        if not (
-            isinstance(layout, DotOperandLayout)
-            and layout.operand_index == index
-            and layout.parent == parent
-        ):
-            raise LayoutError(
-                "not the layout of this operand of the accumulator",
-                argument=name,
-                expected=f"DotOperandLayout({index}, {parent}, ...)",
-                got=repr(layout),
-                remedy="Take all three layouts from one gl.portable.mma_layouts(...).",
-            )
-    target, warps, triton = _around(_semantic)
-    request = MmaRequest(
-        target,
-        warps,
-        triton,
-        m,
-        n,
-        k,
-        a.dtype,
-        b.dtype,
-        acc.dtype,
-        input_precision=_precision(input_precision),
-        a=a,
-        b=b,
-        acc=acc,
-        a_layout=a.type.layout,
-        b_layout=b.type.layout,
-        acc_layout=parent,
-    )
-    return _lower("mma", request, _semantic, _generator)
+# -- layouts -------------------------------------------------------------------------------------
 
 
 @builtin(name="gl.portable.blocked_layout")
@@ -362,57 +242,3 @@ def blocked_layout(
     warps = unwrap(num_warps) or _semantic.num_warps
     layout = _blocked(dims, bits, warps, _semantic.target.warp_size, fastest_first)
     return tl.constexpr(layout)
-
-
-# -- shared --------------------------------------------------------------------------------------
-
-
-def _around(semantic: Any) -> tuple[Any, int, tuple[int, int]]:
-    return semantic.target, semantic.num_warps, _triton.VERSION
-
-
-def _tensor(semantic: Any, value: Any) -> Any:
-    value = unwrap(value)
-    return None if value is None else semantic.to_tensor(value)
-
-
-def _shape(value: Any) -> list[int]:
-    return [int(unwrap(extent)) for extent in value.shape]
-
-
-def _precision(value: Any) -> str:
-    name = unwrap(value) or "ieee"
-    if name not in ("ieee", "tf32"):
-        raise ArgumentError(
-            "no such precision", argument="input_precision", expected="'ieee' or 'tf32'", got=repr(name)
-        )
-    return name
-
-
-def _check_address(semantic: Any, ptr: Any, offsets: Any) -> None:
-    semantic.require_tensor(ptr, "ptr")
-    if not ptr.dtype.is_ptr() or ptr.type.is_block():
-        raise DtypeError(
-            "must be a scalar pointer",
-            argument="ptr",
-            got=str(ptr.type),
-            remedy="Pass the base here and the rest as offsets.",
-        )
-    semantic.require_distributed(offsets, "offsets")
-    if not offsets.dtype.is_int():
-        raise DtypeError("must be integers", argument="offsets", got=str(offsets.dtype))
-
-
-def _where(generator: Any) -> Optional[str]:
-    """`file:line` of the kernel's statement that is being traced."""
-    line = getattr(getattr(generator, "cur_node", None), "lineno", None)
-    if line is None:
-        return None
-    return f"{generator.file_name}:{generator.begin_line + line}"
-
-
-def _lower(op: str, request: Any, semantic: Any, generator: Any) -> Any:
-    refused = semantic.session.refused
-    selection = select(op, request, request.target, request.triton, refused=refused)
-    semantic.session.selections.append(replace(selection, where=_where(generator)))
-    return load_path(selection.chosen.implement)(request, _semantic=semantic)

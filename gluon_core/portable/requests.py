@@ -16,18 +16,34 @@ __all__ = [
     "OPS",
     "Request",
     "StoreRequest",
+    "TileRequest",
+    "TileStoreRequest",
 ]
 
 # Portable op -> the companions that every lowering of it must name in `extras`:
 #   commit(*, _semantic)             closes the group of copies issued so far
 #   wait(outstanding, *, _semantic)  until at most `outstanding` groups are in flight
 #   layouts(request)                 the `MmaLayouts` this lowering wants, at compile time
+#   layout(request)                  the shared layout this lowering wants of a tile, at compile time
+#   begin(stages, *, _semantic)      the values (barriers) that a pipeline of tiles carries along
+#   fetch(fetch, *, _semantic)       starts the copies of one step, a `gluon_core.portable.tiles.Fetch`
+#   arrived(state, slot, phase, pending, *, _semantic)   waits for the copies of one step
+#
+# Of `mma`, a lowering whose unit reads shared memory on its own names these, too, and then gets
+# operands in shared memory; where they are missing, operands are loaded before and accumulators are
+# tensors. `parts` are the values that stand for an accumulator.
+#   accumulator(layouts, *, _semantic) -> parts     zeros
+#   mma_wait(parts, pending, deps, *, _semantic) -> parts
+#   read(parts, *, _semantic) -> tensor             waits for all; the accumulator is used up
+#   fence(*, _semantic)                             makes stores to shared memory known to the unit
 OPS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "load": frozenset(),
         "store": frozenset(),
         "async_copy": frozenset({"commit", "wait"}),
         "mma": frozenset({"layouts"}),
+        "tile_copy": frozenset({"layout", "begin", "fetch", "arrived"}),
+        "tile_store": frozenset(),
     }
 )
 
@@ -106,10 +122,13 @@ class AsyncCopyRequest(Request):
 
 @dataclass(frozen=True)
 class MmaRequest(Request):
-    """`acc + a @ b` on register operands, a `(m, k)`, b `(k, n)`, acc `(m, n)`.
+    """`acc + a @ b`, a `(m, k)`, b `(k, n)`, acc `(m, n)`.
 
     The operands and their layouts are None when only `mma_layouts` is asked. With
-    `input_precision` "ieee" float32 operands must not be rounded; "tf32" allows it.
+    `input_precision` "ieee" float32 operands must not be rounded; "tf32" allows it. With `shared`
+    the operands lie in shared memory, b with k contiguous if `b_transposed`; units that read it on
+    their own get them so, with `acc` the parts of an accumulator, all others get tensors. With
+    `is_async` such a unit need not be waited for.
     """
 
     m: int
@@ -125,6 +144,47 @@ class MmaRequest(Request):
     a_layout: Any = None
     b_layout: Any = None
     acc_layout: Any = None
+    shared: bool = False
+    b_transposed: bool = False
+    is_async: bool = False
+
+
+@dataclass(frozen=True)
+class TileRequest(Request):
+    """A tensor in global memory that is copied in tiles.
+
+    Args:
+        base: scalar pointer.
+        shape: of the tensor, int32 scalars.
+        strides: in elements, int64 scalars, or ints where they are constants; the last is 1.
+        dtype: of the elements.
+        block_shape: of a tile.
+        layout: of a tile in shared memory, None for the lowering's choice.
+    """
+
+    base: Any
+    shape: Any
+    strides: Any
+    dtype: Any
+    block_shape: tuple[int, ...]
+    layout: Any = None
+
+
+@dataclass(frozen=True)
+class TileStoreRequest(Request):
+    """A tensor in registers into a tile of global memory, what is outside left out.
+
+    Args:
+        tile: a `tile_descriptor`.
+        coordinates: of the first element, int32 scalars.
+        value: tensor of the tile's shape, or several times as long in the last dimension.
+        layout: of `value`.
+    """
+
+    tile: Any
+    coordinates: Any
+    value: Any
+    layout: Any
 
 
 @dataclass(frozen=True)
@@ -133,11 +193,14 @@ class MmaLayouts:
 
     Args:
         accumulator: of the `(m, n)` accumulator and result.
-        a: of operand A, `(m, k)`, in registers.
-        b: of operand B, `(k, n)`, in registers.
+        a: of operand A, `(m, k)`, in registers; None where a unit reads shared memory only.
+        b: of operand B, `(k, n)`, in registers; likewise.
         a_shared: for a shared memory buffer that holds A with k contiguous.
-        b_shared: for a shared memory buffer that holds B with n contiguous.
+        b_shared: for a shared memory buffer that holds B with n contiguous; with `b_transposed`
+            for one of shape `(n, k)` with k contiguous.
         lowering: the name of the lowering that asked for them.
+        shape: `(m, n)` of the accumulator.
+        acc_dtype: of the accumulator.
     """
 
     accumulator: Any
@@ -146,3 +209,5 @@ class MmaLayouts:
     a_shared: Any
     b_shared: Any
     lowering: str = ""
+    shape: tuple[int, ...] = ()
+    acc_dtype: Any = None

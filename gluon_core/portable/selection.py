@@ -12,7 +12,7 @@ from gluon_core.plugins import Registry, registry
 from gluon_core.portable.requests import OPS
 from gluon_core.targets import Target
 
-__all__ = ["Selection", "available", "select"]
+__all__ = ["Selection", "available", "named", "select"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,11 @@ def available(
     """The lowerings of `op` that some operands could take on `target`, highest priority first."""
     found = _lowerings(op, plugins)
     return tuple(low for low in found if _unavailable(low, target, triton) is None)
+
+
+def named(op: str, name: str) -> Lowering:
+    """The lowering of `op` that is called `name`."""
+    return next(found for found in _lowerings(op, None) if found.name == name)
 
 
 def select(

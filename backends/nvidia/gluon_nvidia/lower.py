@@ -9,6 +9,7 @@ from gluon_core.layouts import DotOperandLayout
 from gluon_core.portable import AsyncCopyRequest, MmaLayouts, MmaRequest
 from gluon_core.portable.tiles import contiguous, row_swizzle, split_warps
 from gluon_nvidia.language import ampere
+from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.layouts import NVMMADistributedLayout
 
 __all__ = [
@@ -58,7 +59,10 @@ def commit(_semantic: Any) -> Any:
 
 
 def wait(outstanding: int, _semantic: Any) -> Any:
-    return ampere.async_copy.wait_group(outstanding, _semantic=_semantic)
+    ampere.async_copy.wait_group(outstanding, _semantic=_semantic)
+    # Threads copied: units that read shared memory on their own see it behind a fence only.
+    if any(_semantic.target.has(unit) for unit in ("nvidia.wgmma", "nvidia.tcgen05")):
+        fence_async_shared(_semantic=_semantic)
 
 
 def mma_accepts(request: MmaRequest) -> Union[bool, str]:

@@ -7,6 +7,9 @@ from gluon_core.backend import Lowering
 __all__ = ["LOWERINGS"]
 
 _CODE = "gluon_nvidia.lower"
+_TMA = "gluon_nvidia.lower_tma"
+_WGMMA, _TCGEN05 = "gluon_nvidia.lower_wgmma", "gluon_nvidia.lower_tcgen05"
+_ASYNCHRONOUS = ("layouts", "accumulator", "mma_wait", "read", "fence")
 
 LOWERINGS = (
     Lowering(
@@ -27,5 +30,40 @@ LOWERINGS = (
         priority=10,
         accepts=f"{_CODE}:mma_accepts",
         extras={"layouts": f"{_CODE}:mma_layouts"},
+    ),
+    Lowering(
+        "mma",
+        "wgmma",
+        f"{_WGMMA}:mma",
+        requires=("nvidia.wgmma",),
+        priority=20,
+        accepts=f"{_WGMMA}:accepts",
+        extras={name: f"{_WGMMA}:{name}" for name in _ASYNCHRONOUS},
+    ),
+    Lowering(
+        "mma",
+        "tcgen05",
+        f"{_TCGEN05}:mma",
+        requires=("nvidia.tcgen05",),
+        priority=30,
+        accepts=f"{_TCGEN05}:accepts",
+        extras={name: f"{_TCGEN05}:{name}" for name in _ASYNCHRONOUS},
+    ),
+    Lowering(
+        "tile_copy",
+        "tma",
+        f"{_TMA}:make",
+        requires=("nvidia.tma",),
+        priority=20,
+        accepts=f"{_TMA}:accepts",
+        extras={name: f"{_TMA}:{name}" for name in ("layout", "begin", "fetch", "arrived")},
+    ),
+    Lowering(
+        "tile_store",
+        "tma_store",
+        f"{_TMA}:store",
+        requires=("nvidia.tma",),
+        priority=20,
+        accepts=f"{_TMA}:store_accepts",
     ),
 )

@@ -54,7 +54,9 @@ class tensor_descriptor_type(core.tensor_descriptor_type):
                 got=repr(self.layout),
                 remedy="NVMMASharedLayout.get_default_for(block_shape, dtype) makes one.",
             )
-        _check_box(self.block_type, self.layout)
+        check_box(
+            self.block_type.element_ty, [int(unwrap(n)) for n in self.block_type.shape], self.layout
+        )
 
     def make(self, handle: Any, shape: Any, strides: Any) -> Any:
         return tensor_descriptor(handle, shape, strides, self.block_type, self.layout)
@@ -187,9 +189,8 @@ def check_blocks(semantic: Any, made: tensor_descriptor_type) -> None:
         )
 
 
-def _check_box(box: Any, layout: NVMMASharedLayout) -> None:
-    element = box.element_ty
-    block = [int(unwrap(size)) for size in box.shape]
+def check_box(element: Any, block: list[int], layout: NVMMASharedLayout) -> None:
+    """Raise unless TMA moves boxes like this."""
     bits = element.primitive_bitwidth
     if element.is_ptr() or bits not in (8, 16, 32, 64):
         raise DtypeError(

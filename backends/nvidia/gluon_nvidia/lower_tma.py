@@ -1,0 +1,96 @@
+"""Tiles of `gl.portable` by TMA (sm_90): a barrier for each buffer of a pipeline, stores by parts."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence, Union
+
+from gluon_core.errors import GluonError
+from gluon_core.portable import TileRequest, TileStoreRequest
+from gluon_core.portable.masked_tiles import moved, split, splits
+from gluon_nvidia.language import fence, mbarrier, tma
+from gluon_nvidia.language.descriptor import check_box
+from gluon_nvidia.layouts import NVMMASharedLayout
+
+__all__ = ["accepts", "arrived", "begin", "fetch", "layout", "make", "store", "store_accepts"]
+
+
+def accepts(request: TileRequest) -> Union[bool, str]:
+    wanted = request.layout
+    if wanted is not None and not isinstance(wanted, NVMMASharedLayout):
+        return f"TMA writes NVMMASharedLayout only, not {type(wanted).__name__}"
+    if wanted is not None and wanted.transposed:
+        return "TMA writes the last dimension as the fastest, and the layout has the first"
+    try:
+        check_box(request.dtype, list(request.block_shape), wanted or layout(request))
+    except GluonError as error:
+        return str(error)
+    for step in request.strides[:-1]:
+        nbytes = step * request.dtype.primitive_bitwidth // 8 if isinstance(step, int) else 0
+        if nbytes % 16:
+            return f"TMA takes strides of multiples of 16 bytes, not {nbytes}"
+    return True
+
+
+def layout(request: TileRequest) -> NVMMASharedLayout:
+    return NVMMASharedLayout.get_default_for(list(request.block_shape), request.dtype)
+
+
+def make(request: TileRequest, _semantic: Any) -> Sequence[Any]:
+    made = tma.make_tensor_descriptor(
+        request.base,
+        list(request.shape),
+        list(request.strides),
+        list(request.block_shape),
+        request.layout or layout(request),
+        _semantic=_semantic,
+    )
+    return (made,)
+
+
+def begin(stages: int, _semantic: Any) -> Sequence[Any]:
+    barriers = mbarrier.allocate_mbarrier(batch=stages, _semantic=_semantic)
+    for slot in range(stages):
+        mbarrier.init(_semantic.memdesc_index(barriers, slot), 1, _semantic=_semantic)
+    return (barriers,)
+
+
+def fetch(fetch: Any, _semantic: Any, _generator: Any) -> None:
+    barrier = _semantic.memdesc_index(fetch.state.values[0], fetch.slot)
+    pred = True if fetch.pred is None else fetch.pred
+    nbytes = sum(buffer.nbytes_per_cta for buffer in fetch.buffers)
+    mbarrier.expect(barrier, nbytes, pred, _semantic=_semantic)
+    for tile, buffer, place in zip(fetch.tiles, fetch.buffers, fetch.coordinates):
+        tma.async_copy_global_to_shared(
+            tile.native[0], list(place), barrier, buffer, pred, _semantic=_semantic
+        )
+
+
+def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: Any) -> None:
+    barrier = _semantic.memdesc_index(state.values[0], slot)
+    mbarrier.wait(barrier, phase, _semantic=_semantic)
+
+
+def store_accepts(request: TileStoreRequest) -> Union[bool, str]:
+    facts = request.tile.facts
+    if facts.lowering != "tma":
+        return f"the descriptor is one of {facts.lowering}"
+    return splits(request)
+
+
+def store(request: TileStoreRequest, _semantic: Any) -> None:
+    tile, width = request.tile, request.tile.block_shape[-1]
+    parts = split(request.value, width, _semantic)
+    # Two buffers: one is read by the copy before while the next is written.
+    count = min(2, len(parts))
+    buffers = _semantic.allocate_shared(tile.dtype, [count, *tile.block_shape], tile.layout)
+    for i, part in enumerate(parts):
+        buffer = _semantic.memdesc_index(buffers, i % count)
+        if i >= count:
+            tma.store_wait(count - 1, _semantic=_semantic)
+        _semantic.shared_store(buffer, part)
+        fence.fence_async_shared(_semantic=_semantic)
+        place = moved(request.coordinates, i * width, _semantic)
+        tma.async_copy_shared_to_global(tile.native[0], place, buffer, _semantic=_semantic)
+    # The buffers serve for something else after this.
+    tma.store_wait(0, _semantic=_semantic)
+    buffers._keep_alive(_semantic=_semantic)

@@ -1,0 +1,146 @@
+"""`gl.portable.mma` by `wgmma` (sm_90a): operands in shared memory, accumulators in registers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Sequence, Union
+
+from gluon_core._triton import tl
+from gluon_core.layouts import DotOperandLayout
+from gluon_core.portable import MmaLayouts, MmaRequest
+from gluon_nvidia.language import fence as fences
+from gluon_nvidia.language import wgmma
+from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
+
+__all__ = [
+    "accepts",
+    "accumulator",
+    "fence",
+    "layouts",
+    "mma",
+    "mma_wait",
+    "read",
+    "shared_refusal",
+]
+
+_WARPGROUP, _ROWS, _COLUMNS, _MOST_COLUMNS = 4, 64, 8, 256
+# Operand dtype -> the accumulators that wgmma has for it (PTX 9.7.15.2).
+_ACCUMULATORS = {
+    "fp16": ("fp32", "fp16"),
+    "bf16": ("fp32",),
+    "fp32": ("fp32",),
+    "int8": ("int32",),
+    "fp8e4nv": ("fp32", "fp16"),
+    "fp8e5": ("fp32", "fp16"),
+}
+
+
+def shared_refusal(request: MmaRequest, unit: str) -> Any:
+    """Why the operands do not lie where a unit reads them, None where they do."""
+    if not request.shared:
+        return f"{unit} reads shared memory, and the operands are in registers"
+    if request.a is None:
+        return None
+    for name, layout in (("a", request.a_layout), ("b", request.b_layout)):
+        if not isinstance(layout, NVMMASharedLayout):
+            return f"{unit} reads NVMMASharedLayout, not {type(layout).__name__} of {name}"
+    return None
+
+
+def accepts(request: MmaRequest) -> Union[bool, str]:
+    refusal = shared_refusal(request, "wgmma")
+    if refusal is not None:
+        return refusal
+    a, b, acc = (str(t) for t in (request.a_dtype, request.b_dtype, request.acc_dtype))
+    both_fp8 = a.startswith("fp8") and b.startswith("fp8")
+    if a not in _ACCUMULATORS or b not in _ACCUMULATORS or (a != b and not both_fp8):
+        return f"wgmma has no form for {a} times {b}"
+    if acc not in _ACCUMULATORS[a]:
+        return f"wgmma does not accumulate {a} in {acc}"
+    if a == "fp32" and request.input_precision != "tf32":
+        return "wgmma rounds fp32 to tf32, and input_precision is 'ieee'"
+    turned = request.b_transposed if request.b is None else request.b_layout.transposed
+    if request.a_dtype.primitive_bitwidth != 16 and not turned:
+        return f"wgmma reads {b} along K only, and b is not transposed"
+    if request.num_warps % _WARPGROUP:
+        return f"wgmma runs on groups of {_WARPGROUP} warps, and there are {request.num_warps}"
+    depth = 256 // request.a_dtype.primitive_bitwidth
+    _, across = _warpgroups(request)
+    if request.m < _ROWS or request.n // across < _COLUMNS or request.k < depth:
+        tile = f"{request.m}x{request.n}x{request.k}"
+        return (
+            f"the tile {tile} gives {request.num_warps} warps less than one wgmma each, "
+            f"{_ROWS}x{_COLUMNS}x{depth}"
+        )
+    layout = request.acc_layout
+    if layout is None or (isinstance(layout, NVMMADistributedLayout) and layout.version[0] == 3):
+        return True
+    return "the accumulator's layout is not one of wgmma"
+
+
+def _warpgroups(request: MmaRequest) -> tuple[int, int]:
+    """Warpgroups along M and N: as many as there are rows for, the others beside them."""
+    groups = request.num_warps // _WARPGROUP
+    down = max(1, min(groups, request.m // _ROWS))
+    return down, groups // down
+
+
+def layouts(request: MmaRequest) -> MmaLayouts:
+    down, across = _warpgroups(request)
+    bits = request.a_dtype.primitive_bitwidth
+    columns = min(_MOST_COLUMNS, request.n // across)
+    accumulator = NVMMADistributedLayout(
+        version=[3, 0],
+        warps_per_cta=[down * _WARPGROUP, across],
+        instr_shape=[16, columns, 256 // bits],
+    )
+    width = 32 // bits
+    return replace(
+        shared_layouts(request, accumulator),
+        a=DotOperandLayout(0, accumulator, width),
+        b=DotOperandLayout(1, accumulator, width),
+    )
+
+
+def shared_layouts(request: MmaRequest, accumulator: Any) -> MmaLayouts:
+    """For a unit that takes no operands in registers."""
+    default = NVMMASharedLayout.get_default_for
+    b_shape = [request.n, request.k] if request.b_transposed else [request.k, request.n]
+    return MmaLayouts(
+        accumulator=accumulator,
+        a=None,
+        b=None,
+        a_shared=default([request.m, request.k], request.a_dtype),
+        b_shared=default(b_shape, request.b_dtype),
+    )
+
+
+def accumulator(layouts: MmaLayouts, _semantic: Any) -> Sequence[Any]:
+    zeros = _semantic.full(list(layouts.shape), 0, layouts.acc_dtype, layouts.accumulator)
+    return (wgmma.warpgroup_mma_init(zeros, _semantic=_semantic),)
+
+
+def mma(request: MmaRequest, _semantic: Any) -> Sequence[Any]:
+    found = wgmma.warpgroup_mma(
+        request.a,
+        request.b,
+        request.acc.values[0],
+        precision="tf32" if request.a_dtype == tl.float32 else None,
+        is_async=request.is_async,
+        _semantic=_semantic,
+    )
+    return (wgmma.warpgroup_mma_init(found, _semantic=_semantic),)
+
+
+def mma_wait(parts: Any, pending: int, deps: Sequence[Any], _semantic: Any) -> Sequence[Any]:
+    found = wgmma.warpgroup_mma_wait(pending, deps=[parts.values[0], *deps], _semantic=_semantic)
+    value = found.values[0] if deps else found
+    return (wgmma.warpgroup_mma_init(value, _semantic=_semantic),)
+
+
+def read(parts: Any, _semantic: Any) -> Any:
+    return wgmma.warpgroup_mma_wait(0, deps=[parts.values[0]], _semantic=_semantic)
+
+
+def fence(_semantic: Any) -> None:
+    fences.fence_async_shared(_semantic=_semantic)

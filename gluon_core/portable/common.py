@@ -1,0 +1,79 @@
+"""What the portable ops share: requests about the kernel at hand, and taking a lowering."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Optional
+
+from gluon_core import _triton
+from gluon_core._triton import unwrap
+from gluon_core.backend import load_path
+from gluon_core.errors import DtypeError
+from gluon_core.portable.selection import Selection, select
+
+__all__ = [
+    "around",
+    "check_address",
+    "check_base",
+    "choose",
+    "lower",
+    "optional_tensor",
+    "shape_of",
+]
+
+
+def around(semantic: Any) -> tuple[Any, int, tuple[int, int]]:
+    """The fields of every `Request`."""
+    return semantic.target, semantic.num_warps, _triton.VERSION
+
+
+def optional_tensor(semantic: Any, value: Any) -> Any:
+    value = unwrap(value)
+    return None if value is None else semantic.to_tensor(value)
+
+
+def shape_of(value: Any) -> list[int]:
+    return [int(unwrap(extent)) for extent in value.shape]
+
+
+def check_base(semantic: Any, ptr: Any, argument: str) -> None:
+    semantic.require_tensor(ptr, argument)
+    if not ptr.dtype.is_ptr() or ptr.type.is_block():
+        raise DtypeError(
+            "must be a scalar pointer",
+            argument=argument,
+            got=str(ptr.type),
+            remedy="Pass the base here and the rest as offsets.",
+        )
+
+
+def check_address(semantic: Any, ptr: Any, offsets: Any) -> None:
+    check_base(semantic, ptr, "ptr")
+    semantic.require_distributed(offsets, "offsets")
+    if not offsets.dtype.is_int():
+        raise DtypeError("must be integers", argument="offsets", got=str(offsets.dtype))
+
+
+def _where(generator: Any) -> Optional[str]:
+    """`file:line` of the kernel's statement that is being traced."""
+    line = getattr(getattr(generator, "cur_node", None), "lineno", None)
+    if line is None:
+        return None
+    return f"{generator.file_name}:{generator.begin_line + line}"
+
+
+def choose(op: str, request: Any, semantic: Any, generator: Any) -> Selection:
+    """Select a lowering and remember it for `gluon explain`."""
+    refused = semantic.session.refused
+    selection = select(op, request, request.target, request.triton, refused=refused)
+    made = semantic.session.selections
+    # What a lowering asks for on its own is asked where it was itself.
+    where = _where(generator) if generator is not None else made[-1].where if made else None
+    made.append(replace(selection, where=where))
+    return selection
+
+
+def lower(op: str, request: Any, semantic: Any, generator: Any) -> Any:
+    """Emit `op` by the lowering that fits `request`."""
+    chosen = choose(op, request, semantic, generator).chosen
+    return load_path(chosen.implement)(request, _semantic=semantic)

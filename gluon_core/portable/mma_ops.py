@@ -1,0 +1,359 @@
+"""`gl.portable.mma` and what goes with it: layouts, accumulators, waiting, fences."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from gluon_core import _triton
+from gluon_core._triton import tl, tl_tuple, unwrap
+from gluon_core.backend import load_path
+from gluon_core.builtin import builtin
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.layouts import DotOperandLayout
+from gluon_core.portable.common import around, choose, lower, shape_of
+from gluon_core.portable.records import AccumulatorFacts, mma_accumulator
+from gluon_core.portable.requests import MmaLayouts, MmaRequest
+from gluon_core.portable.selection import available, named, select
+from gluon_core.portable.tiles import row_swizzle
+from gluon_core.semantic.operands import compile_time_int
+from gluon_core.values import shared_memory_descriptor, unwrap_shape
+
+__all__ = ["accumulator", "fence", "mma", "mma_layouts", "mma_wait", "read"]
+
+_MOST_PENDING = 3
+_PLACES = ("registers", "shared")
+_FROM_ONE = "Take all three layouts from one gl.portable.mma_layouts(...)."
+
+
+@builtin(name="gl.portable.mma_layouts")
+def mma_layouts(
+    m: Any,
+    n: Any,
+    k: Any,
+    a_dtype: Any,
+    b_dtype: Any,
+    acc_dtype: Any = None,
+    num_warps: Any = None,
+    input_precision: Any = None,
+    operands: Any = "registers",
+    b_transposed: Any = False,
+    _semantic: Any = None,
+    _generator: Any = None,
+) -> Any:
+    """The layouts that `mma` wants for a tile: `MmaLayouts` with the fields `accumulator`, `a`,
+    `b` (registers), `a_shared`, `b_shared` (shared memory) and `lowering`.
+
+    Args:
+        m, n, k: of the tile, powers of two.
+        a_dtype, b_dtype: element types of the operands.
+        acc_dtype: of the accumulator; float32, or int32 for integer operands, by default.
+        num_warps: warps that share the tile, those of the kernel by default.
+        input_precision: as for `mma`.
+        operands: where `mma` will find them: "registers", or "shared" memory, which is what units
+            need that read it on their own (`wgmma`, `tcgen05`).
+        b_transposed: B lies as `(n, k)` in shared memory, with k contiguous, and is handed to `mma`
+            by `.permute((1, 0))`. Some units read 8-bit and 32-bit operands in no other way.
+
+    Raises:
+        ArgumentError: `operands` are nowhere, or `b_transposed` without shared memory.
+        CapabilityError: no lowering fits; lists each one's reason.
+    """
+    sizes = unwrap_shape([m, n, k])
+    a_dtype, b_dtype, acc_dtype = unwrap(a_dtype), unwrap(b_dtype), unwrap(acc_dtype)
+    for name, dtype in (("a_dtype", a_dtype), ("b_dtype", b_dtype)):
+        if not isinstance(dtype, tl.dtype):
+            raise DtypeError("not a dtype", argument=name, got=repr(dtype))
+    for name, size in zip("mnk", sizes):
+        if size < 1 or size & (size - 1):
+            raise ShapeError("must be a power of two", argument=name, got=size)
+    place, turned = unwrap(operands), bool(unwrap(b_transposed))
+    if place not in _PLACES:
+        raise ArgumentError(
+            "no such place",
+            argument="operands",
+            expected=" or ".join(map(repr, _PLACES)),
+            got=repr(place),
+        )
+    if acc_dtype is None:
+        acc_dtype = tl.int32 if a_dtype.is_int() else tl.float32
+    target, warps, triton = around(_semantic)
+    request = MmaRequest(
+        target,
+        unwrap(num_warps) or warps,
+        triton,
+        sizes[0],
+        sizes[1],
+        sizes[2],
+        a_dtype,
+        b_dtype,
+        acc_dtype,
+        input_precision=_precision(input_precision),
+        shared=place == "shared",
+        b_transposed=turned,
+    )
+    chosen = select("mma", request, target, triton, refused=_semantic.session.refused).chosen
+    layouts: MmaLayouts = load_path(chosen.extras["layouts"])(request)
+    if turned and not _reads_shared(chosen):
+        turned_b = row_swizzle(request.k, b_dtype.primitive_bitwidth)
+        layouts = replace(layouts, b_shared=turned_b)
+    layouts = replace(
+        layouts, lowering=chosen.name, shape=(sizes[0], sizes[1]), acc_dtype=acc_dtype
+    )
+    # Each field is a constexpr of its own, so that kernels may hand it on to other functions.
+    wrapped = {f.name: tl.constexpr(getattr(layouts, f.name)) for f in fields(layouts)}
+    return tl.constexpr(MmaLayouts(**wrapped))
+
+
+@builtin(name="gl.portable.accumulator")
+def accumulator(layouts: Any, _semantic: Any = None) -> Any:
+    """Zeros for `mma` to add to, where the matrix unit wants them: registers or tensor memory.
+
+    Args:
+        layouts: what `mma_layouts(..., operands="shared")` returned.
+
+    Returns:
+        An `mma_accumulator`. In a loop over tiles make one for each tile, and end it by `read`.
+    """
+    layouts = unwrap(layouts)
+    if not isinstance(layouts, MmaLayouts):
+        raise ArgumentError(
+            "not layouts",
+            argument="layouts",
+            expected="what gl.portable.mma_layouts(...) returns",
+            got=repr(layouts),
+        )
+    plain = MmaLayouts(**{f.name: unwrap(getattr(layouts, f.name)) for f in fields(layouts)})
+    lowering = named("mma", plain.lowering)
+    make = lowering.extras.get("accumulator")
+    if make is not None:
+        parts = load_path(make)(plain, _semantic=_semantic)
+    else:
+        parts = [_semantic.full(list(plain.shape), 0, plain.acc_dtype, plain.accumulator)]
+    facts = AccumulatorFacts(tuple(plain.shape), plain.acc_dtype, plain.accumulator, plain.lowering)
+    return mma_accumulator(parts, facts)
+
+
+@builtin(name="gl.portable.mma")
+def mma(
+    a: Any,
+    b: Any,
+    acc: Any,
+    input_precision: Any = None,
+    is_async: Any = False,
+    _semantic: Any = None,
+    _generator: Any = None,
+) -> Any:
+    """`acc + a @ b`, on operands in registers or in shared memory.
+
+    Of operands in shared memory, stores to them need a `gl.portable.fence()` before; what
+    `gl.portable.wait` or a pipeline's `wait` waited for needs none.
+
+    Args:
+        a: `(m, k)` tensor in layout `mma_layouts(...).a`, or in shared memory in layout `a_shared`.
+        b: `(k, n)` tensor in layout `mma_layouts(...).b`, or in shared memory in layout `b_shared`.
+        acc: `(m, n)` tensor in layout `mma_layouts(...).accumulator`; with operands in shared
+            memory an `accumulator(...)`.
+        input_precision: "ieee" (default) keeps float32 operands whole; "tf32" allows the matrix
+            unit to round them to 10 bits of mantissa. Narrower operands are always exact.
+        is_async: compile-time boolean; units that read shared memory on their own may still be at
+            it afterwards. The operands must stay as they are until `mma_wait`. Other units multiply
+            at once.
+
+    Returns:
+        A value like `acc`.
+
+    Raises:
+        ArgumentError: operands in shared memory and an accumulator that is a tensor, or the other
+            way round.
+        ShapeError: the shapes do not multiply.
+        LayoutError: the operands' layouts do not belong to the accumulator's.
+        CapabilityError: no lowering fits; lists each one's reason.
+    """
+    shared = isinstance(a, shared_memory_descriptor) and isinstance(b, shared_memory_descriptor)
+    if shared != isinstance(acc, mma_accumulator):
+        raise ArgumentError(
+            "an accumulator goes with operands in shared memory, a tensor with those in registers",
+            argument="acc",
+            expected="gl.portable.accumulator(layouts)" if shared else "a tensor",
+            got=str(getattr(acc, "type", type(acc).__name__)),
+        )
+    if not shared:
+        for name, value in (("a", a), ("b", b), ("acc", acc)):
+            _semantic.require_tensor(value, name, rank=2)
+    (m, k), (rows, n) = _matrix(a, "a"), _matrix(b, "b")
+    if rows != k or shape_of(acc) != [m, n]:
+        raise ShapeError(
+            "the shapes do not multiply",
+            expected="a [M, K], b [K, N], acc [M, N]",
+            got=f"{shape_of(a)}, {shape_of(b)}, {shape_of(acc)}",
+        )
+    target, warps, triton = around(_semantic)
+    request = MmaRequest(
+        target,
+        warps,
+        triton,
+        m,
+        n,
+        k,
+        a.dtype,
+        b.dtype,
+        acc.dtype,
+        input_precision=_precision(input_precision),
+        a=a,
+        b=b,
+        acc=acc,
+    )
+    if shared:
+        asynchronous = unwrap(is_async)
+        if asynchronous not in (True, False):
+            raise ArgumentError(
+                "must be a compile-time boolean", argument="is_async", got=repr(asynchronous)
+            )
+        request = replace(
+            request,
+            a_layout=a.layout,
+            b_layout=b.layout,
+            acc_layout=acc.layout,
+            shared=True,
+            is_async=bool(asynchronous),
+        )
+        return _mma_shared(request, _semantic, _generator)
+    parent = acc.type.layout
+    for index, (name, value) in enumerate((("a", a), ("b", b))):
+        layout = value.type.layout
+        if not (
+            isinstance(layout, DotOperandLayout)
+            and layout.operand_index == index
+            and layout.parent == parent
+        ):
+            raise LayoutError(
+                "not the layout of this operand of the accumulator",
+                argument=name,
+                expected=f"DotOperandLayout({index}, {parent}, ...)",
+                got=repr(layout),
+                remedy=_FROM_ONE,
+            )
+    request = replace(request, a_layout=a.type.layout, b_layout=b.type.layout, acc_layout=parent)
+    return lower("mma", request, _semantic, _generator)
+
+
+def _mma_shared(request: MmaRequest, semantic: Any, generator: Any) -> Any:
+    acc = request.acc
+    chosen = choose("mma", request, semantic, generator).chosen
+    if chosen.name != acc.facts.lowering:
+        raise LayoutError(
+            f"the operands are for {chosen.name}, the accumulator for {acc.facts.lowering}",
+            argument="acc",
+            got=str(acc.type),
+            remedy="Make it of the gl.portable.mma_layouts(...) that the operands have.",
+        )
+    if _reads_shared(chosen):
+        request = replace(request, acc=acc.parts)
+        parts = load_path(chosen.implement)(request, _semantic=semantic)
+        return mma_accumulator(parts, acc.facts)
+    wanted = load_path(chosen.extras["layouts"])(request)
+    a_layout = DotOperandLayout(0, acc.layout, wanted.a.k_width)
+    b_layout = DotOperandLayout(1, acc.layout, wanted.b.k_width)
+    request = replace(
+        request,
+        a=semantic.shared_load(request.a, a_layout),
+        b=semantic.shared_load(request.b, b_layout),
+        acc=acc.parts[0],
+        a_layout=a_layout,
+        b_layout=b_layout,
+    )
+    return mma_accumulator([load_path(chosen.implement)(request, _semantic=semantic)], acc.facts)
+
+
+@builtin(name="gl.portable.mma_wait")
+def mma_wait(acc: Any, pending: Any = 0, deps: Any = (), _semantic: Any = None) -> Any:
+    """Wait until at most `pending` of the last multiplications of `acc` are unfinished, so that the
+    operands of the others may be overwritten. Nothing to do where `mma` multiplies at once.
+
+    Args:
+        acc: an `accumulator(...)`; use what this returns instead.
+        pending: compile-time integer, 0 to 3.
+        deps: buffers in shared memory that must stay allocated until then, in a sequence; those of
+            a pipeline need not be named.
+
+    Returns:
+        An accumulator like `acc`.
+
+    Raises:
+        ArgumentError: `acc` is no accumulator, or an illegal number.
+    """
+    acc = _accumulator(acc)
+    count = compile_time_int(pending, "pending", 0, _MOST_PENDING)
+    wait = named("mma", acc.facts.lowering).extras.get("mma_wait")
+    if wait is None:
+        return acc
+    items = unwrap(deps)
+    listed = list(items) if isinstance(items, (list, tuple, tl_tuple)) else [items]
+    return mma_accumulator(
+        load_path(wait)(acc.parts, count, listed, _semantic=_semantic), acc.facts
+    )
+
+
+@builtin(name="gl.portable.read")
+def read(acc: Any, _semantic: Any = None) -> Any:
+    """Wait for all multiplications of an accumulator, and end it.
+
+    Args:
+        acc: an `accumulator(...)`, which must not be used any more.
+
+    Returns:
+        The tensor, in layout `mma_layouts(...).accumulator`.
+
+    Raises:
+        ArgumentError: `acc` is no accumulator.
+    """
+    acc = _accumulator(acc)
+    finish = named("mma", acc.facts.lowering).extras.get("read")
+    if finish is None:
+        return acc.parts[0]
+    return load_path(finish)(acc.parts, _semantic=_semantic)
+
+
+@builtin(name="gl.portable.fence")
+def fence(_semantic: Any = None) -> None:
+    """What threads stored to shared memory becomes visible to matrix units that read it on their
+    own. Needed between `store` and an `mma` that reads the buffer; costs nothing elsewhere."""
+    for lowering in available("mma", _semantic.target, _triton.VERSION):
+        if "fence" in lowering.extras:
+            load_path(lowering.extras["fence"])(_semantic=_semantic)
+            return
+
+
+def _reads_shared(lowering: Any) -> bool:
+    return "accumulator" in lowering.extras
+
+
+def _accumulator(value: Any) -> mma_accumulator:
+    if isinstance(value, mma_accumulator):
+        return value
+    raise ArgumentError(
+        "not an accumulator",
+        argument="acc",
+        expected="gl.portable.accumulator(layouts)",
+        got=str(getattr(value, "type", type(value).__name__)),
+    )
+
+
+def _matrix(value: Any, name: str) -> list[int]:
+    shape = shape_of(value)
+    if len(shape) != 2:
+        raise ShapeError("must be a matrix", argument=name, got=shape)
+    return shape
+
+
+def _precision(value: Any) -> str:
+    name = unwrap(value) or "ieee"
+    if name not in ("ieee", "tf32"):
+        raise ArgumentError(
+            "no such precision",
+            argument="input_precision",
+            expected="'ieee' or 'tf32'",
+            got=repr(name),
+        )
+    return name

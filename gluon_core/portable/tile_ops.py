@@ -1,0 +1,370 @@
+"""Tiles of a tensor: described once, copied to shared memory through a pipeline, stored.
+
+a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK], layouts.a_shared)
+b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN], layouts.b_shared)
+tiles = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
+for step in gl.static_range(STAGES - 1):
+    tiles.fetch(step, [[row, step * BK], [step * BK, column]])
+acc = gl.portable.accumulator(layouts)
+for step in range(steps):
+    a_tile, b_tile = tiles.wait(step)
+    acc = gl.portable.mma(a_tile, b_tile, acc, is_async=True)
+    acc = gl.portable.mma_wait(acc, pending=1)  # the buffers of the step before are free
+    ahead = step + STAGES - 1
+    tiles.fetch(ahead, [[row, ahead * BK], [ahead * BK, column]], pred=ahead < steps)
+gl.portable.store(c_tiles, [row, column], gl.portable.read(acc))
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Sequence
+
+from gluon_core._triton import tl, tl_tuple, unwrap
+from gluon_core.backend import load_path
+from gluon_core.builtin import builtin
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.layouts.base import SharedLayout
+from gluon_core.portable.common import around, check_base, choose, lower, shape_of
+from gluon_core.portable.records import PipelineFacts, Record, TileFacts
+from gluon_core.portable.requests import TileRequest, TileStoreRequest
+from gluon_core.portable.selection import named
+from gluon_core.semantic.base import describe
+from gluon_core.semantic.operands import compile_time_int, predicate, scalar_int32
+from gluon_core.values import check_block_shape, unwrap_shape
+
+__all__ = ["Fetch", "descriptor", "pipeline", "store_tile", "tile_descriptor", "tile_pipeline"]
+
+
+class Fetch(NamedTuple):
+    """The copies of one step that one lowering makes.
+
+    Attributes:
+        tiles: a `tile_descriptor` each.
+        buffers: shared memory for one tile each.
+        coordinates: of the first element of each tile, int32 scalars.
+        state: what `begin` made.
+        slot: of the ring of buffers, int32 scalar.
+        pred: int1 scalar; where false nothing is copied. None is true.
+    """
+
+    tiles: Sequence[Any]
+    buffers: Sequence[Any]
+    coordinates: Sequence[Sequence[Any]]
+    state: Any
+    slot: Any
+    pred: Any
+
+
+class tile_descriptor(Record):
+    """A tensor in global memory of which `pipeline` and `store` move tiles. Its parts are the base,
+    the shape (int32), the strides (int64), and what the hardware wants besides."""
+
+    @property
+    def dtype(self) -> Any:
+        """dtype of the elements."""
+        return self.facts.dtype
+
+    @property
+    def block_shape(self) -> list[int]:
+        """Shape of a tile."""
+        return list(self.facts.block_shape)
+
+    @property
+    def layout(self) -> Any:
+        """Layout of a tile in shared memory."""
+        return self.facts.layout
+
+    @property
+    def base(self) -> Any:
+        return self.parts.values[0]
+
+    @property
+    def extents(self) -> Sequence[Any]:
+        """The tensor's shape, int32 scalars."""
+        return self.parts.values[1].values
+
+    @property
+    def strides(self) -> Sequence[Any]:
+        """In elements, int64 scalars; of all dimensions but the last, whose stride is 1."""
+        return self.parts.values[2].values
+
+    @property
+    def native(self) -> Sequence[Any]:
+        """What the lowering made."""
+        return self.parts.values[3].values
+
+
+@builtin(name="gl.portable.descriptor")
+def descriptor(
+    base: Any,
+    shape: Any,
+    strides: Any,
+    block_shape: Any,
+    shared_layout: Any = None,
+    _semantic: Any = None,
+    _generator: Any = None,
+) -> Any:
+    """Describe a tensor in global memory that is moved in tiles: by TMA where the target has it and
+    the layout is one that it writes, by masked copies otherwise.
+
+    Elements of a tile that lie outside the tensor are zero when copied, and left out when stored.
+    Make it once, before any loop.
+
+    Args:
+        base: scalar pointer to the first element, 16-byte aligned.
+        shape: of the tensor, 1 to 5 integers.
+        strides: in elements; the last is the constant 1, the others are multiples of 16 bytes.
+        block_shape: of a tile, compile-time powers of two; a tile spans less than 2 GiB.
+        shared_layout: of a tile in shared memory, such as `mma_layouts(...).a_shared`; the best for
+            the target by default.
+
+    Returns:
+        A `tile_descriptor`.
+
+    Raises:
+        DtypeError: `base` is no scalar pointer, or a size is no integer.
+        ShapeError: ranks that differ, or strides whose last is not 1.
+        LayoutError: `shared_layout` is no layout for shared memory.
+    """
+    check_base(_semantic, base, "base")
+    dtype = base.dtype.element_ty
+    block = tuple(unwrap_shape(block_shape, "block_shape"))
+    check_block_shape(block, "a tile")
+    sizes, steps = _listed(shape, "shape"), _listed(strides, "strides")
+    for argument, values in (("shape", sizes), ("strides", steps)):
+        if len(values) != len(block) or not 1 <= len(block) <= 5:
+            raise ShapeError(
+                "not one for each dimension of the tile",
+                argument=argument,
+                expected=f"{len(block)}, 1 to 5",
+                got=len(values),
+            )
+    last = unwrap(steps[-1])
+    if isinstance(last, tl.tensor) or last != 1:
+        raise ShapeError(
+            "the elements of the last dimension must be contiguous",
+            argument="strides",
+            expected="the constant 1 at the end",
+            got=describe(last),
+            remedy="Describe the transposed tensor.",
+        )
+    layout = unwrap(shared_layout)
+    if layout is not None and not isinstance(layout, SharedLayout):
+        raise LayoutError(
+            "not a layout for shared memory", argument="shared_layout", got=repr(layout)
+        )
+    sizes = [_scalar(_semantic, size, tl.int32, "shape") for size in sizes]
+    given = [unwrap(step) for step in steps[:-1]]
+    scalars = [_scalar(_semantic, step, tl.int64, "strides") for step in given]
+    known = [g if isinstance(g, int) else s for g, s in zip(given, scalars)]
+    request = TileRequest(*around(_semantic), base, sizes, [*known, 1], dtype, block, layout)
+    chosen = choose("tile_copy", request, _semantic, _generator).chosen
+    layout = layout or load_path(chosen.extras["layout"])(request)
+    facts = TileFacts(dtype, block, layout, chosen.name)
+    native = load_path(chosen.implement)(request, _semantic=_semantic)
+    return tile_descriptor(
+        [base, tl_tuple(sizes), tl_tuple(scalars), tl_tuple(list(native))], facts
+    )
+
+
+class tile_pipeline(Record):
+    """A ring of buffers in shared memory that tiles are copied to ahead of their use. Its parts are
+    the descriptors, the buffers `[stages, *tile]`, and the state of each lowering in use."""
+
+    @builtin(name="tile_pipeline.fetch")
+    def fetch(
+        self,
+        step: Any,
+        coordinates: Any,
+        pred: Any = True,
+        _semantic: Any = None,
+        _generator: Any = None,
+    ) -> None:
+        """Start copying the tiles of a step, in the background where possible.
+
+        The buffers are those of the step `stages` before, which nobody may use any more: loads from
+        them are over, and multiplications were waited for.
+
+        Args:
+            step: integer scalar or constant, 0 for the first and one more for each other.
+            coordinates: for each descriptor, where its tile begins: a scalar per dimension, from 0 on.
+            pred: int1 scalar; where false nothing is copied, and the step must not be used.
+
+        Raises:
+            ShapeError: not one for each descriptor and dimension.
+        """
+        tiles, buffers, states = _parts_of(self)
+        places = _listed(coordinates, "coordinates")
+        if len(places) != len(tiles):
+            raise ShapeError(
+                "not one for each descriptor",
+                argument="coordinates",
+                expected=len(tiles),
+                got=len(places),
+            )
+        found = [_coordinates(_semantic, tile, place) for tile, place in zip(tiles, places)]
+        slot, _ = _place(_semantic, step, self.facts.stages)
+        plain = unwrap(pred)
+        when = None if plain is True else predicate(_semantic, plain)
+        views = [_semantic.memdesc_index(buffer, slot) for buffer in buffers]
+        for name, state in zip(_lowerings(self.facts), states):
+            mine = [i for i, tile in enumerate(tiles) if tile.facts.lowering == name]
+            load_path(named("tile_copy", name).extras["fetch"])(
+                Fetch(
+                    [tiles[i] for i in mine],
+                    [views[i] for i in mine],
+                    [found[i] for i in mine],
+                    state,
+                    slot,
+                    when,
+                ),
+                _semantic=_semantic,
+                _generator=_generator,
+            )
+
+    @builtin(name="tile_pipeline.wait")
+    def wait(self, step: Any, pending: Any = None, _semantic: Any = None) -> Any:
+        """Wait until the tiles of a step are there.
+
+        Args:
+            step: as given to `fetch`.
+            pending: compile-time integer: how many later steps have been fetched, of all pipelines;
+                `stages - 2` by default, which is right where each step of a loop first waits and
+                then fetches `stages - 1` ahead.
+
+        Returns:
+            The buffers, a shared memory descriptor for each tile.
+        """
+        _, buffers, states = _parts_of(self)
+        stages = self.facts.stages
+        least = max(stages - 2, 0)
+        count = least if unwrap(pending) is None else compile_time_int(pending, "pending", 0)
+        slot, phase = _place(_semantic, step, stages)
+        for name, state in zip(_lowerings(self.facts), states):
+            arrived = load_path(named("tile_copy", name).extras["arrived"])
+            arrived(state, slot, phase, count, _semantic=_semantic)
+        return tl_tuple([_semantic.memdesc_index(buffer, slot) for buffer in buffers])
+
+
+@builtin(name="gl.portable.pipeline")
+def pipeline(descriptors: Any, stages: Any, _semantic: Any = None) -> Any:
+    """Allocate a ring of `stages` buffers for the tiles of each of `descriptors`, to be copied in
+    steps: `fetch` starts the copies of a step, `wait` waits for them.
+
+    Args:
+        descriptors: a sequence of what `descriptor` returned.
+        stages: compile-time integer.
+
+    Returns:
+        A `tile_pipeline`.
+
+    Raises:
+        ArgumentError: no descriptors, or an illegal number.
+    """
+    count = compile_time_int(stages, "stages", 1)
+    listed = unwrap(descriptors)
+    tiles = [listed] if isinstance(listed, tile_descriptor) else _listed(listed, "descriptors")
+    for tile in tiles:
+        _check_descriptor(tile, "descriptors")
+    if not tiles:
+        raise ArgumentError("none", argument="descriptors", expected="at least one")
+    facts = PipelineFacts(count, tuple(tile.facts for tile in tiles))
+    buffers = [
+        _semantic.allocate_shared(tile.dtype, [count, *tile.block_shape], tile.layout)
+        for tile in tiles
+    ]
+    states = [
+        tl_tuple(
+            list(load_path(named("tile_copy", name).extras["begin"])(count, _semantic=_semantic))
+        )
+        for name in _lowerings(facts)
+    ]
+    return tile_pipeline([tl_tuple(tiles), tl_tuple(buffers), tl_tuple(states)], facts)
+
+
+def store_tile(tile: Any, coordinates: Any, value: Any, semantic: Any, generator: Any) -> None:
+    """`gl.portable.store` of a tile."""
+    semantic.require_distributed(value, "value")
+    found, block = shape_of(value), tile.block_shape
+    if found[:-1] != block[:-1] or len(found) != len(block) or found[-1] % block[-1]:
+        raise ShapeError(
+            "not the shape of a tile, nor of several side by side",
+            argument="value",
+            expected=block,
+            got=found,
+        )
+    request = TileStoreRequest(
+        *around(semantic),
+        tile,
+        _coordinates(semantic, tile, coordinates),
+        semantic.cast(value, tile.dtype),
+        value.type.layout,
+    )
+    lower("tile_store", request, semantic, generator)
+
+
+# -- shared --------------------------------------------------------------------------------------
+
+
+def _lowerings(facts: PipelineFacts) -> list[str]:
+    """The lowerings that a pipeline's tiles take, each once."""
+    return list(dict.fromkeys(tile.lowering for tile in facts.tiles))
+
+
+def _parts_of(value: tile_pipeline) -> tuple[Sequence, Sequence, Sequence]:
+    tiles, buffers, states = value.parts.values
+    return tiles.values, buffers.values, states.values
+
+
+def _check_descriptor(value: Any, argument: str) -> None:
+    if not isinstance(value, tile_descriptor):
+        raise ArgumentError(
+            "not a descriptor",
+            argument=argument,
+            expected="what gl.portable.descriptor(...) returns",
+            got=describe(value),
+        )
+
+
+def _listed(values: Any, argument: str) -> list:
+    values = unwrap(values)
+    if not isinstance(values, (list, tuple, tl_tuple)):
+        raise ShapeError("not a sequence", argument=argument, got=describe(values))
+    return [unwrap(value) for value in values]
+
+
+def _coordinates(semantic: Any, tile: tile_descriptor, place: Any) -> list:
+    listed = _listed(place, "coordinates")
+    if len(listed) != len(tile.facts.block_shape):
+        raise ShapeError(
+            "not one for each dimension",
+            argument="coordinates",
+            expected=len(tile.facts.block_shape),
+            got=len(listed),
+        )
+    return [scalar_int32(semantic, value, "coordinates") for value in listed]
+
+
+def _scalar(semantic: Any, value: Any, dtype: Any, argument: str) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return semantic.scalar_constant(value, dtype)
+    if isinstance(value, tl.tensor) and not value.type.is_block() and value.dtype.is_int():
+        return semantic.cast(value, dtype)
+    raise DtypeError("must be integers", argument=argument, expected=dtype, got=describe(value))
+
+
+def _place(semantic: Any, step: Any, stages: int) -> tuple[Any, Any]:
+    """Slot of a step in the ring, and the parity of the rounds before it."""
+    plain = unwrap(step)
+    if isinstance(plain, int) and not isinstance(plain, bool):
+        values = plain % stages, plain // stages & 1
+        return tuple(semantic.scalar_constant(value, tl.int32) for value in values)  # type: ignore[return-value]
+    step = scalar_int32(semantic, plain, "step")
+    if stages & (stages - 1):
+        count = semantic.scalar_constant(stages, tl.int32)
+        slot, round_ = semantic.mod(step, count), semantic.floordiv(step, count)
+    else:
+        mask = semantic.scalar_constant(stages - 1, tl.int32)
+        shift = semantic.scalar_constant(stages.bit_length() - 1, tl.int32)
+        slot, round_ = semantic.and_(step, mask), semantic.lshr(step, shift)
+    return slot, semantic.and_(round_, semantic.scalar_constant(1, tl.int32))
