@@ -129,11 +129,14 @@ def run_parser(
     Raises:
         GluonError: the kernel is wrong; with its line.
     """
-    from gluon_core.compiler.driver import trace_source
+    from gluon_core.compiler.driver import shared_options, trace_source
 
     chosen = stub_target() if target is None else registry().target(target)
     backend = registry().backend(chosen.backend)
     source, options = bind(kernel_fn, args, kwargs, backend.pointer_range_bits)
+    names = source.fn.arg_names
+    told = {names[path[0]]: value for path, value in source.constants.items() if len(path) == 1}
+    options = {**shared_options(told, backend, chosen), **options}
     if "sanitize_overflow" in options:
         parsed = backend.options(chosen, options)
     else:

@@ -44,6 +44,15 @@ def test_arguments_by_name_and_options():
     assert "%arg2: i32 {tt.divisibility = 16 : i32}" in text
 
 
+def test_a_parameter_named_like_an_option_is_that_option():
+    @gluon.jit
+    def kernel(num_warps: gl.constexpr):
+        gl.static_assert(gl.num_warps() == num_warps)
+
+    for args, kwargs in (((8,), {}), ((), {"num_warps": 8})):
+        assert '"ttg.num-warps" = 8' in testing.run_parser(kernel, args, kwargs).str_nodebug()
+
+
 def test_constant_and_tuple_arguments():
     @gluon.jit
     def kernel(pair, one, nothing):
