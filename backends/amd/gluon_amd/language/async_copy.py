@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence
 
-from gluon_amd.language.buffer import check_address, like_offsets
-from gluon_amd.language.operands import handle_or_absent
-from gluon_core import _triton
-from gluon_core._triton import tl, unwrap
+from gluon_amd.language.buffer import check_address
+from gluon_core._triton import unwrap
 from gluon_core.builtin import builtin
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import LayoutError
 from gluon_core.layouts import PaddedSharedLayout, SwizzledSharedLayout
-from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.semantic.base import is_placeholder
+from gluon_core.semantic.copies import cache_operands, check_copied, masked
 from gluon_core.semantic.memory import LOAD_CACHE, check_choice
-from gluon_core.values import CachePolicy, shared_memory_descriptor
+from gluon_core.semantic.operands import compile_time_int, handle_or_absent, shared_memory
 
 __all__ = [
     "buffer_load_to_shared",
@@ -73,23 +72,14 @@ def global_load_to_shared(
     ptr = _semantic.require_distributed(ptr, "ptr")
     element = ptr.dtype.element_ty
     _check_destination(_semantic, dest, ptr, element)
-    mask, other = _masked(_semantic, ptr, element, mask, other)
+    mask, other = masked(_semantic, ptr, element, mask, other)
     modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
-    operands = (
+    _semantic.builder.create_async_copy_global_to_local(
         dest.handle,
         ptr.handle,
         handle_or_absent(_semantic, mask),
         handle_or_absent(_semantic, other),
-    )
-    builder = _semantic.builder
-    if _triton.at_least(3, 9):
-        policy = CachePolicy(modifier, "")._to_ir(builder)
-        builder.create_async_copy_global_to_local(*operands, policy, False)
-        return
-    builder.create_async_copy_global_to_local(
-        *operands,
-        _semantic._str_to_load_cache_modifier(modifier),
-        _semantic._str_to_eviction_policy(""),
+        *cache_operands(_semantic, (modifier, "")),
         False,
     )
 
@@ -129,7 +119,7 @@ def buffer_load_to_shared(
     check_address(_semantic, ptr, offsets)
     element = ptr.dtype.element_ty
     _check_destination(_semantic, dest, offsets, element)
-    mask, other = _masked(_semantic, offsets, element, mask, other)
+    mask, other = masked(_semantic, offsets, element, mask, other, "offsets")
     modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
     _semantic.builder.create_buffer_load_to_local(
         dest.handle,
@@ -163,14 +153,7 @@ def wait_group(num_outstanding: Any = 0, _semantic: Any = None) -> None:
 
     ISA: CDNA3 4.4, s_waitcnt vmcnt.
     """
-    count = unwrap(num_outstanding)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ArgumentError(
-            "must be a compile-time integer",
-            argument="num_outstanding",
-            expected="0 or more",
-            got=describe(count),
-        )
+    count = compile_time_int(num_outstanding, "num_outstanding", 0)
     _semantic.builder.create_async_wait_group(count)
 
 
@@ -192,7 +175,7 @@ def load_shared_relaxed(smem: Any, layout: Any, _semantic: Any = None) -> Any:
         DtypeError: `smem` is no shared memory.
         LayoutError, ShapeError: as `smem.load`.
     """
-    smem = _shared(smem, "smem")
+    smem = shared_memory(smem, "smem")
     result = _semantic.shared_load(smem, unwrap(layout))
     flag = _semantic.builder.get_bool_attr(True)
     result.handle.set_attr("ttg.amdg.syncedViaAsyncWait", flag)
@@ -202,62 +185,16 @@ def load_shared_relaxed(smem: Any, layout: Any, _semantic: Any = None) -> Any:
 # -- operands ------------------------------------------------------------------------------------
 
 
-def _shared(value: Any, argument: str) -> Any:
-    if not isinstance(value, shared_memory_descriptor):
-        raise DtypeError(
-            "not shared memory",
-            argument=argument,
-            expected="a shared_memory_descriptor",
-            got=describe(value),
-        )
-    return value
-
-
-def _masked(semantic: Any, like: Any, element: Any, mask: Any, other: Any) -> tuple[Any, Any]:
-    mask, other = unwrap(mask), unwrap(other)
-    if mask is None:
-        if other is not None:
-            raise ArgumentError(
-                "needs a mask",
-                argument="other",
-                got=describe(other),
-                remedy="Pass mask=..., or drop other.",
-            )
-        return None, None
-    mask = semantic.to_tensor(mask)
-    if mask.dtype != tl.int1:
-        raise DtypeError("must be boolean", argument="mask", expected="int1", got=mask.dtype)
-    mask = like_offsets(semantic, like, mask, "mask")
-    if other is not None:
-        other = semantic.cast(semantic.to_tensor(other), element)
-        other = like_offsets(semantic, like, other, "other")
-    return mask, other
-
-
 def _check_destination(semantic: Any, dest: Any, source: Any, element: Any) -> None:
-    dest = _shared(dest, "dest")
-    if dest.dtype != element:
-        raise DtypeError(
-            "the element type is not the pointer's",
-            argument="dest",
-            expected=element,
-            got=dest.dtype,
-        )
-    shape = shape_of(source)
-    if list(dest.shape) != shape:
-        raise ShapeError(
-            "the shape is not that of what is copied",
-            argument="dest",
-            expected=shape,
-            got=list(dest.shape),
-        )
+    dest = shared_memory(dest, "dest")
+    check_copied(dest, source, element, "dest")
     semantic._require_unbatched(dest)
     if is_placeholder(source.type.layout):
         return
     wide = semantic.target.has("amd.direct_to_lds_128")
     widths = (128, 96, 32) if wide else (32,)
     layout, bits = source.type.layout, element.primitive_bitwidth
-    if copied_bits(layout, dest.layout, shape, bits, widths) is None:
+    if copied_bits(layout, dest.layout, dest.shape, bits, widths) is None:
         raise LayoutError(
             "the lanes of a warp write to LDS side by side, "
             + ("4, 12 or 16 bytes each" if wide else "4 bytes each"),

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from gluon_amd.language.mbarrier import check_mbarrier
-from gluon_core import _triton
-from gluon_core._triton import unwrap
 from gluon_core.builtin import builtin
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.errors import DtypeError, LayoutError
+from gluon_core.semantic.base import describe, is_placeholder
+from gluon_core.semantic.copies import (
+    cache_operands,
+    check_copied,
+    consecutive_elements,
+    masked,
+)
 from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
 from gluon_core.semantic.operands import compile_time_int, handle_or_absent, shared_memory
-from gluon_core.values import CachePolicy
 
 __all__ = [
     "commit_group",
@@ -61,26 +64,15 @@ def global_to_shared(
     """
     smem, pointer = _operands(_semantic, smem, pointer)
     modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
-    mask = _mask(_semantic, pointer, mask)
-    other = unwrap(other)
-    if other is not None:
-        if mask is None:
-            raise ArgumentError(
-                "needs a mask",
-                argument="other",
-                got=describe(other),
-                remedy="Pass mask=..., or drop other.",
-            )
-        other = _semantic.cast(_semantic.to_tensor(other), smem.dtype)
-        other = _like(_semantic, pointer, other, "other")
-    operands = (
+    mask, other = masked(_semantic, pointer, smem.dtype, mask, other)
+    _semantic.builder.create_async_copy_global_to_local(
         smem.handle,
         pointer.handle,
         handle_or_absent(_semantic, mask),
         handle_or_absent(_semantic, other),
+        *cache_operands(_semantic, (modifier, "")),
+        False,
     )
-    policy = _policy(_semantic, modifier, _semantic._str_to_load_cache_modifier)
-    _semantic.builder.create_async_copy_global_to_local(*operands, *policy, False)
 
 
 @builtin(requires=_REQUIRES, since=(3, 7), name=f"{_NAME}.shared_to_global")
@@ -114,10 +106,12 @@ def shared_to_global(
             "cannot write through a const pointer", argument="pointer", got=describe(pointer)
         )
     modifier = check_choice("cache_modifier", cache_modifier, STORE_CACHE)
-    mask = _mask(_semantic, pointer, mask)
-    policy = _policy(_semantic, modifier, _semantic._str_to_store_cache_modifier)
+    mask, _ = masked(_semantic, pointer, smem.dtype, mask)
     _semantic.builder.create_async_copy_local_to_global(
-        smem.handle, pointer.handle, handle_or_absent(_semantic, mask), *policy
+        smem.handle,
+        pointer.handle,
+        handle_or_absent(_semantic, mask),
+        *cache_operands(_semantic, (modifier, ""), store=True),
     )
 
 
@@ -172,18 +166,7 @@ def _operands(semantic: Any, smem: Any, pointer: Any) -> tuple[Any, Any]:
     pointer = semantic.check_pointer(pointer)
     pointer = semantic.require_distributed(pointer, "pointer")
     element = pointer.dtype.element_ty
-    if smem.dtype != element:
-        raise DtypeError(
-            "the element type is not the pointer's",
-            argument="smem",
-            expected=element,
-            got=smem.dtype,
-        )
-    shape = shape_of(pointer)
-    if list(smem.shape) != shape:
-        raise ShapeError(
-            "the shape is not the pointer's", argument="smem", expected=shape, got=list(smem.shape)
-        )
+    check_copied(smem, pointer, element, "smem")
     semantic._require_unbatched(smem)
     _check_width(pointer.type.layout, smem, element.primitive_bitwidth)
     return smem, pointer
@@ -192,17 +175,8 @@ def _operands(semantic: Any, smem: Any, pointer: Any) -> tuple[Any, Any]:
 def _check_width(layout: Any, smem: Any, bits: int) -> None:
     if is_placeholder(layout):
         return
-    shape = list(smem.shape)
-    try:
-        moves = layout.to_linear(shape).invert_and_compose(smem.layout.to_linear(shape))
-    except LayoutError:  # no linear form to ask: the compiler will
-        return
-    column = list(moves.out_dims).index("offset")
-    registers = [row[column] for row in moves.bases["register"]]
-    held = 1
-    while held.bit_length() <= len(registers) and registers[held.bit_length() - 1] == held:
-        held *= 2
-    if bits * held < _LEAST_BITS:
+    held = consecutive_elements(layout, smem.layout, smem.shape)
+    if held is not None and bits * held < _LEAST_BITS:
         least = _LEAST_BITS // bits
         raise LayoutError(
             f"a lane copies 4, 8 or 16 bytes, and holds fewer consecutive bytes of {smem.dtype}",
@@ -211,23 +185,3 @@ def _check_width(layout: Any, smem: Any, bits: int) -> None:
             got=f"{held}: {layout} and {smem.layout}",
             remedy=f"Give the layout size_per_thread >= {least} along the fastest dimension of smem.",
         )
-
-
-def _mask(semantic: Any, pointer: Any, mask: Any) -> Any:
-    mask = semantic.check_mask(pointer, mask)
-    return None if mask is None else _like(semantic, pointer, mask, "mask")
-
-
-def _like(semantic: Any, pointer: Any, value: Any, argument: str) -> Any:
-    """`value` with the shape and layout of `pointer`."""
-    if value.type.is_block():
-        have, want = shape_of(value), shape_of(pointer)
-        if len(have) != len(want) or any(h not in (1, w) for h, w in zip(have, want)):
-            raise ShapeError("does not fit the pointer", argument=argument, expected=want, got=have)
-    return semantic.broadcast_impl_value(pointer, value)[1]
-
-
-def _policy(semantic: Any, modifier: str, to_enum: Any) -> tuple:
-    if _triton.at_least(3, 9):
-        return (CachePolicy(modifier, "")._to_ir(semantic.builder),)
-    return to_enum(modifier), semantic._str_to_eviction_policy("")

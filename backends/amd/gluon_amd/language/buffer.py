@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
-from gluon_amd.language.operands import handle_or_absent
 from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
 from gluon_core.builtin import builtin, check_capabilities
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import DtypeError, LayoutError
 from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.semantic.copies import like, masked
 from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
+from gluon_core.semantic.operands import handle_or_absent
 
 __all__ = [
     "buffer_atomic_add",
@@ -62,18 +63,7 @@ def buffer_load(
     check_address(_semantic, ptr, offsets)
     element = ptr.dtype.element_ty
     modifier = check_choice("cache", cache, LOAD_CACHE)
-    mask = _mask(_semantic, offsets, mask)
-    other = unwrap(other)
-    if other is not None:
-        if mask is None:
-            raise ArgumentError(
-                "needs a mask",
-                argument="other",
-                got=describe(other),
-                remedy="Pass mask=..., or drop other.",
-            )
-        other = _semantic.cast(_semantic.to_tensor(other), element)
-        other = like_offsets(_semantic, offsets, other, "other")
+    mask, other = masked(_semantic, offsets, element, mask, other, "offsets")
     result = offsets.type.with_element_ty(element)
     handle = _semantic.builder.create_buffer_load(
         result.to_ir(_semantic.builder),
@@ -115,7 +105,7 @@ def buffer_store(
     check_address(_semantic, ptr, offsets, write=True)
     modifier = check_choice("cache", cache, STORE_CACHE)
     value = _value(_semantic, ptr, offsets, stored_value, "stored_value")
-    mask = _mask(_semantic, offsets, mask)
+    mask, _ = masked(_semantic, offsets, value.dtype, mask, what="offsets")
     _semantic.builder.create_buffer_store(
         value.handle,
         ptr.handle,
@@ -214,7 +204,7 @@ def _emit_atomic(
     if since is not None:
         _triton.require(since, f"{name} of {element}")
     value = _value(semantic, ptr, offsets, value, "value")
-    mask = _mask(semantic, offsets, mask)
+    mask, _ = masked(semantic, offsets, value.dtype, mask, what="offsets")
     sem, scope = semantic._order(sem, scope)
     handle = semantic.builder.create_buffer_atomic_rmw(
         _kind(op, element),
@@ -282,25 +272,6 @@ def check_address(semantic: Any, ptr: Any, offsets: Any, write: bool = False) ->
         )
 
 
-def like_offsets(semantic: Any, offsets: Any, value: Any, argument: str) -> Any:
-    """`value` with the shape and layout of `offsets`."""
-    if value.type.is_block():
-        have, want = shape_of(value), shape_of(offsets)
-        if len(have) != len(want) or any(h not in (1, w) for h, w in zip(have, want)):
-            raise ShapeError("does not fit the offsets", argument=argument, expected=want, got=have)
-    return semantic.broadcast_impl_value(offsets, value)[1]
-
-
-def _mask(semantic: Any, offsets: Any, mask: Any) -> Optional[Any]:
-    mask = unwrap(mask)
-    if mask is None:
-        return None
-    mask = semantic.to_tensor(mask)
-    if mask.dtype != tl.int1:
-        raise DtypeError("must be boolean", argument="mask", expected="int1", got=mask.dtype)
-    return like_offsets(semantic, offsets, mask, "mask")
-
-
 def _value(semantic: Any, ptr: Any, offsets: Any, value: Any, argument: str) -> Any:
     element = ptr.dtype.element_ty
     value = semantic.to_tensor(unwrap(value))
@@ -314,7 +285,7 @@ def _value(semantic: Any, ptr: Any, offsets: Any, value: Any, argument: str) -> 
             got=value.dtype,
             remedy=f"Cast it with .to({element}).",
         )
-    return like_offsets(semantic, offsets, value, argument)
+    return like(semantic, offsets, value, argument, "offsets")
 
 
 def _check_pairs(offsets: Any) -> None:

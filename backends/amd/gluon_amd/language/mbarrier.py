@@ -12,10 +12,9 @@ from typing import Any, Optional, Sequence
 
 from gluon_core._triton import tl, unwrap
 from gluon_core.builtin import builtin
-from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.layouts.base import check_cga
-from gluon_core.semantic.operands import compile_time_int, scalar_int32, shared_memory
+from gluon_core.semantic.operands import check_barrier, compile_time_int, scalar_int32
 
 __all__ = ["MBarrierLayout", "arrive", "check_mbarrier", "init", "wait"]
 
@@ -49,35 +48,8 @@ def check_mbarrier(value: Any, argument: str = "mbarrier") -> Any:
         LayoutError: not the layout of a barrier.
         ShapeError: not one barrier per block.
     """
-    value = shared_memory(value, argument)
     remedy = "gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout()) makes one."
-    if value.dtype not in (tl.int64, tl.uint64):
-        raise DtypeError(
-            "a barrier is a 64-bit integer",
-            argument=argument,
-            expected="int64",
-            got=value.dtype,
-            remedy=remedy,
-        )
-    layout = value.layout
-    if not isinstance(layout, SwizzledSharedLayout) or layout.rank != 1:
-        raise LayoutError(
-            "not the layout of a barrier",
-            argument=argument,
-            expected="MBarrierLayout()",
-            got=repr(layout),
-            remedy=remedy,
-        )
-    barriers = 1 << sum(any(basis) for basis in layout.cga_layout)
-    if list(value.shape) != [barriers]:
-        raise ShapeError(
-            "not one barrier",
-            argument=argument,
-            expected=[barriers],
-            got=list(value.shape),
-            remedy="Pick one of several with .index(i).",
-        )
-    return value
+    return check_barrier(value, argument, remedy)
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.init")

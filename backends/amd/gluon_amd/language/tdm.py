@@ -21,7 +21,6 @@ from gluon_amd.language.tdm_operands import (
     check_gather_padding,
     check_row_op,
     check_row_padding,
-    flag,
     handles,
     int32,
     kept,
@@ -43,6 +42,7 @@ from gluon_core.layouts.base import SharedLayout
 from gluon_core.semantic.base import describe
 from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
 from gluon_core.semantic.operands import (
+    compile_time_bool,
     compile_time_int,
     handle_or_absent,
     predicate,
@@ -174,7 +174,7 @@ def update_tensor_descriptor(
     desc = check_descriptor(desc, "desc")
     offsets = vector(_semantic, desc, add_offsets, "add_offsets")
     bounds = vector(_semantic, desc, set_bounds, "set_bounds")
-    clamp = flag(clamp_bounds, "clamp_bounds")
+    clamp = compile_time_bool(clamp_bounds, "clamp_bounds")
     pred = unwrap(pred)
     if not offsets and not bounds and pred is None:
         raise ArgumentError("nothing to change", expected="add_offsets, set_bounds or pred")
@@ -450,8 +450,9 @@ def prefetch(
     desc = check_descriptor(src, "src")
     position = vector(_semantic, desc, offsets, "offsets") or zeros(_semantic, desc)
     pred = predicate(_semantic, pred)
+    speculative = compile_time_bool(speculative, "speculative")
     _semantic.builder.create_tdm_prefetch(
-        desc.handle, handles(position), pred.handle, flag(speculative, "speculative"), False
+        desc.handle, handles(position), pred.handle, speculative, False
     )
 
 

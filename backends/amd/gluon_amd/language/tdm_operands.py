@@ -21,7 +21,6 @@ __all__ = [
     "check_row_op",
     "check_row_padding",
     "check_descriptor",
-    "flag",
     "handles",
     "int32",
     "sequence",
@@ -117,15 +116,6 @@ def _integer(semantic: Any, value: Any, argument: str) -> Any:
     if not value.dtype.is_int() or value.dtype == tl.int1:
         raise DtypeError("must be an integer", argument=argument, expected="int32", got=value.dtype)
     return value
-
-
-def flag(value: Any, argument: str) -> bool:
-    value = unwrap(value)
-    if not isinstance(value, (bool, int)):
-        raise ArgumentError(
-            "must be a compile-time boolean", argument=argument, got=describe(value)
-        )
-    return bool(value)
 
 
 def optional_barrier(value: Any) -> Optional[Any]:

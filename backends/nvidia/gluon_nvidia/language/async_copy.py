@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core import _triton
 from gluon_core._triton import unwrap
 from gluon_core.builtin import builtin
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import LayoutError
 from gluon_core.layouts import PaddedSharedLayout
-from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.semantic.base import is_placeholder, shape_of
+from gluon_core.semantic.copies import (
+    cache_operands,
+    check_copied,
+    consecutive_elements,
+    masked,
+)
+from gluon_core.semantic.operands import (
+    compile_time_bool,
+    compile_time_int,
+    handle_or_absent,
+    shared_memory,
+)
 from gluon_nvidia.language.mbarrier import check_mbarrier
-from gluon_nvidia.language.operands import compile_time_int, handle_or_absent, shared_memory
 
 __all__ = [
     "async_copy_global_to_shared",
@@ -67,11 +77,16 @@ def async_load(
     pointer = _semantic.check_pointer(pointer)
     pointer = _semantic.require_distributed(pointer, "pointer")
     _check_destination(smem, pointer)
-    mask = _semantic.check_mask(pointer, mask)
-    if mask is not None:
-        mask = _mask_like(_semantic, pointer, mask)
+    mask, _ = masked(_semantic, pointer, smem.dtype, mask)
     hints = _semantic._hints(cache_modifier, eviction_policy, cache_policy, _CACHE)
-    _emit(_semantic, smem, pointer, mask, hints, bool(unwrap(volatile)))
+    _semantic.builder.create_async_copy_global_to_local(
+        smem.handle,
+        pointer.handle,
+        handle_or_absent(_semantic, mask),
+        handle_or_absent(_semantic, None),
+        *cache_operands(_semantic, hints),
+        bool(unwrap(volatile)),
+    )
 
 
 @builtin(
@@ -145,40 +160,13 @@ def mbarrier_arrive(mbarrier: Any, increment_count: Any = True, _semantic: Any =
     ISA: PTX 9.7.13.15.16, cp.async.mbarrier.arrive.
     """
     mbarrier = check_mbarrier(mbarrier)
-    increment = unwrap(increment_count)
-    if not isinstance(increment, (bool, int)):
-        raise ArgumentError(
-            "must be a compile-time boolean", argument="increment_count", got=describe(increment)
-        )
-    _semantic.builder.create_async_copy_mbarrier_arrive(mbarrier.handle, bool(increment))
-
-
-def _mask_like(semantic: Any, pointer: Any, mask: Any) -> Any:
-    widened, mask = semantic.broadcast_impl_value(pointer, mask)
-    if shape_of(widened) != shape_of(pointer):
-        raise ShapeError(
-            "does not fit the pointer",
-            argument="mask",
-            expected=shape_of(pointer),
-            got=shape_of(mask),
-        )
-    return mask
+    increment = compile_time_bool(increment_count, "increment_count")
+    _semantic.builder.create_async_copy_mbarrier_arrive(mbarrier.handle, increment)
 
 
 def _check_destination(smem: Any, pointer: Any) -> None:
     element = pointer.dtype.element_ty
-    if smem.dtype != element:
-        raise DtypeError(
-            "the element type is not the pointer's",
-            argument="smem",
-            expected=element,
-            got=smem.dtype,
-        )
-    shape = shape_of(pointer)
-    if list(smem.shape) != shape:
-        raise ShapeError(
-            "the shape is not the pointer's", argument="smem", expected=shape, got=list(smem.shape)
-        )
+    check_copied(smem, pointer, element, "smem")
     if isinstance(smem.layout, PaddedSharedLayout):
         raise LayoutError(
             "cp.async does not write padded buffers",
@@ -189,8 +177,8 @@ def _check_destination(smem: Any, pointer: Any) -> None:
     layout = pointer.type.layout
     if is_placeholder(layout):
         return
-    held = consecutive_elements(layout, smem.layout, shape)
-    if held * element.primitive_bitwidth < 8 * _LEAST_BYTES:
+    held = consecutive_elements(layout, smem.layout, shape_of(pointer))
+    if held is not None and held * element.primitive_bitwidth < 8 * _LEAST_BYTES:
         least = 8 * _LEAST_BYTES // element.primitive_bitwidth
         raise LayoutError(
             f"cp.async copies 4, 8 or 16 bytes, and a thread holds fewer consecutive bytes of {element}",
@@ -199,43 +187,3 @@ def _check_destination(smem: Any, pointer: Any) -> None:
             got=f"{held}: {layout} into {smem.layout}",
             remedy=f"Give the layout size_per_thread >= {least} along the fastest dimension of smem.",
         )
-
-
-def consecutive_elements(layout: Any, shared: Any, shape: list[int]) -> int:
-    """How many consecutive registers of each thread go to consecutive addresses of `shared`."""
-    try:
-        source, target = layout.to_linear(shape), shared.to_linear(shape)
-        moves = source.invert_and_compose(target)
-    except LayoutError:  # no linear form to ask: the compiler will
-        return 1 << 30
-    bases = moves.bases
-    column = list(moves.out_dims).index("offset")
-    registers = [row[column] for row in bases["register"]]
-    others = [row[column] for name, rows in bases.items() if name != "register" for row in rows]
-    count = 0
-    while count < len(registers) and registers[count] == 1 << count:
-        count += 1
-    while count and any(v & ((1 << count) - 1) for v in (*registers[count:], *others)):
-        count -= 1
-    return 1 << count
-
-
-def _emit(semantic: Any, smem: Any, pointer: Any, mask: Any, hints: Any, volatile: bool) -> None:
-    builder = semantic.builder
-    operands = (
-        smem.handle,
-        pointer.handle,
-        handle_or_absent(semantic, mask),
-        handle_or_absent(semantic, None),
-    )
-    if _triton.at_least(3, 9):
-        policy = semantic._positional(hints)[0]
-        builder.create_async_copy_global_to_local(*operands, policy._to_ir(builder), volatile)
-        return
-    cache, eviction = hints
-    builder.create_async_copy_global_to_local(
-        *operands,
-        semantic._str_to_load_cache_modifier(cache),
-        semantic._str_to_eviction_policy("" if eviction == "evict_normal" else eviction),
-        volatile,
-    )

@@ -12,8 +12,8 @@ from gluon_core._triton import base_type, base_value, tl
 from gluon_core.builtin import builtin
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import SwizzledSharedLayout
+from gluon_core.semantic.operands import compile_time_int, shared_memory
 from gluon_nvidia.language.mbarrier import check_mbarrier
-from gluon_nvidia.language.operands import compile_time_int, shared_memory
 
 __all__ = ["clc_result", "clc_result_type", "load_result", "try_cancel"]
 

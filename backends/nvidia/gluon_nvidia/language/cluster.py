@@ -7,9 +7,8 @@ from typing import Any
 from gluon_core import _triton
 from gluon_core.builtin import builtin
 from gluon_core.errors import CapabilityError
-from gluon_nvidia.language.fence import compile_time_bool
+from gluon_core.semantic.operands import compile_time_bool, shared_memory
 from gluon_nvidia.language.mbarrier import check_mbarrier
-from gluon_nvidia.language.operands import shared_memory
 
 __all__ = ["arrive", "async_store", "barrier", "wait"]
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core._triton import unwrap
 from gluon_core.builtin import builtin
-from gluon_core.errors import ArgumentError
-from gluon_core.semantic.base import describe
+from gluon_core.semantic.operands import compile_time_bool
 
-__all__ = ["compile_time_bool", "fence_async_shared"]
+__all__ = ["fence_async_shared"]
 
 
 @builtin(requires=("nvidia.fence_async",), name="gl.nvidia.hopper.fence_async_shared")
@@ -29,13 +27,3 @@ def fence_async_shared(cluster: Any = False, _semantic: Any = None) -> None:
     ISA: PTX 9.7.13.4, fence.proxy.async.shared::{cta, cluster}.
     """
     _semantic.builder.create_fence_async_shared(compile_time_bool(cluster, "cluster"))
-
-
-def compile_time_bool(value: Any, argument: str) -> bool:
-    """A compile-time boolean, or 0 or 1."""
-    value = unwrap(value)
-    if not isinstance(value, (bool, int)) or value not in (0, 1):
-        raise ArgumentError(
-            "must be a compile-time boolean", argument=argument, got=describe(value)
-        )
-    return bool(value)

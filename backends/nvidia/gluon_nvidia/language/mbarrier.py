@@ -17,16 +17,15 @@ from gluon_core.errors import (
     CapabilityError,
     DtypeError,
     LayoutError,
-    ShapeError,
 )
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.layouts.base import check_cga, is_power_of_two
 from gluon_core.semantic.base import describe
-from gluon_nvidia.language.operands import (
+from gluon_core.semantic.operands import (
+    check_barrier,
     compile_time_int,
     predicate,
     scalar_int32,
-    shared_memory,
 )
 
 __all__ = [
@@ -97,35 +96,9 @@ def check_mbarrier(value: Any, argument: str = "mbarrier") -> Any:
         LayoutError: not the layout of a barrier.
         ShapeError: not one barrier per block.
     """
-    value = shared_memory(value, argument)
     remedy = "Allocate it with gl.nvidia.ampere.mbarrier.allocate_mbarrier()."
-    if value.dtype not in (tl.int64, tl.uint64):
-        raise DtypeError(
-            "a barrier is a 64-bit integer",
-            argument=argument,
-            expected="int64",
-            got=value.dtype,
-            remedy=remedy,
-        )
-    layout = value.layout
-    if not isinstance(layout, SwizzledSharedLayout) or layout.rank != 1:
-        raise LayoutError(
-            "not the layout of a barrier",
-            argument=argument,
-            expected="MBarrierLayout()",
-            got=repr(layout),
-            remedy=remedy,
-        )
-    barriers = _per_cluster(1 << sum(any(basis) for basis in layout.cga_layout))
-    if list(value.shape) != [barriers]:
-        raise ShapeError(
-            "not one barrier",
-            argument=argument,
-            expected=[barriers],
-            got=list(value.shape),
-            remedy="Pick one of several with .index(i).",
-        )
-    return value
+    # Triton 3.6 sees the barrier of each block only.
+    return check_barrier(value, argument, remedy, None if _triton.at_least(3, 7) else 1)
 
 
 def _per_cluster(barriers: int) -> int:

@@ -8,6 +8,7 @@ from gluon_core._triton import tl, unwrap
 from gluon_core.builtin import builtin, check_capabilities
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.semantic.base import shape_of
+from gluon_core.semantic.operands import check_matmul_shapes
 from gluon_nvidia.layouts import NVMMADistributedLayout
 
 __all__ = ["mma_v2"]
@@ -90,19 +91,8 @@ def _imprecise_accumulations(semantic: Any, a: Any) -> int:
 
 
 def _check_shapes(a: Any, b: Any, acc: Any) -> None:
-    shapes = [shape_of(value) for value in (a, b, acc)]
-    for name, shape in zip(("a", "b", "acc"), shapes):
-        if len(shape) not in (2, 3) or len(shape) != len(shapes[2]):
-            raise ShapeError(
-                "must be a matrix, or a batch of them as acc is", argument=name, got=shape
-            )
-    (*batch_a, m, k), (*batch_b, rows, n), result = shapes
-    if rows != k or batch_a != batch_b or result != [*batch_a, m, n]:
-        raise ShapeError(
-            "the shapes do not multiply",
-            expected="a [M, K], b [K, N], acc [M, N]",
-            got=", ".join(map(str, shapes)),
-        )
+    check_matmul_shapes(shape_of(a), shape_of(b), shape_of(acc))
+    k = shape_of(a)[-1]
     least = 256 // a.dtype.primitive_bitwidth
     # Along M and N the compiler repeats what is smaller than the instruction.
     if k < least:

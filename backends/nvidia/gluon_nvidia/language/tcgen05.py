@@ -16,9 +16,8 @@ from gluon_core.builtin import builtin, check_capabilities
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, did_you_mean
 from gluon_core.layouts.shared import SharedLinearLayout
 from gluon_core.semantic.base import describe
-from gluon_nvidia.language.fence import compile_time_bool
+from gluon_core.semantic.operands import compile_time_bool, predicate, shared_memory
 from gluon_nvidia.language.mbarrier import MBarrierLayout, check_mbarrier
-from gluon_nvidia.language.operands import predicate, shared_memory
 from gluon_nvidia.language.tensor_memory import (
     compile_time,
     tensor_memory,

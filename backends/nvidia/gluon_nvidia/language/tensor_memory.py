@@ -24,9 +24,8 @@ from gluon_core.errors import (
 )
 from gluon_core.layouts.base import freeze
 from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.semantic.operands import compile_time_bool, predicate, scalar_int32
 from gluon_core.values import check_block_shape, distributed_type, unwrap_shape
-from gluon_nvidia.language.fence import compile_time_bool
-from gluon_nvidia.language.operands import predicate, scalar_int32
 from gluon_nvidia.tensor_memory import (
     COLUMNS,
     TensorMemoryLayout,

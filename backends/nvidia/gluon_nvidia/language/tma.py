@@ -13,6 +13,7 @@ from gluon_core import _triton
 from gluon_core._triton import ir
 from gluon_core.builtin import builtin, check_capabilities
 from gluon_core.errors import DtypeError
+from gluon_core.semantic.operands import compile_time_bool, compile_time_int, predicate
 from gluon_nvidia.language.descriptor import (
     make_tensor_descriptor,
     tensor_descriptor,
@@ -21,7 +22,6 @@ from gluon_nvidia.language.descriptor import (
     tensor_descriptor_type,
 )
 from gluon_nvidia.language.mbarrier import check_mbarrier
-from gluon_nvidia.language.operands import compile_time_bool, compile_time_int, predicate
 from gluon_nvidia.language.tma_operands import (
     box_buffer,
     cache_policy_operands,

@@ -8,6 +8,7 @@ from gluon_core import _triton
 from gluon_core._triton import tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.semantic.operands import shared_memory
 from gluon_core.values import CachePolicy as PlainCachePolicy
 from gluon_nvidia.language.cache import CachePolicy
 from gluon_nvidia.language.descriptor import (
@@ -15,7 +16,6 @@ from gluon_nvidia.language.descriptor import (
     tensor_descriptor,
     tensor_descriptor_im2col,
 )
-from gluon_nvidia.language.operands import shared_memory
 from gluon_nvidia.layouts import NVMMASharedLayout
 
 __all__ = [

@@ -13,9 +13,14 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.layouts.shared import SharedLinearLayout
 from gluon_core.semantic.base import describe, shape_of
+from gluon_core.semantic.operands import (
+    check_matmul_shapes,
+    compile_time_bool,
+    compile_time_int,
+    predicate,
+    shared_memory,
+)
 from gluon_core.values import distributed_type, shared_memory_descriptor
-from gluon_nvidia.language.fence import compile_time_bool
-from gluon_nvidia.language.operands import compile_time_int, predicate, shared_memory
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
 
 __all__ = [
@@ -188,7 +193,7 @@ def warpgroup_mma(
         a = shared_memory(a, "a")
     b = shared_memory(b, "b")
     layout = tensor_type.layout
-    _check_shapes(a, b, tensor_type)
+    check_matmul_shapes(shape_of(a), shape_of(b), _dims(tensor_type), batches=False)
     _check_dtypes(a, b, tensor_type)
     _check_instruction(_semantic, a, tensor_type)
     if in_registers:
@@ -311,20 +316,6 @@ def _check_accumulator(semantic: Any, acc: Any) -> Any:
 
 def _dims(tensor_type: Any) -> list[int]:
     return [int(unwrap(size)) for size in tensor_type.shape]
-
-
-def _check_shapes(a: Any, b: Any, tensor_type: Any) -> None:
-    shapes = [shape_of(a), shape_of(b), _dims(tensor_type)]
-    for name, shape in zip(("a", "b", "acc"), shapes):
-        if len(shape) != 2:
-            raise ShapeError("must be a matrix", argument=name, got=shape)
-    (m, k), (rows, n), result = shapes
-    if rows != k or result != [m, n]:
-        raise ShapeError(
-            "the shapes do not multiply",
-            expected="a [M, K], b [K, N], acc [M, N]",
-            got=", ".join(map(str, shapes)),
-        )
 
 
 def _check_dtypes(a: Any, b: Any, tensor_type: Any) -> None:

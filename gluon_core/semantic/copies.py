@@ -1,0 +1,118 @@
+"""Operands of copies between global and shared memory, which vendors' ops share."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+from gluon_core import _triton
+from gluon_core._triton import unwrap
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.semantic.base import describe, shape_of
+from gluon_core.values import CachePolicy
+
+__all__ = ["cache_operands", "check_copied", "consecutive_elements", "like", "masked"]
+
+
+def masked(
+    semantic: Any, source: Any, element: Any, mask: Any, other: Any = None, what: str = "pointer"
+) -> tuple[Optional[Any], Optional[Any]]:
+    """The mask of an access, and what stands in where it is false, with `source`'s shape and layout.
+
+    Args:
+        source: tensor of the pointers or offsets that are accessed.
+        element: dtype that `other` is cast to.
+        mask: int1, broadcast to `source`; None for all.
+        other: scalar or tensor; None for none.
+        what: what errors call `source`.
+
+    Raises:
+        DtypeError: the mask is not boolean.
+        ShapeError: mask or other do not fit.
+        ArgumentError: `other` without a mask.
+    """
+    mask, other = semantic.check_mask(source, mask), unwrap(other)
+    if mask is None:
+        if other is not None:
+            raise ArgumentError(
+                "needs a mask",
+                argument="other",
+                got=describe(other),
+                remedy="Pass mask=..., or drop other.",
+            )
+        return None, None
+    mask = like(semantic, source, mask, "mask", what)
+    if other is not None:
+        other = semantic.cast(semantic.to_tensor(other), element)
+        other = like(semantic, source, other, "other", what)
+    return mask, other
+
+
+def like(semantic: Any, source: Any, value: Any, argument: str, what: str) -> Any:
+    """`value`, of the access to `source` that errors call `what`, with its shape and layout.
+
+    Raises:
+        ShapeError: it does not fit.
+    """
+    if value.type.is_block():
+        have, want = shape_of(value), shape_of(source)
+        if len(have) != len(want) or any(h not in (1, w) for h, w in zip(have, want)):
+            raise ShapeError(f"does not fit the {what}", argument=argument, expected=want, got=have)
+    return semantic.broadcast_impl_value(source, value)[1]
+
+
+def check_copied(memory: Any, source: Any, element: Any, argument: str) -> None:
+    """Raise unless the shared memory has the dtype and shape of what `source` points to.
+
+    Raises:
+        DtypeError, ShapeError: it has not.
+    """
+    if memory.dtype != element:
+        raise DtypeError(
+            "the element type is not the pointer's",
+            argument=argument,
+            expected=element,
+            got=memory.dtype,
+        )
+    shape = shape_of(source)
+    if list(memory.shape) != shape:
+        raise ShapeError(
+            "the shape is not that of what is copied",
+            argument=argument,
+            expected=shape,
+            got=list(memory.shape),
+        )
+
+
+def consecutive_elements(layout: Any, shared: Any, shape: Sequence[int]) -> Optional[int]:
+    """How many consecutive registers of each thread go to consecutive addresses of `shared`.
+
+    None where a layout has no linear form: the compiler will know.
+    """
+    try:
+        moves = layout.to_linear(shape).invert_and_compose(shared.to_linear(shape))
+    except LayoutError:
+        return None
+    column = list(moves.out_dims).index("offset")
+    steps = {name: [row[column] for row in rows] for name, rows in moves.bases.items()}
+    registers = steps.pop("register")
+    count = 0
+    while count < len(registers) and registers[count] == 1 << count:
+        count += 1
+    others = [*registers[count:], *(step for rows in steps.values() for step in rows)]
+    while count and any(step & ((1 << count) - 1) for step in others):
+        count -= 1
+        others.append(registers[count])
+    return 1 << count
+
+
+def cache_operands(semantic: Any, hints: Any, store: bool = False) -> tuple:
+    """Cache hints, as `_hints` gives them, as the builder of an asynchronous copy takes them."""
+    if _triton.at_least(3, 9):
+        policy = CachePolicy(*hints) if isinstance(hints, tuple) else hints
+        return (policy._to_ir(semantic.builder),)
+    cache, eviction = hints
+    kind = "store" if store else "load"
+    modifier = getattr(semantic, f"_str_to_{kind}_cache_modifier")(cache)
+    return modifier, semantic._str_to_eviction_policy(
+        "" if eviction == "evict_normal" else eviction
+    )
