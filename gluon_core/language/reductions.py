@@ -53,7 +53,11 @@ def gather(src: Any, index: Any, axis: Any, _semantic: Any = None) -> Any:
 def histogram(
     input: Any, num_bins: Any, mask: Any = None, layout: Any = None, _semantic: Any = None
 ) -> Any:
-    """How often each of 0..num_bins-1 occurs in the integers `input` [N]; int32 [num_bins]."""
+    """How often each of 0..num_bins-1 occurs in the integers `input` [N]; int32 [num_bins].
+
+    Other values are undefined behaviour where `mask` lets them through: GPUs count them modulo
+    num_bins, and the simulator reports them.
+    """
     return _semantic.histogram(input, num_bins, mask, layout)
 
 

@@ -476,6 +476,8 @@ WRONG = [
     ("load(desc, [0, n.to(gl.int16)], bar, smem)  # HERE", DtypeError, "must be int32"),
     ("load(desc, [0, 1.5], bar, smem)  # HERE", DtypeError, "must be int32"),
     ("load(desc, [0, 2**31], bar, smem)  # HERE", ArgumentError, "out of range"),
+    ("load(desc, [0, 4], bar, smem)  # HERE", ArgumentError, "coord: .*multiple of 8 x fp16.*got 4"),
+    ("store(desc, [0, -1], smem)  # HERE", ArgumentError, "coord: .*16 bytes, got -1"),
     ("load(desc, [0, x], bar, smem)  # HERE", ShapeError, "must be scalars"),
     ("load(desc, [0, 0], smem, smem)  # HERE", DtypeError, "a barrier is a 64-bit integer"),
     ("load(desc, [0, 0], bar, smem, n)  # HERE", DtypeError, "must be boolean"),

@@ -165,12 +165,12 @@ def models_for(target: Target) -> Any:
 
     own = target.architecture.backend
     backends = sorted(registry().backends.values(), key=lambda b: b.name != own)
-    modules = []
+    modules, arithmetic = [], {}
     for backend in backends:
         if not backend.reference:
             continue
         try:
-            modules.append(importlib.import_module(backend.reference))
+            module = importlib.import_module(backend.reference)
         except ModuleNotFoundError as error:
             # A vendor may have no models yet; a model that cannot import something is a mistake.
             if backend.name == own and error.name != backend.reference:
@@ -178,7 +178,11 @@ def models_for(target: Target) -> Any:
         except ImportError:
             if backend.name == own:
                 raise
-    return Models(modules)
+        else:
+            modules.append(module)
+            if backend.name == own:
+                arithmetic = getattr(module, "ELEMENTWISE", {})
+    return Models(modules, arithmetic)
 
 
 def _convert(value: Any, type: Any, rounding: Any = None, _semantic: Any = None) -> Any:

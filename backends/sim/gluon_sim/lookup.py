@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -24,10 +24,12 @@ class Models:
 
     Args:
         modules: reference modules, the most specific first.
+        arithmetic: builder ops of the portable language that the target's code does its own way.
     """
 
-    def __init__(self, modules: Sequence[Any] = ()):
+    def __init__(self, modules: Sequence[Any] = (), arithmetic: Optional[Mapping] = None):
         self.modules = list(modules)
+        self.arithmetic = arithmetic or {}
 
     def __call__(self, name: str) -> Optional[Callable]:
         """The model of builder method `create_<name>`, or None."""
@@ -90,7 +92,7 @@ def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgra
         if name in OPS:
             return OPS[name], False, False
         if name in ELEMENTWISE:
-            return ELEMENTWISE[name], False, True
+            return models.arithmetic.get(name, ELEMENTWISE[name]), False, True
         model = models(name)
         if model is None:
             raise SimulatorError(

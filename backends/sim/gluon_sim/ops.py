@@ -143,12 +143,11 @@ def gather(task, source, indices, axis):
 def histogram(task, operand, bins, mask=None):
     count = max(operand.shape[0], mask.shape[0] if mask is not None else 1)
     shape = (count, *_dims(task))
-    values = unsigned(np.ascontiguousarray(np.broadcast_to(operand, shape)))
-    live = values < bins
-    if mask is not None:
-        live &= np.broadcast_to(mask, shape)
+    values = np.broadcast_to(operand, shape)
+    live = np.broadcast_to(True if mask is None else mask, shape)
+    values = inside(task, "histogram", np.where(live, values, 0), bins, "bins")
     row = np.arange(count).reshape(-1, *([1] * (len(shape) - 1)))
-    at = (row * bins + np.where(live, values, 0).astype(np.int64))[live]
+    at = (row * bins + values.astype(np.int64))[live]
     return np.bincount(at, minlength=count * bins).reshape(count, bins).astype(np.int32)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_sim.errors import SimulatorError
+from gluon_sim.errors import OutOfBoundsError, SimulatorError
 
 rng = np.random.default_rng(11)
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -94,6 +95,20 @@ def test_histogram_per_program_with_a_mask():
     counts[(3,)](a, out, 12, 256, 16)
     wanted = [np.bincount(row[row < 12], minlength=16) for row in a]
     np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("stray", [16, 37, -1])
+def test_a_histogram_of_values_without_a_bin(stray):
+    a = rng.integers(0, 16, (3, 256)).astype(np.int32)
+    a[1, 7] = stray
+    out = np.zeros((3, 16), np.int32)
+    with pytest.raises(
+        OutOfBoundsError, match=f"histogram.*expected 0 to 15, got {stray}"
+    ) as caught:
+        counts[(3,)](a, out, 100, 256, 16)
+    assert caught.value.element == (7,) and caught.value.program == (1, 0, 0)
+    counts[(3,)](a, out, 100, 256, 16, bounds=False)  # as GPUs, which look at the low bits alone
+    np.testing.assert_array_equal(out, [np.bincount(row % 16, minlength=16) for row in a])
 
 
 # ---- reductions and scans -------------------------------------------------------------------
@@ -398,3 +413,31 @@ def test_dot_fma_adds_to_its_accumulator(dtype):
     np.testing.assert_allclose(
         c, start + a.astype(np.float64) @ b.astype(np.float64), rtol=1e-5, atol=1e-5
     )
+
+
+@gluon.jit
+def remainder(a, b, out, n, L: gl.constexpr):
+    o = gl.arange(0, 128, layout=L)
+    gl.store(out + o, gl.load(a + o, o < n, 0) % gl.load(b + o, o < n, 1), o < n)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "float16"])
+def test_remainders_of_each_vendor(kind):
+    """NVIDIA's code rounds the quotient first, as seen on an H200; AMD's is exact."""
+    a = np.array([2.5, 0.3, 7.75, -2.5, 5, np.inf, 1], kind)
+    b = np.array([0.1, 0.1, 0.25, 0.1, np.inf, 1, 0], kind)
+    found = {}
+    for target in ("sim:sm_90", "sim:gfx942"):
+        found[target] = np.zeros_like(a)
+        warp_size = 64 if "gfx" in target else 32
+        layout = gl.BlockedLayout([1], [warp_size], [4], [0])
+        remainder[(1,)](a, b, found[target], len(a), layout, target=target)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(found["sim:gfx942"], np.fmod(a, b))
+    work = np.dtype(np.float64 if kind == "float64" else np.float32)
+    for x, y, r in zip(a[:4].astype(work), b[:4].astype(work), found["sim:sm_90"]):
+        exact = Fraction(float(x)) - int(np.trunc(x / y)) * Fraction(float(y))
+        assert r == work.type(float(exact)).astype(kind)
+    np.testing.assert_array_equal(found["sim:sm_90"][4:], [5, np.nan, np.nan])
+    if kind == "float64":
+        assert found["sim:sm_90"][0] == -1.3877787807814457e-16

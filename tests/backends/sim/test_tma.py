@@ -119,7 +119,7 @@ F16_ = gl.constexpr(F16)
 
 
 @pytest.mark.parametrize("padding", ["zero", "nan"])
-@pytest.mark.parametrize("x, y", [(-8, -8), (60, 40), (-64, 0), (500, 3), (-(2**31), 2**31 - 65)])
+@pytest.mark.parametrize("x, y", [(-8, -8), (60, 40), (-64, 0), (500, 8), (-(2**31), 2**31 - 72)])
 def test_what_is_outside_comes_as_padding(x, y, padding):
     a, out = numbers(100, 72), np.zeros((64, 64), np.float16)
     read_box[(1,)](describe(a, (64, 64), padding=padding), out, x, y, 1)
@@ -309,6 +309,60 @@ def test_views_that_do_not_start_where_a_box_can():
     assert "tma.async_load" in caught.value.span.text
 
 
+@pytest.mark.parametrize("y", [3, -4, 97])
+def test_boxes_that_do_not_start_where_tma_can(y):
+    a, out = numbers(100, 72), np.zeros((64, 64), np.float16)
+    match = (
+        rf"coord: .*in program .0, 0, 0.; .*multiple of 8 elements, which is 16 bytes, got {y}\."
+    )
+    report(
+        ArgumentError,
+        read_box,
+        describe(a, (64, 64)),
+        out,
+        0,
+        y,
+        1,
+        match=match,
+        line="tma.async_load",
+    )
+    read_box[(1,)](describe(a, (64, 64)), out, y, 8, 1)  # of other dimensions any row will do
+    read_box[(1,)](describe(a, (64, 64)), out, 0, y, 0)  # nor where nothing happens
+
+
+@gluon.jit
+def store_each(b, s_layout: gl.constexpr, step, kind: gl.constexpr):
+    s = gl.allocate_shared_memory(b.dtype, b.block_shape, s_layout)
+    s.store(gl.full([64, 64], 1, gl.float16, REGISTERS))
+    fence_async_shared()
+    at = gl.program_id(0) * step
+    if kind == "store":
+        tma.async_store(b, [0, at], s)  # HERE
+    else:
+        tma.async_atomic_add(b, [0, at], s)  # HERE
+    tma.store_wait(0)
+
+
+@pytest.mark.parametrize("kind", ["store", "add"])
+def test_stores_that_do_not_start_where_tma_can(kind):
+    b = np.zeros((64, 72), np.float16)
+    store_each[(2,)](describe(b, (64, 64)), F16, 64, kind)
+    assert (b == 1).all()
+    report(
+        ArgumentError, store_each, describe(b, (64, 64)), F16, 4, kind,
+        match="in program .1, 0, 0.; .*got 4", line="# HERE", grid=(2,),
+    )  # fmt: skip
+
+
+def test_rows_that_do_not_start_where_tma_can(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_100")
+    a, b = numbers(100, 96), np.zeros((100, 96), np.float16)
+    table = np.arange(32, dtype=np.int32)
+    rows = gl.SliceLayout(0, gl.BlockedLayout([1, 4], [32, 1], [1, 4], [1, 0]))
+    with pytest.raises(ArgumentError, match="y_offset.*multiple of 8 elements.*got 100"):
+        move_rows[(1,)](describe(a, (1, 64)), describe(b, (1, 64)), table, table, 100, 32, rows)
+
+
 # -- reductions, rows, im2col -----------------------------------------------------------------------
 
 
@@ -373,7 +427,7 @@ def move_rows(a, b, table, back, column, N: gl.constexpr, R: gl.constexpr):
     mbarrier.invalidate(bar)
 
 
-@pytest.mark.parametrize("column", [0, 32, -8, 100])
+@pytest.mark.parametrize("column", [0, 32, -8, 104])
 def test_gather_and_scatter(column, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_100")
     a, b = numbers(100, 96), np.zeros((100, 96), np.float16)

@@ -24,8 +24,10 @@ from gluon_nvidia.language.descriptor import (
 from gluon_nvidia.language.mbarrier import check_mbarrier
 from gluon_nvidia.language.tma_operands import (
     box_buffer,
+    box_start,
     cache_policy_operands,
     coordinates,
+    first_column,
     im2col_offsets,
     require_descriptor,
     rows_of,
@@ -93,7 +95,9 @@ def async_load(
     Args:
         tensor_desc: a tensor_descriptor.
         coord: of the box's first element in the tensor, an int32 scalar for each dimension;
-            negative ones and those beyond the end are outside.
+            negative ones and those beyond the end are outside. The last one must be at a multiple
+            of 16 bytes, inside the tensor or not: anything else is an illegal instruction, as seen
+            on sm_90; the PTX ISA does not say it.
         barrier: the barrier to tell.
         result: shared memory of the box's shape, dtype and layout.
         pred: int1 scalar; where false, nothing happens.
@@ -106,6 +110,8 @@ def async_load(
         DtypeError: no descriptor, other elements in `result`, or coordinates that are not int32.
         ShapeError: not one coordinate for each dimension, or another box in `result`.
         LayoutError: `result` has another layout than the descriptor.
+        ArgumentError: the last coordinate is a constant that is no multiple of 16 bytes; the
+            simulator reports those that it learns when the kernel runs.
         CapabilityError: `multicast` or `cache_policy` with an older Triton.
 
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor.
@@ -197,7 +203,10 @@ def _load(
     desc = require_descriptor(semantic, desc, im2col)
     barrier = check_mbarrier(barrier, "barrier")
     result = box_buffer(desc, result, "result")
-    coord = coordinates(semantic, coord, len(desc.shape))
+    if im2col:
+        coord = coordinates(semantic, coord, len(desc.shape))
+    else:
+        coord = box_start(semantic, desc, coord)
     pred = predicate(semantic, pred)
     builder = semantic.builder
     operands = [desc.handle, coord, barrier.handle, result.handle, pred.handle]
@@ -241,7 +250,7 @@ def async_gather(
         tensor_desc: a tensor_descriptor of a matrix, with a box of one row: [1, columns].
         x_offsets: int32 tensor of the rows, at least 8. Each thread must hold 4 consecutive ones,
             as with `SliceLayout(0, BlockedLayout([1, 4], [32, 1], [1, num_warps], [1, 0]))`.
-        y_offset: the first column, an int32 scalar.
+        y_offset: the first column, an int32 scalar, at a multiple of 16 bytes as for `async_load`.
         barrier: the barrier to tell.
         result: shared memory [rows, columns] of the descriptor's dtype and layout.
         pred: int1 scalar; where false, nothing happens.
@@ -253,6 +262,7 @@ def async_gather(
         ShapeError: a box of several rows, or another number of rows or columns in `result`.
         LayoutError: `result` has another layout than the descriptor, or a thread holds fewer
             consecutive rows.
+        ArgumentError: as for `async_load`.
         CapabilityError: `multicast` or `cache_policy` with an older Triton.
 
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor, .tile::gather4; 5.5.3.2.
@@ -263,7 +273,7 @@ def async_gather(
     rows = rows_of(_semantic, desc, x_offsets)
     result = scattered_buffer(desc, rows, result, "result")
     pred = predicate(_semantic, pred)
-    (column,) = coordinates(_semantic, [y_offset], 1, "y_offset")
+    column = first_column(_semantic, desc, y_offset)
     builder = _semantic.builder
     operands = [desc.handle, rows.handle, column, barrier.handle, result.handle, pred.handle]
     shared = _multicast(_semantic, public, multicast, result, (3, 8))
@@ -288,7 +298,8 @@ def async_store(
 
     Args:
         tensor_desc: a tensor_descriptor.
-        coord: of the box's first element in the tensor, an int32 scalar for each dimension.
+        coord: of the box's first element in the tensor, an int32 scalar for each dimension; the
+            last at a multiple of 16 bytes, as for `async_load`.
         src: shared memory of the box's shape, dtype and layout.
         cache_policy: as for `async_load`; Triton 3.9.
 
@@ -296,6 +307,7 @@ def async_store(
         DtypeError: no descriptor, other elements in `src`, or coordinates that are not int32.
         ShapeError: not one coordinate for each dimension, or another box in `src`.
         LayoutError: `src` has another layout than the descriptor.
+        ArgumentError: as for `async_load`.
         CapabilityError: `cache_policy` with an older Triton.
 
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor.
@@ -314,7 +326,7 @@ def async_copy_shared_to_global(
 def _store(semantic: Any, name: str, desc: Any, coord: Any, src: Any, cache_policy: Any) -> None:
     desc = require_descriptor(semantic, desc, False)
     src = source_buffer(desc, src)
-    coord = coordinates(semantic, coord, len(desc.shape))
+    coord = box_start(semantic, desc, coord)
     policy = cache_policy_operands(semantic.builder, cache_policy, _HOPPER + name)
     semantic.builder.create_async_tma_copy_local_to_global(desc.handle, coord, src.handle, *policy)
 
@@ -336,7 +348,7 @@ def async_scatter(
     Args:
         tensor_desc: a tensor_descriptor of a matrix, with a box of one row: [1, columns].
         x_offsets: int32 tensor of the rows, as for `async_gather`.
-        y_offset: the first column, an int32 scalar.
+        y_offset: the first column, an int32 scalar, at a multiple of 16 bytes as for `async_load`.
         src: shared memory [rows, columns] of the descriptor's dtype and layout.
         cache_policy: as for `async_load`; Triton 3.9.
 
@@ -348,7 +360,7 @@ def async_scatter(
     desc = require_descriptor(_semantic, tensor_desc, False)
     rows = rows_of(_semantic, desc, x_offsets)
     src = scattered_buffer(desc, rows, src, "src")
-    (column,) = coordinates(_semantic, [y_offset], 1, "y_offset")
+    column = first_column(_semantic, desc, y_offset)
     policy = cache_policy_operands(_semantic.builder, cache_policy, _BLACKWELL + "async_scatter")
     _semantic.builder.create_async_tma_scatter(
         desc.handle, rows.handle, column, src.handle, *policy
@@ -369,7 +381,7 @@ def _reduction(kind: str, meaning: str) -> Any:
                 got=desc.dtype,
             )
         src = source_buffer(desc, src)
-        coord = coordinates(_semantic, coord, len(desc.shape))
+        coord = box_start(_semantic, desc, coord)
         _semantic.builder.create_async_tma_reduce(
             getattr(ir.DESCRIPTOR_REDUCE_KIND, kind.upper()), desc.handle, coord, src.handle
         )
@@ -382,7 +394,8 @@ def _reduction(kind: str, meaning: str) -> Any:
 
     Args:
         tensor_desc: a tensor_descriptor of {", ".join(allowed[:-1])} or {allowed[-1]}.
-        coord: of the box's first element in the tensor, an int32 scalar for each dimension.
+        coord: of the box's first element in the tensor, an int32 scalar for each dimension; the
+            last at a multiple of 16 bytes, as for `async_load`.
         src: shared memory of the box's shape, dtype and layout.
 
     Raises:
@@ -390,6 +403,7 @@ def _reduction(kind: str, meaning: str) -> Any:
             coordinates that are not int32.
         ShapeError: not one coordinate for each dimension, or another box in `src`.
         LayoutError: `src` has another layout than the descriptor.
+        ArgumentError: as for `async_load`.
 
     ISA: PTX 9.7.9.27.2, cp.reduce.async.bulk.tensor.
     """

@@ -20,8 +20,10 @@ from gluon_nvidia.layouts import NVMMASharedLayout
 
 __all__ = [
     "box_buffer",
+    "box_start",
     "cache_policy_operands",
     "coordinates",
+    "first_column",
     "im2col_offsets",
     "require_descriptor",
     "rows_of",
@@ -32,6 +34,7 @@ __all__ = [
 _LEAST_ROWS = 8
 _MOST_PIXELS = 1024
 _HELD_ROWS = 4  # that one instruction takes
+_START_BITS = 128  # what boxes start at multiples of, along the innermost dimension
 
 
 def require_descriptor(semantic: Any, value: Any, im2col: bool) -> Any:
@@ -236,6 +239,35 @@ def scattered_buffer(desc: Any, rows: Any, buffer: Any, argument: str) -> Any:
 def coordinates(semantic: Any, coord: Any, rank: int, argument: str = "coord") -> list[Any]:
     """Handles of int32 scalars, one for each dimension of the tensor."""
     return _integers(semantic, coord, rank, argument, tl.int32)
+
+
+def box_start(semantic: Any, desc: Any, coord: Any) -> list[Any]:
+    """`coordinates` of a box, which starts where TMA can begin."""
+    handles = coordinates(semantic, coord, len(desc.shape))
+    _check_start(desc, unwrap(coord)[-1], "coord")
+    return handles
+
+
+def first_column(semantic: Any, desc: Any, column: Any) -> Any:
+    """The handle of the column at which chosen rows start."""
+    (handle,) = coordinates(semantic, [column], 1, "y_offset")
+    _check_start(desc, column, "y_offset")
+    return handle
+
+
+def _check_start(desc: Any, column: Any, argument: str) -> None:
+    """Refuse a constant that is no multiple of 16 bytes; others are known when the kernel runs."""
+    column = unwrap(column)
+    bits = desc.dtype.primitive_bitwidth
+    if isinstance(column, int) and column * bits % _START_BITS:
+        raise ArgumentError(
+            "the box does not start where TMA can begin (an illegal instruction on sm_90)",
+            argument=argument,
+            expected=f"the last coordinate a multiple of {_START_BITS // bits} x {desc.dtype}, "
+            "which is 16 bytes",
+            got=column,
+            remedy="Start at the multiple below, and leave out what is not wanted.",
+        )
 
 
 def im2col_offsets(semantic: Any, offsets: Any, rank: int) -> list[Any]:

@@ -4,6 +4,7 @@ See `gluon_core.reference` for how a model is written. Named like the builder's 
 for each hardware unit.
 """
 
+from gluon_nvidia.reference.arith import ELEMENTWISE  # noqa: F401
 from gluon_nvidia.reference.async_copy import *  # noqa: F403
 from gluon_nvidia.reference.clc import *  # noqa: F403
 from gluon_nvidia.reference.cluster import *  # noqa: F403

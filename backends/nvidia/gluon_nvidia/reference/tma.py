@@ -94,6 +94,32 @@ def _check(machine: Machine, made: Descriptor) -> None:
         refuse(f"strides[{dim}]", bad, stride, wanted)
 
 
+def _starts(
+    machine: Machine, desc: Descriptor, first: Any, pred: Any = None, argument: str = "coord"
+) -> None:
+    """Boxes start at multiples of 16 bytes of the innermost dimension, inside the tensor or not.
+
+    The PTX ISA does not say so; on sm_90 any other start is an illegal instruction.
+    """
+    size = desc.dtype.itemsize
+    columns = np.asarray(first, np.int64).reshape(-1)
+    bad = columns * size % _ALIGNMENT != 0
+    if pred is not None:
+        bad = bad & np.asarray(pred).reshape(-1)
+    if not bad.any():
+        return
+    position = int(np.argmax(bad))
+    raise ArgumentError(
+        "the box does not start where TMA can begin (an illegal instruction on sm_90) in program "
+        f"{machine.program_id(position)}",
+        argument=argument,
+        expected=f"the last coordinate a multiple of {_ALIGNMENT // size} elements, which is "
+        f"{_ALIGNMENT} bytes",
+        got=int(columns[position if len(columns) > 1 else 0]),
+        remedy="Start at the multiple below, and leave out what is not wanted.",
+    )
+
+
 def _nbytes(desc: Descriptor, elements: int) -> int:
     """Bytes of one block's part of the box."""
     shared = [basis for basis in getattr(desc.layout, "cga_layout", None) or [] if any(basis)]
@@ -135,6 +161,8 @@ def async_tma_copy_global_to_local(
     shared = not all(any(basis) for basis in getattr(desc.layout, "cga_layout", None) or [])
     if multicast and shared and compiler_version() < (3, 8):
         machine.barrier_remote(barrier)  # later compilers let the blocks wait for each other first
+    if offsets is None:
+        _starts(machine, desc, coord[-1], pred)
     desc, coord, offsets = _pick(pred, desc, coord, offsets)
     if offsets is None:
         place: Callable = lambda: desc.box(coord)  # noqa: E731
@@ -156,6 +184,7 @@ def async_tma_gather(
     **named: Any,
 ) -> None:
     """Rows to shared memory (sm_100), PTX 9.7.9.27.1, .tile::gather4."""
+    _starts(machine, desc, y_offset, pred, "y_offset")
     desc, (rows, column), _ = _pick(pred, desc, (x_offsets, y_offset), None)
     _load(machine, desc, lambda: _rows(desc, rows, column), barrier, result, pred)
 
@@ -261,6 +290,7 @@ def async_tma_copy_local_to_global(
     machine: Machine, desc: Descriptor, coord: Sequence[np.ndarray], src: SharedBuffer, *policy: Any
 ) -> None:
     """A box to global memory; what is outside the tensor is dropped."""
+    _starts(machine, desc, coord[-1])
     _store(machine, desc, lambda: desc.box(coord), src, machine.store_global)
 
 
@@ -268,6 +298,7 @@ def async_tma_reduce(
     machine: Machine, kind: Any, desc: Descriptor, coord: Sequence[np.ndarray], src: SharedBuffer
 ) -> None:
     """A box into global memory, each element atomically (PTX 9.7.9.27.2)."""
+    _starts(machine, desc, coord[-1])
     name = str(getattr(kind, "name", kind)).lower()
     if name == "add" and desc.dtype.kind != "i":
         name = "fadd"
@@ -294,6 +325,7 @@ def async_tma_scatter(
     *policy: Any,
 ) -> None:
     """Rows to global memory (sm_100), PTX 9.7.9.27.1, .tile::scatter4."""
+    _starts(machine, desc, y_offset, argument="y_offset")
     place = lambda: _rows(desc, x_offsets, y_offset)  # noqa: E731
     _store(machine, desc, place, src, machine.store_global)
 
