@@ -664,6 +664,8 @@ def test_mma_errors(changes, error, match):
          LayoutError, "col_stride"),
         ("allocate_tensor_memory(gl.float32, [128, 8], TensorMemoryScalesLayout())", DtypeError,
          "scales"),
+        ("allocate_tensor_memory(gl.int8, [2, 128, 8], TensorMemoryScalesLayout())", ShapeError,
+         "no copies"),
         ("allocate_tensor_memory(gl.float32, [256, 128], TensorMemoryLayout([128, 128], 1, "
          "[[1, 0]]))", LayoutError, "num_ctas"),
         ("allocate_tensor_memory(gl.float32, [128, 128], TensorMemoryLayout([128, 96], 1))",

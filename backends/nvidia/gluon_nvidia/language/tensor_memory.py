@@ -102,6 +102,14 @@ def _check_buffer(semantic: Any, dtype: Any, shape: list[int], layout: Any, allo
             expected="[M, N] or [copies, M, N]",
             got=shape,
         )
+    if len(shape) == 3 and isinstance(layout, TensorMemoryScalesLayout):
+        raise ShapeError(
+            "scales have no copies",
+            argument="shape",
+            expected=shape[1:],
+            got=shape,
+            remedy="One buffer does: tcgen05 copies and multiplies in the order of issue.",
+        )
     check_block_shape(shape[-2:], "a buffer in tensor memory")
     if shape[0] < 1:
         raise ShapeError("must be positive", argument="shape", got=shape)
@@ -450,7 +458,8 @@ def allocate_tensor_memory(
 
     Args:
         element_ty: dtype of 8, 16 or 32 bits.
-        shape: [M, N], or [copies, M, N] to pick from with `index`; of all blocks of a cluster.
+        shape: [M, N], or [copies, M, N] to pick from with `index`, but not of scales; of all blocks
+            of a cluster.
         layout: `TensorMemoryLayout`, or `TensorMemoryScalesLayout` for int8 or uint8.
         value: a tensor to store at once, with a layout as in `store`.
 
