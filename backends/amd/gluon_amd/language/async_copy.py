@@ -174,6 +174,8 @@ def load_shared_relaxed(smem: Any, layout: Any, _semantic: Any = None) -> Any:
     Raises:
         DtypeError: `smem` is no shared memory.
         LayoutError, ShapeError: as `smem.load`.
+
+    ISA: CDNA3 11, LDS, ds_read_*, without an s_waitcnt of its own.
     """
     smem = shared_memory(smem, "smem")
     result = _semantic.shared_load(smem, unwrap(layout))

@@ -38,6 +38,8 @@ def sched_barrier(allow: Any = None, _semantic: Any = None) -> None:
 
     Raises:
         ArgumentError: an unknown class.
+
+    ISA: none; LLVM's llvm.amdgcn.sched.barrier.
     """
     names = unwrap(allow)
     names = [] if names is None else [names] if isinstance(names, str) else names

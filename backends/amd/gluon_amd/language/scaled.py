@@ -45,6 +45,8 @@ def scaled_upcast(
         ShapeError: the scales do not fit, or no such axis.
         LayoutError: the scales are laid out differently.
         ArgumentError: fp4 without an axis.
+
+    ISA: CDNA4, v_cvt_scalef32_pk_*; gfx1250, v_cvt_scale_pk8_*; elsewhere arithmetic.
     """
     src = _semantic.require_distributed(src, "src")
     scale = _semantic.require_distributed(scale, "scale")
@@ -95,6 +97,8 @@ def get_scaled_upcast_fp4_scale_layout(
     Raises:
         DtypeError, ShapeError: as `scaled_upcast`.
         LayoutError: no layout of the scales fits.
+
+    ISA: none; a layout, known while compiling.
     """
     src = _semantic.require_distributed(src, "src")
     element = _result_type(elem_type)

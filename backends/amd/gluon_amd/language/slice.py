@@ -27,6 +27,8 @@ def slice(source: Any, shape: Any, offsets: Any, _semantic: Any = None) -> Any:
     Raises:
         ShapeError: ranks differ, or the part leaves the tensor.
         LayoutError: the part's elements are not in the threads that would hold them.
+
+    ISA: none; it names other registers.
     """
     source = _semantic.require_distributed(source, "source")
     whole = shape_of(source)

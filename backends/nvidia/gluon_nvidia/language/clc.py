@@ -166,6 +166,8 @@ def load_result(src: Any, _semantic: Any = None) -> Any:
 
     Raises:
         DtypeError, LayoutError, ShapeError: `src` holds no answer.
+
+    ISA: PTX 9.7.9.8, ld.shared.
     """
     src = _check_result(src, "src")
     return clc_result(_semantic.builder.create_clc_load_result(src.handle))

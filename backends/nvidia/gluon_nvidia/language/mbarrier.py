@@ -120,6 +120,8 @@ def allocate_mbarrier(batch: Any = None, two_ctas: Any = False, _semantic: Any =
 
     Raises:
         ArgumentError: `batch` is not a positive compile-time integer, or pairs of a single block.
+
+    ISA: none; the compiler lays out shared memory.
     """
     pairs = unwrap(two_ctas)
     if pairs and _semantic.num_ctas < 2:
@@ -155,6 +157,9 @@ def init(mbarrier: Any, count: Any, _semantic: Any = None) -> None:
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.invalidate")
 def invalidate(mbarrier: Any, _semantic: Any = None) -> None:
     """End the use of a barrier, so that its memory may serve for something else.
+
+    Args:
+        mbarrier: an initialized barrier, at which nobody waits.
 
     Raises:
         DtypeError, LayoutError, ShapeError: `mbarrier` is no barrier.

@@ -123,6 +123,8 @@ def warpgroup_mma_init(value: Any, _semantic: Any = None) -> Any:
     Raises:
         DtypeError: not a tensor.
         LayoutError: another layout.
+
+    ISA: none; it gives the registers another type.
     """
     if isinstance(value, warpgroup_mma_accumulator):
         return value
