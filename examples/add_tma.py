@@ -163,13 +163,14 @@ def configure(warp_size, stages=3, out=2, num_warps=4):
 
 def grid(per_multiprocessor, block):
     def make(args, config):
-        programs = 3
+        tiles = tiles_of(args, block)
+        programs = max(3, tiles // 8)  # each adds several tiles, on a CPU as well
         if getattr(args["a"], "is_cuda", False):
             import torch
 
             device = torch.cuda.get_device_properties(args["a"].device)
             programs = device.multi_processor_count * per_multiprocessor
-        return (min(programs, tiles_of(args, block)),)
+        return (min(programs, tiles),)
 
     return make
 

@@ -31,7 +31,9 @@ class Queue:
         self.name = name
         self.closed = np.zeros(1, np.int64)
         self.flights: list[Flight] = []
-        self.free: list[int] = []  # slots of clocks to use again
+        # Slots of clocks to use again, those of parts that only read apart: a buffer keeps the last
+        # read of each slot, so few of them should ever read.
+        self.free: dict[bool, list[int]] = {False: [], True: []}
 
     def settle(self, agent: Agent) -> None:
         """Forget work that the issuing agent knows to be over."""
@@ -44,8 +46,9 @@ class Queue:
                 left.append(flight)
         if len(left) < len(self.flights):
             kept = {flight.agent.slot for flight in left}
-            gone = {flight.agent.slot for flight in self.flights} - kept
-            self.free += sorted(gone.difference(self.free))
+            for reads, free in self.free.items():
+                gone = {f.agent.slot for f in self.flights if f.reads == reads} - kept
+                free += sorted(gone.difference(free))
         self.flights = left
 
 
@@ -192,7 +195,8 @@ class Flights:
         slot: Optional[int] = None,
     ) -> None:  # fmt: skip
         if slot is None:
-            slot = home.free.pop() if home.free else None
+            free = home.free[flight.reads]
+            slot = free.pop() if free else None
         name = f"{task.op.name} of {task.name}"
         fork = task.batch.agents.fork
         flight.agent = fork(task.active(), name, slot, proxy=proxy, flight=flight)

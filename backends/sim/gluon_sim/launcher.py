@@ -15,6 +15,7 @@ from gluon_core.host_descriptor import HostDescriptor
 from gluon_core.reference import Descriptor
 
 from . import watch
+from .blas import one_thread
 from .checks import arguments_aligned
 from .dtypes import numpy_dtype
 from .errors import span_of
@@ -65,7 +66,7 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
             chosen, memory, size, num_warps, compiled.target, models=models, settings=settings
         )
         machine.watched = watched is not None
-        with watched or nullcontext():
+        with one_thread(), watched or nullcontext():
             machine.run(values)
 
     return launch

@@ -118,6 +118,27 @@ class SharedShadow:
             self.writes = np.repeat(self.writes, self.rows, axis=0)
             self.reads = {s: np.repeat(r, self.rows, axis=0) for s, r in self.reads.items()}
 
+    def touch_span(self, task: Any, kind: str, span: slice, size: int) -> bool:
+        """An access of all rows to the bytes of a span; false where `touch` must tell of a race."""
+        if size < self.grain:
+            self._refine(size)
+        run = (slice(None), slice(span.start // self.grain, span.stop // self.grain))
+        rows = None if self.writes.shape[0] == 1 else np.arange(self.rows)[:, None]
+        agent, ordered = task.agent, self.epochs.ordered
+        if not ordered(agent, self.writes[run], rows, not self.proxied).all():
+            return False
+        kept = self.writes
+        if kind == "read":
+            if agent.slot not in self.reads:
+                self.reads[agent.slot] = np.zeros_like(self.writes)
+            kept = self.reads[agent.slot]
+        else:
+            for slot, read in self.reads.items():
+                if slot != agent.slot and not ordered(agent, read[run], rows, True).all():
+                    return False
+        kept[run] = self.epochs.of(task, kind)
+        return True
+
     def touch(
         self, task: Any, kind: str, index: np.ndarray, rows: Any, size: int, name: str
     ) -> None:

@@ -6,6 +6,7 @@ so two views of one buffer alias exactly as they do on the hardware.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Optional
 
@@ -190,9 +191,11 @@ class SharedView:
         first = derived(self.table, "at", 0)
         step = int(self.table.flat[first.size] - self.table.flat[0]) if count > 1 else 0
         at = at.astype(np.int64)
+        if len(at) > 1 and (at == at[0]).all():
+            at = at[:1]  # one place for all programs, which those who see them all do quickly
         if _stacked(_Ref(self.table), step):
             return SharedView(self.buffer, type, self.base + at * step, first)
-        if (at == at[0]).all():
+        if len(at) == 1:
             return SharedView(self.buffer, type, self.base, derived(self.table, "at", int(at[0])))
         raise SimulatorError("programs of one batch index different parts of a swizzled buffer")
 
@@ -220,6 +223,14 @@ class SharedView:
         """Element indices of the table, flat."""
         return _flat_index(_Ref(self.table), self.dtype.itemsize.bit_length() - 1)
 
+    def span(self) -> Optional[slice]:
+        """The bytes of all elements, if they have no gaps and are the same in each program."""
+        if len(self.base) != 1:
+            return None
+        found = _span(_Ref(self.table), self.dtype.itemsize)
+        first = int(self.base[0])
+        return found and slice(first + found[0], first + found[1])
+
     def load(self, rows: Any) -> np.ndarray:
         """All elements, shape (programs, *shape). `rows` are the batch rows of the programs."""
         return self._take(self.buffer.view(self.dtype), rows)
@@ -238,10 +249,15 @@ class SharedView:
         index = self._elements()
         if self.base.shape[0] == 1:
             data = view if rows.whole else view[rows.index]
-            start = int(self.base[0]) // self.dtype.itemsize
-            if _runs(_Ref(self.table), self.dtype.itemsize):
+            size = self.dtype.itemsize
+            start = int(self.base[0]) // size
+            chunks = _chunks(_Ref(self.table), size)
+            if _runs(_Ref(self.table), size):
                 first = start + int(index[0])
                 out = data[:, first : first + index.size].copy()
+            elif chunks is not None and int(self.base[0]) % chunks.bytes == 0:
+                at = chunks.index + int(self.base[0]) // chunks.bytes
+                out = np.take(data.view(chunks.dtype), at, axis=1, mode="clip").view(view.dtype)
             else:
                 # Every index is inside; "clip" only spares NumPy its own check.
                 out = np.take(data, index + start if start else index, axis=1, mode="clip")
@@ -271,6 +287,8 @@ class SharedView:
             at = index + start if start else index
             if rows.whole and _runs(_Ref(self.table), self.dtype.itemsize):
                 view[:, at[0] : at[0] + at.size] = flat
+            elif rows.whole and self._put_chunks(view, flat):
+                pass
             elif rows.whole:
                 view[:, at] = flat
             else:
@@ -278,6 +296,23 @@ class SharedView:
         else:
             at = index[None, :] + (self.base // self.dtype.itemsize)[:, None]
             view[rows.index[:, None], at] = flat
+
+    def _put_chunks(self, view: np.ndarray, flat: np.ndarray) -> bool:
+        """Write by the order of the bytes, which NumPy does faster; false where that cannot be."""
+        span = self.span()
+        if span is None or flat.dtype != view.dtype:
+            return False
+        there = view[:, span.start // view.itemsize : span.stop // view.itemsize]
+        if flat.strides[-1] == 0:
+            there[...] = flat
+            return True
+        chunks = _chunks(_Ref(self.table), view.itemsize)
+        if chunks is None or span.start % chunks.bytes:
+            return False
+        flat = flat if flat.strides[-1] == flat.itemsize else np.ascontiguousarray(flat)
+        ordered = np.take(flat.view(chunks.dtype), chunks.order, axis=1, mode="clip")
+        there.view(chunks.dtype)[...] = ordered
+        return True
 
     def positions(self, rows: Any, indices: np.ndarray, axis: int) -> np.ndarray:
         """Flat indices into the typed buffer for elements picked along `axis`, one per index."""
@@ -316,6 +351,44 @@ def _runs(ref: _Ref, size: int) -> bool:
     """Do the elements follow each other without gaps, in order?"""
     flat = ref.table.ravel()
     return bool((np.diff(flat) == size).all())
+
+
+@lru_cache(maxsize=2048)
+def _span(ref: _Ref, size: int) -> Optional[tuple[int, int]]:
+    """First and last byte of elements that fill all in between, in whatever order."""
+    flat = np.sort(ref.table, axis=None)
+    whole = (np.diff(flat) == size).all()
+    return (int(flat[0]), int(flat[-1]) + size) if flat.size and whole else None
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """A table in the largest units whose elements stay together: swizzles move 16 bytes at a time.
+
+    Attributes:
+        bytes: of a unit.
+        dtype: one that is as large, for copies.
+        index: where each unit is, in units.
+        order: the units in the order of their places.
+    """
+
+    bytes: int
+    dtype: np.dtype
+    index: np.ndarray
+    order: np.ndarray
+
+
+@lru_cache(maxsize=2048)
+def _chunks(ref: _Ref, size: int) -> Optional[_Chunks]:
+    flat = ref.table.reshape(-1)
+    for nbytes, code in ((16, "c16"), (8, "u8"), (4, "u4"), (2, "u2"), (1, "u1")):
+        if nbytes >= size and flat.size * size % nbytes == 0:
+            units = flat.reshape(-1, nbytes // size)
+            together = units[:, :1] + np.arange(0, nbytes, size)
+            if (units == together).all() and not (units[:, 0] % nbytes).any():
+                index = units[:, 0] // nbytes
+                return _Chunks(nbytes, np.dtype(code), index, np.argsort(index, kind="stable"))
+    return None
 
 
 @lru_cache(maxsize=2048)

@@ -287,7 +287,7 @@ class Barriers:
     def _note(lines: dict[int, set[int]], at: tuple, task: Any) -> None:
         """Remember the line of the op that has to do with bytes."""
         if task is not None:
-            for slot in np.unique(at[1]).tolist():
+            for slot in _distinct(at[1]):
                 lines.setdefault(slot, set()).add(task.op.loc.line)
 
     def _traffic(self, at: tuple, which: np.ndarray, task: Any) -> str:
@@ -315,7 +315,7 @@ class Barriers:
         if task is None:
             return
         agent = task.agent
-        for slot in np.unique(at[1]).tolist():
+        for slot in _distinct(at[1]):
             self.arrived.setdefault(slot, {})[task.name, task.op] = None
             if agent is not None:
                 rows = at[0][at[1] == slot]
@@ -330,7 +330,7 @@ class Barriers:
         self.due[at] = np.where(done, 0, self.due[at])
         self.come[at] = np.where(done, 0, self.come[at])
         if done.any() and self.coming:
-            for slot in np.unique(at[1][done]).tolist():
+            for slot in _distinct(at[1][done]):
                 coming = self.coming.get(slot)
                 if coming is not None:
                     rows = at[0][done & (at[1] == slot)]
@@ -345,7 +345,7 @@ class Barriers:
         """Learn what those released who arrived at completed phases."""
         if task.agent is None:
             return
-        for slot in np.unique(at[1]).tolist():
+        for slot in _distinct(at[1]):
             over = self.over.get(slot)
             if over is not None:
                 rows = at[0][at[1] == slot]
@@ -401,6 +401,12 @@ class Barriers:
                 report="barrier.overwritten",
                 remedy="Invalidate the barrier first.",
             )
+
+
+def _distinct(slots: np.ndarray) -> list[int]:
+    """The slots of an access by several programs, which are nearly always one."""
+    first = int(slots[0])
+    return [first] if (slots == first).all() else np.unique(slots).tolist()
 
 
 def in_words(task: Any, buffer: Any, scene: dict) -> str:

@@ -83,6 +83,9 @@ class Tracking:
                     shadow.touch(task, kind, index, where, size, name)
                 return
         if len(base) == 1 and rows.whole:
+            span = view.span()
+            if span is not None and shadow.touch_span(task, kind, span, size):
+                return
             shadow.touch(task, kind, index + int(base[0]), None, size, name)
         else:
             index = index[None, :] + base[:, None]
