@@ -17,8 +17,8 @@ from gluon_core.language.nvidia.blackwell import (
     mbarrier,
     tcgen05_commit,
     tcgen05_mma,
-    tma,
 )
+from gluon_core.language.nvidia.blackwell.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.blackwell import TensorDescriptor
 
 
@@ -55,8 +55,8 @@ def copy_tiles(
             mbarrier.wait(empty.index(slot), phase)
             ready = full.index(slot)
             mbarrier.expect(ready, a_desc.block_type.nbytes + b_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(a_desc, [m * BLOCK_M, k], ready, a_smem.index(slot))
-            tma.async_copy_global_to_shared(b_desc, [k, n * BLOCK_N], ready, b_smem.index(slot))
+            async_load(a_desc, [m * BLOCK_M, k], ready, a_smem.index(slot))
+            async_load(b_desc, [k, n * BLOCK_N], ready, b_smem.index(slot))
             slot, phase = advance(slot, phase, STAGES)
 
 
@@ -98,13 +98,13 @@ def store_tiles(
         for i in gl.static_range(BLOCK_N // WIDTH):
             part = acc.slice(i * WIDTH, WIDTH).load(layout).to(c_desc.dtype)
             buffer = c_smem.index(i % 2)
-            tma.store_wait(1)  # what left this buffer before is out of it
+            store_wait(1)  # what left this buffer before is out of it
             buffer.store(part)
             fence_async_shared()
-            tma.async_copy_shared_to_global(c_desc, [m * BLOCK_M, n * BLOCK_N + i * WIDTH], buffer)
+            async_store(c_desc, [m * BLOCK_M, n * BLOCK_N + i * WIDTH], buffer)
         mbarrier.arrive(acc_empty.index(slot), count=1)
         slot, phase = advance(slot, phase, 2)
-    tma.store_wait(0)
+    store_wait(0)
 
 
 @gluon.jit
@@ -222,7 +222,7 @@ def grid(args, config):
 
         device = torch.cuda.get_device_properties(args["a"].device)
         return (min(tiles, device.multi_processor_count),)
-    return (min(tiles, 3),)
+    return (max(min(tiles, 3), tiles // 2),)
 
 
 EXAMPLES = [

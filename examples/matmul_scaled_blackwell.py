@@ -20,8 +20,8 @@ from gluon_core.language.nvidia.blackwell import (
     tcgen05_commit,
     tcgen05_copy,
     tcgen05_mma_scaled,
-    tma,
 )
+from gluon_core.language.nvidia.blackwell.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.blackwell import TensorDescriptor
 
 
@@ -80,18 +80,10 @@ def copy_tiles(
             mbarrier.wait(empty.index(slot), phase)
             ready = full.index(slot)
             mbarrier.expect(ready, BYTES)
-            tma.async_copy_global_to_shared(
-                a_desc, [m * BLOCK_M, k * BYTES_K], ready, a_smem.index(slot)
-            )
-            tma.async_copy_global_to_shared(
-                b_desc, [n * BLOCK_N, k * BYTES_K], ready, b_smem.index(slot)
-            )
-            tma.async_copy_global_to_shared(
-                a_scale_desc, [m * R, k * G, 0, 0], ready, a_scale_smem.index(slot)
-            )
-            tma.async_copy_global_to_shared(
-                b_scale_desc, [n * S, k * G, 0, 0], ready, b_scale_smem.index(slot)
-            )
+            async_load(a_desc, [m * BLOCK_M, k * BYTES_K], ready, a_smem.index(slot))
+            async_load(b_desc, [n * BLOCK_N, k * BYTES_K], ready, b_smem.index(slot))
+            async_load(a_scale_desc, [m * R, k * G, 0, 0], ready, a_scale_smem.index(slot))
+            async_load(b_scale_desc, [n * S, k * G, 0, 0], ready, b_scale_smem.index(slot))
             slot, phase = advance(slot, phase, STAGES)
 
 
@@ -155,12 +147,12 @@ def store_tiles(
             if i == BLOCK_N // WIDTH - 1:
                 mbarrier.arrive(acc_empty.index(slot), count=1)
             buffer = c_smem.index(i % 2)
-            tma.store_wait(1)  # what left this buffer before is out of it
+            store_wait(1)  # what left this buffer before is out of it
             buffer.store(part)
             fence_async_shared()
-            tma.async_copy_shared_to_global(c_desc, [m * BLOCK_M, n * BLOCK_N + i * WIDTH], buffer)
+            async_store(c_desc, [m * BLOCK_M, n * BLOCK_N + i * WIDTH], buffer)
         slot, phase = advance(slot, phase, ACCS)
-    tma.store_wait(0)
+    store_wait(0)
 
 
 @gluon.jit
