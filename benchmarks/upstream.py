@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import linecache
+import re
 import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import triton
 
@@ -23,8 +25,12 @@ IMPORTS = {
     "from gluon_core.nvidia.": "from triton.experimental.gluon.nvidia.",
     "from gluon_core.amd.": "from triton.experimental.gluon.amd.",
 }
-if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8):  # where the op had its older name
+_VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
+if _VERSION < (3, 8):  # where the ops had their older names
     IMPORTS[" import async_load, "] = " import async_copy_global_to_shared as async_load, "
+    IMPORTS[" async_load, async_store, "] = (
+        " async_load, async_copy_shared_to_global as async_store, "
+    )
 
 
 def to_upstream(source: str) -> str:
@@ -39,6 +45,53 @@ def to_ours(source: str) -> str:
     for ours, theirs in IMPORTS.items():
         source = source.replace(theirs, ours)
     return source
+
+
+# What kernels ask of `gl.portable`, and one spelling of WMMA's layout for every Triton, made with the
+# layout classes of whichever package the file imports.
+_HELPERS = """
+@gluon.constexpr_function
+def portable_blocked_layout(shape, dtype):
+    from gluon_core.portable.tiles import blocked_layout
+
+    made = blocked_layout(shape, dtype.primitive_bitwidth, NUM_WARPS, WARP_SIZE)
+    return gl.BlockedLayout(
+        made.size_per_thread, made.threads_per_warp, made.warps_per_cta, made.order
+    )
+
+
+@gluon.constexpr_function
+def wmma_layout(version, transposed, warps_per_cta, instr_shape=None):
+    from gluon_amd.layouts import AMDWMMALayout
+
+    made = AMDWMMALayout(
+        version, transposed, warps_per_cta=warps_per_cta, instr_shape=instr_shape
+    )
+    spelling = WMMA_SPELLING
+    return gl.amd.AMDWMMALayout(version, transposed, instr_shape=made.instr_shape, **spelling)
+"""
+_WMMA_SPELLING = (
+    '{"warps_per_cta": warps_per_cta}',
+    '{"warp_bases": made.warp_bases, "reg_bases": made.reg_bases}',
+)
+
+
+def without_our_own(source: str, target: Any, num_warps: int) -> str:
+    """`source` for one target, with `gl.target` and `gl.portable`, which upstream does not have,
+    replaced by their answers; for either package."""
+    source = re.sub(r"gl\.target\.require\(.*\)", "pass", source)
+    source = re.sub(
+        r"gl\.target\.has\(\"([\w.]+)\"\)", lambda found: str(target.has(found[1])), source
+    )
+    source = source.replace("gl.portable.blocked_layout(", "portable_blocked_layout(")
+    source = source.replace("gl.amd.AMDWMMALayout(", "wmma_layout(")
+    if _VERSION == (3, 7):  # whose TDM takes predicates of 32 bits only
+        source = re.sub(r"pred=([^),]+)\)", r"pred=(\1).to(gl.int32))", source)
+    helpers = _HELPERS.replace("NUM_WARPS", str(num_warps))
+    helpers = helpers.replace("WARP_SIZE", str(target.warp_size))
+    helpers = helpers.replace("WMMA_SPELLING", _WMMA_SPELLING[_VERSION >= (3, 7)])
+    head, mark, rest = source.partition("\n\n\n")
+    return f"{head}\n\n{helpers}{mark}{rest}"
 
 
 def load(name: str, source: str) -> ModuleType:
