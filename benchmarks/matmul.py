@@ -1,7 +1,8 @@
-"""The portable matmul against torch: what one source for every matrix unit costs on this one.
+"""The portable matmul: what one source for every matrix unit costs on this one.
 
-torch uses the best instructions of the GPU; the example takes those that `gl.portable` has lowerings
-for, which `gluon explain examples/matmul.py` lists.
+Beside it torch, which uses the best instructions of the GPU, and on Hopper the kernel that names
+them, `matmul_hopper.py` with its warps specialized. `gluon explain examples/matmul.py` lists what
+the portable kernel is made of. The error is that of the portable kernel against float32.
 """
 
 from __future__ import annotations
@@ -12,19 +13,28 @@ from common import Result, device, in_turns, parse_arguments, sweep, write
 from upstream import our_example
 
 from gluon_core.cli.example import Arrays
+from gluon_core.targets import Target
 
-SIZES = [(4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 8192)]
-CHOICES: list[dict[str, Any]] = [
+SIZES = [(8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 8192)]
+WANTED = {"explicit": (">=", 0.85)}
+# For units that read shared memory on their own, and for all others.
+ASYNCHRONOUS: list[dict[str, Any]] = [
+    {"block": (128, 256, 64), "stages": 4, "num_warps": 8},
+    {"block": (256, 128, 64), "stages": 4, "num_warps": 8},
+    {"block": (128, 256, 64), "stages": 3, "num_warps": 8},
+    {"block": (128, 128, 64), "stages": 4, "num_warps": 4},
+]
+SYNCHRONOUS: list[dict[str, Any]] = [
     {"block": (128, 128, 32), "stages": 3, "num_warps": 4},
-    {"block": (128, 128, 32), "stages": 4, "num_warps": 4},
     {"block": (128, 128, 32), "stages": 4, "num_warps": 8},
     {"block": (128, 128, 64), "stages": 3, "num_warps": 8},
-    {"block": (128, 128, 64), "stages": 4, "num_warps": 4},
     {"block": (128, 256, 32), "stages": 4, "num_warps": 8},
-    {"block": (256, 128, 32), "stages": 4, "num_warps": 8},
-    {"block": (128, 256, 64), "stages": 3, "num_warps": 8},
-    {"block": (256, 128, 64), "stages": 3, "num_warps": 8},
 ]
+
+
+def choices(target: Target) -> list[dict[str, Any]]:
+    own = any(target.has(unit) for unit in ("nvidia.wgmma", "nvidia.tcgen05"))
+    return ASYNCHRONOUS if own else SYNCHRONOUS
 
 
 def results(only: str = "") -> list[Result]:
@@ -32,32 +42,41 @@ def results(only: str = "") -> list[Result]:
 
     target, found = device(), []
     (example,) = our_example("matmul").EXAMPLES
+    explicit = our_example("matmul_hopper").EXAMPLES[1]
     for sizes in SIZES:
-        name = f"matmul {'x'.join(map(str, sizes))} fp16"
+        name = f"matmul {'x'.join(map(str, sizes))} bf16"
         if only not in name:
             continue
-        args = example.arguments(Arrays(target), True, sizes)
-        _, choice, config = sweep(example, args, target, CHOICES)
-        expected = torch.matmul(args["a"], args["b"])
-        args["c"].fill_(float("nan"))
-        example.launch(args, config)
-        scale = float(expected.abs().max())
-        torch.testing.assert_close(args["c"], expected, rtol=0, atol=example.tolerance * scale)
+        args = example.arguments(Arrays(target), True, sizes, "bfloat16")
+        _, choice, config = sweep(example, args, target, choices(target))
+        expected = args["a"].float() @ args["b"].float()
         contenders = {
-            "ours": lambda args=args, config=config: example.launch(args, config),
-            "torch": lambda args=args: torch.matmul(args["a"], args["b"]),
+            "ours": example.launcher(args, config),
+            "torch": lambda args=args: torch.matmul(args["a"], args["b"], out=args["c"]),
         }
-        seconds = in_turns(contenders, target)
+        if not explicit.lacks(target):
+            contenders["explicit"] = explicit.launcher(args, explicit.configure(target, True))
+        errors = {}
+        for who, run in contenders.items():
+            args["c"].fill_(float("nan"))
+            run()
+            errors[who] = float((args["c"].float() - expected).norm() / expected.norm())
+            if not errors[who] < 2e-2:
+                raise SystemExit(f"{who}: {name} is wrong: relative error {errors[who]}")
+        del expected
+        seconds = in_turns(contenders, target, repeats=10)
         rate = {who: example.flops(args) / s / 1e12 for who, s in seconds.items()}
+        rivals = [who for who in contenders if who != "ours"]
         found.append(
             Result(
                 name,
                 "TFLOP/s",
                 rate["ours"],
-                {"torch": rate["torch"]},
-                {"torch": seconds["torch"] / seconds["ours"]},
-                {},
+                {who: rate[who] for who in rivals},
+                {who: seconds[who] / seconds["ours"] for who in rivals},
+                WANTED if "explicit" in contenders else {},
                 ", ".join(f"{key} {value}" for key, value in choice.items()),
+                errors["ours"],
             )
         )
     return found

@@ -117,16 +117,18 @@ def large_config(warp_size, block=(128, 128, 32), stages=3, num_warps=4):
 
 def choices(target):
     """Units that read shared memory on their own want large tiles, and have room for them."""
-    if target.has("nvidia.wgmma") or target.has("nvidia.tcgen05"):
+    if target.has("nvidia.wgmma"):
         return {"block": (128, 256, 64), "stages": 4, "num_warps": 8}
+    if target.has("nvidia.tcgen05"):
+        return {"block": (256, 128, 64), "stages": 4, "num_warps": 8}
     return {}
 
 
 def grid(args, config):
-    """As many programs as run at a time, few where there is no device."""
+    """As many programs as run at a time; where there is no device, so many that each has two tiles."""
     tiles = -(-args["M"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"])
     if not getattr(args["a"], "is_cuda", False):
-        return (min(tiles, 3),)
+        return (max(min(tiles, 3), tiles // 2),)
     import torch
 
     device = torch.cuda.get_device_properties(args["a"].device)

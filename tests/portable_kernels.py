@@ -56,6 +56,66 @@ def one_tile(
     gl.portable.store(c, c_at, acc + gl.portable.load(c, c_at))
 
 
+@gluon.jit
+def products(
+    a,
+    b,
+    c,
+    M,
+    N,
+    K,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr,
+    TURNED: gl.constexpr,
+    PENDING: gl.constexpr,
+    PRECISION: gl.constexpr,
+):
+    """One program for each tile of the result; `b` is (N, K) if TURNED."""
+    dtype: gl.constexpr = a.dtype.element_ty
+    layouts: gl.constexpr = gl.portable.mma_layouts(
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        dtype,
+        dtype,
+        input_precision=PRECISION,
+        operands="shared",
+        b_transposed=TURNED,
+    )
+    row = gl.program_id(0) * BLOCK_M
+    column = gl.program_id(1) * BLOCK_N
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BLOCK_M, BLOCK_K], layouts.a_shared)
+    if TURNED:
+        b_tiles = gl.portable.descriptor(b, [N, K], [K, 1], [BLOCK_N, BLOCK_K], layouts.b_shared)
+    else:
+        b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BLOCK_K, BLOCK_N], layouts.b_shared)
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BLOCK_M, BLOCK_N // 2])
+    tiles = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
+    steps = gl.cdiv(K, BLOCK_K)
+    for i in gl.static_range(STAGES - 1):
+        k = i * BLOCK_K
+        if TURNED:
+            tiles.fetch(i, [[row, k], [column, k]], pred=i < steps)
+        else:
+            tiles.fetch(i, [[row, k], [k, column]], pred=i < steps)
+    acc = gl.portable.accumulator(layouts)
+    for step in range(steps):
+        a_tile, b_tile = tiles.wait(step)
+        if TURNED:
+            b_tile = b_tile.permute((1, 0))
+        acc = gl.portable.mma(a_tile, b_tile, acc, input_precision=PRECISION, is_async=PENDING > 0)
+        acc = gl.portable.mma_wait(acc, pending=PENDING)
+        ahead = step + STAGES - 1
+        next_k = ahead * BLOCK_K
+        if TURNED:
+            tiles.fetch(ahead, [[row, next_k], [column, next_k]], pred=ahead < steps)
+        else:
+            tiles.fetch(ahead, [[row, next_k], [next_k, column]], pred=ahead < steps)
+    gl.portable.store(c_tiles, [row, column], gl.portable.read(acc))
+
+
 def _arguments(dtype, shape):
     operand, accumulator = NUMBERS[dtype]
     return dict(zip("MNK", shape), dtype=operand, acc_dtype=accumulator)
@@ -124,3 +184,51 @@ def check_on_simulator(monkeypatch, target, dtype="fp16", shape=(64, 64, 32), nu
     expected = cut.reshape(m, k).astype(wide) @ b.astype(wide) + 3
     one_tile[(1,)](a, b, c, limit, **_arguments(dtype, shape), num_warps=num_warps)
     np.testing.assert_allclose(c, expected, rtol=1e-5, atol=1e-4)
+
+
+TILES = {
+    "BLOCK_M": 64,
+    "BLOCK_N": 64,
+    "BLOCK_K": 32,
+    "STAGES": 3,
+    "TURNED": False,
+    "PENDING": 1,
+    "PRECISION": None,
+}
+
+
+def tiles_compiled(target, dtype="fp16", num_warps=4, **constants):
+    """`products` compiled for `target`; `constants` are some of `TILES`."""
+    return gluon.compile(
+        products,
+        target=target,
+        signature=_tiles_signature(dtype),
+        constexprs={**TILES, **constants},
+        attrs=dict.fromkeys(["a", "b", "c", "M", "N", "K"], 16),
+        num_warps=num_warps,
+    )
+
+
+def _tiles_signature(dtype):
+    out = "*i32" if dtype == "i8" else "*fp32"
+    types = {"a": f"*{dtype}", "b": f"*{dtype}", "c": out, "M": "i32", "N": "i32", "K": "i32"}
+    return {**types, **dict.fromkeys(TILES, "constexpr")}
+
+
+def tiles_selections(target, dtype="fp16", num_warps=4, **constants):
+    """op -> name of the lowering that `products` takes on `target`, and all selections."""
+    registered = plugins.registry()
+    found = registered.target(target)
+    backend = registered.backend(found.backend)
+    record = []
+    trace(
+        products,
+        _tiles_signature(dtype),
+        {(6 + i,): value for i, value in enumerate({**TILES, **constants}.values())},
+        {},
+        backend=backend,
+        target=found,
+        options=backend.options(found, {"num_warps": num_warps}),
+        on_session=lambda session: record.extend(session.selections),
+    )
+    return {s.op: s.chosen.name for s in record}, record

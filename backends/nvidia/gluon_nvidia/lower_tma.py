@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Sequence, Union
 
 from gluon_core.errors import GluonError
@@ -80,8 +81,10 @@ def store_accepts(request: TileStoreRequest) -> Union[bool, str]:
 def store(request: TileStoreRequest, _semantic: Any) -> None:
     tile, width = request.tile, request.tile.block_shape[-1]
     parts = split(request.value, width, _semantic)
-    # Two buffers: one is read by the copy before while the next is written.
-    count = min(2, len(parts))
+    # Two buffers, where there is room: one is read by the copy before while the next is written.
+    nbytes = prod(tile.block_shape) * tile.dtype.primitive_bitwidth // 8
+    room = 8 * nbytes <= request.target.limits.shared_memory
+    count = min(2 if room else 1, len(parts))
     buffers = _semantic.allocate_shared(tile.dtype, [count, *tile.block_shape], tile.layout)
     for i, part in enumerate(parts):
         buffer = _semantic.memdesc_index(buffers, i % count)

@@ -7,8 +7,15 @@ import pytest
 from gluon_core import plugins
 from gluon_core._triton import tl
 from gluon_core.backend import load_path
+from gluon_core.errors import CapabilityError
 from gluon_core.portable import MmaRequest
-from tests.portable_kernels import check_on_simulator, compiled, selections
+from tests.portable_kernels import (
+    check_on_simulator,
+    compiled,
+    selections,
+    tiles_compiled,
+    tiles_selections,
+)
 
 TENSOR_CORES = {"async_copy": "cp.async", "mma": "mma.sync", "load": "global_load", "store": "global_store"}
 WITHOUT = {**TENSOR_CORES, "async_copy": "through_registers", "mma": "fma"}
@@ -90,3 +97,119 @@ def test_the_layouts_fit_tile_and_warps(m, n, num_warps, dtype, width):
 )
 def test_the_simulator_agrees_with_numpy(monkeypatch, target, dtype, shape, num_warps):
     check_on_simulator(monkeypatch, target, dtype, shape, num_warps)
+
+
+# -- tiles and units that read shared memory on their own ----------------------------------------
+
+WGMMA = {"tile_copy": "tma", "mma": "wgmma", "tile_store": "tma_store"}
+TCGEN05 = {**WGMMA, "mma": "tcgen05"}
+MASKED_COPIES = {
+    "tile_copy": "masked_copies",
+    "async_copy": "cp.async",
+    "mma": "mma.sync",
+    "tile_store": "tma_store",
+}
+MASKED = {**MASKED_COPIES, "tile_store": "masked_store", "store": "global_store"}
+
+
+@pytest.mark.parametrize(
+    "target, dtype, num_warps, constants, expected",
+    [
+        ("sm_90", "fp16", 4, {}, WGMMA),
+        ("sm_90", "bf16", 8, {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64}, WGMMA),
+        ("sm_90", "fp8e4nv", 4, {"TURNED": True}, WGMMA),
+        ("sm_90", "i8", 4, {"TURNED": True}, WGMMA),
+        ("sm_90", "fp32", 4, {"TURNED": True, "PRECISION": "tf32"}, WGMMA),
+        ("sm_100", "fp16", 4, {"BLOCK_M": 128}, TCGEN05),
+        ("sm_100", "fp16", 8, {"BLOCK_M": 256}, TCGEN05),
+        # Half of the lanes hold the right half of a tile of 64 rows.
+        ("sm_100", "fp8e5", 4, {}, {**TCGEN05, "tile_store": "masked_store", "store": "global_store"}),
+        ("sm_80", "fp16", 4, {}, MASKED),
+        # TMA does not write the layouts of mma.sync, but stores whatever lies in registers.
+        ("sm_120", "fp16", 4, {}, MASKED_COPIES),
+        ("sm_90", "fp16", 2, {}, MASKED_COPIES),
+        ("sm_90", "fp16", 4, {"BLOCK_M": 32}, MASKED_COPIES),
+    ],
+)
+def test_the_way_that_tiles_take(target, dtype, num_warps, constants, expected):
+    taken, record = tiles_selections(target, dtype, num_warps, **constants)
+    # What is made for stores alone takes its own layout, which TMA writes.
+    assert {**taken, "tile_copy": expected["tile_copy"]} == expected
+    assert (record[0].op, record[0].chosen.name) == ("tile_copy", expected["tile_copy"])
+
+
+@pytest.mark.parametrize(
+    "unit, target, given, reason",
+    [
+        ("wgmma", "sm_80", {}, "needs nvidia.wgmma, which nvidia:sm_80 lacks"),
+        ("wgmma", "sm_90", {"num_warps": 2}, "groups of 4 warps, and there are 2"),
+        ("wgmma", "sm_90", {"m": 32}, "less than one wgmma each, 64x8x16"),
+        ("wgmma", "sm_90", {"k": 8}, "less than one wgmma each, 64x8x16"),
+        ("wgmma", "sm_90", {"num_warps": 64, "n": 64}, "64 warps less than one wgmma each"),
+        ("wgmma", "sm_90", {"dtype": tl.int8, "acc": tl.int32}, "int8 along K only"),
+        ("wgmma", "sm_90", {"dtype": tl.float32}, "rounds fp32 to tf32"),
+        ("wgmma", "sm_90", {"acc": tl.float64}, "does not accumulate fp16 in fp64"),
+        ("wgmma", "sm_90", {"shared": False}, "the operands are in registers"),
+        ("tcgen05", "sm_100", {"m": 32}, "32x64x32 is smaller than one tcgen05.mma"),
+        ("tcgen05", "sm_100", {"num_warps": 2}, "groups of 4 warps reach tensor memory"),
+        ("tcgen05", "sm_100", {"m": 512, "n": 256}, "takes 1024 columns of tensor memory"),
+        ("tcgen05", "sm_100", {"acc": tl.float16}, "are fp32 here, not fp16"),
+        ("tcgen05", "sm_100", {"dtype": tl.int8, "acc": tl.int32}, "no form for int8 times int8"),
+    ],
+)
+def test_why_a_unit_is_not_taken(unit, target, given, reason):
+    from gluon_core.portable.selection import select
+
+    found = plugins.registry().target(target)
+    values = {"m": 64, "n": 64, "k": 32, "num_warps": 4, "dtype": tl.float16, "acc": tl.float32}
+    values.update({"shared": True, **given})
+    request = MmaRequest(
+        found,
+        values["num_warps"],
+        (3, 9),
+        values["m"],
+        values["n"],
+        values["k"],
+        values["dtype"],
+        values["dtype"],
+        values["acc"],
+        shared=values["shared"],
+    )
+    try:
+        rejected = select("mma", request, found, (3, 9)).rejected
+    except CapabilityError as error:
+        assert reason in str(error)
+        return
+    assert reason in {low.name: why for low, why in rejected}[unit]
+
+
+def test_tiles_in_the_ptx():
+    large = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}
+    hopper = tiles_compiled("sm_90", num_warps=8, **large)
+    ptx = hopper.asm["ptx"]
+    assert "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16" in ptx
+    assert "wgmma.wait_group.sync.aligned 1" in ptx
+    assert "cp.async.bulk.tensor.2d.shared::cluster.global" in ptx
+    assert "cp.async.bulk.tensor.2d.global.shared::cta" in ptx
+    mix = hopper.report().instruction_mix
+    assert mix["HGMMA"] and mix["UTMALDG"] and mix["UTMASTG"]
+    assert hopper.report().spills == 0
+    blackwell = tiles_compiled("sm_100", num_warps=4, **large)
+    assert "tcgen05.mma" in blackwell.asm["ptx"] and "tcgen05.ld" in blackwell.asm["ptx"]
+    assert blackwell.report().spills == 0
+    ampere = tiles_compiled("sm_80", **large).asm["ptx"]
+    assert "mma.sync" in ampere and "cp.async.cg.shared.global" in ampere
+
+
+def test_wgmma_is_not_serialized(tmp_path):
+    """ptxas says so where it must wait after each multiplication."""
+    import subprocess
+
+    from triton import knobs
+
+    ptx = tmp_path / "kernel.ptx"
+    ptx.write_text(tiles_compiled("sm_90", num_warps=8, BLOCK_M=128, BLOCK_K=64).asm["ptx"])
+    command = [knobs.nvidia.ptxas.path, "-v", "-arch=sm_90a", str(ptx), "-o", str(tmp_path / "x")]
+    said = subprocess.run(command, capture_output=True, text=True)
+    assert said.returncode == 0 and "Used" in said.stderr
+    assert "C7510" not in said.stderr and "serialized" not in said.stderr

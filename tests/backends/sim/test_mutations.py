@@ -224,13 +224,17 @@ def mutants(program: Any) -> Iterator[Mutant]:
 # What is not reported, and why it is no mistake.
 HARMLESS = {
     **{f"{op} with one less pending": "waits for more than it must" for op in PENDING},
-    "mbarrier_inval deleted": "nothing uses the memory afterwards",
+    "mbarrier_inval deleted": "nothing uses the memory afterwards, unless it is initialized again",
 }
 
 
 # The same, of one line of one case.
 HARMLESS_LINES = {
     ("matmul, CDNA4", "async_copy.wait_group(0)"): "the copies it waits for are all masked off",
+    (
+        "matmul, tcgen05 in one role",
+        "acc = gl.portable.mma(a_tile, b_tile, acc, is_async=True)",
+    ): "the fourth multiplication before this one was already waited for",
 }
 
 
@@ -311,6 +315,7 @@ def kernel_case(kernel: Any, rounds: int, *constants: int) -> Case:
 
 
 SMALL = {"sizes": (72, 40, 112)}
+ALIGNED = {"sizes": (136, 272, 176)}
 # Large enough that every buffer of every ring is used at least three times.
 TILES = {"sizes": (384, 512, 160)}
 ROWS = {"shape": (900, 40)}
@@ -319,7 +324,10 @@ KEYS = {"shape": (3, 320, 64)}
 CASES: dict[str, Callable[[], Case]] = {
     "add, sm_80": lambda: example_case("add, double-buffered", "sm_80"),
     "matmul, sm_80": lambda: example_case("matmul", "sm_80", SMALL),
-    "matmul in 5 stages, sm_90": lambda: example_case("matmul", "sm_90", SMALL, stages=5),
+    "matmul in 5 stages, sm_80": lambda: example_case("matmul", "sm_80", SMALL, stages=5),
+    "matmul, wgmma": lambda: example_case("matmul", "sm_90", ALIGNED),
+    "matmul, tcgen05 in one role": lambda: example_case("matmul", "sm_100", ALIGNED),
+    "matmul, gfx950": lambda: example_case("matmul", "gfx950", ALIGNED),
     "add, TMA": lambda: example_case("add, TMA", "sm_90", ROWS),
     "add, TMA, in roles": lambda: example_case("add, TMA, warp-specialized", "sm_90", ROWS),
     "matmul, TMA": lambda: example_case("matmul, TMA", "sm_90", TILES),
@@ -365,4 +373,4 @@ def test_every_mutant_is_reported(case):
     assert wrong >= LEAST.get(case, 5)
     print(f"\n{case}: {len(reported)} of {wrong} mutants reported, {len(harmless)} harmless")
     assert not missed
-    assert not set(reported) & set(HARMLESS)
+    assert not set(reported) & set(HARMLESS) - {"mbarrier_inval deleted"}
