@@ -24,7 +24,7 @@ from .dtypes import (
     round_tf32,
     unsigned,
 )
-from .errors import DeviceAssertionError, SimulatorError
+from .errors import DeviceAssertionError, OutOfBoundsError, SimulatorError, span_of
 from .memory import RMW
 from .program import MemDescType, PointerType, ScalarType, Type
 from .shared import SharedView, derived
@@ -444,7 +444,15 @@ def local_store(task, view, value):
 
 @_op("memdesc_index")
 def memdesc_index(task, type, view, index):
-    return view.index(type, inside(task, "memdesc_index", index, view.shape[0], "buffer"))
+    count = view.shape[0]
+    try:
+        return view.index(type, inside(task, "memdesc_index", index, count, "buffer"))
+    except OutOfBoundsError as error:  # told when it is used: where a predicate holds
+        error.span = span_of(task.op.loc)
+        found = view.index(type, index % count)
+        bad = (index < 0) | (index >= count)
+        found.outside = (bad[:1] if bad.all() else bad, error)
+        return found
 
 
 @_op("memdesc_subslice")

@@ -140,18 +140,26 @@ class SharedView:
     Attributes:
         base: byte offset per program, shape (programs or 1,).
         table: byte offset of each element relative to `base`, of the view's shape.
+        outside: for which programs (programs or 1,) an index was outside the buffer, and the error
+            for whoever reaches through the view there; None for none. A predicate may spare it.
     """
 
-    __slots__ = ("buffer", "type", "dtype", "base", "table")
+    __slots__ = ("buffer", "type", "dtype", "base", "table", "outside")
 
     def __init__(
-        self, buffer: SharedBuffer, type: MemDescType, base: np.ndarray, table: np.ndarray
+        self,
+        buffer: SharedBuffer,
+        type: MemDescType,
+        base: np.ndarray,
+        table: np.ndarray,
+        outside: Optional[tuple[np.ndarray, Exception]] = None,
     ):
         self.buffer = buffer
         self.type = type
         self.dtype = numpy_dtype(type)
         self.base = base
         self.table = table
+        self.outside = outside
 
     @classmethod
     def whole(cls, buffer: SharedBuffer, type: MemDescType) -> "SharedView":
@@ -177,13 +185,17 @@ class SharedView:
 
     def select(self, positions: np.ndarray) -> "SharedView":
         """The same view for some of the programs."""
-        if self.base.shape[0] == 1:
+        outside = self.outside
+        if outside is not None and len(outside[0]) > 1:
+            outside = (outside[0][positions], outside[1])
+        elif self.base.shape[0] == 1:
             return self
-        return SharedView(self.buffer, self.type, self.base[positions], self.table)
+        base = self.base if self.base.shape[0] == 1 else self.base[positions]
+        return SharedView(self.buffer, self.type, base, self.table, outside)
 
     def with_type(self, type: Type, table: np.ndarray) -> "SharedView":
         assert isinstance(type, MemDescType)
-        return SharedView(self.buffer, type, self.base, table)
+        return SharedView(self.buffer, type, self.base, table, self.outside)
 
     def index(self, type: MemDescType, at: np.ndarray) -> "SharedView":
         """Sub-buffer `at` (one index per program) along the first dimension."""
@@ -194,9 +206,10 @@ class SharedView:
         if len(at) > 1 and (at == at[0]).all():
             at = at[:1]  # one place for all programs, which those who see them all do quickly
         if _stacked(_Ref(self.table), step):
-            return SharedView(self.buffer, type, self.base + at * step, first)
+            return SharedView(self.buffer, type, self.base + at * step, first, self.outside)
         if len(at) == 1:
-            return SharedView(self.buffer, type, self.base, derived(self.table, "at", int(at[0])))
+            table = derived(self.table, "at", int(at[0]))
+            return SharedView(self.buffer, type, self.base, table, self.outside)
         raise SimulatorError("programs of one batch index different parts of a swizzled buffer")
 
     def reinterpret(self, type: MemDescType, strict: bool = True) -> "SharedView":
@@ -215,12 +228,24 @@ class SharedView:
                     report="bounds.view",
                 )
             self.buffer.grow(needed)
-        return SharedView(self.buffer, type, self.base + start, table)
+        return SharedView(self.buffer, type, self.base + start, table, self.outside)
 
     # ---- access ---------------------------------------------------------------------------
 
+    def reach(self, where: Any = None) -> None:
+        """Refuse to go through a view whose index was outside, for the programs of a predicate.
+
+        Raises:
+            OutOfBoundsError: one of them would.
+        """
+        if self.outside is not None:
+            bad, error = self.outside
+            if (bad if where is None else bad & np.asarray(where).reshape(-1)).any():
+                raise error
+
     def _elements(self) -> np.ndarray:
         """Element indices of the table, flat."""
+        self.reach()
         return _flat_index(_Ref(self.table), self.dtype.itemsize.bit_length() - 1)
 
     def span(self) -> Optional[slice]:

@@ -23,8 +23,8 @@ from .program import Op
 from .promise import Promise, promise, settled
 from .shared import SharedView, derived
 from .sync import Barriers, Wait, in_words
-from .threads import passive
 from .tensor_memory import BufferName, copies_of, in_tensor_memory, pitch_of
+from .threads import passive
 
 if TYPE_CHECKING:
     from .machine import Batch, Machine
@@ -32,17 +32,28 @@ if TYPE_CHECKING:
 __all__ = ["Frame", "Rows", "Task", "merge", "select"]
 
 
+class Parted(Exception):
+    """Programs part ways that were to stay together."""
+
+
 class Rows:
-    """Which programs of the batch run together: sorted positions."""
+    """Which programs of the batch run together: sorted positions.
 
-    __slots__ = ("index", "count", "whole")
+    Attributes:
+        together: whether none of them may part from the others.
+    """
 
-    def __init__(self, index: np.ndarray, whole: bool = False):
+    __slots__ = ("index", "count", "whole", "together")
+
+    def __init__(self, index: np.ndarray, whole: bool = False, together: bool = False):
         self.index = index
         self.count = len(index)
         self.whole = whole
+        self.together = together
 
     def pick(self, positions: np.ndarray) -> "Rows":
+        if self.together:
+            raise Parted
         return Rows(self.index[positions])
 
     def where(self, mask: Any) -> "Rows":
@@ -78,6 +89,7 @@ def merge(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> Any:
             raise SimulatorError("programs of one batch chose different shared buffers")
         base = np.zeros(count, np.int64)
         for positions, value in parts:
+            value.reach()
             base[positions] = value.base
         return SharedView(first.buffer, first.type, base, first.table)
     if all(v is first for _, v in parts):
@@ -196,11 +208,14 @@ class Task:
             self.touch_shared("read", view, mask)
         if view.buffer.unwritten is not None:
             missing = view.missing(self.rows)
-            initialised(self, self.op.name, view.buffer, missing if mask is None else missing & mask)
+            initialised(
+                self, self.op.name, view.buffer, missing if mask is None else missing & mask
+            )
         return view.load(self.rows)
 
     def touch_shared(self, kind: str, view: SharedView, mask: Any = None) -> None:
         """Tell race detection of an access."""
+        view.reach()
         tracking = self.machine.tracking
         if tracking is not None and self.agent is not None:
             tracking.shared(self, kind, view, mask)
@@ -226,7 +241,8 @@ class Task:
         self._store_shared(view, values, mask)
         if in_tensor_memory(view.type):
             for distance in copies_of(view.type.layout, view.type.shape, view.buffer.pitch):
-                copy = SharedView(view.buffer, view.type, view.base + distance, view.table)
+                base = view.base + distance
+                copy = SharedView(view.buffer, view.type, base, view.table, view.outside)
                 self._store_shared(copy, values, mask)
 
     def _store_shared(self, view: SharedView, values: Any, mask: Any = None) -> None:
@@ -318,7 +334,8 @@ class Task:
 
     # Barriers in shared memory.
 
-    def _barrier(self, view: SharedView) -> tuple[Barriers, tuple]:
+    def _barrier(self, view: SharedView, where: Any = None) -> tuple[Barriers, tuple]:
+        view.reach(where)
         buffer = view.buffer
         if buffer.barriers is None:
             strict = self.machine.settings.barriers
@@ -351,7 +368,7 @@ class Task:
         barriers.invalidate(at)
 
     def barrier_arrive(self, view: SharedView, count: int = 1, where: Any = None) -> None:
-        barriers, at = self._barrier(view)
+        barriers, at = self._barrier(view, where)
         live = self._where(at, where)
         if live is not None:
             self.active()
@@ -363,13 +380,13 @@ class Task:
         barriers.raised(at, int(count))
 
     def barrier_expect(self, view: SharedView, size: int, where: Any = None) -> None:
-        barriers, at = self._barrier(view)
+        barriers, at = self._barrier(view, where)
         live = self._where(at, where)
         if live is not None:
             barriers.expect(live, int(size), self)
 
     def barrier_complete(self, view: SharedView, size: int, where: Any = None) -> None:
-        barriers, at = self._barrier(view)
+        barriers, at = self._barrier(view, where)
         live = self._where(at, where)
         if live is not None:
             self.active()
@@ -407,11 +424,11 @@ class Task:
 
     def barrier_wait(self, view: SharedView, parity: Any, where: Any = None) -> Iterator[Wait]:
         """`yield from` this: goes on once the phase with this parity has completed."""
-        barriers, at = self._barrier(view)
-        barriers.check(at, "wait")
+        barriers, at = self._barrier(view, where)
         live = self._where(at, where)
         if live is None:
             return
+        barriers.check(live, "wait")
         parity = np.broadcast_to(np.asarray(parity).reshape(-1).astype(np.int64), at[0].shape)
         if live is not at:
             parity = parity[np.isin(at[0], live[0])]

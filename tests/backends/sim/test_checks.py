@@ -12,6 +12,7 @@ from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.compiler import CompiledKernel
 from gluon_core.errors import ArgumentError, LimitError, ShapeError
+from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_sim.errors import (
     MisalignedError,
     OffsetOverflowError,
@@ -81,6 +82,31 @@ def test_bounds_of_an_index_known_only_at_run_time():
         )  # fmt: skip
         with using(bounds=False):
             picks_stage[(1,)](at, dst, 3, 128)
+
+
+@gluon.jit
+def spares_stage(spare, dst, STAGES: gl.constexpr):
+    bars = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(bars.index(stage), count=1)
+    first = gl.load(spare)
+    for i in range(STAGES + 1):
+        # As in C, the remainder of -1 is -1: no stage.
+        late = bars.index((i - 1) % STAGES)
+        mbarrier.arrive(late, count=1, pred=i >= first)
+        mbarrier.wait(late, 0, pred=i >= first)
+    gl.store(dst + gl.program_id(0), first)
+
+
+def test_an_index_outside_counts_where_the_predicate_of_its_use_holds():
+    dst = np.zeros(2, np.int32)
+    spares_stage[(2,)](np.array([1], np.int32), dst, 2)
+    assert (dst == 1).all()
+    refused(
+        spares_stage, OutOfBoundsError, "expected 0 to 1, got -1", "late = bars.index",
+        (2,), np.array([0], np.int32), dst, 2,
+    )  # fmt: skip
+
 
 
 @gluon.jit
