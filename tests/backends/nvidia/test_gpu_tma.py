@@ -10,6 +10,7 @@ from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.plugins import registry
 from tests.backends.sim import test_tma as kernels
+from tests.backends.sim import test_tma_order as ordered
 from tests.backends.sim.test_tma import CUBE, F16, F32, FLAT
 
 DEVICE = registry().backend("nvidia").device()
@@ -151,14 +152,14 @@ def test_im2col():
 def test_what_a_store_writes_is_there_after_the_longer_wait():
     b = torch.zeros(64, 64, dtype=torch.float16, device="cuda")
     out = torch.zeros_like(b)
-    kernels.read_back[(1,)](describe(b, (64, 64)), b, out, False)
+    ordered.read_back[(1,)](describe(b, (64, 64)), b, out, False)
     assert (out == 5).all()
 
 
 @pytest.mark.parametrize("pending", [0, 1])
 def test_groups_of_stores(pending):
     b = torch.zeros(200 * 64, 64, dtype=torch.float16, device="cuda")
-    kernels.alternate[(1,)](describe(b, (64, 64)), 200, pending)
+    ordered.alternate[(1,)](describe(b, (64, 64)), 200, pending)
     expected = torch.arange(1, 201, dtype=torch.float16, device="cuda").repeat_interleave(64)
     assert torch.equal(b, expected[:, None].expand_as(b))
 
@@ -166,7 +167,7 @@ def test_groups_of_stores(pending):
 def test_a_pipeline_of_partitions():
     a = numbers(70 * 64, 64)
     b = torch.zeros_like(a)
-    kernels.pipeline[(1,)](describe(a, (64, 64)), describe(b, (64, 64)), 70, False)
+    ordered.pipeline[(1,)](describe(a, (64, 64)), describe(b, (64, 64)), 70, False)
     assert torch.equal(b, a + a)
 
 
