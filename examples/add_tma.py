@@ -8,7 +8,8 @@ a copy.
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.cli.example import Example, main
-from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
+from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.hopper import TensorDescriptor
 
 
@@ -25,17 +26,17 @@ def corner(desc, tile):
 def fetch(a_desc, b_desc, a_smem, b_smem, ready, tile):
     row, column = corner(a_desc, tile)
     mbarrier.expect(ready, 2 * a_desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(a_desc, [row, column], ready, a_smem)
-    tma.async_copy_global_to_shared(b_desc, [row, column], ready, b_smem)
+    async_load(a_desc, [row, column], ready, a_smem)
+    async_load(b_desc, [row, column], ready, b_smem)
 
 
 @gluon.jit
 def put(out_desc, out_smem, value, tile, OUT: gl.constexpr):
     row, column = corner(out_desc, tile)
-    tma.store_wait(OUT - 1)  # what left this buffer before is out of it
+    store_wait(OUT - 1)  # what left this buffer before is out of it
     out_smem.store(value)
     fence_async_shared()
-    tma.async_copy_shared_to_global(out_desc, [row, column], out_smem)
+    async_store(out_desc, [row, column], out_smem)
 
 
 @gluon.jit
@@ -67,7 +68,7 @@ def add_pipelined(
         mbarrier.wait(ready.index(slot), i // STAGES & 1)
         total = a_smem.index(slot).load(layout) + b_smem.index(slot).load(layout)
         put(out_desc, out_smem.index(i % OUT), total, program + i * programs, OUT)
-    tma.store_wait(0)
+    store_wait(0)
 
 
 @gluon.jit
@@ -101,7 +102,7 @@ def add_tiles(
         mbarrier.arrive(empty.index(slot), count=1)
         put(out_desc, out_smem.index(i % OUT), total, tile, OUT)
         i += 1
-    tma.store_wait(0)
+    store_wait(0)
 
 
 @gluon.jit

@@ -20,11 +20,11 @@ from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.hopper import TensorDescriptor
 
 
@@ -67,7 +67,7 @@ def key_tiles(m, length, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: g
 def copy_tile(desc, smem, full, empty, phase, head, row):
     mbarrier.wait(empty, phase)
     mbarrier.expect(full, desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(desc, [head, row, 0], full, smem)
+    async_load(desc, [head, row, 0], full, smem)
 
 
 @gluon.jit
@@ -225,11 +225,11 @@ def attend(
             result = warpgroup_mma_wait(0, deps=[acc])
             mbarrier.arrive(v_empty.index(v_slot), count=1)
             result = result / gl.convert_layout(total, out_row)[:, None]
-            tma.store_wait(0)
+            store_wait(0)
             out_smem.index(half).reshape([ROWS, D]).store(result.to(dtype))
             fence_async_shared()
-            tma.async_copy_shared_to_global(out_desc, [head, first, 0], out_smem.index(half))
-    tma.store_wait(0)
+            async_store(out_desc, [head, first, 0], out_smem.index(half))
+    store_wait(0)
 
 
 @gluon.jit

@@ -18,11 +18,11 @@ from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.hopper import TensorDescriptor
 
 
@@ -48,11 +48,11 @@ def fetch(
     a_desc, b_desc, a_smem, b_smem, ready, row, column, k, TRANSPOSED: gl.constexpr, pred=True
 ):
     mbarrier.expect(ready, a_desc.block_type.nbytes + b_desc.block_type.nbytes, pred)
-    tma.async_copy_global_to_shared(a_desc, [row, k], ready, a_smem, pred)
+    async_load(a_desc, [row, k], ready, a_smem, pred)
     if TRANSPOSED:
-        tma.async_copy_global_to_shared(b_desc, [column, k], ready, b_smem, pred)
+        async_load(b_desc, [column, k], ready, b_smem, pred)
     else:
-        tma.async_copy_global_to_shared(b_desc, [k, column], ready, b_smem, pred)
+        async_load(b_desc, [k, column], ready, b_smem, pred)
 
 
 @gluon.jit
@@ -65,10 +65,10 @@ def halves(x):
 
 @gluon.jit
 def store_part(c_desc, c_smem, part, row, column):
-    tma.store_wait(1)  # what left this buffer before is out of it
+    store_wait(1)  # what left this buffer before is out of it
     c_smem.store(part)
     fence_async_shared()
-    tma.async_copy_shared_to_global(c_desc, [row, column], c_smem)
+    async_store(c_desc, [row, column], c_smem)
 
 
 @gluon.jit
@@ -179,7 +179,7 @@ def matmul_persistent(
             slot, phase = advance(slot, phase, STAGES)
         result = warpgroup_mma_wait(0, deps=[acc])
         store_tile(c_desc, c_smem, result, m * BLOCK_M, n * BLOCK_N, 0)
-    tma.store_wait(0)
+    store_wait(0)
 
 
 @gluon.jit
@@ -263,7 +263,7 @@ def multiply_tiles(
         before = gl.where(slot == 0, STAGES - 1, slot - 1)
         mbarrier.arrive(empty.index(before), count=1)
         store_tile(c_desc, c_smem, result, m * BLOCK_M + half * ROWS, n * BLOCK_N, half * 2)
-    tma.store_wait(0)
+    store_wait(0)
 
 
 @gluon.jit

@@ -9,17 +9,17 @@ from gluon_core import _triton, testing
 from gluon_core.cli.demo import examples_package
 from gluon_core.plugins import registry
 
-# `gl.portable` and `gl.target` are ours alone; descriptors have programs of their own in
-# tests/frontend, and kernels for AMD's units are below.
+# `gl.portable` and `gl.target` are ours alone, and kernels for AMD's units are below.
 FILES = [
     name
     for name in examples_package().FILES
     if not any(
         word in (upstream.EXAMPLES / f"{name}.py").read_text()
-        for word in ("gl.portable", "gl.target", "TensorDescriptor", "AMDWMMALayout")
+        for word in ("gl.portable", "gl.target", "AMDWMMALayout")
     )
 ]
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")
+STORES = ("tt.store", "buffer_store", "tt.atomic_rmw", "async_tma_copy_local_to_global")
 SIMULATED = ("sm_90", "sm_100", "gfx942", "gfx950", "gfx1201", "gfx1250")
 
 
@@ -79,7 +79,7 @@ def test_the_same_ttgir(name, spec):
         other = run_parser(kernel_of(theirs), their_args, their_config, gpu_target)
         expected = testing.normalise(other).replace("triton.experimental.gluon", "gluon_core")
         assert testing.normalise(mine) == expected
-        assert any(op in expected for op in ("tt.store", "buffer_store", "tt.atomic_rmw"))
+        assert any(op in expected for op in STORES)
 
 
 @pytest.mark.parametrize("name", FILES)
