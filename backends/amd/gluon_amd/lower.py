@@ -7,12 +7,12 @@ from typing import Any, Mapping, Optional, Union
 
 from gluon_amd.arch import matrix_version
 from gluon_amd.language import async_copy as direct
-from gluon_amd.language import cdna3
+from gluon_amd.language import async_lds, cdna3
 from gluon_amd.language.async_copy import copied_bits
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
 from gluon_core._triton import tl
 from gluon_core.backend import load_path
-from gluon_core.layouts import DotOperandLayout
+from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
 from gluon_core.portable import (
     AsyncCopyRequest,
     LoadRequest,
@@ -22,13 +22,17 @@ from gluon_core.portable import (
 )
 from gluon_core.portable.tiles import row_swizzle, split_warps
 from gluon_core.semantic.base import shape_of
+from gluon_core.semantic.copies import consecutive_elements
 
 __all__ = [
     "async_copy",
     "async_copy_accepts",
     "async_copy_to_lds",
     "async_copy_to_lds_accepts",
+    "async_lds_accepts",
+    "async_lds_copy",
     "commit",
+    "commit_async_lds",
     "commit_to_lds",
     "load",
     "load_accepts",
@@ -39,6 +43,7 @@ __all__ = [
     "store",
     "store_accepts",
     "wait",
+    "wait_for_async_lds",
     "wait_for_lds",
     "wmma_accepts",
     "wmma_layouts",
@@ -133,6 +138,36 @@ def wait_for_lds(outstanding: int, _semantic: Any) -> None:
     direct.wait_group(outstanding, _semantic=_semantic)
 
 
+def async_lds_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
+    bits = request.ptr.dtype.element_ty.primitive_bitwidth
+    layout, shared = request.offsets.type.layout, request.dest.layout
+    held = consecutive_elements(layout, shared, shape_of(request.offsets))
+    if held is None or held * bits < async_lds.LEAST_BITS:
+        return "a lane would not copy 4 consecutive bytes or more"
+    return True
+
+
+def async_lds_copy(request: AsyncCopyRequest, _semantic: Any) -> Any:
+    pointers = _semantic.add(request.ptr, request.offsets, True)
+    zero = 0.0 if request.ptr.dtype.element_ty.is_floating() else 0
+    return async_lds.global_to_shared(
+        request.dest,
+        pointers,
+        request.mask,
+        None if request.mask is None else zero,  # else what was there would stay
+        request.cache_modifier,
+        _semantic=_semantic,
+    )
+
+
+def commit_async_lds(_semantic: Any) -> None:
+    async_lds.commit_group(_semantic=_semantic)
+
+
+def wait_for_async_lds(outstanding: int, _semantic: Any) -> None:
+    async_lds.wait_group(outstanding, _semantic=_semantic)
+
+
 def commit(_semantic: Any) -> None:
     """Nothing is in flight: the copy went through registers."""
 
@@ -222,8 +257,13 @@ def mma_mfma(request: MmaRequest, _semantic: Any) -> Any:
 
 _WMMA: Mapping[int, Mapping[str, _Unit]] = {
     1: {"fp16": _Unit({16: 16}, 16), "bf16": _Unit({16: 16}, 16), "int8": _Unit({16: 16}, 16)},
-    2: {"fp16": _Unit({16: 16}, 8), "bf16": _Unit({16: 16}, 8), "int8": _Unit({16: 16}, 8)},
-    3: {"fp16": _Unit({16: 32}, 8), "bf16": _Unit({16: 32}, 8)},
+    2: dict.fromkeys(("fp16", "bf16", "int8", "fp8e4nv", "fp8e5"), _Unit({16: 16}, 8)),
+    3: {
+        "fp16": _Unit({16: 32}, 8),
+        "bf16": _Unit({16: 32}, 8),
+        "fp32": _Unit({16: 4}, 2),
+        **dict.fromkeys(("int8", "fp8e4nv", "fp8e5"), _Unit({16: 64}, 8)),
+    },
 }
 _WMMA_BUILTIN = {
     1: "gluon_amd.language.rdna3:wmma",
@@ -237,6 +277,9 @@ def wmma_accepts(request: MmaRequest) -> Union[bool, str]:
     refusal = _dtypes_refused(request, units, "WMMA")
     if refusal is not None:
         return refusal
+    version = matrix_version(request.target.architecture)
+    if version == 3 and str(request.a_dtype) == "int8" and tuple(request.triton) < (3, 7):
+        return f"WMMA of int8 on {request.target} needs Triton >= 3.7"
     depth = units[str(request.a_dtype)].depth[16]
     if min(request.m, request.n) < 16 or request.k < depth:
         return _too_small(request, "WMMA", 16, depth)
@@ -289,5 +332,20 @@ def _layouts(request: MmaRequest, accumulator: Any, width: int) -> MmaLayouts:
         a=DotOperandLayout(0, accumulator, width),
         b=DotOperandLayout(1, accumulator, width),
         a_shared=row_swizzle(request.k, bits),
-        b_shared=row_swizzle(request.n, bits),
+        b_shared=_b_shared(request, width * bits),
     )
+
+
+def _b_shared(request: MmaRequest, lane_bits: int) -> Any:
+    """Shared memory for B, which arrives with n contiguous and is read along k.
+
+    Where LDS loads cannot transpose, elements go to their columns one by one when they are stored:
+    each is stored once and read by several warps.
+    """
+    bits = request.b_dtype.primitive_bitwidth
+    if request.b_transposed:
+        return row_swizzle(request.k, bits)
+    if bits >= 32 or request.target.has("amd.lds_transpose"):
+        return row_swizzle(request.n, bits)
+    columns = row_swizzle(request.k, bits, lane_bits // 8)
+    return SwizzledSharedLayout(columns.vec, columns.per_phase, columns.max_phase, [0, 1])

@@ -38,6 +38,16 @@ LOWERINGS = (
     ),
     Lowering(
         "async_copy",
+        "global_load_async_to_lds",
+        f"{_CODE}:async_lds_copy",
+        requires=("amd.async_lds",),
+        priority=20,
+        accepts=f"{_CODE}:async_lds_accepts",
+        extras={"commit": f"{_CODE}:commit_async_lds", "wait": f"{_CODE}:wait_for_async_lds"},
+        gives_up=("async_copy_global_to_local", "builtin.unrealized_conversion_cast"),  # likewise
+    ),
+    Lowering(
+        "async_copy",
         "buffer_load_through_registers",
         f"{_CODE}:async_copy",
         requires=("amd.buffer_ops",),

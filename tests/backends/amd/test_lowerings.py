@@ -11,6 +11,7 @@ from gluon_core import language as gl
 from gluon_core import plugins
 from gluon_core._triton import tl
 from gluon_core.backend import load_path
+from gluon_core.layouts import cost
 from gluon_core.portable import MmaRequest
 from tests.portable_kernels import check_on_simulator, compiled, selections
 
@@ -32,12 +33,18 @@ BUFFER = {
         ("gfx1100", "bf16", (64, 64, 32), "wmma"),
         ("gfx1200", "fp16", (64, 64, 32), "wmma"),
         ("gfx1100", "fp32", (64, 64, 32), "fma"),
+        ("gfx1201", "fp8e4nv", (64, 64, 32), "wmma"),
+        ("gfx1250", "fp16", (64, 64, 32), "wmma"),
+        ("gfx1250", "fp32", (64, 64, 32), "wmma"),
+        ("gfx1250", "fp8e5", (64, 64, 64), "wmma"),
     ],
 )
 def test_the_lowering_that_is_taken(target, dtype, shape, matrix):
     wanted = {**BUFFER, "mma": matrix}
     if target == "gfx950":
         wanted["async_copy"] = "buffer_load_to_lds"
+    if target == "gfx1250":
+        wanted["async_copy"] = "global_load_async_to_lds"
     assert selections(target, dtype, shape)[0] == wanted
 
 
@@ -51,14 +58,66 @@ def test_copies_pass_the_registers_where_16_bytes_fit(dtype, shape):
     assert " lds" not in compiled("gfx942", dtype, shape).asm["amdgcn"]
 
 
-def test_copies_of_other_layouts_go_through_registers():
-    """4 bytes per lane: a tile too small for 16 in every lane."""
-    taken, found = selections("gfx950", "fp16", (16, 16, 16))
+@pytest.mark.parametrize("dtype", ["fp16", "fp8e4nv"])
+def test_asynchronous_copies_of_gfx1250(dtype):
+    assembly = compiled("gfx1250", dtype, (64, 64, 64)).asm["amdgcn"]
+    assert re.search(r"global_load_async_to_lds_b(128|64)", assembly)
+    assert "s_wait_asynccnt 0x0" in assembly
+    # What is masked off is zero, not what LDS held.
+    assert "ds_store_b" in assembly
+
+
+def test_copies_of_gfx1250_that_are_not_aligned():
+    """They go through registers after all."""
+    assembly = compiled("gfx1250", aligned=False).asm["amdgcn"]
+    assert "async_to_lds" not in assembly and "ds_store" in assembly
+
+
+@pytest.mark.parametrize(
+    "target, lowering, reason",
+    [
+        ("gfx950", "buffer_load_to_lds", "would not write 16 bytes each"),
+        ("gfx1250", "global_load_async_to_lds", "would not copy 4 consecutive bytes"),
+    ],
+)
+def test_copies_of_other_layouts_go_through_registers(target, lowering, reason):
+    """Less per lane: a tile too small, of 4 bytes in every lane, or of one."""
+    shape = (16, 16, 16) if target == "gfx950" else (16, 16, 32)
+    taken, found = selections(target, "fp16", shape, 4 if target == "gfx950" else 16)
     assert taken["async_copy"] == "buffer_load_through_registers"
-    (reason,) = {
-        why for s in found for low, why in s.rejected if low.name == "buffer_load_to_lds"
+    (why,) = {why for s in found for low, why in s.rejected if low.name == lowering} - {
+        f"fits, but {lowering} has priority 20 over 10"
     }
-    assert "would not write 16 bytes each" in reason
+    assert reason in why
+
+
+@pytest.mark.parametrize(
+    "target, dtype, narrow",
+    [
+        ("gfx942", "fp16", "ds_read_u16"),
+        ("gfx942", "i8", "ds_read_u8"),
+        ("gfx90a", "bf16", "ds_read_u16"),
+        ("gfx1100", "fp16", "ds_load_u16"),
+        ("gfx1201", "fp16", "ds_load_u16"),
+        ("gfx1250", "fp16", "ds_load_u16"),
+        ("gfx950", "fp16", "ds_read_u16"),
+    ],
+)
+def test_operands_are_read_from_lds_in_wide_pieces(target, dtype, narrow):
+    assembly = compiled(target, dtype, (128, 128, 64)).asm["amdgcn"]
+    assert narrow not in assembly and re.search(r"ds_(read|load)\w*_b(64|128)", assembly)
+
+
+@pytest.mark.parametrize("target, dtype", [("gfx942", tl.float16), ("gfx1201", tl.float16)])
+def test_b_is_read_from_lds_without_conflicts(target, dtype):
+    found = plugins.registry().target(target)
+    unit = "mfma" if found.has("amd.mfma") else "wmma"
+    request = MmaRequest(found, 4, (3, 9), 128, 128, 64, dtype, dtype, tl.float32)
+    layouts = load_path(f"gluon_amd.lower:{unit}_layouts")(request)
+    bits = dtype.primitive_bitwidth
+    assert cost.vector_elements(layouts.b, layouts.b_shared, [64, 128], bits) * bits >= 64
+    banks = found.architecture.banks
+    assert cost.bank_conflicts(layouts.b, layouts.b_shared, [64, 128], bits, banks) == 0
 
 
 def test_the_reasons_name_the_hardware_and_the_operands():
@@ -96,6 +155,10 @@ def test_64_bit_offsets_are_not_for_buffer_addressing():
         ("gfx950", "fp8e4nv", (64, 64, 32), "v_mfma_f32_32x32x16_fp8_fp8"),
         ("gfx1100", "fp16", (64, 64, 32), "v_wmma_f32_16x16x16_f16"),
         ("gfx1200", "bf16", (64, 64, 32), "v_wmma_f32_16x16x16_bf16"),
+        ("gfx1201", "fp8e4nv", (64, 64, 32), "v_wmma_f32_16x16x16_fp8_fp8"),
+        ("gfx1250", "bf16", (64, 64, 32), "v_wmma_f32_16x16x32_bf16"),
+        ("gfx1250", "fp32", (64, 64, 32), "v_wmma_f32_16x16x4_f32"),
+        ("gfx1250", "fp8e5", (64, 64, 64), "v_wmma_f32_16x16x64_bf8_bf8"),
     ],
 )
 def test_the_instructions_are_in_the_assembly(target, dtype, shape, instruction):
@@ -104,7 +167,17 @@ def test_the_instructions_are_in_the_assembly(target, dtype, shape, instruction)
     assert "buffer_load" in assembly and "buffer_store" in assembly
 
 
-@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1200"])
+@pytest.mark.parametrize("dtype", [tl.int8])
+def test_int8_on_gfx1250_needs_a_newer_triton(dtype):
+    found = plugins.registry().target("gfx1250")
+    accepts = load_path("gluon_amd.lower:wmma_accepts")
+    for version, wanted in (((3, 6), False), ((3, 7), True)):
+        request = MmaRequest(found, 4, version, 64, 64, 64, dtype, dtype, tl.int32)
+        answer = accepts(request)
+        assert (answer is True) == wanted and (wanted or "needs Triton >= 3.7" in answer)
+
+
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1200", "gfx1250"])
 @pytest.mark.parametrize("m, n, num_warps", [(64, 64, 4), (16, 16, 4), (128, 256, 8), (256, 16, 1)])
 @pytest.mark.parametrize("dtype", [tl.float16, tl.int8])
 def test_the_layouts_fit_tile_and_warps(target, m, n, num_warps, dtype):
@@ -128,6 +201,9 @@ def test_the_layouts_fit_tile_and_warps(target, m, n, num_warps, dtype):
         ("gfx950", "i8", (32, 32, 64), 2),
         ("gfx1100", "fp16", (32, 32, 16), 4),
         ("gfx1200", "fp16", (16, 32, 32), 2),
+        ("gfx1250", "fp16", (64, 64, 32), 4),
+        ("gfx1250", "fp32", (32, 32, 32), 4),
+        ("gfx942", "i8", (64, 64, 32), 4),
     ],
 )
 def test_the_simulator_agrees_with_numpy(monkeypatch, target, dtype, shape, num_warps):

@@ -18,6 +18,7 @@ from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
 from gluon_core.semantic.operands import compile_time_int, handle_or_absent, shared_memory
 
 __all__ = [
+    "LEAST_BITS",
     "commit_group",
     "global_to_shared",
     "mbarrier_arrive",
@@ -27,7 +28,7 @@ __all__ = [
 
 _REQUIRES = ("amd.async_lds",)
 _NAME = "gl.amd.gfx1250.async_copy"
-_LEAST_BITS = 32  # that one lane copies; there is an instruction for 8, which is not emitted
+LEAST_BITS = 32  # that one lane copies; there is an instruction for 8, which is not emitted
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.global_to_shared", instead="gl.portable.async_copy")
@@ -176,8 +177,8 @@ def _check_width(layout: Any, smem: Any, bits: int) -> None:
     if is_placeholder(layout):
         return
     held = consecutive_elements(layout, smem.layout, smem.shape)
-    if held is not None and bits * held < _LEAST_BITS:
-        least = _LEAST_BITS // bits
+    if held is not None and bits * held < LEAST_BITS:
+        least = LEAST_BITS // bits
         raise LayoutError(
             f"a lane copies 4, 8 or 16 bytes, and holds fewer consecutive bytes of {smem.dtype}",
             argument="pointer",
