@@ -1,4 +1,4 @@
-"""gl.nvidia.*.tma: the same modules as upstream, and errors instead of aborts."""
+"""gl.nvidia.*.tma: the same modules as upstream."""
 
 from __future__ import annotations
 
@@ -6,59 +6,18 @@ import inspect
 
 import pytest
 
-import gluon_core
 from gluon_core import language as gl
-from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, CapabilityError, DtypeError
 from gluon_core.language.nvidia import blackwell, hopper, rubin
-from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
-
-SETUP = """
-from GLUON.language.nvidia.hopper import tma, mbarrier
-from GLUON.language.nvidia.blackwell import tma as btma
-from GLUON.nvidia.hopper import TensorDescriptor
-new = gl.constexpr(triton.__version__ >= "3.8" or gluon.__name__ == "gluon_core")
-load = tma.async_load if new else tma.async_copy_global_to_shared
-store = tma.async_store if new else tma.async_copy_shared_to_global
-F16 = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
-F32 = gl.constexpr(gl.NVMMASharedLayout(128, 32, 2))
-FLAT = gl.constexpr(gl.NVMMASharedLayout(0, 16, 1))
-CUBE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 3))
-ROWS = gl.constexpr(gl.SliceLayout(0, gl.BlockedLayout([1, 4], [32, 1], [1, 4], [1, 0])))
-
-def describe(dtype, shape, block, layout, **more):
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.insert(0, strides[0] * size)
-    return TensorDescriptor(ptr(dtype), shape, strides, block, layout.value, **more)
-"""
-KERNEL = (
-    SETUP
-    + """
-@gluon.jit
-def kernel(desc, p, n):
-    bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    smem = gl.allocate_shared_memory(desc.dtype, {smem}, desc.layout)
-    x = gl.arange(0, 32, ROWS)
-    rows = gl.allocate_shared_memory(gl.float16, [32, 64], F16)
-    {body}
-ARGS = ({desc}, ptr(gl.float16), 7)
-TARGET = GPUTarget("cuda", {arch}, 32)
-"""
+from tests.frontend.tma_sources import (
+    IM2COL,
+    ROW,
+    SETUP,
+    making,
+    reducing,
+    using,
 )
-PLAIN = "describe(gl.float16, [1024, 512], [64, 64], F16)"
-ROW = "describe(gl.float16, [1024, 512], [1, 64], F16)"
-
-
-def using(body, desc=PLAIN, arch=90):
-    smem = "[64, 64]" if desc == ROW else "desc.block_shape"
-    return KERNEL.format(body=body, desc=desc, arch=arch, smem=smem)
-
-
-def reducing(kind, dtype, bits):
-    layout = f"gl.constexpr(gl.NVMMASharedLayout(128, {bits}, 2))"
-    desc = f"describe(gl.{dtype}, [1024, 512], [64, {1024 // bits}], {layout})"
-    return using(f"tma.async_atomic_{kind}(desc, [n, 0], smem)  # HERE", desc)
-
+from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
 
 # -- the same modules -------------------------------------------------------------------------------
 
@@ -173,21 +132,6 @@ def test_descriptors_go_where_values_go():
     agree(PASSED.format(old=False))
 
 
-MADE = (
-    SETUP
-    + """
-@gluon.jit
-def kernel(p, m, n, stride, big):
-    {body}  # HERE
-ARGS = (ptr({dtype}), 1000, 512, 520, 2**40)
-"""
-)
-
-
-def making(body, dtype="gl.float16"):
-    return MADE.format(body=body, dtype=dtype)
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -286,28 +230,6 @@ def test_waiting_for_writes():
 def test_waiting_for_writes_with_an_older_triton():
     source = using("tma.store_wait(0, read_only=False)  # HERE")
     refuse(source, CapabilityError, "read_only=False.*needs Triton >= 3.8")
-
-
-IM2COL = (
-    SETUP
-    + """
-from GLUON.nvidia.hopper import TensorDescriptorIm2Col
-def image(shape, corners, block=(64, 64)):
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.insert(0, strides[0] * size)
-    return TensorDescriptorIm2Col(
-        ptr(gl.float16), shape, strides, list(block), F16.value,
-        pixel_box_lower_corner=corners, pixel_box_upper_corner=corners,
-    )
-@gluon.jit
-def kernel(desc, n, short):
-    bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    smem = gl.allocate_shared_memory(desc.dtype, desc.block_shape, desc.layout)
-    {body}  # HERE
-ARGS = (image({shape}, {corners}), 7, 3)
-"""
-)
 
 
 @since(3, 8)
@@ -465,218 +387,6 @@ def test_older_names_stay():
     assert new == old
 
 
-# -- errors -------------------------------------------------------------------------------------------
-
-SMEM = "s = gl.allocate_shared_memory({}, {}, {}); load(desc, [0, 0], bar, s)  # HERE"
-WRONG = [
-    ("load(p, [0, 0], bar, smem)  # HERE", DtypeError, "not a descriptor"),
-    ("load(desc, [0], bar, smem)  # HERE", ShapeError, "not one for each dimension"),
-    ("load(desc, n, bar, smem)  # HERE", ShapeError, "not one for each dimension"),
-    ("load(desc, [0, n.to(gl.int64)], bar, smem)  # HERE", DtypeError, "must be int32 .PTX 9.7"),
-    ("load(desc, [0, n.to(gl.int16)], bar, smem)  # HERE", DtypeError, "must be int32"),
-    ("load(desc, [0, 1.5], bar, smem)  # HERE", DtypeError, "must be int32"),
-    ("load(desc, [0, 2**31], bar, smem)  # HERE", ArgumentError, "out of range"),
-    ("load(desc, [0, 4], bar, smem)  # HERE", ArgumentError, "coord: .*multiple of 8 x fp16.*got 4"),
-    ("store(desc, [0, -1], smem)  # HERE", ArgumentError, "coord: .*16 bytes, got -1"),
-    ("load(desc, [0, x], bar, smem)  # HERE", ShapeError, "must be scalars"),
-    ("load(desc, [0, 0], smem, smem)  # HERE", DtypeError, "a barrier is a 64-bit integer"),
-    ("load(desc, [0, 0], bar, smem, n)  # HERE", DtypeError, "must be boolean"),
-    ("load(desc, [0, 0], bar, p)  # HERE", DtypeError, "not shared memory"),
-    ("load(desc, [0, 0], bar, smem, multicast=n)  # HERE", ArgumentError, "compile-time boolean"),
-    (
-        SMEM.format("gl.float16", "[64, 64]", "gl.NVMMASharedLayout(64, 16, 2)"),
-        LayoutError,
-        "not the desc",
-    ),
-    (
-        SMEM.format("gl.float16", "[64, 64]", "gl.SwizzledSharedLayout(1, 1, 1, [1, 0])"),
-        LayoutError,
-        "not the",
-    ),
-    (SMEM.format("gl.float16", "[32, 64]", "F16"), ShapeError, "not that of the descriptor's box"),
-    (
-        SMEM.format("gl.float16", "[2, 64, 64]", "F16"),
-        ShapeError,
-        "not that of the descriptor's box",
-    ),
-    (SMEM.format("gl.bfloat16", "[64, 64]", "F16"), DtypeError, "the elements are not the desc"),
-    ("load(desc, [0, 0], bar, smem.permute([1, 0]))  # HERE", LayoutError, "not the descriptor's"),
-    ("store(desc, [0, 0], bar)  # HERE", DtypeError, "the elements are not the descriptor's"),
-    ("tma.store_wait(n)  # HERE", ArgumentError, "compile-time integer"),
-    ("tma.store_wait(-1)  # HERE", ArgumentError, "at least 0|out of range"),
-    ("tma.async_atomic_add(p, [0, 0], smem)  # HERE", DtypeError, "not a descriptor"),
-]
-
-
-@pytest.mark.parametrize("body, error, match", WRONG)
-def test_operands_that_do_not_fit(body, error, match):
-    refuse(using(body), error, match)
-
-
-@pytest.mark.parametrize(
-    "body, error, match",
-    [
-        ("btma.async_gather(desc, n, 0, bar, rows)", ShapeError, "a scalar has no layout"),
-        ("btma.async_gather(desc, x.to(gl.int64), 0, bar, rows)", DtypeError, "32-bit integers"),
-        (
-            "btma.async_gather(desc, gl.arange(0, 4, ROWS), 0, bar, rows)",
-            ShapeError,
-            "at least 8 rows",
-        ),
-        (
-            "btma.async_gather(desc, gl.arange(0, 32, gl.BlockedLayout([1], [32], [4], [0])), 0, bar, rows)",
-            LayoutError,
-            "a thread must hold 4 consecutive rows",
-        ),
-        (
-            "btma.async_gather(desc, gl.arange(0, 512, gl.BlockedLayout([4], [32], [4], [0])), 0, bar, rows)",
-            LayoutError,
-            "threads of a warp must hold the same rows",
-        ),
-        ("btma.async_gather(desc, x, n.to(gl.int64), bar, rows)", DtypeError, "must be int32"),
-        ("btma.async_gather(desc, x, 0, bar, smem)", ShapeError, "not .rows, columns."),
-        ("btma.async_scatter(desc, x, 0, smem)", ShapeError, "not .rows, columns."),
-    ],
-)
-def test_rows_that_do_not_fit(body, error, match):
-    refuse(using(body + "  # HERE", ROW, 100), error, match)
-
-
-def test_rows_of_a_box_of_several():
-    refuse(
-        using("btma.async_gather(desc, x, 0, bar, rows)  # HERE", PLAIN, 100), ShapeError, "one row"
-    )
-    few = "describe(gl.float16, [64, 64], [1, 8], gl.constexpr(gl.NVMMASharedLayout(0, 16, 2)))"
-    refuse(
-        using("btma.async_gather(desc, x, 0, bar, rows)  # HERE", few, 100),
-        ShapeError,
-        "too few columns",
-    )
-
-
-@pytest.mark.parametrize(
-    "arguments, error, match",
-    [
-        ("n, [m, n], [n, 1], [64, 64], F16", DtypeError, "not a scalar pointer"),
-        ("p, [m, n], [n, n], [64, 64], F16", ShapeError, "contiguous"),
-        ("p, [m, n], [n, 2], [64, 64], F16", ShapeError, "contiguous"),
-        ("p, [m, n], [1], [64, 64], F16", ShapeError, "not one for each dimension"),
-        ("p, [m, n], [n, 1], [64], F16", ShapeError, "not one for each dimension"),
-        ("p, m, [n, 1], [64, 64], F16", ShapeError, "not a sequence"),
-        ("p, [m] * 6, [n] * 5 + [1], [1] * 5 + [64], F16", ShapeError, "1 to 5 dimensions"),
-        ("p, [m, n], [n, 1], [48, 64], F16", ShapeError, "power-of-two"),
-        (
-            "p, [m, n], [n, 1], [64, 4], gl.NVMMASharedLayout(0, 16, 2)",
-            ShapeError,
-            "multiple of 16 bytes",
-        ),
-        (
-            "p, [m, n], [n, 1], [64, 64], gl.NVMMASharedLayout(128, 32, 2)",
-            LayoutError,
-            "another size",
-        ),
-        ("p, [m, n], [n, 1], [64, 64], FLAT", LayoutError, "rank"),
-        (
-            "p, [m, n], [n, 1], [64, 64], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",
-            LayoutError,
-            "its own layouts",
-        ),
-        ("p, [0, n], [n, 1], [64, 64], F16", ShapeError, "an illegal extent"),
-        ("p, [2**31, n], [n, 1], [64, 64], F16", ShapeError, "an illegal extent"),
-        ("p, [m, n], [12, 1], [64, 64], F16", ShapeError, "an illegal stride.*"),
-        ("p, [m, n], [1.5, 1], [64, 64], F16", DtypeError, "must be integers"),
-        ("p, [m, n], [n, 1], [64, 64], F16, 'one'", ArgumentError, "no such padding"),
-        ("p, [m, n], [n, 1], [64, n], F16", ShapeError, "compile-time"),
-        (
-            "p.to(gl.pointer_type(gl.int16)), [m, n], [n, 1], [64, 64], F16, 'nan'",
-            ArgumentError,
-            "only floats",
-        ),
-        (
-            "p.to(gl.pointer_type(gl.int1)), [m, n], [n, 1], [64, 64], F16",
-            DtypeError,
-            "does not copy such elements",
-        ),
-        (
-            "p, [m, n], [n, 1], [64, 64], gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[1, 0]])",
-            LayoutError,
-            "blocks are not those of the cluster",
-        ),
-    ],
-)
-def test_descriptors_that_cannot_be(arguments, error, match):
-    refuse(making(f"tma.make_tensor_descriptor({arguments})"), error, match)
-
-
-def test_transposed_boxes():
-    desc = "describe(gl.float16, [64, 64], [64, 64], gl.constexpr(gl.NVMMASharedLayout(128, 16, 2, True)))"
-    try:
-        refuse(
-            using("load(desc, [0, 0], bar, smem)  # HERE", desc),
-            LayoutError,
-            "rows in the tensor's order",
-        )
-    except LayoutError:
-        pass  # the host refuses it already
-
-
-@pytest.mark.parametrize("call", ["async_store", "async_atomic_add"])
-def test_stores_of_padded_fp4(call):
-    layout = "gl.constexpr(gl.NVMMASharedLayout(128, 8, 2, fp4_padded=True))"
-    desc = f"describe(gl.uint8, [256, 256], [128, 64], {layout})"
-    assert "fp4Padded = true" in parse(using("load(desc, [n, 0], bar, smem)", desc, 100))
-    error = LayoutError if call == "async_store" else (LayoutError, DtypeError)
-    refuse(
-        using(f"tma.{call}(desc, [n, 0], smem)  # HERE", desc, 100), error, "padded fp4|cannot add"
-    )
-
-
-@since(3, 8)
-@pytest.mark.parametrize(
-    "body, error, match",
-    [
-        ("load(desc, [0, 0, 0, 0], bar, smem)", DtypeError, "not a descriptor of this mode"),
-        (
-            "tma.async_load_im2col(desc, [0, 0], [0, 0], bar, smem)",
-            ShapeError,
-            "4 integers|each dim",
-        ),
-        ("tma.async_load_im2col(desc, [0] * 4, [0], bar, smem)", ShapeError, "each dimension"),
-        (
-            "tma.async_load_im2col(desc, [0] * 4, [0, 2**15], bar, smem)",
-            ArgumentError,
-            "out of range",
-        ),
-        ("tma.async_load_im2col(desc, [0] * 4, [0, n], bar, smem)", DtypeError, "must be int16"),
-    ],
-)
-def test_im2col_that_does_not_fit(body, error, match):
-    source = IM2COL.format(shape=[2, 8, 8, 64], corners=[0, 0], body=body)
-    refuse(source, error, match)
-
-
-@since(3, 8)
-def test_im2col_of_too_many_pixels():
-    source = IM2COL.format(
-        shape=[2, 8, 8, 64],
-        corners="[0, 0], (2048, 8)",
-        body="tma.async_load_im2col(desc, [0] * 4, [0, 0], bar, smem)",
-    ).replace("F16.value", "gl.NVMMASharedLayout(0, 16, 2)")
-    with pytest.raises(ShapeError, match="too many pixels|1024"):  # here, or on the host before
-        parse(source)
-
-
-def test_hardware_without_tma():
-    refuse(
-        using("load(desc, [0, 0], bar, smem)  # HERE", arch=80), CapabilityError, "needs nvidia.tma"
-    )
-    refuse(
-        using("btma.async_gather(desc, x, 0, bar, rows)  # HERE", ROW),
-        CapabilityError,
-        "needs nvidia.tma_gather_scatter",
-    )
-
-
 def test_names_and_documentation():
     for generation in (hopper, blackwell, rubin):
         for name in generation.tma.__all__:
@@ -701,27 +411,3 @@ def test_every_name_of_upstream_with_its_parameters(generation):
         assert public <= set(have), name
         for parameter in public:
             assert want[parameter].default == have[parameter].default, (name, parameter)
-
-
-def test_errors_of_signatures():
-    from gluon_core.compiler import compile
-    from gluon_core.compiler.source import GluonASTSource
-
-    @gluon_core.jit
-    def nothing(desc):
-        pass
-
-    for text, error, match in [
-        ("tensordesc<fp16[64, 64],Nowhere(1)>", LayoutError, "not a layout"),
-        ("tensordesc<fp16[64, 64],NVMMASharedLayout(128, 16, open)>", LayoutError, "not a layout"),
-        ("tensordesc<fp16[64, 64]>", DtypeError, "not a descriptor"),
-        (
-            "tensordesc_other<fp16[64, 64],NVMMASharedLayout(128, 16, 2)>",
-            DtypeError,
-            "tensordesc_other",
-        ),
-        ("tensordesc<half[64, 64],NVMMASharedLayout(128, 16, 2)>", DtypeError, "unknown type"),
-    ]:
-        with pytest.raises(error, match=match):
-            compile(GluonASTSource(nothing, {"desc": text}), target="hopper")
-    assert VERSION >= (3, 6)

@@ -1,4 +1,4 @@
-"""TMA on the simulator: what it copies, when it lands, and what a kernel must wait for."""
+"""Copies of the TMA on the simulator: what they move, and from where."""
 
 from __future__ import annotations
 
@@ -12,41 +12,24 @@ from gluon_core import language as gl
 from gluon_core.errors import ArgumentError
 from gluon_core.language.nvidia.blackwell import tma as blackwell_tma
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier, tma
-from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_sim.errors import (
     BarrierError,
-    DeadlockError,
-    LeakError,
     OutOfBoundsError,
-    RaceError,
 )
-from gluon_sim.settings import Settings, using
-
-F16 = gl.NVMMASharedLayout(128, 16, 2)
-F32 = gl.NVMMASharedLayout(128, 32, 2)
-CUBE = gl.NVMMASharedLayout(128, 16, 3)
-FLAT = gl.NVMMASharedLayout(0, 16, 1)
-REGISTERS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
-SCHEDULES = [("latest", 0), ("eager", 0), ("random", 0), ("random", 1), ("random", 2)]
-since_38 = pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
-
-
-def numbers(*shape, dtype=np.float16):
-    return np.random.default_rng(0).integers(-99, 99, shape).astype(dtype)
-
-
-def describe(array, block, layout=F16, **more):
-    return TensorDescriptor.from_tensor(array, list(block), layout, **more)
-
-
-def report(error, kernel, *args, match, line, grid=(1,), schedules=SCHEDULES):
-    """The error of a launch, the same under every schedule, at the line that contains `line`."""
-    for schedule, seed in schedules:
-        with using(schedule=schedule, seed=seed), pytest.raises(error, match=match) as caught:
-            kernel[grid](*args)
-        assert line in caught.value.span.text, caught.value.span.text
-    return caught.value
-
+from gluon_sim.settings import using
+from tests.backends.sim.boxes import (
+    CUBE,
+    F16,
+    F16_,
+    F32,
+    FLAT,
+    REGISTERS,
+    SCHEDULES,
+    describe,
+    numbers,
+    report,
+    since_38,
+)
 
 # -- results ----------------------------------------------------------------------------------------
 
@@ -113,9 +96,6 @@ def read_box(a, out, x, y, pred):
     columns = gl.arange(0, 64, gl.SliceLayout(0, REGISTERS))[None, :]
     gl.store(out + gl.program_id(0) * 4096 + rows * 64 + columns, s.load(REGISTERS))
     mbarrier.invalidate(bar)
-
-
-F16_ = gl.constexpr(F16)
 
 
 @pytest.mark.parametrize("padding", ["zero", "nan"])
@@ -514,300 +494,6 @@ def test_a_barrier_that_other_blocks_signal_too_early():
     a = describe(numbers(64, 64), (64, 64), layout)
     with pytest.raises(BarrierError, match="before it is initialized"):
         pair[(1,)](a, a, layout, True, False, num_ctas=2)
-
-
-# -- what must be waited for ------------------------------------------------------------------------
-
-
-@gluon.jit
-def load_twice(a, out, HOW: gl.constexpr):
-    s = gl.allocate_shared_memory(gl.float16, [64, 64], F16_)
-    bar = mbarrier.allocate_mbarrier()
-    mbarrier.init(bar, 1)
-    if HOW == "too few":
-        mbarrier.expect(bar, 4096)
-    elif HOW == "too many":
-        mbarrier.expect(bar, 16384)
-    elif HOW != "none":
-        mbarrier.expect(bar, 8192)
-    tma.async_load(a, [0, 0], bar, s)
-    if HOW == "wrong phase":
-        mbarrier.wait(bar, 1)
-    elif HOW != "no wait":
-        mbarrier.wait(bar, 0)
-    x = s.load(REGISTERS)
-    rows = gl.arange(0, 64, gl.SliceLayout(1, REGISTERS))[:, None]
-    columns = gl.arange(0, 64, gl.SliceLayout(0, REGISTERS))[None, :]
-    gl.store(out + rows * 64 + columns, x)
-    if HOW == "no wait":
-        mbarrier.wait(bar, 0)
-    mbarrier.invalidate(bar)
-
-
-def loaded():
-    return describe(numbers(64, 64), (64, 64)), np.zeros((64, 64), np.float16)
-
-
-@pytest.mark.parametrize("how", ["no wait", "wrong phase"])
-def test_a_buffer_that_is_read_too_early(how):
-    load_twice[(1,)](*loaded(), "right")
-    chosen = SCHEDULES[:1] if how == "wrong phase" else SCHEDULES  # it hangs once all has come
-    found = report(
-        RaceError, load_twice, *loaded(), how, match="race on byte 0", line="load(", schedules=chosen
-    )  # fmt: skip
-    assert "must wait for the barrier that `async_tma_copy_global_to_local`" in str(found)
-    assert {access.op for access in found.accesses} == {
-        "local_load",
-        "async_tma_copy_global_to_local",
-    }
-    with using(Settings.without_checks()):
-        descriptor, out = loaded()
-        load_twice[(1,)](descriptor, out, how)
-    assert np.isnan(out.astype(np.float32)).all()
-
-
-def test_fewer_bytes_expected_than_come():
-    found = report(
-        BarrierError, load_twice, *loaded(), "too few",
-        match="more bytes came to a barrier", line="tma.async_load(",
-        schedules=[s for s in SCHEDULES if s[0] == "latest"],
-    )  # fmt: skip
-    start = load_twice.fn.__code__.co_firstlineno
-    assert (
-        f"phase 0 of the barrier at byte 0 of the buffer of line {start + 3} in program (0, 0, 0) "
-        f"expects 4096 bytes (line {start + 6}), 8192 have come (line {start + 11})" in str(found)
-    )
-
-
-def test_more_bytes_expected_than_come():
-    found = report(
-        DeadlockError, load_twice, *loaded(), "too many", match="0 arrivals and 8192 bytes missing",
-        line="mbarrier.wait(bar, 0)",
-    )  # fmt: skip
-    start = load_twice.fn.__code__.co_firstlineno
-    assert f"it expects 16384 bytes (line {start + 8}), 8192 have come (line {start + 11})" in str(
-        found
-    )
-
-
-def test_bytes_that_nobody_expects():
-    found = report(
-        DeadlockError, load_twice, *loaded(), "none", match="1 arrivals and -8192 bytes missing",
-        line="mbarrier.wait(bar, 0)",
-    )  # fmt: skip
-    assert "async_load" not in str(found.span.text)
-
-
-@gluon.jit
-def write_boxes(b, HOW: gl.constexpr):
-    s = gl.allocate_shared_memory(gl.float16, [64, 64], F16_)
-    for i in range(4):
-        if HOW != "no wait":
-            tma.store_wait(0)
-        s.store(gl.full([64, 64], i + 1.0, gl.float16, REGISTERS))
-        if HOW != "no fence":
-            fence_async_shared()
-        tma.async_store(b, [i * 64, 0], s)
-    if HOW != "no end":
-        tma.store_wait(0)
-
-
-def written():
-    return describe(np.zeros((256, 64), np.float16), (64, 64))
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_stores_in_a_loop(schedule):
-    b = written()
-    with using(schedule=schedule[0], seed=schedule[1]):
-        write_boxes[(1,)](b, "right")
-    np.testing.assert_array_equal(b.base[::64, 0], [1, 2, 3, 4])
-    assert (b.base.reshape(4, -1) == b.base[::64, :1]).all()
-
-
-def test_a_fence_that_is_missing():
-    found = report(
-        RaceError, write_boxes, written(), "no fence",
-        match="fence between the generic and the async proxy", line="tma.async_store(",
-    )  # fmt: skip
-    assert "through the async proxy" in str(found)
-
-
-def test_a_buffer_that_is_written_before_it_was_read():
-    found = report(
-        RaceError, write_boxes, written(), "no wait", match="race on byte 0", line="store("
-    )
-    assert "at most 0 closed groups of bulk stores may be pending" in str(found)
-    assert {access.op for access in found.accesses} == {
-        "local_store",
-        "async_tma_copy_local_to_global",
-    }
-    with using(Settings.without_checks()):
-        b = written()
-        write_boxes[(1,)](b, "no wait")
-    assert (b.base == 4).all()
-
-
-def test_a_buffer_that_goes_before_it_was_read():
-    report(
-        LeakError,
-        write_boxes,
-        written(),
-        "no end",
-        match="nobody waited for it",
-        line="tma.async_store(",
-    )
-
-
-@gluon.jit
-def alternate(b, n, PENDING: gl.constexpr):
-    s = gl.allocate_shared_memory(gl.float16, [2, 64, 64], F16_)
-    for i in range(n):
-        tma.store_wait(PENDING)
-        s.index(i % 2).store(gl.full([64, 64], i + 1.0, gl.float16, REGISTERS))
-        fence_async_shared()
-        tma.async_store(b, [i * 64, 0], s.index(i % 2))
-    tma.store_wait(0)
-
-
-def test_groups_of_stores():
-    b = describe(np.zeros((6 * 64, 64), np.float16), (64, 64))
-    alternate[(1,)](b, 6, 1)
-    np.testing.assert_array_equal(b.base[::64, 0], [1, 2, 3, 4, 5, 6])
-    report(RaceError, alternate, b, 6, 2, match="race on byte", line="store(")
-
-
-def test_many_stores_are_told_apart_within_bounds():
-    b = describe(np.zeros((200 * 64, 64), np.float16), (64, 64))
-    alternate[(1,)](b, 200, 1)
-    np.testing.assert_array_equal(b.base[::64, 0], np.arange(1, 201))
-
-
-@gluon.jit
-def read_back(b, p, out, READ_ONLY: gl.constexpr):
-    s = gl.allocate_shared_memory(gl.float16, [64, 64], F16_)
-    s.store(gl.full([64, 64], 5, gl.float16, REGISTERS))
-    fence_async_shared()
-    tma.async_store(b, [0, 0], s)
-    tma.store_wait(0, read_only=READ_ONLY)
-    s.store(gl.full([64, 64], 6, gl.float16, REGISTERS))
-    rows = gl.arange(0, 64, gl.SliceLayout(1, REGISTERS))[:, None]
-    columns = gl.arange(0, 64, gl.SliceLayout(0, REGISTERS))[None, :]
-    gl.store(out + rows * 64 + columns, gl.load(p + rows * 64 + columns))
-
-
-@since_38
-def test_what_a_store_writes_is_there_after_the_longer_wait():
-    b, out = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16)
-    for schedule, seed in SCHEDULES:
-        with using(schedule=schedule, seed=seed):
-            read_back[(1,)](describe(b, (64, 64)), b, out, False)
-        assert (out == 5).all()
-
-
-def test_what_a_store_writes_is_not_there_when_it_has_read():
-    b, out = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16)
-    for schedule in SCHEDULES:
-        with using(schedule=schedule[0], seed=schedule[1]), pytest.raises(RaceError) as caught:
-            read_back[(1,)](describe(b, (64, 64)), b, out, True)
-        kinds = {access.op for access in caught.value.accesses}
-        assert kinds == {"load", "async_tma_copy_local_to_global"}
-    with (
-        using(schedule="eager"),
-        pytest.raises(RaceError, match="not enough that they have been read"),
-    ):
-        read_back[(1,)](describe(b, (64, 64)), b, out, True)
-    with using(Settings.without_checks()):
-        b[...] = 0
-        read_back[(1,)](describe(b, (64, 64)), b, out, True)
-    assert (out == 0).all() and (b == 5).all()
-
-
-@gluon.jit
-def same_place(b):
-    s = gl.allocate_shared_memory(gl.float16, [2, 64, 64], F16_)
-    s.index(0).store(gl.full([64, 64], 1, gl.float16, REGISTERS))
-    s.index(1).store(gl.full([64, 64], 2, gl.float16, REGISTERS))
-    fence_async_shared()
-    tma.async_store(b, [0, 0], s.index(0))
-    tma.async_store(b, [0, 0], s.index(1))
-    tma.store_wait(0)
-
-
-def test_two_stores_to_one_place():
-    report(
-        RaceError,
-        same_place,
-        written(),
-        match="race on element 0",
-        line="async_store(",
-        schedules=SCHEDULES[:2],
-    )
-
-
-def test_programs_that_write_one_place():
-    with pytest.raises(RaceError, match="programs of a grid"):
-        write_boxes[(2,)](written(), "right")
-
-
-@gluon.jit
-def produce(a, s, full, empty, n):
-    for i in range(n):
-        mbarrier.wait(empty.index(i % 2), (i // 2 + 1) % 2)
-        mbarrier.expect(full.index(i % 2), a.nbytes_per_cta)
-        tma.async_load(a, [i * 64, 0], full.index(i % 2), s.index(i % 2))
-
-
-@gluon.jit
-def consume(b, s, t, full, empty, n, EARLY: gl.constexpr):
-    for i in range(n):
-        mbarrier.wait(full.index(i % 2), i // 2 % 2)
-        if EARLY:
-            mbarrier.arrive(empty.index(i % 2))
-        x = s.index(i % 2).load(REGISTERS)
-        if not EARLY:
-            mbarrier.arrive(empty.index(i % 2))
-        tma.store_wait(0)
-        t.store(x + x)
-        fence_async_shared()
-        tma.async_store(b, [i * 64, 0], t)
-    tma.store_wait(0)
-
-
-@gluon.jit
-def pipeline(a, b, n, EARLY: gl.constexpr):
-    s = gl.allocate_shared_memory(gl.float16, [2, 64, 64], F16_)
-    t = gl.allocate_shared_memory(gl.float16, [64, 64], F16_)
-    full, empty = mbarrier.allocate_mbarrier(batch=2), mbarrier.allocate_mbarrier(batch=2)
-    for i in gl.static_range(2):
-        mbarrier.init(full.index(i), 1)
-        mbarrier.init(empty.index(i), 1)
-    gl.warp_specialize(
-        [(consume, (b, s, t, full, empty, n, EARLY)), (produce, (a, s, full, empty, n))], [4], [24]
-    )
-    for i in gl.static_range(2):
-        mbarrier.invalidate(full.index(i))
-        mbarrier.invalidate(empty.index(i))
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_pipeline_of_partitions(schedule):
-    a, b = numbers(7 * 64, 64), np.zeros((7 * 64, 64), np.float16)
-    with using(schedule=schedule[0], seed=schedule[1]):
-        pipeline[(1,)](describe(a, (64, 64)), describe(b, (64, 64)), 7, False)
-    np.testing.assert_array_equal(b, a + a)
-
-
-def test_a_buffer_given_back_before_it_was_read():
-    a, b = numbers(7 * 64, 64), np.zeros((7 * 64, 64), np.float16)
-    found = report(
-        RaceError, pipeline, describe(a, (64, 64)), describe(b, (64, 64)), 7, True,
-        match="race on byte", line="load(",
-    )  # fmt: skip
-    assert {access.op for access in found.accesses} == {
-        "local_load",
-        "async_tma_copy_global_to_local",
-    }
 
 
 # -- what is counted --------------------------------------------------------------------------------
