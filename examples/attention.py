@@ -96,6 +96,14 @@ def reference(args):
     return p / p.sum(axis=2, keepdims=True) @ v
 
 
+def device_reference(args):
+    """The same in float32 with torch, head by head, into an array of the result's shape."""
+    out = args["out"].float()
+    for i, (q, k, v) in enumerate(zip(*(args[name].float() for name in "qkv"))):
+        out[i] = (q @ k.T * args["scale"]).softmax(-1) @ v
+    return out
+
+
 EXAMPLES = [
     Example(
         name="attention",
@@ -104,6 +112,7 @@ EXAMPLES = [
         grid=lambda args, config: (-(-args["length"] // config["BLOCK_M"]), args["q"].shape[0]),
         config=config,
         reference=reference,
+        device_reference=device_reference,
         output="out",
         flops=lambda args: 4 * args["q"].shape[0] * args["length"] ** 2 * 64,
         tolerance=4e-3,

@@ -145,6 +145,7 @@ EXAMPLES = [
         large_config=large_config,
         choices=choices,
         reference=lambda args: args["a"].astype(np.float32) @ args["b"].astype(np.float32),
+        device_reference=lambda args: args["a"].float() @ args["b"].float(),
         output="c",
         flops=lambda args: 2 * args["M"] * args["N"] * args["K"],
         tolerance=4e-3,

@@ -106,6 +106,8 @@ class Example:
         grid: `f(args, config) -> grid`.
         config: `f(warp_size, **choices) -> {constexpr or option: value}`.
         reference: `f(args) -> array`, the right result from NumPy arguments.
+        device_reference: `f(args) -> tensor`, the same from torch's on a device, for large arguments
+            that NumPy needs minutes for.
         output: the parameter that holds the result.
         large_config: `config` for the large arguments, where it differs.
         choices: `f(target) -> choices` of the large config on that target, where none are given.
@@ -115,6 +117,9 @@ class Example:
         operands: `f(args, config) -> the kernel's arguments`, where they are not `args` as they
             stand, such as descriptors of the arrays.
         tolerance: relative to the largest element of the result; 0 wants equality.
+        large_tolerance: the tolerance for the large arguments, where errors grow with their size.
+        any_order: the result depends on the order in which programs add to it, so that two runs
+            agree within the tolerance alone.
     """
 
     name: str
@@ -129,6 +134,9 @@ class Example:
     flops: Optional[Callable[[Mapping[str, Any]], int]] = None
     requires: tuple[str, ...] = ()
     tolerance: float = 0.0
+    large_tolerance: Optional[float] = None
+    any_order: bool = False
+    device_reference: Optional[Callable[[Mapping[str, Any]], Any]] = None
     operands: Optional[Callable[[Mapping[str, Any], Mapping[str, Any]], Sequence[Any]]] = None
     choices: Optional[Callable[[Target], Mapping[str, Any]]] = None
 
@@ -165,16 +173,22 @@ class Example:
         self.launch(args, config, target=target)
         got = _numpy(args[self.output])
         seconds = time.perf_counter() - started
-        host = {name: _numpy(value) for name, value in args.items()}
-        return Check(seconds, self.difference(got, self.reference(host)))
+        if large and self.device_reference is not None and not target.simulated:
+            wanted = _numpy(self.device_reference(args))
+        else:
+            wanted = self.reference({name: _numpy(value) for name, value in args.items()})
+        return Check(seconds, self.difference(got, wanted, large))
 
-    def difference(self, got: Any, wanted: Any) -> Optional[str]:
+    def difference(self, got: Any, wanted: Any, large: bool = False) -> Optional[str]:
         """What is wrong with the result `got`, None when nothing is."""
         wanted = np.asarray(wanted).reshape(got.shape)
-        if self.tolerance == 0:
+        tolerance = self.tolerance
+        if large and self.large_tolerance is not None:
+            tolerance = self.large_tolerance
+        if tolerance == 0:
             bad = got != wanted
         else:
-            limit = self.tolerance * float(np.abs(wanted).max())
+            limit = tolerance * float(np.abs(wanted).max())
             bad = ~(np.abs(got.astype(np.float64) - wanted) <= limit)  # NaN counts as bad
         count = int(bad.sum())
         if not count:

@@ -8,8 +8,10 @@ through a pipe and never touches a device. `GLUON_COMPILE_ISOLATION=0` keeps the
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
 import pickle
+import re
 import select
 import signal
 import sys
@@ -24,7 +26,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._capture import captured
 from gluon_core.backend import Stage
-from gluon_core.errors import GluonError, LimitError, StageError
+from gluon_core.errors import GluonError, LayoutError, LimitError, SourceSpan, StageError
 
 __all__ = ["Result", "isolation_enabled", "run_stages"]
 
@@ -98,12 +100,31 @@ def run_stages(
     Raises:
         StageError: a stage failed, was killed or took too long; with what it said and a reproducer.
         LimitError: a stage found that the kernel does not fit.
+        LayoutError: nothing determines an AutoLayout of the kernel.
     """
     job = _Job(list(stages), module, dict(metadata), what, as_text, override)
     with _fork_lock:
         if isolate and isolation_enabled():
             return job.in_child()
         return job.in_process()
+
+
+# The compiler's words where nothing that an AutoLayout meets says what it is.
+_UNDETERMINED = re.compile(
+    r"^(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): error: .*Failed to infer return type", re.M
+)
+
+
+def _undetermined_layout(found: re.Match) -> LayoutError:
+    file, line, column = found["file"], int(found["line"]), int(found["column"])
+    text = linecache.getline(file, line).rstrip("\n")
+    return LayoutError(
+        "nothing determines the layout of this tensor",
+        expected="a layout, or an op with a tensor that has one",
+        got="an AutoLayout",
+        remedy="Give it a layout where it is made, or use gl.set_auto_layout.",
+        span=SourceSpan(file, line, column - 1, None, text or None),
+    )
 
 
 class _Job:
@@ -144,7 +165,10 @@ class _Job:
     def entering(self, name: str, value: Any) -> None:
         """Called before a stage, with its input."""
 
-    def failure(self, message: str, said: str, reproducer: Optional[str]) -> StageError:
+    def failure(self, message: str, said: str, reproducer: Optional[str]) -> GluonError:
+        undetermined = _UNDETERMINED.search(said)
+        if undetermined:
+            return _undetermined_layout(undetermined)
         return _triton.stage_error(
             StageError(
                 f"compiling {self.what} failed in stage {self.current}: {message}",

@@ -9,9 +9,14 @@ import time
 import pytest
 from triton.runtime.errors import OutOfResources, PTXASError
 
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core import testing
 from gluon_core.backend import Stage
+from gluon_core.compiler import compile
 from gluon_core.compiler.stages import isolation_enabled, run_stages
-from gluon_core.errors import LimitError, ShapeError, StageError
+from gluon_core.errors import LayoutError, LimitError, ShapeError, StageError
+from gluon_core.plugins import registry
 
 
 class Module:
@@ -148,3 +153,17 @@ def test_a_result_can_be_replaced(isolate):
         override=lambda stage, value: "theirs" if stage == "s0" else None,
     )
     assert result.asm == {"s0": "theirs", "s1": "theirs!"}
+
+
+@gluon.jit
+def undetermined(p):
+    x = gl.load(p + gl.arange(0, 128))  # HERE
+    gl.store(p + gl.arange(0, 128), x)
+
+
+def test_an_auto_layout_that_nothing_determines_is_an_error_at_its_line():
+    target = registry().target("nvidia:sm_90")
+    source, options = testing.bind(undetermined, [testing.MockTensor(gl.float32)], {})
+    with pytest.raises(LayoutError, match="nothing determines.*gl.set_auto_layout") as caught:
+        compile(source, target, options)
+    assert "# HERE" in caught.value.span.text

@@ -12,6 +12,7 @@ import collections
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -21,18 +22,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gluon_core.cli.demo import load_examples
 from gluon_core.cli.example import device_target
 from gluon_core.plugins import registry
-from tests.kernels import differential
+from tests.frontend import snippets
+from tests.kernels import differential, explained
 from tests.kernels.differential import Outcome, names, outcome_of
 
 DEVICE = device_target()
 ROOT = Path(__file__).parents[2]
 SILENT = 60  # seconds that a case may take
 BUSY = 40  # cases of one process
-
-# What a GPU and the simulator are known to do differently beyond `INEXACT`, each with its reason.
-KNOWN: dict[str, str] = {}
 
 
 def run_all(cases: list[str], one: str, other: str, processes: int) -> list[Outcome]:
@@ -75,8 +75,21 @@ def table(found: list[Outcome]) -> str:
     lines = [", ".join(f"{count} {kind}" for kind, count in counts.most_common())]
     order = ("failed", "differs", "near", "reported", "unable")
     for kind in order:
-        lines += [f"{o.kind:9} {o.name:32} {o.text}" for o in found if o.kind == kind]
+        lines += [f"{o.kind:9} {o.name:32} {o.text}{why(o)}" for o in found if o.kind == kind]
     return "\n".join(lines)
+
+
+def why(outcome: Outcome) -> str:
+    """What explains an outcome, where a table does."""
+    known = explained.KNOWN.get(outcome.name) if outcome.kind == "differs" else None
+    if outcome.kind == "reported":
+        known = explained.reported(outcome.name)
+    return f" [{known}]" if known else ""
+
+
+def unexplained(found: list[Outcome]) -> list[Outcome]:
+    """What must not be: what failed, and what differs, is reported or cannot run for no known reason."""
+    return [o for o in found if o.kind not in ("same", "near", "refused") and not why(o)]
 
 
 @pytest.mark.gpu
@@ -87,7 +100,7 @@ def test_the_gpu_computes_what_the_simulator_computes():
     targets = registry().target(simulated), DEVICE
     found = run_all(names(*targets), simulated, str(DEVICE), processes)
     print("\n" + table(found))
-    wrong = [o for o in found if o.kind in ("failed", "differs") and o.name not in KNOWN]
+    wrong = unexplained(found)
     assert not wrong, table(wrong)
     assert sum(o.kind in ("same", "near") for o in found) > 0.8 * len(found)
     for kind in ("example", "conformance", "product"):
@@ -137,6 +150,24 @@ def test_a_difference_is_found_and_told(targets, monkeypatch):
     found = outcome_of("snippet:arange-0", *targets)
     assert found.kind == "differs" and "elements differ" in found.text
     assert "differs   snippet:arange-0" in table([found])
+
+
+def test_what_is_explained_exists():
+    cases = {f"snippet:{name}" for name in snippets.CASES}
+    cases |= {f"example:{e.name}" for e in load_examples()[0].values()}
+    for table_ in (explained.LEFT_OUT, explained.REPORTED, explained.KNOWN, explained.TOLERANCE):
+        for pattern in table_:
+            assert any(re.fullmatch(pattern, name) for name in cases), pattern
+    for pattern in explained.INPUTS:
+        assert any(re.fullmatch(f"snippet:{pattern}", name) for name in cases), pattern
+
+
+def test_an_outcome_without_a_reason_is_wrong(targets):
+    good = [outcome_of(name, *targets) for name in ("snippet:load-22", "snippet:full-5")]
+    assert [o.kind for o in good] == ["reported", "refused"] and not unexplained(good)
+    bad = [Outcome("snippet:load-1", kind) for kind in ("reported", "differs", "failed", "unable")]
+    assert unexplained(good + bad) == bad
+    assert "[three elements before the array]" in table(good)
 
 
 def test_cases_in_other_processes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from benchmarks import amd, upstream
@@ -129,4 +130,8 @@ def test_both_run_on_the_gpu(name):
             args = example.arguments(Arrays(target), False)
             example.launch(args, example.configure(target))
             results.append(args[example.output].cpu())
-        assert (results[0] == results[1]).all()
+        mine, other = (np.asarray(r.float()) for r in results)
+        if ours.any_order:  # float atomics
+            assert ours.difference(mine, other) is None
+        else:
+            np.testing.assert_array_equal(mine, other)
