@@ -15,10 +15,10 @@ import numpy as np
 
 from .agents import Agents
 from .compile import CompiledProgram
-from .errors import LaunchInterrupted
+from .errors import LaunchInterrupted, TimeLimitError
 from .flight import Flights, Queue
 from .memory import GlobalMemory
-from .parallel import Stopped, Workers, workers_for
+from .parallel import Stopped, Workers, keep, ordered, workers_for
 from .progress import Progress
 from .settings import Settings, current
 from .shared import SharedBuffer
@@ -141,6 +141,8 @@ class Machine:
         if self.program.claims:
             self._claiming(numbers, arguments)
             return
+        if self.program.one_by_one and self._together(numbers, arguments):
+            return
         count, part = workers_for(self, total, size)
         if count > 1:
             workers = Workers(count, self._another)
@@ -159,6 +161,37 @@ class Machine:
                 return
             for start in range(0, total, size):
                 self.step(numbers[start : start + size], arguments)
+
+    def _together(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> bool:
+        """Programs that may part, which their partitions could not follow, in batches all the same.
+
+        False where they do part, or anything is reported: then memory is as before, and one program
+        after the other tells what it always does.
+        """
+        program, total = self.program.program, len(numbers)
+        size = self._fitting(total)
+        if size < 2 or self.program.spins or self.watched or self.flights.random is not None:
+            return False
+        if program.attrs.get("_parted") == self.grid or ordered(program):
+            return False
+        kept = keep(self, arguments)
+        machine = self._another()
+        machine.hurried = self.hurried
+        self.machines = [machine]
+        try:
+            with np.errstate(all="ignore"):
+                for start in range(0, total, size):
+                    machine.step(numbers[start : start + size], arguments, together=True)
+            return True
+        except TimeLimitError:
+            raise
+        except Exception:
+            program.attrs["_parted"] = self.grid
+        self.machines = []
+        for there, bytes in kept:
+            there[...] = bytes
+        self._track(arguments)
+        return False
 
     def _claiming(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> None:
         """Start a few programs, and another whenever one ends that nobody has claimed."""
@@ -199,29 +232,38 @@ class Machine:
         made.hurried = True
         return made
 
-    def step(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> None:
-        """One batch, to its end."""
-        self._start(numbers, arguments)
+    def step(
+        self, numbers: np.ndarray, arguments: Sequence[np.ndarray], together: bool = False
+    ) -> None:
+        """One batch, to its end; `together` where no program of it may part from the others."""
+        if self.tracking is not None:
+            self.tracking.begin(self)
+        self._start(numbers, arguments, together)
         self.scheduler.run()
         self.done += len(numbers)
 
     def batch_size(self, total: int) -> int:
         """How many programs run together."""
-        program = self.program
-        if program.spins or program.one_by_one:
+        if self.program.spins or self.program.one_by_one:
             return 1
+        return self._fitting(total)
+
+    def _fitting(self, total: int) -> int:
+        program = self.program
         size = BATCH_BYTES // (8 * program.widest)
         if program.shared:
             size = min(size, SHARED_BYTES // program.shared)
         return max(1, min(total, size))
 
-    def _start(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> None:
+    def _start(
+        self, numbers: np.ndarray, arguments: Sequence[np.ndarray], together: bool = False
+    ) -> None:
         batch = Batch(numbers, self.grid)
         name = "the kernel"
         if self.program.spins or self.program.claims:
             name = f"program {tuple(int(i[0]) for i in batch.ids)}"
         task = Task(self, batch, name)
-        rows = Rows(np.arange(batch.count), whole=True)
+        rows = Rows(np.arange(batch.count), whole=True, together=together)
         self.scheduler.add(name, self._run(task, arguments, rows), task)
 
     def _run(self, task: Task, arguments: Sequence[np.ndarray], rows: Rows) -> Iterator[Wait]:

@@ -20,7 +20,7 @@ from .errors import TimeLimitError
 from .origins import ANYWHERE, address_of, origins, written_arguments
 from .program import Program
 
-__all__ = ["Stopped", "Workers", "cores", "workers_for"]
+__all__ = ["Stopped", "Workers", "cores", "keep", "ordered", "workers_for"]
 
 # A batch whose widest value is smaller than this is done before another thread gets its turn, and a
 # launch whose widest values are smaller altogether before the threads have started.
@@ -45,7 +45,7 @@ def workers_for(machine: Any, total: int, size: int) -> tuple[int, int]:
     wanted = cores() if settings.workers is None else settings.workers
     if wanted < 2 or total < 2 or settings.schedule == "random" or not settings.races:
         return 1, size
-    if program.spins or program.one_by_one or machine.watched or _ordered(program.program):
+    if program.spins or program.one_by_one or machine.watched or ordered(program.program):
         return 1, size
     wide = 8 * program.widest
     size = min(size, max(1, -(-total // wanted), _WORTH // wide))
@@ -54,7 +54,7 @@ def workers_for(machine: Any, total: int, size: int) -> tuple[int, int]:
     return min(wanted, -(-total // size)), size
 
 
-def _ordered(program: Program) -> bool:
+def ordered(program: Program) -> bool:
     """Does the order of programs matter, or what they write cannot be told?"""
     known = program.attrs.get("_ordered")
     if known is None:
@@ -104,7 +104,7 @@ class Workers:
         """All programs; false where the launch must start again, one batch after the other."""
         # Errors ask for what was there before, if the kernel reads what it writes.
         machine = self.machines[0]
-        kept = _keep(machine, arguments)
+        kept = keep(machine, arguments)
         machine.memory.several = True
         threads = [
             threading.Thread(
@@ -152,7 +152,8 @@ class Workers:
             self.stopped.set()
 
 
-def _keep(machine: Any, arguments: Sequence[Any]) -> list[tuple[np.ndarray, np.ndarray]]:
+def keep(machine: Any, arguments: Sequence[Any]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What memory holds that the kernel may read and write: (the bytes, a copy of them)."""
     kept = {}
     for position in _rewritten(machine.program.program):
         found: Optional[Any] = machine.memory.find(address_of(arguments[position]))

@@ -20,7 +20,6 @@ from .origins import ANYWHERE, address_of, origins
 __all__ = ["ThreadShadow", "loaded_and_stored", "passive"]
 
 SEVERAL = -2
-_NOBODY = -1
 # Ops through which no thread waits for another.
 _PASSIVE = frozenset(
     "load store masked_load masked_store get_program_id get_num_programs make_range splat broadcast "
@@ -72,14 +71,14 @@ class ThreadShadow:
     """Of one allocation that a kernel loads from and stores to; elements of `grain` bytes.
 
     Per element the last store and the last load: when, and by which thread. Times count accesses
-    and barriers of the launch.
+    and barriers of the launch from 1 on. What nobody touches takes no memory.
     """
 
     def __init__(self, nbytes: int, grain: int):
         self.grain = grain
         size = nbytes // grain
-        self.times = {kind: np.full(size, -1, np.int32) for kind in ("read", "write")}
-        self.by = {kind: np.full(size, _NOBODY, np.int32) for kind in ("read", "write")}
+        self.times = {kind: np.zeros(size, np.int32) for kind in ("read", "write")}
+        self.by = {kind: np.zeros(size, np.int16) for kind in ("read", "write")}
 
     def touch(
         self, task: Any, kind: str, index: np.ndarray, live: Any, shape: tuple, now: int

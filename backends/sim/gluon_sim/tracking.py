@@ -53,7 +53,7 @@ class Tracking:
         self.threads = bool(self._met)
         self._time = 0
         self._ops: list[Any] = [None]
-        self._by_thread: dict[int, ThreadShadow] = {}
+        self._by_thread: dict[int, dict[int, ThreadShadow]] = {}  # by machine, by allocation
         self._lock = threading.Lock()
 
     # ---- shared memory ----------------------------------------------------------------------
@@ -153,6 +153,10 @@ class Tracking:
             if kind in ("update", "poll"):
                 self._orders(task, kind, allocation, index, programs, size)
 
+    def begin(self, machine: Any) -> None:
+        """A batch starts on a machine: its threads meet none of those that ran there before."""
+        self._by_thread[id(machine)] = {}
+
     def tick(self) -> int:
         """The time of the next access or barrier."""
         with self._lock:
@@ -169,10 +173,11 @@ class Tracking:
         now = self.tick()
         with self._lock:
             self._ops[now] = task.op
-            shadow = self._by_thread.get(id(allocation))
+            shadows = self._by_thread.setdefault(id(task.machine), {})
+            shadow = shadows.get(id(allocation))
             if shadow is None:
                 made = ThreadShadow(allocation.data.nbytes, size)
-                shadow = self._by_thread[id(allocation)] = made
+                shadow = shadows[id(allocation)] = made
             if shadow.grain != size:
                 return  # seen under another type, too: told only where elements stay the same
             found = shadow.touch(task, kind, index, live, shape, now)
