@@ -171,8 +171,7 @@ def show(
     ]
     work: list[tuple[str, tuple[str, int], str]] = []
     if simulator is not None:
-        default = str(Target(simulator.name, registry().default_architecture()))
-        work += [("simulate", key, default) for key in chosen]
+        work += [("simulate", key, _simulated(examples[key], compile_for)) for key in chosen]
     work += [("compile", key, spec) for spec in compile_for for key in chosen]
     device = device_target()
     on_device = [("run", key, str(device)) for key in chosen] if device is not None else []
@@ -219,6 +218,18 @@ def _targets(given: Optional[Sequence[str]]) -> list[str]:
         except GluonError as error:
             errors().print(f"not compiled for {spec}: {error.message}", highlight=False)
     return found
+
+
+def _simulated(example: Example, compile_for: Sequence[str]) -> str:
+    """Where to simulate an example: the default, else the first target, else the first architecture,
+    that has what it needs."""
+    known = registry()
+    simulator = known.simulator()
+    assert simulator is not None
+    default = known.default_architecture()
+    wanted = [default, *(known.target(spec).architecture for spec in compile_for)]
+    targets = [Target(simulator.name, arch) for arch in (*wanted, *known.architectures())]
+    return str(next((target for target in targets if not example.lacks(target)), targets[0]))
 
 
 def _run_all(work: list, on_device: list, processes: int) -> list[Row]:

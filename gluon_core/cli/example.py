@@ -304,8 +304,11 @@ def main(examples: Sequence[Example], arguments: Optional[Sequence[str]] = None)
     """Run `examples` from a command line: check each, and measure it where there is a device.
 
     Returns:
-        The exit code: 1 when a result was wrong, 2 for a usage error.
+        The exit code, one of the command line's: 1 when a kernel or a result was wrong, 2 for a usage
+        error, 3 when the target can run none of the examples.
     """
+    from gluon_core.cli.output import Exit, code_of
+
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument(
         "--target", help="such as sim:sm_90; the device or the simulator by default"
@@ -318,8 +321,10 @@ def main(examples: Sequence[Example], arguments: Optional[Sequence[str]] = None)
             failed |= not _run(example, target)
     except GluonError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2
-    return 1 if failed else 0
+        return code_of(error)
+    if failed:
+        return Exit.FAILED
+    return Exit.OK if any(not e.lacks(target) for e in examples) else Exit.UNAVAILABLE
 
 
 def _run(example: Example, target: Target) -> bool:

@@ -10,8 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Mapping, Optional, Sequence
 
+from gluon_core.backend import load_path
 from gluon_core.cli.output import UsageError
 from gluon_core.errors import ArgumentError, GluonError, did_you_mean
+from gluon_core.plugins import registry
 
 __all__ = ["Kernel", "find_kernel", "load_file", "parse_assignments", "parse_value", "source_of"]
 
@@ -192,13 +194,35 @@ def _named(node: ast.AST, text: str, argument: str) -> Any:
             value = None
     if isinstance(value, dtype) or (isinstance(value, type) and issubclass(value, Layout)):
         return value
+    of_vendors = _layouts_of_vendors()
+    if len(names) == 1 and names[0] in of_vendors:
+        return of_vendors[names[0]]
     known = [n for n in dir(language) if n.endswith("Layout")]
     raise UsageError(
         f"{'.'.join(names)} is neither a dtype nor a layout",
         argument=argument,
         got=repr(text),
-        remedy=did_you_mean(names[-1], known),
+        remedy=did_you_mean(names[-1], [*known, *of_vendors]),
     )
+
+
+def _layouts_of_vendors() -> dict[str, type]:
+    """The layout classes of the languages of all backends by name, where one class has the name."""
+    from gluon_core.layouts import Layout
+
+    for backend in registry().backends.values():
+        if backend.language:
+            load_path(backend.language)
+    found: dict[str, type] = {}
+    several: set[str] = set()
+    waiting: list[type] = [Layout]
+    while waiting:
+        for cls in waiting.pop().__subclasses__():
+            waiting.append(cls)
+            if cls.__name__.startswith("_") or found.setdefault(cls.__name__, cls) is cls:
+                continue
+            several.add(cls.__name__)
+    return {name: cls for name, cls in found.items() if name not in several}
 
 
 # -- from kernel to source -----------------------------------------------------------------------

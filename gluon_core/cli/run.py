@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ContextManager, Optional, Sequence
 
 from gluon_core.backend import Watch, load_path
-from gluon_core.cli.output import UsageError, print_json
+from gluon_core.cli.output import Exit, UsageError, print_json
 from gluon_core.errors import did_you_mean
 from gluon_core.plugins import registry
 
@@ -133,7 +133,7 @@ def _run_all(file: str, wish: Optional[Watch], runs: Runs) -> int:
             if code:
                 return code
         finally:
-            if code != 0 and runs.count is not None:
+            if code not in (Exit.OK, Exit.UNAVAILABLE) and runs.count is not None:
                 print(hidden.getvalue(), end="")
                 name, seed = settings["schedule"], settings.get("seed", 0)
                 print(

@@ -123,3 +123,22 @@ def test_a_target_is_simulated():
     assert str(check.simulated_twin("gfx942")) == "sim:gfx942"
     assert str(check.simulated_twin("sim:sm_80")) == "sim:sm_80"
     assert check.simulated_twin(None).simulated
+
+
+def test_a_target_that_can_run_none_of_it_is_no_success():
+    """Nothing was checked, so nothing is said to be without mistake."""
+    file = EXAMPLES / "matmul_cdna.py"
+    result = CliRunner().invoke(app, ["run", str(file), "--target", "sim:sm_90", "--check"])
+    assert result.exit_code == 3
+    assert "has no amd.mfma" in result.stdout and "no mistake" not in result.stdout
+    assert "failed; repeat" not in result.stderr
+
+
+def test_an_example_without_its_device_is_unavailable():
+    from gluon_core.cli.example import device_target
+
+    if device_target() is not None:
+        pytest.skip("there is a device")
+    file = EXAMPLES / "scalar_copy.py"
+    result = CliRunner().invoke(app, ["run", str(file), "--target", "sm_90"])
+    assert result.exit_code == 3 and "Try sim:sm_90" in result.stderr

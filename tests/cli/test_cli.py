@@ -375,6 +375,13 @@ class TestLayout:
         found = json.loads(gluon("layout", self.EXPRESSION, "--shape", "8x32", "--json").stdout)
         assert found["bases"]["register"] == [[0, 1]] and len(found["bases"]["lane"]) == 5
 
+    def test_layouts_of_vendors_go_by_their_own_names(self):
+        for prefix in ("", "nvidia.blackwell.", "gl.nvidia.blackwell."):
+            expression = f"{prefix}TensorMemoryLayout([128, 64], col_stride=1)"
+            assert "row (128)" in gluon("layout", expression, "--shape", "128x64").stdout
+        wrong = gluon("layout", "TensorMemryLayout([128, 64], 1)", "--shape", "128x64", code=2)
+        assert "Did you mean 'TensorMemoryLayout'" in wrong.stderr
+
     def test_mistakes(self):
         gluon("layout", self.EXPRESSION, "--shape", "8xtwo", code=2)
         gluon("layout", self.EXPRESSION, "--shape", "8x32", "--view", "side", code=2)
@@ -419,6 +426,19 @@ class TestDemo:
         monkeypatch.setattr(demo, "_run_all", wrong)
         assert "1 wrong" in gluon("demo", code=1).stdout
 
+    def test_each_is_simulated_where_it_can_run(self, monkeypatch):
+        from gluon_core.cli import demo
+
+        jobs = []
+        monkeypatch.setattr(demo, "_run_all", lambda work, *_: jobs.extend(work) or [])
+        gluon("demo")
+        examples, broken = demo.load_examples()
+        chosen = {key: spec for kind, key, spec in jobs if kind == "simulate"}
+        assert not broken and set(chosen) == set(examples)
+        for key, spec in chosen.items():
+            assert not examples[key].lacks(demo.registry().target(spec)), (key, spec)
+        assert chosen["memcpy_1d", 0] == "sim:sm_90" and "gfx" in chosen["attention_cdna", 0]
+
     def test_with_a_gpu(self, monkeypatch):
         from gluon_core.cli import demo
         from gluon_core.cli.example import Check, Example
@@ -443,3 +463,12 @@ def test_help_and_version():
     assert "Exit codes" in gluon("--help").stdout
     assert gluon("--version").stdout.startswith("gluon-core ")
     gluon("compile", code=2)
+
+
+def test_a_command_ends_without_a_word_of_the_bindings():
+    """Triton 3.9's tell what they think has leaked once the interpreter is torn down."""
+    kernel = f"{Path(__file__).parents[2] / 'examples' / 'matmul.py'}:matmul"
+    command = [sys.executable, "-m", "gluon_core.cli", "explain", kernel, "--target", "gfx942"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "buffer_store" in done.stdout and "leaked" not in done.stderr
