@@ -11,7 +11,7 @@ from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import check_matmul_shapes
 from gluon_nvidia.layouts import NVMMADistributedLayout
 
-__all__ = ["mma_v2"]
+__all__ = ["check_precision", "mma_v2"]
 
 _NAME = "gl.nvidia.ampere.mma_v2"
 _PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
@@ -72,7 +72,10 @@ def mma_v2(a: Any, b: Any, acc: Any, input_precision: Any = None, _semantic: Any
     _check_shapes(a, b, acc)
     _check_dtypes(_semantic, a, b, acc)
     _check_layouts(_semantic, a, b, acc)
-    precision = _check_precision(_semantic, precision, a.dtype)
+    if precision is None:
+        default = getattr(_semantic.options, "default_dot_input_precision", None) or "tf32"
+        precision = "tf32" if a.dtype == tl.float32 else default
+    check_precision(precision, a.dtype, "input_precision", "mma.sync")
     handle = _semantic.builder.create_dot(
         a.handle,
         b.handle,
@@ -157,24 +160,20 @@ def _check_layouts(semantic: Any, a: Any, b: Any, acc: Any) -> None:
         )
 
 
-def _check_precision(semantic: Any, precision: Any, dtype: Any) -> str:
-    if precision is None:
-        precision = getattr(semantic.options, "default_dot_input_precision", None) or "tf32"
-        if dtype == tl.float32:
-            return "tf32"
+def check_precision(precision: Any, dtype: Any, argument: str, unit: str) -> None:
+    """Raise ArgumentError unless the matrix unit multiplies `dtype` with this precision."""
     if precision not in _PRECISIONS:
         raise ArgumentError(
             "no such precision",
-            argument="input_precision",
+            argument=argument,
             expected=", ".join(map(repr, _PRECISIONS)),
             got=repr(precision),
         )
     if dtype == tl.float32 and precision != "tf32":
         raise ArgumentError(
-            "mma.sync rounds float32 operands to tf32",
-            argument="input_precision",
+            f"{unit} rounds float32 operands to tf32",
+            argument=argument,
             expected="'tf32'",
             got=repr(precision),
             remedy="gl.dot_fma keeps them whole.",
         )
-    return precision

@@ -21,6 +21,7 @@ from gluon_core.semantic.operands import (
     shared_memory,
 )
 from gluon_core.values import distributed_type, shared_memory_descriptor
+from gluon_nvidia.language.mma import check_precision
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
 
 __all__ = [
@@ -34,7 +35,6 @@ __all__ = [
 _REQUIRES = ("nvidia.wgmma",)
 _NAME = "gl.nvidia.hopper.warpgroup_mma"
 _INSTEAD = "gl.nvidia.blackwell.tcgen05_mma, gl.nvidia.ampere.mma_v2, or gl.portable.mma"
-_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 _WARPGROUP = 4
 
 _FP8 = (tl.float8e5, tl.float8e4nv)
@@ -206,7 +206,7 @@ def warpgroup_mma(
     for value, argument, d in ((a, "a", 0), (b, "b", 1)):
         if not isinstance(value, tl.tensor):
             _check_blocks(value, argument, d, layout)
-    precision = _check_precision(_semantic, unwrap(precision), a.dtype)
+    precision = _precision(_semantic, unwrap(precision), a.dtype)
     asynchronous = compile_time_bool(is_async, "is_async")
     handle = _semantic.builder.create_warpgroup_mma(
         a.handle,
@@ -442,24 +442,10 @@ def _check_blocks(value: Any, argument: str, d: int, acc: Any) -> None:
         )
 
 
-def _check_precision(semantic: Any, precision: Any, dtype: Any) -> str:
+def _precision(semantic: Any, precision: Any, dtype: Any) -> str:
     if precision is None:
         return getattr(semantic.options, "default_dot_input_precision", None) or "tf32"
-    if precision not in _PRECISIONS:
-        raise ArgumentError(
-            "no such precision",
-            argument="precision",
-            expected=", ".join(map(repr, _PRECISIONS)),
-            got=repr(precision),
-        )
-    if dtype == tl.float32 and precision != "tf32":
-        raise ArgumentError(
-            "wgmma rounds float32 operands to tf32",
-            argument="precision",
-            expected="'tf32'",
-            got=repr(precision),
-            remedy="gl.dot_fma keeps them whole.",
-        )
+    check_precision(precision, dtype, "precision", "wgmma")
     return precision
 
 
