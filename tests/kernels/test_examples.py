@@ -114,20 +114,20 @@ def test_the_wide_instructions_are_taken(name, spec, instruction):
     assert instruction in machine_code(name, spec)
 
 
-def test_a_wrong_result_is_seen(example):
-    target = somewhere(example)
-    wrong = dataclasses.replace(example, reference=lambda args: example.reference(args) + 1)
+def test_a_wrong_result_is_seen(first_example):
+    target, right = somewhere(first_example), first_example.reference
+    wrong = dataclasses.replace(first_example, reference=lambda args: right(args) + 1)
     problem = wrong.check(target).problem
     assert problem is not None and "elements are wrong" in problem
 
 
-def test_a_result_that_is_not_written_is_seen(example):
-    nothing = dataclasses.replace(example, grid=lambda args, config: (0,))
-    if hasattr(example.kernel, "configs"):
+def test_a_result_that_is_not_written_is_seen(first_example):
+    nothing = dataclasses.replace(first_example, grid=lambda args, config: (0,))
+    if hasattr(first_example.kernel, "configs"):
         pytest.skip("a tuned kernel is launched to be tuned")
     # What a kernel adds to starts at zero; everything else starts as NaN.
-    before = "0.0" if example.name == "split sum" else "nan"
-    assert f"{before} instead of" in nothing.check(somewhere(example)).problem
+    before = "0.0" if first_example.name == "split sum" else "nan"
+    assert f"{before} instead of" in nothing.check(somewhere(first_example)).problem
 
 
 def test_references_on_a_device_are_those_on_the_host():
