@@ -85,6 +85,7 @@ def matmul(
             step += 1
         result = gl.portable.read(acc)
         gl.portable.store(c_tiles, [m * BLOCK_M, n * BLOCK_N], result)
+    tiles.close()
 
 
 def arguments(new, large, sizes=None, dtype="float16"):

@@ -113,7 +113,9 @@ def products(
             tiles.fetch(ahead, [[row, next_k], [column, next_k]], pred=ahead < steps)
         else:
             tiles.fetch(ahead, [[row, next_k], [next_k, column]], pred=ahead < steps)
-    gl.portable.store(c_tiles, [row, column], gl.portable.read(acc))
+    result = gl.portable.read(acc)
+    tiles.close()
+    gl.portable.store(c_tiles, [row, column], result)
 
 
 def _arguments(dtype, shape):

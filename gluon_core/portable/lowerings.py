@@ -33,7 +33,7 @@ LOWERINGS = (
         "tile_copy",
         "masked_copies",
         f"{_TILES}:make",
-        extras={name: f"{_TILES}:{name}" for name in ("layout", "begin", "fetch", "arrived")},
+        extras={name: f"{_TILES}:{name}" for name in ("layout", "begin", "fetch", "arrived", "end")},
     ),
     Lowering("tile_store", "masked_store", f"{_TILES}:store"),
 )

@@ -21,6 +21,7 @@ from gluon_core.portable.tiles import blocked_layout, row_swizzle
 __all__ = [
     "arrived",
     "begin",
+    "end",
     "fetch",
     "layout",
     "make",
@@ -64,6 +65,11 @@ def fetch(fetch: Any, _semantic: Any, _generator: Any) -> None:
 def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: Any) -> None:
     for lowering in available("async_copy", _semantic.target, _triton.VERSION):
         load_path(lowering.extras["wait"])(pending, _semantic=_semantic)
+
+
+def end(state: Any, stages: int, _semantic: Any) -> None:
+    """The last groups hold no copies, but they are groups."""
+    arrived(state, None, None, 0, _semantic)
 
 
 def store(request: TileStoreRequest, _semantic: Any) -> None:

@@ -10,7 +10,7 @@ from gluon_core._triton import tl, tl_tuple, unwrap
 from gluon_core.backend import load_path
 from gluon_core.builtin import builtin
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.layouts import DotOperandLayout
+from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
 from gluon_core.portable.common import around, choose, lower, shape_of
 from gluon_core.portable.records import AccumulatorFacts, mma_accumulator
 from gluon_core.portable.requests import MmaLayouts, MmaRequest
@@ -75,6 +75,13 @@ def mma_layouts(
             expected=" or ".join(map(repr, _PLACES)),
             got=repr(place),
         )
+    if turned and place != "shared":
+        raise ArgumentError(
+            "says how B lies in shared memory",
+            argument="b_transposed",
+            expected="operands='shared' with it",
+            got=f"operands={place!r}",
+        )
     if acc_dtype is None:
         acc_dtype = tl.int32 if a_dtype.is_int() else tl.float32
     target, warps, triton = around(_semantic)
@@ -94,7 +101,7 @@ def mma_layouts(
     )
     chosen = select("mma", request, target, triton, refused=_semantic.session.refused).chosen
     layouts: MmaLayouts = load_path(chosen.extras["layouts"])(request)
-    if turned and not _reads_shared(chosen):
+    if turned and isinstance(layouts.b_shared, SwizzledSharedLayout):
         turned_b = row_swizzle(request.k, b_dtype.primitive_bitwidth)
         layouts = replace(layouts, b_shared=turned_b)
     layouts = replace(
@@ -317,12 +324,14 @@ def read(acc: Any, _semantic: Any = None) -> Any:
 
 @builtin(name="gl.portable.fence")
 def fence(_semantic: Any = None) -> None:
-    """What threads stored to shared memory becomes visible to matrix units that read it on their
-    own. Needed between `store` and an `mma` that reads the buffer; costs nothing elsewhere."""
-    for lowering in available("mma", _semantic.target, _triton.VERSION):
-        if "fence" in lowering.extras:
-            load_path(lowering.extras["fence"])(_semantic=_semantic)
-            return
+    """What threads stored to shared memory before becomes visible to matrix units that read it on
+    their own. Needed between `store` and an `mma` that reads the buffer; nothing elsewhere."""
+    paths = (
+        lowering.extras.get("fence")
+        for lowering in available("mma", _semantic.target, _triton.VERSION)
+    )
+    for path in dict.fromkeys(filter(None, paths)):
+        load_path(path)(_semantic=_semantic)
 
 
 def _reads_shared(lowering: Any) -> bool:

@@ -28,6 +28,7 @@ __all__ = [
 #   begin(stages, *, _semantic)      the values (barriers) that a pipeline of tiles carries along
 #   fetch(fetch, *, _semantic)       starts the copies of one step, a `gluon_core.portable.tiles.Fetch`
 #   arrived(state, slot, phase, pending, *, _semantic)   waits for the copies of one step
+#   end(state, stages, *, _semantic)   no copies will follow
 #
 # Of `mma`, a lowering whose unit reads shared memory on its own names these, too, and then gets
 # operands in shared memory; where they are missing, operands are loaded before and accumulators are
@@ -42,7 +43,7 @@ OPS: Mapping[str, frozenset[str]] = MappingProxyType(
         "store": frozenset(),
         "async_copy": frozenset({"commit", "wait"}),
         "mma": frozenset({"layouts"}),
-        "tile_copy": frozenset({"layout", "begin", "fetch", "arrived"}),
+        "tile_copy": frozenset({"layout", "begin", "fetch", "arrived", "end"}),
         "tile_store": frozenset(),
     }
 )

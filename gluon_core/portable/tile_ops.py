@@ -245,11 +245,20 @@ class tile_pipeline(Record):
             arrived(state, slot, phase, count, _semantic=_semantic)
         return tl_tuple([_semantic.memdesc_index(buffer, slot) for buffer in buffers])
 
+    @builtin(name="tile_pipeline.close")
+    def close(self, _semantic: Any = None) -> None:
+        """End the pipeline: nothing of it is under way any more. Every step whose tiles were copied
+        must have been waited for."""
+        _, _, states = _parts_of(self)
+        for name, state in zip(_lowerings(self.facts), states):
+            end = load_path(named("tile_copy", name).extras["end"])
+            end(state, self.facts.stages, _semantic=_semantic)
+
 
 @builtin(name="gl.portable.pipeline")
 def pipeline(descriptors: Any, stages: Any, _semantic: Any = None) -> Any:
     """Allocate a ring of `stages` buffers for the tiles of each of `descriptors`, to be copied in
-    steps: `fetch` starts the copies of a step, `wait` waits for them.
+    steps: `fetch` starts the copies of a step, `wait` waits for them, `close` ends it all.
 
     Args:
         descriptors: a sequence of what `descriptor` returned.

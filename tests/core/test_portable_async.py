@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+
+import ml_dtypes
 import numpy as np
 import pytest
 
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import ArgumentError, GluonError, LayoutError, ShapeError
 from gluon_core.plugins import registry
 from gluon_sim.errors import SimulatorError
 from tests.portable_kernels import products
@@ -28,8 +34,6 @@ def multiply(
     """Launch `products`, and compare with NumPy."""
     m, n, k = shape
     rng = np.random.default_rng(0)
-    import ml_dtypes
-
     kind = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
     if kind == np.int8:
         a, b = (rng.integers(-128, 128, s).astype(kind) for s in ((m, k), (k, n)))
@@ -118,3 +122,155 @@ def test_a_buffer_that_is_fetched_too_early_is_reported(target):
     # Two multiplications may be unfinished, and the second last reads the buffer that is filled.
     with pytest.raises(SimulatorError):
         multiply(target, pending=2)
+
+
+# -- loads from a pipeline, stores to shared memory ----------------------------------------------
+
+
+@gluon.jit
+def summed(x, out, rows, columns, BLOCK: gl.constexpr, STAGES: gl.constexpr):
+    """The sum of the tiles of each 16 rows, which threads load from a pipeline."""
+    from_tiles = gl.portable.descriptor(x, [rows, columns], [columns, 1], [16, BLOCK])
+    to_tiles = gl.portable.descriptor(out, [rows, BLOCK], [BLOCK, 1], [16, BLOCK])
+    layout: gl.constexpr = gl.portable.blocked_layout([16, BLOCK], x.dtype.element_ty)
+    tiles = gl.portable.pipeline(from_tiles, STAGES)
+    row = gl.program_id(0) * 16
+    steps = gl.cdiv(columns, BLOCK)
+    for i in gl.static_range(STAGES - 1):
+        tiles.fetch(i, [[row, i * BLOCK]], pred=i < steps)
+    total = gl.zeros([16, BLOCK], x.dtype.element_ty, layout)
+    for step in range(steps):
+        (tile,) = tiles.wait(step)
+        total += tile.load(layout)
+        ahead = step + STAGES - 1
+        tiles.fetch(ahead, [[row, ahead * BLOCK]], pred=ahead < steps)
+    tiles.close()
+    gl.portable.store(to_tiles, [row, 0], total)
+
+
+def add_up(target, shape=(40, 200)):
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
+    out = np.full((shape[0], 32), np.nan, np.float32)
+    where = registry().target(f"sim:{target}")
+    summed[(-(-shape[0] // 16),)](x, out, *shape, 32, 3, target=where)
+    padded = np.pad(x, ((0, 0), (0, -shape[1] % 32))).reshape(shape[0], -1, 32)
+    np.testing.assert_array_equal(out, padded.sum(axis=1))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_threads_may_load_from_a_pipeline(target):
+    add_up(target)
+
+
+@gluon.jit
+def stored(a, b, c, FENCED: gl.constexpr):
+    """c = a @ b for one tile whose operands threads store."""
+    layouts: gl.constexpr = gl.portable.mma_layouts(
+        64, 64, 32, gl.float16, gl.float16, operands="shared"
+    )
+    a_in: gl.constexpr = gl.portable.blocked_layout([64, 32], gl.float16)
+    b_in: gl.constexpr = gl.portable.blocked_layout([32, 64], gl.float16)
+    m = gl.arange(0, 64, gl.SliceLayout(1, a_in))[:, None]
+    n = gl.arange(0, 64, gl.SliceLayout(0, b_in))[None, :]
+    a_at = m * 32 + gl.arange(0, 32, gl.SliceLayout(0, a_in))[None, :]
+    b_at = gl.arange(0, 32, gl.SliceLayout(1, b_in))[:, None] * 64 + n
+    a_smem = gl.allocate_shared_memory(gl.float16, [64, 32], layouts.a_shared)
+    b_smem = gl.allocate_shared_memory(gl.float16, [32, 64], layouts.b_shared)
+    a_smem.store(gl.load(a + a_at))
+    b_smem.store(gl.load(b + b_at))
+    if FENCED:
+        gl.portable.fence()
+    acc = gl.portable.mma(a_smem, b_smem, gl.portable.accumulator(layouts), is_async=True)
+    acc = gl.portable.mma_wait(acc, deps=[a_smem, b_smem])
+    c_tiles = gl.portable.descriptor(c, [64, 64], [64, 1], [64, 64])
+    gl.portable.store(c_tiles, [0, 0], gl.portable.read(acc))
+
+
+def store_and_multiply(target, fenced=True):
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(-1, 1, s).astype(np.float16) for s in ((64, 32), (32, 64)))
+    c = np.full((64, 64), np.nan, np.float32)
+    stored[(1,)](a, b, c, fenced, target=registry().target(f"sim:{target}"))
+    np.testing.assert_allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-4)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_operands_that_threads_stored(target):
+    store_and_multiply(target)
+
+
+@pytest.mark.parametrize("target", ASYNCHRONOUS)
+def test_a_missing_fence_is_reported(target):
+    with pytest.raises(SimulatorError):
+        store_and_multiply(target, fenced=False)
+
+
+# -- mistakes ------------------------------------------------------------------------------------
+
+
+BEFORE = """
+from gluon_core import language as gl
+import gluon_core as gluon
+
+
+@gluon.jit
+def kernel(x, y):
+    layouts: gl.constexpr = gl.portable.mma_layouts(
+        64, 64, 32, gl.float16, gl.float16, operands="shared"
+    )
+    a = gl.allocate_shared_memory(gl.float16, [64, 32], layouts.a_shared)
+    b = gl.allocate_shared_memory(gl.float16, [32, 64], layouts.b_shared)
+    wide: gl.constexpr = gl.portable.blocked_layout([64, 64], gl.float16)
+    zeros = gl.zeros([64, 64], gl.float32, wide)
+    tiles = gl.portable.descriptor(x, [64, 64], [64, 1], [32, 64])
+    acc = gl.portable.accumulator(layouts)
+"""
+
+
+@pytest.mark.parametrize(
+    "line, error, message",
+    [
+        ("gl.portable.mma(a, b, zeros)", ArgumentError, "acc: an accumulator goes with operands"),
+        ("gl.portable.mma(zeros, zeros, acc)", ArgumentError, "expected a tensor"),
+        ("gl.portable.mma(b, a, acc)", ShapeError, "the shapes do not multiply"),
+        ("gl.portable.mma(a, b, acc, is_async=x)", ArgumentError, "is_async"),
+        ("gl.portable.mma_wait(zeros)", ArgumentError, "acc: not an accumulator"),
+        ("gl.portable.mma_wait(acc, pending=4)", ArgumentError, "pending: out of range"),
+        ("gl.portable.read(zeros)", ArgumentError, "acc: not an accumulator"),
+        ("gl.portable.accumulator(zeros)", ArgumentError, "layouts: not layouts"),
+        (
+            "gl.portable.mma_layouts(64, 64, 32, gl.float16, gl.float16, operands='smem')",
+            ArgumentError,
+            "operands: no such place",
+        ),
+        (
+            "gl.portable.mma_layouts(64, 64, 32, gl.float16, gl.float16, b_transposed=True)",
+            ArgumentError,
+            "b_transposed",
+        ),
+        ("gl.portable.descriptor(zeros, [64], [1], [64])", GluonError, "base"),
+        ("gl.portable.descriptor(x, [64], [64, 1], [32, 64])", ShapeError, "shape: not one for"),
+        ("gl.portable.descriptor(x, [64, 64], [1, 64], [32, 64])", ShapeError, "constant 1"),
+        ("gl.portable.descriptor(x, [64, 64], [64, 1], [32, 48])", ShapeError, "power-of-two"),
+        ("gl.portable.descriptor(x, [64, 64], [64, 1], [32, 64], wide)", LayoutError, "shared_layout"),
+        ("gl.portable.pipeline([x], 2)", ArgumentError, "descriptors: not a descriptor"),
+        ("gl.portable.pipeline([], 2)", ArgumentError, "descriptors: none"),
+        ("gl.portable.pipeline([tiles], 0)", ArgumentError, "stages: out of range"),
+        ("gl.portable.pipeline([tiles], 2).fetch(0, [])", ShapeError, "not one for each descriptor"),
+        ("gl.portable.pipeline([tiles], 2).fetch(0, [[0]])", ShapeError, "not one for each dimension"),
+        ("gl.portable.pipeline([tiles], 2).wait(zeros)", ShapeError, "step: must be a scalar"),
+        ("gl.portable.store(tiles, [0, 0], zeros)", ShapeError, "value: not the shape of a tile"),
+        ("gl.portable.store(tiles, [0, 0], zeros, mask=zeros)", ArgumentError, "mask: a tile needs"),
+    ],
+)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942"])
+def test_mistakes_are_named_under_the_kernels_line(tmp_path, target, line, error, message):
+    path = tmp_path / "mistaken.py"
+    path.write_text(f"{BEFORE}    {line}\n")
+    spec = importlib.util.spec_from_file_location("mistaken", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    types = {"x": "*fp16", "y": "*fp16"}
+    with pytest.raises(error, match=message) as caught:
+        gluon.compile(module.kernel, target=f"sim:{target}", signature=types)
+    assert "mistaken.py:" in str(caught.value)

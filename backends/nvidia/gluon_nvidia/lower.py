@@ -1,7 +1,8 @@
-"""How NVIDIA hardware does the portable ops: `cp.async` and `mma.sync`."""
+"""How NVIDIA hardware does the portable ops: `cp.async`, `mma.sync`, and the fence of other units."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Union
 
 from gluon_core._triton import tl
@@ -11,11 +12,13 @@ from gluon_core.portable.tiles import contiguous, row_swizzle, split_warps
 from gluon_nvidia.language import ampere
 from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.layouts import NVMMADistributedLayout
+from gluon_nvidia.lower_wgmma import shared_layouts
 
 __all__ = [
     "async_copy",
     "async_copy_accepts",
     "commit",
+    "fence",
     "mma",
     "mma_accepts",
     "mma_layouts",
@@ -65,6 +68,10 @@ def wait(outstanding: int, _semantic: Any) -> Any:
         fence_async_shared(_semantic=_semantic)
 
 
+def fence(_semantic: Any) -> None:
+    fence_async_shared(_semantic=_semantic)
+
+
 def mma_accepts(request: MmaRequest) -> Union[bool, str]:
     a, b, acc = (str(t) for t in (request.a_dtype, request.b_dtype, request.acc_dtype))
     if a != b or a not in _ACCUMULATORS:
@@ -104,6 +111,12 @@ def mma_layouts(request: MmaRequest) -> MmaLayouts:
         warps_per_cta=split_warps(request.m, request.n, request.num_warps, _ROWS, _COLUMNS),
         instr_shape=[_ROWS, _COLUMNS],
     )
+    if request.shared and request.target.has("nvidia.tma"):
+        return replace(
+            shared_layouts(request, accumulator),  # those that TMA writes
+            a=DotOperandLayout(0, accumulator, 32 // a_bits),
+            b=DotOperandLayout(1, accumulator, 32 // b_bits),
+        )
     return MmaLayouts(
         accumulator=accumulator,
         a=DotOperandLayout(0, accumulator, 32 // a_bits),

@@ -12,11 +12,11 @@ from gluon_core._triton import tl
 from gluon_core.portable import MmaLayouts, MmaRequest
 from gluon_nvidia.language import mbarrier, tcgen05
 from gluon_nvidia.language.tensor_memory import allocate_tensor_memory
-from gluon_nvidia.lower_wgmma import fence, shared_layouts, shared_refusal
+from gluon_nvidia.lower_wgmma import shared_layouts, shared_refusal
 from gluon_nvidia.tensor_memory import COLUMNS, TensorMemoryLayout
 from gluon_nvidia.tensor_memory_registers import register_layout
 
-__all__ = ["accepts", "accumulator", "fence", "layouts", "mma", "mma_wait", "read"]
+__all__ = ["accepts", "accumulator", "layouts", "mma", "mma_wait", "read"]
 
 _RING = 4  # a power of two, more than may be pending
 _MOST_COLUMNS = 256  # of one instruction

@@ -8,11 +8,22 @@ from typing import Any, Sequence, Union
 from gluon_core.errors import GluonError
 from gluon_core.portable import TileRequest, TileStoreRequest
 from gluon_core.portable.masked_tiles import moved, split, splits
-from gluon_nvidia.language import fence, mbarrier, tma
+from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import check_box
+from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.layouts import NVMMASharedLayout
 
-__all__ = ["accepts", "arrived", "begin", "fetch", "layout", "make", "store", "store_accepts"]
+__all__ = [
+    "accepts",
+    "arrived",
+    "begin",
+    "end",
+    "fetch",
+    "layout",
+    "make",
+    "store",
+    "store_accepts",
+]
 
 
 def accepts(request: TileRequest) -> Union[bool, str]:
@@ -71,6 +82,11 @@ def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: Any) -> 
     mbarrier.wait(barrier, phase, _semantic=_semantic)
 
 
+def end(state: Any, stages: int, _semantic: Any) -> None:
+    for slot in range(stages):
+        mbarrier.invalidate(_semantic.memdesc_index(state.values[0], slot), _semantic=_semantic)
+
+
 def store_accepts(request: TileStoreRequest) -> Union[bool, str]:
     facts = request.tile.facts
     if facts.lowering != "tma":
@@ -91,7 +107,7 @@ def store(request: TileStoreRequest, _semantic: Any) -> None:
         if i >= count:
             tma.store_wait(count - 1, _semantic=_semantic)
         _semantic.shared_store(buffer, part)
-        fence.fence_async_shared(_semantic=_semantic)
+        fence_async_shared(_semantic=_semantic)
         place = moved(request.coordinates, i * width, _semantic)
         tma.async_copy_shared_to_global(tile.native[0], place, buffer, _semantic=_semantic)
     # The buffers serve for something else after this.

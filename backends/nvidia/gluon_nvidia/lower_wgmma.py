@@ -8,14 +8,12 @@ from typing import Any, Sequence, Union
 from gluon_core._triton import tl
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.portable import MmaLayouts, MmaRequest
-from gluon_nvidia.language import fence as fences
 from gluon_nvidia.language import wgmma
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
 
 __all__ = [
     "accepts",
     "accumulator",
-    "fence",
     "layouts",
     "mma",
     "mma_wait",
@@ -140,7 +138,3 @@ def mma_wait(parts: Any, pending: int, deps: Sequence[Any], _semantic: Any) -> S
 
 def read(parts: Any, _semantic: Any) -> Any:
     return wgmma.warpgroup_mma_wait(0, deps=[parts.values[0]], _semantic=_semantic)
-
-
-def fence(_semantic: Any) -> None:
-    fences.fence_async_shared(_semantic=_semantic)

@@ -9,7 +9,9 @@ __all__ = ["LOWERINGS"]
 _CODE = "gluon_nvidia.lower"
 _TMA = "gluon_nvidia.lower_tma"
 _WGMMA, _TCGEN05 = "gluon_nvidia.lower_wgmma", "gluon_nvidia.lower_tcgen05"
-_ASYNCHRONOUS = ("layouts", "accumulator", "mma_wait", "read", "fence")
+_FENCE = {"fence": "gluon_nvidia.lower:fence"}
+_PIPELINE = ("layout", "begin", "fetch", "arrived", "end")
+_ASYNCHRONOUS = ("layouts", "accumulator", "mma_wait", "read")
 
 LOWERINGS = (
     Lowering(
@@ -38,7 +40,7 @@ LOWERINGS = (
         requires=("nvidia.wgmma",),
         priority=20,
         accepts=f"{_WGMMA}:accepts",
-        extras={name: f"{_WGMMA}:{name}" for name in _ASYNCHRONOUS},
+        extras={**{name: f"{_WGMMA}:{name}" for name in _ASYNCHRONOUS}, **_FENCE},
     ),
     Lowering(
         "mma",
@@ -47,7 +49,7 @@ LOWERINGS = (
         requires=("nvidia.tcgen05",),
         priority=30,
         accepts=f"{_TCGEN05}:accepts",
-        extras={name: f"{_TCGEN05}:{name}" for name in _ASYNCHRONOUS},
+        extras={**{name: f"{_TCGEN05}:{name}" for name in _ASYNCHRONOUS}, **_FENCE},
     ),
     Lowering(
         "tile_copy",
@@ -56,7 +58,7 @@ LOWERINGS = (
         requires=("nvidia.tma",),
         priority=20,
         accepts=f"{_TMA}:accepts",
-        extras={name: f"{_TMA}:{name}" for name in ("layout", "begin", "fetch", "arrived")},
+        extras={name: f"{_TMA}:{name}" for name in _PIPELINE},
     ),
     Lowering(
         "tile_store",

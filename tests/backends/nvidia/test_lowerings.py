@@ -103,13 +103,14 @@ def test_the_simulator_agrees_with_numpy(monkeypatch, target, dtype, shape, num_
 
 WGMMA = {"tile_copy": "tma", "mma": "wgmma", "tile_store": "tma_store"}
 TCGEN05 = {**WGMMA, "mma": "tcgen05"}
-MASKED_COPIES = {
+MMA_SYNC = {**WGMMA, "mma": "mma.sync"}
+MASKED = {
     "tile_copy": "masked_copies",
     "async_copy": "cp.async",
     "mma": "mma.sync",
-    "tile_store": "tma_store",
+    "tile_store": "masked_store",
+    "store": "global_store",
 }
-MASKED = {**MASKED_COPIES, "tile_store": "masked_store", "store": "global_store"}
 
 
 @pytest.mark.parametrize(
@@ -125,10 +126,11 @@ MASKED = {**MASKED_COPIES, "tile_store": "masked_store", "store": "global_store"
         # Half of the lanes hold the right half of a tile of 64 rows.
         ("sm_100", "fp8e5", 4, {}, {**TCGEN05, "tile_store": "masked_store", "store": "global_store"}),
         ("sm_80", "fp16", 4, {}, MASKED),
-        # TMA does not write the layouts of mma.sync, but stores whatever lies in registers.
-        ("sm_120", "fp16", 4, {}, MASKED_COPIES),
-        ("sm_90", "fp16", 2, {}, MASKED_COPIES),
-        ("sm_90", "fp16", 4, {"BLOCK_M": 32}, MASKED_COPIES),
+        ("sm_120", "fp16", 4, {}, MMA_SYNC),
+        ("sm_90", "fp16", 2, {}, MMA_SYNC),
+        ("sm_90", "fp16", 4, {"BLOCK_M": 32}, MMA_SYNC),
+        # Its layouts are not those that TMA writes.
+        ("sm_90", "fp32", 4, {}, {**MASKED, "mma": "fma"}),
     ],
 )
 def test_the_way_that_tiles_take(target, dtype, num_warps, constants, expected):

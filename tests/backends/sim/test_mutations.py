@@ -15,6 +15,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core._triton import VERSION
 from gluon_core.cli.demo import load_examples
 from gluon_core.cli.example import Arrays
 from gluon_core.language.nvidia.ampere import async_copy as cp
@@ -320,6 +321,7 @@ ALIGNED = {"sizes": (136, 272, 176)}
 TILES = {"sizes": (384, 512, 160)}
 ROWS = {"shape": (900, 40)}
 SCALED = {"sizes": (384, 768, 160)}
+PAIRED = {"sizes": (768, 768, 96)}
 KEYS = {"shape": (3, 320, 64)}
 CASES: dict[str, Callable[[], Case]] = {
     "add, sm_80": lambda: example_case("add, double-buffered", "sm_80"),
@@ -327,6 +329,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "matmul in 5 stages, sm_80": lambda: example_case("matmul", "sm_80", SMALL, stages=5),
     "matmul, wgmma": lambda: example_case("matmul", "sm_90", ALIGNED),
     "matmul, tcgen05 in one role": lambda: example_case("matmul", "sm_100", ALIGNED),
+    "matmul, mma.sync fed by TMA": lambda: example_case("matmul", "sm_120", ALIGNED),
     "matmul, gfx950": lambda: example_case("matmul", "gfx950", ALIGNED),
     "add, TMA": lambda: example_case("add, TMA", "sm_90", ROWS),
     "add, TMA, in roles": lambda: example_case("add, TMA, warp-specialized", "sm_90", ROWS),
@@ -345,6 +348,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "barriers of the block": lambda: kernel_case(through_global, 3),
 }
 
+
+if VERSION >= (3, 8):
+    CASES["matmul, pairs of blocks"] = lambda: example_case(
+        "matmul, Blackwell, pairs of blocks", "sm_100", PAIRED
+    )
 
 LEAST = {"barriers of the block": 2, "matmul, TDM": 2, "matmul, CDNA4": 4}
 
