@@ -1,9 +1,16 @@
-"""Launching through Triton's own HIP driver."""
+"""Launching through Triton's own HIP driver.
+
+The driver turns a descriptor argument into what the kernel takes: the 12 words of TDM's groups 0 and
+1, made from its `tensordesc_meta`, then shape (int32) and strides (int64).
+"""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Callable
 
+from gluon_core import _triton
+from gluon_core.descriptors import is_descriptor_text
 from gluon_core.errors import DeviceError, LaunchError, LimitError
 
 __all__ = ["make_launcher"]
@@ -38,16 +45,48 @@ def make_launcher(compiled: Any) -> Callable[..., None]:
             expected=f"at most {most} bytes",
             got=f"{metadata.shared} bytes",
         )
-    run = active.launcher_cls(compiled.src, metadata)
+    source, given = compiled.src, _as_they_are
+    if not _triton.at_least(3, 8) and _descriptor_in_tuple(source.signature.values()):
+        # The driver looks for descriptors outside of tuples only.
+        kinds = tuple(source.signature.values())
+        flat = dict(enumerate(_leaves(kinds, kinds)))
+        source = SimpleNamespace(signature=flat, constants={}, fn=source.fn)
+
+        def given(arguments: Any) -> list[Any]:
+            return _leaves(kinds, arguments)
+
+    run = active.launcher_cls(source, metadata)
     loaded = active.utils.load_binary(compiled.name, compiled.kernel, metadata.shared, device)
     compiled.module, compiled.function, compiled.n_regs, compiled.n_spills = loaded[:4]
     compiled.n_max_threads = loaded[4]
     function, packed = compiled.function, compiled.packed_metadata
 
     def launch(grid: Any, stream: int, *arguments: Any) -> None:
+        values = given(arguments)
         try:
-            run(grid[0], grid[1], grid[2], stream, function, packed, None, None, None, *arguments)
+            run(grid[0], grid[1], grid[2], stream, function, packed, None, None, None, *values)
         except RuntimeError as error:
             raise LaunchError("the driver refused the launch", got=str(error)) from error
 
     return launch
+
+
+def _as_they_are(arguments: Any) -> Any:
+    return arguments
+
+
+def _descriptor_in_tuple(kinds: Any, inside: bool = False) -> bool:
+    return any(
+        _descriptor_in_tuple(kind, True)
+        if isinstance(kind, (tuple, list))
+        else inside and is_descriptor_text(kind)
+        for kind in kinds
+    )
+
+
+def _leaves(kinds: Any, values: Any) -> list[Any]:
+    """`values`, one by one where `kinds` has a tuple."""
+    found: list[Any] = []
+    for kind, value in zip(kinds, values):
+        found += _leaves(kind, value) if isinstance(kind, (tuple, list)) else [value]
+    return found
