@@ -404,7 +404,7 @@ class Task:
             raise BarrierError(
                 "a block of the cluster may signal at this barrier before it is initialized",
                 report="barrier.uninitialised",
-                remedy="Between the initialization and here all blocks must pass a barrier of the cluster "
+                remedy="After the initialization and before this all blocks pass a cluster barrier "
                 "(a relaxed one after a fence for the initialization).",
             )
 
