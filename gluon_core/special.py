@@ -11,10 +11,12 @@ from typing import Callable
 import numpy as np
 
 __all__ = [
+    "FUNCTIONS",
     "bessel_i",
     "bessel_j",
     "bessel_y",
     "each",
+    "exponent",
     "erfcinv",
     "erfcx",
     "erfinv",
@@ -22,6 +24,7 @@ __all__ = [
     "normcdf",
     "normcdfinv",
     "tgamma",
+    "wide",
 ]
 
 _EULER = 0.57721566490153286
@@ -189,3 +192,31 @@ erfcinv = each(_erfcinv)
 erfcx = each(_erfcx)
 normcdf = each(lambda x: math.erfc(-x / math.sqrt(2)) / 2)
 normcdfinv = each(lambda p: -math.sqrt(2) * _erfcinv(2 * p))
+
+
+def wide(fn: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """`fn` computed in float64; the machine rounds to the function's type."""
+    return lambda *xs: fn(*(x.astype(np.float64) for x in xs))
+
+
+def exponent(x: np.ndarray) -> np.ndarray:
+    """C's ilogb, with INT_MIN for zero and NaN and INT_MAX for infinity."""
+    limits = np.iinfo(np.int32)
+    others = np.where(np.isinf(x), limits.max, limits.min)
+    return np.where(np.isfinite(x) & (x != 0), np.frexp(x)[1] - 1, others).astype(np.int32)
+
+
+# C's functions that both float32 and float64 have in every vendor's library, by their names.
+FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
+    "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh,
+    "atan": np.arctan, "atan2": np.arctan2, "atanh": np.arctanh, "cbrt": np.cbrt, "ceil": np.ceil,
+    "copysign": np.copysign, "cos": np.cos, "cosh": np.cosh, "erf": each(math.erf),
+    "erfc": each(math.erfc), "erfcx": erfcx, "erfinv": erfinv, "exp": np.exp,
+    "exp10": lambda x: 10.0**x, "exp2": np.exp2, "expm1": np.expm1, "fabs": np.abs,
+    "floor": np.floor, "fmax": np.fmax, "fmin": np.fmin, "fmod": np.fmod, "hypot": np.hypot,
+    "j0": bessel_j(0), "j1": bessel_j(1), "lgamma": lgamma, "log": np.log, "log10": np.log10,
+    "log1p": np.log1p, "log2": np.log2, "nearbyint": np.rint, "pow": np.power, "rint": np.rint,
+    "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x), "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sin": np.sin, "sinh": np.sinh, "sqrt": np.sqrt, "tan": np.tan, "tanh": np.tanh,
+    "tgamma": tgamma, "trunc": np.trunc, "y0": bessel_y(0), "y1": bessel_y(1),
+}  # fmt: skip
