@@ -202,6 +202,20 @@ def test_its_kernel_runs_on_the_simulator_through_its_reference_model(installed,
     assert run(script, installed, GLUON_TARGET="sim:acme1") is True
 
 
+PORTABLE = """
+import json, sys
+sys.path.insert(0, {root!r})
+from gluon_core.plugins import registry
+from examples.matmul import EXAMPLES
+problem = EXAMPLES[0].check(registry().target("sim:acme1")).problem
+print(json.dumps(problem))
+"""
+
+
+def test_the_portable_matmul_runs_on_it(installed):
+    assert run(PORTABLE.format(root=str(ROOT)), installed) is None
+
+
 COPIES = """
 import json
 import numpy as np
