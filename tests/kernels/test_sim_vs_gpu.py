@@ -205,7 +205,21 @@ def test_asks(monkeypatch):
     assert (out == 1).all()
     with using(bounds=False):
         asks[(1,)](np.zeros(64, np.int32))  # nothing for a GPU
+    asks[(1,)](np.zeros(64, np.int32), bounds=False)
 """
+
+
+@pytest.mark.skipif(DEVICE is not None, reason="there is a GPU")
+@pytest.mark.parametrize("more, code", [(["--collect-only"], 0), ([], 4)])
+def test_without_a_gpu_tests_are_collected_alone(more, code):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "tests/backends/sim/test_clc.py", "-p",
+         "tests.kernels.twice", "-p", "no:cacheprovider", *more],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("tests collected" in done.stdout) == (code == 0)
+    assert ("there is no GPU to repeat launches on" in done.stderr) == (code != 0)
 
 
 @pytest.mark.parametrize("error", [0, 1])

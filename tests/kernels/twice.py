@@ -1,6 +1,7 @@
 """A pytest plugin: what tests launch on the simulator, once more on the GPU, and compared.
 
-    pytest tests/backends/sim -p tests.kernels.twice
+    python -m pytest tests/backends/sim -p tests.kernels.twice
+    python -m pytest tests/backends/sim -p tests.kernels.twice --collect-only   # without a GPU, too
 
 Each launch that the simulator took without a report, with all its checks on, is repeated on the
 device that is plugged in with the same arguments. A table of what differs comes at the end, and the
@@ -60,7 +61,8 @@ class Twice:
         """What the simulator's `launcher` gives, but each launch is repeated."""
         launch = make(compiled)
         same = compiled.target.architecture.backend == self.device.architecture.backend
-        if not same:
+        own = getattr(compiled.metadata, "simulation", None) or {}  # settings of the launch
+        if not same or any(value is False for value in own.values()):
             return launch
 
         def run(grid: Any, stream: Any, *arguments: Any) -> None:
@@ -136,6 +138,8 @@ def pytest_addoption(parser: Any) -> None:
 def pytest_configure(config: Any) -> None:
     given = config.getoption("--gluon-twice")
     device = registry().target(given) if given else device_target()
+    if device is None and config.option.collectonly:
+        device = registry().target("sim")
     if device is None:
         raise pytest.UsageError("there is no GPU to repeat launches on; see --gluon-twice")
     config._gluon_twice = Twice(device)
