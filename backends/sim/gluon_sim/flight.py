@@ -97,6 +97,11 @@ class Flight:
         """Whether it follows all earlier work of its queue, in every program."""
         return self.after and self.rows.whole
 
+    @property
+    def only_signals(self) -> bool:
+        """Whether it does nothing but tell a barrier that earlier work is over."""
+        return self.after and self.barrier is not None
+
     def live(self) -> Optional[np.ndarray]:
         return None if self.rows.whole else self.rows.index
 
@@ -258,6 +263,14 @@ class Flights:
             agent.known.join(flight.agent.known, rows, task.batch.count)
         home.settle(agent)
 
+    def last_signals(self, barrier: Any, agent: Agent) -> None:
+        """Let the signals come that nobody waits for, before their barrier goes away: those of work
+        that `agent` knows to be over, as of one multiplication that tells several barriers."""
+        for flight in list(self.pending):
+            if flight.only_signals and flight.barrier.buffer is barrier.buffer:
+                if _tells_known_work(flight, agent):
+                    self.land(flight)
+
     # ---- landing ----------------------------------------------------------------------------
 
     def land(self, flight: Flight) -> None:
@@ -333,6 +346,18 @@ class Flights:
                 remedy="Wait for it before the end.",
                 span=span_of(flight.op.loc),
             )
+
+
+def _tells_known_work(flight: Flight, agent: Agent) -> bool:
+    """Whether all that a signal tells of is over, as far as `agent` knows."""
+    left = [flight]
+    while left:
+        for earlier in left.pop().before:
+            if earlier.only_signals:
+                left.append(earlier)
+            elif not earlier.known_by(agent):
+                return False
+    return True
 
 
 def _last_in_order(flights: list[Flight]) -> list[Flight]:

@@ -365,6 +365,8 @@ class Task:
     def barrier_invalidate(self, view: SharedView) -> None:
         barriers, at = self._barrier(view)
         barriers.others.add(self.op.name)
+        if self.agent is not None:
+            self.machine.flights.last_signals(view, self.agent)
         barriers.invalidate(at)
 
     def barrier_arrive(self, view: SharedView, count: int = 1, where: Any = None) -> None:

@@ -21,7 +21,13 @@ from gluon_core.language.nvidia.blackwell import (
     tcgen05_mma_scaled,
 )
 from gluon_sim.backend import models_for
-from gluon_sim.errors import DeadlockError, RaceError, SimulatorError, UninitialisedError
+from gluon_sim.errors import (
+    BarrierError,
+    DeadlockError,
+    RaceError,
+    SimulatorError,
+    UninitialisedError,
+)
 from gluon_sim.launcher import make_launcher
 from gluon_sim.lookup import prepare
 from gluon_sim.settings import using
@@ -519,3 +525,41 @@ def test_every_mutant_of_a_pipeline_is_reported():
     assert not missed
     assert len(reported) >= 15
     assert any("fence" in name for name in reported)
+
+
+@gluon.jit
+def tells_two(c, FIRST: gl.constexpr):
+    T: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    x = gl.allocate_shared_memory(gl.float16, [128, 64], T)
+    y = gl.allocate_shared_memory(gl.float16, [64, 128], T)
+    x.store(gl.full([128, 64], 1, gl.float16, L))
+    y.store(gl.full([64, 128], 1, gl.float16, L))
+    fence_async_shared()
+    acc = allocate_tensor_memory(gl.float32, [128, 128], TensorMemoryLayout([128, 128], 1))
+    bars = gl.allocate_shared_memory(gl.int64, [3, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(3):
+        mbarrier.init(bars.index(i), count=1)
+    tcgen05_mma(x, y, acc, use_acc=False, mbarriers=[bars.index(0), bars.index(1)])
+    tcgen05_commit(bars.index(2))
+    if FIRST:
+        mbarrier.wait(bars.index(0), 0)
+        R: gl.constexpr = gl.BlockedLayout([1, 128], [32, 1], [4, 1], [0, 1])
+        rows = gl.arange(0, 128, gl.SliceLayout(1, R))[:, None] * 128
+        columns = gl.arange(0, 128, gl.SliceLayout(0, R))[None, :]
+        gl.store(c + rows + columns, acc.load(R))
+    for i in gl.static_range(3):
+        mbarrier.invalidate(bars.index(i))
+
+
+@pytest.mark.parametrize("schedule", ["latest", "eager", "random"])
+def test_barriers_may_go_once_the_work_they_would_tell_of_is_known_to_be_over(schedule):
+    c = np.zeros((128, 128), np.float32)
+    with using(schedule=schedule):
+        tells_two[(1,)](c, True)
+    assert (c == 64).all()
+
+
+def test_barriers_may_not_go_before():
+    c = np.zeros((128, 128), np.float32)
+    with pytest.raises(BarrierError, match="arrive on a barrier that was invalidated"):
+        tells_two[(1,)](c, False)
