@@ -255,6 +255,58 @@ def test_its_asynchronous_op_is_checked_like_any_other(installed, tmp_path):
     assert "acme_start_copy" in text and "local_load" in text
 
 
+TILES = """
+import json
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.acme.anvil import TileMap
+from gluon_core.errors import GluonError
+from gluon_core.language.acme import anvil
+
+@gluon.jit
+def tiles(source, out, n, WAITS: gl.constexpr, ROWS: gl.constexpr):
+    layout: gl.constexpr = gl.portable.blocked_layout([16, 32], gl.float32)
+    buffer = gl.allocate_shared_memory(gl.float32, [ROWS, 32], source.layout)
+    anvil.start_tile(buffer, source, gl.program_id(0) * 16, 32)
+    if WAITS:
+        anvil.finish_copies()
+    rows = gl.arange(0, 16, gl.SliceLayout(1, layout))
+    columns = gl.arange(0, 32, gl.SliceLayout(0, layout))
+    at = (gl.program_id(0) * 16 + rows)[:, None] * 32 + columns[None, :]
+    gl.store(out + at, buffer.load(layout), (at < n * 32) & (source.shape[0] == n))
+    anvil.finish_copies()
+
+x = np.arange(40 * 50, dtype=np.float32).reshape(40, 50)
+wanted = np.pad(x, ((0, 0), (0, 14)))[:, 32:64]
+out = np.zeros((40, 32), np.float32)
+source = TileMap(x, x.shape, (50, 1), (16, 32), gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+tiles[(3,)](source, out, 40, True, 16)
+found = [bool((out == wanted).all())]
+for waits, rows, target in ((False, 16, None), (True, 8, None), (True, 16, "sim:sm_90")):
+    try:
+        tiles[(3,)](source, out, 40, waits, rows, **({"target": target} if target else {}))
+        found.append(["no error", ""])
+    except GluonError as error:
+        found.append([type(error).__name__, str(error)])
+try:
+    TileMap(x.reshape(40, 25, 2), (40, 25, 2), (50, 2, 1), (8, 8, 2), source.layout)
+except GluonError as error:
+    found.append([type(error).__name__, str(error)])
+print(json.dumps(found))
+"""
+
+
+def test_its_own_descriptors_are_arguments_like_any_other(installed, tmp_path):
+    environment = {"GLUON_TARGET": "sim:acme1", "GLUON_SIM_UNINITIALISED": "0"}
+    right, race, shape, elsewhere, rank = run(write(tmp_path, TILES), installed, **environment)
+    assert right is True
+    assert race[0] == "RaceError" and "acme_start_tile" in race[1]
+    assert shape[0] == "ShapeError" and "not of the shape of a tile" in shape[1]
+    assert elsewhere[0] == "DtypeError" and "tensordesc_acme" in elsewhere[1]
+    assert rank[0] == "ShapeError" and "TileMap.shape" in rank[1]
+
+
 def test_its_kernel_compiles_to_its_own_instructions(installed, tmp_path):
     script = write(tmp_path, KERNEL + COMPILE.replace("TARGET", "'anvil'"))
     cache = {"TRITON_CACHE_DIR": str(tmp_path / "cache")}

@@ -216,7 +216,7 @@ class Program(NamedTuple):
 TDM = matmuls.TDM_GEMM
 PROGRAMS = {
     "gemm": Program(matmuls.GEMM_A16W16, "gfx942", gemm),
-    "gemm fp4": Program(sources.GEMM_AFP4WFP4, "gfx950", gemm_fp4),
+    "gemm fp4": Program(matmuls.GEMM_AFP4WFP4, "gfx950", gemm_fp4),
     "gemm, asynchronous": Program(matmuls.ASYNC_GEMM, "gfx950", gemm_async),
     "attention, CDNA3": Program(sources.ATTENTION, "gfx942", attention),
     "attention, CDNA4": Program(sources.ATTENTION, "gfx950", attention),
@@ -263,6 +263,8 @@ def test_it_runs_without_a_report(program):
 
 
 def test_it_compiles(program):
+    if VERSION < (3, 9) and "warp_pipeline_stage" in program.source:
+        pytest.skip("Triton 3.8 takes no gl.barrier() beside the stages of a loop")
     module = loaded(program)
     source, options = bind(module.kernel, module.ARGS, module.KWARGS)
     compiled = compile(source, target=program.target, options=options)

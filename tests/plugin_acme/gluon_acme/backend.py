@@ -37,6 +37,7 @@ class AcmeBackend(Backend):
     language = "gluon_acme.language"
     host = "gluon_acme.host"
     reference = "gluon_acme.reference"
+    descriptors = {"tensordesc_acme": "gluon_acme.language.descriptor:tile_map_type"}
     lowerings = (
         Lowering(
             "load",

@@ -17,6 +17,14 @@ def acme_start_copy(machine, buffer, pointer):
     machine.issue("anvil", perform)
 
 
+def acme_start_tile(machine, buffer, tiles, row, column):
+    def perform():
+        addresses, inside = tiles.box([row, column])
+        machine.store_shared(buffer, machine.load_global(addresses, tiles.dtype, inside))
+
+    machine.issue("anvil", perform)
+
+
 def acme_finish_copies(machine):
     machine.commit("anvil")
     machine.wait_groups("anvil", 0)

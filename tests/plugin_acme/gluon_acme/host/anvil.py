@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from gluon_core.host_descriptor import HostDescriptor
+
 
 @dataclass(frozen=True)
 class ClampRange:
@@ -9,3 +11,11 @@ class ClampRange:
 
     low: float
     high: float
+
+
+@dataclass(eq=False, repr=False)
+class TileMap(HostDescriptor):
+    """A matrix and the tile of it that one copy moves."""
+
+    head = "tensordesc_acme"
+    most_rank = 2

@@ -1,9 +1,10 @@
 """`gl.acme.anvil`: the ops of the Anvil."""
 
+from gluon_acme.language.descriptor import tile_map
 from gluon_core.builtin import builtin
-from gluon_core.errors import DtypeError
+from gluon_core.errors import DtypeError, ShapeError
 
-__all__ = ["add_clamped", "finish_copies", "start_copy"]
+__all__ = ["add_clamped", "finish_copies", "start_copy", "start_tile", "tile_map"]
 
 
 @builtin(requires=("acme.clamp",), name="gl.acme.anvil.add_clamped", instead="gl.clamp(a + b, ...)")
@@ -32,6 +33,27 @@ def add_clamped(a, b, low, high, _semantic=None):
 def start_copy(buffer, pointer, _semantic=None):
     """Start to copy the elements behind a tensor of pointers into a shared buffer of its shape."""
     _semantic.builder.create_acme_start_copy(buffer.handle, pointer.handle)
+
+
+@builtin(requires=("acme.clamp",), name="gl.acme.anvil.start_tile")
+def start_tile(buffer, tiles, row, column, _semantic=None):
+    """Start to copy the tile at (row, column) of a matrix into a shared buffer; zero outside it.
+
+    Raises:
+        DtypeError: `tiles` is no tile map.
+        ShapeError: the buffer is not of the tile's shape.
+    """
+    if not isinstance(tiles, tile_map):
+        raise DtypeError("not a tile map", argument="tiles", got=str(tiles.type))
+    if list(buffer.shape) != list(tiles.block_shape):
+        raise ShapeError(
+            "not of the shape of a tile",
+            argument="buffer",
+            expected=list(tiles.block_shape),
+            got=list(buffer.shape),
+        )
+    origin = [_semantic.to_tensor(value).handle for value in (row, column)]
+    _semantic.builder.create_acme_start_tile(buffer.handle, tiles.handle, *origin)
 
 
 @builtin(requires=("acme.clamp",), name="gl.acme.anvil.finish_copies")
