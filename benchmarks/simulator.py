@@ -1,5 +1,6 @@
 """The simulator against Triton's own interpreter: the same tile programs, on one core of the CPU.
 
+What is written for one architecture has no counterpart there: it stands beside the portable kernel.
 Each case runs in a process of its own, the simulator with and without its checks in turns, and with
 all checks on all cores; the last lines are geometric means. Peak memory is what the runs add beyond
 their inputs and outputs.
@@ -40,6 +41,7 @@ class Case:
         choices: what its `config` takes.
         numbers: sizes, then tiles, of the case in `interpreted.py`.
         in_mean: whether it counts in the geometric means.
+        portable: where `interpreted` is empty, the case of the portable kernel to stand beside.
     """
 
     label: str
@@ -49,6 +51,7 @@ class Case:
     numbers: Sequence[int]
     interpreted: str
     in_mean: bool = True
+    portable: str = ""
 
 
 CASES = (
@@ -71,6 +74,14 @@ CASES = (
         "matmul 256x256x256 fp16", "matmul", (256, 256, 256), {"block": (64, 64, 32)},
         (256, 256, 256, 64, 64, 32), "matmul", in_mean=False,
     ),
+    Case(
+        "attention 1x2x512x64, TMA and wgmma", "attention_hopper", (2, 512, 64), {}, (), "",
+        in_mean=False, portable="attention 1x2x512x64",
+    ),
+    Case(
+        "matmul 512x512x512, TMA and wgmma", "matmul_hopper", (512, 512, 512), {}, (), "",
+        in_mean=False, portable="matmul 512x512x512 fp16",
+    ),
 )  # fmt: skip
 MODES = ("all checks", "races off", "checks off", "all cores")
 
@@ -86,7 +97,7 @@ def simulate(case: Case) -> dict[str, Any]:
     settings = dict(zip(MODES, kinds))
 
     target = registry().target("sim:sm_90")
-    (example,) = our_example(case.example).EXAMPLES
+    example = our_example(case.example).EXAMPLES[0]
     config = example.configure(target, **case.choices)
     # Traced, compiled and imported at the smallest size, so that memory counts the run alone.
     small = example.arguments(Arrays(target), False)
@@ -130,8 +141,12 @@ def _child(arguments: Sequence[str], **environment: str) -> Any:
 
 
 def measure(case: Case) -> tuple[dict[str, float], float, dict[str, Any]]:
-    """(seconds of each mode, those of the interpreter, what `simulate` gave)."""
+    """(seconds of each mode, those of the rival, what `simulate` gave)."""
     run = _child([__file__, "--case", str(CASES.index(case))])
+    if case.portable:
+        at = next(i for i, other in enumerate(CASES) if other.label == case.portable)
+        beside = _child([__file__, "--case", str(at)])
+        return run["seconds"], beside["seconds"]["all checks"], run
     script = str(HERE / "interpreted.py")
     theirs = _child([script, case.interpreted, json.dumps(case.numbers), str(THEIR_REPEATS + 1)])
     return run["seconds"], statistics.median(theirs[1:]), run
@@ -144,7 +159,8 @@ def results(only: str = "") -> list[Result]:
         if only not in case.label:
             continue
         seconds, theirs, run = measure(case)
-        ratios = {f"the interpreter, {m}": theirs / seconds[m] for m in MODES}
+        rival = "the portable kernel" if case.portable else "the interpreter"
+        ratios = {f"{rival}, {m}": theirs / seconds[m] for m in MODES}
         for mode in MODES if case.in_mean else ():
             speedups[mode].append(theirs / seconds[mode])
         # Inputs and outputs are there before the run; what it adds must be twice that or less.
@@ -156,7 +172,7 @@ def results(only: str = "") -> list[Result]:
                 "s",
                 seconds["all checks"],
                 {
-                    "Triton's interpreter": theirs,
+                    "the portable kernel" if case.portable else "Triton's interpreter": theirs,
                     "races off": seconds["races off"],
                     "checks off": seconds["checks off"],
                     "all cores": seconds["all cores"],

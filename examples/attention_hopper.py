@@ -48,7 +48,8 @@ def tile_at(turn, tiles, heads, CAUSAL: gl.constexpr, GROUP: gl.constexpr):
         first = tile // (GROUP * tiles) * GROUP
         inside = tile % (GROUP * tiles)
         size = gl.maximum(gl.minimum(heads - first, GROUP), 1)
-        return tiles - 1 - inside // size, first + inside % size
+        m = tiles - 1 - inside // size
+        return m, gl.where(m < 0, heads, first + inside % size)  # the last group may be smaller
     else:
         tile = turn * programs + program
         return tile % tiles, tile // tiles
@@ -393,7 +394,7 @@ def grid(args, config):
 
         device = torch.cuda.get_device_properties(args["q"].device)
         return (min(tiles, device.multi_processor_count),)
-    return (max(min(tiles, 3), tiles // 2),)
+    return (max(min(tiles, 3), tiles // 4),)
 
 
 def reference(causal):

@@ -126,10 +126,10 @@ def choices(target):
 
 
 def grid(args, config):
-    """As many programs as run at a time; where there is no device, so many that each has two tiles."""
+    """As many programs as run at a time; where there is no device, so many that each has four tiles."""
     tiles = -(-args["M"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"])
     if not getattr(args["a"], "is_cuda", False):
-        return (max(min(tiles, 3), tiles // 2),)
+        return (max(min(tiles, 3), tiles // 4),)
     import torch
 
     device = torch.cuda.get_device_properties(args["a"].device)

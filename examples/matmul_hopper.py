@@ -440,12 +440,12 @@ def configure(num_warps, transposed, small, large):
 
 
 def programs(args, tiles):
-    """One for each multiprocessor of the device; without one, so many that each has two tiles."""
+    """One for each multiprocessor of the device; without one, so many that each has four tiles."""
     if getattr(args["a"], "is_cuda", False):
         import torch
 
         return torch.cuda.get_device_properties(args["a"].device).multi_processor_count
-    return max(3, tiles // 2)
+    return max(3, tiles // 4)
 
 
 def grid(args, config):
