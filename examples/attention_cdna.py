@@ -14,6 +14,19 @@ from gluon_core.cli.example import Example, main
 from gluon_core.language.amd import cdna3
 
 
+@gluon.constexpr_function
+def column_layout(rows, columns):
+    """Columns one after the other, in pieces of 4 rows that are swizzled over the banks.
+
+    The swizzle differs for 16 columns side by side, which are read together, as well as for 16 that
+    are 8 apart, which are written together.
+    """
+    bases = [[1 << i, 0] for i in range(rows.bit_length() - 1)]
+    for i in range(columns.bit_length() - 1):
+        bases = bases + [[(4 << i % 4) % rows, 1 << i]]
+    return gl.SharedLinearLayout(bases)
+
+
 @gluon.jit
 def tile_offsets(first, ROWS: gl.constexpr, D: gl.constexpr, layout: gl.constexpr):
     row = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
@@ -74,7 +87,7 @@ def attention_cdna(
     else:
         # Four rows in each thread, to be stored as a piece of a column.
         v_rows: gl.constexpr = gl.BlockedLayout([4, 8], [64 * 8 // D, D // 8], [warps, 1], [1, 0])
-        v_shared: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 16, [0, 1])
+        v_shared: gl.constexpr = column_layout(BLOCK_N, D)
     k_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_N, D], k_shared)
     v_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_N, D], v_shared)
     head = gl.program_id(1) * length * D
@@ -108,8 +121,10 @@ def attention_cdna(
         acc, largest, total = attend(
             whole, q_tile, k_tile, v_tile, acc, largest, total, length, scale, BLOCK_N, True
         )
-    out_offsets, out_row = tile_offsets(gl.program_id(0) * BLOCK_M, BLOCK_M, D, layout)
-    result = (acc / total[:, None]).to(out.dtype.element_ty)
+    # Through LDS, where keys and values are done with: 16 bytes of a row in each lane.
+    out_rows: gl.constexpr = gl.portable.blocked_layout([BLOCK_M, D], out.dtype.element_ty)
+    out_offsets, out_row = tile_offsets(gl.program_id(0) * BLOCK_M, BLOCK_M, D, out_rows)
+    result = gl.convert_layout((acc / total[:, None]).to(out.dtype.element_ty), out_rows)
     cdna3.buffer_store(result, out + head, out_offsets, mask=out_row < length)
 
 

@@ -93,6 +93,30 @@ def test_lds_is_read_without_conflicts(name, target):
         assert conflicts == 0
 
 
+@pytest.mark.parametrize("target, version, depth", [("gfx942", 3, 8), ("gfx950", 4, 16)])
+def test_attention_reads_and_writes_lds_without_conflicts(target, version, depth):
+    """Its layouts, in and out; values that CDNA4 reads transposed lie as keys do."""
+    architecture = registry().target(target).architecture
+    banks, together = architecture.banks, lanes_read_together(architecture, 128)
+    shape = [64, 128]
+
+    def conflicts(registers, shared, bits, together=None):
+        assert cost.vector_elements(registers, shared, shape, 16) * 16 == bits
+        return cost.bank_conflicts(registers, shared, shape, 16, banks, together=together)
+
+    accumulator = gl.amd.AMDMFMALayout(version, [32, 32, depth], True, [4, 1])
+    keys = gl.DotOperandLayout(0, turned(accumulator, 1), 8)  # read as [D, BLOCK_N]
+    by_rows = gl.SwizzledSharedLayout(8, 1, 16, [1, 0])
+    assert conflicts(keys, by_rows, 128, together) == 0
+    assert conflicts(gl.BlockedLayout([1, 8], [4, 16], [4, 1], [1, 0]), by_rows, 128) == 0
+    if version == 3:
+        kernel = EXAMPLES["attention, CDNA"].kernel
+        by_columns = importlib.import_module(kernel.__module__).column_layout(64, 128)
+        values = gl.DotOperandLayout(1, accumulator, 4)
+        assert conflicts(values, by_columns, 64) == 0
+        assert conflicts(gl.BlockedLayout([4, 8], [4, 16], [4, 1], [1, 0]), by_columns, 64) == 0
+
+
 @pytest.mark.parametrize("bits", [16, 8])
 def test_a_plain_buffer_would_have_conflicts(bits):
     architecture = registry().target("gfx950").architecture
@@ -131,12 +155,15 @@ def test_attention(target, depth):
     config = example.configure(target, large=True)
     report = example.compile(target).report()
     assert report.spills == 0 and report.scratch == 0
-    # The tail has its own copy of the body, outside of the loop.
+    # The tail has its own copy of the body, outside of the loop; it may branch backwards, too.
     mixes = [loop.instruction_mix for loop in report.loops]
-    (mix,) = [mix for mix in mixes if any("mfma" in mnemonic for mnemonic in mix)]
+    mix = next(mix for mix in mixes if any("mfma" in mnemonic for mnemonic in mix))
     size = config["BLOCK_M"] * config["BLOCK_N"] * config["D"]
     assert mix[f"v_mfma_f32_32x32x{depth}_bf16"] == 2 * size // (32 * 32 * depth) // 4
     assert {m for m in mix if re.match("(buffer|global)_load", m)} == {"buffer_load_dwordx4"}
+    stores = re.findall(r"(?:buffer|global)_store_\w+", example.compile(target).asm["amdgcn"])
+    assert set(stores) == {"buffer_store_dwordx4"}
+    assert report.shared_memory <= 64 * 1024 and report.occupancy >= 4
     # What is written to LDS is the keys and values to come: the scores never are.
     written = sum(
         count * (16 if m.endswith("b128") else 8 * (2 if "2" in m.split("_")[1] else 1))
