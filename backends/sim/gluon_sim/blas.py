@@ -19,9 +19,7 @@ except ImportError:  # installed without dependencies: then BLAS decides
 
 __all__ = ["one_thread"]
 
-_lock = threading.Lock()
-_launches = 0
-_limit: Any = None
+_limited = threading.Lock()
 
 
 @lru_cache(maxsize=1)
@@ -32,22 +30,16 @@ def _controller() -> Any:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """BLAS has one thread inside, and what it had before once nobody is inside any more.
+    """BLAS has one thread inside, and afterwards what it had before.
 
-    The number belongs to the process: launches of several threads share the limit.
+    The number belongs to the process. Of launches that overlap the first sets it and, on the same
+    thread, puts it back, for OpenBLAS does not hear of it from every thread.
     """
-    global _launches, _limit
-    if ThreadpoolController is None:
+    if ThreadpoolController is None or not _limited.acquire(blocking=False):
         yield
         return
-    with _lock:
-        if not _launches:
-            _limit = _controller().limit(limits=1, user_api="blas")
-        _launches += 1
     try:
-        yield
+        with _controller().limit(limits=1, user_api="blas"):
+            yield
     finally:
-        with _lock:
-            _launches -= 1
-            if not _launches:
-                _limit.restore_original_limits()
+        _limited.release()
