@@ -96,8 +96,10 @@ def compute_efficient_padded_shared_layout(
     """A padded layout for an MFMA operand in LDS that is written by direct-to-LDS copies of 16
     bytes per lane and read without bank conflicts.
 
-    Where there are several, the compiler's own preference decides, so the layout is asked of the
-    installed Triton (3.8 and later).
+    The choice is not computed here: many layouts are free of conflicts, and which one is taken is
+    the compiler's preference alone, which the ISA does not tell. It is asked of the installed Triton
+    (3.8 and later), so that buffers are those that upstream's kernels have; that they are free of
+    conflicts is checked by `gluon_core.layouts.cost`, in the tests.
 
     Args:
         dot_operand_layout: in which the operand is read.
