@@ -49,7 +49,13 @@ class _Alias(importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(self.real)
+        alias = module.__name__
+        sys.modules[alias] = importlib.import_module(self.real)
+        # Importing a submodule binds its name in the package, also where the package has given that
+        # name to a function since; what is in `sys.modules` already is not bound again.
+        for name, loaded in list(sys.modules.items()):
+            if name.startswith(self.real + "."):
+                sys.modules.setdefault(alias + name[len(self.real) :], loaded)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -365,6 +365,10 @@ class Machine(Protocol):
         """What was initialized so far is known to whoever passes a cluster barrier after this."""
         ...
 
+    def cluster_acquire(self) -> None:
+        """All blocks of the cluster have come, and know what was released before."""
+        ...
+
     def barrier_phase(self, buffer: SharedBuffer) -> np.ndarray:
         """Parity of the phase that each program's barrier is in, int32."""
         ...

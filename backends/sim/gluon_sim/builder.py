@@ -58,7 +58,7 @@ _TYPED = {
 _NOTHING = (
     "local_store local_dealloc local_scatter barrier assert assume "
     "print breakpoint branch cond_branch yield_op condition_op map_elementwise_ret "
-    "warp_yield warp_return cluster_barrier cluster_arrive cluster_wait cluster_sync"
+    "warp_yield warp_return cluster_barrier cluster_sync"
 )
 _MEMDESC = "memdesc_index memdesc_subslice memdesc_reinterpret"
 

@@ -539,17 +539,6 @@ def cluster_barrier(task, relaxed=False):
     task.cluster_acquire()
 
 
-@_op("cluster_arrive")
-def cluster_arrive(task, relaxed=False):
-    if not relaxed:
-        task.cluster_release()
-
-
-@_op("cluster_wait")
-def cluster_wait(task):
-    task.cluster_acquire()
-
-
 @_op("barrier", "assume")
 def nothing(task, *args, **kwargs):
     """Warps of one partition run in step, so a barrier among them has nothing to wait for."""

@@ -111,7 +111,8 @@ def _portable_methods() -> set[str]:
 
     found: set[str] = set()
     roots = [os.path.dirname(_triton.tl.__file__)]
-    roots += [os.path.join(next(iter(gluon_core.__path__)), part) for part in ("semantic", "language")]
+    own = next(iter(gluon_core.__path__))
+    roots += [own, os.path.join(own, "semantic"), os.path.join(own, "language")]
     for root in roots:
         for entry in os.scandir(root):
             if entry.name.endswith(".py"):

@@ -13,7 +13,12 @@ import numpy as np
 from gluon_core.layouts.dialect import compiler_version
 from gluon_core.reference import Machine, SharedBuffer
 
-__all__ = ["async_shared_store", "fence_mbarrier_init_release_cluster"]
+__all__ = [
+    "async_shared_store",
+    "cluster_arrive",
+    "cluster_wait",
+    "fence_mbarrier_init_release_cluster",
+]
 
 
 def async_shared_store(
@@ -38,3 +43,14 @@ def async_shared_store(
 def fence_mbarrier_init_release_cluster(machine: Machine, *rest: Any) -> None:
     """Enough for a relaxed barrier of the cluster."""
     machine.cluster_release()
+
+
+def cluster_arrive(machine: Machine, relaxed: bool = False) -> None:
+    """barrier.cluster.arrive: releases what came before, unless it is relaxed."""
+    if not relaxed:
+        machine.cluster_release()
+
+
+def cluster_wait(machine: Machine) -> None:
+    """barrier.cluster.wait."""
+    machine.cluster_acquire()
