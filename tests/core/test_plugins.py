@@ -385,3 +385,12 @@ def test_errors_survive_pickling(module):
     with pytest.raises(PluginError) as caught:
         registry.backend("broken")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_function_named_like_its_file_stays_when_the_file_is_imported():
+    code = (
+        "from gluon_core import language as gl\n"
+        "import gluon_core.language.amd.slice, gluon_amd.language.slice\n"
+        "assert callable(gl.amd.slice), gl.amd.slice\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
