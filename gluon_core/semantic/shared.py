@@ -77,7 +77,10 @@ class SharedOps(SemanticBase):
     @staticmethod
     def _check_stored(memdesc_type: Any, value: Any) -> None:
         if not isinstance(value, tl.tensor) or not isinstance(value.type, distributed_type):
-            raise ShapeError("not a tensor", argument="value", expected=str(memdesc_type), got=describe(value))
+            raise ShapeError(
+                "not a tensor", argument="value", expected="a tensor", got=describe(value),
+                remedy=getattr(value, "how_to_tensor", None),
+            )  # fmt: skip
         if shape_of(value) != list(memdesc_type.shape):
             raise ShapeError(
                 "the value does not have the buffer's shape",

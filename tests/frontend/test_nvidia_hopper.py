@@ -528,3 +528,16 @@ def test_async_store_errors(call, error, match):
 def test_a_whole_program():
     text = agree(GEMM)
     assert "ttg.warp_specialize" in text and text.count("warp_group_dot_wait") == 2
+
+
+def test_an_accumulator_nobody_waited_for_is_no_tensor():
+    source = """
+from GLUON.language.nvidia.hopper import warpgroup_mma_init
+ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
+@gluon.jit
+def kernel(n):
+    s = gl.allocate_shared_memory(gl.float32, [64, 64], gl.NVMMASharedLayout(128, 32, 2))
+    s.store(warpgroup_mma_init(gl.zeros([64, 64], gl.float32, ACC)))  # HERE
+ARGS = (5,)
+"""
+    refuse(source, ShapeError, r"expected a tensor.*Wait for it: x = warpgroup_mma_wait")

@@ -94,6 +94,8 @@ class warpgroup_mma_accumulator(base_value):
     """An accumulator that a multiplication may still be writing: hand it to `warpgroup_mma` again,
     or to `warpgroup_mma_wait`, which returns the tensor."""
 
+    how_to_tensor = "Wait for it: x = warpgroup_mma_wait(0, deps=(x,))."
+
     def __init__(self, handle: Any, tensor_type: Any):
         self.handle = handle
         self.type = warpgroup_mma_accumulator_type(tensor_type)
