@@ -256,7 +256,7 @@ def show_descriptors(found: dict[str, float]) -> None:
         other = found.get(name.rpartition(", ")[0] + ", upstream kernel[grid](...)")
         share = f"{spent / other:.2f}" if other else ""
         print(f"| {name} | {spent:.2f} | {share} |")
-    print("\nWanted: launches with descriptors <= 0.3 of upstream, kept or made anew.")
+    print("\nWanted: kernel[grid](...) with descriptors that are kept <= 0.3 of upstream.")
 
 
 def show(found: dict[str, float]) -> None:
