@@ -68,6 +68,7 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         machine.watched = watched is not None
         with one_thread(), watched or nullcontext():
             machine.run(values)
+        machine.release()
 
     return launch
 

@@ -115,6 +115,12 @@ class Machine:
             )
             raise LaunchInterrupted(span, self.over, total, scene) from interrupt
 
+    def release(self) -> None:
+        """Let go of everything after a run: tasks, agents and shadows of the memory refer to each
+        other and to their machine, and would stay until the next collection of such cycles."""
+        for machine in (*self.machines, self):
+            machine.__dict__.clear()
+
     @property
     def total(self) -> int:
         """Programs of the grid."""

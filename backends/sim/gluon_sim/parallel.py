@@ -33,6 +33,10 @@ class Stopped(KeyboardInterrupt):
     """A worker ends because another one failed, or because the launch was interrupted."""
 
 
+# More are asked for by name: each holds arrays of its own, and NumPy's memory traffic is shared.
+_MOST = 4
+
+
 def cores() -> int:
     """Cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
@@ -42,7 +46,7 @@ def cores() -> int:
 def workers_for(machine: Any, total: int, size: int) -> tuple[int, int]:
     """(threads, programs of a batch) for `total` programs in batches of `size`."""
     settings, program = machine.settings, machine.program
-    wanted = cores() if settings.workers is None else settings.workers
+    wanted = min(cores(), _MOST) if settings.workers is None else settings.workers
     if wanted < 2 or total < 2 or settings.schedule == "random" or not settings.races:
         return 1, size
     if program.spins or program.one_by_one or machine.watched or ordered(program.program):

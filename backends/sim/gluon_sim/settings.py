@@ -34,7 +34,8 @@ class Settings:
         assertions: report `device_assert` that fails.
         deadlocks: report a launch in which every task waits; off, it ends there without a word.
         timeout: seconds after which a launch ends with a report; None for no limit.
-        workers: threads that share a launch where it pays; None for one per core.
+        workers: threads that share a launch where it pays; None for one per core,
+            four at most.
         progress: show on standard error how far a launch is that takes more than two seconds.
     """
 
