@@ -42,5 +42,10 @@ class NativeLaunch(BuildHookInterface):
     def _build(source: Path, output: Path) -> None:
         compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
         include = sysconfig.get_paths()["include"]
-        command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(output)]
-        subprocess.run(command, check=True, capture_output=True, text=True)
+        made = output.with_name(f".{os.getpid()}{output.suffix}")  # two builds may run at a time
+        command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(made)]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+            made.replace(output)
+        finally:
+            made.unlink(missing_ok=True)

@@ -15,6 +15,8 @@ from gluon_core.plugins import registry
 from gluon_sim.errors import SimulatorError
 from tests.portable_kernels import products
 
+pytestmark = pytest.mark.once
+
 TARGETS = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950", "gfx1201", "gfx1250")
 ASYNCHRONOUS = ("sm_90", "sm_100")
 

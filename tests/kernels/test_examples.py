@@ -62,6 +62,7 @@ def somewhere(example):
     return next(target for target in targets if not example.lacks(target))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("spec", SIMULATED)
 def test_simulated(example, spec):
     target = registry().target(spec)

@@ -28,6 +28,8 @@ from gluon_sim.lookup import prepare
 from gluon_sim.program import Op
 from gluon_sim.settings import using
 
+pytestmark = pytest.mark.once
+
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 

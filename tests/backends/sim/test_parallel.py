@@ -12,6 +12,8 @@ from gluon_sim.errors import RaceError, SimulatorError, TimeLimitError
 from gluon_sim.parallel import Workers, cores
 from gluon_sim.settings import using
 
+pytestmark = pytest.mark.once
+
 L1 = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 BLOCK = 2048

@@ -21,6 +21,8 @@ from gluon_sim.errors import LaunchInterrupted
 from gluon_sim.machine import Machine
 from gluon_sim.settings import using
 
+pytestmark = pytest.mark.once
+
 L1 = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 
 
