@@ -1,29 +1,6 @@
-"""`gl.amd.cdna5.tdm`."""
+"""`gl.amd.cdna5.tdm`: gfx1250's under its other name."""
 
-from gluon_amd.language.tdm import (
-    async_gather,
-    async_load,
-    async_load_fused,
-    async_scatter,
-    async_store,
-    async_wait,
-    make_tensor_descriptor,
-    prefetch,
-    tensor_descriptor,
-    tensor_descriptor_type,
-    update_tensor_descriptor,
-)
+from gluon_amd.language.gfx1250 import tdm
+from gluon_amd.language.gfx1250.tdm import *  # noqa: F403
 
-__all__ = [
-    "async_gather",
-    "async_load",
-    "async_load_fused",
-    "async_scatter",
-    "async_store",
-    "async_wait",
-    "make_tensor_descriptor",
-    "prefetch",
-    "tensor_descriptor",
-    "tensor_descriptor_type",
-    "update_tensor_descriptor",
-]
+__all__ = tdm.__all__

@@ -1,47 +1,6 @@
-"""`gl.nvidia.rubin.tma`."""
+"""`gl.nvidia.rubin.tma`: Blackwell's."""
 
-from gluon_nvidia.language.tma import (
-    async_atomic_add,
-    async_atomic_and,
-    async_atomic_max,
-    async_atomic_min,
-    async_atomic_or,
-    async_atomic_xor,
-    async_copy_global_to_shared,
-    async_copy_global_to_shared_im2col,
-    async_copy_shared_to_global,
-    async_gather,
-    async_load,
-    async_load_im2col,
-    async_scatter,
-    async_store,
-    make_tensor_descriptor,
-    store_wait,
-    tensor_descriptor,
-    tensor_descriptor_im2col,
-    tensor_descriptor_im2col_type,
-    tensor_descriptor_type,
-)
+from gluon_nvidia.language.blackwell import tma
+from gluon_nvidia.language.blackwell.tma import *  # noqa: F403
 
-__all__ = [
-    "async_atomic_add",
-    "async_atomic_and",
-    "async_atomic_max",
-    "async_atomic_min",
-    "async_atomic_or",
-    "async_atomic_xor",
-    "async_copy_global_to_shared",
-    "async_copy_global_to_shared_im2col",
-    "async_copy_shared_to_global",
-    "async_gather",
-    "async_load",
-    "async_load_im2col",
-    "async_scatter",
-    "async_store",
-    "make_tensor_descriptor",
-    "store_wait",
-    "tensor_descriptor",
-    "tensor_descriptor_im2col",
-    "tensor_descriptor_im2col_type",
-    "tensor_descriptor_type",
-]
+__all__ = tma.__all__
