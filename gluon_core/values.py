@@ -21,6 +21,9 @@ from gluon_core.layouts.base import DistributedLayout, SharedLayout
 __all__ = [
     "CachePolicy",
     "distributed_type",
+    "handle_value",
+    "memory_descriptor",
+    "memory_descriptor_type",
     "shared_memory_descriptor",
     "shared_memory_descriptor_type",
     "unwrap_shape",
@@ -155,13 +158,29 @@ class distributed_type(block_type):
         return hash((str(self.element_ty), tuple(self.shape), self.layout))
 
 
-class shared_memory_descriptor_type(base_type):
-    """Type of a view of shared memory.
+class handle_value(base_value):
+    """A value that is one handle of the builder."""
+
+    handle: Any
+    type: Any
+
+    def _flatten_ir(self, handles: list) -> None:
+        handles.append(self.handle)
+
+    def _set_name(self, builder: Any, name: str) -> None:
+        self.handle.set_loc(builder.create_name_loc(name, self.handle.get_loc()))
+
+    def __str__(self) -> str:
+        return str(self.type)
+
+
+class memory_descriptor_type(base_type):
+    """Type of a view of on-chip memory.
 
     Args:
         element_ty: dtype of the elements.
         shape: shape of the view.
-        layout: a shared layout.
+        layout: of the view.
         alloc_shape: shape of the allocation that the view is part of.
     """
 
@@ -170,74 +189,47 @@ class shared_memory_descriptor_type(base_type):
         self.shape = unwrap_shape(shape)
         self.layout = unwrap(layout)
         self.alloc_shape = unwrap_shape(alloc_shape)
-        if not isinstance(self.layout, SharedLayout):
-            raise LayoutError(
-                "not a layout for shared memory",
-                argument="layout",
-                expected="a shared layout such as SwizzledSharedLayout",
-                got=repr(self.layout),
-            )
 
-    @property
-    def nbytes_per_cta(self) -> int:
-        """Bytes of one block's part of the view."""
-        bases = getattr(self.layout, "cga_layout", None) or []
-        parts = 2 ** sum(any(basis) for basis in bases)  # the other blocks have the same
-        bits = math.prod(self.shape) * self.element_ty.primitive_bitwidth
-        return max(1, bits // 8 // parts)
-
-    def to_ir(self, builder: Any) -> Any:
-        return builder.get_shared_mem_desc_ty(
-            self.element_ty.to_ir(builder), self.shape, self.layout._to_ir(builder), self.alloc_shape
-        )
+    def _value(self, handle: Any) -> Any:
+        """The value of this type that is `handle`."""
+        raise NotImplementedError
 
     def _flatten_ir_types(self, builder: Any, out: list) -> None:
         out.append(self.to_ir(builder))
 
     def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> tuple[Any, int]:
-        value = shared_memory_descriptor(
-            handles[cursor], self.element_ty, self.shape, self.layout, self.alloc_shape
-        )
-        return value, cursor + 1
+        return self._value(handles[cursor]), cursor + 1
+
+    def _parts(self) -> tuple[Any, list[int], Any, list[int]]:
+        return self.element_ty, self.shape, self.layout, self.alloc_shape
 
     def __str__(self) -> str:
-        return f"shared_memory_descriptor<{self.element_ty}, {self.shape}, {self.layout}>"
+        name = type(self).__name__.removesuffix("_type")
+        return f"{name}<{self.element_ty}, {self.shape}, {self.layout}>"
 
     __repr__ = __str__
 
     def __eq__(self, other: object) -> bool:
         return (
             type(self) is type(other)
-            and isinstance(other, shared_memory_descriptor_type)
-            and self.element_ty == other.element_ty
-            and self.shape == other.shape
-            and self.layout == other.layout
-            and self.alloc_shape == other.alloc_shape
+            and isinstance(other, memory_descriptor_type)
+            and self._parts() == other._parts()
         )
 
     def __hash__(self) -> int:
         return hash((str(self.element_ty), tuple(self.shape), self.layout, tuple(self.alloc_shape)))
 
+    def _mangled_alloc(self) -> str:
+        return str(self.alloc_shape)
+
     def mangle(self) -> str:
         shape = "_".join(map(str, self.shape))
-        alloc: Any = "_".join(map(str, self.alloc_shape))
-        if not _triton.at_least(3, 7):
-            alloc = self.alloc_shape
-        return f"MD{self.element_ty.mangle()}S{shape}SL{self.layout.mangle()}LAS{alloc}ASMD"
+        layout, alloc = self.layout.mangle(), self._mangled_alloc()
+        return f"MD{self.element_ty.mangle()}S{shape}SL{layout}LAS{alloc}ASMD"
 
 
-class shared_memory_descriptor(base_value):
-    """A view of shared memory: what `allocate_shared_memory` returns and its methods re-shape."""
-
-    def __init__(self, handle: Any, element_ty: Any, shape: Any, layout: Any, alloc_shape: Any):
-        self.handle = handle
-        self.type = shared_memory_descriptor_type(element_ty, shape, layout, alloc_shape)
-
-    def _flatten_ir(self, handles: list) -> None:
-        handles.append(self.handle)
-
-    def _set_name(self, builder: Any, name: str) -> None:
-        self.handle.set_loc(builder.create_name_loc(name, self.handle.get_loc()))
+class memory_descriptor(handle_value):
+    """A view of on-chip memory."""
 
     @property
     def dtype(self) -> Any:
@@ -259,16 +251,63 @@ class shared_memory_descriptor(base_value):
         return math.prod(self.shape)
 
     @property
-    def layout(self) -> SharedLayout:
+    def layout(self) -> Any:
         return self.type.layout
+
+
+class shared_memory_descriptor_type(memory_descriptor_type):
+    """Type of a view of shared memory.
+
+    Args:
+        element_ty: dtype of the elements.
+        shape: shape of the view.
+        layout: a shared layout.
+        alloc_shape: shape of the allocation that the view is part of.
+    """
+
+    def __init__(self, element_ty: Any, shape: Any, layout: Any, alloc_shape: Any):
+        super().__init__(element_ty, shape, layout, alloc_shape)
+        if not isinstance(self.layout, SharedLayout):
+            raise LayoutError(
+                "not a layout for shared memory",
+                argument="layout",
+                expected="a shared layout such as SwizzledSharedLayout",
+                got=repr(self.layout),
+            )
+
+    @property
+    def nbytes_per_cta(self) -> int:
+        """Bytes of one block's part of the view."""
+        bases = getattr(self.layout, "cga_layout", None) or []
+        parts = 2 ** sum(any(basis) for basis in bases)  # the other blocks have the same
+        bits = math.prod(self.shape) * self.element_ty.primitive_bitwidth
+        return max(1, bits // 8 // parts)
+
+    def to_ir(self, builder: Any) -> Any:
+        return builder.get_shared_mem_desc_ty(
+            self.element_ty.to_ir(builder), self.shape, self.layout._to_ir(builder), self.alloc_shape
+        )
+
+    def _value(self, handle: Any) -> "shared_memory_descriptor":
+        return shared_memory_descriptor(handle, *self._parts())
+
+    def _mangled_alloc(self) -> str:
+        if _triton.at_least(3, 7):
+            return "_".join(map(str, self.alloc_shape))
+        return super()._mangled_alloc()
+
+
+class shared_memory_descriptor(memory_descriptor):
+    """A view of shared memory: what `allocate_shared_memory` returns and its methods re-shape."""
+
+    def __init__(self, handle: Any, element_ty: Any, shape: Any, layout: Any, alloc_shape: Any):
+        self.handle = handle
+        self.type = shared_memory_descriptor_type(element_ty, shape, layout, alloc_shape)
 
     @property
     def nbytes_per_cta(self) -> int:
         """Bytes of one block's part of the view."""
         return self.type.nbytes_per_cta
-
-    def __str__(self) -> str:
-        return str(self.type)
 
     @builtin(name="shared_memory_descriptor.load")
     def load(self, layout: Any, _semantic: Any = None) -> Any:

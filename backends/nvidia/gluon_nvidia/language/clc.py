@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from gluon_core._triton import base_type, base_value, tl
+from gluon_core._triton import base_type, tl
 from gluon_core.builtin import builtin
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.semantic.operands import compile_time_int, shared_memory
+from gluon_core.values import handle_value
 from gluon_nvidia.language.mbarrier import check_mbarrier
 
 __all__ = ["clc_result", "clc_result_type", "load_result", "try_cancel"]
@@ -52,21 +53,12 @@ class clc_result_type(base_type):
         return "CLC"
 
 
-class clc_result(base_value):
+class clc_result(handle_value):
     """An answer to `try_cancel`, as `load_result` brought it into registers."""
 
     def __init__(self, handle: Any):
         self.handle = handle
         self.type = clc_result_type()
-
-    def _flatten_ir(self, handles: list) -> None:
-        handles.append(self.handle)
-
-    def _set_name(self, builder: Any, name: str) -> None:
-        self.handle.set_loc(builder.create_name_loc(name, self.handle.get_loc()))
-
-    def __str__(self) -> str:
-        return str(self.type)
 
     @builtin(requires=_REQUIRES, since=_SINCE, name=f"{_NAME}.clc_result.is_canceled")
     def is_canceled(self, _semantic: Any = None) -> Any:

@@ -12,14 +12,13 @@ from typing import Any, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import tl, tl_tuple, unwrap
-from gluon_core.builtin import builtin, check_capabilities
+from gluon_core.builtin import builtin, check_capabilities, compile_time
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, did_you_mean
 from gluon_core.layouts.shared import SharedLinearLayout
 from gluon_core.semantic.base import describe
 from gluon_core.semantic.operands import compile_time_bool, predicate, shared_memory
 from gluon_nvidia.language.mbarrier import MBarrierLayout, check_mbarrier
 from gluon_nvidia.language.tensor_memory import (
-    compile_time,
     tensor_memory,
     tensor_memory_descriptor,
 )

@@ -7,13 +7,11 @@ four its own 32 rows; so the layout of what is loaded follows from the buffer's 
 
 from __future__ import annotations
 
-import functools
-import math
-from typing import Any, Sequence
+from typing import Any
 
 from gluon_core import _triton
-from gluon_core._triton import base_type, base_value, ir, tl, unwrap
-from gluon_core.builtin import builtin
+from gluon_core._triton import ir, tl, unwrap
+from gluon_core.builtin import builtin, compile_time
 from gluon_core.errors import (
     ArgumentError,
     CapabilityError,
@@ -22,10 +20,15 @@ from gluon_core.errors import (
     LimitError,
     ShapeError,
 )
-from gluon_core.layouts.base import freeze
 from gluon_core.semantic.base import describe, is_placeholder, shape_of
 from gluon_core.semantic.operands import compile_time_bool, predicate, scalar_int32
-from gluon_core.values import check_block_shape, distributed_type, unwrap_shape
+from gluon_core.values import (
+    check_block_shape,
+    distributed_type,
+    memory_descriptor,
+    memory_descriptor_type,
+    unwrap_shape,
+)
 from gluon_nvidia.tensor_memory import (
     COLUMNS,
     TensorMemoryLayout,
@@ -36,7 +39,6 @@ from gluon_nvidia.tensor_memory_registers import fits_registers, register_layout
 
 __all__ = [
     "allocate_tensor_memory",
-    "compile_time",
     "get_tmem_reg_layout",
     "tensor_memory",
     "tensor_memory_descriptor",
@@ -47,18 +49,6 @@ _REQUIRES = ("nvidia.tcgen05",)
 _INSTEAD = "gl.allocate_shared_memory, or accumulators in registers"
 _CLASS = "tensor_memory_descriptor"
 _BITS = (8, 16, 32)
-
-
-def compile_time(fn: Any) -> Any:
-    """A function of compile-time values that kernels, `constexpr_function`s and hosts may call."""
-
-    @functools.wraps(fn)
-    def call(*args: Any, _semantic: Any = None, **kwargs: Any) -> Any:
-        found = fn(*args, **kwargs)
-        return found if _semantic is None else _triton.constexpr(found)
-
-    call.__triton_builtin__ = True  # type: ignore[attr-defined]
-    return call
 
 
 def _check_dtype(dtype: Any, layout: Any) -> None:
@@ -126,7 +116,7 @@ def _check_buffer(semantic: Any, dtype: Any, shape: list[int], layout: Any, allo
     return columns_of(layout, shape, dtype.primitive_bitwidth)
 
 
-class tensor_memory_descriptor_type(base_type):
+class tensor_memory_descriptor_type(memory_descriptor_type):
     """Type of a view of tensor memory.
 
     Args:
@@ -136,12 +126,6 @@ class tensor_memory_descriptor_type(base_type):
         alloc_shape: of the allocation that the view is part of.
     """
 
-    def __init__(self, element_ty: Any, shape: Any, layout: Any, alloc_shape: Any):
-        self.element_ty = unwrap(element_ty)
-        self.shape = unwrap_shape(shape)
-        self.layout = unwrap(layout)
-        self.alloc_shape = unwrap_shape(alloc_shape)
-
     def to_ir(self, builder: Any) -> Any:
         return builder.get_tensor_mem_desc_ty(
             self.element_ty.to_ir(builder),
@@ -150,14 +134,8 @@ class tensor_memory_descriptor_type(base_type):
             self.alloc_shape,
         )
 
-    def _flatten_ir_types(self, builder: Any, out: list) -> None:
-        out.append(self.to_ir(builder))
-
-    def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> tuple[Any, int]:
-        value = tensor_memory_descriptor(
-            handles[cursor], self.element_ty, self.shape, self.layout, self.alloc_shape
-        )
-        return value, cursor + 1
+    def _value(self, handle: Any) -> "tensor_memory_descriptor":
+        return tensor_memory_descriptor(handle, *self._parts())
 
     def get_reg_layout(
         self, num_warps: Any = None, instr_variant: Any = "32x32b", _semantic: Any = None
@@ -208,68 +186,13 @@ class tensor_memory_descriptor_type(base_type):
                 remedy="Pick a copy first: index(i).",
             )
 
-    def __str__(self) -> str:
-        return f"tensor_memory_descriptor<{self.element_ty}, {self.shape}, {self.layout}>"
 
-    __repr__ = __str__
-
-    def _key(self) -> tuple:
-        return freeze((str(self.element_ty), self.shape, self.alloc_shape))
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, tensor_memory_descriptor_type)
-            and self._key() == other._key()
-            and self.layout == other.layout
-        )
-
-    def __hash__(self) -> int:
-        return hash((self._key(), self.layout))
-
-    def mangle(self) -> str:
-        shape = "_".join(map(str, self.shape))
-        layout = self.layout.mangle()
-        return f"MD{self.element_ty.mangle()}S{shape}SL{layout}LAS{self.alloc_shape}ASMD"
-
-
-class tensor_memory_descriptor(base_value):
+class tensor_memory_descriptor(memory_descriptor):
     """A view of tensor memory: what `allocate_tensor_memory` returns and its methods narrow."""
 
     def __init__(self, handle: Any, element_ty: Any, shape: Any, layout: Any, alloc_shape: Any):
         self.handle = handle
         self.type = tensor_memory_descriptor_type(element_ty, shape, layout, alloc_shape)
-
-    def _flatten_ir(self, handles: list) -> None:
-        handles.append(self.handle)
-
-    def _set_name(self, builder: Any, name: str) -> None:
-        self.handle.set_loc(builder.create_name_loc(name, self.handle.get_loc()))
-
-    @property
-    def dtype(self) -> Any:
-        """dtype of the elements."""
-        return self.type.element_ty
-
-    @property
-    def shape(self) -> list[int]:
-        """Shape of the view."""
-        return self.type.shape
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    @property
-    def numel(self) -> int:
-        """Number of elements of the view."""
-        return math.prod(self.shape)
-
-    @property
-    def layout(self) -> Any:
-        return self.type.layout
-
-    def __str__(self) -> str:
-        return str(self.type)
 
     @builtin(name=f"{_CLASS}.get_reg_layout")
     def get_reg_layout(

@@ -20,7 +20,7 @@ from gluon_core.semantic.operands import (
     predicate,
     shared_memory,
 )
-from gluon_core.values import distributed_type, shared_memory_descriptor
+from gluon_core.values import distributed_type, handle_value, shared_memory_descriptor
 from gluon_nvidia.language.mma import check_precision
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
 
@@ -90,7 +90,7 @@ class warpgroup_mma_accumulator_type(base_type):
         return hash(("warpgroup_mma_accumulator", self.tensor_type))
 
 
-class warpgroup_mma_accumulator(base_value):
+class warpgroup_mma_accumulator(handle_value):
     """An accumulator that a multiplication may still be writing: hand it to `warpgroup_mma` again,
     or to `warpgroup_mma_wait`, which returns the tensor."""
 
@@ -99,15 +99,6 @@ class warpgroup_mma_accumulator(base_value):
     def __init__(self, handle: Any, tensor_type: Any):
         self.handle = handle
         self.type = warpgroup_mma_accumulator_type(tensor_type)
-
-    def _flatten_ir(self, handles: list) -> None:
-        handles.append(self.handle)
-
-    def _set_name(self, builder: Any, name: str) -> None:
-        self.handle.set_loc(builder.create_name_loc(name, self.handle.get_loc()))
-
-    def __str__(self) -> str:
-        return str(self.type)
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}_init", instead=_INSTEAD)
