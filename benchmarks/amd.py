@@ -26,7 +26,7 @@ from upstream import EXAMPLES, load, to_upstream, without_our_own  # noqa: E402
 from gluon_amd.inspect import instructions  # noqa: E402
 from gluon_core.cli.example import Arrays, Example, Placeholders  # noqa: E402
 from gluon_core.compiler import GluonASTSource, compile  # noqa: E402
-from gluon_core.plugins import registry  # noqa: E402
+from gluon_core.contract.registry import registry  # noqa: E402
 
 # File -> the targets that its examples are for.
 FILES = {

@@ -13,7 +13,7 @@ from common import Result, device, in_turns, parse_arguments, write
 from upstream import our_example, upstream_example
 
 from gluon_core.cli.example import Arrays, Example
-from gluon_core.targets import Target
+from gluon_core.contract.targets import Target
 
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 

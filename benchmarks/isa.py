@@ -18,8 +18,8 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from gluon_amd.inspect import instructions, note  # noqa: E402
 from gluon_core.cli.demo import load_examples  # noqa: E402
-from gluon_core.isa import find_loops  # noqa: E402
-from gluon_core.plugins import registry  # noqa: E402
+from gluon_core.contract.isa import find_loops  # noqa: E402
+from gluon_core.contract.registry import registry  # noqa: E402
 
 # Example, target.
 ROWS = [
@@ -48,9 +48,7 @@ PLAIN_SCALED = [
 
 
 @triton.jit
-def plain(
-    a, b, c, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
-):
+def plain(a, b, c, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
     """C = A B^T as the tutorials write it, with the masks of the example."""
     row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)) % M
     column = (tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)) % N

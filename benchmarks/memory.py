@@ -13,7 +13,7 @@ from common import Result, device, in_turns, parse_arguments, sweep, write
 from upstream import our_example, upstream_example
 
 from gluon_core.cli.example import Arrays
-from gluon_core.targets import Target
+from gluon_core.contract.targets import Target
 
 Choices = Sequence[Mapping[str, Any]]
 

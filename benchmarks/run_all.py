@@ -39,7 +39,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument(
-        "--skip", nargs="*", default=[], choices=("memory", "matmul", "hopper", "simulator", "launch")
+        "--skip",
+        nargs="*",
+        default=[],
+        choices=("memory", "matmul", "hopper", "simulator", "launch"),
     )
     chosen = parser.parse_args()
     parts: list[tuple[str, str, Callable[[], list[Result]]]] = [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import linecache
 import re
 import sys
 import tempfile
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -100,11 +101,17 @@ def load(name: str, source: str) -> ModuleType:
     path = folder / f"{name}.py"
     path.write_text(source)
     linecache.checkcache(str(path))
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    return load_file(name, path)
+
+
+def load_file(name: str, path: Path) -> ModuleType:
+    """The file as the module `name`."""
+    loader = SourceFileLoader(name, str(path))
+    spec = spec_from_loader(name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     return module
 
 

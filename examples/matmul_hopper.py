@@ -436,7 +436,7 @@ def configure(num_warps, transposed, small, large):
     def large_config(warp_size, block=large, stages=4, group=8):
         return make(block, stages, group)
 
-    return {"config": config, "large_config": large_config}
+    return config, large_config
 
 
 def programs(args, tiles):
@@ -464,6 +464,7 @@ def example(
         a, b = args["a"].float(), args["b"].float()
         return a @ (b.T if transposed else b)
 
+    config, large_config = configure(num_warps, transposed, small, large)
     return Example(
         name=name,
         kernel=kernel,
@@ -477,7 +478,8 @@ def example(
         requires=("nvidia.wgmma", "nvidia.tma"),
         tolerance=tolerance,
         large_tolerance=large_tolerance,
-        **configure(num_warps, transposed, small, large),
+        config=config,
+        large_config=large_config,
     )
 
 

@@ -12,22 +12,27 @@
 nor a plugin: names are found when they are asked for.
 """
 
-from __future__ import annotations
+import importlib as _importlib
+import os as _os
+import typing as _typing
+from importlib.machinery import PathFinder as _PathFinder
 
-import importlib
-import importlib.machinery
-from typing import TYPE_CHECKING, Any
-
-from gluon_core import _namespaces
 from gluon_core._version import __version__
+from gluon_core.contract import namespaces as _namespaces
+from gluon_core.contract.moved import MOVED as _MOVED
 
-if TYPE_CHECKING:
-    from gluon_core._aggregate import aggregate, aggregate_replace
+if _typing.TYPE_CHECKING:
+    from gluon_core import errors as errors
+    from gluon_core import language as language
+    from gluon_core import layouts as layouts
+    from gluon_core import portable as portable
+    from gluon_core import testing as testing
     from gluon_core._triton import constexpr_function
     from gluon_core.compiler import CompiledKernel, GluonASTSource, compile
     from gluon_core.runtime.arguments import ArgumentKind, register_argument_kind
     from gluon_core.runtime.jit import GluonJITFunction, jit
     from gluon_core.runtime.results import must_use_result
+    from gluon_core.values.aggregate import aggregate, aggregate_replace
 
 __all__ = [
     "ArgumentKind",
@@ -51,28 +56,44 @@ _WHERE = {
     "CompiledKernel": "compiler",
     "GluonASTSource": "compiler",
     "GluonJITFunction": "runtime.jit",
-    "aggregate": "_aggregate",
-    "aggregate_replace": "_aggregate",
+    "aggregate": "values.aggregate",
+    "aggregate_replace": "values.aggregate",
     "compile": "compiler",
     "constexpr_function": "_triton",
     "jit": "runtime.jit",
     "must_use_result": "runtime.results",
     "register_argument_kind": "runtime.arguments",
 }
-_MODULES = ("errors", "language", "layouts", "plugins", "portable", "targets", "testing")
+_MODULES = ("errors", "language", "layouts", "plugins", "portable", "targets", "testing", "torch")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     where = _WHERE.get(name)
     if where is not None:
-        value = getattr(importlib.import_module(f"{__name__}.{where}"), name)
+        value = getattr(_importlib.import_module(f"{__name__}.{where}"), name)
         globals()[name] = value
+        if name == "jit":  # the variable may have been set since
+            _stand_in()
         return value
     # `from gluon_core import errors` asks here before it looks for a module: answer for our own.
-    if importlib.machinery.PathFinder.find_spec(f"{__name__}.{name}", __path__) is not None:
-        return importlib.import_module(f"{__name__}.{name}")
+    if f"{__name__}.{name}" in _MOVED:
+        return _importlib.import_module(f"{__name__}.{name}")
+    if _PathFinder.find_spec(f"{__name__}.{name}", __path__) is not None:
+        return _importlib.import_module(f"{__name__}.{name}")
     return _namespaces.resolve_host(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*__all__, *_MODULES, *_namespaces.offered(__name__)})
+
+
+def _stand_in() -> None:
+    """Give Triton a driver where the user chose a simulated target."""
+    wanted = _os.environ.get("GLUON_TARGET")
+    if wanted:
+        from gluon_core import standin
+
+        standin.activate(wanted)
+
+
+_stand_in()

@@ -1,3 +1,3 @@
-"""The version of gluon-core; the packaging reads it from here."""
+"""The version of this release."""
 
 __version__ = "0.1.0"

@@ -17,6 +17,7 @@ __all__ = [
     "CapabilityError",
     "DeviceError",
     "DtypeError",
+    "FakeResultError",
     "GlobalVariableError",
     "GluonError",
     "KernelChangedError",
@@ -24,7 +25,11 @@ __all__ = [
     "LaunchError",
     "LayoutError",
     "LimitError",
+    "MutationError",
+    "NondeterministicError",
     "NotInKernelError",
+    "OpNameError",
+    "OpSchemaError",
     "OptionError",
     "PluginError",
     "RecompileError",
@@ -33,6 +38,7 @@ __all__ = [
     "StageError",
     "StaticAssertionError",
     "TargetError",
+    "TensorError",
     "TraceError",
     "TritonVersionError",
     "did_you_mean",
@@ -118,22 +124,22 @@ class GluonError(Exception):
                 found[name] = _plain(value)
         return found
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), dict(self.__dict__)))
 
 
 def _plain(value: Any) -> Any:
     """The value as JSON can hold it."""
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return list(map(_plain, value))
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
 
 
-def _rebuild(cls: type, state: dict) -> GluonError:
+def _rebuild(cls: type[GluonError], state: dict[str, Any]) -> GluonError:
     error = cls.__new__(cls)
     error.__dict__.update(state)
     Exception.__init__(error, state.get("message", ""))
@@ -156,6 +162,30 @@ class LayoutError(ArgumentError):
     """A layout is malformed, or does not fit the tensor, the buffer or the launch."""
 
 
+class TensorError(ArgumentError, TypeError):
+    """A tensor without memory of its own that a kernel could work on."""
+
+
+class OpNameError(ArgumentError):
+    """The name of an op of torch that is no name, is taken, or that nothing was registered under."""
+
+
+class OpSchemaError(ArgumentError):
+    """What an op of torch declares disagrees with the function it is made of."""
+
+
+class MutationError(GluonError, RuntimeError):
+    """An op of torch wrote an argument that it does not declare to write."""
+
+
+class FakeResultError(GluonError, RuntimeError):
+    """An op of torch told shapes, strides, dtypes or devices that its results do not have."""
+
+
+class NondeterministicError(GluonError, RuntimeError):
+    """An op whose result depends on timing, while torch was asked for deterministic ones."""
+
+
 class NotInKernelError(GluonError, RuntimeError):
     """A language function was called outside a kernel."""
 
@@ -168,7 +198,7 @@ class KernelSyntaxError(GluonError, SyntaxError):
     """A Python construct that kernels do not support."""
 
     @property
-    def msg(self) -> str:  # type: ignore[override]
+    def msg(self) -> str:  # type: ignore[override]  # an attribute there
         """What a traceback prints of a SyntaxError, instead of its `str`."""
         return str(self)
 
@@ -187,6 +217,11 @@ class CapabilityError(GluonError):
 
 class LimitError(GluonError):
     """A kernel needs more of a resource than the target has."""
+
+    # What Triton's OutOfResources carries, where one is raised after compiling.
+    required: int
+    limit: int
+    resource: str
 
 
 class TargetError(GluonError, ValueError):
@@ -208,7 +243,14 @@ class BackendError(GluonError):
 class StageError(BackendError):
     """A compilation stage failed. `diagnostics` holds what the compiler said; `reproducer` a file to run again."""
 
-    def __init__(self, message: str, *, diagnostics: str = "", reproducer: Optional[str] = None, **fields: Any):
+    def __init__(
+        self,
+        message: str,
+        *,
+        diagnostics: str = "",
+        reproducer: Optional[str] = None,
+        **fields: Any,
+    ):
         super().__init__(message, **fields)
         self.diagnostics = diagnostics
         self.reproducer = reproducer

@@ -6,7 +6,7 @@ import functools
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core import plugins
+from gluon_core.contract import registry as plugins
 from gluon_core.frontend import trace
 
 NUMBERS = {

@@ -43,7 +43,16 @@ class NativeLaunch(BuildHookInterface):
         compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
         include = sysconfig.get_paths()["include"]
         made = output.with_name(f".{os.getpid()}{output.suffix}")  # two builds may run at a time
-        command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(made)]
+        command = [
+            *compiler,
+            "-O2",
+            "-shared",
+            "-fPIC",
+            f"-I{include}",
+            str(source),
+            "-o",
+            str(made),
+        ]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
             made.replace(output)

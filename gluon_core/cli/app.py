@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from gluon_core._version import __version__
+from gluon_core import __version__
 from gluon_core.cli.output import command
 
 __all__ = ["app"]
@@ -133,9 +133,15 @@ def run(
         Optional[str],
         typer.Option("--trace", metavar="FILE", help="Write a timeline, for ui.perfetto.dev."),
     ] = None,
-    pdb: Annotated[
-        bool, typer.Option("--pdb", help="Open a prompt where a kernel fails.")
-    ] = False,
+    trace_isa: Annotated[
+        Optional[str],
+        typer.Option(
+            "--trace-isa",
+            metavar="FILE",
+            help="Write executed machine instructions, counted by source line, as lines of JSON.",
+        ),
+    ] = None,
+    pdb: Annotated[bool, typer.Option("--pdb", help="Open a prompt where a kernel fails.")] = False,
     schedules: Annotated[
         Optional[int],
         typer.Option(
@@ -175,10 +181,10 @@ def run(
 
     Profiles, timelines, schedules, the timeout and the prompt need a simulated target.
     """
-    from gluon_core.backend import Watch
     from gluon_core.cli.run import Runs, run_file
+    from gluon_core.contract.backend import Watch
 
-    wish = Watch(profile, profile_json, profile_html, trace, pdb)
+    wish = Watch(profile, profile_json, profile_html, trace, pdb, trace_isa)
     shown = sys.stderr.isatty() if progress is None else progress
     runs = Runs(schedules, schedule, seed, timeout, check, shown)
     return run_file(file, target, context.args, json, wish, runs)
@@ -219,6 +225,23 @@ def demo(
     from gluon_core.cli.demo import show
 
     return show(target, only, jobs, json)
+
+
+@app.command()
+@command
+def types(
+    to: Annotated[
+        Optional[Path],
+        typer.Option("--to", metavar="DIR", help="Write there; where packages stand by default."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether it is up to date; exit 1 if not.")
+    ] = False,
+) -> Optional[int]:
+    """Tell editors and checkers what the installed plugins add to the language."""
+    from gluon_core.cli.types import show
+
+    return show(to, check)
 
 
 @app.command()

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
 from gluon_core.cli.example import Arrays, Example, device_target
+from gluon_core.contract.registry import registry
+from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, CapabilityError, DeviceError, GluonError, TargetError
-from gluon_core.plugins import registry
-from gluon_core.targets import Target
 from gluon_core.testing.differential import Difference, run_both
 
 __all__ = ["Verdict", "against_device", "simulated_twin"]

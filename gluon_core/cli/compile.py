@@ -9,8 +9,8 @@ from typing import Any, Optional, Sequence
 
 from gluon_core.cli.output import UsageError, console, print_json, table
 from gluon_core.cli.parse import find_kernel, parse_assignments, source_of
+from gluon_core.contract.registry import registry
 from gluon_core.errors import did_you_mean
-from gluon_core.plugins import registry
 
 __all__ = ["options_of", "show"]
 
@@ -88,12 +88,14 @@ def _report(name: str, compiled: Any, output: Optional[Path], json: bool) -> Non
         print_json(report)
         return
     mix, files, loops = (report.pop(k) for k in ("instruction_mix", "register_files", "loops"))
-    rows = [(key.replace("_", " "), "unknown" if v is None else v) for key, v in report.items()]
+    rows: list[Optional[tuple[str, Any]]] = [
+        (key.replace("_", " "), "unknown" if v is None else v) for key, v in report.items()
+    ]
     rows += files.items()
-    rows += [None, *mix.items()]  # type: ignore[list-item]
+    rows += [None, *mix.items()]
     for loop in loops:
         title = f"loop at {loop['label']}, depth {loop['depth']}"
-        rows += [None, (title, loop["instruction_count"]), *loop["instruction_mix"].items()]  # type: ignore[list-item]
+        rows += [None, (title, loop["instruction_count"]), *loop["instruction_mix"].items()]
     text = table("", ("", ">"), rows)
     text.show_header = False
     if output is None:

@@ -9,7 +9,7 @@ import multiprocessing.util
 import os
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,9 +21,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import gluon_core
 from gluon_core.cli.example import Example, device_target
 from gluon_core.cli.output import Exit, UsageError, console, errors, print_json, table
+from gluon_core.contract.registry import registry
+from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError, did_you_mean
-from gluon_core.plugins import registry
-from gluon_core.targets import Target
 
 __all__ = ["Row", "examples_package", "load_examples", "run_one", "show"]
 
@@ -100,6 +100,9 @@ def load_examples() -> tuple[dict[tuple[str, int], Example], dict[str, str]]:
 # -- one job -------------------------------------------------------------------------------------
 
 
+Job = tuple[str, "tuple[str, int]", str]  # kind, example, target
+
+
 def run_one(kind: str, key: tuple[str, int], spec: str) -> Row:
     """Simulate, compile or run one example on one target; what goes wrong is the row's result."""
     module = importlib.import_module(f"{examples_package().__name__}.{key[0]}")
@@ -169,7 +172,7 @@ def show(
     rows: list[Row] = [
         Row(name, "", "import", reason) for name, reason in broken.items() if not only
     ]
-    work: list[tuple[str, tuple[str, int], str]] = []
+    work: list[Job] = []
     if simulator is not None:
         work += [("simulate", key, _simulated(examples[key], compile_for)) for key in chosen]
     work += [("compile", key, spec) for spec in compile_for for key in chosen]
@@ -192,7 +195,9 @@ def show(
     return code
 
 
-def _chosen(examples: Mapping[tuple[str, int], Example], only: Optional[Sequence[str]]) -> list:
+def _chosen(
+    examples: Mapping[tuple[str, int], Example], only: Optional[Sequence[str]]
+) -> list[tuple[str, int]]:
     if not only:
         return list(examples)
     names = [e.name for e in examples.values()]
@@ -232,7 +237,7 @@ def _simulated(example: Example, compile_for: Sequence[str]) -> str:
     return str(next((target for target in targets if not example.lacks(target)), targets[0]))
 
 
-def _run_all(work: list, on_device: list, processes: int) -> list[Row]:
+def _run_all(work: Sequence[Job], on_device: Sequence[Job], processes: int) -> list[Row]:
     rows: list[Row] = []
     bar = Progress(
         TextColumn("{task.description}"),
@@ -261,7 +266,7 @@ def _run_all(work: list, on_device: list, processes: int) -> list[Row]:
     return rows
 
 
-def _row(future: Any, job: tuple[str, tuple[str, int], str]) -> Row:
+def _row(future: Future[Row], job: Job) -> Row:
     kind, (name, _), target = job
     try:
         return future.result()
@@ -269,13 +274,15 @@ def _row(future: Any, job: tuple[str, tuple[str, int], str]) -> Row:
         return Row(name, target, kind, "the process died", failed=True)
 
 
-def _position(row: Row, examples: Mapping[Any, Example], device: Any) -> tuple:
+def _position(
+    row: Row, examples: Mapping[Any, Example], device: Any
+) -> tuple[int, int, tuple[int, str]]:
     names = [e.name for e in examples.values()]
     place = names.index(row.example) if row.example in names else len(names)
     return place, ("import", "simulate", "run", "compile").index(row.kind), _order(row.target)
 
 
-def _order(target: str) -> tuple:
+def _order(target: str) -> tuple[int, str]:
     known = [arch.name for arch in registry().architectures()]
     name = target.rpartition(":")[2]
     return (known.index(name) if name in known else len(known), name)

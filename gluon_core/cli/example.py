@@ -11,9 +11,9 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 
 import numpy as np
 
+from gluon_core.contract.registry import registry
+from gluon_core.contract.targets import Target
 from gluon_core.errors import DeviceError, GluonError
-from gluon_core.plugins import registry
-from gluon_core.targets import Target
 
 __all__ = [
     "Arrays",
@@ -232,7 +232,9 @@ class Example:
 def _numpy(value: Any) -> Any:
     if not hasattr(value, "cpu"):
         return value
-    narrow = str(value.dtype).startswith(("torch.bfloat", "torch.float8"))  # NumPy has no such types
+    narrow = str(value.dtype).startswith(
+        ("torch.bfloat", "torch.float8")
+    )  # NumPy has no such types
     return (value.float() if narrow else value).cpu().numpy()
 
 

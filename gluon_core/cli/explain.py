@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 from gluon_core.cli.compile import options_of
 from gluon_core.cli.output import console, print_json, table
 from gluon_core.cli.parse import find_kernel, parse_assignments, source_of
-from gluon_core.plugins import registry
+from gluon_core.contract.registry import registry
+
+if TYPE_CHECKING:
+    from gluon_core.contract.selection import Selection
+    from gluon_core.frontend.session import Session
 
 __all__ = ["selections", "show"]
 
 
-def selections(source: Any, target: Any, options: Any) -> list[Any]:
-    """The `gluon_core.portable.selection.Selection` of each portable op that a trace meets."""
+def selections(source: Any, target: Any, options: Any) -> list[Selection]:
+    """What was chosen for each portable op that a trace meets."""
     from gluon_core.frontend import trace
 
     backend = registry().backend(target.backend)
-    sessions: list[Any] = []
+    sessions: list[Session] = []
     trace(
         source.fn,
         source.signature,

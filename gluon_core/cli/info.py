@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any, Optional
 
 from rich.markup import escape
 
-from gluon_core._version import __version__
+from gluon_core import __version__
 from gluon_core.cli.output import Exit, console, print_json, table
+from gluon_core.cli.types import current
+from gluon_core.contract.registry import registry
+from gluon_core.contract.targets import Architecture
 from gluon_core.errors import GluonError, TargetError, did_you_mean
-from gluon_core.plugins import registry
-from gluon_core.targets import Architecture
 
 __all__ = ["gather", "show"]
 
@@ -41,7 +43,9 @@ def gather() -> dict[str, Any]:
             }
             for failure in found.failures.values()
         ],
+        "clashes": [asdict(clash) for clash in found.clashes],
         "left_out": sorted(found.skipped),
+        "types": current(),
         "devices": _devices(),
         "architectures": [_architecture(arch) for arch in found.architectures()],
         "capabilities": {
@@ -154,6 +158,11 @@ def show(what: Optional[str], json: bool) -> int:
         title = f"{failure['name']} ({failure['distribution'] or 'unknown'}) did not load"
         out.print(f"[bold red]{escape(title)}[/]")
         out.print(escape(failure["traceback"].rstrip()), highlight=False, soft_wrap=True)
+    for clash in found["clashes"]:
+        text = f"{clash['text']}. {clash['remedy']}"
+        out.print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
+    if not found["types"]:
+        out.print("editors and checkers do not know these plugins: run `gluon types`")
     for name in found["left_out"]:
         out.print(f"{escape(name)} is left out by GLUON_PLUGINS")
     return code

@@ -63,7 +63,7 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str))
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+def table(title: str, columns: Sequence[str], rows: Iterable[Optional[Sequence[Any]]]) -> Table:
     """A table of plain text; a column whose name starts with `>` is set to the right, and a row
     that is None draws a line."""
     made = Table(title=title, title_justify="left", title_style="bold")
@@ -87,14 +87,31 @@ def code_of(error: BaseException) -> Exit:
     return Exit.USAGE if isinstance(error, _USAGE) else Exit.FAILED
 
 
+def _warn_of_plugins() -> None:
+    """One line on standard error while a plugin is broken or several claim one name."""
+    from gluon_core.contract.registry import registry
+
+    try:
+        found = registry().problems()
+    except GluonError:
+        return  # what the command itself will say
+    if found:
+        first = " ".join(found[0].split())
+        count = f"{len(found)} problems of plugins, the first: " if len(found) > 1 else ""
+        print(f"gluon: {count}{first}. See `gluon info`.", file=sys.stderr)
+
+
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a command: Gluon Core's own errors are printed without a traceback and become an exit
     code; what the command returns is its exit code, None for OK. Other exceptions are bugs and keep
-    their traceback."""
+    their traceback. A plugin with a problem is warned of first, by every command but a bare `info`,
+    which shows it all."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
         code: Optional[int] = None
+        if function.__name__ != "info" or kwargs.get("name"):
+            _warn_of_plugins()
         try:
             code = function(*args, **kwargs)
         except GluonError as error:

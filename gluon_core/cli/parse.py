@@ -10,10 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Mapping, Optional, Sequence
 
-from gluon_core.backend import load_path
 from gluon_core.cli.output import UsageError
+from gluon_core.contract.backend import load_path
+from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, GluonError, did_you_mean
-from gluon_core.plugins import registry
 
 __all__ = ["Kernel", "find_kernel", "load_file", "parse_assignments", "parse_value", "source_of"]
 
@@ -100,7 +100,7 @@ def _is_kernel(value: Any, module: ModuleType) -> bool:
     if isinstance(value, type) or not hasattr(value, "fn"):
         return False
     try:
-        return jit_function(value).fn.__module__ == module.__name__
+        return bool(jit_function(value).fn.__module__ == module.__name__)
     except ArgumentError:
         return False
 
@@ -165,7 +165,9 @@ def _value(node: ast.AST, text: str, argument: str) -> Any:
     )
 
 
-def _construct(cls: type, args: list, named: Mapping[str, Any], text: str, argument: str) -> Any:
+def _construct(
+    cls: type, args: Sequence[Any], named: Mapping[str, Any], text: str, argument: str
+) -> Any:
     try:
         return cls(*args, **named)
     except TypeError as error:
@@ -216,6 +218,7 @@ def _layouts_of_vendors() -> dict[str, type]:
     found: dict[str, type] = {}
     several: set[str] = set()
     waiting: list[type] = [Layout]
+    cls: type
     while waiting:
         for cls in waiting.pop().__subclasses__():
             waiting.append(cls)
@@ -240,7 +243,7 @@ def source_of(
     Args:
         signature: comma-separated types of the parameters that have no value in `constexprs`, in
             their order, or `name=type` items; tuples in parentheses, descriptors as in
-            `gluon_core.descriptors`; None takes those of the file's `Example`.
+            `gluon_core.values.descriptors`; None takes those of the file's `Example`.
 
     Raises:
         UsageError: types and parameters do not match up.

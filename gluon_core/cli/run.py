@@ -6,15 +6,16 @@ import os
 import runpy
 import sys
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, ContextManager, Optional, Sequence
 
-from gluon_core.backend import Watch, load_path
 from gluon_core.cli.output import Exit, UsageError, print_json
+from gluon_core.contract.backend import Backend, Watch
+from gluon_core.contract.paths import load_named
+from gluon_core.contract.registry import registry
 from gluon_core.errors import did_you_mean
-from gluon_core.plugins import registry
 
 __all__ = ["Runs", "run_file"]
 
@@ -90,18 +91,18 @@ def run_file(
     if target is not None:
         os.environ["GLUON_TARGET"] = str(registry().target(target))
     if wish or runs:
-        _simulated(target)
+        _simulated(target, wish)
     sys.argv = [file, *arguments]
     sys.path.insert(0, str(Path(file).resolve().parent))
     if json:
         with redirect_stdout(sys.stderr):
-            code = _run_all(file, wish, runs)
+            code = _run_all(file, wish, runs, target)
             verdict = _verdict(file, target, runs) if runs.check and not code else None
         code = code or int(verdict is not None and verdict.failed)
         more = {} if verdict is None else {"schedules": runs.count, **asdict(verdict)}
         print_json({"exit": code, **more})
         return code
-    code = _run_all(file, wish, runs)
+    code = _run_all(file, wish, runs, target)
     if not runs.check or code:
         return code
     verdict = _verdict(file, target, runs)
@@ -117,16 +118,25 @@ def _verdict(file: str, target: Optional[str], runs: Runs) -> Any:
     return against_device(file, registry().target(target), lambda: _run(file, nullcontext()))
 
 
-def _run_all(file: str, wish: Optional[Watch], runs: Runs) -> int:
-    simulator = registry().simulator()
+def _simulator(target: Optional[str]) -> Optional[Backend]:
+    """The backend that simulates `target`, else the one that can simulate anything."""
+    if target is not None:
+        chosen = registry().backend(registry().target(target).backend)
+        if chosen.simulates:
+            return chosen
+    return registry().simulator()
+
+
+def _run_all(file: str, wish: Optional[Watch], runs: Runs, target: Optional[str] = None) -> int:
+    simulator = _simulator(target)
     if simulator is None or simulator.simulation is None or not (runs or runs.progress):
-        return _run(file, _watching(wish))
-    configured = load_path(simulator.simulation)
+        return _run(file, _watching(wish, target))
+    configured = load_named(simulator.simulation, f"backend {simulator.name!r}, simulation")
     for number, settings in enumerate(runs.settings()):
         hidden = StringIO()
         shown = redirect_stdout(hidden) if number else nullcontext()
         code = None
-        watching = _watching(wish)  # a prompt talks to the user whatever is hidden
+        watching = _watching(wish, target)  # a prompt talks to the user whatever is hidden
         try:
             with configured(**settings), shown:
                 code = _run(file, watching)
@@ -156,14 +166,14 @@ def _run(file: str, watching: ContextManager[Any]) -> int:
     return 0
 
 
-def _watching(wish: Optional[Watch]) -> ContextManager[Any]:
-    simulator = registry().simulator()
+def _watching(wish: Optional[Watch], target: Optional[str]) -> ContextManager[Any]:
+    simulator = _simulator(target)
     return simulator.watch(wish) if wish and simulator is not None else nullcontext()
 
 
-def _simulated(target: Optional[str]) -> None:
-    """Refuse a target that is not simulated."""
-    simulator = registry().simulator()
+def _simulated(target: Optional[str], wish: Optional[Watch]) -> None:
+    """Refuse a target that is not simulated, or whose backend cannot watch so."""
+    simulator = _simulator(target)
     chosen = registry().target(target)
     if simulator is None or not chosen.simulated:
         raise UsageError(
@@ -173,4 +183,19 @@ def _simulated(target: Optional[str]) -> None:
             remedy=f"Try --target {simulator.name}:{chosen.architecture.name}."
             if simulator
             else None,
+        )
+    lacking = [
+        f.name for f in fields(Watch) if getattr(wish, f.name) and f.name not in simulator.watches
+    ]
+    if wish and lacking:
+        able = [
+            name
+            for name, backend in registry().backends.items()
+            if backend.simulates and lacking[0] in backend.watches
+        ]
+        raise UsageError(
+            f"{simulator.name} cannot grant this",
+            argument=f"--{lacking[0].replace('_', '-')}",
+            got=str(chosen),
+            remedy=f"Try --target {able[0]}:{chosen.architecture.name}." if able else None,
         )

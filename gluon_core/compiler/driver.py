@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Iterable, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, Optional, overload
 
 from gluon_core import _triton
-from gluon_core.backend import Backend, Stage
+from gluon_core.compiler import cache
 from gluon_core.compiler.kernel import CompiledKernel
-from gluon_core.compiler.source import GluonASTSource
+from gluon_core.compiler.source import GluonASTSource, trace_source
 from gluon_core.compiler.stages import run_stages
+from gluon_core.contract.answers import checked_options, checked_stages
+from gluon_core.contract.backend import Backend, Stage
+from gluon_core.contract.options import further
+from gluon_core.contract.registry import registry
+from gluon_core.contract.requests import OPS
+from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, StageError
-from gluon_core.plugins import registry
-from gluon_core.portable import OPS
-from gluon_core.runtime import cache
-from gluon_core.targets import Target
+from gluon_core.values.constants import Identity
+
+if TYPE_CHECKING:
+    from gluon_core.contract.selection import Selection
+    from gluon_core.frontend.session import Session
 
 __all__ = ["compile", "compile_source", "trace_source"]
 
@@ -52,8 +59,10 @@ def compile(
     if _is_source(fn):
         if signature is not None or constexprs is not None or attrs is not None:
             raise ArgumentError("a source brings its own signature", argument="signature")
-        source = fn if isinstance(fn, GluonASTSource) else GluonASTSource(
-            fn.fn, fn.signature, fn.constants, fn.attrs
+        source = (
+            fn
+            if isinstance(fn, GluonASTSource)
+            else GluonASTSource(fn.fn, fn.signature, fn.constants, fn.attrs)
         )
     else:
         source = GluonASTSource(fn, signature or {}, constexprs, attrs)
@@ -63,16 +72,11 @@ def compile(
     names = source.fn.arg_names
     told = {names[path[0]]: value for path, value in source.constants.items() if len(path) == 1}
     given = {**shared_options(told, backend, chosen), **given}
-    return compile_source(source, chosen, backend, parse_options(backend, chosen, given))
+    return compile_source(source, chosen, backend, backend.options(chosen, given))
 
 
 def _is_source(fn: Any) -> bool:
     return hasattr(fn, "signature") and hasattr(fn, "constants") and hasattr(fn, "attrs")
-
-
-def parse_options(backend: Backend, target: Target, given: Mapping[str, Any]) -> Any:
-    """The options object of `backend`, with Triton's instrumentation knob where it knows it."""
-    return backend.options(target, given)
 
 
 def shared_options(values: Mapping[str, Any], backend: Backend, target: Target) -> dict[str, Any]:
@@ -80,30 +84,8 @@ def shared_options(values: Mapping[str, Any], backend: Backend, target: Target) 
     as `num_warps`: what a kernel is told is also what it is compiled with."""
     if not values:
         return {}
-    known = vars(backend.options(target, {}))
+    known = vars(checked_options(backend, backend.options(target, {})))
     return {name: _triton.unwrap(value) for name, value in values.items() if name in known}
-
-
-def trace_source(
-    source: GluonASTSource, target: Any, options: Any, context: Any = None, **more: Any
-) -> Any:
-    """The module that `source` turns into, before any stage; `more` goes to `frontend.trace`."""
-    from gluon_core.frontend import trace
-
-    chosen = registry().target(target)
-    backend = registry().backend(chosen.backend)
-    pairs = {path: [tuple(pair) for pair in found] for path, found in source.attrs.items()}
-    return trace(
-        source.fn,
-        source.signature,
-        source.constants,
-        pairs,
-        backend=backend,
-        target=chosen,
-        options=options,
-        context=context,
-        **more,
-    )
 
 
 def packages_of(backend: Backend, target: Target) -> tuple[str, ...]:
@@ -116,13 +98,19 @@ def packages_of(backend: Backend, target: Target) -> tuple[str, ...]:
     return ("gluon_core", *sorted(tops - {"gluon_core"}))
 
 
-def cache_key(source: GluonASTSource, target: Target, backend: Backend, options: Any) -> str:
+def cache_key(
+    source: GluonASTSource,
+    target: Target,
+    backend: Backend,
+    options: Any,
+    found: Optional[Identity] = None,
+) -> str:
     """What identifies a compiled kernel: everything its machine code depends on."""
     environment = _triton.invalidating_environment()
     hook = _triton.knobs.runtime.add_stages_inspection_hook
     return cache.key_of(
         (
-            source.hash(),
+            source.hash(found),
             _options_text(options),
             target,
             _triton.build_stamp(),
@@ -135,8 +123,55 @@ def cache_key(source: GluonASTSource, target: Target, backend: Backend, options:
 
 
 def _options_text(options: Any) -> str:
-    hashed = getattr(options, "hash", None)
+    hashed = further(options, "hash")
     return hashed() if callable(hashed) else repr(options)
+
+
+class _Hardware:
+    """See `kernel.Hardware`."""
+
+    def __init__(self, source: GluonASTSource, target: Target, backend: Backend, options: Any):
+        architecture = target.architecture
+        self._target = Target(architecture.backend, architecture)
+        self._backend = registry().backend(architecture.backend)
+        self._options = backend.hardware_options(options)
+        self._source = source
+        self._whole: Optional[CompiledKernel] = None
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        stages = self._backend.pipeline(self._target, self._options)
+        return tuple(stage.name for stage in stages)
+
+    def _compiled(self, until: Optional[str] = None) -> CompiledKernel:
+        return compile_source(self._source, self._target, self._backend, self._options, until=until)
+
+    def kernel(self) -> CompiledKernel:
+        if self._whole is None:
+            self._whole = self._compiled()
+        return self._whole
+
+    def entry(self, name: str) -> Any:
+        if self._whole is None and name in self.stages[:-1]:
+            return self._compiled(until=name).asm[name]
+        return self.kernel().asm[name]
+
+
+@overload
+def compile_source(
+    source: GluonASTSource,
+    target: Target,
+    backend: Backend,
+    options: Any,
+    load_only: Literal[False] = False,
+    until: Optional[str] = None,
+) -> CompiledKernel: ...
+
+
+@overload
+def compile_source(
+    source: GluonASTSource, target: Target, backend: Backend, options: Any, load_only: bool
+) -> Optional[CompiledKernel]: ...
 
 
 def compile_source(
@@ -145,21 +180,26 @@ def compile_source(
     backend: Backend,
     options: Any,
     load_only: bool = False,
-) -> Any:
+    until: Optional[str] = None,
+) -> Optional[CompiledKernel]:
     """The `CompiledKernel` for parsed options, through the cache.
 
     Args:
         load_only: answer None rather than compile.
+        until: the last stage to run; what was compiled so far is then not kept.
     """
     started = time.time()
     knobs = _triton.knobs.compilation
     listener = knobs.listener
-    key = cache_key(source, target, backend, options)
-    cacheable = backend.cacheable and source.repeatable
+    found = source.identity()
+    key = cache_key(source, target, backend, options, found)
+    cacheable = backend.cacheable and found.lasting
     if cacheable and not knobs.always_compile:
         entry = cache.load(key, source.name)
         if entry is not None:
-            made = CompiledKernel(source, target, backend, entry.asm, entry.metadata, key, entry.files)
+            made = CompiledKernel(
+                source, target, backend, entry.asm, entry.metadata, key, entry.files
+            )
             if listener is not None:
                 times = _triton.compile_times(started, started, [], time.time())
                 _listen(listener, made, times, hit=True)
@@ -167,17 +207,20 @@ def compile_source(
     if load_only:
         return None
 
-    stages = backend.pipeline(target, options)
+    stages = checked_stages(backend, backend.pipeline(target, options))
+    if until is not None:
+        stages = stages[: 1 + [stage.name for stage in stages].index(until)]
+        cacheable = False
     refused: dict[tuple[str, str], str] = {}
     while True:
         context = _triton.make_context()
-        sessions: list = []
+        sessions: list[Session] = []
         module = trace_source(
             source, target, options, context, on_session=sessions.append, refused=refused
         )
         traced = time.time()
         registry().stage_done("trace", module, target)
-        metadata = {**_plain(options), **_triton.invalidating_environment()}
+        metadata = {**vars(options), **_triton.invalidating_environment()}
         metadata["triton_version"] = _triton.VERSION_TEXT
         metadata["target"] = str(target)
         metadata["hash"] = key
@@ -205,8 +248,18 @@ def compile_source(
     files: Mapping[str, str] = {}
     if cacheable:
         files = cache.store(key, source.name, result.asm, result.metadata, knobs.store_binary_only)
+    twin = backend.simulates and registry().backend(target.architecture.backend).compiles
+    hardware = _Hardware(source, target, backend, options) if twin else None
     made = CompiledKernel(
-        source, target, backend, result.asm, result.metadata, key, files, result.diagnostics
+        source,
+        target,
+        backend,
+        result.asm,
+        result.metadata,
+        key,
+        files,
+        result.diagnostics,
+        hardware,
     )
     if listener is not None:
         times = _triton.compile_times(started, traced, result.ends, time.time())
@@ -214,7 +267,7 @@ def compile_source(
     return made
 
 
-def _given_up(selections: Iterable[Any], error: StageError) -> dict[tuple[str, str], str]:
+def _given_up(selections: Iterable[Selection], error: StageError) -> dict[tuple[str, str], str]:
     """(op, name) of the lowerings that a failed compilation says are not possible -> its words."""
     found = {}
     for lowering in (selection.chosen for selection in selections):
@@ -236,13 +289,11 @@ def _listen(listener: Any, made: CompiledKernel, times: Any, hit: bool) -> None:
     )
 
 
-def _plain(options: Any) -> dict[str, Any]:
-    return dict(getattr(options, "__dict__", {}) or {})
-
-
-def _overrides(source: GluonASTSource, options: Any, stages: tuple[Stage, ...], context: Any) -> Any:
+def _overrides(
+    source: GluonASTSource, options: Any, stages: tuple[Stage, ...], context: Any
+) -> Any:
     """The function that swaps in a user's files (`TRITON_KERNEL_OVERRIDE`, `ir_override`), or None."""
-    by_option = getattr(options, "ir_override", None)
+    by_option = further(options, "ir_override")
     manager = None
     if _triton.knobs.compilation.override:
         manager = _triton.cache_manager(source.hash(), "override")

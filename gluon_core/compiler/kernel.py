@@ -4,34 +4,92 @@ from __future__ import annotations
 
 import keyword
 from collections import namedtuple
-from typing import Any, Callable, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Protocol, Sequence
 
 from gluon_core import _triton
-from gluon_core.backend import Backend, Report
+from gluon_core.compiler.grid import check_grid
+from gluon_core.contract.answers import checked_launcher
+from gluon_core.contract.backend import Backend, Report
+from gluon_core.contract.launcher import Launcher
+from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, DeviceError
-from gluon_core.runtime.grid import check_grid
-from gluon_core.targets import Target
+
+if TYPE_CHECKING:
+    from gluon_core.compiler.source import GluonASTSource
 
 __all__ = ["AsmDict", "CompiledKernel", "metadata_tuple"]
 
 
-class AsmDict(dict):
-    """Stage -> text or bytes; a disassembly (`sass`) is made when it is asked for."""
+class AsmDict(dict[str, Any]):
+    """Stage -> text or bytes; a disassembly (`sass`) is made when it is asked for.
 
-    def __init__(self, values: Mapping[str, Any], backend: Backend):
+    Args:
+        values: what the stages made.
+        derive: makes further entries; raises KeyError for a name that it does not know.
+        more: answers the names of stages whose entries can be had so.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        derive: Callable[[str, Mapping[str, Any]], Any],
+        more: Callable[[], Sequence[str]] = tuple,
+    ):
         super().__init__(values)
-        self._backend = backend
+        self._derive = derive
+        self._more = more
 
     def __missing__(self, key: str) -> Any:
-        value = self._backend.derive(key, self)
+        value = self._derive(key, self)
         self[key] = value
         return value
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or key in self._more()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
 
 def metadata_tuple(values: Mapping[str, Any]) -> Any:
     """`values` as a named tuple, sorted by name as Triton's is."""
     names = sorted(name for name in values if name.isidentifier() and not keyword.iskeyword(name))
     return namedtuple("KernelMetadata", names)(**{name: values[name] for name in names})
+
+
+class Hardware(Protocol):
+    """A simulated kernel on the architecture that it is simulated for, compiled when asked."""
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The names of the stages that make it."""
+
+    def entry(self, name: str) -> Any:
+        """An entry of `asm`, compiled no further than its stage; KeyError where there is none."""
+
+    def kernel(self) -> CompiledKernel:
+        """The whole of it."""
+
+
+class SimulatedMetadata:
+    """What is known of a simulated kernel; what only a compiler knows is asked of it then."""
+
+    def __init__(self, own: Any, hardware: Hardware):
+        self._own = own
+        self._hardware = hardware
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if hasattr(self._own, name):
+            return getattr(self._own, name)
+        return getattr(self._hardware.kernel().metadata, name)
+
+    def __repr__(self) -> str:
+        return repr(self._own)
 
 
 class CompiledKernel:
@@ -42,17 +100,19 @@ class CompiledKernel:
             `amdgcn`, `hsaco`.
         metadata: attributes `name`, `shared` (bytes), `num_warps`, `num_ctas`, `target`, `hash`
             and the compile options.
-        target: the `gluon_core.targets.Target`.
+        target: the `gluon_core.contract.targets.Target`.
         kernel: the machine code.
         src: the `GluonASTSource`.
         hash: the key of the entry in the cache.
         diagnostics: what the compiler said besides.
+        hardware: of a simulated kernel, how it is compiled for the architecture itself; what is
+            asked of the machine code comes from there, compiled as far as that needs.
         metadata_group: file name -> path of the entry in the cache.
     """
 
     def __init__(
         self,
-        src: Any,
+        src: GluonASTSource,
         target: Target,
         backend: Backend,
         asm: Mapping[str, Any],
@@ -60,11 +120,16 @@ class CompiledKernel:
         hash: str,
         files: Optional[Mapping[str, str]] = None,
         diagnostics: str = "",
+        hardware: Optional[Hardware] = None,
     ):
         self.src = src
         self.target = target
         self.backend = backend
-        self.asm = AsmDict(asm, backend)
+        self.hardware = hardware
+        if hardware is None:
+            self.asm = AsmDict(asm, backend.derive)
+        else:
+            self.asm = AsmDict(asm, lambda name, _: hardware.entry(name), lambda: hardware.stages)
         values = dict(metadata)
         values["target"] = (
             _triton.gpu_target(target) if target.architecture.triton_backend else target
@@ -75,6 +140,8 @@ class CompiledKernel:
         values.setdefault("num_ctas", 1)
         values.setdefault("num_warps", 4)
         self.metadata = metadata_tuple(values)
+        if hardware is not None:
+            self.metadata = SimulatedMetadata(self.metadata, hardware)
         self.packed_metadata = (
             self.metadata.num_warps,
             self.metadata.num_ctas,
@@ -86,7 +153,7 @@ class CompiledKernel:
         self.metadata_group = dict(files or {})
         self.diagnostics = diagnostics
         self._loaded: dict[str, Any] = {}
-        self._launchers: dict[int, Callable[..., Any]] = {}
+        self._launchers: dict[int, Launcher] = {}
         self._report: Optional[Report] = None
 
     # -- what loading or inspecting finds ----------------------------------------------------------
@@ -115,7 +182,7 @@ class CompiledKernel:
     @property
     def n_regs(self) -> Optional[int]:
         """32-bit registers per thread: the driver's word once loaded, else read from the code."""
-        return self._get("n_regs") if "n_regs" in self._loaded else self.report().registers
+        return self._get("n_regs") if "n_regs" in self._loaded else self._machine_report().registers
 
     @n_regs.setter
     def n_regs(self, value: Any) -> None:
@@ -124,7 +191,9 @@ class CompiledKernel:
     @property
     def n_spills(self) -> Optional[int]:
         """Spills per thread, see `Report.spills`."""
-        return self._get("n_spills") if "n_spills" in self._loaded else self.report().spills
+        return (
+            self._get("n_spills") if "n_spills" in self._loaded else self._machine_report().spills
+        )
 
     @n_spills.setter
     def n_spills(self, value: Any) -> None:
@@ -134,7 +203,8 @@ class CompiledKernel:
     def n_max_threads(self) -> int:
         """The most threads that a block of this kernel may have."""
         if "n_max_threads" in self._loaded:
-            return self._loaded["n_max_threads"]
+            known: int = self._loaded["n_max_threads"]
+            return known
         return self.target.limits.max_warps * self.target.warp_size
 
     @n_max_threads.setter
@@ -147,14 +217,18 @@ class CompiledKernel:
             self._report = self.backend.inspect(self)
         return self._report
 
+    def _machine_report(self) -> Report:
+        """Of the machine code, that of the architecture where this kernel is simulated."""
+        return self.report() if self.hardware is None else self.hardware.kernel().report()
+
     def signature_types(self) -> tuple[Any, ...]:
         """The type of each parameter in order, nested for tuples."""
         return self.src.types
 
     # -- running -----------------------------------------------------------------------------------
 
-    def launcher(self, device: int) -> Callable[..., Any]:
-        """`launch(grid, stream, *arguments)` on a device; the kernel is loaded on the first call."""
+    def launcher(self, device: int) -> Launcher:
+        """The launch on a device; the kernel is loaded on the first call."""
         found = self._launchers.get(device)
         if found is not None:
             return found
@@ -163,7 +237,7 @@ class CompiledKernel:
         if not _triton.hook_is_empty(runtime.kernel_load_start_hook):
             runtime.kernel_load_start_hook(self.module, self.function, *details)
         with self.backend.device_scope(device):
-            found = self.backend.launcher(self)
+            found = checked_launcher(self.backend, self.backend.launcher(self))
         if not _triton.hook_is_empty(runtime.kernel_load_end_hook):
             runtime.kernel_load_end_hook(self.module, self.function, *details)
         self._launchers[device] = found

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Any, Mapping, Optional, Union
 
 from gluon_core import _triton
+from gluon_core.compiler.cache import content_hash
+from gluon_core.compiler.kernel_text import check_unchanged
+from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, did_you_mean
-from gluon_core.plugins import registry
-from gluon_core.runtime.cache import content_hash
-from gluon_core.runtime.source import check_unchanged
+from gluon_core.values.constants import Identity, identity
 
-__all__ = ["GluonASTSource", "Path", "jit_function"]
+__all__ = ["GluonASTSource", "Path", "jit_function", "trace_source"]
 
 Path = tuple[int, ...]
-
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def jit_function(fn: Any) -> Any:
@@ -38,7 +36,7 @@ def jit_function(fn: Any) -> Any:
     return found
 
 
-class GluonASTSource(_triton.ASTSource):
+class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no types
     """A kernel and what is known of its parameters when it is compiled; `triton.compile` takes it.
 
     Args:
@@ -66,7 +64,7 @@ class GluonASTSource(_triton.ASTSource):
         self.fn = jit_function(fn)
         self.name: str = self.fn.__name__
         self.constants: dict[Path, Any] = {}
-        self.attrs: dict[Path, list] = {}
+        self.attrs: dict[Path, list[Any]] = {}
         names = self.fn.arg_names
         for key in signature:
             self._index(key, "signature")
@@ -114,7 +112,7 @@ class GluonASTSource(_triton.ASTSource):
             )
 
     def _index(self, key: Any, argument: str) -> int:
-        names = self.fn.arg_names
+        names: list[str] = self.fn.arg_names
         if key not in names:
             raise ArgumentError(
                 f"{self.name} has no parameter {key!r}",
@@ -163,26 +161,28 @@ class GluonASTSource(_triton.ASTSource):
         """The type of each parameter in order."""
         return tuple(self.signature[name] for name in self.fn.arg_names)
 
-    def constant_texts(self) -> tuple[str, ...]:
-        """Each constant as text; JIT functions as the hash of their source."""
-        return tuple(f"{path}={_text(value)}" for path, value in sorted(self.constants.items()))
+    def identity(self) -> Identity:
+        """What the kernel, all that it refers to, and its constants are."""
+        constants = [
+            (path, value.value if isinstance(value, _triton.constexpr) else value)
+            for path, value in sorted(self.constants.items(), key=lambda pair: pair[0])
+        ]
+        return identity((self.fn, constants))
 
-    @property
-    def repeatable(self) -> bool:
-        """Whether `constant_texts` mean the same in another process."""
-        return not any(_ADDRESS.search(text) for text in self.constant_texts())
-
-    def hash(self) -> str:
+    def hash(self, found: Optional[Identity] = None) -> str:
         """Digest of the kernel, what it calls, what is known of its parameters, and of our code:
-        Triton's own cache knows of nothing else of ours."""
+        Triton's own cache knows of nothing else of ours.
+
+        Args:
+            found: `identity()`, where the caller has it.
+        """
         check_unchanged(self.fn)
         tops = {type(b).__module__.partition(".")[0] for b in registry().backends.values()}
         parts = (
             content_hash(("gluon_core", *sorted(tops - {"gluon_core"}))),
-            self.fn.cache_key,
+            (found or self.identity()).text,
             sorted(self.attrs.items()),
             list(self.signature.items()),
-            self.constant_texts(),
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
@@ -198,19 +198,26 @@ class GluonASTSource(_triton.ASTSource):
         context: Any = None,
     ) -> Any:
         """The traced module, before any stage."""
-        from gluon_core.compiler.driver import trace_source
-
         return trace_source(self, target, options, context)
 
 
-def _text(value: Any) -> str:
-    key = getattr(value, "cache_key", None)
-    if key is not None:
-        return str(key)
-    if isinstance(value, (tuple, list)):
-        return f"{type(value).__name__}({', '.join(_text(item) for item in value)})"
-    if isinstance(value, _triton.constexpr):
-        return _text(value.value)
-    return f"{type(value).__name__}:{value!r}"
+def trace_source(
+    source: GluonASTSource, target: Any, options: Any, context: Any = None, **more: Any
+) -> Any:
+    """The module that `source` turns into, before any stage; `more` goes to `frontend.trace`."""
+    from gluon_core.frontend import trace
 
-
+    chosen = registry().target(target)
+    backend = registry().backend(chosen.backend)
+    pairs = {path: [tuple(pair) for pair in found] for path, found in source.attrs.items()}
+    return trace(
+        source.fn,
+        source.signature,
+        source.constants,
+        pairs,
+        backend=backend,
+        target=chosen,
+        options=options,
+        context=context,
+        **more,
+    )

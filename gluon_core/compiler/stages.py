@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import _triton
-from gluon_core._capture import captured
-from gluon_core.backend import Stage
+from gluon_core._triton.capture import captured
+from gluon_core.contract.backend import Stage
 from gluon_core.errors import GluonError, LayoutError, LimitError, SourceSpan, StageError
 
 __all__ = ["Result", "isolation_enabled", "run_stages"]
@@ -71,7 +71,11 @@ class Result:
 
 def isolation_enabled() -> bool:
     """Whether stages may run in a child process here."""
-    return hasattr(os, "fork") and os.environ.get("GLUON_COMPILE_ISOLATION", "1") not in ("0", "off", "false")
+    return hasattr(os, "fork") and os.environ.get("GLUON_COMPILE_ISOLATION", "1") not in (
+        "0",
+        "off",
+        "false",
+    )
 
 
 def _timeout() -> float:
@@ -115,7 +119,7 @@ _UNDETERMINED = re.compile(
 )
 
 
-def _undetermined_layout(found: re.Match) -> LayoutError:
+def _undetermined_layout(found: re.Match[str]) -> LayoutError:
     file, line, column = found["file"], int(found["line"]), int(found["column"])
     text = linecache.getline(file, line).rstrip("\n")
     return LayoutError(
@@ -144,7 +148,6 @@ class _Job:
         self.as_text = as_text
         self.override = override
         self.current = stages[0].name if stages else "none"
-        self.last_text: Optional[str] = None
 
     # -- the work itself ---------------------------------------------------------------------------
 
@@ -274,7 +277,7 @@ class _Job:
                 pickle.dump((kind, value), pipe)
                 pipe.flush()
 
-            self.entering = lambda name, value: tell("stage", name)  # type: ignore[method-assign]
+            self.entering = lambda name, value: tell("stage", name)  # type: ignore[method-assign]  # in the child
             try:
                 tell("done", self.steps())
             except LimitError as error:
@@ -349,5 +352,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _pass_on(said: str) -> None:
-    if said and any(os.environ.get(name, "0") not in ("", "0", "false", "off") for name in _TALKATIVE):
+    if said and any(
+        os.environ.get(name, "0") not in ("", "0", "false", "off") for name in _TALKATIVE
+    ):
         sys.stderr.write(said)

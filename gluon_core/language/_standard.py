@@ -1,21 +1,34 @@
-"""Functions of the language that are written in it."""
+"""Functions of the language that are written in it.
+
+Triton takes every name in a traced function for one that its code needs, so annotations are quoted.
+"""
 
 from __future__ import annotations
 
-from gluon_core._triton import JITFunction
+from typing import Optional
+
+from gluon_core._triton import tensor
 from gluon_core.language.tensors import full
+from gluon_core.values.builtin import traced
+from gluon_core.values.typing import Dtype, RegisterLayout, Scalar, Shape
 
 __all__ = ["full_like", "zeros", "zeros_like"]
 
 
-@JITFunction
-def zeros(shape, dtype, layout=None):
+@traced
+def zeros(shape: "Shape", dtype: "Dtype", layout: "Optional[RegisterLayout]" = None) -> "tensor":
     """A tensor of `shape` and `dtype` filled with zero; see `full`."""
     return full(shape, 0, dtype, layout)
 
 
-@JITFunction
-def full_like(input, value, shape=None, dtype=None, layout=None):
+@traced
+def full_like(
+    input: "tensor",
+    value: "Scalar",
+    shape: "Optional[Shape]" = None,
+    dtype: "Optional[Dtype]" = None,
+    layout: "Optional[RegisterLayout]" = None,
+) -> "tensor":
     """A tensor filled with the scalar `value`, with what is left out taken from `input`."""
     return full(
         input.shape if shape is None else shape,
@@ -25,7 +38,12 @@ def full_like(input, value, shape=None, dtype=None, layout=None):
     )
 
 
-@JITFunction
-def zeros_like(input, shape=None, dtype=None, layout=None):
+@traced
+def zeros_like(
+    input: "tensor",
+    shape: "Optional[Shape]" = None,
+    dtype: "Optional[Dtype]" = None,
+    layout: "Optional[RegisterLayout]" = None,
+) -> "tensor":
     """A tensor filled with zero, with what is left out taken from `input`."""
     return full_like(input, 0, shape=shape, dtype=dtype, layout=layout)

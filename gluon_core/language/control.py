@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional, Sequence, Union
 
-from gluon_core._triton import constexpr, tl_core, unwrap
-from gluon_core.builtin import adopt, builtin
-from gluon_core.errors import CapabilityError, DtypeError, ShapeError
+from gluon_core._triton import constexpr, static_range, tensor, tl_core, tl_tuple, unwrap
+from gluon_core.errors import CapabilityError, DtypeError, NotInKernelError, ShapeError
+from gluon_core.features import INLINE_ASM
 from gluon_core.semantic.base import describe
+from gluon_core.values.builtin import builtin, code_generator, semantic_layer
+from gluon_core.values.typing import (
+    ConstBool,
+    ConstInt,
+    ConstStr,
+    Dtype,
+    KernelFunction,
+    Operand,
+    Predicate,
+    Values,
+)
 
 __all__ = [
     "assume",
@@ -26,100 +37,123 @@ __all__ = [
     "warp_specialize",
 ]
 
-device_print = adopt(
-    tl_core.device_print,
-    "Print `prefix` and each of `args` from the device, one line per element; `hex` for bits.",
-)
-device_assert = adopt(
-    tl_core.device_assert,
-    "Stop the program with `msg` where `cond` is false (and `mask` true). Compiled in with "
-    "`debug=True` or TRITON_DEBUG=1.",
-)
-# The code generator recognises these very objects.
-static_assert = tl_core.static_assert
-static_print = tl_core.static_print
-static_range = tl_core.static_range
 
-
-def _check_axis(axis: Any) -> None:
-    axis = unwrap(axis)
-    if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
-        raise ShapeError("no such grid axis", argument="axis", expected="0, 1 or 2", got=describe(axis))
+@builtin
+def device_print(prefix: ConstStr, *args: Operand, hex: ConstBool = False) -> None:
+    """Print `prefix` and each of `args` from the device, one line per element; `hex` for bits."""
+    tl_core.device_print(prefix, *args, hex=hex, _semantic=semantic_layer())
 
 
 @builtin
-def program_id(axis: Any, _semantic: Any = None) -> Any:
+def device_assert(cond: Operand, msg: ConstStr = "", mask: Optional[Operand] = None) -> None:
+    """Stop the program with `msg` where `cond` is false (and `mask` true).
+
+    Compiled in with `debug=True` or TRITON_DEBUG=1.
+    """
+    tl_core.device_assert(cond, msg, mask, _semantic=semantic_layer())
+
+
+@builtin
+def static_assert(cond: ConstBool, msg: ConstStr = "") -> None:
+    """Stop the compilation with `msg` unless the compile-time `cond` is true."""
+    raise _not_evaluated("static_assert")
+
+
+@builtin
+def static_print(
+    *values: object,
+    sep: ConstStr = " ",
+    end: ConstStr = "\n",
+    file: Any = None,
+    flush: ConstBool = False,
+) -> None:
+    """Print while the kernel is traced, as Python's `print` does."""
+    raise _not_evaluated("static_print")
+
+
+def _not_evaluated(name: str) -> NotInKernelError:
+    # The code generator evaluates these itself, before it would call an op.
+    return NotInKernelError(f"gl.{name} is for kernels, not for the code of an op")
+
+
+def _check_axis(axis: ConstInt) -> None:
+    index = unwrap(axis)
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= 2:
+        raise ShapeError(
+            "no such grid axis", argument="axis", expected="0, 1 or 2", got=describe(index)
+        )
+
+
+@builtin
+def program_id(axis: ConstInt) -> tensor:
     """Index of this program along grid `axis` (0, 1 or 2); int32."""
     _check_axis(axis)
-    return tl_core.program_id(axis, _semantic=_semantic)
+    return tl_core.program_id(axis, _semantic=semantic_layer())
 
 
 @builtin
-def num_programs(axis: Any, _semantic: Any = None) -> Any:
+def num_programs(axis: ConstInt) -> tensor:
     """Programs along grid `axis` (0, 1 or 2); int32."""
     _check_axis(axis)
-    return tl_core.num_programs(axis, _semantic=_semantic)
+    return tl_core.num_programs(axis, _semantic=semantic_layer())
 
 
 @builtin
-def assume(cond: Any, _semantic: Any = None) -> Any:
+def assume(cond: Predicate) -> None:
     """Let the compiler rely on the scalar int1 `cond` being true."""
-    cond = _semantic.to_tensor(unwrap(cond))
-    if cond.type.is_block() or not cond.dtype.is_bool():
-        raise DtypeError("must be one boolean", argument="cond", expected="int1", got=cond.type)
-    return _semantic.assume(cond)
+    value = semantic_layer().to_tensor(unwrap(cond))
+    if value.type.is_block() or not value.dtype.is_bool():
+        raise DtypeError("must be one boolean", argument="cond", expected="int1", got=value.type)
+    semantic_layer().assume(value)
 
 
 @builtin
-def num_warps(_semantic: Any = None) -> Any:
+def num_warps() -> constexpr:
     """Warps that run this code: the kernel's, or the partition's inside `warp_specialize`."""
-    return constexpr(_semantic.num_warps)
+    return constexpr(semantic_layer().num_warps)
 
 
 @builtin
-def num_ctas(_semantic: Any = None) -> Any:
+def num_ctas() -> constexpr:
     """Blocks of the cluster that runs the kernel."""
-    return constexpr(_semantic.num_ctas)
+    return constexpr(semantic_layer().num_ctas)
 
 
 @builtin
-def barrier(*, cluster: Any = False, _semantic: Any = None) -> None:
+def barrier(*, cluster: ConstBool = False) -> None:
     """Wait for all threads of the block (or partition); with `cluster`, of the whole cluster.
 
     Memory operations before it are visible to those threads after it.
     """
-    return _semantic.barrier(cluster)
+    semantic_layer().barrier(cluster)
 
 
 @builtin
-def thread_barrier(_semantic: Any = None) -> None:
+def thread_barrier() -> None:
     """The older name of `barrier()`."""
-    return _semantic.barrier(False)
+    semantic_layer().barrier(False)
 
 
-@builtin(since=(3, 9))
+@builtin(since=INLINE_ASM)
 def inline_asm(
-    asm: Any,
-    constraints: Any = "",
-    args: Any = (),
-    result_types: Any = (),
-    is_pure: Any = False,
-    _semantic: Any = None,
+    asm: ConstStr,
+    constraints: ConstStr = "",
+    args: Union[Operand, Values] = (),
+    result_types: Union[Dtype, Sequence[Dtype], tl_tuple] = (),
+    is_pure: ConstBool = False,
 ) -> Any:
     """Inline assembly run once by every thread on scalars.
 
     Returns None, the one result, or a tuple of them, as `result_types` says.
     """
-    return _semantic.inline_asm(asm, constraints, args, result_types, is_pure)
+    return semantic_layer().inline_asm(asm, constraints, args, result_types, is_pure)
 
 
 @builtin
 def warp_specialize(
-    functions_and_args: Any,
-    worker_num_warps: Any,
-    worker_num_regs: Any = None,
-    _semantic: Any = None,
-    _generator: Any = None,
+    functions_and_args: Union[Sequence[tuple[KernelFunction, Values]], tl_tuple],
+    worker_num_warps: Union[Sequence[ConstInt], tl_tuple, constexpr],
+    worker_num_regs: Optional[Union[Sequence[ConstInt], tl_tuple, constexpr]] = None,
 ) -> Any:
     """Run several functions at once, each by its own warps.
 
@@ -147,15 +181,15 @@ def warp_specialize(
 
     ISA: PTX 9.7.19.5, setmaxnreg.
     """
-    return _semantic.warp_specialize(
-        functions_and_args, worker_num_warps, worker_num_regs, _generator
+    return semantic_layer().warp_specialize(
+        functions_and_args, worker_num_warps, worker_num_regs, code_generator()
     )
 
 
 @builtin(name="breakpoint()")
-def kernel_breakpoint(_semantic: Any = None) -> None:
+def kernel_breakpoint() -> None:
     """What `breakpoint()` is inside a kernel: the simulator's prompt opens there."""
-    record = getattr(_semantic.builder, "create_breakpoint", None)
+    record = getattr(semantic_layer().builder, "create_breakpoint", None)
     if record is None:
         raise CapabilityError(
             "breakpoint() works on the simulator only",

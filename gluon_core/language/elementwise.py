@@ -5,14 +5,24 @@ Each op works on tensors and scalars, broadcasts its operands, and needs equal l
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from typing import Any, Optional, Sequence, Union
 
 from gluon_core import _triton
-from gluon_core._triton import tl, tl_core, tl_math, tl_tuple, unwrap
-from gluon_core.builtin import adopt, builtin
+from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_math, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError
+from gluon_core.features import FDIV_APPROX, FDIV_PROMOTES
 from gluon_core.semantic.base import describe
+from gluon_core.values.builtin import builtin, code_generator, library, semantic_layer
+from gluon_core.values.typing import (
+    ConstBool,
+    ConstInt,
+    ConstStr,
+    Dtype,
+    KernelFunction,
+    Operand,
+    Predicate,
+    Values,
+)
 
 __all__ = [
     "abs",
@@ -46,97 +56,213 @@ __all__ = [
     "where",
 ]
 
-add = adopt(
-    tl_core.add,
-    "`x + y`. Integers wrap; with overflow sanitization on and `sanitize_overflow` true, a debug "
-    "build asserts that they do not.",
-)
-sub = adopt(tl_core.sub, "`x - y`; see `add` for overflow.")
-mul = adopt(tl_core.mul, "`x * y`; see `add` for overflow.")
-minimum = adopt(
-    tl_core.minimum, "The smaller of `x` and `y`; `propagate_nan` says what a NaN operand gives."
-)
-maximum = adopt(
-    tl_core.maximum, "The larger of `x` and `y`; `propagate_nan` says what a NaN operand gives."
-)
-clamp = adopt(tl_core.clamp, "`x` limited to `[min, max]`; floating dtypes.")
-cast = adopt(
-    tl_core.cast,
-    "`input` as `dtype`. `fp_downcast_rounding` is `'rtne'` (default) or `'rtz'` where a float gets "
-    "narrower; `bitcast` keeps the bits and needs equal widths.",
-)
-map_elementwise = adopt(
-    tl_core.map_elementwise,
-    "`scalar_fn`, a `@gluon.jit` function of scalars, applied to `pack` elements of each tensor at "
-    "a time. Returns what it returns: one tensor or a tuple.",
-)
+# `propagate_nan` of Triton's: what an operand that is NaN gives.
+PropagateNan = Union[tl.PropagateNan, constexpr]
+_NUMBER = tl.PropagateNan.NONE
+
+
+@builtin
+def add(x: Operand, y: Operand, sanitize_overflow: ConstBool = True) -> tensor:
+    """`x + y`.
+
+    Integers wrap. With overflow sanitization on and `sanitize_overflow` true, a debug build asserts
+    that they do not.
+    """
+    return tl_core.add(x, y, sanitize_overflow, _semantic=semantic_layer())
+
+
+@builtin
+def sub(x: Operand, y: Operand, sanitize_overflow: ConstBool = True) -> tensor:
+    """`x - y`; see `add` for overflow."""
+    return tl_core.sub(x, y, sanitize_overflow, _semantic=semantic_layer())
+
+
+@builtin
+def mul(x: Operand, y: Operand, sanitize_overflow: ConstBool = True) -> tensor:
+    """`x * y`; see `add` for overflow."""
+    return tl_core.mul(x, y, sanitize_overflow, _semantic=semantic_layer())
+
+
+@builtin
+def minimum(x: Operand, y: Operand, propagate_nan: PropagateNan = _NUMBER) -> tensor:
+    """The smaller of `x` and `y`; `propagate_nan` says what a NaN operand gives."""
+    return tl_core.minimum(x, y, propagate_nan, _semantic=semantic_layer())
+
+
+@builtin
+def maximum(x: Operand, y: Operand, propagate_nan: PropagateNan = _NUMBER) -> tensor:
+    """The larger of `x` and `y`; `propagate_nan` says what a NaN operand gives."""
+    return tl_core.maximum(x, y, propagate_nan, _semantic=semantic_layer())
+
+
+@builtin
+def clamp(x: Operand, min: Operand, max: Operand, propagate_nan: PropagateNan = _NUMBER) -> tensor:
+    """`x` limited to `[min, max]`; floating dtypes."""
+    return tl_core.clamp(x, min, max, propagate_nan, _semantic=semantic_layer())
+
+
+@builtin
+def cast(
+    input: Operand,
+    dtype: Dtype,
+    fp_downcast_rounding: Optional[ConstStr] = None,
+    bitcast: ConstBool = False,
+) -> tensor:
+    """`input` with elements of `dtype`.
+
+    Args:
+        fp_downcast_rounding: "rtne" (default) or "rtz", where a float gets narrower.
+        bitcast: keep the bits; needs equal widths.
+    """
+    return tl_core.cast(input, dtype, fp_downcast_rounding, bitcast, _semantic=semantic_layer())
+
+
+@builtin
+def map_elementwise(scalar_fn: KernelFunction, *args: tensor, pack: ConstInt = 1) -> Any:
+    """`scalar_fn`, a `@gluon.jit` function of scalars, applied to `pack` elements of each tensor at a
+    time. Returns what it returns: one tensor or a tuple."""
+    return tl_core.map_elementwise(
+        scalar_fn, *args, pack=pack, _semantic=semantic_layer(), _generator=code_generator()
+    )
 
 
 def _is_floating(value: Any) -> bool:
     return value.dtype.is_floating() if isinstance(value, tl.tensor) else isinstance(value, float)
 
 
-def _of_floats(fn: Any, doc: str) -> Any:
+def _of_floats(name: str, *operands: Operand) -> Any:
     """A mathematical function: at least one operand must be floating, numbers included."""
-
-    @functools.wraps(fn)
-    def op(*args: Any, _semantic: Any = None, **kwargs: Any) -> Any:
-        operands = [unwrap(arg) for arg in (*args, *kwargs.values())]
-        if operands and not any(map(_is_floating, operands)):
-            got = ", ".join(map(describe, operands))
-            raise DtypeError(f"{fn.__name__} needs a floating dtype", argument="x", got=got)
-        return fn(*args, **kwargs, _semantic=_semantic)
-
-    return adopt(op, doc)
-
-
-abs = adopt(tl_math.abs, "Absolute value.")
-ceil = _of_floats(tl_math.ceil, "Round up to an integral float.")
-floor = _of_floats(tl_math.floor, "Round down to an integral float.")
-cos = _of_floats(tl_math.cos, "Cosine of radians; float32, float64.")
-sin = _of_floats(tl_math.sin, "Sine of radians; float32, float64.")
-exp = _of_floats(tl_math.exp, "e to the x; float32, float64.")
-exp2 = _of_floats(tl_math.exp2, "2 to the x; float32, float64.")
-log = _of_floats(tl_math.log, "Natural logarithm; float32, float64.")
-log2 = _of_floats(tl_math.log2, "Logarithm to base 2; float32, float64.")
-erf = _of_floats(tl_math.erf, "Error function; float32, float64.")
-sqrt = _of_floats(tl_math.sqrt, "Square root, possibly approximate; float32, float64.")
-sqrt_rn = _of_floats(tl_math.sqrt_rn, "Square root rounded to nearest even; float32.")
-rsqrt = _of_floats(tl_math.rsqrt, "One over the square root; float32, float64.")
-div_rn = _of_floats(tl_math.div_rn, "`x / y` rounded to nearest even; float32.")
-fma = _of_floats(tl_math.fma, "`x * y + z` with one rounding.")
-cdiv = tl.cdiv
+    plain = [unwrap(operand) for operand in operands]
+    if not any(map(_is_floating, plain)):
+        got = ", ".join(map(describe, plain))
+        raise DtypeError(f"{name} needs a floating dtype", argument="x", got=got)
+    return getattr(tl_math, name)(*operands, _semantic=semantic_layer())
 
 
 @builtin
-def umulhi(x: Any, y: Any, _semantic: Any = None) -> Any:
+def abs(x: Operand) -> tensor:
+    """Absolute value."""
+    return tl_math.abs(x, _semantic=semantic_layer())
+
+
+@builtin
+def ceil(x: Operand) -> tensor:
+    """Round up to an integral float."""
+    return _of_floats("ceil", x)
+
+
+@builtin
+def floor(x: Operand) -> tensor:
+    """Round down to an integral float."""
+    return _of_floats("floor", x)
+
+
+@builtin
+def cos(x: Operand) -> tensor:
+    """Cosine of radians; float32, float64."""
+    return _of_floats("cos", x)
+
+
+@builtin
+def sin(x: Operand) -> tensor:
+    """Sine of radians; float32, float64."""
+    return _of_floats("sin", x)
+
+
+@builtin
+def exp(x: Operand) -> tensor:
+    """e to the x; float32, float64."""
+    return _of_floats("exp", x)
+
+
+@builtin
+def exp2(x: Operand) -> tensor:
+    """2 to the x; float32, float64."""
+    return _of_floats("exp2", x)
+
+
+@builtin
+def log(x: Operand) -> tensor:
+    """Natural logarithm; float32, float64."""
+    return _of_floats("log", x)
+
+
+@builtin
+def log2(x: Operand) -> tensor:
+    """Logarithm to base 2; float32, float64."""
+    return _of_floats("log2", x)
+
+
+@builtin
+def erf(x: Operand) -> tensor:
+    """Error function; float32, float64."""
+    return _of_floats("erf", x)
+
+
+@builtin
+def sqrt(x: Operand) -> tensor:
+    """Square root, possibly approximate; float32, float64."""
+    return _of_floats("sqrt", x)
+
+
+@builtin
+def sqrt_rn(x: Operand) -> tensor:
+    """Square root rounded to nearest even; float32."""
+    return _of_floats("sqrt_rn", x)
+
+
+@builtin
+def rsqrt(x: Operand) -> tensor:
+    """One over the square root; float32, float64."""
+    return _of_floats("rsqrt", x)
+
+
+@builtin
+def div_rn(x: Operand, y: Operand) -> tensor:
+    """`x / y` rounded to nearest even; float32."""
+    return _of_floats("div_rn", x, y)
+
+
+@builtin
+def fma(x: Operand, y: Operand, z: Operand) -> tensor:
+    """`x * y + z` with one rounding."""
+    return _of_floats("fma", x, y, z)
+
+
+@library(tl.cdiv)
+def cdiv(x: Operand, div: Operand) -> Any:
+    """`x` divided by `div`, rounded up; integers. A compile-time value of compile-time values."""
+    ...
+
+
+@builtin
+def umulhi(x: Operand, y: Operand) -> tensor:
     """The upper half of the double-width unsigned product; 32 and 64 bits."""
     for argument, value in (("x", unwrap(x)), ("y", unwrap(y))):
         if _is_floating(value):
             raise DtypeError("must be integers", argument=argument, got=describe(value))
-    return tl_math.umulhi(x, y, _semantic=_semantic)
+    return tl_math.umulhi(x, y, _semantic=semantic_layer())
 
 
 @builtin
-def where(condition: Any, x: Any, y: Any, _semantic: Any = None) -> Any:
+def where(condition: Operand, x: Operand, y: Operand) -> tensor:
     """`x` where `condition` (int1) is true, else `y`; both sides are evaluated."""
     x, y = unwrap(x), unwrap(y)
     kinds = [value.type.scalar if isinstance(value, tl.tensor) else None for value in (x, y)]
     if any(kind is not None and kind.is_ptr() for kind in kinds) and kinds[0] != kinds[1]:
         got = " and ".join(str(kind or value) for kind, value in zip(kinds, (x, y)))
         raise DtypeError("both sides must point to one dtype", argument="y", got=got)
-    return tl_core.where(condition, x, y, _semantic=_semantic)
+    return tl_core.where(condition, x, y, _semantic=semantic_layer())
 
 
 @builtin
 def inline_asm_elementwise(
-    asm: Any,
-    constraints: Any,
-    args: Any,
-    dtype: Any,
-    is_pure: Any,
-    pack: Any,
-    _semantic: Any = None,
+    asm: ConstStr,
+    constraints: ConstStr,
+    args: Values,
+    dtype: Union[Dtype, Sequence[Dtype], tl_tuple],
+    is_pure: ConstBool,
+    pack: ConstInt,
 ) -> Any:
     """Inline assembly run on `pack` elements (32-bit registers hold several narrow ones) of each of
     `args`.
@@ -163,31 +289,28 @@ def inline_asm_elementwise(
         if not isinstance(unwrap(kind), tl.dtype):
             raise DtypeError("not a dtype", argument="dtype", got=repr(unwrap(kind)))
     return tl_core.inline_asm_elementwise(
-        asm, constraints, args, dtype, is_pure, pack, _semantic=_semantic
+        asm, constraints, args, dtype, is_pure, pack, _semantic=semantic_layer()
     )
 
 
 @builtin
 def fdiv(
-    x: Any, y: Any, ieee_rounding: Any = False, approx: Any = False, _semantic: Any = None
-) -> Any:
+    x: Operand, y: Operand, ieee_rounding: ConstBool = False, approx: ConstBool = False
+) -> tensor:
     """`x / y` of floats. `ieee_rounding` rounds to nearest even; `approx` (Triton 3.9) is the fastest."""
-    extra = {}
-    if not _triton.at_least(3, 9):
-        x, y = _semantic.to_tensor(x), _semantic.to_tensor(y)
-        if x.dtype.is_floating() and y.dtype.is_floating():
-            x, y = tl_core.binary_op_type_legalization(x, y, _semantic)
-        else:
-            raise DtypeError("fdiv divides floats", argument="x", got=f"{x.dtype} and {y.dtype}")
+    here, extra = semantic_layer(), {}
+    if not _triton.has(FDIV_PROMOTES):
+        a, b = here.to_tensor(x), here.to_tensor(y)
+        if not a.dtype.is_floating() or not b.dtype.is_floating():
+            raise DtypeError("fdiv divides floats", argument="x", got=f"{a.dtype} and {b.dtype}")
+        x, y = tl_core.binary_op_type_legalization(a, b, here)
     if unwrap(approx):
-        _triton.require((3, 9), "gl.fdiv(approx=True)")
+        _triton.require(FDIV_APPROX, "gl.fdiv(approx=True)")
         extra["approx"] = approx
-    return tl_math.fdiv(x, y, ieee_rounding=ieee_rounding, _semantic=_semantic, **extra)
+    return tl_math.fdiv(x, y, ieee_rounding=ieee_rounding, _semantic=here, **extra)
 
 
 @builtin
-def expect_zero(x: Any, mask: Any, _semantic: Any = None) -> Any:
+def expect_zero(x: tensor, mask: Predicate) -> tensor:
     """`x`, of which the author says that it is zero where `mask` is true; `debug=True` asserts it."""
-    return _semantic.expect_zero(x, mask)
-
-
+    return semantic_layer().expect_zero(x, mask)

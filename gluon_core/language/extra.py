@@ -3,3 +3,7 @@
 from gluon_core._triton import libdevice
 
 __all__ = ["libdevice"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional, Union
 
-from gluon_core._triton import unwrap
-from gluon_core.builtin import builtin
+from gluon_core._triton import constexpr, tensor, unwrap
 from gluon_core.errors import ArgumentError
+from gluon_core.features import ATOMIC_LOADS
+from gluon_core.values import distributed_type, shared_memory_descriptor
+from gluon_core.values.builtin import builtin, semantic_layer
+from gluon_core.values.cache_policy import AnyCachePolicy
+from gluon_core.values.memory import shared_memory_descriptor_type
+from gluon_core.values.typing import (
+    BufferLayout,
+    ConstBool,
+    ConstStr,
+    Dtype,
+    Operand,
+    Scalar,
+    Shape,
+    Values,
+)
 
 __all__ = [
     "allocate_shared_memory",
@@ -26,20 +40,21 @@ __all__ = [
     "store",
 ]
 
+Policy = Union[AnyCachePolicy, constexpr]
+
 
 @builtin
 def load(
-    pointer: Any,
-    mask: Any = None,
-    other: Any = None,
-    boundary_check: Any = (),
-    padding_option: Any = "",
-    cache_modifier: Any = None,
-    eviction_policy: Any = None,
-    volatile: Any = False,
-    cache_policy: Any = None,
-    _semantic: Any = None,
-) -> Any:
+    pointer: tensor,
+    mask: Optional[Operand] = None,
+    other: Optional[Operand] = None,
+    boundary_check: Values = (),
+    padding_option: ConstStr = "",
+    cache_modifier: Optional[ConstStr] = None,
+    eviction_policy: Optional[ConstStr] = None,
+    volatile: ConstBool = False,
+    cache_policy: Optional[Policy] = None,
+) -> tensor:
     """The values that `pointer`, a scalar or a tensor of pointers, points to.
 
     Args:
@@ -56,22 +71,21 @@ def load(
         ShapeError: mask or other do not fit.
     """
     _reject_block_pointer_options(boundary_check, padding_option)
-    return _semantic.load_global(
+    return semantic_layer().load_global(
         pointer, mask, other, cache_modifier, eviction_policy, volatile, cache_policy
     )
 
 
 @builtin
 def store(
-    pointer: Any,
-    value: Any,
-    mask: Any = None,
-    boundary_check: Any = (),
-    cache_modifier: Any = None,
-    eviction_policy: Any = None,
-    cache_policy: Any = None,
-    _semantic: Any = None,
-) -> Any:
+    pointer: tensor,
+    value: Operand,
+    mask: Optional[Operand] = None,
+    boundary_check: Values = (),
+    cache_modifier: Optional[ConstStr] = None,
+    eviction_policy: Optional[ConstStr] = None,
+    cache_policy: Optional[Policy] = None,
+) -> None:
     """Write `value`, cast to the pointed-to dtype, where `mask` is true.
 
     Args:
@@ -83,7 +97,9 @@ def store(
         ShapeError: value or mask do not fit.
     """
     _reject_block_pointer_options(boundary_check, "")
-    return _semantic.store_global(pointer, value, mask, cache_modifier, eviction_policy, cache_policy)
+    semantic_layer().store_global(
+        pointer, value, mask, cache_modifier, eviction_policy, cache_policy
+    )
 
 
 def _reject_block_pointer_options(boundary_check: Any, padding_option: Any) -> None:
@@ -96,84 +112,150 @@ def _reject_block_pointer_options(boundary_check: Any, padding_option: Any) -> N
         )
 
 
-def _rmw(op: str, what: str) -> Any:
-    def atomic(
-        pointer: Any,
-        val: Any,
-        mask: Any = None,
-        sem: Any = None,
-        scope: Any = None,
-        _semantic: Any = None,
-    ) -> Any:
-        return getattr(_semantic, f"atomic_{op}")(pointer, val, mask, sem, scope)
+@builtin
+def atomic_add(
+    pointer: tensor,
+    val: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    """Atomically add `val` to the value at `pointer`; returns what was there before.
 
-    atomic.__name__ = atomic.__qualname__ = f"atomic_{op}"
-    atomic.__doc__ = (
-        f"Atomically {what} at `pointer`; returns what was there before.\n\n"
-        "`sem` is 'acq_rel' (default), 'acquire', 'release' or 'relaxed'; `scope` is 'gpu' "
-        "(default), 'cta' or 'sys'. Nothing happens where `mask` is false."
-    )
-    return builtin(atomic)
+    Args:
+        mask: int1; nothing happens where it is false.
+        sem: "acq_rel" (default), "acquire", "release" or "relaxed".
+        scope: "gpu" (default), "cta" or "sys".
+    """
+    return semantic_layer().atomic_add(pointer, val, mask, sem, scope)
 
 
-atomic_add = _rmw("add", "add `val` to the value")
-atomic_and = _rmw("and", "and `val` into the value")
-atomic_or = _rmw("or", "or `val` into the value")
-atomic_xor = _rmw("xor", "xor `val` into the value")
-atomic_max = _rmw("max", "raise the value to at least `val`")
-atomic_min = _rmw("min", "lower the value to at most `val`")
-atomic_xchg = _rmw("xchg", "replace the value with `val`")
+@builtin
+def atomic_and(
+    pointer: tensor,
+    val: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    """Atomically and `val` into the value at `pointer`; see `atomic_add`."""
+    return semantic_layer().atomic_and(pointer, val, mask, sem, scope)
+
+
+@builtin
+def atomic_or(
+    pointer: tensor,
+    val: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    """Atomically or `val` into the value at `pointer`; see `atomic_add`."""
+    return semantic_layer().atomic_or(pointer, val, mask, sem, scope)
+
+
+@builtin
+def atomic_xor(
+    pointer: tensor,
+    val: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    """Atomically xor `val` into the value at `pointer`; see `atomic_add`."""
+    return semantic_layer().atomic_xor(pointer, val, mask, sem, scope)
+
+
+@builtin
+def atomic_max(
+    pointer: tensor,
+    val: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    """Atomically raise the value to at least `val` at `pointer`; see `atomic_add`."""
+    return semantic_layer().atomic_max(pointer, val, mask, sem, scope)
+
+
+@builtin
+def atomic_min(
+    pointer: tensor,
+    val: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    """Atomically lower the value to at most `val` at `pointer`; see `atomic_add`."""
+    return semantic_layer().atomic_min(pointer, val, mask, sem, scope)
+
+
+@builtin
+def atomic_xchg(
+    pointer: tensor,
+    val: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    """Atomically replace the value with `val` at `pointer`; see `atomic_add`."""
+    return semantic_layer().atomic_xchg(pointer, val, mask, sem, scope)
 
 
 @builtin
 def atomic_cas(
-    pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None, _semantic: Any = None
-) -> Any:
+    pointer: tensor,
+    cmp: Operand,
+    val: Operand,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
     """Atomically replace the value at `pointer` by `val` if it equals `cmp`; returns the old value."""
-    return _semantic.atomic_cas(pointer, cmp, val, sem, scope)
+    return semantic_layer().atomic_cas(pointer, cmp, val, sem, scope)
 
 
-@builtin(since=(3, 9))
+@builtin(since=ATOMIC_LOADS)
 def atomic_load(
-    pointer: Any, mask: Any = None, sem: Any = None, scope: Any = None, _semantic: Any = None
-) -> Any:
-    """Read atomically; `sem` is 'acquire' (default) or 'relaxed'."""
-    return _semantic.atomic_load(pointer, unwrap(mask), sem, scope)
+    pointer: tensor,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    """Read atomically; `sem` is "acquire" (default) or "relaxed"."""
+    return semantic_layer().atomic_load(pointer, unwrap(mask), sem, scope)
 
 
-@builtin(since=(3, 9))
+@builtin(since=ATOMIC_LOADS)
 def atomic_store(
-    pointer: Any,
-    val: Any,
-    mask: Any = None,
-    sem: Any = None,
-    scope: Any = None,
-    _semantic: Any = None,
-) -> Any:
-    """Write atomically; `sem` is 'release' (default) or 'relaxed'."""
-    return _semantic.atomic_store(pointer, val, unwrap(mask), sem, scope)
+    pointer: tensor,
+    val: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> None:
+    """Write atomically; `sem` is "release" (default) or "relaxed"."""
+    semantic_layer().atomic_store(pointer, val, unwrap(mask), sem, scope)
 
 
-@builtin(since=(3, 9))
+@builtin(since=ATOMIC_LOADS)
 def atomic_poll(
-    pointer: Any,
-    expected_value: Any,
-    sem: Any = None,
-    scope: Any = None,
-    timeout_ns: Any = None,
-    _semantic: Any = None,
-) -> Any:
+    pointer: tensor,
+    expected_value: Operand,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+    timeout_ns: Optional[Scalar] = None,
+) -> tensor:
     """Wait until the integer at `pointer` equals `expected_value`, at most `timeout_ns` nanoseconds.
 
     Returns int1: whether it did.
     """
-    return _semantic.atomic_poll(pointer, expected_value, sem, scope, timeout_ns)
+    return semantic_layer().atomic_poll(pointer, expected_value, sem, scope, timeout_ns)
 
 
 @builtin
 def allocate_shared_memory(
-    element_ty: Any, shape: Any, layout: Any, value: Any = None, _semantic: Any = None
-) -> Any:
+    element_ty: Dtype, shape: Shape, layout: BufferLayout, value: Optional[tensor] = None
+) -> shared_memory_descriptor:
     """A buffer in shared memory, filled with `value` if given.
 
     Args:
@@ -185,12 +267,15 @@ def allocate_shared_memory(
         LayoutError, ShapeError: they do not fit each other.
         LimitError: more than one block can have.
     """
-    return _semantic.allocate_shared(element_ty, shape, layout, value)
+    return semantic_layer().allocate_shared(element_ty, shape, layout, value)
 
 
 @builtin
-def bank_conflicts(distr_ty: Any, shared_ty: Any, _semantic: Any = None) -> Any:
+def bank_conflicts(
+    distr_ty: Union[distributed_type, constexpr],
+    shared_ty: Union[shared_memory_descriptor_type, constexpr],
+) -> constexpr:
     """Shared-memory wavefronts lost to bank conflicts when a tensor of type `distr_ty` is loaded
     from or stored to a buffer of type `shared_ty`; a compile-time integer, 0 is best.
     """
-    return _semantic.bank_conflicts(distr_ty, shared_ty)
+    return semantic_layer().bank_conflicts(distr_ty, shared_ty)

@@ -1,11 +1,22 @@
 """Reductions, scans, gathers, histograms, and the matrix product without a matrix unit."""
 
+# What `library` declares has no body.
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional, TypeVar, Union, overload
 
-from gluon_core._triton import tl, tl_core
-from gluon_core.builtin import adopt, builtin
+from gluon_core._triton import constexpr, tensor, tl, tl_core
+from gluon_core.values.builtin import builtin, code_generator, library, semantic_layer
+from gluon_core.values.typing import (
+    ConstBool,
+    ConstInt,
+    Dtype,
+    KernelFunction,
+    RegisterLayout,
+    Values,
+)
 
 __all__ = [
     "associative_scan",
@@ -22,47 +33,183 @@ __all__ = [
     "xor_sum",
 ]
 
-reduce = adopt(
-    tl_core.reduce,
-    "Combine the elements along `axis` (all of them for None) with `combine_fn`, a `@gluon.jit` "
-    "function of two values, or of two groups when `input` is a tuple of tensors. The result's "
-    "layout is the SliceLayout of the input's along `axis`.",
-)
-associative_scan = adopt(
-    tl_core.associative_scan,
-    "Running combination along `axis` with `combine_fn`, an associative `@gluon.jit` function; "
-    "from the end if `reverse`.",
-)
-# Triton's own library functions: written in the language, so they work on these tensors.
-sum = tl.sum
-max = tl.max
-min = tl.min
-xor_sum = tl.xor_sum
-reduce_or = tl.reduce_or
-cumsum = tl.cumsum
-cumprod = tl.cumprod
+
+# A tensor, or several of one shape in a tuple.
+Scanned = TypeVar("Scanned", tensor, Values)
 
 
 @builtin
-def gather(src: Any, index: Any, axis: Any, _semantic: Any = None) -> Any:
+def reduce(
+    input: Scanned,
+    axis: Optional[ConstInt],
+    combine_fn: KernelFunction,
+    keep_dims: ConstBool = False,
+) -> Scanned:
+    """Combine the elements along `axis`, all of them for None.
+
+    Args:
+        input: a tensor, or a tuple of tensors of one shape.
+        combine_fn: a `@gluon.jit` function of two values, or of two groups when `input` is a tuple.
+        keep_dims: the dimension stays, with size 1.
+
+    Returns:
+        A tensor, or a tuple of them, in the SliceLayout of the input's layout along `axis`.
+    """
+    return tl_core.reduce(
+        input, axis, combine_fn, keep_dims, _semantic=semantic_layer(), _generator=code_generator()
+    )
+
+
+@builtin
+def associative_scan(
+    input: Scanned, axis: ConstInt, combine_fn: KernelFunction, reverse: ConstBool = False
+) -> Scanned:
+    """Running combination along `axis` with `combine_fn`, an associative `@gluon.jit` function; from
+    the end if `reverse`. `input` is a tensor or a tuple of tensors, as for `reduce`."""
+    return tl_core.associative_scan(
+        input, axis, combine_fn, reverse, _semantic=semantic_layer(), _generator=code_generator()
+    )
+
+
+# Triton's own library functions: written in the language, so they work on these tensors.
+
+
+@library(tl.sum)
+def sum(
+    input: tensor,
+    axis: Optional[ConstInt] = None,
+    keep_dims: ConstBool = False,
+    dtype: Optional[Dtype] = None,
+) -> tensor:
+    """Sum along `axis`, of all elements by default.
+
+    Args:
+        keep_dims: the dimension stays, with size 1.
+        dtype: of the result; by default narrow integers are summed as int32, narrow floats as
+            float32.
+    """
+    ...
+
+
+@overload
+def max(
+    input: tensor, axis: Optional[ConstInt] = None, *, keep_dims: ConstBool = False
+) -> tensor: ...
+
+
+@overload
+def max(
+    input: tensor,
+    axis: Optional[ConstInt] = None,
+    return_indices: ConstBool = False,
+    return_indices_tie_break_left: ConstBool = True,
+    keep_dims: ConstBool = False,
+) -> Any: ...
+
+
+@library(tl.max)
+def max(
+    input: tensor,
+    axis: Optional[ConstInt] = None,
+    return_indices: ConstBool = False,
+    return_indices_tie_break_left: ConstBool = True,
+    keep_dims: ConstBool = False,
+) -> Any:
+    """The greatest along `axis`, of all elements by default.
+
+    Args:
+        return_indices: return a pair, with where they are.
+        return_indices_tie_break_left: of equal ones, the first.
+        keep_dims: the dimension stays, with size 1.
+    """
+    ...
+
+
+@overload
+def min(
+    input: tensor, axis: Optional[ConstInt] = None, *, keep_dims: ConstBool = False
+) -> tensor: ...
+
+
+@overload
+def min(
+    input: tensor,
+    axis: Optional[ConstInt] = None,
+    return_indices: ConstBool = False,
+    return_indices_tie_break_left: ConstBool = True,
+    keep_dims: ConstBool = False,
+) -> Any: ...
+
+
+@library(tl.min)
+def min(
+    input: tensor,
+    axis: Optional[ConstInt] = None,
+    return_indices: ConstBool = False,
+    return_indices_tie_break_left: ConstBool = True,
+    keep_dims: ConstBool = False,
+) -> Any:
+    """The smallest along `axis`; see `max`."""
+    ...
+
+
+@library(tl.xor_sum)
+def xor_sum(input: tensor, axis: Optional[ConstInt] = None, keep_dims: ConstBool = False) -> tensor:
+    """Exclusive or along `axis`, of all elements by default; integers."""
+    ...
+
+
+@library(tl.reduce_or)
+def reduce_or(input: tensor, axis: Optional[ConstInt], keep_dims: ConstBool = False) -> tensor:
+    """Or along `axis`, of all elements for None; integers."""
+    ...
+
+
+@library(tl.cumsum)
+def cumsum(
+    input: tensor,
+    axis: ConstInt = 0,
+    reverse: ConstBool = False,
+    dtype: Optional[Dtype] = None,
+) -> tensor:
+    """Running sum along `axis`, from the end if `reverse`; `dtype` as for `sum`."""
+    ...
+
+
+@library(tl.cumprod)
+def cumprod(
+    input: tensor,
+    axis: ConstInt = 0,
+    reverse: ConstBool = False,
+    dtype: Optional[Dtype] = None,
+) -> tensor:
+    """Running product along `axis`, from the end if `reverse`; `dtype` from Triton 3.9 on."""
+    ...
+
+
+@builtin
+def gather(src: tensor, index: tensor, axis: ConstInt) -> tensor:
     """`result[.., i, ..] = src[.., index[.., i, ..], ..]` along `axis`; shape and layout of `index`."""
-    return _semantic.gather(src, index, axis)
+    return semantic_layer().gather(src, index, axis)
 
 
 @builtin
 def histogram(
-    input: Any, num_bins: Any, mask: Any = None, layout: Any = None, _semantic: Any = None
-) -> Any:
+    input: tensor,
+    num_bins: ConstInt,
+    mask: Optional[Union[tensor, constexpr]] = None,
+    layout: Optional[RegisterLayout] = None,
+) -> tensor:
     """How often each of 0..num_bins-1 occurs in the integers `input` [N]; int32 [num_bins].
 
     Other values are undefined behaviour where `mask` lets them through: GPUs count them modulo
     num_bins, and the simulator reports them.
     """
-    return _semantic.histogram(input, num_bins, mask, layout)
+    return semantic_layer().histogram(input, num_bins, mask, layout)
 
 
 @builtin
-def dot_fma(a: Any, b: Any, acc: Any, _semantic: Any = None) -> Any:
+def dot_fma(a: tensor, b: tensor, acc: tensor) -> tensor:
     """`a @ b + acc` with fused multiply-adds, no matrix unit.
 
     Args:
@@ -70,4 +217,4 @@ def dot_fma(a: Any, b: Any, acc: Any, _semantic: Any = None) -> Any:
         b: [K, N], layout DotOperandLayout(1, parent, 0).
         acc: [M, N], layout parent, a BlockedLayout; the dtype of a and b.
     """
-    return _semantic.dot_fma(a, b, acc)
+    return semantic_layer().dot_fma(a, b, acc)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gluon_core._triton import constexpr, unwrap
-from gluon_core.builtin import builtin, check_capabilities
+from gluon_core.values.builtin import builtin, check_capabilities, semantic_layer
+from gluon_core.values.typing import ConstStr
 
 __all__ = ["target"]
 
@@ -15,36 +14,39 @@ class _Target:
 
     __triton_builtin__ = True  # so that `from gluon_core.language import target` may be used, too
 
+    def __dir__(self) -> list[str]:
+        return sorted(name for name in vars(_Target) if not name.startswith("_"))
+
     @staticmethod
     @builtin(name="gl.target.has")
-    def has(capability: Any, _semantic: Any = None) -> Any:
+    def has(capability: ConstStr) -> constexpr:
         """Whether the target has `capability`, such as the names that `gluon info` lists."""
-        return constexpr(_semantic.target.has(unwrap(capability)))
+        return constexpr(semantic_layer().target.has(unwrap(capability)))
 
     @staticmethod
     @builtin(name="gl.target.require")
-    def require(*capabilities: Any, _semantic: Any = None) -> None:
+    def require(*capabilities: ConstStr) -> None:
         """The kernel is for targets with these capabilities; first in a kernel, it makes all others
         a `CapabilityError` that says so."""
-        check_capabilities(_semantic, "the kernel", [unwrap(c) for c in capabilities])
+        check_capabilities(semantic_layer(), "the kernel", [unwrap(c) for c in capabilities])
 
     @staticmethod
     @builtin(name="gl.target.name")
-    def name(_semantic: Any = None) -> Any:
+    def name() -> constexpr:
         """`backend:architecture`."""
-        return constexpr(_semantic.target.name)
+        return constexpr(semantic_layer().target.name)
 
     @staticmethod
     @builtin(name="gl.target.warp_size")
-    def warp_size(_semantic: Any = None) -> Any:
+    def warp_size() -> constexpr:
         """Threads of one warp."""
-        return constexpr(_semantic.target.warp_size)
+        return constexpr(semantic_layer().target.warp_size)
 
     @staticmethod
     @builtin(name="gl.target.shared_memory")
-    def shared_memory(_semantic: Any = None) -> Any:
+    def shared_memory() -> constexpr:
         """Bytes of shared memory that one block can use at most."""
-        return constexpr(_semantic.target.limits.shared_memory)
+        return constexpr(semantic_layer().target.limits.shared_memory)
 
 
 target = _Target()

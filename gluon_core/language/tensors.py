@@ -1,12 +1,24 @@
 """Making tensors, changing their shape and layout."""
 
+# What `library` declares has no body.
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional, Sequence, Union
 
-from gluon_core._triton import constexpr, tl, tl_core, unwrap
-from gluon_core.builtin import adopt, builtin
+from gluon_core._triton import constexpr, tensor, tl, tl_core, unwrap
 from gluon_core.values import unwrap_shape
+from gluon_core.values.builtin import builtin, library, semantic_layer
+from gluon_core.values.typing import (
+    ConstBool,
+    ConstInt,
+    Dtype,
+    Operand,
+    RegisterLayout,
+    Scalar,
+    Shape,
+)
 
 __all__ = [
     "arange",
@@ -28,27 +40,54 @@ __all__ = [
     "to_tensor",
 ]
 
-broadcast = adopt(tl_core.broadcast, "Both operands with one shape; returns the pair.")
-expand_dims = adopt(
-    tl_core.expand_dims,
-    "`input` with a dimension of size 1 at `axis` (or each of them). Its layout must be a "
-    "SliceLayout along that axis, and the result has the parent layout.",
-)
-to_tensor = adopt(tl_core.to_tensor, "A Python or constexpr number as a scalar tensor.")
-multiple_of = adopt(
-    tl_core.multiple_of, "`input`, of which each dimension's first values are multiples of `values`."
-)
-max_contiguous = adopt(
-    tl_core.max_contiguous, "`input`, which counts up by one within runs of `values` per dimension."
-)
-max_constancy = adopt(
-    tl_core.max_constancy, "`input`, which is constant within runs of `values` per dimension."
-)
-ravel = tl.ravel
+
+@builtin
+def broadcast(input: Operand, other: Operand) -> tuple[tensor, tensor]:
+    """Both operands with one shape; returns the pair."""
+    return tl_core.broadcast(input, other, _semantic=semantic_layer())
 
 
 @builtin
-def arange(start: Any, end: Any, layout: Any = None, _semantic: Any = None) -> Any:
+def expand_dims(input: tensor, axis: Union[ConstInt, Sequence[ConstInt]]) -> tensor:
+    """`input` with a dimension of size 1 at `axis` (or each of them).
+
+    Its layout must be a SliceLayout along that axis, and the result has the parent layout.
+    """
+    return tl_core.expand_dims(input, axis, _semantic=semantic_layer())
+
+
+@builtin
+def to_tensor(x: Scalar) -> tensor:
+    """A Python or constexpr number as a scalar tensor."""
+    return tl_core.to_tensor(x, _semantic=semantic_layer())
+
+
+@builtin
+def multiple_of(input: tensor, values: Union[ConstInt, Sequence[ConstInt]]) -> tensor:
+    """`input`, of which each dimension's first values are multiples of `values`."""
+    return tl_core.multiple_of(input, values, _semantic=semantic_layer())
+
+
+@builtin
+def max_contiguous(input: tensor, values: Union[ConstInt, Sequence[ConstInt]]) -> tensor:
+    """`input`, which counts up by one within runs of `values` per dimension."""
+    return tl_core.max_contiguous(input, values, _semantic=semantic_layer())
+
+
+@builtin
+def max_constancy(input: tensor, values: Union[ConstInt, Sequence[ConstInt]]) -> tensor:
+    """`input`, which is constant within runs of `values` per dimension."""
+    return tl_core.max_constancy(input, values, _semantic=semantic_layer())
+
+
+@library(tl.ravel)
+def ravel(x: tensor, can_reorder: ConstBool = False) -> tensor:
+    """`x` with one dimension, in row-major order."""
+    ...
+
+
+@builtin
+def arange(start: ConstInt, end: ConstInt, layout: Optional[RegisterLayout] = None) -> tensor:
     """`[start, start + 1, ..., end - 1]`, int32, one dimension of `end - start` (a power of two).
 
     Args:
@@ -58,48 +97,50 @@ def arange(start: Any, end: Any, layout: Any = None, _semantic: Any = None) -> A
         ShapeError: not a positive power-of-two number of elements, or outside int32.
         LayoutError: the layout does not fit.
     """
-    return _semantic.arange(start, end, layout=layout)
+    return semantic_layer().arange(start, end, layout=layout)
 
 
 @builtin
-def full(shape: Any, value: Any, dtype: Any, layout: Any = None, _semantic: Any = None) -> Any:
+def full(
+    shape: Shape, value: Scalar, dtype: Dtype, layout: Optional[RegisterLayout] = None
+) -> tensor:
     """A tensor of `shape` and `dtype` filled with the scalar `value`."""
-    return _semantic.full(unwrap_shape(shape), value, dtype, layout)
+    return semantic_layer().full(unwrap_shape(shape), value, dtype, layout)
 
 
 @builtin
 def reshape(
-    input: Any, *shape: Any, can_reorder: Any = False, _semantic: Any = None
-) -> Any:
+    input: tensor, *shape: Union[ConstInt, Shape], can_reorder: ConstBool = False
+) -> tensor:
     """`input` with another shape of as many elements, in row-major order; no data moves.
 
     The result's layout is inferred: each thread keeps its elements.
     """
-    return _semantic.reshape(input, _variadic(shape), can_reorder)
+    return semantic_layer().reshape(input, _variadic(shape), can_reorder)
 
 
 @builtin
-def permute(input: Any, *dims: Any, _semantic: Any = None) -> Any:
+def permute(input: tensor, *dims: Union[ConstInt, Shape]) -> tensor:
     """`input` with its dimensions in the order `dims`; no data moves, the layout is permuted."""
-    return _semantic.permute(input, _variadic(dims))
+    return semantic_layer().permute(input, _variadic(dims))
 
 
 @builtin
-def join(a: Any, b: Any, _semantic: Any = None) -> Any:
+def join(a: Operand, b: Operand) -> tensor:
     """`a` and `b` along a new last dimension of size 2; each thread holds both."""
-    return _semantic.join(a, b)
+    return semantic_layer().join(a, b)
 
 
 @builtin
-def split(a: Any, _semantic: Any = None) -> Any:
+def split(a: tensor) -> tuple[tensor, tensor]:
     """The two halves of a last dimension of size 2; the inverse of `join`."""
-    return _semantic.split(a)
+    return semantic_layer().split(a)
 
 
 @builtin
 def convert_layout(
-    value: Any, layout: Any, assert_trivial: Any = False, _semantic: Any = None
-) -> Any:
+    value: tensor, layout: RegisterLayout, assert_trivial: ConstBool = False
+) -> tensor:
     """`value` with another layout; data moves between threads if it has to.
 
     Args:
@@ -108,28 +149,28 @@ def convert_layout(
     Raises:
         LayoutError: the layout does not fit, or `assert_trivial` and data would move.
     """
-    return _semantic.convert_layout(value, layout, assert_trivial)
+    return semantic_layer().convert_layout(value, layout, assert_trivial)
 
 
 @builtin
-def set_auto_layout(value: Any, layout: Any, _semantic: Any = None) -> Any:
+def set_auto_layout(value: tensor, layout: RegisterLayout) -> tensor:
     """`value`, whose layout is AutoLayout, with that layout decided."""
-    return _semantic.set_auto_layout(value, layout)
+    return semantic_layer().set_auto_layout(value, layout)
 
 
 @builtin
-def to_linear_layout(layout: Any, shape: Any, _semantic: Any = None) -> Any:
+def to_linear_layout(layout: Any, shape: Shape) -> constexpr:
     """`layout` of a tensor of `shape`, spelled as a linear layout; a compile-time value."""
-    return constexpr(_semantic.to_linear_layout(layout, shape))
+    return constexpr(semantic_layer().to_linear_layout(layout, shape))
 
 
 @builtin
-def fp4_to_fp(src: Any, elem_type: Any, axis: Any, _semantic: Any = None) -> Any:
+def fp4_to_fp(src: tensor, elem_type: Dtype, axis: ConstInt) -> tensor:
     """Unpack fp4 (e2m1) pairs from bytes: dimension `axis` doubles, the low nibble comes first."""
-    return _semantic.fp4_to_fp(src, elem_type, axis)
+    return semantic_layer().fp4_to_fp(src, elem_type, axis)
 
 
-def _variadic(values: Any) -> list[int]:
+def _variadic(values: Sequence[Any]) -> list[int]:
     """Dimensions given one by one or as one sequence."""
     if len(values) == 1 and not isinstance(unwrap(values[0]), int):
         values = values[0]

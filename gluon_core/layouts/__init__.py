@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import infer
-from .base import DistributedLayout, Layout, SharedLayout, set_type_factory
-from .cost import (
+from gluon_core.layouts import infer
+from gluon_core.layouts.base import DistributedLayout, Layout, SharedLayout, set_type_factory
+from gluon_core.layouts.cost import (
     ConversionCost,
     bank_conflicts,
     conversion,
@@ -13,8 +13,8 @@ from .cost import (
     owner,
     vector_elements,
 )
-from .dialect import compiler_version, set_compiler_version
-from .distributed import (
+from gluon_core.layouts.dialect import compiler_version, set_compiler_version
+from gluon_core.layouts.distributed import (
     AutoLayout,
     BlockedLayout,
     CoalescedLayout,
@@ -22,11 +22,11 @@ from .distributed import (
     DotOperandLayout,
     SliceLayout,
 )
-from .dump import dump
-from .infer import as_linear
-from .linear import LinearLayout
-from .render import explain_layout, hardware_view, tensor_view
-from .shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
+from gluon_core.layouts.dump import dump
+from gluon_core.layouts.infer import as_linear
+from gluon_core.layouts.linear import LinearLayout
+from gluon_core.layouts.render import explain_layout, hardware_view, tensor_view
+from gluon_core.layouts.shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
 
 __all__ = [
     "AutoLayout",
@@ -59,3 +59,7 @@ __all__ = [
     "tensor_view",
     "vector_elements",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

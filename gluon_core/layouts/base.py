@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, wraps
-from typing import Any, Callable, Optional, Sequence, TypeVar
+from operator import index
+from typing import Any, Callable, Generic, Optional, Sequence, TypeVar, cast
 
-from ..errors import LayoutError
-from .dialect import compiler_version
-from .linear import LinearLayout
+from gluon_core.errors import LayoutError
+from gluon_core.layouts.dialect import compiler_version
+from gluon_core.layouts.linear import LinearLayout
+from gluon_core.layouts.render import hardware_view, tensor_view
 
 __all__ = ["DistributedLayout", "Layout", "SharedLayout", "set_type_factory"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _type_factory: Optional[Callable[["Layout"], Any]] = None
 
@@ -48,7 +51,7 @@ def in_kernels(fn: F) -> F:
         return fn(*map(unwrap, args), **{name: unwrap(value) for name, value in kwargs.items()})
 
     call.__triton_builtin__ = True  # type: ignore[attr-defined]  # what code generators look for
-    return call  # type: ignore[return-value]
+    return cast(F, call)
 
 
 def freeze(value: Any) -> Any:
@@ -73,7 +76,7 @@ def check_int(value: Any, argument: str, low: int = 0, high: Optional[int] = Non
     if not is_int(value) or value < low or (high is not None and value > high):
         wanted = f"an integer from {low} to {high}" if high is not None else f"an integer >= {low}"
         raise LayoutError("not a legal value", argument=argument, expected=wanted, got=repr(value))
-    return value.__index__()
+    return index(value)
 
 
 def check_bool(value: Any, argument: str) -> bool:
@@ -99,25 +102,25 @@ def check_ints(value: Any, argument: str, rank: Optional[int] = None) -> list[in
 
 def check_powers(value: Any, argument: str, rank: Optional[int] = None) -> list[int]:
     """A list of powers of two, of length `rank` if given, or a LayoutError."""
-    value = check_ints(value, argument, rank)
-    if not all(is_power_of_two(v) for v in value):
+    found = check_ints(value, argument, rank)
+    if not all(is_power_of_two(v) for v in found):
         raise LayoutError(
-            "an entry is not a power of two", argument=argument, expected="1, 2, 4, ...", got=value
+            "an entry is not a power of two", argument=argument, expected="1, 2, 4, ...", got=found
         )
-    return value
+    return found
 
 
 def check_order(value: Any, argument: str, rank: Optional[int] = None) -> list[int]:
     """A permutation of 0..n-1, fastest dimension first, or a LayoutError."""
-    value = check_ints(value, argument, rank)
-    if sorted(value) != list(range(len(value))):
+    found = check_ints(value, argument, rank)
+    if sorted(found) != list(range(len(found))):
         raise LayoutError(
             "not a permutation",
             argument=argument,
-            expected=f"each of 0..{len(value) - 1} once, the fastest dimension first",
-            got=value,
+            expected=f"each of 0..{len(found) - 1} once, the fastest dimension first",
+            got=found,
         )
-    return value
+    return found
 
 
 def check_bases(value: Any, argument: str, rank: Optional[int] = None) -> list[list[int]]:
@@ -207,15 +210,15 @@ def _text(value: Any) -> str:
     return value.mangle() if isinstance(value, Layout) else str(value)
 
 
-class _Fallback:
+class _Fallback(Generic[T]):
     """A property that a dataclass field of the same name in a subclass may replace."""
 
-    def __init__(self, fn: Callable[[Any], Any]):
+    def __init__(self, fn: Callable[[Any], T]):
         self.fn = fn
         self.__doc__ = fn.__doc__
         self.name = fn.__name__
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: Any, owner: Any = None) -> T:
         if instance is None:
             # A dataclass looks here for the default of its field: there is none.
             raise AttributeError(self.name)
@@ -242,7 +245,7 @@ class Layout:
             return ()
         return tuple((f.name, getattr(self, f.name)) for f in fields(self) if f.compare)
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         return tuple(freeze(value) for _, value in self._fields())
 
     def __eq__(self, other: object) -> bool:
@@ -302,21 +305,21 @@ class Layout:
         """What `to_linear` returns, for a checked shape."""
         raise LayoutError(f"{type(self).__name__} has no linear form")
 
+    def place(self, offset: int) -> int:
+        """Where the element at `offset` of the linear map lies in its buffer, in elements."""
+        return offset
+
     def format_tensor_view(self, shape: Sequence[int]) -> str:
         """Text: for each tensor element, which hardware holds it."""
-        from .render import tensor_view
-
         return tensor_view(self, shape)
 
     def format_hardware_view(self, shape: Sequence[int]) -> str:
         """Text: for each piece of hardware, which tensor elements it holds."""
-        from .render import hardware_view
-
         return hardware_view(self, shape)
 
 
 @lru_cache(maxsize=4096)
-def _to_linear(layout: Layout, shape: tuple[int, ...], _version: tuple) -> LinearLayout:
+def _to_linear(layout: Layout, shape: tuple[int, ...], _version: tuple[int, ...]) -> LinearLayout:
     return layout._linear(shape)
 
 

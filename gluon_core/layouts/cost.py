@@ -7,11 +7,18 @@ from typing import Optional, Sequence
 
 import numpy as np
 
-from ..errors import ArgumentError, LayoutError
-from .base import DistributedLayout, Layout, SharedLayout, check_shape, is_power_of_two
-from .distributed import AutoLayout, CoalescedLayout
-from .linear import LinearLayout, independent_rows
-from .shared import PaddedSharedLayout
+from gluon_core.errors import ArgumentError, LayoutError
+from gluon_core.layouts.base import (
+    DistributedLayout,
+    Layout,
+    SharedLayout,
+    check_shape,
+    is_power_of_two,
+)
+from gluon_core.layouts.distributed import AutoLayout, CoalescedLayout
+from gluon_core.layouts.f2 import independent_rows
+from gluon_core.layouts.linear import LinearLayout
+from gluon_core.layouts.shared import PaddedSharedLayout
 
 __all__ = [
     "ConversionCost",
@@ -341,6 +348,12 @@ def explain(
     bits: Optional[int] = None,
 ) -> str:
     """Text: what a conversion from `src` to `dst` does, for elements of `bits` (32 if not given)."""
-    from .render import explain_conversion
-
-    return explain_conversion(src, dst, shape, 32 if bits is None else bits)
+    bits = 32 if bits is None else bits
+    return "\n".join(
+        [
+            f"from {src!r}",
+            f"to   {dst!r}",
+            f"for a tensor of shape {list(check_shape(shape, None))}, {bits} bits per element:",
+            f"  {describe(conversion(src, dst, shape, bits))}",
+        ]
+    )

@@ -1,4 +1,4 @@
-"""Which compiler's conventions hold: a few answers differ between Triton versions.
+"""Which compiler's conventions hold: a few answers differ between Triton releases.
 
 The installed version is read from its package metadata, without importing it; with no Triton
 installed, the newest conventions hold.
@@ -10,9 +10,11 @@ from functools import lru_cache
 from importlib import metadata
 from typing import Optional
 
-__all__ = ["compiler_version", "set_compiler_version"]
+from gluon_core.errors import CapabilityError
+from gluon_core.features import NEWEST, Feature, dotted
 
-_NEWEST = (3, 9)
+__all__ = ["compiler_version", "follows", "require_followed", "set_compiler_version"]
+
 _set: Optional[tuple[int, int]] = None
 
 
@@ -30,7 +32,7 @@ def _installed() -> tuple[int, int]:
             return int(major), int(minor)
         except (metadata.PackageNotFoundError, ValueError):
             continue
-    return _NEWEST
+    return NEWEST
 
 
 def compiler_version() -> tuple[int, int]:
@@ -38,26 +40,16 @@ def compiler_version() -> tuple[int, int]:
     return _set or _installed()
 
 
-def keeps_register_copies() -> bool:
-    """Do registers beyond a small tensor stay, as copies? From 3.9 on they are dropped."""
-    return compiler_version() < (3, 9)
+def follows(feature: Feature) -> bool:
+    """Whether the compiler whose conventions hold has `feature`."""
+    return feature.held_by(compiler_version())
 
 
-def squeezes_to_slices() -> bool:
-    """Does a reshape that adds or drops one dimension of size 1 go through SliceLayout?"""
-    return compiler_version() >= (3, 9)
+def require_followed(feature: Feature, what: str) -> None:
+    """Raise unless the compiler whose conventions hold has the `feature` that `what` needs.
 
-
-def interleaves_buffers() -> bool:
-    """Can the blocks of a buffer interleave? Before 3.7 the compiler aborts on it."""
-    return compiler_version() >= (3, 7)
-
-
-def interleaves_slices() -> bool:
-    """Can the blocks of a slice interleave? Before 3.8 the compiler aborts on it."""
-    return compiler_version() >= (3, 8)
-
-
-def joins_clustered_slices() -> bool:
-    """Can slices along the last dimension of a clustered blocked layout be joined?"""
-    return compiler_version() >= (3, 8)
+    Raises:
+        CapabilityError: naming the releases that have it.
+    """
+    if not follows(feature):
+        raise CapabilityError(feature.refusal(what, dotted(compiler_version())))

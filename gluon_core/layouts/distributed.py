@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Sequence
 
-from ..errors import LayoutError
-from .base import (
+from gluon_core.errors import LayoutError
+from gluon_core.features import INTERLEAVED_SLICES
+from gluon_core.layouts.base import (
     DistributedLayout,
     check_bases,
     check_cga,
@@ -19,9 +20,9 @@ from .base import (
     joined_bases,
     unwrap,
 )
-from .dialect import interleaves_slices
-from .linear import LinearLayout
-from .tiling import combine_with_cga, dim_names, fit, identity_nd
+from gluon_core.layouts.dialect import follows
+from gluon_core.layouts.linear import LinearLayout
+from gluon_core.layouts.tiling import combine_with_cga, dim_names, fit, identity_nd
 
 __all__ = [
     "AutoLayout",
@@ -198,7 +199,7 @@ class SliceLayout(DistributedLayout):
         parent = self.parent
         while isinstance(parent, SliceLayout):
             parent = parent.parent
-        if isinstance(parent, DistributedLinearLayout) and not interleaves_slices():
+        if isinstance(parent, DistributedLinearLayout) and not follows(INTERLEAVED_SLICES):
             check_blocks_on_top(
                 parent.block_bases, parent.reg_bases + parent.lane_bases + parent.warp_bases
             )

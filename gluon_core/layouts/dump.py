@@ -8,9 +8,8 @@ from typing import Any, Optional
 import numpy as np
 
 from gluon_core.errors import ArgumentError, LayoutError
-
-from .base import DistributedLayout, Layout
-from .shared import PaddedSharedLayout
+from gluon_core.layouts.base import DistributedLayout, Layout
+from gluon_core.layouts.shared import PaddedSharedLayout
 
 __all__ = ["dump"]
 
@@ -56,7 +55,8 @@ def _texts(values: np.ndarray) -> np.ndarray:
 
 
 def _at(array: np.ndarray, images: dict[str, np.ndarray]) -> np.ndarray:
-    return array[tuple(images[f"dim{d}"] for d in range(array.ndim))]
+    found: np.ndarray = array[tuple(images[f"dim{d}"] for d in range(array.ndim))]
+    return found
 
 
 def _registers(array: np.ndarray, layout: Layout) -> list[str]:

@@ -9,19 +9,27 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Sequence
 
-from ..errors import LayoutError, ShapeError
-from .base import DistributedLayout, Layout, SharedLayout, check_int, check_ints, check_shape
-from .dialect import joins_clustered_slices, keeps_register_copies, squeezes_to_slices
-from .distributed import (
+from gluon_core.errors import LayoutError, ShapeError
+from gluon_core.features import CLUSTERED_JOINS, DROPS_REGISTER_COPIES, SQUEEZES_TO_SLICES
+from gluon_core.layouts.base import (
+    DistributedLayout,
+    Layout,
+    SharedLayout,
+    check_int,
+    check_ints,
+    check_shape,
+)
+from gluon_core.layouts.dialect import follows
+from gluon_core.layouts.distributed import (
     AutoLayout,
     BlockedLayout,
     CoalescedLayout,
     DistributedLinearLayout,
     SliceLayout,
 )
-from .linear import LinearLayout
-from .shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
-from .tiling import dim_names
+from gluon_core.layouts.linear import LinearLayout
+from gluon_core.layouts.shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
+from gluon_core.layouts.tiling import dim_names
 
 __all__ = [
     "as_linear",
@@ -106,15 +114,15 @@ def broadcast(layout: DistributedLayout) -> DistributedLayout:
 
 
 def _check_permutation(order: Any, rank: int) -> list[int]:
-    order = check_ints(order, "order")
-    if sorted(order) != list(range(rank)):
+    found = check_ints(order, "order")
+    if sorted(found) != list(range(rank)):
         raise ShapeError(
             "not a permutation of the dimensions",
             argument="order",
             expected=f"each of 0..{rank - 1} once",
-            got=order,
+            got=found,
         )
-    return order
+    return found
 
 
 def _permute_linear(layout: LinearLayout, order: Sequence[int]) -> LinearLayout:
@@ -176,7 +184,7 @@ def reshape(layout: DistributedLayout, shape: Sequence[int], new_shape: Sequence
     own = _hook(layout, "_infer_reshape", shape, new_shape)
     if own is not None:
         return own
-    if squeezes_to_slices():
+    if follows(SQUEEZES_TO_SLICES):
         sliced = _reshape_by_one(layout, shape, new_shape)
         if sliced is not None:
             return sliced
@@ -336,16 +344,16 @@ def join(layout: DistributedLayout, shape: Sequence[int]) -> DistributedLayout:
     shape = list(shape)
     linear = layout.to_linear(shape)
     if isinstance(layout, SliceLayout) and layout.dim == len(shape):
-        if not joins_clustered_slices() and _splits_blocked(layout.parent):
+        if not follows(CLUSTERED_JOINS) and _splits_blocked(layout.parent):
             raise LayoutError(
                 "the installed Triton cannot join slices of a blocked layout with several blocks",
                 argument="layout",
                 got=repr(layout),
-                remedy="Use Triton 3.8 or newer, or convert to another layout first.",
+                remedy=f"Use {CLUSTERED_JOINS.releases}, or convert to another layout first.",
             )
         # The parent is the result if each lane holds both elements of its pairs.
         whole = layout.parent.to_linear([*shape, 2])
-        if not keeps_register_copies():
+        if follows(DROPS_REGISTER_COPIES):
             whole = whole.without_zero_bases("register")
         if _halves(whole) == linear:
             return layout.parent

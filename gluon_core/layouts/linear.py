@@ -13,7 +13,8 @@ from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
-from ..errors import LayoutError
+from gluon_core.errors import LayoutError
+from gluon_core.layouts.f2 import Span, independent_rows
 
 __all__ = ["LinearLayout"]
 
@@ -26,19 +27,6 @@ def _log2(size: int, argument: str) -> int:
             "a size must be a power of two", argument=argument, expected="1, 2, 4, ...", got=size
         )
     return int(size).bit_length() - 1
-
-
-def independent_rows(rows: Iterable[int]) -> list[int]:
-    """As many independent bit vectors as span what `rows` span: a basis, one per rank."""
-    basis: list[int] = []
-    for row in rows:
-        for pivot in basis:
-            # No later pivot has the lowest bit of an earlier one, so one pass clears them all.
-            if row & (pivot & -pivot):
-                row ^= pivot
-        if row:
-            basis.append(row)
-    return basis
 
 
 class LinearLayout:
@@ -197,40 +185,20 @@ class LinearLayout:
         A bit is free when its basis depends on the bases before it (all earlier in-dims, then the
         lower bits of its own). With the free bits at zero, every reached element is reached once.
         """
-        seen: dict[int, int] = {}
-        masks = {}
-        columns = iter(self._columns())
+        span = Span()
+        columns = enumerate(self._columns())
+        free = [span.add(value, 1 << at) != 0 for at, value in columns]
+        masks, at = {}, 0
         for dim, rows in self._bases.items():
-            mask = 0
-            for i in range(len(rows)):
-                value = next(columns)
-                while value:
-                    high = value.bit_length()
-                    if high not in seen:
-                        seen[high] = value
-                        break
-                    value ^= seen[high]
-                else:
-                    mask |= 1 << i
-            masks[dim] = mask
+            masks[dim] = sum(1 << i for i in range(len(rows)) if free[at + i])
+            at += len(rows)
         return masks
 
     def kernel(self) -> list[dict[str, int]]:
         """A basis of the inputs that map to zero, each as in-dim -> value."""
-        found = []
-        seen: dict[int, tuple[int, int]] = {}
-        for i, value in enumerate(self._columns()):
-            combination = 1 << i
-            while value:
-                high = value.bit_length()
-                if high not in seen:
-                    seen[high] = (value, combination)
-                    break
-                value ^= seen[high][0]
-                combination ^= seen[high][1]
-            else:
-                found.append(self._split_ins(combination))
-        return found
+        span = Span()
+        found = (span.add(value, 1 << i) for i, value in enumerate(self._columns()))
+        return [self._split_ins(combination) for combination in found if combination]
 
     def _split_ins(self, flat: int) -> dict[str, int]:
         out = {}
@@ -238,10 +206,6 @@ class LinearLayout:
             out[dim] = flat & ((1 << len(rows)) - 1)
             flat >>= len(rows)
         return out
-
-    def is_trivial_over(self, dims: Iterable[str]) -> bool:
-        """Is the layout the identity from each of `dims` to the out-dim of the same name?"""
-        return self.quotient(dims) is not None
 
     # -- applying --------------------------------------------------------------------------
 
@@ -471,28 +435,18 @@ class LinearLayout:
         other = other.transpose_outs(list(self._outs))
         outs = {dim: max(self._outs[dim], other._outs[dim]) for dim in self._outs}
         mine = LinearLayout(self._bases, outs)._columns()
-        pivots: dict[int, tuple[int, int]] = {}
+        span = Span()
         for i, value in enumerate(LinearLayout(other._bases, outs)._columns()):
-            combination = 1 << i
-            while value and value.bit_length() in pivots:
-                vector, origin = pivots[value.bit_length()]
-                value ^= vector
-                combination ^= origin
-            if value:
-                pivots[value.bit_length()] = (value, combination)
+            span.add(value, 1 << i)
         images = []
         for value in mine:
-            answer = 0
-            while value:
-                if value.bit_length() not in pivots:
-                    raise LayoutError(
-                        "the other layout does not reach every element of this one",
-                        argument="other",
-                        got=str(other),
-                    )
-                vector, origin = pivots[value.bit_length()]
-                value ^= vector
-                answer ^= origin
+            rest, answer = span.reduce(value)
+            if rest:
+                raise LayoutError(
+                    "the other layout does not reach every element of this one",
+                    argument="other",
+                    got=str(other),
+                )
             images.append(list(other._split_ins(answer).values()))
         bases, at = {}, 0
         for dim, rows in self._bases.items():
@@ -627,7 +581,7 @@ class LinearLayout:
 
     # -- being a value ---------------------------------------------------------------------
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         return (tuple(self._bases.items()), tuple(self._outs.items()))
 
     def __eq__(self, other: object) -> bool:
@@ -638,7 +592,7 @@ class LinearLayout:
             self._hash = hash(self._key())
         return self._hash
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return (LinearLayout, (self.bases, self.out_dims))
 
     def __repr__(self) -> str:

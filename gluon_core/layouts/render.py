@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
-from typing import Callable, Sequence
+from typing import TYPE_CHECKING, Callable, Sequence
 
 import numpy as np
 
-from .base import DistributedLayout, Layout, check_shape
-from .cost import conversion, describe
-from .linear import LinearLayout
-from .shared import PaddedSharedLayout
+from gluon_core.layouts.linear import LinearLayout
 
-__all__ = ["explain_conversion", "explain_layout", "hardware_view", "tensor_view"]
+if TYPE_CHECKING:
+    from gluon_core.layouts.base import Layout
+
+__all__ = ["explain_layout", "hardware_view", "tensor_view"]
 
 
 def _grid(cells: np.ndarray) -> str:
@@ -49,13 +49,11 @@ def tensor_view(layout: Layout, shape: Sequence[int]) -> str:
     Raises:
         LayoutError: the layout has no linear form, or does not fit the shape.
     """
-    sizes = check_shape(shape, None)
-    linear = layout.to_linear(sizes)
+    linear = layout.to_linear(shape)
+    sizes = tuple(linear.out_dims.values())
     names, inputs, coords = _walk(linear)
     clustered = linear.in_size("block") > 1
-    label = (
-        _thread_label(linear) if isinstance(layout, DistributedLayout) else _offset_label(layout)
-    )
+    label = _offset_label(layout) if "offset" in linear.in_dims else _thread_label(linear)
     cells: dict[tuple[int, ...], list[tuple[tuple[int, ...], str]]] = {}
     for values, coord in zip(inputs.tolist(), coords.tolist()):
         at = dict(zip(names, values))
@@ -71,13 +69,13 @@ def tensor_view(layout: Layout, shape: Sequence[int]) -> str:
     return _grid(table)
 
 
-_Label = Callable[[dict], "tuple[tuple[int, ...], str]"]
+_Label = Callable[["dict[str, int]"], "tuple[tuple[int, ...], str]"]
 
 
 def _thread_label(linear: LinearLayout) -> _Label:
     lanes = linear.in_size("lane")
 
-    def label(at: dict) -> tuple[tuple[int, ...], str]:
+    def label(at: dict[str, int]) -> tuple[tuple[int, ...], str]:
         thread = at.get("warp", 0) * lanes + at.get("lane", 0)
         register = at.get("register", 0)
         return (thread, register), f"T{thread}:{register}"
@@ -86,15 +84,11 @@ def _thread_label(linear: LinearLayout) -> _Label:
 
 
 def _offset_label(layout: Layout) -> _Label:
-    def label(at: dict) -> tuple[tuple[int, ...], str]:
-        offset = _offset(layout, at["offset"])
+    def label(at: dict[str, int]) -> tuple[tuple[int, ...], str]:
+        offset = layout.place(at["offset"])
         return (offset,), str(offset)
 
     return label
-
-
-def _offset(layout: Layout, offset: int) -> int:
-    return layout.pad(offset) if isinstance(layout, PaddedSharedLayout) else offset
 
 
 def _coord(coord: Sequence[int]) -> str:
@@ -110,16 +104,15 @@ def hardware_view(layout: Layout, shape: Sequence[int]) -> str:
     Raises:
         LayoutError: the layout has no linear form, or does not fit the shape.
     """
-    sizes = check_shape(shape, None)
-    linear = layout.to_linear(sizes)
+    linear = layout.to_linear(shape)
     lines: list[str] = []
     clustered = linear.in_size("block") > 1
-    if not isinstance(layout, DistributedLayout):
+    if "offset" in linear.in_dims:
         for block in range(linear.in_size("block")):
             lines.append(f"Block {block}:")
             for offset in range(linear.in_size("offset")):
                 coord = linear.apply(offset=offset, block=block).values()
-                lines.append(f"Offset {_offset(layout, offset)} -> {_coord(list(coord))}")
+                lines.append(f"Offset {layout.place(offset)} -> {_coord(list(coord))}")
         return "\n".join(lines)
     lanes, registers = linear.in_size("lane"), linear.in_size("register")
     grid = np.arange(registers)[:, None], np.arange(lanes)[None, :]
@@ -142,9 +135,8 @@ def explain_layout(layout: Layout, shape: Sequence[int]) -> str:
     Raises:
         LayoutError: the layout has no linear form, or does not fit the shape.
     """
-    sizes = check_shape(shape, None)
-    linear = layout.to_linear(sizes)
-    lines = [repr(layout), f"for a tensor of shape {list(sizes)}:"]
+    linear = layout.to_linear(shape)
+    lines = [repr(layout), f"for a tensor of shape {list(linear.out_dims.values())}:"]
     for dim, rows in linear.bases.items():
         steps = []
         for i, row in enumerate(rows):
@@ -154,21 +146,7 @@ def explain_layout(layout: Layout, shape: Sequence[int]) -> str:
     copies = linear.total_in_size >> linear.rank
     if copies > 1:
         lines.append(f"  each element is held {copies} times")
-    if isinstance(layout, PaddedSharedLayout):
-        lines.append(f"  one block's buffer takes {layout.padded_size()} elements with its gaps")
+    last = linear.in_size("offset") - 1
+    if layout.place(last) != last:
+        lines.append(f"  one block's buffer takes {layout.place(last) + 1} elements with its gaps")
     return "\n".join(lines)
-
-
-def explain_conversion(
-    src: DistributedLayout, dst: DistributedLayout, shape: Sequence[int], bits: int
-) -> str:
-    """Text: what `convert_layout` from `src` to `dst` does for elements of `bits`."""
-    cost = conversion(src, dst, shape, bits)
-    return "\n".join(
-        [
-            f"from {src!r}",
-            f"to   {dst!r}",
-            f"for a tensor of shape {list(check_shape(shape, None))}, {bits} bits per element:",
-            f"  {describe(cost)}",
-        ]
-    )

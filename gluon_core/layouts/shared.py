@@ -6,12 +6,14 @@ In-dims are "offset" (in elements, from the start of a block's buffer) and "bloc
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from ..errors import LayoutError
-from .base import (
+from gluon_core.errors import LayoutError
+from gluon_core.features import INTERLEAVED_BUFFERS, PADDED_BY_TILE
+from gluon_core.layouts.base import (
     SharedLayout,
     check_bases,
     check_cga,
@@ -23,10 +25,10 @@ from .base import (
     joined_bases,
     unwrap,
 )
-from .dialect import interleaves_buffers
-from .distributed import check_blocks_on_top, check_one_hot
-from .linear import LinearLayout
-from .tiling import cga_linear, combine_with_cga, dim_names, identity_nd, shrink
+from gluon_core.layouts.dialect import follows
+from gluon_core.layouts.distributed import check_blocks_on_top, check_one_hot
+from gluon_core.layouts.linear import LinearLayout
+from gluon_core.layouts.tiling import cga_linear, combine_with_cga, dim_names, identity_nd, shrink
 
 __all__ = ["PaddedSharedLayout", "SharedLinearLayout", "SwizzledSharedLayout"]
 
@@ -37,7 +39,7 @@ def _check_power(value: Any, argument: str) -> int:
         raise LayoutError(
             "not a power of two", argument=argument, expected="1, 2, 4, ...", got=repr(value)
         )
-    return value.__index__()
+    return index(value)
 
 
 def _tile_of(rows: Sequence[Sequence[int]], rank: int) -> list[int]:
@@ -242,15 +244,14 @@ class PaddedSharedLayout(SharedLayout):
         return f"PaddedShared_{self.interval_padding_pairs}_{bases}_{self.shape}_PaddedShared"
 
     def _emit(self, builder: Any) -> Any:
-        # Builders before Triton 3.7, known by a method they lack, count blocks in elements.
-        by_tile = hasattr(builder, "get_shape_from_tensor")
+        by_tile = follows(PADDED_BY_TILE)  # older builders count blocks in elements
         if not by_tile and any(not any(row) for row in self.cga_layout):
             raise LayoutError(
                 "the installed Triton has no padded buffers that blocks hold copies of",
                 argument="cga_layout",
                 expected="no zero bases",
                 got=self.cga_layout,
-                remedy="Use Triton 3.7 or newer.",
+                remedy=f"Use {PADDED_BY_TILE.releases}.",
             )
         return builder.get_padded_shared_layout(
             [interval for interval, _ in self.interval_padding_pairs],
@@ -287,6 +288,9 @@ class PaddedSharedLayout(SharedLayout):
         for interval, padding in self.interval_padding_pairs:
             result += padded // interval * padding
         return int(result) if result.ndim == 0 else result
+
+    def place(self, offset: int) -> int:
+        return int(self.pad(offset))
 
     def padded_size(self, elements: Optional[int] = None) -> int:
         """Elements that one block's buffer takes, gaps included (none after the last element)."""
@@ -348,7 +352,7 @@ class SharedLinearLayout(SharedLayout):
         Raises:
             LayoutError: before Triton 3.7, blocks that interleave.
         """
-        if not interleaves_buffers():
+        if not follows(INTERLEAVED_BUFFERS):
             check_blocks_on_top(self.block_bases, self.offset_bases)
 
     def mangle(self) -> str:

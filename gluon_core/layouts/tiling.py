@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Mapping, Optional, Sequence
 
-from ..errors import LayoutError
-from .dialect import keeps_register_copies
-from .linear import LinearLayout
+from gluon_core.errors import LayoutError
+from gluon_core.features import DROPS_REGISTER_COPIES
+from gluon_core.layouts.dialect import follows
+from gluon_core.layouts.linear import LinearLayout
 
 __all__ = ["combine_with_cga", "dim_names", "fit", "grow", "identity_nd", "shrink"]
 
@@ -103,6 +104,6 @@ def combine_with_cga(
     cga = cga.transpose_outs(list(cta.out_dims))
     per_block = {dim: max(1, sizes[dim] // cga.out_size(dim)) for dim in cta.out_dims}
     if keep_copies is None:
-        keep_copies = keeps_register_copies()
+        keep_copies = not follows(DROPS_REGISTER_COPIES)
     drop = "register" in cta.in_dims and not keep_copies
     return (fit(cta, per_block, drop) * cga).transpose_outs(names)

@@ -6,11 +6,9 @@ on; those names resolve here on first use, because they need Triton and reading 
 must not.
 """
 
-from __future__ import annotations
+import typing as _typing
 
-from typing import Any
-
-from gluon_core.portable.requests import (
+from gluon_core.contract.requests import (
     OPS,
     AsyncCopyRequest,
     LoadRequest,
@@ -21,6 +19,24 @@ from gluon_core.portable.requests import (
     TileRequest,
     TileStoreRequest,
 )
+
+if _typing.TYPE_CHECKING:
+    from gluon_core.portable.ops import (
+        accumulator,
+        async_copy,
+        blocked_layout,
+        commit,
+        descriptor,
+        fence,
+        load,
+        mma,
+        mma_layouts,
+        mma_wait,
+        pipeline,
+        read,
+        store,
+        wait,
+    )
 
 _BUILTINS = (
     "accumulator",
@@ -53,7 +69,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     if name in _BUILTINS:
         from gluon_core.portable import ops
 
@@ -67,4 +83,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_BUILTINS])
+    return sorted(__all__)

@@ -7,9 +7,10 @@ from typing import Any, Optional
 
 from gluon_core import _triton
 from gluon_core._triton import unwrap
-from gluon_core.backend import load_path
+from gluon_core.contract.requests import Request
+from gluon_core.contract.selection import Selection, code, select
 from gluon_core.errors import DtypeError
-from gluon_core.portable.selection import Selection, select
+from gluon_core.values.builtin import code_generator, semantic_layer
 
 __all__ = [
     "around",
@@ -18,7 +19,6 @@ __all__ = [
     "choose",
     "lower",
     "optional_tensor",
-    "shape_of",
 ]
 
 
@@ -30,10 +30,6 @@ def around(semantic: Any) -> tuple[Any, int, tuple[int, int]]:
 def optional_tensor(semantic: Any, value: Any) -> Any:
     value = unwrap(value)
     return None if value is None else semantic.to_tensor(value)
-
-
-def shape_of(value: Any) -> list[int]:
-    return [int(unwrap(extent)) for extent in value.shape]
 
 
 def check_base(semantic: Any, ptr: Any, argument: str) -> None:
@@ -62,18 +58,18 @@ def _where(generator: Any) -> Optional[str]:
     return f"{generator.file_name}:{generator.begin_line + line}"
 
 
-def choose(op: str, request: Any, semantic: Any, generator: Any) -> Selection:
+def choose(op: str, request: Request) -> Selection:
     """Select a lowering and remember it for `gluon explain`."""
+    semantic, generator = semantic_layer(), code_generator()
     refused = semantic.session.refused
     selection = select(op, request, request.target, request.triton, refused=refused)
     made = semantic.session.selections
-    # What a lowering asks for on its own is asked where it was itself.
+    # What code asks for on its own is asked where the op before was.
     where = _where(generator) if generator is not None else made[-1].where if made else None
     made.append(replace(selection, where=where))
     return selection
 
 
-def lower(op: str, request: Any, semantic: Any, generator: Any) -> Any:
+def lower(op: str, request: Request) -> Any:
     """Emit `op` by the lowering that fits `request`."""
-    chosen = choose(op, request, semantic, generator).chosen
-    return load_path(chosen.implement)(request, _semantic=semantic)
+    return code(choose(op, request).chosen)(request, _semantic=semantic_layer())

@@ -6,16 +6,15 @@ from typing import Any, Sequence, Union
 
 from gluon_core import _triton
 from gluon_core._triton import tl
-from gluon_core.backend import load_path
-from gluon_core.layouts import SliceLayout, SwizzledSharedLayout
-from gluon_core.portable.common import lower
-from gluon_core.portable.requests import (
+from gluon_core.contract.requests import (
     AsyncCopyRequest,
     StoreRequest,
     TileRequest,
     TileStoreRequest,
 )
-from gluon_core.portable.selection import available
+from gluon_core.contract.selection import available, code
+from gluon_core.layouts import SliceLayout, SwizzledSharedLayout
+from gluon_core.portable.common import lower
 from gluon_core.portable.tiles import blocked_layout, row_swizzle
 
 __all__ = [
@@ -49,7 +48,7 @@ def begin(stages: int, _semantic: Any) -> Sequence[Any]:
     return ()
 
 
-def fetch(fetch: Any, _semantic: Any, _generator: Any) -> None:
+def fetch(fetch: Any, _semantic: Any) -> None:
     for tile, buffer, place in zip(fetch.tiles, fetch.buffers, fetch.coordinates):
         block = tile.block_shape
         base, offsets, mask = _addresses(_semantic, tile, place, block)
@@ -57,14 +56,14 @@ def fetch(fetch: Any, _semantic: Any, _generator: Any) -> None:
             mask = _semantic.and_(mask, fetch.pred)
         around = (_semantic.target, _semantic.num_warps, _triton.VERSION)
         request = AsyncCopyRequest(*around, buffer, base, offsets, mask, "")
-        lower("async_copy", request, _semantic, _generator)
+        lower("async_copy", request)
     for lowering in available("async_copy", _semantic.target, _triton.VERSION):
-        load_path(lowering.extras["commit"])(_semantic=_semantic)
+        code(lowering, "commit")(_semantic=_semantic)
 
 
 def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: Any) -> None:
     for lowering in available("async_copy", _semantic.target, _triton.VERSION):
-        load_path(lowering.extras["wait"])(pending, _semantic=_semantic)
+        code(lowering, "wait")(pending, _semantic=_semantic)
 
 
 def end(state: Any, stages: int, _semantic: Any) -> None:
@@ -84,7 +83,7 @@ def store(request: TileStoreRequest, _semantic: Any) -> None:
         asked = StoreRequest(
             request.target, request.num_warps, request.triton, base, offsets, value, mask
         )
-        lower("store", asked, _semantic, None)
+        lower("store", asked)
 
 
 def splits(request: TileStoreRequest) -> Union[bool, str]:
@@ -106,7 +105,7 @@ def _narrowest(request: TileStoreRequest) -> int:
     return width
 
 
-def split(value: Any, width: int, semantic: Any) -> list:
+def split(value: Any, width: int, semantic: Any) -> list[Any]:
     """Parts of `width` columns, left to right."""
     *rows, columns = (int(size) for size in value.shape)
     if columns == width:
@@ -117,7 +116,7 @@ def split(value: Any, width: int, semantic: Any) -> list:
     return [*split(left, width, semantic), *split(right, width, semantic)]
 
 
-def moved(place: Sequence[Any], columns: int, semantic: Any) -> list:
+def moved(place: Sequence[Any], columns: int, semantic: Any) -> list[Any]:
     """Coordinates `columns` further to the right."""
     if not columns:
         return list(place)
@@ -130,7 +129,9 @@ def _blocked(semantic: Any, shape: Sequence[int], bits: int) -> Any:
     return blocked_layout(shape, bits, semantic.num_warps, semantic.target.warp_size, order)
 
 
-def _addresses(semantic: Any, tile: Any, place: Sequence[Any], shape: Sequence[int]) -> tuple:
+def _addresses(
+    semantic: Any, tile: Any, place: Sequence[Any], shape: Sequence[int]
+) -> tuple[Any, Any, Any]:
     """Pointer to the tile, offsets in it, and which of its elements the tensor has.
 
     What moves from tile to tile is in the scalar pointer: offsets are small, and the same for all.

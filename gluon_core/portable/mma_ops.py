@@ -3,44 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Optional, TypeVar, Union
 
 from gluon_core import _triton
-from gluon_core._triton import tl, tl_tuple, unwrap
-from gluon_core.backend import load_path
-from gluon_core.builtin import builtin
+from gluon_core._triton import constexpr, tensor, tl, tl_tuple, unwrap
+from gluon_core.contract.backend import Lowering
+from gluon_core.contract.requests import MmaLayouts, MmaRequest
+from gluon_core.contract.selection import available, code, named, select
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
-from gluon_core.portable.common import around, choose, lower, shape_of
+from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.records import AccumulatorFacts, mma_accumulator
-from gluon_core.portable.requests import MmaLayouts, MmaRequest
-from gluon_core.portable.selection import available, named, select
 from gluon_core.portable.tiles import row_swizzle
+from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int
 from gluon_core.values import shared_memory_descriptor, unwrap_shape
+from gluon_core.values.builtin import builtin, semantic_layer
+from gluon_core.values.typing import ConstBool, ConstInt, ConstStr, Dtype, Values
 
 __all__ = ["accumulator", "fence", "mma", "mma_layouts", "mma_wait", "read"]
 
 _MOST_PENDING = 3
 _PLACES = ("registers", "shared")
+Accumulated = TypeVar("Accumulated", tensor, mma_accumulator)
 _FROM_ONE = "Take all three layouts from one gl.portable.mma_layouts(...)."
 
 
 @builtin(name="gl.portable.mma_layouts")
 def mma_layouts(
-    m: Any,
-    n: Any,
-    k: Any,
-    a_dtype: Any,
-    b_dtype: Any,
-    acc_dtype: Any = None,
-    num_warps: Any = None,
-    input_precision: Any = None,
-    operands: Any = "registers",
-    b_transposed: Any = False,
-    _semantic: Any = None,
-    _generator: Any = None,
-) -> Any:
+    m: ConstInt,
+    n: ConstInt,
+    k: ConstInt,
+    a_dtype: Dtype,
+    b_dtype: Dtype,
+    acc_dtype: Optional[Dtype] = None,
+    num_warps: Optional[ConstInt] = None,
+    input_precision: Optional[ConstStr] = None,
+    operands: ConstStr = "registers",
+    b_transposed: ConstBool = False,
+) -> constexpr:
     """The layouts that `mma` wants for a tile: `MmaLayouts` with the fields `accumulator`, `a`,
     `b` (registers), `a_shared`, `b_shared` (shared memory) and `lowering`.
 
@@ -84,7 +85,8 @@ def mma_layouts(
         )
     if acc_dtype is None:
         acc_dtype = tl.int32 if a_dtype.is_int() else tl.float32
-    target, warps, triton = around(_semantic)
+    semantic = semantic_layer()
+    target, warps, triton = around(semantic)
     request = MmaRequest(
         target,
         unwrap(num_warps) or warps,
@@ -99,8 +101,8 @@ def mma_layouts(
         shared=place == "shared",
         b_transposed=turned,
     )
-    chosen = select("mma", request, target, triton, refused=_semantic.session.refused).chosen
-    layouts: MmaLayouts = load_path(chosen.extras["layouts"])(request)
+    chosen = select("mma", request, target, triton, refused=semantic.session.refused).chosen
+    layouts: MmaLayouts = code(chosen, "layouts")(request)
     if turned and isinstance(layouts.b_shared, SwizzledSharedLayout):
         turned_b = row_swizzle(request.k, b_dtype.primitive_bitwidth)
         layouts = replace(layouts, b_shared=turned_b)
@@ -113,7 +115,7 @@ def mma_layouts(
 
 
 @builtin(name="gl.portable.accumulator")
-def accumulator(layouts: Any, _semantic: Any = None) -> Any:
+def accumulator(layouts: Union[MmaLayouts, constexpr]) -> mma_accumulator:
     """Zeros for `mma` to add to, where the matrix unit wants them: registers or tensor memory.
 
     Args:
@@ -132,25 +134,23 @@ def accumulator(layouts: Any, _semantic: Any = None) -> Any:
         )
     plain = MmaLayouts(**{f.name: unwrap(getattr(layouts, f.name)) for f in fields(layouts)})
     lowering = named("mma", plain.lowering)
-    make = lowering.extras.get("accumulator")
-    if make is not None:
-        parts = load_path(make)(plain, _semantic=_semantic)
+    semantic = semantic_layer()
+    if "accumulator" in lowering.extras:
+        parts = code(lowering, "accumulator")(plain, _semantic=semantic)
     else:
-        parts = [_semantic.full(list(plain.shape), 0, plain.acc_dtype, plain.accumulator)]
+        parts = [semantic.full(list(plain.shape), 0, plain.acc_dtype, plain.accumulator)]
     facts = AccumulatorFacts(tuple(plain.shape), plain.acc_dtype, plain.accumulator, plain.lowering)
     return mma_accumulator(parts, facts)
 
 
 @builtin(name="gl.portable.mma")
 def mma(
-    a: Any,
-    b: Any,
-    acc: Any,
-    input_precision: Any = None,
-    is_async: Any = False,
-    _semantic: Any = None,
-    _generator: Any = None,
-) -> Any:
+    a: Union[tensor, shared_memory_descriptor],
+    b: Union[tensor, shared_memory_descriptor],
+    acc: Accumulated,
+    input_precision: Optional[ConstStr] = None,
+    is_async: ConstBool = False,
+) -> Accumulated:
     """`acc + a @ b`, on operands in registers or in shared memory.
 
     Of operands in shared memory, stores to them need a `gl.portable.fence()` before; what
@@ -177,6 +177,7 @@ def mma(
         LayoutError: the operands' layouts do not belong to the accumulator's.
         CapabilityError: no lowering fits; lists each one's reason.
     """
+    semantic = semantic_layer()
     shared = isinstance(a, shared_memory_descriptor) and isinstance(b, shared_memory_descriptor)
     if shared != isinstance(acc, mma_accumulator):
         raise ArgumentError(
@@ -187,7 +188,7 @@ def mma(
         )
     if not shared:
         for name, value in (("a", a), ("b", b), ("acc", acc)):
-            _semantic.require_tensor(value, name, rank=2)
+            semantic.require_tensor(value, name, rank=2)
     (m, k), (rows, n) = _matrix(a, "a"), _matrix(b, "b")
     if rows != k or shape_of(acc) != [m, n]:
         raise ShapeError(
@@ -195,7 +196,7 @@ def mma(
             expected="a [M, K], b [K, N], acc [M, N]",
             got=f"{shape_of(a)}, {shape_of(b)}, {shape_of(acc)}",
         )
-    target, warps, triton = around(_semantic)
+    target, warps, triton = around(semantic)
     request = MmaRequest(
         target,
         warps,
@@ -211,7 +212,7 @@ def mma(
         b=b,
         acc=acc,
     )
-    if shared:
+    if isinstance(acc, mma_accumulator):
         asynchronous = unwrap(is_async)
         if asynchronous not in (True, False):
             raise ArgumentError(
@@ -219,13 +220,13 @@ def mma(
             )
         request = replace(
             request,
-            a_layout=a.layout,
-            b_layout=b.layout,
+            a_layout=a.type.layout,
+            b_layout=b.type.layout,
             acc_layout=acc.layout,
             shared=True,
             is_async=bool(asynchronous),
         )
-        return _mma_shared(request, _semantic, _generator)
+        return _mma_shared(request)
     parent = acc.type.layout
     for index, (name, value) in enumerate((("a", a), ("b", b))):
         layout = value.type.layout
@@ -242,12 +243,12 @@ def mma(
                 remedy=_FROM_ONE,
             )
     request = replace(request, a_layout=a.type.layout, b_layout=b.type.layout, acc_layout=parent)
-    return lower("mma", request, _semantic, _generator)
+    return lower("mma", request)
 
 
-def _mma_shared(request: MmaRequest, semantic: Any, generator: Any) -> Any:
-    acc = request.acc
-    chosen = choose("mma", request, semantic, generator).chosen
+def _mma_shared(request: MmaRequest) -> Any:
+    acc, semantic = request.acc, semantic_layer()
+    chosen = choose("mma", request).chosen
     if chosen.name != acc.facts.lowering:
         raise LayoutError(
             f"the operands are for {chosen.name}, the accumulator for {acc.facts.lowering}",
@@ -257,9 +258,9 @@ def _mma_shared(request: MmaRequest, semantic: Any, generator: Any) -> Any:
         )
     if _reads_shared(chosen):
         request = replace(request, acc=acc.parts)
-        parts = load_path(chosen.implement)(request, _semantic=semantic)
+        parts = code(chosen)(request, _semantic=semantic)
         return mma_accumulator(parts, acc.facts)
-    wanted = load_path(chosen.extras["layouts"])(request)
+    wanted = code(chosen, "layouts")(request)
     a_layout = DotOperandLayout(0, acc.layout, wanted.a.k_width)
     b_layout = DotOperandLayout(1, acc.layout, wanted.b.k_width)
     request = replace(
@@ -270,11 +271,15 @@ def _mma_shared(request: MmaRequest, semantic: Any, generator: Any) -> Any:
         a_layout=a_layout,
         b_layout=b_layout,
     )
-    return mma_accumulator([load_path(chosen.implement)(request, _semantic=semantic)], acc.facts)
+    return mma_accumulator([code(chosen)(request, _semantic=semantic)], acc.facts)
 
 
 @builtin(name="gl.portable.mma_wait")
-def mma_wait(acc: Any, pending: Any = 0, deps: Any = (), _semantic: Any = None) -> Any:
+def mma_wait(
+    acc: mma_accumulator,
+    pending: ConstInt = 0,
+    deps: Union[shared_memory_descriptor, Values] = (),
+) -> mma_accumulator:
     """Wait until at most `pending` of the last multiplications of `acc` are unfinished, so that the
     operands of the others may be overwritten. Nothing to do where `mma` multiplies at once.
 
@@ -292,18 +297,17 @@ def mma_wait(acc: Any, pending: Any = 0, deps: Any = (), _semantic: Any = None) 
     """
     acc = _accumulator(acc)
     count = compile_time_int(pending, "pending", 0, _MOST_PENDING)
-    wait = named("mma", acc.facts.lowering).extras.get("mma_wait")
-    if wait is None:
+    lowering = named("mma", acc.facts.lowering)
+    if "mma_wait" not in lowering.extras:
         return acc
     items = unwrap(deps)
     listed = list(items) if isinstance(items, (list, tuple, tl_tuple)) else [items]
-    return mma_accumulator(
-        load_path(wait)(acc.parts, count, listed, _semantic=_semantic), acc.facts
-    )
+    parts = code(lowering, "mma_wait")(acc.parts, count, listed, _semantic=semantic_layer())
+    return mma_accumulator(parts, acc.facts)
 
 
 @builtin(name="gl.portable.read")
-def read(acc: Any, _semantic: Any = None) -> Any:
+def read(acc: mma_accumulator) -> tensor:
     """Wait for all multiplications of an accumulator, and end it.
 
     Args:
@@ -316,25 +320,24 @@ def read(acc: Any, _semantic: Any = None) -> Any:
         ArgumentError: `acc` is no accumulator.
     """
     acc = _accumulator(acc)
-    finish = named("mma", acc.facts.lowering).extras.get("read")
-    if finish is None:
+    lowering = named("mma", acc.facts.lowering)
+    if "read" not in lowering.extras:
         return acc.parts[0]
-    return load_path(finish)(acc.parts, _semantic=_semantic)
+    return code(lowering, "read")(acc.parts, _semantic=semantic_layer())
 
 
 @builtin(name="gl.portable.fence")
-def fence(_semantic: Any = None) -> None:
+def fence() -> None:
     """What threads stored to shared memory before becomes visible to matrix units that read it on
     their own. Needed between `store` and an `mma` that reads the buffer; nothing elsewhere."""
-    paths = (
-        lowering.extras.get("fence")
-        for lowering in available("mma", _semantic.target, _triton.VERSION)
-    )
-    for path in dict.fromkeys(filter(None, paths)):
-        load_path(path)(_semantic=_semantic)
+    semantic = semantic_layer()
+    known = available("mma", semantic.target, _triton.VERSION)
+    fences = {low.extras["fence"]: low for low in known if "fence" in low.extras}
+    for lowering in fences.values():
+        code(lowering, "fence")(_semantic=semantic)
 
 
-def _reads_shared(lowering: Any) -> bool:
+def _reads_shared(lowering: Lowering) -> bool:
     return "accumulator" in lowering.extras
 
 

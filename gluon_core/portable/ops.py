@@ -23,20 +23,23 @@ own, and are as fast as they can be when TMA fills it: see `tile_ops` for the sa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Optional, Union
 
 from gluon_core import _triton
-from gluon_core._triton import tl, unwrap
-from gluon_core.backend import load_path
-from gluon_core.builtin import builtin
+from gluon_core._triton import constexpr, tensor, tl, unwrap
+from gluon_core.contract.backend import Lowering
+from gluon_core.contract.requests import AsyncCopyRequest, LoadRequest, StoreRequest
+from gluon_core.contract.selection import available, code
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.portable.common import around, check_address, lower, optional_tensor, shape_of
+from gluon_core.portable.common import around, check_address, lower, optional_tensor
 from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
-from gluon_core.portable.requests import AsyncCopyRequest, LoadRequest, StoreRequest
-from gluon_core.portable.selection import available
 from gluon_core.portable.tile_ops import descriptor, pipeline, store_tile, tile_descriptor
 from gluon_core.portable.tiles import blocked_layout as _blocked
+from gluon_core.semantic.base import shape_of
+from gluon_core.semantic.operands import compile_time_int
 from gluon_core.values import shared_memory_descriptor, unwrap_shape
+from gluon_core.values.builtin import builtin, semantic_layer
+from gluon_core.values.typing import ConstInt, ConstStr, Dtype, Operand, Shape, Values
 
 __all__ = [
     "accumulator",
@@ -61,14 +64,12 @@ __all__ = [
 
 @builtin(name="gl.portable.load")
 def load(
-    ptr: Any,
-    offsets: Any,
-    mask: Any = None,
-    other: Any = None,
-    cache_modifier: Any = "",
-    _semantic: Any = None,
-    _generator: Any = None,
-) -> Any:
+    ptr: tensor,
+    offsets: tensor,
+    mask: Optional[Operand] = None,
+    other: Optional[Operand] = None,
+    cache_modifier: ConstStr = "",
+) -> tensor:
     """Read `ptr + offsets` from global memory.
 
     Args:
@@ -81,24 +82,22 @@ def load(
     Raises:
         DtypeError: `ptr` is no scalar pointer, or `offsets` are not integers.
     """
-    check_address(_semantic, ptr, offsets)
-    mask, other = optional_tensor(_semantic, mask), optional_tensor(_semantic, other)
-    if other is not None and mask is None:
+    semantic = semantic_layer()
+    check_address(semantic, ptr, offsets)
+    where, filling = optional_tensor(semantic, mask), optional_tensor(semantic, other)
+    if filling is not None and where is None:
         raise ArgumentError("needs a mask", argument="other", remedy="Pass mask=, or drop other.")
     cache = unwrap(cache_modifier) or ""
-    request = LoadRequest(*around(_semantic), ptr, offsets, mask, other, cache)
-    return lower("load", request, _semantic, _generator)
+    return lower("load", LoadRequest(*around(semantic), ptr, offsets, where, filling, cache))
 
 
 @builtin(name="gl.portable.store")
 def store(
-    ptr: Any,
-    offsets: Any,
-    value: Any,
-    mask: Any = None,
-    cache_modifier: Any = "",
-    _semantic: Any = None,
-    _generator: Any = None,
+    ptr: Union[tensor, tile_descriptor],
+    offsets: Union[tensor, Values],
+    value: Operand,
+    mask: Optional[Operand] = None,
+    cache_modifier: ConstStr = "",
 ) -> None:
     """Write `value` to `ptr + offsets` in global memory, or to a tile.
 
@@ -118,23 +117,21 @@ def store(
     if isinstance(ptr, tile_descriptor):
         if unwrap(mask) is not None:
             raise ArgumentError("a tile needs none", argument="mask", got=str(mask))
-        return store_tile(ptr, offsets, value, _semantic, _generator)
-    check_address(_semantic, ptr, offsets)
-    value, mask = optional_tensor(_semantic, value), optional_tensor(_semantic, mask)
+        return store_tile(ptr, offsets, value)
+    semantic = semantic_layer()
+    check_address(semantic, ptr, offsets)
+    what, where = optional_tensor(semantic, value), optional_tensor(semantic, mask)
     cache = unwrap(cache_modifier) or ""
-    request = StoreRequest(*around(_semantic), ptr, offsets, value, mask, cache)
-    lower("store", request, _semantic, _generator)
+    lower("store", StoreRequest(*around(semantic), ptr, offsets, what, where, cache))
 
 
 @builtin(name="gl.portable.async_copy")
 def async_copy(
-    dest: Any,
-    ptr: Any,
-    offsets: Any,
-    mask: Any = None,
-    cache_modifier: Any = "",
-    _semantic: Any = None,
-    _generator: Any = None,
+    dest: shared_memory_descriptor,
+    ptr: tensor,
+    offsets: tensor,
+    mask: Optional[Operand] = None,
+    cache_modifier: ConstStr = "",
 ) -> None:
     """Copy `ptr + offsets` from global into shared memory, in the background where possible.
 
@@ -151,7 +148,8 @@ def async_copy(
         DtypeError: the element types of `dest` and `ptr` differ.
         ShapeError: the shapes of `dest` and `offsets` differ.
     """
-    check_address(_semantic, ptr, offsets)
+    semantic = semantic_layer()
+    check_address(semantic, ptr, offsets)
     if not isinstance(dest, shared_memory_descriptor):
         raise ArgumentError(
             "not shared memory",
@@ -173,21 +171,20 @@ def async_copy(
             expected=shape_of(offsets),
             got=list(dest.shape),
         )
-    mask = optional_tensor(_semantic, mask)
+    where = optional_tensor(semantic, mask)
     cache = unwrap(cache_modifier) or ""
-    request = AsyncCopyRequest(*around(_semantic), dest, ptr, offsets, mask, cache)
-    lower("async_copy", request, _semantic, _generator)
+    lower("async_copy", AsyncCopyRequest(*around(semantic), dest, ptr, offsets, where, cache))
 
 
 @builtin(name="gl.portable.commit")
-def commit(_semantic: Any = None) -> None:
+def commit() -> None:
     """Close the group of the copies issued since the last `commit`."""
-    for lowering in _copy_lowerings(_semantic):
-        load_path(lowering.extras["commit"])(_semantic=_semantic)
+    for lowering in _copy_lowerings():
+        code(lowering, "commit")(_semantic=semantic_layer())
 
 
 @builtin(name="gl.portable.wait")
-def wait(num_outstanding: Any = 0, _semantic: Any = None) -> None:
+def wait(num_outstanding: ConstInt = 0) -> None:
     """Wait until at most `num_outstanding` of the most recent groups are still being copied.
 
     Args:
@@ -196,23 +193,16 @@ def wait(num_outstanding: Any = 0, _semantic: Any = None) -> None:
     Raises:
         ArgumentError: not a compile-time integer >= 0.
     """
-    count = unwrap(num_outstanding)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ArgumentError(
-            "must be a compile-time integer",
-            argument="num_outstanding",
-            expected=">= 0",
-            got=str(getattr(count, "type", repr(count))),
-        )
-    for lowering in _copy_lowerings(_semantic):
-        load_path(lowering.extras["wait"])(count, _semantic=_semantic)
+    count = compile_time_int(num_outstanding, "num_outstanding", 0)
+    for lowering in _copy_lowerings():
+        code(lowering, "wait")(count, _semantic=semantic_layer())
 
 
 # Which way a copy took depends on its operands, and a loop may mix them; what closes or awaits a
 # group depends on the target alone. An empty group costs one instruction and keeps the counts of
 # all ways equal, so that `wait(n)` means the same whichever lowering the copies took.
-def _copy_lowerings(semantic: Any) -> tuple:
-    return available("async_copy", semantic.target, _triton.VERSION)
+def _copy_lowerings() -> tuple[Lowering, ...]:
+    return available("async_copy", semantic_layer().target, _triton.VERSION)
 
 
 # -- layouts -------------------------------------------------------------------------------------
@@ -220,8 +210,11 @@ def _copy_lowerings(semantic: Any) -> tuple:
 
 @builtin(name="gl.portable.blocked_layout")
 def blocked_layout(
-    shape: Any, dtype: Any, order: Any = None, num_warps: Any = None, _semantic: Any = None
-) -> Any:
+    shape: Shape,
+    dtype: Dtype,
+    order: Optional[Shape] = None,
+    num_warps: Optional[ConstInt] = None,
+) -> constexpr:
     """A layout for moving a tile between global memory and registers or shared memory:
     neighbouring threads of the target's warp touch neighbouring vectors of 16 bytes.
 
@@ -239,6 +232,7 @@ def blocked_layout(
     if sorted(fastest_first) != list(range(len(dims))):
         raise LayoutError("not an order of the dimensions", argument="order", got=fastest_first)
     bits = unwrap(dtype).primitive_bitwidth
-    warps = unwrap(num_warps) or _semantic.num_warps
-    layout = _blocked(dims, bits, warps, _semantic.target.warp_size, fastest_first)
+    semantic = semantic_layer()
+    warps = unwrap(num_warps) or semantic.num_warps
+    layout = _blocked(dims, bits, warps, semantic.target.warp_size, fastest_first)
     return tl.constexpr(layout)

@@ -75,7 +75,7 @@ class record_type(base_type):
     def __init__(self, kind: type, parts: Any, facts: Any):
         self.kind, self.parts, self.facts = kind, parts, facts
 
-    def _flatten_ir_types(self, builder: Any, out: list) -> None:
+    def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None:
         self.parts._flatten_ir_types(builder, out)
 
     def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> tuple[Any, int]:
@@ -111,7 +111,7 @@ class Record(base_value):
         self.facts = facts
         self.type = record_type(type(self), self.parts.type, facts)
 
-    def _flatten_ir(self, handles: list) -> None:
+    def _flatten_ir(self, handles: list[Any]) -> None:
         self.parts._flatten_ir(handles)
 
     def _set_name(self, builder: Any, name: str) -> None:

@@ -17,20 +17,20 @@ gl.portable.store(c_tiles, [row, column], gl.portable.read(acc))
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple, Optional, Sequence, Union
 
-from gluon_core._triton import tl, tl_tuple, unwrap
-from gluon_core.backend import load_path
-from gluon_core.builtin import builtin
+from gluon_core._triton import tensor, tl, tl_tuple, unwrap
+from gluon_core.contract.requests import TileRequest, TileStoreRequest
+from gluon_core.contract.selection import code, named
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.portable.common import around, check_base, choose, lower, shape_of
+from gluon_core.portable.common import around, check_base, choose, lower
 from gluon_core.portable.records import PipelineFacts, Record, TileFacts
-from gluon_core.portable.requests import TileRequest, TileStoreRequest
-from gluon_core.portable.selection import named
-from gluon_core.semantic.base import describe
+from gluon_core.semantic.base import describe, shape_of
 from gluon_core.semantic.operands import compile_time_int, predicate, scalar_int32
 from gluon_core.values import check_block_shape, unwrap_shape
+from gluon_core.values.builtin import builtin, semantic_layer
+from gluon_core.values.typing import BufferLayout, ConstInt, Int, Operand, Predicate, Shape, Values
 
 __all__ = ["Fetch", "descriptor", "pipeline", "store_tile", "tile_descriptor", "tile_pipeline"]
 
@@ -75,7 +75,8 @@ class tile_descriptor(Record):
         return self.facts.layout
 
     @property
-    def base(self) -> Any:
+    def base(self) -> tensor:
+        """Scalar pointer to the tensor's first element."""
         return self.parts.values[0]
 
     @property
@@ -96,14 +97,12 @@ class tile_descriptor(Record):
 
 @builtin(name="gl.portable.descriptor")
 def descriptor(
-    base: Any,
-    shape: Any,
-    strides: Any,
-    block_shape: Any,
-    shared_layout: Any = None,
-    _semantic: Any = None,
-    _generator: Any = None,
-) -> Any:
+    base: tensor,
+    shape: Sequence[Int],
+    strides: Sequence[Int],
+    block_shape: Shape,
+    shared_layout: Optional[BufferLayout] = None,
+) -> tile_descriptor:
     """Describe a tensor in global memory that is moved in tiles: by TMA where the target has it and
     the layout is one that it writes, by masked copies otherwise.
 
@@ -126,7 +125,8 @@ def descriptor(
         ShapeError: ranks that differ, or strides whose last is not 1.
         LayoutError: `shared_layout` is no layout for shared memory.
     """
-    check_base(_semantic, base, "base")
+    semantic = semantic_layer()
+    check_base(semantic, base, "base")
     dtype = base.dtype.element_ty
     block = tuple(unwrap_shape(block_shape, "block_shape"))
     check_block_shape(block, "a tile")
@@ -153,15 +153,15 @@ def descriptor(
         raise LayoutError(
             "not a layout for shared memory", argument="shared_layout", got=repr(layout)
         )
-    sizes = [_scalar(_semantic, size, tl.int32, "shape") for size in sizes]
+    sizes = [_scalar(semantic, size, tl.int32, "shape") for size in sizes]
     given = [unwrap(step) for step in steps[:-1]]
-    scalars = [_scalar(_semantic, step, tl.int64, "strides") for step in given]
+    scalars = [_scalar(semantic, step, tl.int64, "strides") for step in given]
     known = [g if isinstance(g, int) else s for g, s in zip(given, scalars)]
-    request = TileRequest(*around(_semantic), base, sizes, [*known, 1], dtype, block, layout)
-    chosen = choose("tile_copy", request, _semantic, _generator).chosen
-    layout = layout or load_path(chosen.extras["layout"])(request)
+    request = TileRequest(*around(semantic), base, sizes, [*known, 1], dtype, block, layout)
+    chosen = choose("tile_copy", request).chosen
+    layout = layout or code(chosen, "layout")(request)
     facts = TileFacts(dtype, block, layout, chosen.name)
-    native = load_path(chosen.implement)(request, _semantic=_semantic)
+    native = code(chosen)(request, _semantic=semantic)
     return tile_descriptor(
         [base, tl_tuple(sizes), tl_tuple(scalars), tl_tuple(list(native))], facts
     )
@@ -173,12 +173,7 @@ class tile_pipeline(Record):
 
     @builtin(name="tile_pipeline.fetch")
     def fetch(
-        self,
-        step: Any,
-        coordinates: Any,
-        pred: Any = True,
-        _semantic: Any = None,
-        _generator: Any = None,
+        self, step: Int, coordinates: Sequence[Union[Values, Int]], pred: Predicate = True
     ) -> None:
         """Start copying the tiles of a step, in the background where possible.
 
@@ -193,6 +188,7 @@ class tile_pipeline(Record):
         Raises:
             ShapeError: not one for each descriptor and dimension.
         """
+        semantic = semantic_layer()
         tiles, buffers, states = _parts_of(self)
         places = _listed(coordinates, "coordinates")
         if len(places) != len(tiles):
@@ -202,14 +198,14 @@ class tile_pipeline(Record):
                 expected=len(tiles),
                 got=len(places),
             )
-        found = [_coordinates(_semantic, tile, place) for tile, place in zip(tiles, places)]
-        slot, _ = _place(_semantic, step, self.facts.stages)
+        found = [_coordinates(semantic, tile, place) for tile, place in zip(tiles, places)]
+        slot, _ = _place(semantic, step, self.facts.stages)
         plain = unwrap(pred)
-        when = None if plain is True else predicate(_semantic, plain)
-        views = [_semantic.memdesc_index(buffer, slot) for buffer in buffers]
+        when = None if plain is True else predicate(semantic, plain)
+        views = [semantic.memdesc_index(buffer, slot) for buffer in buffers]
         for name, state in zip(_lowerings(self.facts), states):
             mine = [i for i, tile in enumerate(tiles) if tile.facts.lowering == name]
-            load_path(named("tile_copy", name).extras["fetch"])(
+            code(named("tile_copy", name), "fetch")(
                 Fetch(
                     [tiles[i] for i in mine],
                     [views[i] for i in mine],
@@ -218,12 +214,11 @@ class tile_pipeline(Record):
                     slot,
                     when,
                 ),
-                _semantic=_semantic,
-                _generator=_generator,
+                _semantic=semantic,
             )
 
     @builtin(name="tile_pipeline.wait")
-    def wait(self, step: Any, pending: Any = None, _semantic: Any = None) -> Any:
+    def wait(self, step: Int, pending: Optional[ConstInt] = None) -> tl_tuple:
         """Wait until the tiles of a step are there.
 
         Args:
@@ -235,28 +230,31 @@ class tile_pipeline(Record):
         Returns:
             The buffers, a shared memory descriptor for each tile.
         """
+        semantic = semantic_layer()
         _, buffers, states = _parts_of(self)
         stages = self.facts.stages
         least = max(stages - 2, 0)
         count = least if unwrap(pending) is None else compile_time_int(pending, "pending", 0)
-        slot, phase = _place(_semantic, step, stages)
+        slot, phase = _place(semantic, step, stages)
         for name, state in zip(_lowerings(self.facts), states):
-            arrived = load_path(named("tile_copy", name).extras["arrived"])
-            arrived(state, slot, phase, count, _semantic=_semantic)
-        return tl_tuple([_semantic.memdesc_index(buffer, slot) for buffer in buffers])
+            arrived = code(named("tile_copy", name), "arrived")
+            arrived(state, slot, phase, count, _semantic=semantic)
+        return tl_tuple([semantic.memdesc_index(buffer, slot) for buffer in buffers])
 
     @builtin(name="tile_pipeline.close")
-    def close(self, _semantic: Any = None) -> None:
+    def close(self) -> None:
         """End the pipeline: nothing of it is under way any more. Every step whose tiles were copied
         must have been waited for."""
         _, _, states = _parts_of(self)
         for name, state in zip(_lowerings(self.facts), states):
-            end = load_path(named("tile_copy", name).extras["end"])
-            end(state, self.facts.stages, _semantic=_semantic)
+            end = code(named("tile_copy", name), "end")
+            end(state, self.facts.stages, _semantic=semantic_layer())
 
 
 @builtin(name="gl.portable.pipeline")
-def pipeline(descriptors: Any, stages: Any, _semantic: Any = None) -> Any:
+def pipeline(
+    descriptors: Union[tile_descriptor, Sequence[tile_descriptor], tl_tuple], stages: ConstInt
+) -> tile_pipeline:
     """Allocate a ring of `stages` buffers for the tiles of each of `descriptors`, to be copied in
     steps: `fetch` starts the copies of a step, `wait` waits for them, `close` ends it all.
 
@@ -270,6 +268,7 @@ def pipeline(descriptors: Any, stages: Any, _semantic: Any = None) -> Any:
     Raises:
         ArgumentError: no descriptors, or an illegal number.
     """
+    semantic = semantic_layer()
     count = compile_time_int(stages, "stages", 1)
     listed = unwrap(descriptors)
     tiles = [listed] if isinstance(listed, tile_descriptor) else _listed(listed, "descriptors")
@@ -279,22 +278,21 @@ def pipeline(descriptors: Any, stages: Any, _semantic: Any = None) -> Any:
         raise ArgumentError("none", argument="descriptors", expected="at least one")
     facts = PipelineFacts(count, tuple(tile.facts for tile in tiles))
     buffers = [
-        _semantic.allocate_shared(tile.dtype, [count, *tile.block_shape], tile.layout)
+        semantic.allocate_shared(tile.dtype, [count, *tile.block_shape], tile.layout)
         for tile in tiles
     ]
     states = [
-        tl_tuple(
-            list(load_path(named("tile_copy", name).extras["begin"])(count, _semantic=_semantic))
-        )
+        tl_tuple(list(code(named("tile_copy", name), "begin")(count, _semantic=semantic)))
         for name in _lowerings(facts)
     ]
     return tile_pipeline([tl_tuple(tiles), tl_tuple(buffers), tl_tuple(states)], facts)
 
 
-def store_tile(tile: Any, coordinates: Any, value: Any, semantic: Any, generator: Any) -> None:
+def store_tile(tile: tile_descriptor, coordinates: Any, value: Operand) -> None:
     """`gl.portable.store` of a tile."""
-    semantic.require_distributed(value, "value")
-    found, block = shape_of(value), tile.block_shape
+    semantic = semantic_layer()
+    held = semantic.require_distributed(value, "value")
+    found, block = shape_of(held), tile.block_shape
     if found[:-1] != block[:-1] or len(found) != len(block) or found[-1] % block[-1]:
         raise ShapeError(
             "not the shape of a tile, nor of several side by side",
@@ -306,10 +304,10 @@ def store_tile(tile: Any, coordinates: Any, value: Any, semantic: Any, generator
         *around(semantic),
         tile,
         _coordinates(semantic, tile, coordinates),
-        semantic.cast(value, tile.dtype),
-        value.type.layout,
+        semantic.cast(held, tile.dtype),
+        held.type.layout,
     )
-    lower("tile_store", request, semantic, generator)
+    lower("tile_store", request)
 
 
 # -- shared --------------------------------------------------------------------------------------
@@ -320,7 +318,7 @@ def _lowerings(facts: PipelineFacts) -> list[str]:
     return list(dict.fromkeys(tile.lowering for tile in facts.tiles))
 
 
-def _parts_of(value: tile_pipeline) -> tuple[Sequence, Sequence, Sequence]:
+def _parts_of(value: tile_pipeline) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
     tiles, buffers, states = value.parts.values
     return tiles.values, buffers.values, states.values
 
@@ -335,14 +333,14 @@ def _check_descriptor(value: Any, argument: str) -> None:
         )
 
 
-def _listed(values: Any, argument: str) -> list:
+def _listed(values: Any, argument: str) -> list[Any]:
     values = unwrap(values)
     if not isinstance(values, (list, tuple, tl_tuple)):
         raise ShapeError("not a sequence", argument=argument, got=describe(values))
     return [unwrap(value) for value in values]
 
 
-def _coordinates(semantic: Any, tile: tile_descriptor, place: Any) -> list:
+def _coordinates(semantic: Any, tile: tile_descriptor, place: Any) -> list[Any]:
     listed = _listed(place, "coordinates")
     if len(listed) != len(tile.facts.block_shape):
         raise ShapeError(
@@ -367,7 +365,8 @@ def _place(semantic: Any, step: Any, stages: int) -> tuple[Any, Any]:
     plain = unwrap(step)
     if isinstance(plain, int) and not isinstance(plain, bool):
         values = plain % stages, plain // stages & 1
-        return tuple(semantic.scalar_constant(value, tl.int32) for value in values)  # type: ignore[return-value]
+        slot, round_ = (semantic.scalar_constant(value, tl.int32) for value in values)
+        return slot, round_
     step = scalar_int32(semantic, plain, "step")
     if stages & (stages - 1):
         count = semantic.scalar_constant(stages, tl.int32)

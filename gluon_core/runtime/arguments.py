@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 from gluon_core import _triton
-from gluon_core.descriptors import descriptor_text
+from gluon_core.contract.host_descriptor import HostDescriptor
+from gluon_core.contract.launcher import ArgumentKind, checked_kind
+from gluon_core.contract.paths import load_named
+from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, DeviceError
-from gluon_core.host_descriptor import HostDescriptor
+from gluon_core.runtime import foreign
+from gluon_core.values.constants import text_of
+from gluon_core.values.descriptors import descriptor_text
 
 __all__ = ["ArgumentKind", "Described", "describe", "kind_of", "place_of", "register_argument_kind"]
 
@@ -22,41 +27,40 @@ _INT32 = 2**31
 _INT64 = 2**63
 
 
-@dataclass(frozen=True)
-class ArgumentKind:
-    """How objects of one class travel into a kernel; plugins register theirs.
-
-    Args:
-        matches: a class, or a predicate on a value's class.
-        describe: `f(value) -> (type, attributes)`, as `describe` answers.
-        key: `f(value) -> hashable` that is equal for values that compile alike.
-        place: `f(value) -> tensor` whose device decides where the kernel runs, or None.
-    """
-
-    matches: Any
-    describe: Callable[[Any], tuple[Any, Any]]
-    key: Callable[[Any], Any]
-    place: Optional[Callable[[Any], Any]] = None
-
-
 _registered: list[ArgumentKind] = []
+_kinds: dict[type, Optional[ArgumentKind]] = {}  # class -> what was found for it
 
 
 def register_argument_kind(kind: ArgumentKind) -> ArgumentKind:
-    """Let kernels take objects of another class, such as a descriptor."""
-    _registered.append(kind)
+    """Let kernels take objects of another class.
+
+    A plugin names its kinds in `Backend.argument_kinds` instead.
+
+    Raises:
+        ArgumentError: `kind` is no `ArgumentKind`, or a part of it cannot be called.
+    """
+    _registered.append(checked_kind(kind))
+    _kinds.clear()
     return kind
 
 
 def registered_kind(cls: type) -> Optional[ArgumentKind]:
-    """The registered kind for values of class `cls`, the latest first."""
-    for kind in reversed(_registered):
-        if isinstance(kind.matches, type):
-            if issubclass(cls, kind.matches):
-                return kind
-        elif kind.matches(cls):
-            return kind
-    return None
+    """The kind for values of class `cls`: one that was registered, the latest first, else a plugin's."""
+    try:
+        return _kinds[cls]
+    except KeyError:
+        known = (*reversed(_registered), *_of_plugins())
+        found = _kinds[cls] = next((kind for kind in known if kind.is_for(cls)), None)
+        return found
+
+
+def _of_plugins() -> tuple[ArgumentKind, ...]:
+    """The kinds that the installed backends name."""
+    return tuple(
+        checked_kind(load_named(path, f"backend {backend.name!r}, argument_kinds"))
+        for backend in registry().backends.values()
+        for path in backend.argument_kinds
+    )
 
 
 def kind_of(value: Any) -> str:
@@ -81,6 +85,11 @@ def kind_of(value: Any) -> str:
     if hasattr(value, "data_ptr") and hasattr(value, "dtype"):
         return "pointer"
     return "unknown"
+
+
+def viewed(value: Any) -> Any:
+    """`value`, or where it is an array that only offers DLPack, a tensor or array in its memory."""
+    return foreign.viewed(value) if kind_of(value) == "unknown" else value
 
 
 _dtype_names: dict[Any, str] = {}
@@ -147,11 +156,12 @@ def describe(
     if what == "tuple":
         items = [describe(item, pointer_range_bits=pointer_range_bits) for item in value]
         if hasattr(value, "_fields"):
-            make: Callable[[list], Any] = lambda found: type(value)(*found)  # noqa: E731
+            make: Callable[[list[Any]], Any] = lambda found: type(value)(*found)  # noqa: E731
         else:
             make = tuple
         return Described(make([i.kind for i in items]), make([i.attributes for i in items]))
     if what in ("pointer", "array"):
+        foreign.check_memory(value)
         address = value.data_ptr() if what == "pointer" else value.ctypes.data
         kind_name = f"*{'k' if const else ''}{dtype_name(value.dtype)}"
         if not specialize:
@@ -162,11 +172,13 @@ def describe(
         return Described(kind_name, marks)
     remedy = "Annotate the parameter `: gl.constexpr` to make it a compile-time constant."
     if type(value).__module__.startswith("triton.") and "Descriptor" in type(value).__name__:
-        remedy = "Make the descriptor with the class in gluon_core.<vendor>, which knows its layout."
+        remedy = (
+            "Make the descriptor with the class in gluon_core.<vendor>, which knows its layout."
+        )
     raise ArgumentError(
         "kernels cannot take a value of this type",
         expected="a tensor, array, int, float, bool, None, tuple, descriptor, or an object with "
-        "data_ptr() and dtype",
+        "__dlpack__() or with data_ptr() and dtype",
         got=type(value).__name__,
         remedy=remedy,
     )
@@ -193,17 +205,17 @@ def small_storage(value: Any, bits: int) -> bool:
     most = 2 ** (bits - 1) - 1
     own = getattr(value, "ptr_range", None)
     if own is not None:
-        return own() <= most
+        return bool(own() <= most)
     storage = getattr(value, "untyped_storage", None)
     if storage is not None:
-        return storage().size() <= most
+        return bool(storage().size() <= most)
     nbytes = getattr(value, "nbytes", None)
     return nbytes is not None and nbytes <= most
 
 
-def parse_marks(marks: str) -> list[list]:
+def parse_marks(marks: str) -> list[list[Any]]:
     """`D` and `S` as the attributes they stand for."""
-    found: list[list] = []
+    found: list[list[Any]] = []
     if "D" in marks:
         found.append(["tt.divisibility", 16])
     if "S" in marks:
@@ -226,17 +238,19 @@ def place_of(value: Any) -> Optional[tuple[str, int]]:
         return found.pop() if len(found) == 1 else (_disagree(found) if found else None)
     if what == "registered":
         kind = registered_kind(type(value))
-        known = kind is not None and kind.place is not None
-        return place_of(kind.place(value)) if known else None  # type: ignore[union-attr, misc]
+        if kind is None or kind.place is None:
+            return None
+        return place_of(kind.place(value))
     if what != "pointer":
         return None
+    foreign.check_memory(value)
     device = getattr(value, "device", None)
     if device is None:
         return None  # an address of which we know no more
     return device.type, device.index or 0
 
 
-def _disagree(places: set) -> tuple[str, int]:
+def _disagree(places: set[tuple[str, int]]) -> tuple[str, int]:
     listed = ", ".join(f"{kind}:{index}" for kind, index in sorted(places))
     raise DeviceError("the tensors of a launch are on different devices", got=listed)
 
@@ -269,7 +283,7 @@ def _check_array(value: Any) -> None:
 
 LAYOUTS: dict[int, int] = {}  # identity of a layout that is kept alive -> token of its value
 _kept_layouts: list[Any] = []
-_layout_tokens: dict[Any, int] = {}
+_layout_tokens: dict[str, int] = {}
 _MOST_LAYOUTS = 1024
 
 
@@ -280,7 +294,7 @@ def layout_token(layout: Any) -> int:
         if len(_kept_layouts) >= _MOST_LAYOUTS:
             LAYOUTS.clear()
             _kept_layouts.clear()
-        found = _layout_tokens.setdefault(layout, len(_layout_tokens) + 1)
+        found = _layout_tokens.setdefault(text_of(layout), len(_layout_tokens) + 1)
         _kept_layouts.append(layout)
         LAYOUTS[id(layout)] = found
     return found
@@ -295,7 +309,7 @@ def _describe_descriptor(value: HostDescriptor) -> tuple[str, None]:
     return text, None
 
 
-def _descriptor_key(value: HostDescriptor) -> tuple:
+def _descriptor_key(value: HostDescriptor) -> tuple[Any, ...]:
     """What its text in a signature depends on; shape, strides and padding come with each launch."""
     return (
         value.base.dtype,

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
 
 from gluon_core import _triton
-from gluon_core.backend import Backend
-from gluon_core.compiler.driver import compile_source, parse_options, shared_options
+from gluon_core.compiler import grid
+from gluon_core.compiler.driver import compile_source, shared_options
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.source import GluonASTSource
+from gluon_core.contract.backend import Backend
+from gluon_core.contract.registry import registry
+from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, GlobalVariableError, RecompileError
-from gluon_core.plugins import registry
-from gluon_core.runtime import arguments, grid, place, specialize
-from gluon_core.targets import Target
+from gluon_core.runtime import arguments, foreign, place, specialize
+from gluon_core.values.constants import Read, changed, text_of
 
 __all__ = ["Dispatcher", "Specialization"]
-
-_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,10 @@ class Specialization:
     key: str
 
 
+# What a call needs: the launch, what gives the stream, the device, and the kernel it returns.
+Hit = tuple[Callable[..., Any], Callable[[int], Any], int, CompiledKernel]
+
+
 class Dispatcher:
     """Launches one kernel.
 
@@ -60,12 +64,13 @@ class Dispatcher:
         self.names = tuple(p.name for p in self.parameters)
         self._lock = threading.RLock()
         self._token = specialize.Tokens()
-        self._variants: dict[tuple[type, ...], Callable[..., Any]] = {}
+        self._variants: dict[tuple[type, ...], specialize.Variant] = {}
         self._flags: dict[tuple[type, ...], tuple[bool, bool]] = {}
-        self._tables: dict[tuple[type, ...], dict[Any, dict]] = {}
+        self._tables: dict[tuple[type, ...], dict[Any, dict[Any, Hit]]] = {}
         self._compiled: dict[str, CompiledKernel] = {}
         self._known: list[Specialization] = []
-        self._globals: list[tuple[str, Any, Any, dict]] = []
+        self._globals: list[Read] = []  # what any compiled form read
+        self._reads: dict[str, tuple[Read, ...]] = {}  # what each did, by its key
         runtime = _triton.knobs.runtime
         self._runtime = runtime
         self.namespace: dict[str, Any] = {
@@ -84,6 +89,7 @@ class Dispatcher:
             "_g_miss": self._miss,
             "_g_place": arguments.place_of,
             "_g_pre_run_hooks": kernel.pre_run_hooks,
+            "_g_refuse": self._refuse_memory,
             "_g_range": lambda value: arguments.small_storage(value, 32),
             "_g_runtime": runtime,
             "_g_token": self._token,
@@ -96,14 +102,17 @@ class Dispatcher:
 
     # -- launching -----------------------------------------------------------------------------------
 
-    def _measure(self, sizes: Any, values: tuple) -> Optional[tuple[int, int, int]]:
+    def _measure(self, sizes: Any, values: tuple[Any, ...]) -> Optional[tuple[int, int, int]]:
         """Three sizes, or None for an empty grid; a grid may be a function of the arguments."""
         if callable(sizes):
             sizes = sizes(dict(zip(self.names, values)))
         return grid.normalize(sizes)
 
-    def _miss(self, sizes: Any, values: tuple, options: Mapping[str, Any]) -> Any:
+    def _miss(self, sizes: Any, values: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Launch where no generated code could; the next call of this kind will be a hit."""
+        seen = self._viewed(values)
+        if any(view is not value for view, value in zip(seen, values)):
+            return specialize.call(self.parameters, self.entry, sizes, seen, options)
         for hook in self.kernel.pre_run_hooks:
             hook(*values, **options)
         specialization = self.specialize(values, options)
@@ -123,14 +132,29 @@ class Dispatcher:
                 self._runtime.launch_exit_hook(told)
         return compiled
 
+    def _viewed(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        pairs = zip(self.parameters, values)
+        return tuple(v if p.is_constexpr else arguments.viewed(v) for p, v in pairs)
+
+    def _refuse_memory(self, values: tuple[Any, ...], error: Exception) -> Exception:
+        """What to raise where torch would not tell an address, which it does with an error of its own."""
+        for param, value in zip(self.parameters, values):
+            if not param.is_constexpr:
+                try:
+                    foreign.check_memory(value)
+                except ArgumentError as ours:
+                    ours.argument = f"{self.kernel.__name__}({param.name})"
+                    return ours
+        return error
+
     def _remember(
         self,
         specialization: Specialization,
-        values: tuple,
+        values: tuple[Any, ...],
         options: Mapping[str, Any],
         compiled: CompiledKernel,
         backend: Backend,
-    ) -> tuple:
+    ) -> Hit:
         """The hit of this call, stored where the generated code looks."""
         device = specialization.device
         launch = compiled.launcher(device)
@@ -169,7 +193,9 @@ class Dispatcher:
 
         return guarded
 
-    def _variant(self, classes: tuple[type, ...], values: tuple, backend: Backend) -> None:
+    def _variant(
+        self, classes: tuple[type, ...], values: tuple[Any, ...], backend: Backend
+    ) -> None:
         """Make sure that a generated function fits `classes` and `backend`."""
         raw, ranged = backend.raw_pointers, backend.pointer_range_bits is not None
         known = self._flags.get(classes)
@@ -177,8 +203,8 @@ class Dispatcher:
             raw, ranged = raw and known[0], ranged or known[1]
             if known == (raw, ranged):
                 return
-        table: dict = {}
-        tables: dict[Any, dict] = {(): table}
+        table: dict[Any, Hit] = {}
+        tables: dict[Any, dict[Any, Hit]] = {(): table}
         namespace = {**self.namespace, "_g_table": table, "_g_tables": tables}
         made = specialize.variant(
             self.parameters, values, raw, ranged, namespace, self.kernel.__name__
@@ -188,9 +214,9 @@ class Dispatcher:
         self._variants[classes] = made
         self.entry = made
 
-    def _key(self, classes: tuple[type, ...], values: tuple) -> Any:
+    def _key(self, classes: tuple[type, ...], values: tuple[Any, ...]) -> Any:
         """The key that the generated function computes for `values`."""
-        return self._variants[classes].key_of(*values)  # type: ignore[attr-defined]
+        return self._variants[classes].key_of(*values)
 
     def forget(self) -> None:
         """Drop what is remembered in memory; the next call decides anew. The disk cache stays."""
@@ -201,15 +227,18 @@ class Dispatcher:
             self._compiled.clear()
             self._known.clear()
             self._globals.clear()
+            self._reads.clear()
             self.entry = specialize.entry(self.parameters, self.namespace, self.kernel.__name__)
 
     # -- deciding ------------------------------------------------------------------------------------
 
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def bind(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The values of all parameters in order, and the options that are left."""
         taken: list[Any] = []
 
-        def take(_: Any, values: tuple, options: dict[str, Any]) -> None:
+        def take(_: Any, values: tuple[Any, ...], options: dict[str, Any]) -> None:
             taken.extend((values, options))
 
         namespace = {**self.namespace, "_g_variants": {}, "_g_miss": take}
@@ -218,7 +247,7 @@ class Dispatcher:
         return taken[0], taken[1]
 
     def specialize(
-        self, values: tuple, options: Mapping[str, Any], running: bool = True
+        self, values: tuple[Any, ...], options: Mapping[str, Any], running: bool = True
     ) -> Specialization:
         """What a call with `values` is compiled for.
 
@@ -226,7 +255,9 @@ class Dispatcher:
             running: whether the tensors are there to be worked on; False for a warm-up.
         """
         given = dict(options)
-        target, device = place.choose(given.pop("target", None), self._places(values, running), running)
+        target, device = place.choose(
+            given.pop("target", None), self._places(values, running), running
+        )
         backend = registry().backend(target.backend)
         described = []
         for param, value in zip(self.parameters, values):
@@ -239,12 +270,9 @@ class Dispatcher:
         given["debug"] = bool(given.get("debug", self.kernel.debug)) or bool(runtime.debug)
         told = {p.name: v for p, v in zip(self.parameters, values) if p.is_constexpr}
         given = {**shared_options(told, backend, target), **given}
-        parsed = parse_options(backend, target, self._with_knobs(given, backend, target))
+        parsed = backend.options(target, self._with_knobs(given, backend, target))
         text = [str(target), str(device), repr(parsed)]
-        for found in described:
-            constant = found.kind == "constexpr"
-            marks = specialize.text_of(found.attributes) if constant else repr(found.attributes)
-            text.append(f"{found.kind!r}={marks}")
+        text += [f"{found.kind!r}={text_of(found.attributes)}" for found in described]
         key = "\n".join(text)
         return Specialization(target, device, tuple(described), parsed, key)
 
@@ -259,7 +287,7 @@ class Dispatcher:
                 given.setdefault(name, value)
         return given
 
-    def _places(self, values: tuple, running: bool) -> dict[str, tuple[str, int]]:
+    def _places(self, values: tuple[Any, ...], running: bool) -> dict[str, tuple[str, int]]:
         found: dict[str, tuple[str, int]] = {}
         for param, value in zip(self.parameters, values):
             if param.is_constexpr:
@@ -277,11 +305,11 @@ class Dispatcher:
 
     # -- compiling -----------------------------------------------------------------------------------
 
-    def source(self, specialization: Specialization, values: tuple) -> GluonASTSource:
+    def source(self, specialization: Specialization, values: tuple[Any, ...]) -> GluonASTSource:
         """The kernel with the types, constants and attributes of a call."""
         signature: dict[str, Any] = {}
         constants: dict[tuple[int, ...], Any] = {}
-        attrs: dict[tuple[int, ...], list] = {}
+        attrs: dict[tuple[int, ...], list[Any]] = {}
 
         def walk(kind: Any, marks: Any, value: Any, path: tuple[int, ...]) -> None:
             if isinstance(kind, tuple):
@@ -298,12 +326,12 @@ class Dispatcher:
         return GluonASTSource(self.kernel, signature, constants, attrs)
 
     def _obtain(
-        self, specialization: Specialization, values: tuple, warmup: bool
+        self, specialization: Specialization, values: tuple[Any, ...], warmup: bool
     ) -> Optional[CompiledKernel]:
         """The compiled kernel, from memory, from disk or by compiling."""
         found = self._compiled.get(specialization.key)
         if found is not None:
-            self._check_globals()
+            self._check_globals(specialization.key)
             return found
         with self._lock:
             found = self._compiled.get(specialization.key)
@@ -329,7 +357,7 @@ class Dispatcher:
                 self._refuse(specialization)
             self._compiled[specialization.key] = made
             self._known.append(specialization)
-            self._note_globals()
+            self._note_globals(specialization.key, source.identity().reads)
             self._hooked(_triton.knobs.runtime.jit_post_compile_hook, specialization, told)
             return made
 
@@ -362,7 +390,7 @@ class Dispatcher:
     def _differences(self, old: Specialization, new: Specialization) -> list[tuple[str, str, str]]:
         found = []
         for name, before, after in zip(self.names, old.described, new.described):
-            if _spoken(before) != _spoken(after):
+            if (before.kind, text_of(before.attributes)) != (after.kind, text_of(after.attributes)):
                 found.append((name, _spoken(before), _spoken(after)))
         if old.target != new.target or old.device != new.device:
             found.append(
@@ -374,29 +402,23 @@ class Dispatcher:
 
     # -- globals ---------------------------------------------------------------------------------------
 
-    def _note_globals(self) -> None:
-        self._globals.clear()
-        for (name, _), (value, scope) in self.kernel.used_global_vals.items():
-            self._globals.append((name, scope.get(name, _ABSENT), value, scope))
+    def _note_globals(self, key: str, reads: tuple[Read, ...]) -> None:
+        self._reads[key] = reads
+        found = {read.place: read for read in (*self._globals, *reads)}
+        self._globals[:] = found.values()
 
     def _globals_changed(self) -> bool:
-        for name, live, value, scope in self._globals:
-            now = scope.get(name, _ABSENT)
-            if now is live and not isinstance(now, (list, dict, set)):
-                continue
-            if text_differs(now, value):
-                return True
-        return False
+        return changed(self._globals)
 
-    def _check_globals(self) -> None:
-        for name, live, value, scope in self._globals:
-            now = scope.get(name, _ABSENT)
-            if now is not live and text_differs(now, value):
+    def _check_globals(self, key: str) -> None:
+        for read in self._reads[key]:
+            if changed([read]):
+                now = read.scope.get(read.name, "nothing")
                 raise GlobalVariableError(
-                    f"the global {name} has changed since {self.kernel.__name__} was compiled",
-                    argument=name,
-                    expected=value,
-                    got="nothing" if now is _ABSENT else now,
+                    f"the global {read.name} has changed since {self.kernel.__name__} was compiled",
+                    argument=read.name,
+                    expected=read.value,
+                    got=now,
                     remedy="Pass it as a constexpr argument instead.",
                 )
 
@@ -412,16 +434,19 @@ class Dispatcher:
         self, args: Sequence[Any], sizes: Any, kwargs: Mapping[str, Any]
     ) -> Callable[..., None]:
         """See `GluonJITFunction.prepare`."""
-        values, options = self.bind(args, kwargs)
+        given, options = self.bind(args, kwargs)
+        values = self._viewed(given)
         specialization = self.specialize(values, options)
         compiled = self._obtain(specialization, values, warmup=True)
         if compiled is None:
-            raise RecompileError(f"a jit_cache_hook kept {self.kernel.__name__} from being compiled")
+            raise RecompileError(
+                f"a jit_cache_hook kept {self.kernel.__name__} from being compiled"
+            )
         backend = registry().backend(specialization.target.backend)
         device = specialization.device
         launch = compiled.launcher(device)
         # A backend may bind grid and stream in a faster form; keywords come back to ours.
-        bind = getattr(launch, "bind", None)
+        bind: Optional[Callable[..., Callable[..., None]]] = getattr(launch, "bind", None)
         if backend.raw_pointers:
             launch = getattr(launch, "raw", launch)
         if not backend.simulates and backend.device_count() > 1:
@@ -432,9 +457,10 @@ class Dispatcher:
             "_g_launch": launch,
             "_g_measure": self._measure,
             "_g_stream_of": backend.stream_getter(),
+            "_g_view": arguments.viewed,
         }
         handle = specialize.handle(
-            self.parameters, values, backend.raw_pointers, names, self.kernel.__name__
+            self.parameters, given, backend.raw_pointers, names, self.kernel.__name__
         )
         if bind is None or names["_g_default_grid"] is None:
             return handle
@@ -452,11 +478,6 @@ def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Cal
             return launch(sizes, stream, *values)
 
     return launch_there
-
-
-def text_differs(now: Any, then: Any) -> bool:
-    """Whether two values of a global differ, as constants."""
-    return specialize.text_of(now) != specialize.text_of(then)
 
 
 def _spoken(found: arguments.Described) -> str:

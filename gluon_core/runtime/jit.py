@@ -3,18 +3,52 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Iterable, Optional, TypeVar, Union, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Concatenate,
+    Generic,
+    Iterable,
+    Optional,
+    ParamSpec,
+    Protocol,
+    Sequence,
+    TypeVar,
+    Union,
+    overload,
+)
 
 from gluon_core import _triton
+from gluon_core.compiler import kernel_text as source
 from gluon_core.errors import ArgumentError, KernelSyntaxError, NotInKernelError
-from gluon_core.runtime import source, stand_in
+from gluon_core.runtime import opaque
 
-__all__ = ["GluonJITFunction", "jit"]
+if TYPE_CHECKING:
+    from gluon_core.compiler import CompiledKernel
+    from gluon_core.runtime.dispatch import Dispatcher
 
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["Grid", "GluonJITFunction", "Launch", "jit"]
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+
+# How many programs: along one to three axes, or a function of the arguments by name that says it.
+Grid = Union[int, Sequence[int], Callable[[dict[str, Any]], Any]]
 
 
-class GluonJITFunction(_triton.JITFunction):
+class Launch(Protocol[P]):
+    """`kernel[grid]`: takes the kernel's arguments, and options besides."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> CompiledKernel: ...
+
+    @overload
+    def __call__(self, *args: Any, **arguments_and_options: Any) -> CompiledKernel: ...
+
+
+class GluonJITFunction(_triton.JITFunction, Generic[P, R]):  # type: ignore[misc]  # Triton has no types
     """A kernel, or a function that kernels call.
 
     `kernel[grid](*args, **options)` launches; `grid` is an int, up to three ints, or a function of
@@ -24,7 +58,7 @@ class GluonJITFunction(_triton.JITFunction):
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[P, R],
         version: Any = None,
         do_not_specialize: Optional[Iterable[Union[int, str]]] = None,
         do_not_specialize_on_alignment: Optional[Iterable[Union[int, str]]] = None,
@@ -55,14 +89,16 @@ class GluonJITFunction(_triton.JITFunction):
                 remedy="Kernels are compiled from source: define them in a Python file.",
             ) from error
         source.remember(fn, self.src)
-        self._dispatcher: Any = None
+        self._dispatcher: Optional[Dispatcher] = None
+        opaque.arm()
         functools.update_wrapper(self, fn, updated=())
 
     def is_gluon(self) -> bool:
+        """Whether tensors of the kernel have layouts; what Triton asks."""
         return True
 
     @property
-    def dispatcher(self) -> Any:
+    def dispatcher(self) -> Dispatcher:
         """What launches this kernel; made on first use."""
         found = self._dispatcher
         if found is None:
@@ -71,12 +107,28 @@ class GluonJITFunction(_triton.JITFunction):
             found = self._dispatcher = Dispatcher(self)
         return found
 
-    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+    if TYPE_CHECKING:  # a method of an aggregate is bound to it
+
+        @overload
+        def __get__(self, owner: None, kind: Any = None) -> GluonJITFunction[P, R]: ...
+
+        @overload
+        def __get__(
+            self: GluonJITFunction[Concatenate[Any, Q], R], owner: object, kind: Any = None
+        ) -> GluonJITFunction[Q, R]: ...
+
+        def __get__(self, owner: Any, kind: Any = None) -> Any: ...
+
+    @opaque.closed
+    def __getitem__(self, grid: Grid) -> Launch[P]:
         """`kernel[grid]`: a function of the kernel's arguments that launches it."""
         dispatcher = self._dispatcher or self.dispatcher
         return functools.partial(dispatcher.entry, grid)
 
-    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+    __getitem__._torchdynamo_inline = opaque.subscript  # type: ignore[attr-defined]
+
+    @opaque.closed
+    def run(self, *args: Any, grid: Grid, warmup: bool, **kwargs: Any) -> Optional[CompiledKernel]:
         """What `kernel[grid]` and Triton's autotuner call.
 
         Returns:
@@ -84,9 +136,11 @@ class GluonJITFunction(_triton.JITFunction):
         """
         if warmup:
             return self.dispatcher.warmup(args, kwargs)
-        return self.dispatcher.entry(grid, *args, **kwargs)
+        launched: Optional[CompiledKernel] = self.dispatcher.entry(grid, *args, **kwargs)
+        return launched
 
-    def warmup(self, *args: Any, grid: Any = (1,), **kwargs: Any) -> Any:
+    @opaque.closed
+    def warmup(self, *args: Any, grid: Grid = (1,), **kwargs: Any) -> Optional[CompiledKernel]:
         """Compile for a call without making it; dtypes may stand for aligned tensors of them.
 
         Returns:
@@ -94,7 +148,8 @@ class GluonJITFunction(_triton.JITFunction):
         """
         return self.run(*args, grid=grid, warmup=True, **kwargs)
 
-    def prepare(self, *args: Any, grid: Any, **kwargs: Any) -> Callable[..., None]:
+    @opaque.closed
+    def prepare(self, *args: Any, grid: Grid, **kwargs: Any) -> Callable[..., None]:
         """Compile and load for a call, without making it.
 
         Args:
@@ -136,7 +191,7 @@ class GluonJITFunction(_triton.JITFunction):
         """Triton's table of compiled kernels per device, which stays empty: ours are elsewhere."""
         return {}, {}, None, None, self.dispatcher.bind
 
-    def preload(self, specialization_data: str) -> Any:
+    def preload(self, specialization_data: str) -> Optional[CompiledKernel]:
         """Compile, or load from the cache, what a `jit_cache_hook` was told in `specialization_data`.
 
         Returns:
@@ -144,9 +199,11 @@ class GluonJITFunction(_triton.JITFunction):
         """
         from gluon_core.runtime.preload import preload
 
-        return preload(self, specialization_data)
+        loaded: Optional[CompiledKernel] = preload(self, specialization_data)
+        return loaded
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """In kernels: the function's result. Host code launches instead, `kernel[grid](...)`."""
         raise NotInKernelError(
             f"{self.__name__} is a kernel and cannot be called like a function",
             remedy=f"Launch it: {self.__name__}[grid](...).",
@@ -156,12 +213,12 @@ class GluonJITFunction(_triton.JITFunction):
         return f"JITFunction({self.module}:{self.fn.__qualname__})"
 
 
-def _listed(names: Any) -> list:
+def _listed(names: Any) -> list[Union[int, str]]:
     return [names] if isinstance(names, (str, int)) else list(names or ())
 
 
 @overload
-def jit(fn: F) -> GluonJITFunction: ...
+def jit(fn: Callable[P, R]) -> GluonJITFunction[P, R]: ...
 
 
 @overload
@@ -174,7 +231,7 @@ def jit(
     do_not_specialize_on_alignment: Optional[Iterable[Union[int, str]]] = None,
     debug: Optional[bool] = None,
     noinline: Optional[bool] = None,
-) -> Callable[[F], GluonJITFunction]: ...
+) -> Callable[[Callable[P, R]], GluonJITFunction[P, R]]: ...
 
 
 def jit(
@@ -199,7 +256,7 @@ def jit(
         noinline: stay a function of its own when kernels call it.
     """
 
-    def decorate(function: Callable[..., Any]) -> GluonJITFunction:
+    def decorate(function: Callable[P, R]) -> GluonJITFunction[P, R]:
         return GluonJITFunction(
             function,
             version=version,
@@ -212,6 +269,3 @@ def jit(
         )
 
     return decorate if fn is None else decorate(fn)
-
-
-stand_in.activate()

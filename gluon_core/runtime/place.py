@@ -6,10 +6,10 @@ import os
 import sys
 from typing import Any, Mapping, Optional
 
-from gluon_core.backend import Backend
+from gluon_core.contract.backend import Backend
+from gluon_core.contract.registry import registry
+from gluon_core.contract.targets import Target
 from gluon_core.errors import DeviceError
-from gluon_core.plugins import registry
-from gluon_core.targets import Target
 
 __all__ = ["choose"]
 
@@ -43,8 +43,6 @@ def choose(wanted: Any, places: Places, running: bool = True) -> tuple[Target, i
         return target, _device_for(target, places)
     if len(kinds) > 1:
         raise DeviceError("the tensors of a launch are on different devices", got=_listed(places))
-    if kinds == {"cpu"}:
-        return _on_cpu(places), 0
     index = _one_index(places)
     kind = kinds.pop()
     for backend in registry().backends.values():
@@ -52,6 +50,8 @@ def choose(wanted: Any, places: Places, running: bool = True) -> tuple[Target, i
             plugged = backend.device_target(index)
             if plugged is not None:
                 return plugged, index
+    if kind == "cpu":
+        return _on_cpu(places), 0
     raise DeviceError(
         "no installed plugin runs kernels where the tensors are",
         got=_listed(places),

@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 from gluon_core import _triton
+from gluon_core.contract.answers import checked_options
+from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError
-from gluon_core.plugins import registry
 
 __all__ = ["preload"]
 
@@ -18,7 +19,7 @@ def preload(kernel: Any, data: str) -> Any:
     Raises:
         ArgumentError: it is of another kernel.
     """
-    from gluon_core.compiler.driver import compile_source, parse_options
+    from gluon_core.compiler.driver import compile_source
     from gluon_core.compiler.source import GluonASTSource
 
     record = json.loads(data)
@@ -39,12 +40,12 @@ def preload(kernel: Any, data: str) -> Any:
     target = registry().target(str(record["key"]).split("\n")[0])
     backend = registry().backend(target.backend)
     options = {key: _tuples(value) for key, value in record["options"].items()}
-    known = parse_options(backend, target, {})
-    given = {key: value for key, value in options.items() if hasattr(known, key)}
+    known = checked_options(backend, backend.options(target, {}))
+    given = {key: value for key, value in options.items() if key in vars(known)}
     if given.get("extern_libs"):
         given["extern_libs"] = dict(given["extern_libs"])
     source = GluonASTSource(kernel, signature, constants, attrs)
-    return compile_source(source, target, backend, parse_options(backend, target, given))
+    return compile_source(source, target, backend, backend.options(target, given))
 
 
 def _tuples(value: Any) -> Any:

@@ -9,12 +9,12 @@ happens on a miss, in `dispatch`.
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Protocol, Sequence, cast
 
-from gluon_core import _triton
-from gluon_core.runtime import arguments
+from gluon_core.runtime import arguments, opaque
+from gluon_core.values.constants import identity
 
-__all__ = ["Parameter", "Tokens", "entry", "handle", "parameters_of", "text_of", "variant"]
+__all__ = ["Parameter", "Tokens", "entry", "handle", "parameters_of", "variant"]
 
 _PREFIX = "_g_"  # names of ours in generated code; parameters may have any other
 
@@ -48,7 +48,9 @@ class Parameter:
         )
         if self.annotation_type:
             marks = found.attributes if self.specialize else None
-            return arguments.Described(self.annotation_type, marks if isinstance(marks, str) else "")
+            return arguments.Described(
+                self.annotation_type, marks if isinstance(marks, str) else ""
+            )
         return found
 
 
@@ -61,8 +63,8 @@ def parameters_of(kernel: Any) -> tuple[Parameter, ...]:
 class Tokens:
     """Small ints for constants that are costly to compare: equal constants share one.
 
-    A constant is recognised by identity first, and is then kept alive so that its identity stays
-    its own; the memory is bounded.
+    A constant that cannot change is recognised by its address first, and is then kept alive so
+    that the address stays its own; the memory is bounded.
     """
 
     def __init__(self, size: int = 1024):
@@ -76,32 +78,15 @@ class Tokens:
         return self._add(value) if found is None else found
 
     def _add(self, value: Any) -> int:
-        token = self._by_text.setdefault(text_of(value), len(self._by_text))
-        if not _mutable(value):
+        found = identity(value)
+        token = self._by_text.setdefault(found.text, len(self._by_text))
+        if found.settled:
             if len(self._kept) >= self._size:
                 self._by_id.clear()
                 self._kept.clear()
             self._kept.append(value)
             self._by_id[id(value)] = token
         return token
-
-
-def _mutable(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return any(_mutable(item) for item in value)
-    return isinstance(value, (list, dict, set, bytearray))
-
-
-def text_of(value: Any) -> str:
-    """A constant as text that differs wherever the compiled code may: 1, True and 1.0 do."""
-    key = getattr(value, "cache_key", None)
-    if key is not None:
-        return str(key)
-    if isinstance(value, _triton.constexpr):
-        return text_of(value.value)
-    if isinstance(value, (tuple, list)):
-        return f"{type(value).__name__}({','.join(text_of(item) for item in value)})"
-    return f"{type(value).__module__}.{type(value).__qualname__}:{value!r}"
 
 
 def binder_source(parameters: Sequence[Parameter]) -> tuple[str, dict[str, Any]]:
@@ -150,8 +135,12 @@ def {name}(_g_grid, {params}{comma}**_g_options):
     else:
         _g_lookup = _g_table.get
     if {guards}:
-        {prepare}
-        _g_hit = _g_lookup(({key}))
+        try:
+            {prepare}
+            _g_key = ({key})
+        except RuntimeError as _g_error:
+            raise _g_refuse(({names}), _g_error) from None
+        _g_hit = _g_lookup(_g_key)
         if (
             _g_hit is not None
             and _g_runtime.launch_enter_hook is _g_enter
@@ -199,12 +188,34 @@ def _names(parameters: Sequence[Parameter], template: str = "{}") -> str:
     return "".join(f"{template.format(p.name)}, " for p in parameters)
 
 
-def make_function(source: str, name: str, where: str, namespace: dict[str, Any]) -> Callable[..., Any]:
+def call(
+    parameters: Sequence[Parameter],
+    function: Callable[..., Any],
+    grid: Any,
+    values: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Any:
+    """Call a generated function with one value for each parameter."""
+    given: list[Any] = []
+    named = dict(options)
+    for param, value in zip(parameters, values):
+        if param.kind is inspect.Parameter.VAR_POSITIONAL:
+            given.extend(value)
+        elif param.kind is inspect.Parameter.KEYWORD_ONLY:
+            named[param.name] = value
+        else:
+            given.append(value)
+    return function(grid, *given, **named)
+
+
+def make_function(
+    source: str, name: str, where: str, namespace: dict[str, Any]
+) -> Callable[..., Any]:
     """Define `name` from generated source."""
     exec(compile(source, f"<gluon launch of {where}>", "exec"), namespace)
-    made = namespace[name]
+    made: Callable[..., Any] = namespace[name]
     made.__qualname__ = where  # what Python calls it when arguments are missing
-    return made
+    return opaque.closed(made)
 
 
 def entry(parameters: Sequence[Parameter], namespace: Mapping[str, Any], where: str) -> Any:
@@ -221,6 +232,14 @@ def entry(parameters: Sequence[Parameter], namespace: Mapping[str, Any], where: 
     return make_function(source, "_g_entry", where, {**namespace, **defaults})
 
 
+class Variant(Protocol):
+    """A generated launch function; `key_of` only tells the key of its arguments."""
+
+    key_of: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
 def variant(
     parameters: Sequence[Parameter],
     values: Sequence[Any],
@@ -228,7 +247,7 @@ def variant(
     ranged: bool,
     namespace: Mapping[str, Any],
     where: str,
-) -> Callable[..., Any]:
+) -> Variant:
     """The launch function for arguments of the classes that `values` have.
 
     Args:
@@ -254,9 +273,12 @@ def variant(
         passed=passed(parameters),
         plain=_names(parameters),
     )
-    return make_function(
-        source, "_g_variant", where, {**namespace, **defaults, **writer.namespace}
-    )
+    names = {**namespace, **defaults, **writer.namespace}
+    return cast(Variant, make_function(source, "_g_variant", where, names))
+
+
+# What is read for an address, by kind of argument.
+_ADDRESS = {"pointer": "{}.data_ptr()", "array": "{}.ctypes.data"}
 
 
 def handle(
@@ -268,9 +290,12 @@ def handle(
 ) -> Callable[..., None]:
     """A function of the kernel's parameters that launches and decides nothing."""
     passed_on = []
-    for param, value in zip(parameters, values):
-        plain = param.is_constexpr or arguments.kind_of(value) != "pointer" or not raw_pointers
-        passed_on.append(param.name if plain else f"{param.name}.data_ptr()")
+    for param, given in zip(parameters, values):
+        value = given if param.is_constexpr else arguments.viewed(given)
+        name = param.name if value is given else f"_g_view({param.name})"
+        plain = param.is_constexpr or not raw_pointers
+        address = "{}" if plain else _ADDRESS.get(arguments.kind_of(value), "{}")
+        passed_on.append(address.format(name))
     params, defaults = binder_source(parameters)
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
         params, defaults = _names(parameters).rstrip(", "), {}
@@ -306,7 +331,9 @@ class _Writer:
             first, *rest = self.devices
             same = "".join(f" == {other}" for other in rest)
             each = "".join(f"{other}, " for other in self.devices)
-            key.append(f"_g_device if (_g_device := {first}){same} else ({each})" if rest else first)
+            key.append(
+                f"_g_device if (_g_device := {first}){same} else ({each})" if rest else first
+            )
         if self.addresses:
             each = "".join(f"not {address} & 15, " for address in self.addresses)
             key.append(f"not ({' | '.join(self.addresses)}) & 15 or ({each})")
@@ -333,7 +360,7 @@ class _Writer:
 
     def _pointer(self, index: int, param: Parameter, value: Any) -> None:
         name, address = param.name, f"_g_address{index}"
-        self.prepare.append(f"{address} = {name}.data_ptr()")
+        self.prepare.append(f"{address} = {_ADDRESS['pointer'].format(name)}")
         self.key.append(f"{name}.dtype")
         if hasattr(value, "get_device"):
             self.devices.append(f"{name}.get_device()")
@@ -351,7 +378,7 @@ class _Writer:
         self.key.append(f"_g_place({name})")
         if param.specialize and param.align:
             self.key.append(f"not {name}.ctypes.data & 15")
-        self.values.append(name)
+        self.values.append(_ADDRESS["array"].format(name) if self.raw_pointers else name)
 
     def _int(self, index: int, param: Parameter, value: Any) -> None:
         name = param.name
@@ -359,7 +386,9 @@ class _Writer:
         if not param.specialize:
             self.key.append(f"{inside} or _g_width({name})")
         elif param.align:
-            self.key.append(f"({name} == 1 or 2 + (not {name} & 15)) if {inside} else _g_wide({name})")
+            self.key.append(
+                f"({name} == 1 or 2 + (not {name} & 15)) if {inside} else _g_wide({name})"
+            )
         else:
             self.key.append(f"({name} == 1 or 2) if {inside} else _g_width({name})")
         self.values.append(name)

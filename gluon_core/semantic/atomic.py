@@ -24,7 +24,9 @@ class AtomicOps(MemoryOps):
     def _atomic(self, op: str, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
         pointer = self.check_pointer(pointer)
         if pointer.type.scalar.is_const():
-            raise DtypeError("cannot write through a const pointer", argument="pointer", got=describe(pointer))
+            raise DtypeError(
+                "cannot write through a const pointer", argument="pointer", got=describe(pointer)
+            )
         element = pointer.type.scalar.element_ty
         if op in ("and", "or", "xor") and not element.is_int():
             raise DtypeError(f"atomic_{op} works on integers", argument="pointer", got=element)
@@ -92,7 +94,9 @@ class AtomicOps(MemoryOps):
 
     def atomic_load(self, pointer: Any, mask: Any, sem: Any, scope: Any) -> Any:
         pointer = self.check_pointer(pointer)
-        return super().atomic_load(pointer, self.check_mask(pointer, mask), *self._order(sem, scope))
+        return super().atomic_load(
+            pointer, self.check_mask(pointer, mask), *self._order(sem, scope)
+        )
 
     def atomic_store(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
         pointer = self.check_pointer(pointer)
@@ -107,7 +111,10 @@ class AtomicOps(MemoryOps):
         pointer = self.check_pointer(pointer)
         if pointer.type.is_block() or not pointer.type.scalar.element_ty.is_int():
             raise DtypeError(
-                "polls one integer", argument="pointer", expected="a scalar pointer to an integer", got=describe(pointer)
+                "polls one integer",
+                argument="pointer",
+                expected="a scalar pointer to an integer",
+                got=describe(pointer),
             )
         expected = self.to_tensor(unwrap(expected))
         return super().atomic_poll(pointer, expected, *self._order(sem, scope), unwrap(timeout_ns))

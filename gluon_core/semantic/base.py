@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import TritonSemantic, tl, unwrap
@@ -11,6 +11,9 @@ from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
 from gluon_core.values import check_block_shape, distributed_type
+
+if TYPE_CHECKING:
+    from gluon_core.contract.options import Options
 
 __all__ = ["SemanticBase"]
 
@@ -22,7 +25,7 @@ def thread_counts(layout: DistributedLayout, shape: tuple[int, ...]) -> tuple[in
     return dims.get("lane", 1), dims.get("warp", 1), dims.get("block", 1)
 
 
-class SemanticBase(TritonSemantic):
+class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
     """Triton's semantic layer plus a session: the backend, target and options of one trace."""
 
     lang = tl
@@ -39,15 +42,18 @@ class SemanticBase(TritonSemantic):
         return self.session.target
 
     @property
-    def options(self) -> Any:
-        return self.session.options
+    def options(self) -> Options:
+        found: Options = self.session.options
+        return found
 
     @property
     def num_ctas(self) -> int:
-        return self.session.num_ctas
+        count: int = self.session.num_ctas
+        return count
 
     def architectures_with(self, capability: str) -> Sequence[str]:
-        return self.session.architectures_with(capability)
+        names: Sequence[str] = self.session.architectures_with(capability)
+        return names
 
     def make_tensor(self, handle: Any, type: Any) -> Any:
         return tl.tensor(handle, type)
@@ -115,11 +121,15 @@ class SemanticBase(TritonSemantic):
 
     def layout_of_handle(self, handle: Any) -> Layout:
         """The layout that the builder inferred for a tensor handle."""
-        return self.session.translate_layout(self.builder.get_gluon_layout_from_tensor(handle))
+        return self._translated(self.builder.get_gluon_layout_from_tensor(handle))
 
     def layout_of_memdesc(self, handle: Any) -> Layout:
         """The layout that the builder inferred for a shared-memory handle."""
-        return self.session.translate_layout(self.builder.get_gluon_layout_from_memdesc(handle))
+        return self._translated(self.builder.get_gluon_layout_from_memdesc(handle))
+
+    def _translated(self, found: Any) -> Layout:
+        layout: Layout = self.session.translate_layout(found)
+        return layout
 
     def wrap_inferred(self, handle: Any, element_ty: Any, shape: Sequence[int]) -> Any:
         """A tensor value whose layout is the one that the builder inferred."""
@@ -134,7 +144,10 @@ class SemanticBase(TritonSemantic):
         """`value` if it is a tensor of the kernel (of `rank`, if given)."""
         if not isinstance(value, tl.tensor):
             raise DtypeError(
-                "not a tensor of the kernel", argument=argument, expected="a tensor", got=describe(value)
+                "not a tensor of the kernel",
+                argument=argument,
+                expected="a tensor",
+                got=describe(value),
             )
         if rank is not None and len(value.shape) != rank:
             raise ShapeError(
@@ -147,7 +160,10 @@ class SemanticBase(TritonSemantic):
         self.require_tensor(value, argument)
         if not isinstance(value.type, distributed_type):
             raise ShapeError(
-                "a scalar has no layout", argument=argument, expected="a tensor", got=describe(value)
+                "a scalar has no layout",
+                argument=argument,
+                expected="a tensor",
+                got=describe(value),
             )
         return value
 

@@ -16,6 +16,12 @@ from gluon_core.errors import (
     LimitError,
     ShapeError,
 )
+from gluon_core.features import (
+    CLUSTER_BARRIER,
+    CLUSTER_BARRIER_OP,
+    PARTITION_CAPTURES,
+    WORKERS_WITHOUT_REGISTERS,
+)
 from gluon_core.semantic.base import (
     SemanticBase,
     describe,
@@ -23,6 +29,7 @@ from gluon_core.semantic.base import (
     shape_of,
     thread_counts,
 )
+from gluon_core.semantic.operands import items_of
 from gluon_core.values import distributed_type
 
 __all__ = ["ControlOps", "PartitionContext"]
@@ -46,17 +53,17 @@ class ControlOps(SemanticBase):
         if not unwrap(cluster) or self.num_ctas == 1:
             self.builder.create_barrier()
             return
-        if _triton.at_least(3, 8):
+        if _triton.has(CLUSTER_BARRIER_OP):
             self.builder.create_cluster_barrier()
             return
-        _triton.require((3, 7), "gl.barrier(cluster=True)")
+        _triton.require(CLUSTER_BARRIER, "gl.barrier(cluster=True)")
         self.builder.create_cluster_sync()
 
     def inline_asm(
         self, asm: Any, constraints: Any, args: Any, result_types: Any, is_pure: Any
     ) -> Any:
-        args = [self.to_tensor(arg) for arg in _items(args)]
-        types = [unwrap(ty) for ty in _items(result_types)]
+        args = [self.to_tensor(arg) for arg in items_of(args)]
+        types = [unwrap(ty) for ty in items_of(result_types)]
         for ty in types:
             if not hasattr(ty, "to_ir"):
                 raise DtypeError("not a type", argument="result_types", got=describe(ty))
@@ -104,10 +111,11 @@ class ControlOps(SemanticBase):
                 raise CapabilityError(
                     f"warps of {self.target} cannot give registers to each other",
                     argument="worker_num_regs",
-                    remedy="Leave it out (Triton >= 3.7), or choose a target that can.",
+                    remedy=f"Leave it out ({WORKERS_WITHOUT_REGISTERS.releases}), "
+                    "or choose a target that can.",
                 )
         else:
-            _triton.require((3, 7), "gl.warp_specialize without worker_num_regs")
+            _triton.require(WORKERS_WITHOUT_REGISTERS, "gl.warp_specialize without worker_num_regs")
         self._check_warps(num_warps)
         if num_regs is not None:
             self._check_registers(num_warps, num_regs)
@@ -120,7 +128,7 @@ class ControlOps(SemanticBase):
         default_block = builder.new_block()
         builder.set_insertion_point_to_start(default_block)
         result = generator.call_JitFunction(default, default_args, kwargs={})
-        handles: list = []
+        handles: list[Any] = []
         if isinstance(result, _triton.base_value):
             result._flatten_ir(handles)
         builder.create_warp_yield(handles)
@@ -128,7 +136,7 @@ class ControlOps(SemanticBase):
 
         builder.restore_insertion_point(point)
         builder.set_loc(location)
-        captures: list = []
+        captures: list[Any] = []
         for _, args in workers:
             for arg in args:
                 arg._flatten_ir(captures)
@@ -158,19 +166,21 @@ class ControlOps(SemanticBase):
         outputs = [op.get_result(i) for i in range(len(handles))]
         return result.type._unflatten_ir(outputs, 0)[0]
 
-    def _create_warp_specialize(self, types: list, captures: list, num_warps: list[int]) -> Any:
-        if _triton.at_least(3, 7):
+    def _create_warp_specialize(
+        self, types: list[Any], captures: list[Any], num_warps: list[int]
+    ) -> Any:
+        if _triton.has(PARTITION_CAPTURES):
             return self.builder.create_warp_specialize(types, num_warps)
         return self.builder.create_warp_specialize(types, captures, num_warps)
 
-    def _create_partitions(self, captures: list, count: int) -> Any:
-        if _triton.at_least(3, 7):
+    def _create_partitions(self, captures: list[Any], count: int) -> Any:
+        if _triton.has(PARTITION_CAPTURES):
             return self.builder.create_warp_specialize_partitions(captures, count)
         return self.builder.create_warp_specialize_partitions(count)
 
     @staticmethod
-    def _partitions(functions_and_args: Any) -> list[tuple[Any, list]]:
-        items = _items(functions_and_args)
+    def _partitions(functions_and_args: Any) -> list[tuple[Any, list[Any]]]:
+        items = items_of(functions_and_args)
         if len(items) < 2:
             raise ArgumentError(
                 "needs the default partition and at least one worker",
@@ -180,7 +190,7 @@ class ControlOps(SemanticBase):
             )
         pairs = []
         for i, item in enumerate(items):
-            pair = _items(item)
+            pair = items_of(item)
             function = unwrap(pair[0]) if len(pair) == 2 else None
             if not isinstance(function, _triton.JITFunction):
                 raise ArgumentError(
@@ -189,12 +199,12 @@ class ControlOps(SemanticBase):
                     expected="(function, (arg, ...))",
                     got=describe(item),
                 )
-            pairs.append((function, [_value(arg) for arg in _items(pair[1])]))
+            pairs.append((function, [_value(arg) for arg in items_of(pair[1])]))
         return pairs
 
     @staticmethod
     def _worker_counts(argument: str, values: Any, workers: int) -> list[int]:
-        counts = [unwrap(v) for v in _items(values)]
+        counts = [unwrap(v) for v in items_of(values)]
         if len(counts) != workers or not all(isinstance(c, int) and c > 0 for c in counts):
             raise ArgumentError(
                 "needs one positive integer for each worker partition",
@@ -273,8 +283,7 @@ class ControlOps(SemanticBase):
         size = self.target.warp_size * group
         threads = self.num_warps * self.target.warp_size + len(groups) * size
         share = min(most, limits.register_file // threads // step * step)
-        maxnreg = getattr(self.options, "maxnreg", None)
-        left = (maxnreg or share) * threads - size * sum(groups)
+        left = (self.session.maxnreg or share) * threads - size * sum(groups)
         default = left // (self.num_warps * self.target.warp_size)
         if default < least:
             warnings.warn(
@@ -284,19 +293,6 @@ class ControlOps(SemanticBase):
                 "The compiler ignores such a request: ask for fewer.",
                 stacklevel=2,
             )
-
-
-def _items(values: Any) -> list:
-    # Triton's own `unwrap` also unwraps what a tuple holds, and fails at strings.
-    if isinstance(values, tl.constexpr):
-        values = values.value
-    if isinstance(values, tl_tuple):
-        return list(values.values)
-    if isinstance(values, (list, tuple)):
-        return list(values)
-    if values is None:
-        return []
-    return [values]
 
 
 def _value(arg: Any) -> Any:
@@ -314,5 +310,3 @@ def _text(value: Any, argument: str) -> str:
     if not isinstance(value, str):
         raise ArgumentError("must be a string", argument=argument, got=describe(value))
     return value
-
-

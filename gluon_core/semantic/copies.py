@@ -7,6 +7,7 @@ from typing import Any, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._triton import unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.features import CACHE_POLICY
 from gluon_core.semantic.base import describe, shape_of
 from gluon_core.values import CachePolicy
 
@@ -105,9 +106,9 @@ def consecutive_elements(layout: Any, shared: Any, shape: Sequence[int]) -> Opti
     return 1 << count
 
 
-def cache_operands(semantic: Any, hints: Any, store: bool = False) -> tuple:
+def cache_operands(semantic: Any, hints: Any, store: bool = False) -> tuple[Any, ...]:
     """Cache hints, as `_hints` gives them, as the builder of an asynchronous copy takes them."""
-    if _triton.at_least(3, 9):
+    if _triton.has(CACHE_POLICY):
         policy = CachePolicy(*hints) if isinstance(hints, tuple) else hints
         return (policy._to_ir(semantic.builder),)
     cache, eviction = hints

@@ -6,9 +6,10 @@ from typing import Any
 
 from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_core.features import CACHE_POLICY
 from gluon_core.semantic.base import SemanticBase, describe, shape_of
-from gluon_core.values import CachePolicy
+from gluon_core.values import CachePolicy, one_of
 
 __all__ = ["MemoryOps"]
 
@@ -20,16 +21,8 @@ EVICTION = ("", "evict_normal", "evict_first", "evict_last")
 def check_choice(argument: str, value: Any, choices: tuple[str, ...]) -> str:
     """`value` (None is the default, ""), if it is one of `choices`."""
     value = unwrap(value)
-    value = "" if value is None or value == "none" else value
-    if value not in choices:
-        raise ArgumentError(
-            "no such choice",
-            argument=argument,
-            expected=", ".join(repr(c) for c in choices if c),
-            got=repr(value),
-            remedy=did_you_mean(value, choices),
-        )
-    return value
+    chosen: str = "" if value is None or value == "none" else value
+    return one_of(argument, chosen, choices)
 
 
 class MemoryOps(SemanticBase):
@@ -38,7 +31,10 @@ class MemoryOps(SemanticBase):
         self.require_tensor(pointer, argument)
         if not pointer.type.scalar.is_ptr():
             raise DtypeError(
-                "not a pointer", argument=argument, expected="a pointer or a tensor of pointers", got=describe(pointer)
+                "not a pointer",
+                argument=argument,
+                expected="a pointer or a tensor of pointers",
+                got=describe(pointer),
             )
         return pointer
 
@@ -74,9 +70,9 @@ class MemoryOps(SemanticBase):
         return self.store_global(pointer, value, mask, cache, eviction, policy)
 
     @staticmethod
-    def _triton_hints(hints: tuple, volatile: bool) -> tuple:
+    def _triton_hints(hints: tuple[Any, ...], volatile: bool) -> tuple[Any, Any, bool, Any]:
         """(cache modifier, eviction policy, volatile, policy) from Triton's positional hints."""
-        if _triton.at_least(3, 9):
+        if _triton.has(CACHE_POLICY):
             policy = hints[0] if hints else None
             return None, None, hints[1] if len(hints) > 1 else False, policy
         if hints and unwrap(hints[0]):
@@ -105,7 +101,10 @@ class MemoryOps(SemanticBase):
         if other is not None:
             if mask is None:
                 raise ArgumentError(
-                    "needs a mask", argument="other", got=describe(other), remedy="Pass mask=..., or drop other."
+                    "needs a mask",
+                    argument="other",
+                    got=describe(other),
+                    remedy="Pass mask=..., or drop other.",
                 )
             other = self.to_tensor(other)
             self._check_companion(pointer, other, "other")
@@ -124,7 +123,9 @@ class MemoryOps(SemanticBase):
     ) -> Any:
         pointer = self.check_pointer(pointer)
         if pointer.type.scalar.is_const():
-            raise DtypeError("cannot store through a const pointer", argument="pointer", got=describe(pointer))
+            raise DtypeError(
+                "cannot store through a const pointer", argument="pointer", got=describe(pointer)
+            )
         value = self.to_tensor(unwrap(value))
         self._check_companion(pointer, value, "value")
         self._check_widening(pointer, value, "value")
@@ -153,7 +154,7 @@ class MemoryOps(SemanticBase):
         eviction = check_choice("eviction_policy", eviction, EVICTION)
         if policy is None:
             return cache, eviction
-        _triton.require((3, 9), "cache_policy")
+        _triton.require(CACHE_POLICY, "cache_policy")
         if cache or eviction:
             raise ArgumentError(
                 "says the same as cache_modifier and eviction_policy",
@@ -162,14 +163,17 @@ class MemoryOps(SemanticBase):
             )
         if not hasattr(policy, "_to_ir"):
             raise ArgumentError(
-                "not a cache policy", argument="cache_policy", expected="CachePolicy(...)", got=describe(policy)
+                "not a cache policy",
+                argument="cache_policy",
+                expected="CachePolicy(...)",
+                got=describe(policy),
             )
         return policy
 
     @staticmethod
-    def _positional(hints: Any, store: bool = False) -> tuple:
+    def _positional(hints: Any, store: bool = False) -> tuple[Any, ...]:
         """The hints as the installed Triton's load and store take them."""
-        if _triton.at_least(3, 9):
+        if _triton.has(CACHE_POLICY):
             return (CachePolicy(*hints) if isinstance(hints, tuple) else hints,)
         cache, eviction = hints
         eviction = "" if eviction == "evict_normal" else eviction
@@ -182,7 +186,9 @@ class MemoryOps(SemanticBase):
     def expect_zero(self, x: Any, mask: Any) -> Any:
         """`x`; with `debug` on, an assertion that it is zero where `mask` is true."""
         mask = self.to_tensor(unwrap(mask))
-        if getattr(self.options, "debug", False):
+        if self.options.debug:
             holds = self.or_(self.equal(x, self.to_tensor(0)), self.not_(mask))
-            self.device_assert(holds, "expect_zero: a value is not zero where the mask is set", None)
+            self.device_assert(
+                holds, "expect_zero: a value is not zero where the mask is set", None
+            )
         return x

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
-from gluon_core._triton import ir, tl, unwrap
+from gluon_core._triton import dtype, ir, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import SwizzledSharedLayout
-from gluon_core.semantic.base import describe
-from gluon_core.values import shared_memory_descriptor
+from gluon_core.semantic.base import describe, shape_of
+from gluon_core.values import distributed_type, shared_memory_descriptor
 
 __all__ = [
     "check_barrier",
+    "check_k_width",
+    "check_matmul_dtypes",
     "check_matmul_shapes",
+    "check_stored",
     "compile_time_bool",
     "compile_time_int",
     "handle_or_absent",
+    "items_of",
     "predicate",
     "scalar_int32",
     "shared_memory",
+    "wrap_axis",
 ]
 
 
@@ -29,7 +34,7 @@ def handle_or_absent(semantic: Any, value: Any) -> Any:
     return ir.value() if isinstance(semantic.builder, ir.builder) else None
 
 
-def shared_memory(value: Any, argument: str) -> Any:
+def shared_memory(value: Any, argument: str) -> shared_memory_descriptor:
     """`value` if it is a view of shared memory."""
     value = unwrap(value)
     if not isinstance(value, shared_memory_descriptor):
@@ -42,17 +47,41 @@ def shared_memory(value: Any, argument: str) -> Any:
     return value
 
 
-def compile_time_int(value: Any, argument: str, low: int, high: Optional[int] = None) -> int:
-    """A compile-time integer of `low` to `high`."""
+def items_of(values: Any) -> list[Any]:
+    """What a tuple or list of the kernel holds; a single value alone, and nothing for None."""
+    # Triton's own `unwrap` also unwraps what a tuple holds, and fails at strings.
+    if isinstance(values, tl.constexpr):
+        values = values.value
+    if isinstance(values, tl_tuple):
+        return list(values.values)
+    if isinstance(values, (list, tuple)):
+        return list(values)
+    return [] if values is None else [values]
+
+
+def compile_time_int(
+    value: Any, argument: str, low: Optional[int] = None, high: Optional[int] = None
+) -> int:
+    """A compile-time integer of `low` to `high`; where these are left out, any one."""
     value = unwrap(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentError(
             "must be a compile-time integer", argument=argument, got=describe(value)
         )
-    if value < low or (high is not None and value > high):
+    if (low is not None and value < low) or (high is not None and value > high):
         wanted = f"at least {low}" if high is None else f"{low} to {high}"
         raise ArgumentError("out of range", argument=argument, expected=wanted, got=value)
     return value
+
+
+def wrap_axis(axis: Any, rank: int) -> int:
+    """A compile-time axis of -rank to rank - 1, counted from the front."""
+    axis = unwrap(axis)
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank:
+        raise ShapeError(
+            "no such axis", argument="axis", expected=f"{-rank} to {rank - 1}", got=describe(axis)
+        )
+    return axis % rank
 
 
 def compile_time_bool(value: Any, argument: str) -> bool:
@@ -65,7 +94,7 @@ def compile_time_bool(value: Any, argument: str) -> bool:
     return bool(value)
 
 
-def scalar_int32(semantic: Any, value: Any, argument: str) -> Any:
+def scalar_int32(semantic: Any, value: Any, argument: str) -> tensor:
     """A run-time or compile-time integer scalar as int32."""
     value = _scalar(semantic, value, argument)
     if not value.dtype.is_int():
@@ -73,7 +102,7 @@ def scalar_int32(semantic: Any, value: Any, argument: str) -> Any:
     return value if value.dtype in (tl.int32, tl.uint32) else semantic.cast(value, tl.int32)
 
 
-def predicate(semantic: Any, value: Any, argument: str = "pred") -> Any:
+def predicate(semantic: Any, value: Any, argument: str = "pred") -> tensor:
     """A boolean scalar."""
     value = _scalar(semantic, value, argument)
     if value.dtype != tl.int1:
@@ -81,7 +110,7 @@ def predicate(semantic: Any, value: Any, argument: str = "pred") -> Any:
     return value
 
 
-def _scalar(semantic: Any, value: Any, argument: str) -> Any:
+def _scalar(semantic: Any, value: Any, argument: str) -> tensor:
     value = unwrap(value)
     if not isinstance(value, (bool, int, tl.tensor)):
         raise DtypeError("not a scalar", argument=argument, got=describe(value))
@@ -91,7 +120,9 @@ def _scalar(semantic: Any, value: Any, argument: str) -> Any:
     return value
 
 
-def check_barrier(value: Any, argument: str, remedy: str, seen: Optional[int] = None) -> Any:
+def check_barrier(
+    value: Any, argument: str, remedy: str, seen: Optional[int] = None
+) -> shared_memory_descriptor:
     """`value` if it is a barrier in shared memory.
 
     Args:
@@ -105,16 +136,16 @@ def check_barrier(value: Any, argument: str, remedy: str, seen: Optional[int] = 
         LayoutError: not the layout of a barrier.
         ShapeError: not one barrier per block.
     """
-    value = shared_memory(value, argument)
-    if value.dtype not in (tl.int64, tl.uint64):
+    view = shared_memory(value, argument)
+    if view.dtype not in (tl.int64, tl.uint64):
         raise DtypeError(
             "a barrier is a 64-bit integer",
             argument=argument,
             expected="int64",
-            got=value.dtype,
+            got=view.dtype,
             remedy=remedy,
         )
-    layout = value.layout
+    layout = view.layout
     if not isinstance(layout, SwizzledSharedLayout) or layout.rank != 1:
         raise LayoutError(
             "not the layout of a barrier",
@@ -124,15 +155,15 @@ def check_barrier(value: Any, argument: str, remedy: str, seen: Optional[int] = 
             remedy=remedy,
         )
     wanted = seen or 1 << sum(any(basis) for basis in layout.cga_layout)
-    if list(value.shape) != [wanted]:
+    if list(view.shape) != [wanted]:
         raise ShapeError(
             "not one barrier",
             argument=argument,
             expected=[wanted],
-            got=list(value.shape),
+            got=list(view.shape),
             remedy="Pick one of several with .index(i).",
         )
-    return value
+    return view
 
 
 def check_matmul_shapes(
@@ -151,4 +182,88 @@ def check_matmul_shapes(
             "the shapes do not multiply",
             expected="a [M, K], b [K, N], acc [M, N]",
             got=", ".join(map(str, shapes)),
+        )
+
+
+def check_matmul_dtypes(
+    unit: str,
+    a: dtype,
+    b: dtype,
+    acc: dtype,
+    accumulators: Mapping[dtype, Sequence[dtype]],
+    families: Sequence[Sequence[dtype]] = (),
+    isa: str = "",
+) -> None:
+    """Raise DtypeError unless a matrix unit multiplies `a` by `b` and adds up in `acc`.
+
+    Args:
+        unit: its name.
+        accumulators: for each dtype of operands, those of accumulators.
+        families: dtypes of which the two operands may be any.
+        isa: where the manual says so.
+    """
+    where = f" ({isa})" if isa else ""
+    wanted = accumulators.get(a)
+    if wanted is None:
+        raise DtypeError(
+            f"{unit} does not take this dtype{where}",
+            argument="a",
+            expected=", ".join(map(str, accumulators)),
+            got=a,
+        )
+    if a != b and not any(a in family and b in family for family in families):
+        raise DtypeError(
+            f"both operands must have one dtype{where}", argument="b", expected=a, got=b
+        )
+    if acc not in wanted:
+        raise DtypeError(
+            f"{unit} does not accumulate {a} in this dtype{where}",
+            argument="acc",
+            expected=" or ".join(map(str, wanted)),
+            got=acc,
+        )
+
+
+def check_k_width(a: tensor, b: tensor, least: int = 1) -> None:
+    """Raise LayoutError unless both operands' layouts have one k_width, of `least` or more."""
+    widths = a.type.layout.k_width, b.type.layout.k_width
+    if widths[0] != widths[1] or widths[0] < least:
+        bound = f", at least {least} for {a.dtype}" if least > 1 else ""
+        raise LayoutError(
+            "the operands' k_width does not fit",
+            argument="k_width",
+            expected=f"one width for both{bound}",
+            got=f"{widths[0]} and {widths[1]}",
+        )
+
+
+def check_stored(memory: Any, value: Any) -> None:
+    """Raise unless `value` is a tensor of the shape and dtype of `memory`, a type of buffers.
+
+    Raises:
+        ShapeError: no tensor, or of another shape.
+        DtypeError: of another dtype.
+    """
+    if not isinstance(value, tl.tensor) or not isinstance(value.type, distributed_type):
+        raise ShapeError(
+            "not a tensor",
+            argument="value",
+            expected=f"a tensor {list(memory.shape)} of {memory.element_ty}",
+            got=describe(value),
+            remedy=getattr(value, "how_to_tensor", None),
+        )
+    if shape_of(value) != list(memory.shape):
+        raise ShapeError(
+            "the value does not have the buffer's shape",
+            argument="value",
+            expected=list(memory.shape),
+            got=shape_of(value),
+        )
+    if value.dtype != memory.element_ty:
+        raise DtypeError(
+            "the value does not have the buffer's dtype",
+            argument="value",
+            expected=memory.element_ty,
+            got=value.dtype,
+            remedy="Cast it with value.to(...).",
         )

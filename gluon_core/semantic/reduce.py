@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any, Sequence
 
-from gluon_core._capture import captured
 from gluon_core._triton import tl, unwrap
+from gluon_core._triton.capture import captured
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import AutoLayout, SliceLayout
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
+from gluon_core.semantic.operands import wrap_axis
 from gluon_core.values import distributed_type
 
 __all__ = ["ReduceOps"]
@@ -34,13 +35,15 @@ class ReduceOps(SemanticBase):
                 values[0], values[i] = self.unify_layouts(values[0], values[i])
         return values
 
-    def reduction(self, inputs: Sequence[Any], axis: Any, region_builder_fn: Any) -> tuple:
+    def reduction(
+        self, inputs: Sequence[Any], axis: Any, region_builder_fn: Any
+    ) -> tuple[Any, ...]:
         if unwrap(axis) is None:
             inputs = [self.reshape(t, [_numel(t)]) for t in inputs]
             axis = 0
         values = self._same_shapes(inputs, "reduction")
         shape, layout = shape_of(values[0]), values[0].type.layout
-        axis = self._wrap_axis(axis, len(shape))
+        axis = wrap_axis(axis, len(shape))
         op = self.builder.create_reduce([value.handle for value in values], axis)
         region_builder_fn(op)
         self._verify(op, "the combine function of the reduction")
@@ -56,9 +59,9 @@ class ReduceOps(SemanticBase):
 
     def associative_scan(
         self, inputs: Sequence[Any], axis: Any, region_builder_fn: Any, reverse: Any
-    ) -> tuple:
+    ) -> tuple[Any, ...]:
         values = self._same_shapes(inputs, "scan")
-        axis = self._wrap_axis(axis, len(shape_of(values[0])))
+        axis = wrap_axis(axis, len(shape_of(values[0])))
         op = self.builder.create_scan(
             [value.handle for value in values], axis, bool(unwrap(reverse))
         )
@@ -89,13 +92,19 @@ class ReduceOps(SemanticBase):
         source, wanted = shape_of(src), shape_of(index)
         if len(source) != len(wanted):
             raise ShapeError(
-                "src and index must have one rank", argument="index", expected=len(source), got=len(wanted)
+                "src and index must have one rank",
+                argument="index",
+                expected=len(source),
+                got=len(wanted),
             )
-        axis = self._wrap_axis(axis, len(source))
+        axis = wrap_axis(axis, len(source))
         for dim, (have, want) in enumerate(zip(source, wanted)):
             if dim != axis and have != want:
                 raise ShapeError(
-                    f"dimension {dim} must be that of src", argument="index", expected=source, got=wanted
+                    f"dimension {dim} must be that of src",
+                    argument="index",
+                    expected=source,
+                    got=wanted,
                 )
         handle = self.builder.create_gather(src.handle, index.handle, axis)
         return self.make_tensor(
@@ -119,7 +128,10 @@ class ReduceOps(SemanticBase):
                 raise DtypeError("must be boolean", argument="mask", got=mask.dtype)
         result_type = distributed_type(tl.int32, [num_bins], layout)
         handle = self.builder.create_histogram(
-            input.handle, num_bins, None if mask is None else mask.handle, layout._to_ir(self.builder)
+            input.handle,
+            num_bins,
+            None if mask is None else mask.handle,
+            layout._to_ir(self.builder),
         )
         return self.make_tensor(handle, result_type)
 
@@ -144,7 +156,7 @@ class ReduceOps(SemanticBase):
         # Neither means anything to fused multiply-adds; IR agrees with Triton's own, text and all.
         get_zero = {tl.float16: "get_fp16", tl.float64: "get_fp64"}.get(acc.dtype, "get_fp32")
         getattr(self.builder, get_zero)(0)
-        precision = getattr(self.options, "default_dot_input_precision", "ieee")
+        precision = self.options.default_dot_input_precision
         handle = self.builder.create_dot(
             a.handle, b.handle, acc.handle, self._str_to_dot_input_precision(precision), 0
         )

@@ -8,6 +8,7 @@ from typing import Any, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._triton import tl, unwrap
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core.features import SPLIT_BEFORE_LAYOUT
 from gluon_core.layouts import (
     AutoLayout,
     DistributedLinearLayout,
@@ -16,25 +17,21 @@ from gluon_core.layouts import (
 )
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
 from gluon_core.semantic.base import SemanticBase, describe, is_placeholder, shape_of
+from gluon_core.semantic.operands import compile_time_int, wrap_axis
 from gluon_core.values import distributed_type, unwrap_shape
 
 __all__ = ["ShapeOps"]
 
 _MAX_ELEMENTS = 1 << 20
+_MAX_INT32 = 2**31 - 1
 
 
 class ShapeOps(SemanticBase):
     # -- creation -----------------------------------------------------------------------------
 
     def arange(self, start: Any, end: Any, layout: Any = None, *, ret_ty: Any = None) -> Any:
-        start, end = unwrap(start), unwrap(end)
-        for argument, value in (("start", start), ("end", end)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise DtypeError(
-                    "must be a compile-time integer", argument=argument, got=describe(value)
-                )
-            if not 0 <= value < 2**31:
-                raise ShapeError("must be 0 to 2**31 - 1", argument=argument, got=value)
+        start = compile_time_int(start, "start", 0, _MAX_INT32)
+        end = compile_time_int(end, "end", 0, _MAX_INT32)
         size = end - start
         if size <= 0 or size & (size - 1):
             raise ShapeError(
@@ -137,10 +134,6 @@ class ShapeOps(SemanticBase):
     def convert_layout(self, value: Any, layout: Any, assert_trivial: Any = False) -> Any:
         value = self.require_distributed(value, "value")
         layout = self.check_layout(layout, shape_of(value))
-        if is_placeholder(layout):
-            raise LayoutError(
-                "a conversion needs a definite layout", argument="layout", got=repr(layout)
-            )
         result_type = distributed_type(value.type.scalar, shape_of(value), layout)
         result_ir = result_type.to_ir(self.builder)
         if unwrap(assert_trivial) and not self.builder.is_convert_layout_trivial(
@@ -150,12 +143,16 @@ class ShapeOps(SemanticBase):
             raise LayoutError(
                 "the conversion moves data although assert_trivial is set",
                 argument="layout",
-                expected=f"{value.type.layout.to_linear(shape)}",
-                got=f"{layout.to_linear(shape)}",
+                expected=self._linear_text(value.type.layout, shape),
+                got=self._linear_text(layout, shape),
                 remedy="Use an equivalent layout, or drop assert_trivial.",
             )
         handle = self.builder.create_convert_layout(result_ir, value.handle)
         return self.make_tensor(handle, result_type)
+
+    @staticmethod
+    def _linear_text(layout: Any, shape: Sequence[int]) -> str:
+        return repr(layout) if is_placeholder(layout) else str(layout.to_linear(shape))
 
     def set_auto_layout(self, value: Any, layout: Any) -> Any:
         value = self.require_distributed(value, "value")
@@ -207,7 +204,7 @@ class ShapeOps(SemanticBase):
     def expand_dims(self, input: Any, axis: int) -> Any:
         input = self.require_tensor(input, "input")
         shape = shape_of(input)
-        axis = self._wrap_axis(axis, len(shape) + 1)
+        axis = wrap_axis(axis, len(shape) + 1)
         shape.insert(axis, 1)
         if not input.type.is_block():
             return self.splat(input, shape)
@@ -231,15 +228,6 @@ class ShapeOps(SemanticBase):
         handle = self.builder.create_expand_dims(input.handle, axis)
         return self.wrap_inferred(handle, input.type.scalar, shape)
 
-    @staticmethod
-    def _wrap_axis(axis: Any, rank: int) -> int:
-        axis = unwrap(axis)
-        if isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank:
-            raise ShapeError(
-                "no such axis", argument="axis", expected=f"{-rank} to {rank - 1}", got=repr(axis)
-            )
-        return axis % rank
-
     def permute(self, input: Any, dims: Sequence[int]) -> Any:
         input = self.require_distributed(input, "input")
         shape = shape_of(input)
@@ -255,11 +243,11 @@ class ShapeOps(SemanticBase):
         return self.wrap_inferred(handle, input.type.scalar, [shape[d] for d in order])
 
     def join(self, a: Any, b: Any) -> Any:
-        a, b = self.broadcast_impl_value(
-            self.require_tensor(a, "a"), self.require_tensor(b, "b")
-        )
+        a, b = self.broadcast_impl_value(self.require_tensor(a, "a"), self.require_tensor(b, "b"))
         if a.dtype != b.dtype:
-            raise DtypeError("both operands must have one dtype", argument="b", expected=a.dtype, got=b.dtype)
+            raise DtypeError(
+                "both operands must have one dtype", argument="b", expected=a.dtype, got=b.dtype
+            )
         if not a.type.is_block():
             raise ShapeError("join needs tensors", argument="a", got=describe(a))
         handle = self.builder.create_join(a.handle, b.handle)
@@ -272,6 +260,9 @@ class ShapeOps(SemanticBase):
             raise ShapeError(
                 "the last dimension must be 2", argument="a", expected="[..., 2]", got=shape
             )
+        if len(shape) == 1:  # two scalars
+            first, second = self.split(self.expand_dims(a, 0))
+            return self.unsplat(first), self.unsplat(second)
         self._check_split(a, shape)
         first, second = self.builder.create_split(a.handle)
         return (
@@ -282,7 +273,9 @@ class ShapeOps(SemanticBase):
     def _check_split(self, a: Any, shape: list[int]) -> None:
         layout = a.type.layout
         if is_placeholder(layout):
-            _triton.require((3, 8), f"gl.split of a tensor with {type(layout).__name__}")
+            _triton.require(
+                SPLIT_BEFORE_LAYOUT, f"gl.split of a tensor with {type(layout).__name__}"
+            )
             return
         linear = layout.to_linear(shape)
         last = f"dim{len(shape) - 1}"
@@ -306,7 +299,10 @@ class ShapeOps(SemanticBase):
         source = shape_of(input)
         if len(source) != len(shape):
             raise ShapeError(
-                "cannot broadcast to another rank", argument="shape", expected=f"rank {len(source)}", got=shape
+                "cannot broadcast to another rank",
+                argument="shape",
+                expected=f"rank {len(source)}",
+                got=shape,
             )
         if source == shape:
             return input
@@ -395,7 +391,7 @@ class ShapeOps(SemanticBase):
                 got=elem_type,
             )
         shape = shape_of(src)
-        axis = self._wrap_axis(axis, len(shape))
+        axis = wrap_axis(axis, len(shape))
         shape[axis] *= 2
         handle = self.builder.create_fp4_to_fp(src.handle, elem_type.to_ir(self.builder), axis)
         return self.wrap_inferred(handle, elem_type, shape)

@@ -7,10 +7,12 @@ from typing import Any
 
 from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core.features import SLICED_COPIES
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.semantic.base import SemanticBase, describe, shape_of
+from gluon_core.semantic.operands import check_stored, compile_time_int, wrap_axis
 from gluon_core.values import (
     check_block_shape,
     distributed_type,
@@ -21,7 +23,15 @@ from gluon_core.values import (
 
 __all__ = ["SharedOps"]
 
-_RMW = {"add": "ADD", "and": "AND", "max": "MAX", "min": "MIN", "or": "OR", "xchg": "XCHG", "xor": "XOR"}
+_RMW = {
+    "add": "ADD",
+    "and": "AND",
+    "max": "MAX",
+    "min": "MIN",
+    "or": "OR",
+    "xchg": "XCHG",
+    "xor": "XOR",
+}
 
 
 class SharedOps(SemanticBase):
@@ -46,7 +56,7 @@ class SharedOps(SemanticBase):
         if value is None:
             handle = self.builder.create_local_alloc(type_ir)
         else:
-            self._check_stored(memdesc_type, value)
+            check_stored(memdesc_type, value)
             handle = self.builder.create_local_alloc(type_ir, value.handle)
         return shared_memory_descriptor(handle, element_ty, shape, layout, shape)
 
@@ -65,7 +75,9 @@ class SharedOps(SemanticBase):
             raise LayoutError(
                 "the rank of the layout is not that of the buffer",
                 argument="layout",
-                expected=f"rank {len(shape)}" + (f" or {len(shape) - 1}" if batched else "") + f" for shape {shape}",
+                expected=f"rank {len(shape)}"
+                + (f" or {len(shape) - 1}" if batched else "")
+                + f" for shape {shape}",
                 got=f"rank {rank}: {layout}",
             )
         inner = shape[len(shape) - rank :] if rank else shape
@@ -73,29 +85,6 @@ class SharedOps(SemanticBase):
         if any(size < 1 for size in shape):
             raise ShapeError("must be positive", argument="shape", got=shape)
         layout.to_linear(inner)  # raises where the layout cannot hold the shape
-
-    @staticmethod
-    def _check_stored(memdesc_type: Any, value: Any) -> None:
-        if not isinstance(value, tl.tensor) or not isinstance(value.type, distributed_type):
-            raise ShapeError(
-                "not a tensor", argument="value", expected="a tensor", got=describe(value),
-                remedy=getattr(value, "how_to_tensor", None),
-            )  # fmt: skip
-        if shape_of(value) != list(memdesc_type.shape):
-            raise ShapeError(
-                "the value does not have the buffer's shape",
-                argument="value",
-                expected=list(memdesc_type.shape),
-                got=shape_of(value),
-            )
-        if value.dtype != memdesc_type.element_ty:
-            raise DtypeError(
-                "the value does not have the buffer's dtype",
-                argument="value",
-                expected=memdesc_type.element_ty,
-                got=value.dtype,
-                remedy="Cast it with value.to(...).",
-            )
 
     def shared_load(self, mem: Any, layout: Any) -> Any:
         self._require_unbatched(mem)
@@ -106,7 +95,7 @@ class SharedOps(SemanticBase):
 
     def shared_store(self, mem: Any, value: Any) -> None:
         self._require_unbatched(mem)
-        self._check_stored(mem.type, value)
+        check_stored(mem.type, value)
         self.builder.create_local_store(mem.handle, value.handle)
 
     def shared_dealloc(self, mem: Any) -> None:
@@ -129,14 +118,16 @@ class SharedOps(SemanticBase):
             )
 
     def memdesc_slice(self, mem: Any, start: Any, length: Any, dim: Any) -> Any:
-        for argument, value in (("start", start), ("length", length), ("dim", dim)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ArgumentError(
-                    "must be a compile-time integer", argument=argument, got=describe(value)
-                )
+        start = compile_time_int(start, "start")
+        length, dim = compile_time_int(length, "length"), compile_time_int(dim, "dim")
         if not 0 <= dim < mem.rank:
-            raise ShapeError("no such dimension", argument="dim", expected=f"0 to {mem.rank - 1}", got=dim)
-        if length < 1 or length & (length - 1):
+            raise ShapeError(
+                "no such dimension", argument="dim", expected=f"0 to {mem.rank - 1}", got=dim
+            )
+        copies = mem.rank - (mem.layout.rank or mem.rank)  # dimensions in front: whole buffers
+        if copies and (start, length) != (0, mem.shape[dim]):
+            _triton.require(SLICED_COPIES, "slicing a view of several buffers")
+        if length < 1 or dim >= copies and length & (length - 1):
             raise ShapeError("must be a power of two", argument="length", got=length)
         if start < 0 or start + length > mem.shape[dim]:
             raise ShapeError(
@@ -145,16 +136,21 @@ class SharedOps(SemanticBase):
                 expected=f"within 0 to {mem.shape[dim]}",
                 got=f"{start} to {start + length}",
             )
-        if start % length:
+        if dim >= copies and start % length:
             raise ShapeError(
-                "must be a multiple of the length", argument="start", expected=f"a multiple of {length}", got=start
+                "must be a multiple of the length",
+                argument="start",
+                expected=f"a multiple of {length}",
+                got=start,
             )
         offsets = [0] * mem.rank
         offsets[dim] = start
         shape = list(mem.shape)
         shape[dim] = length
         result = shared_memory_descriptor_type(mem.dtype, shape, mem.layout, mem.type.alloc_shape)
-        handle = self.builder.create_memdesc_subslice(result.to_ir(self.builder), mem.handle, offsets)
+        handle = self.builder.create_memdesc_subslice(
+            result.to_ir(self.builder), mem.handle, offsets
+        )
         return self._view(handle, mem, shape, mem.layout, mem.type.alloc_shape)
 
     def memdesc_index(self, mem: Any, index: Any) -> Any:
@@ -164,6 +160,14 @@ class SharedOps(SemanticBase):
                 argument="self",
                 got=f"{mem.shape} with {mem.layout}",
                 remedy="Use slice, or allocate with one dimension more.",
+            )
+        if list(mem.shape[1:]) != list(mem.type.alloc_shape)[1 - mem.rank :]:
+            raise ShapeError(
+                "a part of each buffer cannot be indexed",
+                argument="self",
+                expected=f"a view of whole buffers, of {mem.type.alloc_shape}",
+                got=mem.shape,
+                remedy="Index first, then slice.",
             )
         if isinstance(index, int) and not 0 <= index < mem.shape[0]:
             raise ShapeError(
@@ -212,7 +216,9 @@ class SharedOps(SemanticBase):
         alloc = mem.type.alloc_shape
         if list(alloc[len(alloc) - mem.rank :]) != list(mem.shape):
             raise ShapeError(
-                "a slice cannot be reshaped", argument="self", got=f"{mem.shape} of {alloc}",
+                "a slice cannot be reshaped",
+                argument="self",
+                got=f"{mem.shape} of {alloc}",
                 remedy="Reshape the whole buffer first, then slice it.",
             )
         check_block_shape(shape, "a shared-memory view")
@@ -252,21 +258,25 @@ class SharedOps(SemanticBase):
             raise ShapeError(
                 "must have the buffer's rank", argument="indices", expected=mem.rank, got=len(shape)
             )
-        if isinstance(axis, bool) or not isinstance(axis, int) or not -mem.rank <= axis < mem.rank:
-            raise ShapeError("no such axis", argument="axis", expected=f"{-mem.rank} to {mem.rank - 1}", got=repr(axis))
-        axis %= mem.rank
+        dimension: int = wrap_axis(axis, mem.rank)
         for dim, (want, have) in enumerate(zip(shape, mem.shape)):
-            if dim != axis and want > have:
+            if dim != dimension and want > have:
                 raise ShapeError(
-                    f"dimension {dim} exceeds the buffer's", argument="indices", expected=mem.shape, got=shape
+                    f"dimension {dim} exceeds the buffer's",
+                    argument="indices",
+                    expected=mem.shape,
+                    got=shape,
                 )
-        return axis
+        return dimension
 
     def _check_element_values(self, mem: Any, values: Any, indices: Any) -> None:
         self.require_distributed(values, "values")
         if values.dtype != mem.dtype:
             raise DtypeError(
-                "must have the buffer's dtype", argument="values", expected=mem.dtype, got=values.dtype
+                "must have the buffer's dtype",
+                argument="values",
+                expected=mem.dtype,
+                got=values.dtype,
             )
         if shape_of(values) != shape_of(indices):
             raise ShapeError(
@@ -301,7 +311,12 @@ class SharedOps(SemanticBase):
             if not mask.dtype.is_bool():
                 raise DtypeError("must be boolean", argument="mask", got=mask.dtype)
         handle = self.builder.create_local_atomic_scatter_rmw(
-            kind, mem.handle, values.handle, indices.handle, None if mask is None else mask.handle, axis
+            kind,
+            mem.handle,
+            values.handle,
+            indices.handle,
+            None if mask is None else mask.handle,
+            axis,
         )
         return self.make_tensor(handle, values.type)
 
@@ -325,7 +340,9 @@ class SharedOps(SemanticBase):
         if not isinstance(distr_ty, distributed_type) or distr_ty.element_ty.is_ptr():
             raise DtypeError("not a tensor type", argument="distr_ty", got=describe(distr_ty))
         if not isinstance(shared_ty, shared_memory_descriptor_type):
-            raise DtypeError("not a shared-memory type", argument="shared_ty", got=describe(shared_ty))
+            raise DtypeError(
+                "not a shared-memory type", argument="shared_ty", got=describe(shared_ty)
+            )
         return _triton.constexpr(
             bank_conflicts(
                 distr_ty.layout,

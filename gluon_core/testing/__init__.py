@@ -36,3 +36,7 @@ __all__ = [
     "run_parser",
     "stub_target",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -14,8 +14,8 @@ from typing import Any, Callable, Mapping
 
 import numpy as np
 
-from gluon_core.plugins import registry
-from gluon_core.targets import Target
+from gluon_core.contract.registry import registry
+from gluon_core.contract.targets import Target
 
 __all__ = ["Difference", "compare", "from_target", "on_target", "run_both"]
 
@@ -40,7 +40,7 @@ class Difference:
     worst: float = 0.0
     scale: float = 0.0
     ulps: int = 0
-    first: tuple = ()
+    first: tuple[Any, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -128,7 +128,8 @@ def from_target(value: Any, like: np.ndarray) -> np.ndarray:
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[like.dtype.itemsize]
     plain = value.detach().contiguous()
     plain = plain.view(torch.uint8) if plain.dtype == torch.bool else plain.view(whole)
-    return plain.cpu().numpy().view(like.dtype).reshape(like.shape)
+    there: np.ndarray = plain.cpu().numpy()
+    return there.view(like.dtype).reshape(like.shape)
 
 
 def run_both(

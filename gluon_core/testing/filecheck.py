@@ -73,11 +73,11 @@ def run_filecheck_test(
 def filecheck_test(fn: Any) -> Callable[[], None]:
     """Decorate a kernel without arguments: a test that checks its `CHECK` lines.
 
-        @filecheck_test
-        @gluon.jit
-        def test_num_warps():
-            # CHECK: arith.constant 4 : i32
-            anchor(gl.num_warps())
+    @filecheck_test
+    @gluon.jit
+    def test_num_warps():
+        # CHECK: arith.constant 4 : i32
+        anchor(gl.num_warps())
     """
 
     @functools.wraps(jit_function(fn).fn)

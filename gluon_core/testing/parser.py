@@ -8,10 +8,10 @@ from typing import Any, Mapping, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import ir, passes
-from gluon_core.compiler.source import GluonASTSource, jit_function
+from gluon_core.compiler.source import GluonASTSource, Path, jit_function
+from gluon_core.contract.registry import registry
+from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, OptionError, StageError, TargetError
-from gluon_core.plugins import registry
-from gluon_core.targets import Target
 
 __all__ = ["MockTensor", "ParsedModule", "bind", "ir_of", "normalise", "run_parser", "stub_target"]
 
@@ -86,7 +86,7 @@ def bind(
     bound.apply_defaults()
     signature: dict[str, Any] = {}
     constants: dict[tuple[int, ...], Any] = {}
-    attrs: dict[tuple[int, ...], list] = {}
+    attrs: dict[tuple[int, ...], list[Any]] = {}
     for index, parameter in enumerate(parameters):
         value = bound.arguments[parameter.name]
         found = parameter.describe(value, pointer_range_bits)
@@ -95,7 +95,9 @@ def bind(
     return GluonASTSource(fn, signature, constants, attrs), options
 
 
-def _collect(path: tuple[int, ...], kind: Any, mark: Any, constants: dict, attrs: dict) -> None:
+def _collect(
+    path: Path, kind: Any, mark: Any, constants: dict[Path, Any], attrs: dict[Path, list[Any]]
+) -> None:
     """The constants and attributes at `path`, and below it in a tuple."""
     from gluon_core.runtime.arguments import parse_marks
 
@@ -165,7 +167,8 @@ def normalise(module: ParsedModule) -> str:
         manager.run(module, "normalise")
     except RuntimeError as error:
         raise StageError(f"a pass failed: {error}", diagnostics=module.str_nodebug()) from error
-    return module.str_nodebug()
+    text: str = module.str_nodebug()
+    return text
 
 
 def ir_of(

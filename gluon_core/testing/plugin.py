@@ -23,8 +23,32 @@ _GPU = "gpu"
 
 def pytest_addoption(parser: Any) -> None:
     group = parser.getgroup("gluon", "Gluon Core")
-    group.addoption("--gluon-backend", metavar="NAME", help="the backend that the conformance suite tests")
-    group.addoption("--gluon-gpu", action="store_true", help="fail, not skip, where there is no GPU")
+    group.addoption(
+        "--gluon-backend", metavar="NAME", help="the backend that the conformance suite tests"
+    )
+    group.addoption(
+        "--gluon-standin",
+        metavar="TARGET",
+        help="run a suite that was written for a GPU without one: torch and Triton answer as this "
+        "simulated device, such as sim:hopper",
+    )
+    group.addoption(
+        "--gluon-gpu", action="store_true", help="fail, not skip, where there is no GPU"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: Any) -> None:
+    """Before any file of the suite asks torch or Triton for a device."""
+    wanted = early_config.known_args_namespace.gluon_standin
+    if wanted:
+        from gluon_core.errors import GluonError
+        from gluon_core.standin import stand_in
+
+        try:
+            stand_in(wanted)
+        except GluonError as error:
+            raise pytest.UsageError(str(error)) from error
 
 
 def pytest_configure(config: Any) -> None:
@@ -37,7 +61,7 @@ class Place:
     """Where a test runs.
 
     Args:
-        target: a `gluon_core.targets.Target`.
+        target: a `gluon_core.contract.targets.Target`.
         device: the torch device of its tensors, `cpu` for the simulator.
     """
 
@@ -75,7 +99,9 @@ def pytest_generate_tests(metafunc: Any) -> None:
         return
     marker = metafunc.definition.get_closest_marker("gluon_targets")
     specs = list(marker.args) if marker else ["sim"]
-    params = [pytest.param(spec if spec.startswith("sim") else f"sim:{spec}", id=spec) for spec in specs]
+    params = [
+        pytest.param(spec if spec.startswith("sim") else f"sim:{spec}", id=spec) for spec in specs
+    ]
     params.append(pytest.param(_GPU, id=_GPU, marks=pytest.mark.gpu))
     metafunc.parametrize("gluon_place", params, indirect=True)
 
@@ -83,7 +109,7 @@ def pytest_generate_tests(metafunc: Any) -> None:
 @pytest.fixture
 def gluon_place(request: Any, monkeypatch: Any) -> Iterator[Place]:
     """Where this run of the test takes place; `kernel[grid](...)` launches there."""
-    from gluon_core.plugins import registry
+    from gluon_core.contract.registry import registry
 
     if request.param == _GPU:
         found = _gpu()
@@ -103,7 +129,7 @@ def gluon_place(request: Any, monkeypatch: Any) -> Iterator[Place]:
 
 def _gpu() -> Optional[Place]:
     """The first GPU of any installed backend."""
-    from gluon_core.plugins import registry
+    from gluon_core.contract.registry import registry
 
     for backend in registry().backends.values():
         target = None if backend.simulates else backend.device()
@@ -113,9 +139,13 @@ def _gpu() -> Optional[Place]:
 
 
 def _problems() -> str:
-    from gluon_core.plugins import registry
+    from gluon_core.contract.registry import registry
 
     found = registry()
-    reasons = [f"{b.name}: {b.device_problem() or 'no device'}" for b in found.backends.values() if not b.simulates]
+    reasons = [
+        f"{b.name}: {b.device_problem() or 'no device'}"
+        for b in found.backends.values()
+        if not b.simulates
+    ]
     reasons += [failure.reason for failure in found.failures.values()]
     return "; ".join(reasons) or "no backend for GPUs is installed"

@@ -96,14 +96,14 @@ def _gluon_scheduled(request: Any, monkeypatch: Any) -> Iterator[Any]:
     if schedule is None:
         yield None
         return
-    from gluon_core.backend import load_path
-    from gluon_core.plugins import registry
+    from gluon_core.contract.paths import load_named
+    from gluon_core.contract.registry import registry
 
     simulator = registry().simulator()
     if simulator is None or simulator.simulation is None:
         pytest.skip("no simulator that knows schedules is installed: pip install gluon-sim")
     monkeypatch.setenv("GLUON_TARGET", str(registry().target(schedule.target)))
-    configured = load_path(simulator.simulation)
+    configured = load_named(simulator.simulation, f"backend {simulator.name!r}, simulation")
     with configured(schedule=schedule.name, seed=schedule.seed, **schedule.settings):
         yield schedule
 

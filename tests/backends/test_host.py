@@ -21,6 +21,8 @@ def test_host_namespace_is_the_plugins_module(vendor):
 
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_host_namespace_imports_no_compiler(vendor):
-    code = f"import sys, gluon_core.{vendor}; print(sorted({{'triton', 'torch'}} & set(sys.modules)))"
+    code = (
+        f"import sys, gluon_core.{vendor}; print(sorted({{'triton', 'torch'}} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr

@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 from gluon_core.cli import check
 from gluon_core.cli.app import app
-from gluon_core.plugins import registry
+from gluon_core.contract.registry import registry
+
+pytestmark = pytest.mark.once
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RACE = """

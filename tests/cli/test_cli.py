@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from gluon_core.cli.app import app
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 COPY = f"{EXAMPLES / 'memcpy_1d.py'}:memcpy_1d"
@@ -442,7 +444,7 @@ class TestDemo:
     def test_with_a_gpu(self, monkeypatch):
         from gluon_core.cli import demo
         from gluon_core.cli.example import Check, Example
-        from gluon_core.plugins import registry
+        from gluon_core.contract.registry import registry
 
         monkeypatch.setattr(demo, "device_target", lambda: registry().target("sm_90"))
         monkeypatch.setattr(Example, "check", lambda self, target: Check(0.1))

@@ -10,6 +10,7 @@ from triton.backends.compiler import GPUTarget
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.contract.registry import registry
 from gluon_core.errors import (
     ArgumentError,
     DeviceError,
@@ -19,7 +20,6 @@ from gluon_core.errors import (
     StageError,
     TargetError,
 )
-from gluon_core.plugins import registry
 from tests.core import kernels_for_runtime as kernels
 from tests.core.kernels_for_runtime import L32, L64
 
@@ -41,7 +41,9 @@ def scale(target, layout=None, **options):
     )
 
 
-@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_86", "sm_89", "hopper", "sm_100", "sm_120"])
+@pytest.mark.parametrize(
+    "target", ["sm_75", "sm_80", "sm_86", "sm_89", "hopper", "sm_100", "sm_120"]
+)
 def test_nvidia(target):
     made = scale(target, num_warps=4)
     arch = registry().target(target).architecture
@@ -81,13 +83,18 @@ def test_every_architecture_of_every_plugin_is_named_for_its_compiler():
 
 def test_tritons_own_way_of_saying_it():
     source = gluon.GluonASTSource(
-        fn=kernels.put, signature={"y": "*fp32", "VALUE": "constexpr"}, constexprs={"VALUE": 5.0},
+        fn=kernels.put,
+        signature={"y": "*fp32", "VALUE": "constexpr"},
+        constexprs={"VALUE": 5.0},
         attrs={(0,): [["tt.divisibility", 16]]},
     )
     made = gluon.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
     assert made.metadata.num_warps == 8 and made.target.name == "nvidia:sm_90"
     by_name = gluon.compile(
-        kernels.put, target="h200", signature={"y": "*fp32:16"}, constexprs={"VALUE": 5.0},
+        kernels.put,
+        target="h200",
+        signature={"y": "*fp32:16"},
+        constexprs={"VALUE": 5.0},
         num_warps=8,
     )
     assert by_name.hash == made.hash
@@ -197,7 +204,9 @@ def test_a_compiled_kernel_for_another_device_does_not_launch():
 def test_observers_hear_of_every_stage(monkeypatch):
     heard = []
     monkeypatch.setattr(
-        type(registry()), "stage_done", lambda self, stage, module, target: heard.append((stage, str(target)))
+        type(registry()),
+        "stage_done",
+        lambda self, stage, module, target: heard.append((stage, str(target))),
     )
     scale("sm_80")
     assert heard == [(s, "nvidia:sm_80") for s in ("trace", "ttgir", "llir", "ptx", "cubin")]

@@ -12,11 +12,11 @@ from triton.runtime.errors import OutOfResources, PTXASError
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core import testing
-from gluon_core.backend import Stage
 from gluon_core.compiler import compile
 from gluon_core.compiler.stages import isolation_enabled, run_stages
+from gluon_core.contract.backend import Stage
+from gluon_core.contract.registry import registry
 from gluon_core.errors import LayoutError, LimitError, ShapeError, StageError
-from gluon_core.plugins import registry
 
 
 class Module:
@@ -55,7 +55,9 @@ BOTH = pytest.mark.parametrize("isolate", [True, False], ids=["child", "here"])
 
 @BOTH
 def test_results_and_metadata_come_back_and_nothing_is_printed(isolate, capfd):
-    result = run(good, lambda value, metadata: "text", lambda value, metadata: b"\x7f", isolate=isolate)
+    result = run(
+        good, lambda value, metadata: "text", lambda value, metadata: b"\x7f", isolate=isolate
+    )
     assert result.asm == {"s0": "module { the text of it }", "s1": "text", "s2": b"\x7f"}
     assert result.metadata == {"num_warps": 4, "shared": 128}
     assert [name for name, _ in result.ends] == ["s0", "s1", "s2"]
@@ -99,7 +101,9 @@ def test_an_abort_becomes_an_error(capfd):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("end", [lambda: os.kill(os.getpid(), signal.SIGSEGV), lambda: os._exit(3), sys.exit])
+@pytest.mark.parametrize(
+    "end", [lambda: os.kill(os.getpid(), signal.SIGSEGV), lambda: os._exit(3), sys.exit]
+)
 def test_every_other_end_becomes_an_error(end):
     with pytest.raises(StageError, match="SIGSEGV|status 3|SystemExit") as caught:
         run(lambda value, metadata: end())

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from gluon_core.backend import Backend, Lowering
-from gluon_core.hookspec import hookimpl
-from gluon_core.targets import Architecture, Limits
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+
+from gluon_core.contract.backend import Backend, Lowering
+from gluon_core.contract.hookspec import hookimpl
+from gluon_core.contract.targets import Architecture, Limits
+
+
+def entry(name, value=None, distribution=None):
+    """An installed entry point; `distribution` is the name of what ships it."""
+    made = EntryPoint(name, value or f"{name}_plugin", "gluon_core.backends")
+    return made._for(SimpleNamespace(name=distribution, version="1.0")) if distribution else made
 
 
 def architecture(name, backend, *aliases, **fields):
@@ -65,7 +74,9 @@ def acme(**attributes):
     """Two architectures, one of them with a unit."""
     return Complete(
         "acme",
-        architecture("a1", "acme", "anvil", arch=1, capabilities=frozenset({"acme.unit"}), default=True),
+        architecture(
+            "a1", "acme", "anvil", arch=1, capabilities=frozenset({"acme.unit"}), default=True
+        ),
         architecture("a2", "acme", "rocket_2", arch=2, warp_size=64),
         **attributes,
     )
@@ -75,5 +86,5 @@ def roadrunner(**attributes):
     return Complete("roadrunner", architecture("beep9", "roadrunner", "dust"), **attributes)
 
 
-def simulator(name="standin"):
-    return Complete(name, simulates=True)
+def simulator(name="double", **attributes):
+    return Complete(name, simulates=True, **attributes)

@@ -6,15 +6,13 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from pathlib import Path
 
 import pytest
 import triton
 
 import gluon_core as gluon
-from gluon_core.compiler import driver
+from gluon_core.compiler import cache, driver
 from gluon_core.errors import GluonError
-from gluon_core.runtime import cache
 from tests.core import kernels_for_runtime as kernels
 
 
@@ -91,7 +89,7 @@ def test_the_content_of_the_packages_counts(tmp_path, monkeypatch):
 
 
 def _backend_and_target():
-    from gluon_core.plugins import registry
+    from gluon_core.contract.registry import registry
 
     target = registry().target("sm_80")
     return registry().backend(target.backend), target
@@ -188,7 +186,11 @@ def test_tritons_knobs(tmp_path, monkeypatch, runs):
     build()
     assert len(runs) == 2
     assert {path.suffix for path in dumps.rglob("put.*")} == {
-        ".ttgir", ".llir", ".ptx", ".cubin", ".sass"
+        ".ttgir",
+        ".llir",
+        ".ptx",
+        ".cubin",
+        ".sass",
     }
     heard = []
     monkeypatch.delenv("TRITON_ALWAYS_COMPILE")
@@ -246,11 +248,14 @@ def test_another_process_finds_the_entry(tmp_path):
             """
         )
     )
-    root = str(Path(gluon.__file__).parent.parent)
-    environment = {**os.environ, "PYTHONPATH": root}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     said = [
         subprocess.run(
-            [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, str(script)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.split()
         for _ in range(2)
     ]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gluon_core.descriptors import (
+from gluon_core.contract.reference import Descriptor, select
+from gluon_core.contract.registry import load
+from gluon_core.errors import DtypeError, LayoutError, PluginError
+from gluon_core.frontend.signature import parse_type
+from gluon_core.layouts import BlockedLayout, PaddedSharedLayout, SwizzledSharedLayout
+from gluon_core.values.descriptors import (
     descriptor_text,
     is_descriptor_text,
     parse_descriptor,
     split_descriptor,
     tensor_descriptor_type,
 )
-from gluon_core.errors import DtypeError, LayoutError, PluginError
-from gluon_core.frontend import parse_type
-from gluon_core.layouts import BlockedLayout, PaddedSharedLayout, SwizzledSharedLayout
-from gluon_core.plugins import load
-from gluon_core.reference import Descriptor, select
 from tests.core.fakes import Plugin, acme
 
 PADDED = PaddedSharedLayout.with_identity_for([[64, 4]], [64, 64], [1, 0])

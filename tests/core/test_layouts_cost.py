@@ -108,7 +108,7 @@ def test_conflicts_against_counting(kind, banks):
 
 
 def test_vectors():
-    wide = BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    wide = BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0])
     assert L.vector_elements(wide, PLAIN, [16, 64], 16) == 8
     assert L.vector_elements(wide, PLAIN, [16, 64], 32) == 4
     assert L.vector_elements(wide, PLAIN, [16, 64], 32, max_vector_bits=64) == 2

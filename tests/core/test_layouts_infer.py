@@ -56,7 +56,9 @@ def test_permute_keeps_blocked_and_makes_others_linear():
 
 def test_reshape_keeps_tiles_blocked(version):
     one = BlockedLayout([4], [32], [4], [0])
-    assert infer.reshape(one, [512], [16, 32]) == BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    assert infer.reshape(one, [512], [16, 32]) == BlockedLayout(
+        [1, 4], [4, 8], [4, 1], order=[1, 0]
+    )
     tall = BlockedLayout([2, 1], [32, 1], [1, 4], [0, 1])
     linear = infer.reshape(tall, [64, 4], [256])
     assert isinstance(linear, DistributedLinearLayout)

@@ -17,6 +17,7 @@ PACKAGES = {
     "gluon_nvidia": ROOT / "backends" / "nvidia",
     "gluon_amd": ROOT / "backends" / "amd",
     "gluon_sim": ROOT / "backends" / "sim",
+    "gluon_emu": ROOT / "backends" / "emu",
 }
 
 
@@ -41,9 +42,9 @@ def metadata(files, name):
 def test_a_wheel_holds_the_whole_package_and_nothing_else(wheel):
     package, files = wheel
     source = PACKAGES[package] / package
-    expected = {
-        str(path.relative_to(source.parent)) for path in source.rglob("*.py")
-    } | {f"{package}/py.typed"}
+    expected = {str(path.relative_to(source.parent)) for path in source.rglob("*.py")} | {
+        f"{package}/py.typed"
+    }
     assert expected <= set(files)
     packages = {package} | ({"gluon_examples"} if package == "gluon_core" else set())
     assert {name.split("/")[0] for name in files if "dist-info" not in name} == packages

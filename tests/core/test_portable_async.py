@@ -10,8 +10,8 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, GluonError, LayoutError, ShapeError
-from gluon_core.plugins import registry
 from gluon_sim.errors import SimulatorError
 from tests.portable_kernels import products
 
@@ -254,15 +254,31 @@ def kernel(x, y):
         ("gl.portable.descriptor(x, [64], [64, 1], [32, 64])", ShapeError, "shape: not one for"),
         ("gl.portable.descriptor(x, [64, 64], [1, 64], [32, 64])", ShapeError, "constant 1"),
         ("gl.portable.descriptor(x, [64, 64], [64, 1], [32, 48])", ShapeError, "power-of-two"),
-        ("gl.portable.descriptor(x, [64, 64], [64, 1], [32, 64], wide)", LayoutError, "shared_layout"),
+        (
+            "gl.portable.descriptor(x, [64, 64], [64, 1], [32, 64], wide)",
+            LayoutError,
+            "shared_layout",
+        ),
         ("gl.portable.pipeline([x], 2)", ArgumentError, "descriptors: not a descriptor"),
         ("gl.portable.pipeline([], 2)", ArgumentError, "descriptors: none"),
         ("gl.portable.pipeline([tiles], 0)", ArgumentError, "stages: out of range"),
-        ("gl.portable.pipeline([tiles], 2).fetch(0, [])", ShapeError, "not one for each descriptor"),
-        ("gl.portable.pipeline([tiles], 2).fetch(0, [[0]])", ShapeError, "not one for each dimension"),
+        (
+            "gl.portable.pipeline([tiles], 2).fetch(0, [])",
+            ShapeError,
+            "not one for each descriptor",
+        ),
+        (
+            "gl.portable.pipeline([tiles], 2).fetch(0, [[0]])",
+            ShapeError,
+            "not one for each dimension",
+        ),
         ("gl.portable.pipeline([tiles], 2).wait(zeros)", ShapeError, "step: must be a scalar"),
         ("gl.portable.store(tiles, [0, 0], zeros)", ShapeError, "value: not the shape of a tile"),
-        ("gl.portable.store(tiles, [0, 0], zeros, mask=zeros)", ArgumentError, "mask: a tile needs"),
+        (
+            "gl.portable.store(tiles, [0, 0], zeros, mask=zeros)",
+            ArgumentError,
+            "mask: a tile needs",
+        ),
     ],
 )
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942"])

@@ -10,7 +10,8 @@ import triton
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.backend import Backend
+from gluon_core.contract.backend import Backend
+from gluon_core.contract.registry import registry
 from gluon_core.errors import (
     ArgumentError,
     DeviceError,
@@ -22,7 +23,6 @@ from gluon_core.errors import (
     RecompileError,
     TargetError,
 )
-from gluon_core.plugins import registry
 from gluon_core.runtime import place
 from tests.core import kernels_for_runtime as kernels
 from tests.core.kernels_for_runtime import L32, L64
@@ -206,7 +206,9 @@ def test_the_simulator_is_announced_once(capfd, monkeypatch):
     assert not capfd.readouterr().err
 
 
-def test_the_target_decides_before_the_environment_and_the_environment_before_the_tensors(monkeypatch):
+def test_the_target_decides_before_the_environment_and_the_environment_before_the_tensors(
+    monkeypatch,
+):
     assert scaled(target="sim:sm_80").target.name == "sim:sm_80"
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_100")
     assert scaled().target.name == "sim:sm_100"

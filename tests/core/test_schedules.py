@@ -118,7 +118,9 @@ def test_it():
     assert last["class"] == "OutOfBoundsError" and last["seed"] == 41
     assert last["program"] == [1, 0, 0] and last["element"] == [72]
     assert last["test"].endswith("test_it[random-41]")
-    assert last["line"] == KERNELS[: KERNELS.index("gl.store")].count("\n")  # the first line is empty
+    assert last["line"] == KERNELS[: KERNELS.index("gl.store")].count(
+        "\n"
+    )  # the first line is empty
 
 
 def test_other_failures_are_no_reports(run, pytester):
@@ -136,7 +138,7 @@ def test_a_count_that_makes_no_sense_is_refused(run, count):
 
 
 def test_without_a_simulator_it_is_skipped(run, monkeypatch):
-    from gluon_core.plugins import registry
+    from gluon_core.contract.registry import registry
 
     monkeypatch.setattr(type(registry()), "simulator", lambda self: None)
     run("@pytest.mark.gluon_schedules(2)\ndef test_it():\n    pass\n").assert_outcomes(skipped=2)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gluon_core import plugins
-from gluon_core.backend import load_path
+from gluon_core.contract import registry as plugins
+from gluon_core.contract.backend import load_path
+from gluon_core.contract.registry import load
+from gluon_core.contract.selection import available, select
 from gluon_core.errors import (
     ArgumentError,
     BackendError,
@@ -19,9 +21,7 @@ from gluon_core.errors import (
     ShapeError,
 )
 from gluon_core.layouts import BlockedLayout, DotOperandLayout
-from gluon_core.plugins import load
 from gluon_core.portable import OPS
-from gluon_core.portable.selection import available, select
 from gluon_core.portable.tiles import blocked_layout, row_swizzle, split_warps
 from tests.core.fakes import Plugin, acme, lowering
 
@@ -263,7 +263,9 @@ def test_a_matmul_takes_its_layouts_from_the_lowering(traced):
     assert [s.chosen.name for s in found] == ["through_registers", "fma", "global_store"]
 
 
-@pytest.mark.parametrize("num_warps, m, n", [(1, 32, 32), (4, 64, 64), (8, 128, 64), (4, 16, 16), (4, 8, 4)])
+@pytest.mark.parametrize(
+    "num_warps, m, n", [(1, 32, 32), (4, 64, 64), (8, 128, 64), (4, 16, 16), (4, 8, 4)]
+)
 def test_the_fallbacks_layouts_fit_tile_and_warps(num_warps, m, n):
     from gluon_core._triton import tl
     from gluon_core.portable import MmaRequest, fallback

@@ -62,3 +62,118 @@ def test_no_driver_unless_a_simulated_target_is_asked_for(tmp_path, target):
         target,
     )
     assert "0 active drivers" in done.stderr
+
+
+DRIVER_AFTER_IMPORT = """
+    import gluon_core, triton
+
+    print(triton.runtime.driver.active.get_current_target())
+
+    @triton.jit
+    def plain(x): pass
+
+    import torch
+    try:
+        plain[(1,)](torch.zeros(4))
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_importing_the_package_is_enough(tmp_path):
+    done = script(tmp_path, DRIVER_AFTER_IMPORT, "sim:sm_80")
+    assert done.returncode == 0, done.stderr
+    target, refused = done.stdout.strip().split("\n")
+    assert "80" in target
+    assert "plain @triton.jit kernel needs a GPU" in refused and "gluon_core.jit" in refused
+
+
+WITHOUT_TORCH = """
+    import sys
+    import numpy as np
+    import gluon_core as gluon
+    from gluon_core import language as gl
+
+    @gluon.jit
+    def put(x): gl.store(x, 7)
+
+    x = np.zeros(1, np.int32)
+    put[(1,)](x)
+    assert x[0] == 7 and "torch" not in sys.modules
+
+    import triton
+    print(triton.runtime.driver.active.get_current_target())
+    print(type(triton.runtime.driver.active).__name__)
+"""
+
+
+def test_torch_is_not_imported_before_somebody_asks_for_the_driver(tmp_path):
+    done = script(tmp_path, WITHOUT_TORCH, "sim:sm_80")
+    assert done.returncode == 0, done.stderr
+    target, driver = done.stdout.strip().split("\n")
+    assert "80" in target and driver == "StandInDriver"
+
+
+FOR_A_GPU = """
+    import torch, triton
+    import gluon_core as gluon
+    from gluon_core import language as gl
+
+    DEVICE = "cuda"
+
+    @gluon.jit
+    def add(x, y, out, n, BLOCK: gl.constexpr):
+        layout: gl.constexpr = gl.BlockedLayout([1], [gl.target.warp_size()], [4], [0])
+        at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+        gl.store(out + at, gl.load(x + at, at < n) + gl.load(y + at, at < n), at < n)
+
+    def test_add():
+        torch.manual_seed(0)
+        x = torch.rand(1000, device=DEVICE)
+        y = torch.rand(1000).cuda().to(0).to("cuda", torch.float32).pin_memory()
+        out = torch.empty_like(x, device=torch.device("cuda", 0))
+        assert x.is_cuda and y.is_pinned()
+        started = torch.cuda.Event(enable_timing=True)
+        started.record()
+        with torch.cuda.stream(torch.cuda.Stream()), torch.device("cuda"):
+            zeros = torch.zeros(3)
+        add[(4,)](x, y, out, 1000, BLOCK=256)
+        torch.cuda.synchronize()
+        torch.testing.assert_close(out, x + y)
+        assert torch.cuda.is_available() and torch.cuda.device_count() == 1
+        print(torch.cuda.get_device_capability(), torch.version.hip)
+        print(torch.cuda.get_device_properties(DEVICE).multi_processor_count)
+        print(triton.testing.do_bench(lambda: add[(4,)](x, y, out, 1000, BLOCK=256), rep=1) > 0)
+
+    if __name__ == "__main__":
+        test_add()
+"""
+
+
+@pytest.mark.parametrize(
+    "target, said",
+    [("sim:hopper", ["(9, 0) None", "132"]), ("sim:gfx942", ["(9, 4) 7.0.0", "304"])],
+)
+def test_a_script_for_a_gpu_runs_unchanged(tmp_path, target, said):
+    path = tmp_path / "for_a_gpu.py"
+    path.write_text(textwrap.dedent(FOR_A_GPU))
+    command = [sys.executable, "-m", "gluon_core.standin", "--target", target, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:3] == [*said, "True"]
+
+
+def test_a_suite_for_a_gpu_runs_unchanged(tmp_path):
+    (tmp_path / "conftest.py").write_text("import torch; assert torch.cuda.is_available()\n")
+    (tmp_path / "test_for_a_gpu.py").write_text(textwrap.dedent(FOR_A_GPU))
+    command = [sys.executable, "-m", "pytest", "-q", "--gluon-standin", "sim:sm_80", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize("target, words", [("sm_90", "simulated"), ("sim:hoper", "hopper")])
+def test_what_cannot_be_stood_in_for_is_said(tmp_path, target, words):
+    command = [sys.executable, "-m", "gluon_core.standin", "--target", target, "x.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr

@@ -6,9 +6,9 @@ from collections import namedtuple
 
 import pytest
 
+from gluon_core.contract.registry import load
+from gluon_core.contract.targets import Target
 from gluon_core.errors import TargetError
-from gluon_core.plugins import load
-from gluon_core.targets import Target
 from tests.core.fakes import Complete, Plugin, acme, architecture, roadrunner, simulator
 
 GPUTarget = namedtuple("GPUTarget", "backend arch warp_size")
@@ -36,11 +36,11 @@ def registry(monkeypatch):
         ("acme", "acme:a1"),
         ("acmert:2", "acme:a2"),
         ("acmert:2:64", "acme:a2"),
-        ("standin:beep9", "standin:beep9"),
-        ("standin:dust", "standin:beep9"),
-        ("standin:acme:a2", "standin:a2"),
-        ("standin:acme", "standin:a1"),
-        ("standin", "standin:a1"),
+        ("double:beep9", "double:beep9"),
+        ("double:dust", "double:beep9"),
+        ("double:acme:a2", "double:a2"),
+        ("double:acme", "double:a1"),
+        ("double", "double:a1"),
         (GPUTarget("acmert", 1, 32), "acme:a1"),
         (GPUTarget("acmert", 2, 64), "acme:a2"),
         (GPUTarget("roadrunnerrt", "beep9:feature+", 32), "roadrunner:beep9"),
@@ -52,11 +52,11 @@ def test_spellings(registry, spelling, name):
 
 def test_every_target_prints_as_a_spelling_of_itself(registry):
     for arch in registry.architectures():
-        for backend in (arch.backend, "standin"):
+        for backend in (arch.backend, "double"):
             target = Target(backend, arch)
             assert registry.target(str(target)) == target
             assert registry.target(target) is target
-            assert target.simulated == (backend == "standin")
+            assert target.simulated == (backend == "double")
 
 
 def test_spellings_of_one_target_are_equal_and_hash_alike(registry):
@@ -69,8 +69,8 @@ def test_spellings_of_one_target_are_equal_and_hash_alike(registry):
         ("anvl", "unknown target 'anvl'.*Did you mean 'anvil'"),
         ("acne:a1", "unknown backend 'acne'.*Did you mean 'acme'"),
         ("acme:beep9", "unknown architecture 'beep9'.*Known: a1, anvil, a2"),
-        ("standin:beep8", "Did you mean 'beep9'"),
-        ("standin:standin", "unknown architecture"),
+        ("double:beep8", "Did you mean 'beep9'"),
+        ("double:double", "unknown architecture"),
         ("acme:", "unknown architecture"),
         ("", "unknown target"),
         (GPUTarget("acmert", 9, 32), "no plugin compiles for acmert:9"),
@@ -85,8 +85,8 @@ def test_wrong_spellings(registry, spelling, message):
 
 
 def test_without_a_target_the_environment_decides(registry, monkeypatch):
-    monkeypatch.setenv("GLUON_TARGET", "standin:dust")
-    assert registry.target(None).name == "standin:beep9"
+    monkeypatch.setenv("GLUON_TARGET", "double:dust")
+    assert registry.target(None).name == "double:beep9"
     monkeypatch.setenv("GLUON_TARGET", "anvl")
     with pytest.raises(TargetError, match="GLUON_TARGET.*Did you mean 'anvil'"):
         registry.target(None)
@@ -106,7 +106,7 @@ def test_without_a_target_the_plugged_in_device_comes_before_the_simulator(monke
 
 
 def test_without_a_device_the_simulator_stands_in_for_the_default_architecture(registry):
-    assert registry.target(None).name == "standin:a1"
+    assert registry.target(None).name == "double:a1"
 
 
 def test_without_device_and_simulator_the_error_says_what_to_name(monkeypatch):
@@ -120,8 +120,8 @@ def test_two_defaults_are_not_guessed_between():
     other = Complete("zeta", architecture("z1", "zeta", default=True))
     registry = load([], [Plugin("all", acme(), other, simulator())])
     with pytest.raises(TargetError, match="acme:a1, zeta:z1"):
-        registry.target("standin")
-    assert registry.target("standin:zeta").name == "standin:z1"
+        registry.target("double")
+    assert registry.target("double:zeta").name == "double:z1"
 
 
 def test_a_backend_alone_needs_a_default_or_a_single_architecture():
@@ -132,5 +132,5 @@ def test_a_backend_alone_needs_a_default_or_a_single_architecture():
 
 
 def test_capabilities_of_a_simulated_target_are_those_of_the_architecture(registry):
-    assert registry.target("standin:a1").has("acme.unit")
-    assert not registry.target("standin:a2").has("acme.unit")
+    assert registry.target("double:a1").has("acme.unit")
+    assert not registry.target("double:a2").has("acme.unit")

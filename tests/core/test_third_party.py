@@ -6,6 +6,7 @@ into a folder of its own, by pip.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -43,23 +44,43 @@ def broken(installed, tmp_path):
     return site
 
 
-def run(script, site=None, **environment):
-    """What `script` prints as JSON in a fresh interpreter that sees `site`."""
+def seen_from(site):
+    """The environment of an interpreter that sees `site`."""
     paths = [str(site)] if site else []
     paths += [str(ROOT), *(str(ROOT / "backends" / v) for v in ("nvidia", "amd", "sim"))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def run(script, site=None, **environment):
+    """What `script` prints as JSON in a fresh interpreter that sees `site`."""
     done = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
+        env={**seen_from(site), **environment},
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def test_it_imports_nothing_private():
+    rooms = "contract vendor values layouts semantic portable errors".split()
+    names = []
+    for file in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "gluon_core":
+                names += [f"gluon_core.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names.append(node.module)
+            elif isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+    ours = [name for name in names if name.startswith("gluon_core")]
+    assert len(ours) > 10 and all(name.split(".")[1] in rooms for name in ours), ours
+
+
 REPORT = """
 import json
-from gluon_core.plugins import registry
+from gluon_core.contract.registry import registry
 r = registry()
 print(json.dumps({
     "backends": sorted(r.backends), "failures": sorted(r.failures),
@@ -205,7 +226,7 @@ def test_its_kernel_runs_on_the_simulator_through_its_reference_model(installed,
 PORTABLE = """
 import json, sys
 sys.path.insert(0, {root!r})
-from gluon_core.plugins import registry
+from gluon_core.contract.registry import registry
 from examples.matmul import EXAMPLES
 problem = EXAMPLES[0].check(registry().target("sim:acme1")).problem
 print(json.dumps(problem))
@@ -326,3 +347,101 @@ except Exception as error:
     assert name == "CapabilityError"
     assert "gl.acme.anvil.add_clamped needs acme.clamp (acme1)" in text
     assert "kernel_of_acme.py" in text and "gl.clamp" in text
+
+
+FORGE = """
+from gluon_core.contract.backend import Backend
+from gluon_core.contract.hookspec import hookimpl
+from gluon_core.contract.targets import Architecture, Limits
+
+class ForgeBackend(Backend):
+    name = "forge"
+    architectures = (
+        Architecture("forge1", "forge", ("hopper", "amboss"), "f1", None, 32, Limits(65536)),
+        Architecture("sm_80", "forge", (), "f2", None, 32, Limits(65536)),
+    )
+
+@hookimpl
+def gluon_backends():
+    return [ForgeBackend()]
+"""
+
+
+@pytest.fixture
+def forged(tmp_path):
+    """A plugin that loads before all others and takes names of theirs, and the core's own metadata."""
+    site = tmp_path / "forged"
+    info = site / "gluon_forge-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gluon-forge\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gluon_core.backends]\na_forge = gluon_forge\n")
+    (site / "gluon_forge.py").write_text(FORGE)
+    write = (
+        "import sys; from hatchling.build import *; prepare_metadata_for_build_wheel(sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", write, str(site)], cwd=ROOT, check=True)
+    return site
+
+
+CLASHES = """
+import json
+from gluon_core.contract.registry import registry
+r = registry()
+found = {}
+for spec in ("hopper", "sim:hopper", "sm_80", "forge:hopper", "amboss", "sim:forge:hopper", "forge:sm_80"):
+    try:
+        found[spec] = str(r.target(spec))
+    except Exception as error:
+        found[spec] = f"{type(error).__name__}: {error}"
+print(json.dumps([found, sorted(c.name for c in r.clashes), sorted(r.backends), list(r.failures)]))
+"""
+
+
+def test_a_newcomer_loses_the_names_that_others_have_and_nothing_else(forged):
+    before = run(REPORT)
+    found, names, backends, failures = run(CLASHES, forged)
+    assert backends == sorted([*before["backends"], "forge"]) and not failures
+    refused = found.pop("forge:sm_80")
+    assert "'sm_80' is claimed twice: by nvidia:sm_80" in refused and "'a_forge'" in refused
+    assert found == {
+        "hopper": "nvidia:sm_90",
+        "sim:hopper": "sim:sm_90",
+        "sm_80": "nvidia:sm_80",
+        "forge:hopper": "forge:forge1",
+        "amboss": "forge:forge1",
+        "sim:forge:hopper": "sim:forge1",
+    }
+    assert names == ["hopper", "sm_80"]
+
+
+def command(*words, site):
+    done = subprocess.run(
+        [sys.executable, "-m", "gluon_core.cli", *words],
+        capture_output=True,
+        text=True,
+        env=seen_from(site),
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_every_command_says_in_one_line_that_something_is_wrong(forged, broken, installed):
+    layout = ("layout", "BlockedLayout([4], [32], [4], [0])", "--shape", "512")
+    code, out, said = command(*layout, site=forged)
+    assert code == 0 and said.count("\n") == 1
+    assert said.startswith(
+        "gluon: 2 problems of plugins, the first: the spelling 'sm_80' is claimed"
+    )
+    assert "'a_forge'" in said and said.endswith("nvidia:sm_80 has it. See `gluon info`.\n")
+    code, out, said = command(*layout, site=broken)
+    assert code == 0 and said.count("\n") == 1 and "'acme' (gluon-acme 0.1.0) did not load" in said
+    assert command(*layout, site=installed)[2] == ""
+    assert command("--help", site=broken)[2] == ""
+
+    code, out, said = command("info", site=forged)
+    assert code == 0 and said == "" and out.count("is claimed twice") == 2
+    code, out, said = command("info", "--json", site=forged)
+    clashes = json.loads(out)["clashes"]
+    assert [(c["name"], c["keeps"], c["loses"]) for c in clashes] == [
+        ("sm_80", "nvidia", ["a_forge"]),
+        ("hopper", "nvidia", ["a_forge"]),
+    ]

@@ -33,10 +33,9 @@ class Row(NamedTuple):
         return f"{self.namespace.removeprefix('gluon.language.')}.{self.name}"
 
 
-def read(file: str) -> list[Row]:
-    """The rows of a table in this folder."""
-    rows = json.loads((Path(__file__).parent / file).read_text())
-    return [Row(*row) for row in rows]
+def read(file: Path) -> list[Row]:
+    """The rows of a table."""
+    return [Row(*row) for row in json.loads(file.read_text())]
 
 
 def check(row: Row) -> None:
@@ -103,12 +102,10 @@ def _parameters(value: Any) -> Any:
     """Name -> its default, of ours; None where it cannot be told."""
     if isinstance(value, _triton.JITCallable):
         return dict.fromkeys(value.arg_names, _ANY)
-    signature = getattr(value, "signature", None)
-    if signature is None:
-        try:
-            signature = inspect.signature(value)
-        except (TypeError, ValueError):
-            return None
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return None
     empty = inspect.Parameter.empty
     return {
         name: _NONE if p.default is empty else p.default

@@ -9,12 +9,17 @@ import sys
 import pytest
 
 import gluon_core
+from gluon_core._triton import VERSION
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COUNT = 400
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "seed",
+    [VERSION[1], *(pytest.param(100 + n, marks=pytest.mark.campaign) for n in range(20))],
+    ids=lambda seed: "one of each release" if seed < 100 else str(seed),
+)
 def test_random_operands(seed):
     assert gluon_core.__file__
     paths = [os.path.dirname(ROOT), *filter(None, sys.path)]
@@ -27,7 +32,9 @@ def test_random_operands(seed):
         timeout=300,
     )
     lines = found.stdout.splitlines()
-    assert found.returncode == 0, f"{lines[-1]} of seed {seed} ended the process: {found.stderr[-2000:]}"
+    assert found.returncode == 0, (
+        f"{lines[-1]} of seed {seed} ended the process: {found.stderr[-2000:]}"
+    )
     foreign = [line for line in lines if line.startswith("FOREIGN")]
     assert not foreign, found.stdout[found.stdout.index("FOREIGN") :][:3000]
     end, worked, refused = lines[-1].split()

@@ -10,10 +10,10 @@ from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import mbarrier
 from tests.frontend.oracle import compare
 
-L = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+L = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0]))
 
 SOURCE = """
-L = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+L = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0]))
 @gluon.jit
 def kernel():
     S: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float16)

@@ -19,7 +19,9 @@ def _parameters(value):
     if isinstance(value, _triton.JITCallable):
         return list(value.arg_names)
     try:
-        found = inspect.signature(getattr(value, "__init__", value) if inspect.isclass(value) else value)
+        found = inspect.signature(
+            getattr(value, "__init__", value) if inspect.isclass(value) else value
+        )
     except (TypeError, ValueError):
         return None
     return [p for p in found.parameters if p not in HIDDEN and p != "self"]

@@ -43,7 +43,16 @@ def source(cga: str = "[]") -> str:
     return SOURCE.replace("CGA", cga)
 
 
-TARGETS = [("cuda", 80, 32), ("cuda", 90, 32), ("cuda", 100, 32), ("cuda", 120, 32), ("hip", "gfx942", 64), ("hip", "gfx950", 64), ("hip", "gfx1100", 32), ("hip", "gfx1250", 32)]
+TARGETS = [
+    ("cuda", 80, 32),
+    ("cuda", 90, 32),
+    ("cuda", 100, 32),
+    ("cuda", 120, 32),
+    ("hip", "gfx942", 64),
+    ("hip", "gfx950", 64),
+    ("hip", "gfx1100", 32),
+    ("hip", "gfx1250", 32),
+]
 
 
 @pytest.mark.parametrize("warps", [1, 4, 8])
@@ -65,7 +74,15 @@ def test_clusters(ctas, cga):
     )
 
 
-@pytest.mark.parametrize("option", ["'debug': True", "'sanitize_overflow': True, 'debug': True", "'maxnreg': 64", "'num_stages': 2"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "'debug': True",
+        "'sanitize_overflow': True, 'debug': True",
+        "'maxnreg': 64",
+        "'num_stages': 2",
+    ],
+)
 def test_options(option):
     oracle.compare(
         f"{source()}\nARGS = (ptr(gl.float32), ptr(gl.float32), 16, 32, 4)\nKWARGS = {{{option}}}\n"
@@ -82,7 +99,16 @@ def kernel(p, n):
     oracle.compare(f"{text}\nARGS = (ptr(gl.int64), {argument})\n")
 
 
-@pytest.mark.parametrize("signature", ["p: gl.pointer_type(gl.float32), n", "p, n: gl.int64", "p, n: 'i16'", "p, n: gl.float32", "p, *n"])
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "p: gl.pointer_type(gl.float32), n",
+        "p, n: gl.int64",
+        "p, n: 'i16'",
+        "p, n: gl.float32",
+        "p, *n",
+    ],
+)
 def test_annotations(signature):
     if "*n" in signature and not _triton.at_least(3, 9):
         pytest.skip("kernels of older versions cannot have *args")

@@ -27,18 +27,35 @@ def scale(p, q, n, factor, B: gl.constexpr, dtype: gl.constexpr = gl.float32):
 
 
 def test_default_target_is_that_of_tritons_tests():
-    module = testing.run_parser(scale, (testing.MockTensor(gl.float32), TritonMockTensor(gl.float16), 7, 2.0, 128))
+    module = testing.run_parser(
+        scale, (testing.MockTensor(gl.float32), TritonMockTensor(gl.float16), 7, 2.0, 128)
+    )
     assert 'ttg.target = "cuda:100"' in module.str_nodebug()
 
 
-@pytest.mark.parametrize("target, spelled", [(GPUTarget("cuda", 80, 32), "cuda:80"), ("hopper", "cuda:90"), ("nvidia:sm_75", "cuda:75")])
+@pytest.mark.parametrize(
+    "target, spelled",
+    [(GPUTarget("cuda", 80, 32), "cuda:80"), ("hopper", "cuda:90"), ("nvidia:sm_75", "cuda:75")],
+)
 def test_targets_in_every_spelling(target, spelled):
-    module = testing.run_parser(scale, (testing.MockTensor("float32"), testing.MockTensor("float16"), 7, 2.0, 128), {}, target)
+    module = testing.run_parser(
+        scale,
+        (testing.MockTensor("float32"), testing.MockTensor("float16"), 7, 2.0, 128),
+        {},
+        target,
+    )
     assert f'ttg.target = "{spelled}"' in module.str_nodebug()
 
 
 def test_arguments_by_name_and_options():
-    kwargs = {"q": testing.MockTensor(gl.int32), "B": 256, "num_warps": 8, "factor": 3, "n": 16, "dtype": gl.int32}
+    kwargs = {
+        "q": testing.MockTensor(gl.int32),
+        "B": 256,
+        "num_warps": 8,
+        "factor": 3,
+        "n": 16,
+        "dtype": gl.int32,
+    }
     text = testing.run_parser(scale, (testing.MockTensor(gl.int32),), kwargs).str_nodebug()
     assert '"ttg.num-warps" = 8' in text and "tensor<256xi32" in text
     assert "%arg2: i32 {tt.divisibility = 16 : i32}" in text
@@ -66,7 +83,9 @@ def test_constant_and_tuple_arguments():
 def test_integer_overflow_is_checked_on_request():
     arguments = (testing.MockTensor(gl.int32), testing.MockTensor(gl.int32), 7, 2, 128, gl.int32)
     plain = testing.run_parser(scale, arguments).str_nodebug()
-    checked = testing.run_parser(scale, arguments, {"sanitize_overflow": True, "debug": True}).str_nodebug()
+    checked = testing.run_parser(
+        scale, arguments, {"sanitize_overflow": True, "debug": True}
+    ).str_nodebug()
     assert "tt.assert" not in plain and "tt.assert" in checked
 
 
@@ -126,12 +145,19 @@ def test_filecheck_says_what_is_missing():
 def _pytest(*arguments: str, paths: tuple[str, ...] = (), **environment: str) -> str:
     """The output of pytest in a process of its own, with the plugin loaded."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", *arguments]
-    if not any(entry.value == "gluon_core.testing.plugin" for entry in metadata.entry_points(group="pytest11")):
+    if not any(
+        entry.value == "gluon_core.testing.plugin"
+        for entry in metadata.entry_points(group="pytest11")
+    ):
         command[3:3] = ["-p", "gluon_core.testing.plugin"]
     path = os.pathsep.join([*paths, str(ROOT), *filter(None, sys.path)])
     env = {k: v for k, v in os.environ.items() if not k.startswith("GLUON_")}
     done = subprocess.run(
-        command, cwd=ROOT, env={**env, "PYTHONPATH": path, **environment}, capture_output=True, text=True
+        command,
+        cwd=ROOT,
+        env={**env, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
     )
     return f"exit {done.returncode}\n{done.stdout}{done.stderr}"
 
@@ -158,24 +184,29 @@ def test_double(gluon_place):
     )
     said = _pytest(str(tmp_path), "-s", "--rootdir", str(tmp_path), "-c", os.devnull)
     assert "sim:sm_90" in said and "sim:gfx942" in said
-    from gluon_core.plugins import registry
+    from gluon_core.contract.registry import registry
 
     if any(b.device() for b in registry().backends.values() if not b.simulates):
         assert "3 passed" in said
     else:
         assert "2 passed, 1 skipped" in said and "no GPU: " in said, said
-        assert "no GPU: " in _pytest(str(tmp_path), "--gluon-gpu", "--rootdir", str(tmp_path), "-c", os.devnull)
+        assert "no GPU: " in _pytest(
+            str(tmp_path), "--gluon-gpu", "--rootdir", str(tmp_path), "-c", os.devnull
+        )
 
 
 SUITE = ("--pyargs", "gluon_core.testing.conformance")
 
 
+@pytest.mark.once
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["nvidia", "amd", "sim"])
 def test_conformance_of_ours(name):
     said = _pytest(*SUITE, "--gluon-backend", name)
     assert said.startswith("exit 0") and " passed" in said, said[-3000:]
 
 
+@pytest.mark.once
 def test_conformance_of_a_third_party(tmp_path):
     info = tmp_path / "gluon_acme-0.1.0.dist-info"
     info.mkdir()

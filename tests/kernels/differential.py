@@ -18,14 +18,15 @@ from typing import Any, Callable, Iterator, Mapping
 import ml_dtypes
 import numpy as np
 
-from gluon_core import _triton, plugins
+from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.builtin import builtin
 from gluon_core.cli.demo import load_examples
 from gluon_core.cli.example import Arrays
+from gluon_core.contract import registry as plugins
 from gluon_core.errors import CapabilityError, GluonError
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from gluon_core.testing.differential import Difference, run_both
+from gluon_core.values.builtin import builtin
 from tests.frontend import oracle, snippets
 from tests.kernels.explained import INPUTS, TOLERANCE, left_out
 from tests.portable_kernels import NUMBERS, one_tile

@@ -15,8 +15,8 @@ import torch
 
 from gluon_core.cli.demo import examples_package, load_examples
 from gluon_core.cli.example import Arrays, device_target
+from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError
-from gluon_core.plugins import registry
 
 ROOT = Path(__file__).parents[2]
 SIMULATED = ("sim:sm_75", "sim:sm_90", "sim:gfx942", "sim:gfx950", "sim:gfx1100")
@@ -73,6 +73,8 @@ def test_simulated(example, spec):
     assert example.check(target).problem is None
 
 
+@pytest.mark.once
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spec", examples_package().TARGETS)
 def test_compiled(example, spec):
     target = registry().target(spec)
@@ -197,17 +199,18 @@ def test_an_example_names_a_wrong_target():
 def test_on_the_gpu(example):
     target = device_target()
     if target is None:
-        pytest.skip("there is no GPU here")
+        pytest.skip("no GPU")
     if example.lacks(target):
         pytest.skip(f"{target} has no {', '.join(example.lacks(target))}")
     assert example.check(target).problem is None
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(600)
 def test_large_on_the_gpu(example):
     target = device_target()
     if target is None:
-        pytest.skip("there is no GPU here")
+        pytest.skip("no GPU")
     if example.lacks(target):
         pytest.skip(f"{target} has no {', '.join(example.lacks(target))}")
     if example.flops is not None and example.device_reference is None:

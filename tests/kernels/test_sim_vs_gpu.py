@@ -24,10 +24,12 @@ import pytest
 
 from gluon_core.cli.demo import load_examples
 from gluon_core.cli.example import device_target
-from gluon_core.plugins import registry
+from gluon_core.contract.registry import registry
 from tests.frontend import snippets
 from tests.kernels import differential, explained
 from tests.kernels.differential import Outcome, names, outcome_of
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(900)]
 
 DEVICE = device_target()
 ROOT = Path(__file__).parents[2]

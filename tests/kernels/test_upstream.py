@@ -8,7 +8,7 @@ import pytest
 from benchmarks import amd, upstream
 from gluon_core import _triton, testing
 from gluon_core.cli.demo import examples_package
-from gluon_core.plugins import registry
+from gluon_core.contract.registry import registry
 
 # `gl.portable` and `gl.target` are ours alone, and kernels for AMD's units are below.
 FILES = [
@@ -83,6 +83,7 @@ def test_the_same_ttgir(name, spec):
         assert any(op in expected for op in STORES)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", FILES)
 def test_from_upstream_to_ours(name):
     """A file written for upstream runs here once its import lines are changed."""
@@ -107,6 +108,7 @@ AMD = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("file, index, name, target", AMD)
 def test_the_same_machine_code_for_amd(file, index, name, target):
     mine = amd.machine_code(file, index, target, False)
@@ -121,7 +123,7 @@ def test_both_run_on_the_gpu(name):
 
     target = device_target()
     if target is None:
-        pytest.skip("there is no GPU here")
+        pytest.skip("no GPU")
     for ours, theirs in pair(name):
         if ours.lacks(target):
             pytest.skip(f"{target} has no {', '.join(ours.lacks(target))}")

@@ -34,12 +34,12 @@ Capabilities, each with what it stands for:
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 from gluon_amd.peaks import PEAKS
-from gluon_core.targets import Architecture, Limits
+from gluon_core.contract.targets import Architecture, Limits
 
-__all__ = ["ARCHITECTURES", "lanes_read_together", "matrix_version"]
+__all__ = ["ARCHITECTURES", "lanes_read_together", "matrix_version", "properties"]
 
 _CDNA1 = ("buffer_ops", "buffer_atomics", "buffer_atomics_f16", "buffer_load_to_lds", "mfma")
 _CDNA2 = (*_CDNA1, "mfma_f64")
@@ -130,7 +130,6 @@ def _arch(
             max_ctas_per_cluster=16 if "clusters" in features else 1,
         ),
         capabilities=frozenset(f"amd.{feature}" for feature in features),
-        min_triton=(3, 6),
         banks=64 if "lds_transpose" in features else 32,
         description=description,
         peaks=PEAKS.get(name, {}),
@@ -154,3 +153,28 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     _arch("gfx1201", _RDNA4, ("rdna4", "rx9070"), "RDNA4: RX 9070"),
     _arch("gfx1250", _CDNA5, ("cdna5", "mi450"), "CDNA5: MI450", lds_kib=320),
 )
+
+# Compute units (of RDNA, pairs of them) and GiB of memory of one device: MI100, MI250X (one die),
+# MI300X, MI355X, RX 7900 XTX, RX 9070 XT.
+_DEVICES = {
+    "gfx908": (120, 32), "gfx90a": (110, 64), "gfx942": (304, 192), "gfx950": (256, 288),
+    "gfx1100": (48, 24), "gfx1201": (32, 16),
+}  # fmt: skip
+
+
+def properties(architecture: Architecture) -> dict[str, Any]:
+    """What torch says of a device of this architecture, as its data sheet does."""
+    name = str(architecture.arch)
+    digits = name.removeprefix("gfx")
+    count, gib = _DEVICES.get(name, (256, 288) if digits.startswith("125") else (32, 16))
+    return {
+        "name": f"{architecture.description} (simulated)",
+        "major": int(digits[:-2]),
+        "minor": int(digits[-2]),
+        "gcnArchName": name,
+        "multi_processor_count": count,
+        "total_memory": gib << 30,
+        "warp_size": architecture.warp_size,
+        "shared_memory_per_block": architecture.limits.shared_memory,
+        "max_threads_per_multi_processor": 2048,
+    }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any, Callable, ContextManager, Optional
+from typing import Any, Callable, ContextManager, Mapping, Optional
 
-from gluon_amd.arch import ARCHITECTURES
+from gluon_amd.arch import ARCHITECTURES, properties
+from gluon_amd.features import RESOLVES_COALESCED
 from gluon_amd.lowerings import LOWERINGS
-from gluon_core.backend import Report, Stage, load_path
-from gluon_core.targets import Target
-from gluon_core.triton_backend import TritonBackend
+from gluon_core.contract.backend import Report, Stage, load_path
+from gluon_core.contract.targets import Target
+from gluon_core.contract.triton_backend import TritonBackend
 
 __all__ = ["AmdBackend"]
 
@@ -50,6 +51,9 @@ class AmdBackend(TritonBackend):
             return f"the device is {driver.architecture(0)}, which gluon-amd does not know"
         return None
 
+    def torch_properties(self, target: Target) -> Mapping[str, Any]:
+        return {"version": {"cuda": None, "hip": "7.0.0"}, **properties(target.architecture)}
+
     def device_target(self, index: int) -> Optional[Target]:
         from gluon_amd import driver
 
@@ -73,32 +77,37 @@ class AmdBackend(TritonBackend):
     def stream_getter(self) -> Callable[[int], int]:
         from triton.runtime import driver
 
-        return driver.active.get_current_stream
+        stream: Callable[[int], int] = driver.active.get_current_stream
+        return stream
 
     # -- compiling ---------------------------------------------------------------------------------
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
-        from gluon_core import _triton
+        from gluon_core import vendor
 
         stages = super().pipeline(target, options)
-        if _triton.at_least(3, 9):
+        if vendor.has(RESOLVES_COALESCED):
             return stages
         return (replace(stages[0], run=_coalesced(stages[0].run)), *stages[1:])
 
     # -- running -----------------------------------------------------------------------------------
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
-        return load_path("gluon_amd.launcher:make_launcher")(compiled)
+        launch: Callable[..., Any] = load_path("gluon_amd.launcher:make_launcher")(compiled)
+        return launch
 
     def inspect(self, compiled: Any) -> Report:
-        return load_path("gluon_amd.inspect:report")(compiled)
+        found: Report = load_path("gluon_amd.inspect:report")(compiled)
+        return found
 
 
-def _coalesced(run: Callable[[Any, dict], Any]) -> Callable[[Any, dict], Any]:
+def _coalesced(
+    run: Callable[[Any, dict[str, Any]], Any],
+) -> Callable[[Any, dict[str, Any]], Any]:
     """The first stage, once every CoalescedLayout is a layout: before 3.9 Triton's own leaves them."""
 
-    def stage(module: Any, metadata: dict) -> Any:
-        from gluon_core._triton import ir, passes
+    def stage(module: Any, metadata: dict[str, Any]) -> Any:
+        from gluon_core.vendor import ir, passes
 
         manager = ir.pass_manager(module.context)
         passes.gluon.add_inliner(manager)

@@ -42,7 +42,7 @@ def architecture(index: int) -> Optional[str]:
         return None
     torch = sys.modules.get("torch")
     if torch is not None and getattr(torch.version, "hip", None):
-        return torch.cuda.get_device_properties(index).gcnArchName.split(":")[0]
+        return str(torch.cuda.get_device_properties(index).gcnArchName).split(":")[0]
     try:
         from triton.runtime import driver
 

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from typing import Any, Optional
 
-from gluon_core.backend import Report
-from gluon_core.isa import Instruction, find_loops
+from gluon_core.contract.backend import Report
+from gluon_core.contract.isa import Instruction, find_loops
 
 __all__ = ["instruction_mix", "instructions", "note", "occupancy", "report"]
 

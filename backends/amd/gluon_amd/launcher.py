@@ -9,9 +9,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Callable
 
-from gluon_core import _triton
-from gluon_core.descriptors import is_descriptor_text
+from gluon_amd.features import DESCRIPTORS_IN_TUPLES
+from gluon_core import vendor
 from gluon_core.errors import DeviceError, LaunchError, LimitError
+from gluon_core.values.descriptors import is_descriptor_text
 
 __all__ = ["make_launcher"]
 
@@ -46,7 +47,7 @@ def make_launcher(compiled: Any) -> Callable[..., None]:
             got=f"{metadata.shared} bytes",
         )
     source, given = compiled.src, _as_they_are
-    if not _triton.at_least(3, 8) and _descriptor_in_tuple(source.signature.values()):
+    if not vendor.has(DESCRIPTORS_IN_TUPLES) and _descriptor_in_tuple(source.signature.values()):
         # The driver looks for descriptors outside of tuples only.
         kinds = tuple(source.signature.values())
         flat = dict(enumerate(_leaves(kinds, kinds)))

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Union
 
 from gluon_amd.arch import matrix_version
+from gluon_amd.features import WMMA_INT8
 from gluon_amd.language import async_copy as direct
 from gluon_amd.language import async_lds, cdna3
 from gluon_amd.language.async_copy import copied_bits
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
-from gluon_core._triton import tl
-from gluon_core.backend import load_path
+from gluon_core.contract.backend import load_path
+from gluon_core.features import dotted
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
 from gluon_core.portable import (
     AsyncCopyRequest,
@@ -21,8 +22,8 @@ from gluon_core.portable import (
     StoreRequest,
 )
 from gluon_core.portable.tiles import row_swizzle, split_warps
-from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.copies import consecutive_elements
+from gluon_core.vendor import shape_of, tl
 
 __all__ = [
     "async_copy",
@@ -80,12 +81,7 @@ def load(request: LoadRequest, _semantic: Any) -> Any:
 def _buffer_load(request: Any, other: Any, _semantic: Any) -> Any:
     # Where the mask is off the hardware answers 0 by itself, which is what `other` defaults to.
     return cdna3.buffer_load(
-        request.ptr,
-        request.offsets,
-        request.mask,
-        other,
-        request.cache_modifier or None,
-        _semantic=_semantic,
+        request.ptr, request.offsets, request.mask, other, request.cache_modifier or None
     )
 
 
@@ -94,12 +90,7 @@ def store(request: StoreRequest, _semantic: Any) -> Any:
     if not value.type.is_block():
         value = _semantic.broadcast_impl_value(value, request.offsets)[0]
     return cdna3.buffer_store(
-        value,
-        request.ptr,
-        request.offsets,
-        request.mask,
-        request.cache_modifier or None,
-        _semantic=_semantic,
+        value, request.ptr, request.offsets, request.mask, request.cache_modifier or None
     )
 
 
@@ -120,22 +111,16 @@ def async_copy_to_lds_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
 
 def async_copy_to_lds(request: AsyncCopyRequest, _semantic: Any) -> Any:
     return direct.buffer_load_to_shared(
-        request.dest,
-        request.ptr,
-        request.offsets,
-        request.mask,
-        None,
-        request.cache_modifier,
-        _semantic=_semantic,
+        request.dest, request.ptr, request.offsets, request.mask, None, request.cache_modifier
     )
 
 
 def commit_to_lds(_semantic: Any) -> None:
-    direct.commit_group(_semantic=_semantic)
+    direct.commit_group()
 
 
 def wait_for_lds(outstanding: int, _semantic: Any) -> None:
-    direct.wait_group(outstanding, _semantic=_semantic)
+    direct.wait_group(outstanding)
 
 
 def async_lds_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
@@ -156,16 +141,15 @@ def async_lds_copy(request: AsyncCopyRequest, _semantic: Any) -> Any:
         request.mask,
         None if request.mask is None else zero,  # else what was there would stay
         request.cache_modifier,
-        _semantic=_semantic,
     )
 
 
 def commit_async_lds(_semantic: Any) -> None:
-    async_lds.commit_group(_semantic=_semantic)
+    async_lds.commit_group()
 
 
 def wait_for_async_lds(outstanding: int, _semantic: Any) -> None:
-    async_lds.wait_group(outstanding, _semantic=_semantic)
+    async_lds.wait_group(outstanding)
 
 
 def commit(_semantic: Any) -> None:
@@ -252,7 +236,7 @@ def mfma_layouts(request: MmaRequest) -> MmaLayouts:
 
 
 def mma_mfma(request: MmaRequest, _semantic: Any) -> Any:
-    return cdna3.mfma(request.a, request.b, request.acc, _semantic=_semantic)
+    return cdna3.mfma(request.a, request.b, request.acc)
 
 
 _WMMA: Mapping[int, Mapping[str, _Unit]] = {
@@ -278,8 +262,8 @@ def wmma_accepts(request: MmaRequest) -> Union[bool, str]:
     if refusal is not None:
         return refusal
     version = matrix_version(request.target.architecture)
-    if version == 3 and str(request.a_dtype) == "int8" and tuple(request.triton) < (3, 7):
-        return f"WMMA of int8 on {request.target} needs Triton >= 3.7"
+    if version == 3 and str(request.a_dtype) == "int8" and not WMMA_INT8.held_by(request.triton):
+        return WMMA_INT8.refusal(f"WMMA of int8 on {request.target}", dotted(request.triton))
     depth = units[str(request.a_dtype)].depth[16]
     if min(request.m, request.n) < 16 or request.k < depth:
         return _too_small(request, "WMMA", 16, depth)
@@ -300,7 +284,7 @@ def wmma_layouts(request: MmaRequest) -> MmaLayouts:
 
 def mma_wmma(request: MmaRequest, _semantic: Any) -> Any:
     wmma = load_path(_WMMA_BUILTIN[matrix_version(request.target.architecture) or 0])
-    return wmma(request.a, request.b, request.acc, _semantic=_semantic)
+    return wmma(request.a, request.b, request.acc)
 
 
 def _dtypes_refused(request: MmaRequest, units: Mapping[str, _Unit], unit: str) -> Optional[str]:

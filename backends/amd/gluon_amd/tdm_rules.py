@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence
+from typing import Callable, Optional, Sequence, Union
 
 from gluon_amd.layouts import PartitionedSharedLayout
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
+from gluon_core.layouts.base import SharedLayout
 
 __all__ = ["check_box", "padding_of"]
 
@@ -17,7 +18,7 @@ _INTERVALS = (2, 256)
 _PADDINGS = (1, 128)
 
 
-def padding_of(layout: Any) -> Optional[tuple[int, int]]:
+def padding_of(layout: SharedLayout) -> Optional[tuple[int, int]]:
     """(interval, padding) in elements of a shared layout; None where it has no gaps."""
     if isinstance(layout, PartitionedSharedLayout):
         layout = layout.partition_layout
@@ -28,7 +29,7 @@ def padding_of(layout: Any) -> Optional[tuple[int, int]]:
 
 
 def check_box(
-    block_shape: Sequence[int], bits: int, layout: Any, name: Callable[[str], str] = str
+    block_shape: Sequence[int], bits: int, layout: SharedLayout, name: Callable[[str], str] = str
 ) -> None:
     """Refuse a box or a layout that TDM cannot move.
 
@@ -93,7 +94,10 @@ def check_box(
         )
 
 
-def _by_rows(layout: Any, shape: Sequence[int]) -> bool:
+def _by_rows(
+    layout: Union[PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout],
+    shape: Sequence[int],
+) -> bool:
     """Do elements follow each other as in C order, gaps aside?"""
     if isinstance(layout, SwizzledSharedLayout):
         long = [d for d in layout.order if d < len(shape) and shape[d] > 1]

@@ -38,10 +38,14 @@ Capabilities, each with what it stands for:
 
 from __future__ import annotations
 
-from gluon_core.targets import Architecture, Limits
+from typing import Any
+
+from gluon_core.contract.targets import Architecture, Limits
+from gluon_core.features import OLDEST
+from gluon_nvidia.features import SM_107, SM_110
 from gluon_nvidia.peaks import PEAKS
 
-__all__ = ["ARCHITECTURES"]
+__all__ = ["ARCHITECTURES", "properties"]
 
 _TURING = ("ldmatrix", "mma_turing")
 _AMPERE = (*_TURING, "mma_v2", "bf16", "tf32", "fp64_mma", "cp_async", "mbarrier")
@@ -70,7 +74,7 @@ def _arch(
     features: tuple[str, ...],
     aliases: tuple[str, ...],
     description: str,
-    min_triton: tuple[int, int] = (3, 6),
+    min_triton: tuple[int, int] = OLDEST,
     default: bool = False,
 ) -> Architecture:
     if "tcgen05" in features or "wgmma" in features:
@@ -147,7 +151,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         (*_TCGEN05, "mbarrier_multicast", "tcgen05_ld_red", "f32x4", "packed_mixed"),
         ("rubin",),
         "Rubin",
-        min_triton=(3, 9),
+        min_triton=SM_107.since,
     ),
     _arch(
         110,
@@ -155,7 +159,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         (*_TCGEN05, "tcgen05_i8", "tcgen05_ld_red"),
         ("thor", "jetson_thor"),
         "Blackwell: Jetson Thor",
-        min_triton=(3, 7),
+        min_triton=SM_110.since,
     ),
     _arch(
         120,
@@ -166,3 +170,27 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     _arch(121, 99, _BLACKWELL_RTX, ("gb10", "dgx_spark"), "Blackwell: GB10 (DGX Spark)"),
 )
+
+# Multiprocessors and bytes of memory of one device: T4, A100, A10, L40S, H200, B200, B300, RTX 5090.
+_DEVICES = {
+    75: (40, 16), 80: (108, 80), 86: (72, 24), 87: (16, 64), 89: (142, 48), 90: (132, 141),
+    100: (148, 192), 103: (160, 288), 110: (20, 128), 120: (170, 32), 121: (48, 128),
+}  # fmt: skip
+
+
+def properties(architecture: Architecture) -> dict[str, Any]:
+    """What torch says of a device of this architecture, as its data sheet does."""
+    number = int(architecture.arch)
+    count, gib = _DEVICES.get(number, (148, 192))
+    return {
+        "name": f"{architecture.description} (simulated)",
+        "major": number // 10,
+        "minor": number % 10,
+        "multi_processor_count": count,
+        "total_memory": gib << 30,
+        "warp_size": 32,
+        "regs_per_multiprocessor": 65536,
+        "shared_memory_per_block": 48 << 10,
+        "shared_memory_per_block_optin": architecture.limits.shared_memory,
+        "max_threads_per_multi_processor": 2048,
+    }

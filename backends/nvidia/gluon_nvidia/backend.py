@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, ContextManager, Mapping, Optional
 
-from gluon_core.backend import Report, load_path
-from gluon_core.targets import Target
-from gluon_core.triton_backend import TritonBackend
-from gluon_nvidia.arch import ARCHITECTURES
+from gluon_core.contract.backend import Report, load_path
+from gluon_core.contract.targets import Target
+from gluon_core.contract.triton_backend import TritonBackend
+from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.lowerings import LOWERINGS
 
 __all__ = ["NvidiaBackend"]
@@ -52,6 +52,9 @@ class NvidiaBackend(TritonBackend):
             return f"the device is sm_{cuda.capability(0)}, which gluon-nvidia does not know"
         return None
 
+    def torch_properties(self, target: Target) -> Mapping[str, Any]:
+        return {"version": {"cuda": "13.0", "hip": None}, **properties(target.architecture)}
+
     def device_target(self, index: int) -> Optional[Target]:
         from gluon_nvidia import driver
 
@@ -94,7 +97,8 @@ class NvidiaBackend(TritonBackend):
     # -- running -----------------------------------------------------------------------------------
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
-        return load_path("gluon_nvidia.launcher:make_launcher")(compiled)
+        launch: Callable[..., Any] = load_path("gluon_nvidia.launcher:make_launcher")(compiled)
+        return launch
 
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
         if name == "sass" and "cubin" in asm:
@@ -102,4 +106,5 @@ class NvidiaBackend(TritonBackend):
         return super().derive(name, asm)
 
     def inspect(self, compiled: Any) -> Report:
-        return load_path("gluon_nvidia.inspect:report")(compiled)
+        found: Report = load_path("gluon_nvidia.inspect:report")(compiled)
+        return found

@@ -8,11 +8,14 @@ metadata. Encoding is pure arithmetic on the host, but slow beside a launch, so 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, Sequence
 
-from gluon_core.descriptors import is_descriptor_text, split_descriptor
 from gluon_core.errors import ArgumentError, CapabilityError, LaunchError
+from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
 from gluon_nvidia.driver import SUCCESS, Driver
+
+if TYPE_CHECKING:
+    from gluon_nvidia.host.descriptor import TensorDescriptor
 
 __all__ = ["MAP_ALIGNMENT", "MAP_BYTES", "MapKind", "TensorMaps", "map_kinds"]
 
@@ -113,7 +116,7 @@ def map_kinds(name: str, signature: Sequence[Any], metadata: Any) -> list[MapKin
     return [MapKind.of(text, entry) for text, entry in zip(texts, told)]
 
 
-def _frozen(extra: Mapping[str, Any]) -> tuple:
+def _frozen(extra: Mapping[str, Any]) -> tuple[Optional[tuple[Any, ...]], ...]:
     return tuple(None if value is None else tuple(value) for value in extra.values())
 
 
@@ -129,7 +132,7 @@ class TensorMaps:
         self.cuda = cuda
         self.index = index
 
-    def expander(self, kind: MapKind) -> Callable[[Any], tuple]:
+    def expander(self, kind: MapKind) -> Callable[[TensorDescriptor], tuple[Any, ...]]:
         """`f(descriptor)`: what a kernel takes for it, the map, then shape and strides. It keeps
         what it made.
 
@@ -138,10 +141,10 @@ class TensorMaps:
             ArgumentError, ShapeError, LayoutError, DtypeError: what is wrong with the descriptor.
             LaunchError: the driver refuses it for another reason.
         """
-        known: dict[tuple, tuple] = {}
+        known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         tiled = kind.tiled
 
-        def expand(descriptor: Any) -> tuple:
+        def expand(descriptor: Any) -> tuple[Any, ...]:
             key = (
                 descriptor.base.data_ptr(),
                 tuple(descriptor.shape),
@@ -160,7 +163,7 @@ class TensorMaps:
 
         return expand
 
-    def _map_of(self, kind: MapKind, descriptor: Any) -> bytes:
+    def _map_of(self, kind: MapKind, descriptor: TensorDescriptor) -> bytes:
         if len(descriptor.shape) != kind.rank or len(descriptor.strides) != kind.rank:
             raise ArgumentError(
                 "the kernel was compiled for a descriptor of another rank",
@@ -170,16 +173,17 @@ class TensorMaps:
             )
         return self._encode(kind, descriptor)
 
-    def _encode(self, kind: MapKind, descriptor: Any) -> bytes:
+    def _encode(self, kind: MapKind, descriptor: TensorDescriptor) -> bytes:
         descriptor.check_launch()
         self.cuda.ensure_context(self.index)
+        base: Any = descriptor.base
         shape = [int(extent) for extent in descriptor.shape[::-1]]
         strides = [int(stride) * kind.element_bytes for stride in descriptor.strides[::-1]]
         if kind.fp4_padded:
             shape[0] *= 2
         common = (
             TF32 if descriptor.round_f32_to_tf32 else kind.element_type,
-            descriptor.base.data_ptr(),
+            base.data_ptr(),
             shape,
             strides[1:],
         )
@@ -206,7 +210,7 @@ class TensorMaps:
             encoded = encoded[:8] + word.to_bytes(8, "little") + encoded[16:]
         return encoded
 
-    def _refuse(self, status: int, kind: MapKind, descriptor: Any) -> None:
+    def _refuse(self, status: int, kind: MapKind, descriptor: TensorDescriptor) -> NoReturn:
         capability = self.cuda.capability(self.index)
         needed = 100 if kind.fp4_padded else 90
         if capability < needed:

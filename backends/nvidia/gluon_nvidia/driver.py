@@ -17,7 +17,6 @@ from gluon_core.errors import CapabilityError, DeviceError, LaunchError
 __all__ = ["Driver", "Function", "driver", "problem"]
 
 SUCCESS = 0
-ERROR_OUT_OF_MEMORY = 2
 ERROR_INVALID_CONTEXT = 201
 
 # CUdevice_attribute
@@ -94,7 +93,8 @@ class Driver:
     def current_device(self) -> int:
         torch = _torch()
         if torch is not None and torch.cuda.is_initialized():
-            return torch.cuda.current_device()
+            current: int = torch.cuda.current_device()
+            return current
         device = ctypes.c_int()
         if self.library.cuCtxGetDevice(ctypes.byref(device)) == SUCCESS:
             return device.value
@@ -220,7 +220,7 @@ class Driver:
         address: int,
         shape: list[int],
         strides: list[int],
-        operands: tuple,
+        operands: tuple[Any, ...],
         modes: tuple[int, ...],
     ) -> tuple[int, bytes]:
         encode = getattr(self.library, call, None)
@@ -240,7 +240,7 @@ class Driver:
             *operands,
             *(ctypes.c_int(mode) for mode in modes),
         )
-        return int(status), room[start : start + 128]
+        return int(status), room.raw[start : start + 128]
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ def _array(kind: Any, values: list[int]) -> Any:
 
 def _address_of(library: Any, name: str) -> int:
     """Where a function of the library is; 0 for one that it lacks, or that is Python."""
-    function = getattr(library, name, None)
+    function: Any = getattr(library, name, None)
     try:
         return ctypes.cast(function, ctypes.c_void_p).value or 0
     except (ctypes.ArgumentError, TypeError):
@@ -319,7 +319,8 @@ def find() -> Optional[Driver]:
         with _state_lock:
             if _state is _UNKNOWN:
                 _state = _open()
-    return _state
+    found: Optional[Driver] = _state
+    return found
 
 
 def problem() -> Optional[str]:
@@ -361,7 +362,8 @@ def stream_getter() -> Callable[[int], int]:
 def _default_stream(index: int) -> int:
     torch = _torch()  # it may have been imported after the first launch
     if torch is not None and torch.cuda.is_initialized():
-        return torch.cuda.current_stream(index).cuda_stream
+        stream: int = torch.cuda.current_stream(index).cuda_stream
+        return stream
     return 0
 
 

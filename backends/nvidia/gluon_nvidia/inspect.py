@@ -12,9 +12,9 @@ import tempfile
 from collections import Counter
 from typing import Any
 
-from gluon_core.backend import Report
+from gluon_core.contract.backend import Report
+from gluon_core.contract.isa import Instruction, find_loops
 from gluon_core.errors import BackendError
-from gluon_core.isa import Instruction, find_loops
 
 __all__ = [
     "disassemble",
@@ -41,9 +41,9 @@ _USAGE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 
 
 def _cuobjdump(cubin: bytes, *arguments: str) -> str:
-    from gluon_core import _triton
+    from gluon_core import vendor
 
-    tool = _triton.tool("cuobjdump")
+    tool = vendor.tool("cuobjdump")
     if tool is None:
         raise BackendError("the installed Triton ships no cuobjdump")
     handle, path = tempfile.mkstemp(suffix=".cubin")

@@ -12,10 +12,10 @@ import functools
 import os
 import struct
 import threading
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, NoReturn, Optional, Sequence
 
-from gluon_core.descriptors import is_descriptor_text, split_descriptor
 from gluon_core.errors import ArgumentError, LaunchError, LimitError
+from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
 from gluon_nvidia import driver as driver_module
 from gluon_nvidia import scratch as scratch_module
 from gluon_nvidia.descriptor import (
@@ -62,7 +62,8 @@ _FORMATS = {
 
 def _bfloat16(value: float) -> int:
     """The upper half of the float32, as Triton's launcher passes it."""
-    return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
+    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
+    return bits >> 16
 
 
 def _native_kind(kind: Any) -> Optional[str]:
@@ -93,7 +94,8 @@ def _address(value: Any) -> int:
             expected="a tensor, an object with data_ptr(), an int or None",
             got=type(value).__name__,
         )
-    return data_ptr()
+    address: int = data_ptr()
+    return address
 
 
 class Layout:
@@ -368,7 +370,8 @@ class _Writer:
         source = f"def launch(sizes, stream, {names}):{body}"
         namespace = self.namespace
         exec(compile(source, f"<launcher of {self.metadata.name}>", "exec"), namespace)
-        return namespace["launch"]
+        launch: Callable[..., None] = namespace["launch"]
+        return launch
 
     def native(self, handle: int) -> Optional[Callable[..., None]]:
         """The same `launch(sizes, stream, *arguments)` in C; None where it cannot take these.
@@ -385,7 +388,7 @@ class _Writer:
             return None
         if len(self.maps) > module.MOST_MAPS:
             return None
-        return module.make(
+        launch: Callable[..., None] = module.make(
             address,
             handle,
             32 * self.metadata.num_warps,
@@ -402,12 +405,14 @@ class _Writer:
             self.cuda.encode_tiled_address if self.maps else 0,
             bool(self.maps) and self.cuda.version <= MARKED_UP_TO,
         )
+        return launch
 
     def _encode(self, number: int, descriptor: Any) -> bytes:
         """The map of the kernel's descriptor `number`, for the launch in C."""
-        return self.expanders[number](descriptor)[0]
+        encoded: bytes = self.expanders[number](descriptor)[0]
+        return encoded
 
-    def _refuse(self, problem: Exception, values: tuple) -> None:
+    def _refuse(self, problem: Exception, values: tuple[Any, ...]) -> NoReturn:
         raise ArgumentError(
             f"an argument does not fit its parameter: {problem}",
             expected=f"values of types {', '.join(map(str, self.signature))}",
@@ -420,7 +425,8 @@ class _Writer:
             self._retrying.add(me)  # a thread that has no context yet
             try:
                 self.cuda.ensure_context(self.index)
-                return self.namespace["launch"](grid, stream, *values)
+                self.namespace["launch"](grid, stream, *values)
+                return
             finally:
                 self._retrying.discard(me)
         num_ctas = self.metadata.num_ctas

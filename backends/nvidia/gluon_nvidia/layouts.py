@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Iterable, Optional, Sequence
+from typing import Any, Iterable, Optional, Protocol, Sequence
 
 from gluon_core.errors import LayoutError
 from gluon_core.layouts.base import (
@@ -28,10 +28,11 @@ from gluon_core.layouts.base import (
     joined_bases,
     unwrap,
 )
-from gluon_core.layouts.dialect import compiler_version
+from gluon_core.layouts.dialect import follows
 from gluon_core.layouts.infer import reshape_linear
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.tiling import cga_linear, combine_with_cga, dim_names, grow, shrink
+from gluon_nvidia.features import NVMMA_RANK_MANGLED
 
 __all__ = ["NVMMADistributedLayout", "NVMMASharedLayout"]
 
@@ -41,6 +42,13 @@ _TMA_BOX = 256
 _ROW_BYTES = 128
 _CHUNK_BYTES = 16
 _SWIZZLE_ROWS = 8
+
+
+class ElementType(Protocol):
+    """A dtype, such as `gl.float16`."""
+
+    @property
+    def primitive_bitwidth(self) -> int: ...
 
 
 def _stack(pieces: Iterable[tuple[str, int, int]]) -> LinearLayout:
@@ -65,8 +73,10 @@ class NVMMADistributedLayout(DistributedLayout):
             batch), [16, N, K] for version 3, with N from 8 to 256 and K of 32 bytes.
         cga_layout: how the blocks of a cluster split the tensor.
 
+    What no unit has is a layout all the same, and refused where it is used.
+
     Raises:
-        LayoutError: an illegal field.
+        LayoutError: a field that is not a list of numbers, or of powers of two.
 
     ISA: PTX `mma.sync.aligned.m16n8k*` (sm_80), `wgmma.mma_async` (sm_90a).
     """
@@ -77,61 +87,68 @@ class NVMMADistributedLayout(DistributedLayout):
     cga_layout: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        version = check_ints(self.version, "version", 2)
-        if version[0] not in (2, 3):
+        warps = check_powers(self.warps_per_cta, "warps_per_cta")
+        self._set(
+            version=check_ints(self.version, "version", 2),
+            warps_per_cta=warps,
+            instr_shape=check_powers(self.instr_shape, "instr_shape"),
+            cga_layout=check_cga(self.cga_layout, len(warps)),
+        )
+
+    def check_tile(self) -> None:
+        """Raise unless tensors can have this layout.
+
+        Raises:
+            LayoutError: a version or a shape of which no tile is made.
+        """
+        if self.version[0] not in (2, 3):
             raise LayoutError(
                 "no such matrix unit",
                 argument="version",
                 expected="[2, 0] for mma.sync or [3, 0] for wgmma",
-                got=version,
+                got=self.version,
                 remedy="The accumulator of tcgen05 lies in tensor memory: TensorMemoryLayout.",
             )
-        warps = check_powers(self.warps_per_cta, "warps_per_cta")
-        rank = len(warps)
-        if rank < 2:
+        if self.rank < 2 or self.rank > 2 and self.version[0] == 3:
             raise LayoutError(
-                "a matrix has at least two dimensions",
+                "a tile has two dimensions, and more only with mma.sync",
                 argument="warps_per_cta",
-                expected="at least 2 entries",
-                got=warps,
+                expected="2 entries",
+                got=self.warps_per_cta,
             )
-        instr = check_powers(self.instr_shape, "instr_shape")
-        if version[0] == 2:
-            self._check_mma_sync(instr, rank)
-        else:
-            self._check_wgmma(instr, warps)
-        self._set(
-            version=version,
-            warps_per_cta=warps,
-            instr_shape=instr,
-            cga_layout=check_cga(self.cga_layout, rank),
-        )
-
-    @staticmethod
-    def _check_mma_sync(instr: list[int], rank: int) -> None:
-        if len(instr) != rank or instr[-2] not in (8, 16) or instr[-1] < 8:
+        instr = self.instr_shape
+        sizes = instr[:2] if self.version[0] == 3 else instr
+        if len(sizes) != self.rank or min(sizes[-2:]) < 8:
+            v2 = [*[1] * (self.rank - 2), 16, 8]
+            expected = v2 if self.version[0] == 2 else "[16, N, K]"
             raise LayoutError(
-                "not a tile of mma.sync",
+                "not the tile of an instruction",
                 argument="instr_shape",
-                expected=[1] * (rank - 2) + [16, 8],
+                expected=expected,
                 got=instr,
             )
 
-    @staticmethod
-    def _check_wgmma(instr: list[int], warps: list[int]) -> None:
-        if len(warps) != 2 or warps[0] % 4:
+    def check_wgmma(self) -> None:
+        """Raise unless this is an accumulator of `wgmma`.
+
+        Raises:
+            LayoutError: another version, or warps or a tile that the unit does not have.
+        """
+        self.check_tile()
+        if self.warps_per_cta[0] % 4:
             raise LayoutError(
                 "wgmma runs on groups of four warps, stacked along the rows",
                 argument="warps_per_cta",
                 expected="[4 * k, n]",
-                got=warps,
+                got=self.warps_per_cta,
             )
-        if len(instr) not in (2, 3) or instr[0] != 16 or not 8 <= instr[1] <= 256:
+        rows, columns = self.instr_shape[:2]
+        if len(self.instr_shape) not in (2, 3) or rows != 16 or not 8 <= columns <= 256:
             raise LayoutError(
                 "not a tile of wgmma",
                 argument="instr_shape",
                 expected="[16, N, K]: N from 8 to 256, K of 32 bytes",
-                got=instr,
+                got=self.instr_shape,
             )
 
     @property
@@ -153,6 +170,7 @@ class NVMMADistributedLayout(DistributedLayout):
         return dims if self.version[0] == 3 else dims[::-1]
 
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
+        self.check_tile()
         tile = self.instr_shape[: self.rank]
         m, n = self.rank - 2, self.rank - 1
         pieces = [("register", n, 2), ("lane", n, 4), ("lane", m, 8)]
@@ -169,6 +187,7 @@ class NVMMADistributedLayout(DistributedLayout):
         `k_width` is 32 bits divided by the element width (1 for 64 bits); larger values let a lane
         load wider, which permutes K alike in both operands.
         """
+        self.check_tile()
         shape = check_shape(shape, self.rank)
         operand_index = check_int(operand_index, "operand_index", 0, 1)
         if self.version[0] == 3 and operand_index == 1:
@@ -224,7 +243,7 @@ class NVMMASharedLayout(SharedLayout):
 
     swizzle_byte_width: int
     element_bitwidth: int
-    rank: int = 2  # type: ignore[assignment]
+    rank: int = 2
     transposed: bool = False
     fp4_padded: bool = False
     cga_layout: list[list[int]] = field(default_factory=list)
@@ -274,7 +293,7 @@ class NVMMASharedLayout(SharedLayout):
     @in_kernels
     def get_default_for(
         block_shape: Sequence[int],
-        dtype: Any,
+        dtype: ElementType,
         transposed: bool = False,
         fp4_padded: bool = False,
         cga_layout: Optional[Sequence[Sequence[int]]] = None,
@@ -283,8 +302,11 @@ class NVMMASharedLayout(SharedLayout):
 
         Args:
             block_shape: of the buffer, all blocks of a cluster together.
-            dtype: anything with `primitive_bitwidth`.
+            dtype: of the elements; anything with `primitive_bitwidth`, in bits.
             transposed, fp4_padded, cga_layout: as in the class.
+
+        Raises:
+            LayoutError: no element type, or an illegal argument.
         """
         shape = check_ints(block_shape, "block_shape")
         bits = unwrap(getattr(unwrap(dtype), "primitive_bitwidth", None))
@@ -301,7 +323,7 @@ class NVMMASharedLayout(SharedLayout):
         return max(_ROW_BYTES, _SWIZZLE_ROWS * self.swizzle_byte_width)
 
     def mangle(self) -> str:
-        rank = f"{self.rank}_" if compiler_version() >= (3, 9) else ""
+        rank = f"{self.rank}_" if follows(NVMMA_RANK_MANGLED) else ""
         kind = f"{self.swizzle_byte_width}_{self.element_bitwidth}_{rank}{self.transposed}"
         return f"NVMMA_{kind}_{self.fp4_padded}_{joined_bases(self.cga_layout)}_NVMMA"
 
@@ -402,9 +424,14 @@ class NVMMASharedLayout(SharedLayout):
 
 @functools.lru_cache(maxsize=256)  # host code asks for the same few again and again
 def _default_for(
-    shape: tuple[int, ...], bits: int, transposed: bool, fp4_padded: bool, cga: tuple
+    shape: tuple[int, ...],
+    bits: int,
+    transposed: bool,
+    fp4_padded: bool,
+    cga: tuple[tuple[int, ...], ...],
 ) -> NVMMASharedLayout:
-    blocks = cga_linear([list(basis) for basis in cga], len(shape)).out_dims.values()
+    bases = [list(basis) for basis in cga]
+    blocks = cga_linear(bases, len(shape)).out_dims.values()
     per_block = [max(1, size // count) for size, count in zip(shape, blocks)]
     if transposed:
         per_block = per_block[::-1]
@@ -412,4 +439,4 @@ def _default_for(
     if len(shape) > 1 and prod(per_block[:-1]) >= _SWIZZLE_ROWS:
         row_bytes = per_block[-1] * bits * (2 if fp4_padded else 1) // 8
         swizzle = next((w for w in (128, 64, 32) if row_bytes and row_bytes % w == 0), 0)
-    return NVMMASharedLayout(swizzle, bits, len(shape), transposed, fp4_padded, cga)
+    return NVMMASharedLayout(swizzle, bits, len(shape), transposed, fp4_padded, bases)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Union
 
-from gluon_core._triton import tl
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.portable import AsyncCopyRequest, MmaLayouts, MmaRequest
 from gluon_core.portable.tiles import contiguous, row_swizzle, split_warps
+from gluon_core.vendor import tl
 from gluon_nvidia.language import ampere
 from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.layouts import NVMMADistributedLayout
@@ -53,23 +53,23 @@ def async_copy_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
 def async_copy(request: AsyncCopyRequest, _semantic: Any) -> Any:
     pointers = _semantic.add(request.ptr, request.offsets, True)
     return ampere.async_copy.async_copy_global_to_shared(
-        request.dest, pointers, request.mask, request.cache_modifier, _semantic=_semantic
+        request.dest, pointers, request.mask, request.cache_modifier
     )
 
 
 def commit(_semantic: Any) -> Any:
-    return ampere.async_copy.commit_group(_semantic=_semantic)
+    return ampere.async_copy.commit_group()
 
 
 def wait(outstanding: int, _semantic: Any) -> Any:
-    ampere.async_copy.wait_group(outstanding, _semantic=_semantic)
+    ampere.async_copy.wait_group(outstanding)
     # Threads copied: units that read shared memory on their own see it behind a fence only.
     if any(_semantic.target.has(unit) for unit in ("nvidia.wgmma", "nvidia.tcgen05")):
-        fence_async_shared(_semantic=_semantic)
+        fence_async_shared()
 
 
 def fence(_semantic: Any) -> None:
-    fence_async_shared(_semantic=_semantic)
+    fence_async_shared()
 
 
 def mma_accepts(request: MmaRequest) -> Union[bool, str]:
@@ -98,9 +98,7 @@ def mma_accepts(request: MmaRequest) -> Union[bool, str]:
 
 def mma(request: MmaRequest, _semantic: Any) -> Any:
     precision = "tf32" if request.a_dtype == tl.float32 else None
-    return ampere.mma_v2(
-        request.a, request.b, request.acc, input_precision=precision, _semantic=_semantic
-    )
+    return ampere.mma_v2(request.a, request.b, request.acc, input_precision=precision)
 
 
 def mma_layouts(request: MmaRequest) -> MmaLayouts:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Sequence, Union
 
-from gluon_core._triton import tl
 from gluon_core.portable import MmaLayouts, MmaRequest
+from gluon_core.vendor import tl
 from gluon_nvidia.language import mbarrier, tcgen05
 from gluon_nvidia.language.tensor_memory import allocate_tensor_memory
 from gluon_nvidia.lower_wgmma import shared_layouts, shared_refusal
@@ -64,12 +64,10 @@ def layouts(request: MmaRequest) -> MmaLayouts:
 
 def accumulator(layouts: MmaLayouts, _semantic: Any) -> Sequence[Any]:
     shape = list(layouts.shape)
-    memory = allocate_tensor_memory(
-        layouts.acc_dtype, shape, _memory_layout(shape), _semantic=_semantic
-    )
-    barriers = mbarrier.allocate_mbarrier(batch=_RING, _semantic=_semantic)
+    memory = allocate_tensor_memory(layouts.acc_dtype, shape, _memory_layout(shape))
+    barriers = mbarrier.allocate_mbarrier(batch=_RING)
     for i in range(_RING):
-        mbarrier.init(_semantic.memdesc_index(barriers, i), 1, _semantic=_semantic)
+        mbarrier.init(_semantic.memdesc_index(barriers, i), 1)
     return memory, barriers, _semantic.scalar_constant(0, tl.int32)
 
 
@@ -78,14 +76,8 @@ def mma(request: MmaRequest, _semantic: Any) -> Sequence[Any]:
     # A barrier is used again: nobody may be left that has not seen its phase before.
     _wait_for(barriers, _plus(_semantic, issued, -_RING), (), _semantic)
     zero = _semantic.scalar_constant(0, tl.int32)
-    tcgen05.tcgen05_mma(
-        request.a,
-        request.b,
-        memory,
-        use_acc=_semantic.greater_than(issued, zero),
-        _semantic=_semantic,
-    )
-    tcgen05.tcgen05_commit(_slot(barriers, issued, _semantic), _semantic=_semantic)
+    tcgen05.tcgen05_mma(request.a, request.b, memory, use_acc=_semantic.greater_than(issued, zero))
+    tcgen05.tcgen05_commit(_slot(barriers, issued, _semantic))
     parts = memory, barriers, _plus(_semantic, issued, 1)
     if not request.is_async:
         _wait_for(barriers, issued, [request.a, request.b], _semantic)
@@ -101,9 +93,9 @@ def mma_wait(parts: Any, pending: int, deps: Sequence[Any], _semantic: Any) -> S
 def read(parts: Any, _semantic: Any) -> Any:
     memory, barriers, issued = parts.values
     _wait_for(barriers, _plus(_semantic, issued, -1), (), _semantic)
-    value = memory.load(_semantic=_semantic)
+    value = memory.load()
     for i in range(_RING):
-        mbarrier.invalidate(_semantic.memdesc_index(barriers, i), _semantic=_semantic)
+        mbarrier.invalidate(_semantic.memdesc_index(barriers, i))
     return value
 
 
@@ -122,4 +114,4 @@ def _wait_for(barriers: Any, number: Any, deps: Sequence[Any], semantic: Any) ->
     phase = semantic.and_(semantic.lshr(number, shift), semantic.scalar_constant(1, tl.int32))
     exists = semantic.greater_equal(number, zero)
     barrier = _slot(barriers, number, semantic)
-    mbarrier.wait(barrier, phase, exists, list(deps), _semantic=semantic)
+    mbarrier.wait(barrier, phase, exists, list(deps))

@@ -54,37 +54,34 @@ def make(request: TileRequest, _semantic: Any) -> Sequence[Any]:
         list(request.strides),
         list(request.block_shape),
         request.layout or layout(request),
-        _semantic=_semantic,
     )
     return (made,)
 
 
 def begin(stages: int, _semantic: Any) -> Sequence[Any]:
-    barriers = mbarrier.allocate_mbarrier(batch=stages, _semantic=_semantic)
+    barriers = mbarrier.allocate_mbarrier(batch=stages)
     for slot in range(stages):
-        mbarrier.init(_semantic.memdesc_index(barriers, slot), 1, _semantic=_semantic)
+        mbarrier.init(_semantic.memdesc_index(barriers, slot), 1)
     return (barriers,)
 
 
-def fetch(fetch: Any, _semantic: Any, _generator: Any) -> None:
+def fetch(fetch: Any, _semantic: Any) -> None:
     barrier = _semantic.memdesc_index(fetch.state.values[0], fetch.slot)
     pred = True if fetch.pred is None else fetch.pred
     nbytes = sum(buffer.nbytes_per_cta for buffer in fetch.buffers)
-    mbarrier.expect(barrier, nbytes, pred, _semantic=_semantic)
+    mbarrier.expect(barrier, nbytes, pred)
     for tile, buffer, place in zip(fetch.tiles, fetch.buffers, fetch.coordinates):
-        tma.async_copy_global_to_shared(
-            tile.native[0], list(place), barrier, buffer, pred, _semantic=_semantic
-        )
+        tma.async_copy_global_to_shared(tile.native[0], list(place), barrier, buffer, pred)
 
 
 def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: Any) -> None:
     barrier = _semantic.memdesc_index(state.values[0], slot)
-    mbarrier.wait(barrier, phase, _semantic=_semantic)
+    mbarrier.wait(barrier, phase)
 
 
 def end(state: Any, stages: int, _semantic: Any) -> None:
     for slot in range(stages):
-        mbarrier.invalidate(_semantic.memdesc_index(state.values[0], slot), _semantic=_semantic)
+        mbarrier.invalidate(_semantic.memdesc_index(state.values[0], slot))
 
 
 def store_accepts(request: TileStoreRequest) -> Union[bool, str]:
@@ -105,11 +102,11 @@ def store(request: TileStoreRequest, _semantic: Any) -> None:
     for i, part in enumerate(parts):
         buffer = _semantic.memdesc_index(buffers, i % count)
         if i >= count:
-            tma.store_wait(count - 1, _semantic=_semantic)
+            tma.store_wait(count - 1)
         _semantic.shared_store(buffer, part)
-        fence_async_shared(_semantic=_semantic)
+        fence_async_shared()
         place = moved(request.coordinates, i * width, _semantic)
-        tma.async_copy_shared_to_global(tile.native[0], place, buffer, _semantic=_semantic)
+        tma.async_copy_shared_to_global(tile.native[0], place, buffer)
     # The buffers serve for something else after this.
-    tma.store_wait(0, _semantic=_semantic)
-    buffers._keep_alive(_semantic=_semantic)
+    tma.store_wait(0)
+    buffers._keep_alive()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Sequence, Union
+from typing import Any, Optional, Sequence, Union
 
-from gluon_core._triton import tl
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.portable import MmaLayouts, MmaRequest
+from gluon_core.vendor import tl
 from gluon_nvidia.language import wgmma
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
 
@@ -33,7 +33,7 @@ _ACCUMULATORS = {
 }
 
 
-def shared_refusal(request: MmaRequest, unit: str) -> Any:
+def shared_refusal(request: MmaRequest, unit: str) -> Optional[str]:
     """Why the operands do not lie where a unit reads them, None where they do."""
     if not request.shared:
         return f"{unit} reads shared memory, and the operands are in registers"
@@ -115,7 +115,7 @@ def shared_layouts(request: MmaRequest, accumulator: Any) -> MmaLayouts:
 
 def accumulator(layouts: MmaLayouts, _semantic: Any) -> Sequence[Any]:
     zeros = _semantic.full(list(layouts.shape), 0, layouts.acc_dtype, layouts.accumulator)
-    return (wgmma.warpgroup_mma_init(zeros, _semantic=_semantic),)
+    return (wgmma.warpgroup_mma_init(zeros),)
 
 
 def mma(request: MmaRequest, _semantic: Any) -> Sequence[Any]:
@@ -125,16 +125,15 @@ def mma(request: MmaRequest, _semantic: Any) -> Sequence[Any]:
         request.acc.values[0],
         precision="tf32" if request.a_dtype == tl.float32 else None,
         is_async=request.is_async,
-        _semantic=_semantic,
     )
-    return (wgmma.warpgroup_mma_init(found, _semantic=_semantic),)
+    return (wgmma.warpgroup_mma_init(found),)
 
 
 def mma_wait(parts: Any, pending: int, deps: Sequence[Any], _semantic: Any) -> Sequence[Any]:
-    found = wgmma.warpgroup_mma_wait(pending, deps=[parts.values[0], *deps], _semantic=_semantic)
+    found = wgmma.warpgroup_mma_wait(pending, deps=[parts.values[0], *deps])
     value = found.values[0] if deps else found
-    return (wgmma.warpgroup_mma_init(value, _semantic=_semantic),)
+    return (wgmma.warpgroup_mma_init(value),)
 
 
 def read(parts: Any, _semantic: Any) -> Any:
-    return wgmma.warpgroup_mma_wait(0, deps=[parts.values[0]], _semantic=_semantic)
+    return wgmma.warpgroup_mma_wait(0, deps=[parts.values[0]])

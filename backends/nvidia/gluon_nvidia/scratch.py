@@ -58,7 +58,8 @@ def allocator(
 def _address(buffer: Any) -> int:
     if buffer is None or isinstance(buffer, int):
         return buffer or 0
-    return buffer.data_ptr()
+    address: int = buffer.data_ptr()
+    return address
 
 
 def _users(name: str) -> Optional[Callable[[int, int, int], Any]]:
@@ -112,7 +113,7 @@ class _Aligned:
         self.align = align
 
     def data_ptr(self) -> int:
-        address = self.tensor.data_ptr()
+        address: int = self.tensor.data_ptr()
         return address + -address % self.align
 
 

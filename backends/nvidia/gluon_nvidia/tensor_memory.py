@@ -9,7 +9,7 @@ basis is a place that holds a copy or nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, TypeVar, Union
 
 from gluon_core.errors import LayoutError
 from gluon_core.layouts.base import (
@@ -24,9 +24,16 @@ from gluon_core.layouts.base import (
     joined_bases,
     unwrap,
 )
-from gluon_core.layouts.dialect import compiler_version
+from gluon_core.layouts.dialect import follows
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.tiling import cga_linear, dim_names, shrink
+from gluon_nvidia.features import (
+    TMEM_CLUSTERS,
+    TMEM_LINEAR_MANGLED,
+    TMEM_NARROW_SLICES,
+    TMEM_PADDED_FP4,
+    TMEM_PAIRS_OF_64,
+)
 
 __all__ = [
     "COLUMNS",
@@ -40,7 +47,6 @@ __all__ = [
 
 ROWS, COLUMNS, COLUMN_BITS = 128, 512, 32
 # The hardware hands out columns in powers of two, at least this many (PTX ISA 9.7.16.7.1).
-LEAST_COLUMNS = 32
 _SCALE_ROWS = 32
 _SCALES_PER_COLUMN = 4
 _REP_ORDERS = ("mnThenK", "kThenMn")
@@ -92,7 +98,7 @@ def _emitted_split(cga_layout: list[list[int]]) -> list[int]:
     split = _split_of(cga_layout)
     if [row for row in cga_layout if any(row)] != _split_bases(split):
         raise LayoutError(
-            "before Triton 3.8 the blocks of a cluster go along the rows first",
+            f"without {TMEM_CLUSTERS.releases} the blocks of a cluster go along the rows first",
             argument="cga_layout",
             expected=_split_bases(split),
             got=cga_layout,
@@ -100,8 +106,8 @@ def _emitted_split(cga_layout: list[list[int]]) -> list[int]:
     return split
 
 
-def block_shape(layout: Any, shape: Sequence[int]) -> list[int]:
-    """The shape of one block's part of a buffer of two dimensions."""
+def block_shape(layout: TensorMemoryBase, shape: Sequence[int]) -> list[int]:
+    """The shape of one block's part of a buffer of `layout` and `shape` [M, N]."""
     names = dim_names(2)
     cga = shrink(cga_linear(layout.cga_layout, 2), dict(zip(names, shape)))
     return [max(1, size // cga.out_size(name)) for name, size in zip(names, shape)]
@@ -110,7 +116,7 @@ def block_shape(layout: Any, shape: Sequence[int]) -> list[int]:
 def _with_blocks(
     rows: list[list[int]],
     cols: list[list[int]],
-    layout: Any,
+    layout: TensorMemoryBase,
     per_block: Sequence[int],
     shape: Sequence[int],
 ) -> LinearLayout:
@@ -125,14 +131,17 @@ def _with_blocks(
     return LinearLayout({"row": rows, "col": cols, "block": blocks}, outs)
 
 
-class _TensorMemory(Layout):
+T = TypeVar("T", bound="TensorMemoryBase")
+
+
+class TensorMemoryBase(Layout):
     """What the layouts of tensor memory share."""
 
     requires = ("nvidia.tcgen05",)
     cga_layout: list[list[int]]
 
     @property
-    def rank(self) -> int:  # type: ignore[override]
+    def rank(self) -> int:
         return 2
 
     @property
@@ -145,7 +154,7 @@ class _TensorMemory(Layout):
         bases = self.to_linear(shape).bases
         return _TensorMemoryLinearLayout(bases["row"], bases["col"], list(shape))
 
-    def with_cluster(self, cga_layout: Sequence[Sequence[int]]) -> Any:
+    def with_cluster(self: T, cga_layout: Sequence[Sequence[int]]) -> T:
         """This layout with other blocks of the cluster."""
         fields = dict(self._fields())
         fields["cga_layout"] = [list(row) for row in cga_layout]
@@ -153,14 +162,14 @@ class _TensorMemory(Layout):
 
     def _cluster_text(self) -> str:
         """The cluster as an identifier part."""
-        if compiler_version() >= (3, 8):
+        if follows(TMEM_CLUSTERS):
             return joined_bases(self.cga_layout)
         split = self.cta_split_num
         return f"CS{split[0]}x{split[1]}" if split else ""
 
 
 @dataclass(frozen=True, init=False)
-class TensorMemoryLayout(_TensorMemory):
+class TensorMemoryLayout(TensorMemoryBase):
     """Matrices in tensor memory: the accumulator of `tcgen05.mma`, or its first operand.
 
     A buffer is cut into blocks of [64 or 128, N]. A block of 128 rows takes the rows of tensor
@@ -193,7 +202,7 @@ class TensorMemoryLayout(_TensorMemory):
         self,
         block: Sequence[int],
         col_stride: int,
-        cga_layout: Any = None,
+        cga_layout: Optional[Union[Sequence[Sequence[int]], Sequence[int]]] = None,
         two_ctas: bool = False,
         fp4_padded: bool = False,
         cta_split_num: Optional[Sequence[int]] = None,
@@ -231,12 +240,14 @@ class TensorMemoryLayout(_TensorMemory):
 
     def _emit(self, builder: Any) -> Any:
         self.check_pairs()
-        if compiler_version() >= (3, 8):
+        if follows(TMEM_CLUSTERS):
             return builder.get_tensor_memory_layout(
                 self.block, self.col_stride, self.cga_layout, self.two_ctas, self.fp4_padded
             )
         if self.fp4_padded:
-            raise LayoutError("fp4_padded needs Triton >= 3.8", argument="fp4_padded", got=True)
+            raise LayoutError(
+                f"fp4_padded needs {TMEM_PADDED_FP4.releases}", argument="fp4_padded", got=True
+            )
         split = _emitted_split(self.cga_layout)
         return builder.get_tensor_memory_layout(self.block, self.col_stride, split, self.two_ctas)
 
@@ -259,7 +270,7 @@ class TensorMemoryLayout(_TensorMemory):
         height, width = per_block = block_shape(self, shape)
         m, n = self.block
         # A slice may be narrower than the block, but not in a cluster that splits the columns.
-        whole = width == shape[1] and compiler_version() >= (3, 8)
+        whole = width == shape[1] and follows(TMEM_NARROW_SLICES)
         if height < m or (width < n and not whole):
             raise LayoutError(
                 "the buffer is smaller than a block of its layout",
@@ -300,9 +311,10 @@ class TensorMemoryLayout(_TensorMemory):
     def _check_old_pairs(self, per_block: Sequence[int]) -> None:
         """Before Triton 3.8 pairs of 64 rows are laid out for one block of tensor memory only."""
         pairs = sum(bool(row[0]) for row in self.cga_layout)
-        if compiler_version() < (3, 8) and (list(per_block) != self.block or pairs != 1):
+        if not follows(TMEM_PAIRS_OF_64) and (list(per_block) != self.block or pairs != 1):
             raise LayoutError(
-                "before Triton 3.8 a pair of blocks of 64 rows has one block of tensor memory each",
+                f"without {TMEM_PAIRS_OF_64.releases} a pair of blocks of 64 rows has one block of "
+                "tensor memory each",
                 argument="shape",
                 expected=f"{self.block} in each of two blocks of the cluster",
                 got=list(per_block),
@@ -310,7 +322,7 @@ class TensorMemoryLayout(_TensorMemory):
 
 
 @dataclass(frozen=True, init=False)
-class TensorMemoryScalesLayout(_TensorMemory):
+class TensorMemoryScalesLayout(TensorMemoryBase):
     """Scales of `tcgen05_mma_scaled` in tensor memory: 8 bits each, one for 16 or 32 of K.
 
     Four scales of a row share a 32-bit column; 32 rows of tensor memory hold 32 rows of scales,
@@ -329,7 +341,11 @@ class TensorMemoryScalesLayout(_TensorMemory):
 
     cga_layout: list[list[int]] = field(default_factory=list)
 
-    def __init__(self, cga_layout: Any = None, cta_split_num: Optional[Sequence[int]] = None):
+    def __init__(
+        self,
+        cga_layout: Optional[Union[Sequence[Sequence[int]], Sequence[int]]] = None,
+        cta_split_num: Optional[Sequence[int]] = None,
+    ):
         self._set(cga_layout=_cluster(cga_layout, cta_split_num))
 
     @property
@@ -340,7 +356,7 @@ class TensorMemoryScalesLayout(_TensorMemory):
         return f"TLS{self._cluster_text()}TLS"
 
     def _emit(self, builder: Any) -> Any:
-        if compiler_version() >= (3, 8):
+        if follows(TMEM_CLUSTERS):
             return builder.get_tensor_memory_scales_layout(self.cga_layout, self._order)
         return builder.get_tensor_memory_scales_layout(_emitted_split(self.cga_layout))
 
@@ -374,7 +390,7 @@ class RubinTensorMemoryScalesLayout(TensorMemoryScalesLayout):
 
     def __init__(
         self,
-        cga_layout: Any = None,
+        cga_layout: Optional[Union[Sequence[Sequence[int]], Sequence[int]]] = None,
         block_rep_order: str = _REP_ORDERS[0],
         cta_split_num: Optional[Sequence[int]] = None,
     ):
@@ -397,7 +413,7 @@ class RubinTensorMemoryScalesLayout(TensorMemoryScalesLayout):
 
 
 @dataclass(frozen=True)
-class _TensorMemoryLinearLayout(_TensorMemory):
+class _TensorMemoryLinearLayout(TensorMemoryBase):
     """The linear form of a layout of tensor memory, of one block: what `to_linear_layout` returns.
 
     It describes; buffers are allocated with the other layouts.
@@ -424,11 +440,11 @@ class _TensorMemoryLinearLayout(_TensorMemory):
         return []
 
     @property
-    def rank(self) -> int:  # type: ignore[override]
+    def rank(self) -> int:
         return len(self.shape)
 
     def mangle(self) -> str:
-        if compiler_version() < (3, 9):
+        if not follows(TMEM_LINEAR_MANGLED):
             return f"TMLL_{self.shape}_TMLL"
         return f"TMLL_{joined_bases(self.rows)}_{joined_bases(self.cols)}_{self.shape}_TMLL"
 
@@ -444,10 +460,19 @@ class _TensorMemoryLinearLayout(_TensorMemory):
         return LinearLayout({"row": self.rows, "col": self.cols, "block": []}, outs)
 
 
-def columns_of(layout: Any, shape: Sequence[int], bitwidth: int) -> int:
-    """32-bit columns of tensor memory that a buffer takes in one block; leading copies included."""
+def columns_of(layout: TensorMemoryBase, shape: Sequence[int], bitwidth: int) -> int:
+    """32-bit columns of tensor memory that a buffer takes in one block.
+
+    Args:
+        layout: of the buffer.
+        shape: [M, N] or [copies, M, N], of all blocks of a cluster.
+        bitwidth: of an element, in bits.
+
+    Raises:
+        LayoutError: no such buffer has this layout.
+    """
     *copies, height, width = shape
-    count = layout.to_linear([height, width]).in_size("col")
+    count: int = layout.to_linear([height, width]).in_size("col")
     for size in copies:
         count *= size
     return max(1, -(-count * bitwidth // COLUMN_BITS))

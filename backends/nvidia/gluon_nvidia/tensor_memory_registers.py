@@ -12,17 +12,21 @@ from functools import lru_cache
 from typing import Any, NoReturn, Optional, Sequence
 
 from gluon_core.errors import LayoutError
+from gluon_core.features import DROPS_REGISTER_COPIES
 from gluon_core.layouts import DistributedLinearLayout
 from gluon_core.layouts.base import check_cga, freeze, is_power_of_two, unwrap
-from gluon_core.layouts.dialect import compiler_version, keeps_register_copies
-from gluon_nvidia.tensor_memory import COLUMN_BITS, block_shape
+from gluon_core.layouts.dialect import follows
+from gluon_nvidia.features import TMEM_CLUSTERS, TMEM_SLICE_BLOCKS
+from gluon_nvidia.tensor_memory import COLUMN_BITS, TensorMemoryBase, block_shape
 
 __all__ = ["VARIANTS", "register_layout"]
+
+Bases = list[list[int]]
 
 _SPLIT = "32x32b_splitn"
 # What the bits of a register and of a lane walk in one instruction: ("r", i) is bit i of the row,
 # ("c", i) bit i of the 32-bit column (PTX ISA 9.7.16.2.3, matrix fragments).
-_FRAGMENTS: dict[str, tuple[list, list]] = {
+_FRAGMENTS: dict[str, tuple[list[tuple[str, int]], list[tuple[str, int]]]] = {
     "32x32b": ([], [("r", 0), ("r", 1), ("r", 2), ("r", 3), ("r", 4)]),
     "16x64b": ([], [("r", 3), ("c", 0), ("r", 0), ("r", 1), ("r", 2)]),
     "16x128b": ([("r", 3)], [("c", 0), ("c", 1), ("r", 0), ("r", 1), ("r", 2)]),
@@ -33,7 +37,7 @@ _HALF_WARP, _WARP_ROWS = 4, (5, 6)
 
 
 def register_layout(
-    layout: Any,
+    layout: TensorMemoryBase,
     shape: Sequence[int],
     bitwidth: int,
     num_warps: int,
@@ -76,13 +80,15 @@ def register_layout(
             got=num_warps,
         )
     cga = None if not unwrap(cga_layout) else freeze(check_cga(cga_layout, 2))
-    if alloc_shape is not None and layout.cga_layout and compiler_version() >= (3, 9):
+    if alloc_shape is not None and layout.cga_layout and follows(TMEM_SLICE_BLOCKS):
         layout = _of_slice(layout, shape, list(alloc_shape)[-2:])
-    copies = keeps_register_copies()
+    copies = not follows(DROPS_REGISTER_COPIES)
     return _make(layout, tuple(shape), bitwidth, num_warps, variant, cga, copies)
 
 
-def _of_slice(layout: Any, shape: Sequence[int], alloc_shape: Sequence[int]) -> Any:
+def _of_slice(
+    layout: TensorMemoryBase, shape: Sequence[int], alloc_shape: Sequence[int]
+) -> TensorMemoryBase:
     """From Triton 3.9 a slice keeps the blocks of its allocation, those outside it as copies."""
     per_block = block_shape(layout, alloc_shape)
     kept = [
@@ -94,7 +100,7 @@ def _of_slice(layout: Any, shape: Sequence[int], alloc_shape: Sequence[int]) -> 
 
 @lru_cache(maxsize=4096)
 def _make(
-    layout: Any,
+    layout: TensorMemoryBase,
     shape: tuple[int, ...],
     bitwidth: int,
     num_warps: int,
@@ -118,8 +124,8 @@ def _make(
 
 
 def _packed(
-    cols: list[list[int]], bitwidth: int, layout: Any, shape: Sequence[int]
-) -> tuple[list, list]:
+    cols: list[list[int]], bitwidth: int, layout: TensorMemoryBase, shape: Sequence[int]
+) -> tuple[Bases, Bases]:
     """The elements that share a 32-bit column, and the bits of the 32-bit columns."""
     if bitwidth not in (8, 16, 32):
         raise LayoutError(
@@ -152,9 +158,9 @@ def _tile(
     packed: list[list[int]],
     cols: list[list[int]],
     num_warps: int,
-    layout: Any,
+    layout: TensorMemoryBase,
     shape: Sequence[int],
-) -> tuple[list, list, list]:
+) -> tuple[Bases, Bases, Bases]:
     in_register, in_lane = _FRAGMENTS[atom]
     width = sum(kind == "c" for kind, _ in (*in_register, *in_lane))
     if len(cols) < width or not all(map(any, cols[:width])):
@@ -184,7 +190,7 @@ def _tile(
 
 
 def _split_columns(
-    regs: list, lanes: list, warps: list, width: int, bitwidth: int, layout: Any
+    regs: Bases, lanes: Bases, warps: Bases, width: int, bitwidth: int, layout: TensorMemoryBase
 ) -> None:
     """Exchange the last register's bit for the one that tells the halves of the columns apart."""
     wanted = [0, width // 2]
@@ -211,7 +217,7 @@ def _split_columns(
     )
 
 
-def _refuse(atom: str, layout: Any, shape: Sequence[int], num_warps: int) -> NoReturn:
+def _refuse(atom: str, layout: TensorMemoryBase, shape: Sequence[int], num_warps: int) -> NoReturn:
     raise LayoutError(
         "the buffer is too narrow for the instruction",
         argument="instr_variant",
@@ -221,7 +227,7 @@ def _refuse(atom: str, layout: Any, shape: Sequence[int], num_warps: int) -> NoR
 
 
 def fits_registers(
-    layout: Any,
+    layout: TensorMemoryBase,
     shape: Sequence[int],
     bitwidth: int,
     registers: Any,
@@ -242,7 +248,7 @@ def fits_registers(
             )
         except LayoutError:
             continue
-        if compiler_version() >= (3, 8) and mine["block"] != tile.block_bases:
+        if follows(TMEM_CLUSTERS) and mine["block"] != tile.block_bases:
             continue
         if mine["warp"][:2] != tile.warp_bases[:2]:
             continue
@@ -258,12 +264,12 @@ def fits_registers(
     return False
 
 
-def _has_rows(layout: Any, shape: Sequence[int]) -> bool:
+def _has_rows(layout: TensorMemoryBase, shape: Sequence[int]) -> bool:
     """Whether the upper half of a warp's rows holds something of its own."""
     return any(layout.to_linear(list(shape)).bases["row"][_HALF_WARP])
 
 
-def _fixed(variant: str, layout: Any, bitwidth: int) -> int:
+def _fixed(variant: str, layout: TensorMemoryBase, bitwidth: int) -> int:
     """How many bits of the register a tile fixes."""
     stride = getattr(layout, "col_stride", 1)
     packed = (COLUMN_BITS // bitwidth).bit_length() - 1 if stride == 1 or bitwidth == 16 else 0

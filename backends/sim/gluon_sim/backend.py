@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import fields
-from typing import Any, Callable, ContextManager, Mapping
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, cast
 
-from gluon_core.backend import Backend, Report, Stage, Watch, load_path
-from gluon_core.targets import Target
+from gluon_core.contract.backend import Backend, Report, Stage, Watch, load_path
+from gluon_core.contract.targets import Target
 from gluon_sim.settings import Settings
+
+if TYPE_CHECKING:
+    from gluon_core.contract.builder import Builder
+    from gluon_sim.record.program import Program
+    from gluon_sim.run.compile import CompiledProgram
 
 __all__ = ["ProgramText", "SimBackend"]
 
@@ -17,8 +23,8 @@ _SETTINGS = frozenset(f.name for f in fields(Settings))
 class ProgramText(bytes):
     """The text of a recorded program, with the program itself."""
 
-    program: Any = None
-    compiled: Any = None
+    program: Program
+    compiled: CompiledProgram
 
 
 class SimBackend(Backend):
@@ -46,13 +52,18 @@ class SimBackend(Backend):
             _attach(options, own)
         return options
 
+    def hardware_options(self, options: Any) -> Any:
+        return _detach(options)
+
     def target_attribute(self, target: Target) -> str:
         return str(target)
 
-    def builder(self, context: Any, target: Target) -> Any:
-        from gluon_sim.builder import SimBuilder
+    def builder(self, context: Any, target: Target) -> Builder:
+        from gluon_sim.record.builder import SimBuilder
+        from gluon_sim.run.lookup import models_for
 
-        return SimBuilder(context, target, models_for(target))
+        # most of its methods are made from a table
+        return cast("Builder", SimBuilder(context, target, models_for(target)))
 
     def codegen(self, target: Target, options: Any) -> Mapping[str, Any]:
         functions = dict(_vendor(target).codegen(_real(target), options))
@@ -63,15 +74,16 @@ class SimBackend(Backend):
         return _vendor(target).module_map(_real(target))
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
-        def program(module: Any, metadata: dict) -> ProgramText:
-            from gluon_sim.compile import shared_peak
-            from gluon_sim.lookup import prepare
+        def program(module: Program, metadata: dict[str, Any]) -> ProgramText:
+            from gluon_sim.run.capacity import refuse_excess, shared_peak
+            from gluon_sim.run.lookup import models_for, prepare
 
             text = ProgramText(str(module).encode())
             text.program = module
             text.compiled = prepare(module, models_for(target))
             module.context = None  # of Triton, and only for tracing; kernels outlive its bindings
             metadata["name"] = module.kernel.name
+            metadata.setdefault("simulation", None)
             metadata["shared"] = shared = shared_peak(module)
             refuse_excess(module, shared, target, options)
             return text
@@ -79,10 +91,11 @@ class SimBackend(Backend):
         return (Stage("program", program),)
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
-        return load_path("gluon_sim.launcher:make_launcher")(compiled)
+        make: Callable[[Any], Callable[..., Any]] = load_path("gluon_sim.launcher:make_launcher")
+        return make(compiled)
 
     def watch(self, wish: Watch) -> ContextManager[Any]:
-        from gluon_sim.session import watch
+        from gluon_sim.watch.session import watch
 
         return watch(wish)
 
@@ -101,49 +114,23 @@ class SimBackend(Backend):
         )
 
 
-def capacity_checked(options: Any) -> bool:
-    """Whether a kernel with these options must fit into the memories of its target."""
-    from gluon_sim.settings import current
-
-    own = getattr(options, "simulation", None) or {}
-    return bool(own.get("capacity", current().capacity))
-
-
-def refuse_excess(program: Any, shared: int, target: Target, options: Any) -> None:
-    """Refuse a kernel that needs more shared or tensor memory than there is, if that is checked.
-
-    Args:
-        options: of the kernel; its `simulation` holds settings of this launch.
-
-    Raises:
-        CapacityError: at the line of the largest buffer.
-    """
-    from gluon_sim.compile import largest_buffer
-    from gluon_sim.errors import CapacityError, span_of
-    from gluon_sim.tensor_memory import check_columns
-
-    if not capacity_checked(options):
-        return
-    check_columns(program, target.limits.tensor_memory_columns, str(target))
-    limit = target.limits.shared_memory
-    if shared > limit:
-        raise CapacityError(
-            f"{program.kernel.name} needs too much shared memory",
-            expected=f"at most {limit} bytes on {target}",
-            got=f"{shared} bytes in use at once",
-            remedy="Use smaller tiles or fewer stages.",
-            report="capacity.shared",
-            span=span_of(largest_buffer(program).loc),
-        )
-
-
 def _attach(options: Any, settings: Mapping[str, Any]) -> None:
     """Make settings part of a vendor's options: of their text too, which tells kernels apart."""
-    kind = type(options)
+    kind: Any = type(options)
     text = ", ".join(f"{k}={v!r}" for k, v in sorted(settings.items()))
     named = {"__repr__": lambda self: f"{kind.__repr__(self)} simulated with {text}"}
     object.__setattr__(options, "simulation", dict(settings))
     object.__setattr__(options, "__class__", type(kind.__name__, (kind,), named))
+
+
+def _detach(options: Any) -> Any:
+    """The vendor's options without the settings of a simulated launch."""
+    if not hasattr(options, "simulation"):
+        return options
+    plain = copy.copy(options)
+    object.__delattr__(plain, "simulation")
+    object.__setattr__(plain, "__class__", type(options).__bases__[0])
+    return plain
 
 
 def _real(target: Target) -> Target:
@@ -151,38 +138,9 @@ def _real(target: Target) -> Target:
 
 
 def _vendor(target: Target) -> Backend:
-    from gluon_core.plugins import registry
+    from gluon_core.contract.registry import registry
 
     return registry().backend(target.architecture.backend)
-
-
-def models_for(target: Target) -> Any:
-    """The reference models of the target's vendor, then those of everybody else."""
-    import importlib
-
-    from gluon_core.plugins import registry
-    from gluon_sim.lookup import Models
-
-    own = target.architecture.backend
-    backends = sorted(registry().backends.values(), key=lambda b: b.name != own)
-    modules, arithmetic = [], {}
-    for backend in backends:
-        if not backend.reference:
-            continue
-        try:
-            module = importlib.import_module(backend.reference)
-        except ModuleNotFoundError as error:
-            # A vendor may have no models yet; a model that cannot import something is a mistake.
-            if backend.name == own and error.name != backend.reference:
-                raise
-        except ImportError:
-            if backend.name == own:
-                raise
-        else:
-            modules.append(module)
-            if backend.name == own:
-                arithmetic = getattr(module, "ELEMENTWISE", {})
-    return Models(modules, arithmetic)
 
 
 def _convert(value: Any, type: Any, rounding: Any = None, _semantic: Any = None) -> Any:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from gluon_core.errors import GluonError, LimitError, SourceSpan
+
+if TYPE_CHECKING:
+    from gluon_sim.record.ir import Location
 
 __all__ = [
     "Access", "BarrierError", "CapacityError", "DeadlockError", "DeviceAssertionError", "LaunchInterrupted",
@@ -235,9 +238,9 @@ def in_library(file: str) -> bool:
     return "triton" in parts and "language" in parts or "gluon_core" in parts
 
 
-def span_of(loc: Any) -> Optional[SourceSpan]:
+def span_of(loc: Optional[Location]) -> Optional[SourceSpan]:
     """The kernel line behind a recorded location, with its text where the file can be read."""
-    if loc is None or not getattr(loc, "line", 0):
+    if loc is None or not loc.line:
         return None
     text = linecache.getline(loc.file, loc.line).rstrip("\n")
     if not text.strip():

@@ -9,28 +9,27 @@ from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
-from gluon_core.descriptors import is_descriptor_text, split_descriptor
+from gluon_core.contract.host_descriptor import HostDescriptor
+from gluon_core.contract.reference import Descriptor
 from gluon_core.errors import ArgumentError, DeviceError
-from gluon_core.host_descriptor import HostDescriptor
-from gluon_core.reference import Descriptor
-
-from . import watch
-from .blas import one_thread
-from .checks import arguments_aligned
-from .dtypes import numpy_dtype
-from .errors import span_of
-from .machine import Machine
-from .memory import Allocation, GlobalMemory
-from .program import OpaqueType, PointerType, ScalarType, Type
-from .settings import current
+from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
+from gluon_sim.check.addresses import arguments_aligned
+from gluon_sim.errors import span_of
+from gluon_sim.memory.global_memory import Allocation, GlobalMemory
+from gluon_sim.record.dtypes import numpy_dtype
+from gluon_sim.record.types import OpaqueType, PointerType, ScalarType, Type
+from gluon_sim.run.blas import one_thread
+from gluon_sim.run.capacity import refuse_excess
+from gluon_sim.run.lookup import models_for
+from gluon_sim.run.machine import Machine
+from gluon_sim.settings import current
+from gluon_sim.watch.start import start
 
 __all__ = ["make_launcher"]
 
 
 def make_launcher(compiled: Any) -> Callable[..., Any]:
     """`launch(grid, stream, *arguments)` for a `CompiledKernel` of the simulator."""
-    from .backend import models_for, refuse_excess
-
     text = compiled.asm["program"]
     program = text.compiled
     inputs = text.program.kernel.type.inputs
@@ -38,7 +37,7 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
     names = list(compiled.src.fn.arg_names)
     models = models_for(compiled.target)
     num_warps = int(compiled.metadata.num_warps)
-    own = getattr(compiled.metadata, "simulation", None)
+    own = compiled.metadata.simulation
     promises = text.program.kernel.arg_attrs
     leaf_names = [name for name, _ in _leaves(kinds, names, names)]
     compiled.function = compiled.module = text.program
@@ -59,8 +58,9 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
             )
         if settings.alignment and promises:
             arguments_aligned(promises, leaf_names, values, span_of(text.program.kernel.loc))
-        size = (*(int(g) for g in grid), 1, 1)[:3]
-        watched = watch.start(program, compiled, size)
+        x, y, z = (*(int(g) for g in grid), 1, 1)[:3]
+        size = (x, y, z)
+        watched = start(program, compiled, size)
         chosen = program if watched is None else watched.program
         machine = Machine(
             chosen, memory, size, num_warps, compiled.target, models=models, settings=settings

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from gluon_core.plugins import registry
-from gluon_core.targets import Target
+from gluon_core.contract.backend import Lowering
+from gluon_core.contract.registry import registry
+from gluon_core.contract.requests import OPS
+from gluon_core.contract.targets import Target
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -31,17 +33,31 @@ def _chosen(config: Any) -> list[Any]:
     return [plugins.backends[name]]
 
 
+def lowerings_of(backends: list[Any], config: Any) -> list[Lowering]:
+    """Those of the backends; of everybody, those without a backend included, where none is named."""
+    plugins = registry()
+    if config.getoption("--gluon-backend", None) is None:
+        return [low for op in OPS for low in plugins.lowerings(op)]
+    return [low for backend in backends for low in backend.lowerings]
+
+
 def targets_of(backend: Any) -> list[Target]:
     """Every target of a backend that the installed Triton compiles for."""
     from gluon_core import _triton
 
-    known = registry().architectures() if backend.simulates else backend.architectures
-    return [Target(backend.name, a) for a in known if _triton.at_least(*a.min_triton)]
+    known = backend.architectures
+    if backend.simulates:
+        named = backend.stands_in_for
+        known = [a for a in registry().architectures() if named is None or a.backend in named]
+    return [Target(backend.name, a) for a in known if _triton.VERSION >= a.min_triton]
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
     backends = _chosen(metafunc.config)
-    if "target" in metafunc.fixturenames:
+    if "lowering" in metafunc.fixturenames:
+        found = lowerings_of(backends, metafunc.config)
+        metafunc.parametrize("lowering", found, ids=[f"{low.op}/{low.name}" for low in found])
+    elif "target" in metafunc.fixturenames:
         pairs = [(b, t) for b in backends for t in targets_of(b)]
         metafunc.parametrize("backend, target", pairs, ids=[str(t) for _, t in pairs])
     elif "backend" in metafunc.fixturenames:

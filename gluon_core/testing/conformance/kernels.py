@@ -86,8 +86,9 @@ def through_shared(x, out, n, lanes: gl.constexpr):
     ring = gl.allocate_shared_memory(gl.float32, [2, 32, 64], SwizzledSharedLayout(4, 1, 8, [1, 0]))
     for k in range(2):
         ring.index(k).store(gl.load(x + offsets) * (k + 1))
-    gl.barrier() if False else None
-    turned = ring.index(1).permute([1, 0]).load(BlockedLayout([2, 1], [8, lanes // 8], [1, 4], [0, 1]))
+    turned = (
+        ring.index(1).permute([1, 0]).load(BlockedLayout([2, 1], [8, lanes // 8], [1, 4], [0, 1]))
+    )
     gl.store(out + offsets, gl.convert_layout(turned.permute(1, 0), offsets.type.layout))
 
 
@@ -162,7 +163,9 @@ KERNELS: Mapping[str, Portable] = {
     "copy": Portable(copy, ["float32"], "float32", lambda x: x),
     "softmax_like": Portable(softmax_like, ["float32"], "float32", _softmax),
     "through_shared": Portable(through_shared, ["float32"], "float32", lambda x: 2 * x),
-    "running_sum": Portable(running_sum, ["float32"], "float32", lambda x: _matrix(x).cumsum(1).ravel()),
+    "running_sum": Portable(
+        running_sum, ["float32"], "float32", lambda x: _matrix(x).cumsum(1).ravel()
+    ),
     "branches": Portable(branches, ["float32"], "float32", lambda x: np.abs((x + 1) * 2 + 1)),
     "count": Portable(count, ["int32"], "int32", _count),
     "product": Portable(product, ["float32", "float32"], "float32", _product),

@@ -11,13 +11,19 @@ from typing import Any, Iterator
 
 import pytest
 
-from gluon_core import _triton
-from gluon_core.backend import API_VERSION, load_path
-from gluon_core.errors import OptionError
-from gluon_core.layouts.base import Layout
-from gluon_core.plugins import registry
-from gluon_core.portable import OPS
-from gluon_core.targets import Architecture, Target
+from gluon_core import _triton, language
+from gluon_core.contract.answers import checked_builder, checked_options
+from gluon_core.contract.backend import API_VERSION, Lowering
+from gluon_core.contract.builder import Builder, members
+from gluon_core.contract.host_descriptor import HostDescriptor
+from gluon_core.contract.launcher import checked_kind
+from gluon_core.contract.options import further
+from gluon_core.contract.paths import load_named
+from gluon_core.contract.registry import registry
+from gluon_core.contract.requests import TAKES
+from gluon_core.contract.selection import code
+from gluon_core.contract.targets import Architecture, Target
+from gluon_core.errors import CapabilityError, GluonError, OptionError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -50,10 +56,11 @@ def test_device(backend: Any) -> None:
 
 
 def test_options(backend: Any, target: Target) -> None:
-    options = backend.options(target, {})
-    for name in ("num_warps", "num_ctas", "debug"):
-        assert hasattr(options, name), name
-    assert options.num_warps == backend.options(target, {"num_warps": options.num_warps}).num_warps
+    options = checked_options(backend, backend.options(target, {}))
+    again = backend.options(target, {"num_warps": options.num_warps})
+    assert options.num_warps == again.num_warps and repr(options) == repr(again)
+    hashed = further(options, "hash")
+    assert hashed is None or isinstance(hashed(), str)
     with pytest.raises(OptionError) as caught:
         backend.options(target, {"num_wraps": 4})
     assert "num_warps" in str(caught.value), "an unknown option names the nearest"
@@ -61,13 +68,76 @@ def test_options(backend: Any, target: Target) -> None:
         backend.options(target, {"num_warps": 3})
 
 
+def _has(builder: Any, name: str) -> bool:
+    try:
+        return callable(getattr(builder, name))
+    except (AttributeError, GluonError):
+        return False
+
+
+def test_builder(backend: Any, target: Target) -> None:
+    if not backend.compiles:
+        with pytest.raises(CapabilityError):
+            backend.builder(None, target)
+        return
+    context = _triton.make_context()
+    backend.load_dialects(context)
+    builder = checked_builder(backend, backend.builder(context, target))
+    triton = _triton.gluon_ir.GluonOpBuilder
+    set_by_the_core = set(Builder.__annotations__)
+    wanted = [n for n in members(Builder) - set_by_the_core if hasattr(triton, n)]
+    if _has(builder, "get_layout"):  # it takes layouts as they are
+        wanted = [n for n in wanted if not (n.startswith("get_") and n.endswith("_layout"))]
+    missing = [name for name in sorted(wanted) if not _has(builder, name)]
+    assert not missing, f"{type(builder).__name__} has no {', '.join(missing)}"
+    for name in set_by_the_core:
+        setattr(builder, name, {})
+        assert getattr(builder, name) == {}, f"{name} cannot be set"
+
+
+def test_names_are_not_lost_to_others(backend: Any) -> None:
+    names = {backend.name, *(s for arch in backend.architectures for s in arch.spellings)}
+    names.update(backend.exports, (f"{low.op}/{low.name}" for low in backend.lowerings))
+    lost = [clash.text for clash in registry().clashes if clash.name in names]
+    assert not lost, "\n".join(lost)
+
+
 def test_paths_resolve(backend: Any) -> None:
-    for path in (backend.language, backend.host, backend.reference):
+    where = f"backend {backend.name!r}"
+    for attribute in ("language", "host", "reference"):
+        path = getattr(backend, attribute)
         if path is not None:
-            importlib.import_module(path)
+            load_named(path, f"{where}, {attribute}")
     for name, path in backend.exports.items():
-        value = load_path(path)
-        assert not isinstance(value, type) or not issubclass(value, Layout) or value.__name__ == name
+        value = load_named(path, f"{where}, exports[{name!r}]")
+        assert (
+            not isinstance(value, type) or not hasattr(value, "to_linear") or value.__name__ == name
+        )
+        assert name not in vars(language), f"gl.{name} is the portable language's own"
+    for head, path in backend.descriptors.items():
+        kind = load_named(path, f"{where}, descriptors[{head!r}]")
+        assert issubclass(kind, _triton.base_type) and callable(kind.make), kind
+    for path in backend.argument_kinds:
+        checked_kind(load_named(path, f"{where}, argument_kinds"))
+
+
+def test_host_descriptors_have_a_type_in_kernels(backend: Any) -> None:
+    if backend.host is None:
+        pytest.skip("has no host-side types")
+    for module in _modules(backend.host):
+        for name, value in vars(module).items():
+            if isinstance(value, type) and issubclass(value, HostDescriptor):
+                if value is not HostDescriptor:
+                    assert value.head in backend.descriptors, f"{module.__name__}.{name}"
+
+
+def test_simulation(backend: Any) -> None:
+    if backend.simulation is None:
+        pytest.skip("knows no schedules")
+    using = load_named(backend.simulation, f"backend {backend.name!r}, simulation")
+    for schedule in ("latest", "eager", "random"):
+        with using(schedule=schedule, seed=1, timeout=60.0, progress=False, checks=True):
+            pass
 
 
 def _modules(package: str) -> Iterator[Any]:
@@ -134,16 +204,18 @@ def test_reference_models(backend: Any) -> None:
     assert not missing, f"no reference model for {missing}"
 
 
-def test_lowerings(backend: Any) -> None:
-    for lowering in backend.lowerings:
-        assert lowering.op in OPS
-        for path in (lowering.implement, lowering.accepts, *lowering.extras.values()):
-            if path is not None:
-                assert callable(load_path(path)), path
-        assert lowering in registry().lowerings(lowering.op)
-        able = [
-            arch
-            for arch in registry().architectures()
-            if all(capability in arch.capabilities for capability in lowering.requires)
-        ]
-        assert able, f"no architecture has all that {lowering.op}/{lowering.name} requires"
+def test_lowering(lowering: Lowering) -> None:
+    paths = {"implement": lowering.implement, **lowering.extras}
+    if lowering.accepts is not None:
+        paths["accepts"] = lowering.accepts
+    for what in paths:
+        positional, keywords = TAKES[what]
+        arguments = [None] * positional
+        inspect.signature(code(lowering, what)).bind(*arguments, **dict.fromkeys(keywords))
+    assert lowering in registry().lowerings(lowering.op)
+    able = [
+        arch
+        for arch in registry().architectures()
+        if all(capability in arch.capabilities for capability in lowering.requires)
+    ]
+    assert able, f"no architecture has all that {lowering.op}/{lowering.name} requires"

@@ -10,8 +10,8 @@ import pytest
 from gluon_amd.arch import lanes_read_together
 from gluon_core import language as gl
 from gluon_core.cli.demo import load_examples
+from gluon_core.contract.registry import registry
 from gluon_core.layouts import cost
-from gluon_core.plugins import registry
 
 FOUND, _ = load_examples()
 EXAMPLES = {e.name: e for e in FOUND.values()}

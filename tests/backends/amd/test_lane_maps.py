@@ -81,6 +81,4 @@ def test_fragments_of_wmma(version):
         return lane % 16, i if version == 1 else i + 8 * (lane // 16)
 
     check(gl.DotOperandLayout(0, layout, width), [16, 16], along)
-    check(
-        gl.DotOperandLayout(1, layout, width), [16, 16], lambda i, lane: along(i, lane)[::-1]
-    )
+    check(gl.DotOperandLayout(1, layout, width), [16, 16], lambda i, lane: along(i, lane)[::-1])

@@ -14,9 +14,9 @@ from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.amd.gfx1250 import TensorDescriptor
 from gluon_core.compiler import compile
+from gluon_core.contract.registry import registry
 from gluon_core.errors import DeviceError, LaunchError, LimitError
 from gluon_core.language.amd.gfx1250 import tdm
-from gluon_core.plugins import registry
 from gluon_core.testing import bind
 
 PADDED = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [32, 64], [1, 0])
@@ -106,7 +106,7 @@ def _copy(desc, out, n, LAYOUT: gl.constexpr):
 
 X = torch.zeros(100, 128, dtype=torch.float16)[:, :120]
 OUT = torch.zeros(32, 64, dtype=torch.float16)
-BLOCKED = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+BLOCKED = gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0])
 
 
 def compiled(kernel, *arguments):

@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from gluon_amd import layouts
-from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout, PartitionedSharedLayout
+from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout, PartitionedSharedLayout, wmma
 from gluon_core.errors import CapabilityError, LayoutError
 from gluon_core.layouts.dialect import set_compiler_version
 from gluon_core.layouts.shared import SwizzledSharedLayout
@@ -74,7 +73,7 @@ def random_mfma(rng):
 def random_wmma(rng):
     rank = rng.choice([2, 2, 2, 3])
     version = rng.choice([1, 2, 3])
-    shapes = layouts._WMMA_SHAPES[version]
+    shapes = wmma._WMMA_SHAPES[version]
     if triton_version() < (3, 8):
         shapes = [s for s in shapes if s[0] == 16]
     instr = rng.choice(shapes)

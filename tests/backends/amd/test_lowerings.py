@@ -8,9 +8,9 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core import plugins
 from gluon_core._triton import tl
-from gluon_core.backend import load_path
+from gluon_core.contract import registry as plugins
+from gluon_core.contract.backend import load_path
 from gluon_core.layouts import cost
 from gluon_core.portable import MmaRequest
 from tests.portable_kernels import check_on_simulator, compiled, selections

@@ -20,7 +20,7 @@ from gluon_core.testing import MockTensor, bind
 
 PADDED = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [32, 64], [1, 0])
 PLAIN = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-L = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+L = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0]))
 VERSION = _triton.VERSION
 
 

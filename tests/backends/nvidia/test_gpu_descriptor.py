@@ -10,11 +10,11 @@ import torch
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core._triton import at_least
+from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from gluon_core.nvidia import NVMMASharedLayout
 from gluon_core.nvidia.hopper import TensorDescriptor, TensorDescriptorIm2Col
-from gluon_core.plugins import registry
 
 
 def has_tma():
@@ -271,7 +271,7 @@ def test_outside_of_the_tensor(device, padding, dtype, y, x):
 def test_rounding_to_tf32(device):
     src = random([16, 32], "float32", device)
     out = torch.zeros_like(src)
-    layout = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    layout = gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0])
     read_box[(1,)](described(src, [16, 32], round_f32_to_tf32=True), out, 0, 0, 16, 32, layout)
     bits = out.cpu().view(torch.int32)
     assert not (bits & 0x1FFF).any()

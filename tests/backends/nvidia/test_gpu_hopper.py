@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from gluon_core.plugins import registry
+from gluon_core.contract.registry import registry
+from tests.backends.nvidia.language.hopper_programs import GEMM
+from tests.backends.nvidia.language.test_hopper_compile import CLUSTER, DTYPES, PIPELINE, PRODUCT
 from tests.frontend import oracle
-from tests.frontend.hopper_programs import GEMM
-from tests.frontend.test_nvidia_hopper_compile import CLUSTER, DTYPES, PIPELINE, PRODUCT
 from tests.frontend.vendor_oracle import VERSION, since
 
 DEVICE = registry().backend("nvidia").device()

@@ -7,8 +7,8 @@ import torch
 
 from gluon_core import _triton
 from gluon_core import language as gl
+from gluon_core.contract.registry import registry
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_core.plugins import registry
 from tests.backends.sim import test_tma as kernels
 from tests.backends.sim import test_tma_order as ordered
 from tests.backends.sim.test_tma import CUBE, F16, F32, FLAT
@@ -78,7 +78,7 @@ def test_rounding_to_tf32_ties_included():
     bits = torch.arange(1024, dtype=torch.int32, device="cuda") * 0x1000 + 0x3F800000
     a = bits.view(torch.float32).reshape(32, 32).contiguous()
     out = torch.zeros_like(a)
-    layout = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    layout = gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0])
     kernels.read_float[(1,)](describe(a, (32, 32), F32, round_f32_to_tf32=True), out, layout)
     host = torch.zeros(32, 32)
     with pytest.MonkeyPatch.context() as patch:

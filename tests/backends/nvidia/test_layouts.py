@@ -187,14 +187,25 @@ def test_swizzle_spreads_a_column_over_all_banks():
 
 
 ILLEGAL = [
-    (lambda: NVMMADistributedLayout([1, 0], [4, 1], [16, 8]), "version"),
-    (lambda: NVMMADistributedLayout([5, 0], [4, 1], [16, 8]), "version"),
-    (lambda: NVMMADistributedLayout([2, 0], [4], [8]), "warps_per_cta"),
+    (lambda: NVMMADistributedLayout([1, 0], [4, 1], [16, 8]).to_linear([64, 64]), "version"),
+    (lambda: NVMMADistributedLayout([5, 0], [4, 1], [16, 8]).to_linear([64, 64]), "version"),
+    (lambda: NVMMADistributedLayout([2, 0], [4], [8]).to_linear([64]), "warps_per_cta"),
     (lambda: NVMMADistributedLayout([2, 0], [3, 1], [16, 8]), "warps_per_cta"),
-    (lambda: NVMMADistributedLayout([2, 0], [4, 1], [16, 8, 16]), "instr_shape"),
-    (lambda: NVMMADistributedLayout([3, 0], [2, 2], [16, 64, 16]), "warps_per_cta"),
-    (lambda: NVMMADistributedLayout([3, 0], [4, 1], [64, 64, 16]), "instr_shape"),
-    (lambda: NVMMADistributedLayout([3, 0], [4, 1], [16, 512, 16]), "instr_shape"),
+    (
+        lambda: NVMMADistributedLayout([2, 0], [4, 1], [16, 8, 16]).to_linear([64, 64]),
+        "instr_shape",
+    ),
+    (
+        lambda: NVMMADistributedLayout([3, 0], [1, 4, 1], [1, 16, 64]).to_linear([2, 64, 64]),
+        "warps_per_cta",
+    ),
+    (lambda: NVMMADistributedLayout([3, 0], [2, 2], [16, 64, 16]).check_wgmma(), "warps_per_cta"),
+    (lambda: NVMMADistributedLayout([3, 0], [4, 1], [64, 64, 16]).check_wgmma(), "instr_shape"),
+    (lambda: NVMMADistributedLayout([3, 0], [4, 1], [16, 512, 16]).check_wgmma(), "instr_shape"),
+    (
+        lambda: NVMMADistributedLayout([3, 0], [4, 1], [16, 4, 16]).to_linear([64, 64]),
+        "instr_shape",
+    ),
     (lambda: NVMMADistributedLayout([2, 0], [4, 1], [16, 8], [[1, 0, 0]]), "cga_layout[0]"),
     (lambda: NVMMASharedLayout(16, 16), "swizzle_byte_width"),
     (lambda: NVMMASharedLayout(128, 12), "element_bitwidth"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gluon_core import plugins
 from gluon_core._triton import tl
-from gluon_core.backend import load_path
+from gluon_core.contract import registry as plugins
+from gluon_core.contract.backend import load_path
 from gluon_core.errors import CapabilityError
 from gluon_core.portable import MmaRequest
 from tests.portable_kernels import (
@@ -17,7 +17,12 @@ from tests.portable_kernels import (
     tiles_selections,
 )
 
-TENSOR_CORES = {"async_copy": "cp.async", "mma": "mma.sync", "load": "global_load", "store": "global_store"}
+TENSOR_CORES = {
+    "async_copy": "cp.async",
+    "mma": "mma.sync",
+    "load": "global_load",
+    "store": "global_store",
+}
 WITHOUT = {**TENSOR_CORES, "async_copy": "through_registers", "mma": "fma"}
 
 
@@ -45,7 +50,9 @@ def test_the_reasons_name_the_hardware_and_the_operands():
     assert reasons("sm_75")["cp.async"] == "needs nvidia.cp_async, which nvidia:sm_75 lacks"
     assert "rounds fp32 to tf32" in reasons("sm_80", "fp32")["mma.sync"]
     assert reasons("sm_80", "fp8e5")["mma.sync"].startswith("fp8e5 needs nvidia.fp8")
-    assert "8x64x16 is smaller than one mma.sync" in reasons("sm_80", "fp16", (8, 64, 16))["mma.sync"]
+    assert (
+        "8x64x16 is smaller than one mma.sync" in reasons("sm_80", "fp16", (8, 64, 16))["mma.sync"]
+    )
     # 16 elements of 2 bytes over 128 threads: nobody has two neighbours to copy.
     small = reasons("sm_80", "fp16", (16, 16, 4))
     assert "copies 2 contiguous bytes, cp.async needs 4" in small["cp.async"]
@@ -124,7 +131,13 @@ MASKED = {
         ("sm_100", "fp16", 4, {"BLOCK_M": 128}, TCGEN05),
         ("sm_100", "fp16", 8, {"BLOCK_M": 256}, TCGEN05),
         # Half of the lanes hold the right half of a tile of 64 rows.
-        ("sm_100", "fp8e5", 4, {}, {**TCGEN05, "tile_store": "masked_store", "store": "global_store"}),
+        (
+            "sm_100",
+            "fp8e5",
+            4,
+            {},
+            {**TCGEN05, "tile_store": "masked_store", "store": "global_store"},
+        ),
         ("sm_80", "fp16", 4, {}, MASKED),
         ("sm_120", "fp16", 4, {}, MMA_SYNC),
         ("sm_90", "fp16", 2, {}, MMA_SYNC),
@@ -160,7 +173,7 @@ def test_the_way_that_tiles_take(target, dtype, num_warps, constants, expected):
     ],
 )
 def test_why_a_unit_is_not_taken(unit, target, given, reason):
-    from gluon_core.portable.selection import select
+    from gluon_core.contract.selection import select
 
     found = plugins.registry().target(target)
     values = {"m": 64, "n": 64, "k": 32, "num_warps": 4, "dtype": tl.float16, "acc": tl.float32}

@@ -15,7 +15,7 @@ F16_ = gl.constexpr(F16)
 F32 = gl.NVMMASharedLayout(128, 32, 2)
 CUBE = gl.NVMMASharedLayout(128, 16, 3)
 FLAT = gl.NVMMASharedLayout(0, 16, 1)
-REGISTERS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+REGISTERS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0]))
 SCHEDULES = [("latest", 0), ("eager", 0), ("random", 0), ("random", 1), ("random", 2)]
 since_38 = pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
 

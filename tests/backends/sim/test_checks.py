@@ -108,7 +108,6 @@ def test_an_index_outside_counts_where_the_predicate_of_its_use_holds():
     )  # fmt: skip
 
 
-
 @gluon.jit
 def gathers(src, index, dst, N: gl.constexpr):
     o = gl.arange(0, N, layout=L1)

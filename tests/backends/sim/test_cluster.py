@@ -22,8 +22,8 @@ from gluon_sim.errors import BarrierError, DeadlockError, RaceError
 from gluon_sim.settings import using
 
 SCHEDULES = [("latest", 0), ("eager", 0), ("random", 0), ("random", 1)]
-HALVES = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[1, 0]]))
-COPIES = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[0, 0]]))
+HALVES = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0], cga_layout=[[1, 0]]))
+COPIES = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0], cga_layout=[[0, 0]]))
 ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16], cga_layout=[[1, 0]]))
 A = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[1, 0]]))
 B = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[0, 0]]))
@@ -268,7 +268,7 @@ HOWS = (*ALWAYS, *(UNTIL_3_8 if _triton.VERSION < (3, 9) else ()))
 def test_barriers_must_be_known_to_the_cluster(monkeypatch, how):
     a = np.arange(4096, dtype=np.float16).reshape(64, 64)
     out = np.zeros_like(a)
-    monkeypatch.setattr(reference.cluster, "compiler_version", lambda: (3, 8))
+    monkeypatch.setattr(reference.cluster, "follows", lambda feature: feature.held_by((3, 8)))
     if how in ENOUGH:
         announced[(1,)](a, out, how, num_ctas=2)
         np.testing.assert_array_equal(out, a)
@@ -278,7 +278,7 @@ def test_barriers_must_be_known_to_the_cluster(monkeypatch, how):
     assert "async_store(" in found.value.span.text
     with using(barriers=False):
         announced[(1,)](a, out, how, num_ctas=2)
-    monkeypatch.setattr(reference.cluster, "compiler_version", lambda: (3, 9))
+    monkeypatch.setattr(reference.cluster, "follows", lambda feature: feature.held_by((3, 9)))
     announced[(1,)](a, out, how, num_ctas=2)  # there the compiler adds the barrier
 
 
@@ -302,7 +302,7 @@ def test_copies_to_all_blocks(monkeypatch):
     out = np.zeros_like(a)
     multicast[(1,)](a, out, True, num_ctas=2)
     np.testing.assert_array_equal(out, a)
-    monkeypatch.setattr(reference.tma, "compiler_version", lambda: (3, 7))
+    monkeypatch.setattr(reference.tma, "follows", lambda feature: feature.held_by((3, 7)))
     multicast[(1,)](a, out, True, num_ctas=2)
     with pytest.raises(BarrierError, match="before it is initialized"):
         multicast[(1,)](a, out, False, num_ctas=2)

@@ -23,7 +23,7 @@ def by_case(x, n):
 
 @gluon.jit
 def loops_kernel(a, b, n, BLOCK: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], order=[0])
     pid = gl.program_id(0)
     o = pid * BLOCK + gl.arange(0, BLOCK, layout=layout)
     acc = gl.zeros((BLOCK,), gl.float32, layout)
@@ -62,7 +62,7 @@ def test_uniform_loops_calls_and_early_return():
 
 @gluon.jit
 def diverging(a, b, BLOCK: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], order=[0])
     pid = gl.program_id(0)
     x = gl.load(a + pid)
     acc = gl.zeros((BLOCK,), gl.int32, layout)
@@ -153,7 +153,7 @@ def test_grid_of_three_dimensions():
 
 
 def test_a_grid_larger_than_one_batch(monkeypatch):
-    from gluon_sim import machine
+    from gluon_sim.run import machine
 
     monkeypatch.setattr(machine, "BATCH_BYTES", 1 << 12)
     a = rng.integers(0, 120, 700).astype(np.int32)
@@ -239,7 +239,7 @@ def test_a_loop_that_cannot_end_is_an_error_not_a_hang():
 
 @gluon.jit
 def pick(a, out, BLOCK: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], order=[0])
     o = gl.arange(0, BLOCK, layout=layout)
     x = gl.load(a + o)
     s = gl.sum(x, 0)

@@ -8,8 +8,8 @@ import pytest
 from gluon_core.errors import GluonError
 from gluon_sim.errors import BarrierError, DeadlockError, RaceError, UninitialisedError
 from gluon_sim.settings import using
+from tests.backends.nvidia.language.hopper_programs import GEMM
 from tests.frontend import oracle
-from tests.frontend.hopper_programs import GEMM
 
 SCHEDULES = [("latest", 0), ("eager", 0), ("random", 0), ("random", 1)]
 

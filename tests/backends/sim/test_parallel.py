@@ -7,12 +7,10 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_sim import machine
 from gluon_sim.errors import RaceError, SimulatorError, TimeLimitError
-from gluon_sim.parallel import Workers, cores
+from gluon_sim.run import machine
+from gluon_sim.run.parallel import Workers, cores
 from gluon_sim.settings import using
-
-pytestmark = pytest.mark.once
 
 L1 = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))

@@ -13,14 +13,15 @@ import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.cli.app import app
+from gluon_core.contract.registry import registry
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.layouts import bank_conflicts
-from gluon_core.plugins import registry
-from gluon_sim.access import holders, shared_cost
-from gluon_sim.profile import Counts, Profiler, roofline
+from gluon_sim.check.access import holders, shared_cost
+from gluon_sim.memory.shared import offsets_of
 from gluon_sim.settings import using
-from gluon_sim.shared import offsets_of
-from gluon_sim.watch import start, watching
+from gluon_sim.watch.profile import Counts, Profiler, roofline
+from gluon_sim.watch.start import start
+from gluon_sim.watch.watcher import watching
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 L2 = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]))
@@ -165,7 +166,7 @@ def turned(out, shared: gl.constexpr, write: gl.constexpr, read: gl.constexpr):
 
 ROWS = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
 COLUMNS = gl.BlockedLayout([1, 1], [32, 1], [1, 4], [1, 0])
-WIDE = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+WIDE = gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0])
 PLAIN = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
 SWIZZLED = gl.SwizzledSharedLayout(1, 1, 32, [1, 0])
 PADDED = gl.PaddedSharedLayout.with_identity_for([[32, 1]], [32, 32], [1, 0])

@@ -16,12 +16,10 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import mbarrier
-from gluon_sim import progress
 from gluon_sim.errors import LaunchInterrupted
-from gluon_sim.machine import Machine
+from gluon_sim.run import progress
+from gluon_sim.run.machine import Machine
 from gluon_sim.settings import using
-
-pytestmark = pytest.mark.once
 
 L1 = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 
@@ -33,6 +31,15 @@ def spends_time(a, out, ROUNDS: gl.constexpr, N: gl.constexpr):
     for i in range(ROUNDS):
         x = x ^ i
     gl.store(out + o, x)
+
+
+@pytest.fixture(autouse=True)
+def listening():
+    """Ctrl-C is heard, also where whoever started the tests wants it ignored, as shells do for jobs
+    in the background; processes that a test starts hear it, too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -142,16 +149,19 @@ def test_the_command_ends_at_ctrl_c(tmp_path):
         ],
         env={
             **os.environ,
-            "PYTHONPATH": os.path.dirname(__file__),
+            "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)]),
             "PYTHONWARNINGS": "ignore",  # Triton 3.9 has one on its defaults
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert run.stdout.readline() == "begins\n"
-    assert "spends_time: 0 of 2 programs, line" in run.stderr.readline()
-    run.send_signal(signal.SIGINT)
-    _, said = run.communicate(timeout=60)
+    try:
+        assert run.stdout.readline() == "begins\n"
+        assert "spends_time: 0 of 2 programs, line" in run.stderr.readline()
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=60)
+    finally:
+        run.kill()
     assert run.returncode == 130
     assert "0 of 2 programs are over" in said and "Traceback" not in said

@@ -8,7 +8,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import mbarrier
-from gluon_sim import earlier
+from gluon_sim.check import earlier
 from gluon_sim.errors import RaceError
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))

@@ -12,7 +12,7 @@ from gluon_core.errors import LimitError
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.layouts import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
 from gluon_sim.errors import DeadlockError, SimulatorError
-from gluon_sim.shared import offsets_of
+from gluon_sim.memory.shared import offsets_of
 
 rng = np.random.default_rng(13)
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))

@@ -20,7 +20,6 @@ from gluon_core.language.nvidia.blackwell import (
     tcgen05_mma,
     tcgen05_mma_scaled,
 )
-from gluon_sim.backend import models_for
 from gluon_sim.errors import (
     BarrierError,
     DeadlockError,
@@ -29,7 +28,7 @@ from gluon_sim.errors import (
     UninitialisedError,
 )
 from gluon_sim.launcher import make_launcher
-from gluon_sim.lookup import prepare
+from gluon_sim.run.lookup import models_for, prepare
 from gluon_sim.settings import using
 from tests.backends.sim import test_mutations as mutations
 
@@ -39,7 +38,7 @@ def _blackwell(monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_100")
 
 
-L = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0]))
+L = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0]))
 
 
 @gluon.jit
@@ -376,7 +375,7 @@ def test_a_commit_that_comes_too_early():
         run_specialized(early=True)
 
 
-TWO = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0], [[1, 0]]))
+TWO = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0], cga_layout=[[1, 0]]))
 PAIRED = gl.constexpr(
     TensorMemoryLayout([128, 64], 1, cga_layout=[[1, 0]], two_ctas=True)
     if VERSION >= (3, 8)
@@ -385,7 +384,7 @@ PAIRED = gl.constexpr(
 OLD = gl.constexpr(VERSION < (3, 8))  # then a pair shares a barrier
 ROWS = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[1, 0]]))
 COLUMNS = gl.constexpr(gl.NVMMASharedLayout(64, 16, 2, cga_layout=[[0, 1]]))
-SIDE = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0], [[0, 1]]))
+SIDE = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0], cga_layout=[[0, 1]]))
 
 
 @gluon.jit

@@ -17,7 +17,7 @@ from gluon_sim.settings import using
 rng = np.random.default_rng(29)
 PADDED = gl.constexpr(gl.PaddedSharedLayout.with_identity_for([[64, 8]], [32, 64], [1, 0]))
 PLAIN = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
-L = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+L = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0]))
 INDEX = gl.constexpr(gl.SliceLayout(1, gl.BlockedLayout([32, 1], [1, 32], [1, 4], [1, 0])))
 
 
@@ -461,7 +461,7 @@ def test_partitioned_operands():
 
 @gluon.jit
 def clustered(p, out):
-    B: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], [[1, 0]])
+    B: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0], cga_layout=[[1, 0]])
     S: gl.constexpr = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [64, 64], [1, 0], [[1, 0]])
     bar = gl.allocate_shared_memory(gl.int64, [2], mbarrier.MBarrierLayout([[1]]))
     mbarrier.init(bar, 4)

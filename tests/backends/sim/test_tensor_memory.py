@@ -31,7 +31,7 @@ def _blackwell(monkeypatch):
 
 
 ALL = gl.constexpr(tl.PropagateNan.ALL)
-L = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0]))
+L = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0]))
 
 
 @gluon.jit

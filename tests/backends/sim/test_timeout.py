@@ -15,8 +15,6 @@ from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_sim.errors import DeadlockError, TimeLimitError
 from gluon_sim.settings import using
 
-pytestmark = pytest.mark.once
-
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 

@@ -187,7 +187,7 @@ def test_rounding_to_tf32():
     a[0, :2] = np.inf, np.nan
     out = np.zeros_like(a)
     descriptor = describe(a, (32, 32), F32, round_f32_to_tf32=True)
-    read_float[(1,)](descriptor, out, gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0]))
+    read_float[(1,)](descriptor, out, gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0]))
     assert not (out.view(np.int32)[np.isfinite(out)] & 0x1FFF).any()
     np.testing.assert_allclose(out, a, rtol=2**-11)
     assert (out[1:] != a[1:]).any()
@@ -500,9 +500,9 @@ def test_a_barrier_that_other_blocks_signal_too_early():
 
 
 def test_profile_and_trace_count_what_is_copied():
-    from gluon_sim.profile import Profiler
-    from gluon_sim.trace import Tracer
-    from gluon_sim.watch import watching
+    from gluon_sim.watch.profile import Profiler
+    from gluon_sim.watch.trace import Tracer
+    from gluon_sim.watch.watcher import watching
 
     a, b = numbers(100, 64), np.zeros((100, 64), np.float16)
     profiler, tracer = Profiler(), Tracer()

@@ -9,9 +9,9 @@ from importlib import import_module
 import pytest
 
 from gluon_core.cli.example import Arrays
-from gluon_core.plugins import registry
-from gluon_sim.blas import one_thread
-from gluon_sim.machine import Machine
+from gluon_core.contract.registry import registry
+from gluon_sim.run.blas import one_thread
+from gluon_sim.run.machine import Machine
 
 
 def test_blas_has_one_thread_while_a_launch_runs():

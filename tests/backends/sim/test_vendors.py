@@ -15,7 +15,7 @@ from gluon_sim.errors import OutOfBoundsError
 
 rng = np.random.default_rng(17)
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
-L2 = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0]))
+L2 = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0]))
 
 
 @gluon.jit
@@ -104,7 +104,7 @@ def test_mma_v2_of_int8_is_exact():
 
 @gluon.jit
 def buffers(src, dst, n, BLOCK: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([1], [64], [4], [0])
+    layout: gl.constexpr = gl.BlockedLayout([1], [64], [4], order=[0])
     o = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
     x = gl.amd.cdna3.buffer_load(src, o, mask=o < n, other=-1.0)
     gl.amd.cdna3.buffer_store(x * 2, dst, o)
@@ -128,7 +128,7 @@ def test_buffer_loads_are_checked_too(cdna3):
 
 @gluon.jit
 def buffer_atomics(p, out, BLOCK: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([1], [64], [4], [0])
+    layout: gl.constexpr = gl.BlockedLayout([1], [64], [4], order=[0])
     o = gl.arange(0, BLOCK, layout=layout)
     old = gl.amd.cdna3.buffer_atomic_add(p, o % 4, o)
     gl.amd.cdna3.buffer_store(old, out, o)
@@ -181,8 +181,8 @@ def test_mfma(cdna3):
 
 
 def test_an_op_without_a_model_says_whose_it_is():
-    from gluon_core.plugins import registry
-    from gluon_sim.builder import SimBuilder
+    from gluon_core.contract.registry import registry
+    from gluon_sim.record.builder import SimBuilder
 
     builder = SimBuilder(None, registry().target("sim:sm_90"))
     with pytest.raises(

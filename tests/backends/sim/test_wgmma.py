@@ -19,7 +19,7 @@ from gluon_sim.errors import DeadlockError, RaceError, UninitialisedError
 from gluon_sim.settings import Settings, using
 
 ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
-LOAD = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+LOAD = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0]))
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
 SCHEDULES = [("latest", 0), ("eager", 0), ("random", 0), ("random", 1), ("random", 2)]
 UNCHECKED = Settings.without_checks()

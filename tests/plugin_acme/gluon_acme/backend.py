@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, fields
-from typing import Any, Optional
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from gluon_acme.arch import ARCHITECTURES
-from gluon_core.backend import Backend, Lowering, Report, Stage
-from gluon_core.errors import DeviceError, OptionError, did_you_mean
+from gluon_core.contract.backend import Backend, Lowering, Report, Stage
+from gluon_core.contract.options import CompileOptions
+from gluon_core.errors import DeviceError
 
 _LOWER = "gluon_acme.lower"
 
 
 @dataclass(frozen=True)
-class AcmeOptions:
-    num_warps: int = 4
-    num_ctas: int = 1
-    debug: bool = False
-    sanitize_overflow: bool = False
-    enable_fp_fusion: bool = True
-    arch: str = "acme1"
-    backend_name: str = "acme"
-    supported_fp8_dtypes: tuple = ()
-    deprecated_fp8_dot_operand_dtypes: tuple = ()
-    default_dot_input_precision: str = "ieee"
-    allowed_dot_input_precisions: tuple = ("ieee",)
-    max_num_imprecise_acc_default: int = 0
-    extern_libs: Optional[tuple] = None
+class AcmeOptions(CompileOptions):
+    """What every backend has, and whether instructions are numbered in the machine code."""
+
+    numbered: bool = False
 
 
 class AcmeBackend(Backend):
@@ -50,26 +42,15 @@ class AcmeBackend(Backend):
     )
 
     def options(self, target, given):
-        known = [f.name for f in fields(AcmeOptions)]
-        for key in given:
-            if key not in known:
-                raise OptionError(
-                    f"acme has no compile option {key!r}",
-                    argument=key,
-                    remedy=did_you_mean(key, known),
-                )
-        warps = given.get("num_warps", 4)
-        if warps not in (1, 2, 4, 8, 16):
-            raise OptionError("num_warps must be a power of two", argument="num_warps", got=warps)
-        return AcmeOptions(**given)
+        return AcmeOptions.of(target, given)
 
     def builder(self, context, target):
-        from gluon_core import _triton
+        from gluon_core import vendor
 
-        return AcmeBuilder(_triton.op_builder(context, target.architecture.arch))
+        return AcmeBuilder(vendor.op_builder(context, target.architecture.arch))
 
     def pipeline(self, target, options):
-        return (Stage("ttgir", _tidy), Stage("anvil", _assemble))
+        return (Stage("ttgir", _tidy), Stage("anvil", partial(_assemble, options.numbered)))
 
     def launcher(self, compiled):
         raise DeviceError("no Anvil was ever built", remedy="Run on target 'sim:acme1'.")
@@ -100,7 +81,7 @@ class AcmeBuilder:
 
 
 def _tidy(module, metadata):
-    from gluon_core._triton import ir, passes
+    from gluon_core.vendor import ir, passes
 
     manager = ir.pass_manager(module.context)
     passes.common.add_inliner(manager)
@@ -114,7 +95,7 @@ def _tidy(module, metadata):
     return module
 
 
-def _assemble(module: Any, metadata: dict) -> bytes:
+def _assemble(numbered: bool, module: Any, metadata: dict) -> bytes:
     """One instruction for each operation, in order: text, so that anybody can read it."""
     text = module.str_nodebug()
     name = re.search(r"tt\.func public @(\w+)", text).group(1)
@@ -125,4 +106,6 @@ def _assemble(module: Any, metadata: dict) -> bytes:
         if found and not found.group(1).startswith("tt.func"):
             symbol = re.search(r'symbol = "__(\w+)"', line)
             lines.append(symbol.group(1) if symbol else found.group(1).replace(".", "_"))
+    if numbered:
+        lines[1:] = [f"{line} ; {number}" for number, line in enumerate(lines[1:])]
     return "\n".join(lines).encode()

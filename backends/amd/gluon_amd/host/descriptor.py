@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Sequence
 
 from gluon_amd.tdm_rules import check_box
+from gluon_core.contract.host_descriptor import HostDescriptor, HostTensor
 from gluon_core.errors import ArgumentError
-from gluon_core.host_descriptor import HostDescriptor
+from gluon_core.layouts.base import SharedLayout
 
 __all__ = ["TensorDescriptor"]
 
@@ -44,7 +45,7 @@ class TensorDescriptor(HostDescriptor):
 
     @classmethod
     def from_tensor(
-        cls, tensor: Any, block_shape: Sequence[int], layout: Any
+        cls, tensor: HostTensor, block_shape: Sequence[int], layout: SharedLayout
     ) -> "TensorDescriptor":
         """The descriptor of a whole tensor.
 

@@ -6,17 +6,28 @@ after lane. So a warp's elements must be consecutive in the buffer, in the order
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, Union
 
 from gluon_amd.language.buffer import check_address
-from gluon_core._triton import unwrap
-from gluon_core.builtin import builtin
 from gluon_core.errors import LayoutError
 from gluon_core.layouts import PaddedSharedLayout, SwizzledSharedLayout
-from gluon_core.semantic.base import is_placeholder
+from gluon_core.layouts.base import DistributedLayout, SharedLayout
 from gluon_core.semantic.copies import cache_operands, check_copied, masked
 from gluon_core.semantic.memory import LOAD_CACHE, check_choice
-from gluon_core.semantic.operands import compile_time_int, handle_or_absent, shared_memory
+from gluon_core.values import shared_memory_descriptor
+from gluon_core.values.typing import ConstInt, ConstStr, Operand
+from gluon_core.vendor import (
+    builtin,
+    compile_time_int,
+    constexpr,
+    dtype,
+    handle_or_absent,
+    is_placeholder,
+    semantic_layer,
+    shared_memory,
+    tensor,
+    unwrap,
+)
 
 __all__ = [
     "buffer_load_to_shared",
@@ -36,12 +47,11 @@ _NAME = "gl.amd.cdna4.async_copy"
     instead="gl.portable.async_copy",
 )
 def global_load_to_shared(
-    dest: Any,
-    ptr: Any,
-    mask: Any = None,
-    other: Any = None,
-    cache_modifier: Any = "",
-    _semantic: Any = None,
+    dest: shared_memory_descriptor,
+    ptr: tensor,
+    mask: Optional[Operand] = None,
+    other: Optional[Operand] = None,
+    cache_modifier: Optional[ConstStr] = "",
 ) -> None:
     """Start copying what `ptr` points to into `dest`.
 
@@ -68,18 +78,19 @@ def global_load_to_shared(
 
     ISA: CDNA3 9.3, global_load_lds_dword; CDNA4 adds dwordx3 and dwordx4.
     """
-    ptr = _semantic.check_pointer(ptr, "ptr")
-    ptr = _semantic.require_distributed(ptr, "ptr")
+    semantic = semantic_layer()
+    ptr = semantic.check_pointer(ptr, "ptr")
+    ptr = semantic.require_distributed(ptr, "ptr")
     element = ptr.dtype.element_ty
-    _check_destination(_semantic, dest, ptr, element)
-    mask, other = masked(_semantic, ptr, element, mask, other)
+    _check_destination(semantic, dest, ptr, element)
+    mask, other = masked(semantic, ptr, element, mask, other)
     modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
-    _semantic.builder.create_async_copy_global_to_local(
+    semantic.builder.create_async_copy_global_to_local(
         dest.handle,
         ptr.handle,
-        handle_or_absent(_semantic, mask),
-        handle_or_absent(_semantic, other),
-        *cache_operands(_semantic, (modifier, "")),
+        handle_or_absent(semantic, mask),
+        handle_or_absent(semantic, other),
+        *cache_operands(semantic, (modifier, "")),
         False,
     )
 
@@ -90,13 +101,12 @@ def global_load_to_shared(
     instead="gl.portable.async_copy",
 )
 def buffer_load_to_shared(
-    dest: Any,
-    ptr: Any,
-    offsets: Any,
-    mask: Any = None,
-    other: Any = None,
-    cache_modifier: Any = "",
-    _semantic: Any = None,
+    dest: shared_memory_descriptor,
+    ptr: tensor,
+    offsets: tensor,
+    mask: Optional[Operand] = None,
+    other: Optional[Operand] = None,
+    cache_modifier: Optional[ConstStr] = "",
 ) -> None:
     """Start copying `ptr + offsets` into `dest`, as `global_load_to_shared` does from pointers.
 
@@ -116,33 +126,34 @@ def buffer_load_to_shared(
 
     ISA: CDNA3 9.1.9, buffer_load_dword ... lds; CDNA4 adds dwordx3 and dwordx4.
     """
-    check_address(_semantic, ptr, offsets)
+    semantic = semantic_layer()
+    check_address(semantic, ptr, offsets)
     element = ptr.dtype.element_ty
-    _check_destination(_semantic, dest, offsets, element)
-    mask, other = masked(_semantic, offsets, element, mask, other, "offsets")
+    _check_destination(semantic, dest, offsets, element)
+    mask, other = masked(semantic, offsets, element, mask, other, "offsets")
     modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
-    _semantic.builder.create_buffer_load_to_local(
+    semantic.builder.create_buffer_load_to_local(
         dest.handle,
         ptr.handle,
         offsets.handle,
-        handle_or_absent(_semantic, mask),
-        handle_or_absent(_semantic, other),
-        handle_or_absent(_semantic, None),  # the stride, for swizzling by the cache
-        _semantic._str_to_load_cache_modifier(modifier),
+        handle_or_absent(semantic, mask),
+        handle_or_absent(semantic, other),
+        handle_or_absent(semantic, None),  # the stride, for swizzling by the cache
+        semantic._str_to_load_cache_modifier(modifier),
     )
 
 
 @builtin(requires=("amd.buffer_load_to_lds",), name=f"{_NAME}.commit_group")
-def commit_group(_semantic: Any = None) -> None:
+def commit_group() -> None:
     """Close the group of the copies since the last `commit_group`; it may be empty.
 
     ISA: none. The compiler counts the instructions of a group for `wait_group`.
     """
-    _semantic.builder.create_async_commit_group()
+    semantic_layer().builder.create_async_commit_group()
 
 
 @builtin(requires=("amd.buffer_load_to_lds",), name=f"{_NAME}.wait_group")
-def wait_group(num_outstanding: Any = 0, _semantic: Any = None) -> None:
+def wait_group(num_outstanding: ConstInt = 0) -> None:
     """Wait until at most `num_outstanding` of the most recent groups are still copying.
 
     Args:
@@ -154,11 +165,13 @@ def wait_group(num_outstanding: Any = 0, _semantic: Any = None) -> None:
     ISA: CDNA3 4.4, s_waitcnt vmcnt.
     """
     count = compile_time_int(num_outstanding, "num_outstanding", 0)
-    _semantic.builder.create_async_wait_group(count)
+    semantic_layer().builder.create_async_wait_group(count)
 
 
 @builtin(requires=("amd.buffer_load_to_lds",), name=f"{_NAME}.load_shared_relaxed")
-def load_shared_relaxed(smem: Any, layout: Any, _semantic: Any = None) -> Any:
+def load_shared_relaxed(
+    smem: shared_memory_descriptor, layout: Union[DistributedLayout, constexpr]
+) -> tensor:
     """`smem.load(layout)` of what was copied asynchronously and has been waited for.
 
     The compiler is told that `wait_group` already orders the copy before this load, and adds no
@@ -177,9 +190,10 @@ def load_shared_relaxed(smem: Any, layout: Any, _semantic: Any = None) -> Any:
 
     ISA: CDNA3 11, LDS, ds_read_*, without an s_waitcnt of its own.
     """
+    semantic = semantic_layer()
     smem = shared_memory(smem, "smem")
-    result = _semantic.shared_load(smem, unwrap(layout))
-    flag = _semantic.builder.get_bool_attr(True)
+    result = semantic.shared_load(smem, unwrap(layout))
+    flag = semantic.builder.get_bool_attr(True)
     result.handle.set_attr("ttg.amdg.syncedViaAsyncWait", flag)
     return result
 
@@ -187,7 +201,9 @@ def load_shared_relaxed(smem: Any, layout: Any, _semantic: Any = None) -> Any:
 # -- operands ------------------------------------------------------------------------------------
 
 
-def _check_destination(semantic: Any, dest: Any, source: Any, element: Any) -> None:
+def _check_destination(
+    semantic: Any, dest: shared_memory_descriptor, source: tensor, element: dtype
+) -> None:
     dest = shared_memory(dest, "dest")
     check_copied(dest, source, element, "dest")
     semantic._require_unbatched(dest)
@@ -209,7 +225,11 @@ def _check_destination(semantic: Any, dest: Any, source: Any, element: Any) -> N
 
 
 def copied_bits(
-    layout: Any, shared: Any, shape: Sequence[int], bits: int, widths: Sequence[int]
+    layout: DistributedLayout,
+    shared: SharedLayout,
+    shape: Sequence[int],
+    bits: int,
+    widths: Sequence[int],
 ) -> Optional[int]:
     """How many bits each lane writes at once, one of `widths`; None where the lanes would not
     write one after the other.

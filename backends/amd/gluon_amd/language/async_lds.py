@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
+from gluon_amd.features import SHARED_TO_GLOBAL
 from gluon_amd.language.mbarrier import check_mbarrier
-from gluon_core.builtin import builtin
 from gluon_core.errors import DtypeError, LayoutError
-from gluon_core.semantic.base import describe, is_placeholder
+from gluon_core.layouts.base import DistributedLayout
 from gluon_core.semantic.copies import (
     cache_operands,
     check_copied,
@@ -15,7 +15,18 @@ from gluon_core.semantic.copies import (
     masked,
 )
 from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
-from gluon_core.semantic.operands import compile_time_int, handle_or_absent, shared_memory
+from gluon_core.values import shared_memory_descriptor
+from gluon_core.values.typing import ConstInt, ConstStr, Operand
+from gluon_core.vendor import (
+    builtin,
+    compile_time_int,
+    describe,
+    handle_or_absent,
+    is_placeholder,
+    semantic_layer,
+    shared_memory,
+    tensor,
+)
 
 __all__ = [
     "LEAST_BITS",
@@ -33,12 +44,11 @@ LEAST_BITS = 32  # that one lane copies; there is an instruction for 8, which is
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.global_to_shared", instead="gl.portable.async_copy")
 def global_to_shared(
-    smem: Any,
-    pointer: Any,
-    mask: Any = None,
-    other: Any = None,
-    cache_modifier: Any = "",
-    _semantic: Any = None,
+    smem: shared_memory_descriptor,
+    pointer: tensor,
+    mask: Optional[Operand] = None,
+    other: Optional[Operand] = None,
+    cache_modifier: Optional[ConstStr] = "",
 ) -> None:
     """Start copying what `pointer` points to into `smem`.
 
@@ -63,22 +73,26 @@ def global_to_shared(
 
     ISA: gfx1250, global_load_async_to_lds_b32/b64/b128.
     """
-    smem, pointer = _operands(_semantic, smem, pointer)
+    semantic = semantic_layer()
+    smem, pointer = _operands(semantic, smem, pointer)
     modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
-    mask, other = masked(_semantic, pointer, smem.dtype, mask, other)
-    _semantic.builder.create_async_copy_global_to_local(
+    mask, other = masked(semantic, pointer, smem.dtype, mask, other)
+    semantic.builder.create_async_copy_global_to_local(
         smem.handle,
         pointer.handle,
-        handle_or_absent(_semantic, mask),
-        handle_or_absent(_semantic, other),
-        *cache_operands(_semantic, (modifier, "")),
+        handle_or_absent(semantic, mask),
+        handle_or_absent(semantic, other),
+        *cache_operands(semantic, (modifier, "")),
         False,
     )
 
 
-@builtin(requires=_REQUIRES, since=(3, 7), name=f"{_NAME}.shared_to_global")
+@builtin(requires=_REQUIRES, since=SHARED_TO_GLOBAL, name=f"{_NAME}.shared_to_global")
 def shared_to_global(
-    pointer: Any, smem: Any, mask: Any = None, cache_modifier: Any = "", _semantic: Any = None
+    pointer: tensor,
+    smem: shared_memory_descriptor,
+    mask: Optional[Operand] = None,
+    cache_modifier: Optional[ConstStr] = "",
 ) -> None:
     """Start copying `smem` to where `pointer` points.
 
@@ -101,32 +115,33 @@ def shared_to_global(
 
     ISA: gfx1250, global_store_async_from_lds_b32/b64/b128.
     """
-    smem, pointer = _operands(_semantic, smem, pointer)
+    semantic = semantic_layer()
+    smem, pointer = _operands(semantic, smem, pointer)
     if pointer.type.scalar.is_const():
         raise DtypeError(
             "cannot write through a const pointer", argument="pointer", got=describe(pointer)
         )
     modifier = check_choice("cache_modifier", cache_modifier, STORE_CACHE)
-    mask, _ = masked(_semantic, pointer, smem.dtype, mask)
-    _semantic.builder.create_async_copy_local_to_global(
+    mask, _ = masked(semantic, pointer, smem.dtype, mask)
+    semantic.builder.create_async_copy_local_to_global(
         smem.handle,
         pointer.handle,
-        handle_or_absent(_semantic, mask),
-        *cache_operands(_semantic, (modifier, ""), store=True),
+        handle_or_absent(semantic, mask),
+        *cache_operands(semantic, (modifier, ""), store=True),
     )
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.commit_group")
-def commit_group(_semantic: Any = None) -> None:
+def commit_group() -> None:
     """Close the group of the copies since the last `commit_group`; it may be empty.
 
     ISA: none. The compiler counts the instructions of a group for `wait_group`.
     """
-    _semantic.builder.create_async_commit_group()
+    semantic_layer().builder.create_async_commit_group()
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.wait_group")
-def wait_group(num_outstanding: Any = 0, _semantic: Any = None) -> None:
+def wait_group(num_outstanding: ConstInt = 0) -> None:
     """Wait until at most `num_outstanding` of the most recent groups are still copying.
 
     Args:
@@ -138,11 +153,11 @@ def wait_group(num_outstanding: Any = 0, _semantic: Any = None) -> None:
     ISA: gfx1250, s_wait_asynccnt.
     """
     count = compile_time_int(num_outstanding, "num_outstanding", 0)
-    _semantic.builder.create_async_wait_group(count)
+    semantic_layer().builder.create_async_wait_group(count)
 
 
 @builtin(requires=(*_REQUIRES, "amd.mbarrier"), name=f"{_NAME}.mbarrier_arrive")
-def mbarrier_arrive(mbarrier: Any, _semantic: Any = None) -> None:
+def mbarrier_arrive(mbarrier: shared_memory_descriptor) -> None:
     """Every thread arrives at `mbarrier` once all copies that it has started so far are done.
 
     The count that the barrier was initialized with must include the threads.
@@ -156,13 +171,15 @@ def mbarrier_arrive(mbarrier: Any, _semantic: Any = None) -> None:
     ISA: gfx1250, ds_atomic_async_barrier_arrive_b64.
     """
     mbarrier = check_mbarrier(mbarrier)
-    _semantic.builder.create_async_copy_lds_barrier_arrive(mbarrier.handle)
+    semantic_layer().builder.create_async_copy_lds_barrier_arrive(mbarrier.handle)
 
 
 # -- operands ------------------------------------------------------------------------------------
 
 
-def _operands(semantic: Any, smem: Any, pointer: Any) -> tuple[Any, Any]:
+def _operands(
+    semantic: Any, smem: shared_memory_descriptor, pointer: tensor
+) -> tuple[shared_memory_descriptor, tensor]:
     smem = shared_memory(smem, "smem")
     pointer = semantic.check_pointer(pointer)
     pointer = semantic.require_distributed(pointer, "pointer")
@@ -173,7 +190,7 @@ def _operands(semantic: Any, smem: Any, pointer: Any) -> tuple[Any, Any]:
     return smem, pointer
 
 
-def _check_width(layout: Any, smem: Any, bits: int) -> None:
+def _check_width(layout: DistributedLayout, smem: shared_memory_descriptor, bits: int) -> None:
     if is_placeholder(layout):
         return
     held = consecutive_elements(layout, smem.layout, smem.shape)

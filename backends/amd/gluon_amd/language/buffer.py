@@ -6,16 +6,29 @@ offset lies outside: no branch is needed.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, TypeVar
 
-from gluon_core import _triton
-from gluon_core._triton import ir, tl, unwrap
-from gluon_core.builtin import builtin, check_capabilities
+from gluon_amd.features import BUFFER_SIGNED_EXTREMA, BUFFER_XCHG
+from gluon_core import vendor
 from gluon_core.errors import DtypeError, LayoutError
-from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.features import Feature
 from gluon_core.semantic.copies import like, masked
 from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
-from gluon_core.semantic.operands import handle_or_absent
+from gluon_core.values.typing import ConstStr, Operand
+from gluon_core.vendor import (
+    builtin,
+    check_capabilities,
+    describe,
+    dtype,
+    handle_or_absent,
+    ir,
+    is_placeholder,
+    semantic_layer,
+    shape_of,
+    tensor,
+    tl,
+    unwrap,
+)
 
 __all__ = [
     "buffer_atomic_add",
@@ -34,13 +47,12 @@ _REQUIRES = ("amd.buffer_ops",)
 
 @builtin(requires=_REQUIRES, name="gl.amd.cdna3.buffer_load", instead="gl.portable.load")
 def buffer_load(
-    ptr: Any,
-    offsets: Any,
-    mask: Any = None,
-    other: Any = None,
-    cache: Any = None,
-    _semantic: Any = None,
-) -> Any:
+    ptr: tensor,
+    offsets: tensor,
+    mask: Optional[Operand] = None,
+    other: Optional[Operand] = None,
+    cache: Optional[ConstStr] = None,
+) -> tensor:
     """Read `ptr + offsets`.
 
     Args:
@@ -60,30 +72,30 @@ def buffer_load(
 
     ISA: CDNA3 9.1, buffer_load_*.
     """
-    check_address(_semantic, ptr, offsets)
+    semantic = semantic_layer()
+    check_address(semantic, ptr, offsets)
     element = ptr.dtype.element_ty
     modifier = check_choice("cache", cache, LOAD_CACHE)
-    mask, other = masked(_semantic, offsets, element, mask, other, "offsets")
+    mask, other = masked(semantic, offsets, element, mask, other, "offsets")
     result = offsets.type.with_element_ty(element)
-    handle = _semantic.builder.create_buffer_load(
-        result.to_ir(_semantic.builder),
+    handle = semantic.builder.create_buffer_load(
+        result.to_ir(semantic.builder),
         ptr.handle,
         offsets.handle,
-        handle_or_absent(_semantic, mask),
-        handle_or_absent(_semantic, other),
-        _semantic._str_to_load_cache_modifier(modifier),
+        handle_or_absent(semantic, mask),
+        handle_or_absent(semantic, other),
+        semantic._str_to_load_cache_modifier(modifier),
     )
-    return _semantic.make_tensor(handle, result)
+    return semantic.make_tensor(handle, result)
 
 
 @builtin(requires=_REQUIRES, name="gl.amd.cdna3.buffer_store", instead="gl.portable.store")
 def buffer_store(
-    stored_value: Any,
-    ptr: Any,
-    offsets: Any,
-    mask: Any = None,
-    cache: Any = None,
-    _semantic: Any = None,
+    stored_value: Operand,
+    ptr: tensor,
+    offsets: tensor,
+    mask: Optional[Operand] = None,
+    cache: Optional[ConstStr] = None,
 ) -> None:
     """Write `stored_value` to `ptr + offsets`.
 
@@ -99,19 +111,21 @@ def buffer_store(
         DtypeError: not a scalar pointer, a const one, other offsets, a tensor of another dtype, a
             mask that is not boolean.
         ShapeError: value or mask do not fit the offsets.
+        ArgumentError: no such cache modifier.
 
     ISA: CDNA3 9.1, buffer_store_*.
     """
-    check_address(_semantic, ptr, offsets, write=True)
+    semantic = semantic_layer()
+    check_address(semantic, ptr, offsets, write=True)
     modifier = check_choice("cache", cache, STORE_CACHE)
-    value = _value(_semantic, ptr, offsets, stored_value, "stored_value")
-    mask, _ = masked(_semantic, offsets, value.dtype, mask, what="offsets")
-    _semantic.builder.create_buffer_store(
+    value = _value(semantic, ptr, offsets, stored_value, "stored_value")
+    mask, _ = masked(semantic, offsets, value.dtype, mask, what="offsets")
+    semantic.builder.create_buffer_store(
         value.handle,
         ptr.handle,
         offsets.handle,
-        handle_or_absent(_semantic, mask),
-        _semantic._str_to_store_cache_modifier(modifier),
+        handle_or_absent(semantic, mask),
+        semantic._str_to_store_cache_modifier(modifier),
     )
 
 
@@ -129,23 +143,16 @@ _ATOMIC_NEEDS = {
 }
 
 
-def _atomic(op: str, what: str) -> Callable[..., Any]:
-    name = f"gl.amd.cdna3.buffer_atomic_{op}"
+F = TypeVar("F", bound=Callable[..., Any])
 
-    def atomic(
-        ptr: Any,
-        offsets: Any,
-        value: Any,
-        mask: Any = None,
-        sem: Any = None,
-        scope: Any = None,
-        _semantic: Any = None,
-    ) -> Any:
-        return _emit_atomic(_semantic, op, name, ptr, offsets, value, mask, sem, scope)
 
-    dtypes = ", ".join(map(str, _ATOMIC_DTYPES.get(op, _INTEGERS)))
-    atomic.__name__ = atomic.__qualname__ = f"buffer_atomic_{op}"
-    atomic.__doc__ = f"""Atomically {what} at `ptr + offsets`.
+def _atomic(what: str) -> Callable[[F], F]:
+    """Make an op of `buffer_atomic_KIND`, and document it."""
+
+    def made(atomic: F) -> F:
+        kind = atomic.__name__.removeprefix("buffer_atomic_")
+        dtypes = ", ".join(map(str, _ATOMIC_DTYPES.get(kind, _INTEGERS)))
+        atomic.__doc__ = f"""Atomically {what} at `ptr + offsets`.
 
     Args:
         ptr: scalar pointer to one of {dtypes}.
@@ -161,30 +168,33 @@ def _atomic(op: str, what: str) -> Callable[..., Any]:
     Raises:
         DtypeError: another pointer, other offsets, another value, a mask that is not boolean.
         ShapeError: value or mask do not fit the offsets.
+        ArgumentError: no such order or scope.
         LayoutError: a 16-bit float, of which the hardware adds pairs, held one by one.
         CapabilityError: the target, or the installed Triton, does not have it for this dtype.
 
     ISA: CDNA3 9.1, buffer_atomic_*.
     """
-    return builtin(
-        atomic,
-        requires=("amd.buffer_atomics",),
-        name=name,
-        instead=f"gl.atomic_{op}",
-    )
+        op: F = builtin(
+            requires=("amd.buffer_atomics",),
+            name=f"gl.amd.cdna3.buffer_atomic_{kind}",
+            instead=f"gl.atomic_{kind}",
+        )(atomic)
+        return op
+
+    return made
 
 
 def _emit_atomic(
     semantic: Any,
     op: str,
-    name: str,
-    ptr: Any,
-    offsets: Any,
-    value: Any,
-    mask: Any,
-    sem: Any,
-    scope: Any,
-) -> Any:
+    ptr: tensor,
+    offsets: tensor,
+    value: Operand,
+    mask: Optional[Operand],
+    sem: Optional[ConstStr],
+    scope: Optional[ConstStr],
+) -> tensor:
+    name = f"gl.amd.cdna3.buffer_atomic_{op}"
     check_address(semantic, ptr, offsets, write=True)
     element = ptr.dtype.element_ty
     dtypes = _ATOMIC_DTYPES.get(op, _INTEGERS)
@@ -202,7 +212,7 @@ def _emit_atomic(
         _check_pairs(offsets)
     since = _lowered_since(op, element)
     if since is not None:
-        _triton.require(since, f"{name} of {element}")
+        vendor.require(since, f"{name} of {element}")
     value = _value(semantic, ptr, offsets, value, "value")
     mask, _ = masked(semantic, offsets, value.dtype, mask, what="offsets")
     sem, scope = semantic._order(sem, scope)
@@ -218,16 +228,16 @@ def _emit_atomic(
     return semantic.make_tensor(handle, value.type)
 
 
-def _lowered_since(op: str, element: Any) -> Optional[tuple[int, int]]:
-    """The first Triton that lowers the op; earlier builders take it, and LLVM then fails."""
+def _lowered_since(op: str, element: dtype) -> Optional[Feature]:
+    """What a Triton that lowers the op has; earlier builders take it, and LLVM then fails."""
     if op == "xchg":
-        return (3, 9)
+        return BUFFER_XCHG
     if op in ("max", "min") and not element.is_int_unsigned():
-        return (3, 8)
+        return BUFFER_SIGNED_EXTREMA
     return None
 
 
-def _kind(op: str, element: Any) -> Any:
+def _kind(op: str, element: dtype) -> Any:
     kinds = ir.ATOMIC_OP
     if op == "add":
         return kinds.FADD if element.is_floating() else kinds.ADD
@@ -236,19 +246,94 @@ def _kind(op: str, element: Any) -> Any:
     return getattr(kinds, op.upper())
 
 
-buffer_atomic_add = _atomic("add", "add `value` to the number")
-buffer_atomic_and = _atomic("and", "and `value` with the bits")
-buffer_atomic_or = _atomic("or", "or `value` with the bits")
-buffer_atomic_xor = _atomic("xor", "xor `value` with the bits")
-buffer_atomic_max = _atomic("max", "keep the larger of `value` and the number")
-buffer_atomic_min = _atomic("min", "keep the smaller of `value` and the number")
-buffer_atomic_xchg = _atomic("xchg", "put `value` in place of the number")
+@_atomic("add `value` to the number")
+def buffer_atomic_add(
+    ptr: tensor,
+    offsets: tensor,
+    value: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    return _emit_atomic(semantic_layer(), "add", ptr, offsets, value, mask, sem, scope)
+
+
+@_atomic("and `value` with the bits")
+def buffer_atomic_and(
+    ptr: tensor,
+    offsets: tensor,
+    value: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    return _emit_atomic(semantic_layer(), "and", ptr, offsets, value, mask, sem, scope)
+
+
+@_atomic("or `value` with the bits")
+def buffer_atomic_or(
+    ptr: tensor,
+    offsets: tensor,
+    value: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    return _emit_atomic(semantic_layer(), "or", ptr, offsets, value, mask, sem, scope)
+
+
+@_atomic("xor `value` with the bits")
+def buffer_atomic_xor(
+    ptr: tensor,
+    offsets: tensor,
+    value: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    return _emit_atomic(semantic_layer(), "xor", ptr, offsets, value, mask, sem, scope)
+
+
+@_atomic("keep the larger of `value` and the number")
+def buffer_atomic_max(
+    ptr: tensor,
+    offsets: tensor,
+    value: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    return _emit_atomic(semantic_layer(), "max", ptr, offsets, value, mask, sem, scope)
+
+
+@_atomic("keep the smaller of `value` and the number")
+def buffer_atomic_min(
+    ptr: tensor,
+    offsets: tensor,
+    value: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    return _emit_atomic(semantic_layer(), "min", ptr, offsets, value, mask, sem, scope)
+
+
+@_atomic("put `value` in place of the number")
+def buffer_atomic_xchg(
+    ptr: tensor,
+    offsets: tensor,
+    value: Operand,
+    mask: Optional[Operand] = None,
+    sem: Optional[ConstStr] = None,
+    scope: Optional[ConstStr] = None,
+) -> tensor:
+    return _emit_atomic(semantic_layer(), "xchg", ptr, offsets, value, mask, sem, scope)
 
 
 # -- operands ------------------------------------------------------------------------------------
 
 
-def check_address(semantic: Any, ptr: Any, offsets: Any, write: bool = False) -> None:
+def check_address(semantic: Any, ptr: Any, offsets: tensor, write: bool = False) -> None:
     ptr = semantic.check_pointer(ptr, "ptr")
     if ptr.type.is_block():
         raise DtypeError(
@@ -272,23 +357,23 @@ def check_address(semantic: Any, ptr: Any, offsets: Any, write: bool = False) ->
         )
 
 
-def _value(semantic: Any, ptr: Any, offsets: Any, value: Any, argument: str) -> Any:
+def _value(semantic: Any, ptr: tensor, offsets: tensor, value: Operand, argument: str) -> tensor:
     element = ptr.dtype.element_ty
-    value = semantic.to_tensor(unwrap(value))
-    if not value.type.is_block():
-        value = semantic.cast(value, element)
-    elif value.dtype != element:
+    made: Any = semantic.to_tensor(unwrap(value))
+    if not made.type.is_block():
+        made = semantic.cast(made, element)
+    elif made.dtype != element:
         raise DtypeError(
             "the dtype is not the pointer's",
             argument=argument,
             expected=element,
-            got=value.dtype,
+            got=made.dtype,
             remedy=f"Cast it with .to({element}).",
         )
-    return like(semantic, offsets, value, argument, "offsets")
+    return like(semantic, offsets, made, argument, "offsets")
 
 
-def _check_pairs(offsets: Any) -> None:
+def _check_pairs(offsets: tensor) -> None:
     layout = offsets.type.layout
     if is_placeholder(layout):
         return

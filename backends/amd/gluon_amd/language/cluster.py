@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core.builtin import builtin
+from gluon_amd.features import CLUSTER_HALVES
 from gluon_core.errors import ArgumentError
+from gluon_core.vendor import (
+    builtin,
+    semantic_layer,
+)
 
 __all__ = ["arrive", "wait"]
 
@@ -13,8 +17,8 @@ _REQUIRES = ("amd.clusters",)
 _NAME = "gl.amd.gfx1250.cluster"
 
 
-@builtin(requires=_REQUIRES, since=(3, 7), name=f"{_NAME}.arrive")
-def arrive(_semantic: Any = None) -> None:
+@builtin(requires=_REQUIRES, since=CLUSTER_HALVES, name=f"{_NAME}.arrive")
+def arrive() -> None:
     """Tell the other workgroups of the cluster that this one has come here; do not wait for them.
 
     Raises:
@@ -22,12 +26,13 @@ def arrive(_semantic: Any = None) -> None:
 
     ISA: gfx1250, s_barrier_signal -3.
     """
-    _check_cluster(_semantic)
-    _semantic.builder.create_amd_cluster_arrive()
+    semantic = semantic_layer()
+    _check_cluster(semantic)
+    semantic.builder.create_amd_cluster_arrive()
 
 
-@builtin(requires=_REQUIRES, since=(3, 7), name=f"{_NAME}.wait")
-def wait(_semantic: Any = None) -> None:
+@builtin(requires=_REQUIRES, since=CLUSTER_HALVES, name=f"{_NAME}.wait")
+def wait() -> None:
     """Wait until every workgroup of the cluster has arrived. Each `arrive` needs one `wait`.
 
     Raises:
@@ -35,8 +40,9 @@ def wait(_semantic: Any = None) -> None:
 
     ISA: gfx1250, s_barrier_wait -3.
     """
-    _check_cluster(_semantic)
-    _semantic.builder.create_amd_cluster_wait()
+    semantic = semantic_layer()
+    _check_cluster(semantic)
+    semantic.builder.create_amd_cluster_wait()
 
 
 def _check_cluster(semantic: Any) -> None:

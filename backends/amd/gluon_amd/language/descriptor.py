@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence, Union
 
 from gluon_amd.tdm_rules import check_box
-from gluon_core import descriptors as core
-from gluon_core._triton import tl_tuple, unwrap
+from gluon_core.layouts.base import SharedLayout
+from gluon_core.values import descriptors as core
+from gluon_core.vendor import block_type, tl_tuple, tuple_type, unwrap
 
 __all__ = ["tensor_descriptor", "tensor_descriptor_type"]
+
+_Sizes = Union[Sequence[Any], tl_tuple]  # of a tensor, scalars
 
 
 class tensor_descriptor_type(core.tensor_descriptor_type):
@@ -24,12 +27,18 @@ class tensor_descriptor_type(core.tensor_descriptor_type):
         ShapeError, DtypeError, LayoutError: TDM cannot move such boxes.
     """
 
-    def __init__(self, block_type: Any, shape_type: Any, strides_type: Any, layout: Any):
+    def __init__(
+        self,
+        block_type: block_type,
+        shape_type: tuple_type,
+        strides_type: tuple_type,
+        layout: SharedLayout,
+    ):
         super().__init__(block_type, shape_type, strides_type, layout)
         block = [int(unwrap(size)) for size in self.block_type.shape]
         check_box(block, self.block_type.element_ty.primitive_bitwidth, self.layout)
 
-    def make(self, handle: Any, shape: Any, strides: Any) -> Any:
+    def make(self, handle: Any, shape: _Sizes, strides: _Sizes) -> "tensor_descriptor":
         return tensor_descriptor(handle, shape, strides, self)
 
     def mangle(self) -> str:
@@ -51,7 +60,13 @@ class tensor_descriptor(core.tensor_descriptor):
 
     type_class = tensor_descriptor_type
 
-    def __init__(self, handle: Any, shape: Any, strides: Any, type: Any):
+    def __init__(
+        self,
+        handle: Any,
+        shape: _Sizes,
+        strides: _Sizes,
+        type: tensor_descriptor_type,
+    ):
         self.handle = handle
         self.shape = shape if isinstance(shape, tl_tuple) else tl_tuple(list(shape))
         self.strides = strides if isinstance(strides, tl_tuple) else tl_tuple(list(strides))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Optional, Sequence, Union
 
-from gluon_core._triton import tl_tuple, unwrap
-from gluon_core.builtin import builtin
+from gluon_amd.features import SCHED_BARRIER
 from gluon_core.errors import ArgumentError, did_you_mean
-from gluon_core.semantic.base import describe
+from gluon_core.values.typing import ConstStr
+from gluon_core.vendor import (
+    builtin,
+    describe,
+    semantic_layer,
+    tl_tuple,
+    unwrap,
+)
 
 __all__ = ["sched_barrier"]
 
@@ -27,8 +33,8 @@ _CLASSES = {
 }
 
 
-@builtin(since=(3, 9), name="gl.amd.hint.sched_barrier")
-def sched_barrier(allow: Any = None, _semantic: Any = None) -> None:
+@builtin(since=SCHED_BARRIER, name="gl.amd.hint.sched_barrier")
+def sched_barrier(allow: Optional[Union[ConstStr, Sequence[ConstStr]]] = None) -> None:
     """Keep LLVM's scheduler from moving instructions past this point.
 
     Args:
@@ -58,4 +64,4 @@ def sched_barrier(allow: Any = None, _semantic: Any = None) -> None:
                 remedy=did_you_mean(name, _CLASSES),
             )
         mask |= _CLASSES[name]
-    _semantic.builder.create_amd_sched_barrier(mask)
+    semantic_layer().builder.create_amd_sched_barrier(mask)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Optional, Union
 
-from gluon_core._triton import tl, unwrap
-from gluon_core.builtin import builtin
+from gluon_amd.features import REPACKED_FP4
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout, PaddedSharedLayout
-from gluon_core.semantic.base import describe
+from gluon_core.layouts.base import SharedLayout
 from gluon_core.values import distributed_type, shared_memory_descriptor
+from gluon_core.vendor import (
+    builtin,
+    constexpr,
+    describe,
+    semantic_layer,
+    tensor,
+    tl,
+    unwrap,
+)
 
 __all__ = ["load_shared_fp4_repacked"]
 
 _NAME = "gl.amd.cdna4.load_shared_fp4_repacked"
 
 
-@builtin(requires=("amd.lds_transpose", "amd.scaled_convert"), since=(3, 9), name=_NAME)
-def load_shared_fp4_repacked(mem_desc: Any, layout: Any, _semantic: Any = None) -> Any:
+@builtin(requires=("amd.lds_transpose", "amd.scaled_convert"), since=REPACKED_FP4, name=_NAME)
+def load_shared_fp4_repacked(
+    mem_desc: shared_memory_descriptor, layout: Union[DotOperandLayout, constexpr]
+) -> tensor:
     """Load fp4 that is packed along M or N as the operand of a scaled matrix multiplication, which
     wants it packed along K.
 
@@ -37,6 +47,7 @@ def load_shared_fp4_repacked(mem_desc: Any, layout: Any, _semantic: Any = None) 
 
     ISA: CDNA4 11.4, ds_read_b64_tr_b4.
     """
+    semantic = semantic_layer()
     if not isinstance(mem_desc, shared_memory_descriptor):
         raise DtypeError(
             "not shared memory",
@@ -59,7 +70,7 @@ def load_shared_fp4_repacked(mem_desc: Any, layout: Any, _semantic: Any = None) 
             expected="DotOperandLayout(...)",
             got=repr(layout),
         )
-    _semantic._require_unbatched(mem_desc)
+    semantic._require_unbatched(mem_desc)
     shape = list(mem_desc.shape)
     packed = layout.operand_index  # M of operand 0, N of operand 1
     if len(shape) != 2 or shape[1 - packed] % 2:
@@ -78,15 +89,15 @@ def load_shared_fp4_repacked(mem_desc: Any, layout: Any, _semantic: Any = None) 
         )
     shape[packed] *= 2
     shape[1 - packed] //= 2
-    layout = _semantic.check_layout(layout, shape)
+    layout = semantic.check_layout(layout, shape)
     result = distributed_type(tl.uint8, shape, layout)
-    builder = _semantic.builder
+    builder = semantic.builder
     handle = builder.create_local_load_packed_transposed(result.to_ir(builder), mem_desc.handle)
-    return _semantic.make_tensor(handle, result)
+    return semantic.make_tensor(handle, result)
 
 
-def _fastest(layout: Any) -> int:
+def _fastest(layout: SharedLayout) -> int:
     if isinstance(layout, PaddedSharedLayout):
         return next(d for d, step in enumerate(layout.offset_bases[0]) if step)
-    order = getattr(layout, "order", None)
+    order: Optional[list[int]] = getattr(layout, "order", None)
     return order[0] if order else layout.rank - 1

@@ -7,14 +7,17 @@ so on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Optional, Sequence
-
-from gluon_core._triton import tl, unwrap
-from gluon_core.builtin import builtin
-from gluon_core.layouts import SwizzledSharedLayout
-from gluon_core.layouts.base import check_cga
-from gluon_core.semantic.operands import check_barrier, compile_time_int, scalar_int32
+from gluon_core.values import MBarrierLayout, shared_memory_descriptor
+from gluon_core.values.typing import ConstInt, Int
+from gluon_core.vendor import (
+    builtin,
+    check_barrier,
+    compile_time_int,
+    scalar_int32,
+    semantic_layer,
+    tensor,
+    tl,
+)
 
 __all__ = ["MBarrierLayout", "arrive", "check_mbarrier", "init", "wait"]
 
@@ -24,23 +27,7 @@ _NAME = "gl.amd.gfx1250.mbarrier"
 _MAX_COUNT = (1 << 29) - 1
 
 
-@dataclass(frozen=True, init=False)
-class MBarrierLayout(SwizzledSharedLayout):
-    """The layout of a barrier: one plain int64 per block of the cluster.
-
-    Args:
-        cga_layout: which barrier each block of a cluster has; [] for one block.
-
-    Raises:
-        LayoutError: an illegal `cga_layout`.
-    """
-
-    def __init__(self, cga_layout: Optional[Sequence[Sequence[int]]] = None):
-        bases = check_cga(unwrap(cga_layout) or [], 1)
-        self._set(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=bases)
-
-
-def check_mbarrier(value: Any, argument: str = "mbarrier") -> Any:
+def check_mbarrier(value: object, argument: str = "mbarrier") -> shared_memory_descriptor:
     """`value` if it is a barrier.
 
     Raises:
@@ -53,7 +40,7 @@ def check_mbarrier(value: Any, argument: str = "mbarrier") -> Any:
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.init")
-def init(mbarrier: Any, count: Any, _semantic: Any = None) -> None:
+def init(mbarrier: shared_memory_descriptor, count: ConstInt) -> None:
     """Initialize a barrier: each phase waits for `count` arrivals. One thread does it.
 
     Args:
@@ -68,11 +55,11 @@ def init(mbarrier: Any, count: Any, _semantic: Any = None) -> None:
     """
     mbarrier = check_mbarrier(mbarrier)
     count = compile_time_int(count, "count", 1, _MAX_COUNT)
-    _semantic.builder.create_lds_barrier_init(mbarrier.handle, count)
+    semantic_layer().builder.create_lds_barrier_init(mbarrier.handle, count)
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.wait")
-def wait(mbarrier: Any, phase: Any, _semantic: Any = None) -> None:
+def wait(mbarrier: shared_memory_descriptor, phase: Int) -> None:
     """Wait until the phase of parity `phase` has ended.
 
     Args:
@@ -84,13 +71,14 @@ def wait(mbarrier: Any, phase: Any, _semantic: Any = None) -> None:
 
     ISA: gfx1250, a loop of ds_load_b64 and s_sleep.
     """
+    semantic = semantic_layer()
     mbarrier = check_mbarrier(mbarrier)
-    phase = scalar_int32(_semantic, phase, "phase")
-    _semantic.builder.create_lds_barrier_wait(mbarrier.handle, phase.handle)
+    phase = scalar_int32(semantic, phase, "phase")
+    semantic.builder.create_lds_barrier_wait(mbarrier.handle, phase.handle)
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.arrive")
-def arrive(mbarrier: Any, *, count: Any = 1, _semantic: Any = None) -> Any:
+def arrive(mbarrier: shared_memory_descriptor, *, count: ConstInt = 1) -> tensor:
     """Arrive, every thread `count` times; what was written before is visible to those who wait.
 
     The count that the barrier was initialized with must include all of them: 128 for the threads of
@@ -109,7 +97,8 @@ def arrive(mbarrier: Any, *, count: Any = 1, _semantic: Any = None) -> Any:
 
     ISA: gfx1250, ds_atomic_barrier_arrive_rtn_b64.
     """
+    semantic = semantic_layer()
     mbarrier = check_mbarrier(mbarrier)
     count = compile_time_int(count, "count", 1, _MAX_COUNT)
-    handle = _semantic.builder.create_lds_barrier_arrive(mbarrier.handle, count)
-    return _semantic.make_tensor(handle, tl.int32)
+    handle = semantic.builder.create_lds_barrier_arrive(mbarrier.handle, count)
+    return semantic.make_tensor(handle, tl.int32)

@@ -5,12 +5,22 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from gluon_amd.arch import matrix_version
+from gluon_amd.features import CD_REGCLASS
 from gluon_amd.language.operands import check_matmul
 from gluon_amd.layouts import AMDMFMALayout
-from gluon_core import _triton
-from gluon_core._triton import tl, unwrap
-from gluon_core.builtin import builtin, check_capabilities
-from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError
+from gluon_core import vendor
+from gluon_core.errors import ArgumentError, CapabilityError, LayoutError
+from gluon_core.values.typing import ConstStr
+from gluon_core.vendor import (
+    builtin,
+    check_capabilities,
+    check_matmul_dtypes,
+    dtype,
+    semantic_layer,
+    tensor,
+    tl,
+    unwrap,
+)
 
 __all__ = ["attach_regclass", "check_regclass", "mfma"]
 
@@ -74,7 +84,7 @@ _DEPTHS: dict[int, dict[Any, _Depths]] = {
 
 
 @builtin(requires=("amd.mfma",), name=_NAME, instead="gl.amd.rdna3.wmma, or gl.portable.mma")
-def mfma(a: Any, b: Any, acc: Any, cd_regclass: Any = None, _semantic: Any = None) -> Any:
+def mfma(a: tensor, b: tensor, acc: tensor, cd_regclass: Optional[ConstStr] = None) -> tensor:
     """`acc + a @ b` on the matrix cores.
 
     Args:
@@ -104,13 +114,15 @@ def mfma(a: Any, b: Any, acc: Any, cd_regclass: Any = None, _semantic: Any = Non
         DtypeError: dtypes that the unit does not combine.
         ShapeError: the shapes do not multiply.
         LayoutError: the layouts do not belong together, or no such instruction exists.
-        CapabilityError: the target does not have it.
+        ArgumentError: no such registers.
+        CapabilityError: the target does not have it, or the installed Triton no `cd_regclass`.
 
     ISA: CDNA3 7, Matrix Arithmetic Instructions, v_mfma_*.
     """
+    semantic = semantic_layer()
     regclass = check_regclass(_NAME, cd_regclass)
     for name, value in (("a", a), ("b", b), ("acc", acc)):
-        _semantic.require_distributed(value, name)
+        semantic.require_distributed(value, name)
     layout = acc.type.layout
     if not isinstance(layout, AMDMFMALayout):
         raise LayoutError(
@@ -119,20 +131,20 @@ def mfma(a: Any, b: Any, acc: Any, cd_regclass: Any = None, _semantic: Any = Non
             expected="AMDMFMALayout(...)",
             got=repr(layout),
         )
-    _check_version(_semantic, layout)
-    _check_dtypes(_semantic, a, b, acc)
+    _check_version(semantic, layout)
+    _check_dtypes(semantic, a, b, acc)
     _check_instruction(layout, a.dtype)
-    check_matmul(_semantic, a, b, acc)
-    precision = _semantic._str_to_dot_input_precision("ieee")
-    handle = _semantic.builder.create_dot(a.handle, b.handle, acc.handle, precision, 0)
-    return attach_regclass(_semantic, _semantic.make_tensor(handle, acc.type), regclass)
+    check_matmul(semantic, a, b, acc)
+    precision = semantic._str_to_dot_input_precision("ieee")
+    handle = semantic.builder.create_dot(a.handle, b.handle, acc.handle, precision, 0)
+    return attach_regclass(semantic, semantic.make_tensor(handle, acc.type), regclass)
 
 
-def check_regclass(name: str, value: Any) -> Optional[str]:
-    regclass = unwrap(value)
+def check_regclass(name: str, value: Optional[ConstStr]) -> Optional[str]:
+    regclass: Optional[str] = unwrap(value)
     if regclass is None:
         return None
-    _triton.require((3, 9), f"{name}(cd_regclass=...)")
+    vendor.require(CD_REGCLASS, f"{name}(cd_regclass=...)")
     if regclass not in ("a", "v"):
         raise ArgumentError(
             "no such registers",
@@ -143,7 +155,7 @@ def check_regclass(name: str, value: Any) -> Optional[str]:
     return regclass
 
 
-def attach_regclass(semantic: Any, result: Any, regclass: Optional[str]) -> Any:
+def attach_regclass(semantic: Any, result: tensor, regclass: Optional[str]) -> tensor:
     """`result`, with the wish for the registers of its accumulator."""
     if regclass is not None:
         attribute = semantic.builder.get_string_attr(regclass)
@@ -162,29 +174,11 @@ def _check_version(semantic: Any, layout: AMDMFMALayout) -> None:
         )
 
 
-def _check_dtypes(semantic: Any, a: Any, b: Any, acc: Any) -> None:
-    if a.dtype not in _DTYPES:
-        raise DtypeError(
-            "MFMA does not take this dtype",
-            argument="a",
-            expected=", ".join(map(str, _DTYPES)),
-            got=a.dtype,
-        )
-    pair = (a.dtype, b.dtype)
-    mixed = any(all(dtype in family for dtype in pair) for family in (_FNUZ, _OCP))
-    if a.dtype != b.dtype and not mixed:
-        raise DtypeError(
-            "both operands must have one dtype", argument="b", expected=a.dtype, got=b.dtype
-        )
+def _check_dtypes(semantic: Any, a: tensor, b: tensor, acc: tensor) -> None:
+    accumulators = {operand: (found,) for operand, (found, _) in _DTYPES.items()}
+    check_matmul_dtypes("MFMA", a.dtype, b.dtype, acc.dtype, accumulators, (_FNUZ, _OCP))
     wanted, needs = _DTYPES[a.dtype]
     check_capabilities(semantic, f"{_NAME} of {a.dtype}", needs)
-    if acc.dtype != wanted:
-        raise DtypeError(
-            f"MFMA does not accumulate {a.dtype} in this dtype",
-            argument="acc",
-            expected=wanted,
-            got=acc.dtype,
-        )
     bits = acc.type.layout.element_bitwidth
     if bits != wanted.primitive_bitwidth:
         raise LayoutError(
@@ -195,7 +189,7 @@ def _check_dtypes(semantic: Any, a: Any, b: Any, acc: Any) -> None:
         )
 
 
-def _check_instruction(layout: AMDMFMALayout, dtype: Any) -> None:
+def _check_instruction(layout: AMDMFMALayout, dtype: dtype) -> None:
     rows, columns, depth = layout.instr_shape
     if rows == 4 and layout.transposed:
         raise LayoutError(

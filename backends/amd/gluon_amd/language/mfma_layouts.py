@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Optional, Union
 
+from gluon_amd.features import EFFICIENT_PADDING
 from gluon_amd.layouts import AMDMFMALayout
-from gluon_core import _triton
-from gluon_core._triton import gluon_ir, tl, unwrap
-from gluon_core.builtin import compile_time
+from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DistributedLinearLayout, DotOperandLayout, PaddedSharedLayout
 from gluon_core.layouts.base import check_shape
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.tiling import combine_with_cga
+from gluon_core.values.typing import ConstBool, ConstInt, Dtype, Shape
+from gluon_core.vendor import compile_time, constexpr, gluon_ir, tl, unwrap
 
 __all__ = ["compute_efficient_padded_shared_layout", "get_mfma_scale_layout", "scale_layout"]
 
@@ -22,7 +23,9 @@ _LANES = 64
 
 @compile_time
 def get_mfma_scale_layout(
-    dot_operand_layout: Any, shape: Sequence[int], scale_factor: int = 32
+    dot_operand_layout: Union[DotOperandLayout, constexpr],
+    shape: Shape,
+    scale_factor: ConstInt = 32,
 ) -> DistributedLinearLayout:
     """The layout in which `mfma_scaled` takes the block scales of an operand.
 
@@ -61,7 +64,7 @@ def get_mfma_scale_layout(
     return scale_layout(parent, index, shape)
 
 
-def scale_layout(parent: AMDMFMALayout, index: int, shape: Sequence[int]) -> Any:
+def scale_layout(parent: AMDMFMALayout, index: int, shape: Shape) -> DistributedLinearLayout:
     shape = check_shape(unwrap(shape), None)
     if len(shape) != 2 or parent.rank != 2:
         raise ShapeError(
@@ -91,7 +94,10 @@ def scale_layout(parent: AMDMFMALayout, index: int, shape: Sequence[int]) -> Any
 
 @compile_time
 def compute_efficient_padded_shared_layout(
-    dot_operand_layout: Any, shape: Sequence[int], dtype: Any, is_k_contig: bool = True
+    dot_operand_layout: Union[DotOperandLayout, constexpr],
+    shape: Shape,
+    dtype: Dtype,
+    is_k_contig: ConstBool = True,
 ) -> Optional[PaddedSharedLayout]:
     """A padded layout for an MFMA operand in LDS that is written by direct-to-LDS copies of 16
     bytes per lane and read without bank conflicts.
@@ -119,7 +125,7 @@ def compute_efficient_padded_shared_layout(
 
     ISA: CDNA4 11, LDS: 64 banks of 4 bytes, ds_read_b128 and ds_read_b64_tr_b16.
     """
-    _triton.require((3, 8), f"{_NAME}.compute_efficient_padded_shared_layout")
+    vendor.require(EFFICIENT_PADDING, f"{_NAME}.compute_efficient_padded_shared_layout")
     index, parent, width = mfma_operand(dot_operand_layout)
     shape = check_shape(unwrap(shape), None)
     dtype = unwrap(dtype)
@@ -151,7 +157,7 @@ def compute_efficient_padded_shared_layout(
     )
 
 
-def mfma_operand(layout: Any) -> tuple[int, AMDMFMALayout, int]:
+def mfma_operand(layout: Union[DotOperandLayout, constexpr]) -> tuple[int, AMDMFMALayout, int]:
     """(operand index, accumulator's layout, k_width) of an operand of MFMA."""
     layout = unwrap(layout)
     if not isinstance(layout, DotOperandLayout) or not isinstance(layout.parent, AMDMFMALayout):

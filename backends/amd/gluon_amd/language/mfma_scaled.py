@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Optional
 
 from gluon_amd.language.mfma import attach_regclass, check_regclass
 from gluon_amd.language.mfma_layouts import get_mfma_scale_layout
 from gluon_amd.language.scaled_dot import emit_scaled
 from gluon_amd.layouts import AMDMFMALayout
-from gluon_core._triton import tl
-from gluon_core.builtin import builtin
-from gluon_core.errors import CapabilityError, DtypeError, LayoutError
+from gluon_core.errors import CapabilityError, LayoutError
+from gluon_core.values.typing import ConstStr, Operand
+from gluon_core.vendor import (
+    builtin,
+    semantic_layer,
+    tensor,
+    tl,
+)
 
 __all__ = ["mfma_scaled"]
 
@@ -22,16 +27,15 @@ _WIDTH = 16
 
 @builtin(requires=("amd.mfma_scaled",), name=_NAME, instead="scaled_upcast and mfma")
 def mfma_scaled(
-    a: Any,
-    a_scale: Any,
-    a_format: Any,
-    b: Any,
-    b_scale: Any,
-    b_format: Any,
-    acc: Any,
-    cd_regclass: Any = None,
-    _semantic: Any = None,
-) -> Any:
+    a: tensor,
+    a_scale: Optional[Operand],
+    a_format: ConstStr,
+    b: tensor,
+    b_scale: Optional[Operand],
+    b_format: ConstStr,
+    acc: tensor,
+    cd_regclass: Optional[ConstStr] = None,
+) -> tensor:
     """`acc + (a * a_scale) @ (b * b_scale)` on the matrix cores, with a scale for every 32 elements
     along K.
 
@@ -54,7 +58,7 @@ def mfma_scaled(
         A tensor like `acc`.
 
     Raises:
-        ArgumentError: no such format, or a scale that is no exponent.
+        ArgumentError: no such format or registers, or a scale that is no exponent.
         DtypeError: an operand does not hold its format, or acc is not float32.
         ShapeError: the shapes do not multiply, or the scales do not fit them.
         LayoutError: the layouts do not belong together.
@@ -62,9 +66,10 @@ def mfma_scaled(
 
     ISA: CDNA4 7.2, v_mfma_scale_f32_16x16x128_f8f6f4 and v_mfma_scale_f32_32x32x64_f8f6f4.
     """
+    semantic = semantic_layer()
     regclass = check_regclass(_NAME, cd_regclass)
     for name, value in (("a", a), ("b", b), ("acc", acc)):
-        _semantic.require_distributed(value, name)
+        semantic.require_distributed(value, name)
     layout = acc.type.layout
     if not isinstance(layout, AMDMFMALayout) or layout.instr_shape[:2] not in _TILES:
         raise LayoutError(
@@ -80,10 +85,6 @@ def mfma_scaled(
             expected="version=4",
             got=f"version={layout.version}",
         )
-    if acc.dtype != tl.float32:
-        raise DtypeError(
-            "scaled MFMA accumulates in float32", argument="acc", expected="fp32", got=acc.dtype
-        )
     operands = (("a", a, a_scale, a_format), ("b", b, b_scale, b_format))
     for name, value, _, _ in operands:
         width = getattr(value.type.layout, "k_width", _WIDTH)
@@ -95,11 +96,12 @@ def mfma_scaled(
                 got=width,
             )
     result = emit_scaled(
-        _semantic,
+        "scaled MFMA",
+        semantic,
         operands,
         acc,
         factor=_FACTOR,
         scale_dtypes=(tl.uint8, tl.int8),
         scale_layout=get_mfma_scale_layout,
     )
-    return attach_regclass(_semantic, result, regclass)
+    return attach_regclass(semantic, result, regclass)

@@ -1,5 +1,5 @@
 """`gl.amd.rdna3`: gfx11."""
 
-from gluon_amd.language.wmma import wmma_v1 as wmma
+from gluon_amd.language import wmma as _wmma
 
-__all__ = ["wmma"]
+wmma = _wmma.wmma_v1

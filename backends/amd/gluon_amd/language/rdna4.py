@@ -1,5 +1,5 @@
 """`gl.amd.rdna4`: gfx1200, gfx1201."""
 
-from gluon_amd.language.wmma import wmma_v2 as wmma
+from gluon_amd.language import wmma as _wmma
 
-__all__ = ["wmma"]
+wmma = _wmma.wmma_v2

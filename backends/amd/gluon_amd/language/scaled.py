@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
-from gluon_core._triton import constexpr, tl, unwrap
-from gluon_core.builtin import builtin
+from gluon_amd.features import SCALED_DOWNCAST, SCALED_UPCAST, SCALED_UPCAST_LAYOUT
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, did_you_mean
-from gluon_core.semantic.base import is_placeholder, shape_of
+from gluon_core.values.typing import ConstInt, ConstStr, Dtype
+from gluon_core.vendor import (
+    builtin,
+    compile_time_int,
+    constexpr,
+    dtype,
+    is_placeholder,
+    semantic_layer,
+    shape_of,
+    tensor,
+    tl,
+    unwrap,
+    wrap_axis,
+)
 
 __all__ = ["get_scaled_upcast_fp4_scale_layout", "scaled_downcast", "scaled_upcast"]
 
@@ -22,10 +34,10 @@ _FORMATS = {"e4m3": tl.float8e4nv, "e5m2": tl.float8e5, "e2m1": tl.uint8}
 _GROUP = 8
 
 
-@builtin(requires=_ANY_AMD, since=(3, 8), name="gl.amd.cdna3.scaled_upcast")
+@builtin(requires=_ANY_AMD, since=SCALED_UPCAST, name="gl.amd.cdna3.scaled_upcast")
 def scaled_upcast(
-    src: Any, scale: Any, elem_type: Any, axis: Any = None, _semantic: Any = None
-) -> Any:
+    src: tensor, scale: tensor, elem_type: Dtype, axis: Optional[ConstInt] = None
+) -> tensor:
     """`src` times `2 ** (scale - 127)`, as a 16-bit float.
 
     Args:
@@ -48,8 +60,9 @@ def scaled_upcast(
 
     ISA: CDNA4, v_cvt_scalef32_pk_*; gfx1250, v_cvt_scale_pk8_*; elsewhere arithmetic.
     """
-    src = _semantic.require_distributed(src, "src")
-    scale = _semantic.require_distributed(scale, "scale")
+    semantic = semantic_layer()
+    src = semantic.require_distributed(src, "src")
+    scale = semantic.require_distributed(scale, "scale")
     element = _result_type(elem_type)
     if scale.dtype not in _BYTES:
         raise DtypeError(
@@ -58,30 +71,30 @@ def scaled_upcast(
             expected="int8 or uint8",
             got=scale.dtype,
         )
-    builder = _semantic.builder
+    builder = semantic.builder
     if src.dtype in _FP8:
         _check_scale_shape(scale, shape_of(src))
-        _semantic.unify_layouts(src, scale)
+        semantic.unify_layouts(src, scale)
         result = src.type.with_element_ty(element)
         handle = builder.create_scaled_upcast_fp8(result.to_ir(builder), src.handle, scale.handle)
-        return _semantic.make_tensor(handle, result)
-    shape, axis = _unpacked(_semantic, src, axis)
+        return semantic.make_tensor(handle, result)
+    shape, axis = _unpacked(semantic, src, axis)
     _check_scale_shape(scale, shape)
     _check_scale_layout(src, scale, axis, shape)
     handle = builder.create_scaled_upcast_fp4(
         src.handle, scale.handle, element.to_ir(builder), axis
     )
-    return _semantic.wrap_inferred(handle, element, shape)
+    return semantic.wrap_inferred(handle, element, shape)
 
 
 @builtin(
     requires=_ANY_AMD,
-    since=(3, 9),
+    since=SCALED_UPCAST_LAYOUT,
     name="gl.amd.cdna3.get_scaled_upcast_fp4_scale_layout",
 )
 def get_scaled_upcast_fp4_scale_layout(
-    src: Any, scale_factor: Any, elem_type: Any, axis: Any, _semantic: Any = None
-) -> Any:
+    src: tensor, scale_factor: ConstInt, elem_type: Dtype, axis: ConstInt
+) -> constexpr:
     """The layout in which to load the scales of packed fp4, before they are broadcast.
 
     Args:
@@ -100,14 +113,11 @@ def get_scaled_upcast_fp4_scale_layout(
 
     ISA: none; a layout, known while compiling.
     """
-    src = _semantic.require_distributed(src, "src")
+    semantic = semantic_layer()
+    src = semantic.require_distributed(src, "src")
     element = _result_type(elem_type)
-    shape, axis = _unpacked(_semantic, src, axis)
-    factor = unwrap(scale_factor)
-    if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
-        raise ArgumentError(
-            "must be a positive compile-time integer", argument="scale_factor", got=repr(factor)
-        )
+    shape, axis = _unpacked(semantic, src, axis)
+    factor = compile_time_int(scale_factor, "scale_factor", 1)
     if shape[axis] % factor or factor & (factor - 1):
         raise ShapeError(
             "does not divide the dimension",
@@ -115,7 +125,7 @@ def get_scaled_upcast_fp4_scale_layout(
             expected=f"a power of two that divides {shape[axis]}",
             got=factor,
         )
-    builder = _semantic.builder
+    builder = semantic.builder
     try:
         layout = builder.get_scaled_upcast_fp4_scale_layout(
             src.handle, shape[axis] // factor, element.to_ir(builder), axis
@@ -124,13 +134,13 @@ def get_scaled_upcast_fp4_scale_layout(
         raise LayoutError(
             f"no layout of the scales fits: {error}", argument="src", got=repr(src.type.layout)
         ) from None
-    return constexpr(_semantic.session.translate_layout(layout))
+    return constexpr(semantic.session.translate_layout(layout))
 
 
-@builtin(requires=("amd.scaled_convert",), since=(3, 9), name="gl.amd.cdna4.scaled_downcast")
-def scaled_downcast(
-    input: Any, scale: Any, format: Any, axis: Any = -1, _semantic: Any = None
-) -> Any:
+@builtin(
+    requires=("amd.scaled_convert",), since=SCALED_DOWNCAST, name="gl.amd.cdna4.scaled_downcast"
+)
+def scaled_downcast(input: tensor, scale: tensor, format: ConstStr, axis: ConstInt = -1) -> tensor:
     """`input` divided by `2 ** (scale - 127)`, as a narrow float.
 
     Args:
@@ -155,8 +165,9 @@ def scaled_downcast(
 
     ISA: CDNA4 6, V_CVT_SCALEF32_PK_*; gfx1250 V_CVT_SCALEF32_PK8_*.
     """
-    source = _semantic.require_distributed(input, "input")
-    scale = _semantic.require_distributed(scale, "scale")
+    semantic = semantic_layer()
+    source = semantic.require_distributed(input, "input")
+    scale = semantic.require_distributed(scale, "scale")
     kind = unwrap(format)
     if not isinstance(kind, str) or kind not in _FORMATS:
         raise ArgumentError(
@@ -181,20 +192,20 @@ def scaled_downcast(
             got=scale.dtype,
         )
     shape = shape_of(source)
-    axis = _semantic._wrap_axis(axis, len(shape))
+    axis = wrap_axis(axis, len(shape))
     _check_block_scales(source, scale, axis)
-    builder, element = _semantic.builder, _FORMATS[kind]
+    builder, element = semantic.builder, _FORMATS[kind]
     if kind != "e2m1":
         handle = builder.create_scaled_downcast_fp8(
             source.handle, scale.handle, element.to_ir(builder), axis
         )
-        return _semantic.make_tensor(handle, source.type.with_element_ty(element))
+        return semantic.make_tensor(handle, source.type.with_element_ty(element))
     handle = builder.create_scaled_downcast_fp4(source.handle, scale.handle, axis)
     shape[axis] //= 2
-    return _semantic.wrap_inferred(handle, element, shape)
+    return semantic.wrap_inferred(handle, element, shape)
 
 
-def _check_block_scales(source: Any, scale: Any, axis: int) -> None:
+def _check_block_scales(source: tensor, scale: tensor, axis: int) -> None:
     shape, blocks = shape_of(source), shape_of(scale)
     others = len(shape) == len(blocks) and all(
         n == m for d, (n, m) in enumerate(zip(shape, blocks)) if d != axis
@@ -233,7 +244,7 @@ def _check_block_scales(source: Any, scale: Any, axis: int) -> None:
         )
 
 
-def _result_type(elem_type: Any) -> Any:
+def _result_type(elem_type: Dtype) -> dtype:
     element = unwrap(elem_type)
     if element not in _RESULTS:
         raise DtypeError(
@@ -245,7 +256,7 @@ def _result_type(elem_type: Any) -> Any:
     return element
 
 
-def _unpacked(semantic: Any, src: Any, axis: Any) -> tuple[list[int], int]:
+def _unpacked(semantic: Any, src: tensor, axis: Optional[ConstInt]) -> tuple[list[int], int]:
     """Shape of the fp4 elements, and the checked axis."""
     if src.dtype not in _BYTES:
         raise DtypeError(
@@ -259,12 +270,12 @@ def _unpacked(semantic: Any, src: Any, axis: Any) -> tuple[list[int], int]:
             "packed fp4 needs it", argument="axis", expected="the dimension of the pairs"
         )
     shape = shape_of(src)
-    axis = semantic._wrap_axis(axis, len(shape))
+    axis = wrap_axis(axis, len(shape))
     shape[axis] *= 2
     return shape, axis
 
 
-def _check_scale_shape(scale: Any, shape: list[int]) -> None:
+def _check_scale_shape(scale: tensor, shape: list[int]) -> None:
     if shape_of(scale) != shape:
         raise ShapeError(
             "there must be one scale for each element",
@@ -275,7 +286,7 @@ def _check_scale_shape(scale: Any, shape: list[int]) -> None:
         )
 
 
-def _check_scale_layout(src: Any, scale: Any, axis: int, shape: list[int]) -> None:
+def _check_scale_layout(src: tensor, scale: tensor, axis: int, shape: list[int]) -> None:
     """The scales must lie in the threads where the unpacked elements will; the order of registers
     is for the compiler to compare."""
     layouts = src.type.layout, scale.type.layout

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Optional, Sequence
 
-from gluon_core._triton import tl, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
-from gluon_core.semantic.base import describe, shape_of
+from gluon_core.layouts.base import DistributedLayout
+from gluon_core.values.typing import ConstStr, Operand
+from gluon_core.vendor import describe, dtype, shape_of, tensor, tl, unwrap
 
 __all__ = ["FORMATS", "emit_scaled"]
 
 # Format -> the dtypes that hold it; e2m1 is packed, two along K in a byte.
-FORMATS: dict[str, tuple[Any, ...]] = {
+FORMATS: dict[str, tuple[dtype, ...]] = {
     "e2m1": (tl.uint8, tl.int8),
     "e4m3": (tl.float8e4nv, tl.uint8, tl.int8),
     "e5m2": (tl.float8e5, tl.uint8, tl.int8),
@@ -20,21 +21,23 @@ FORMATS: dict[str, tuple[Any, ...]] = {
 _BYTES = (tl.int8, tl.uint8)
 _ONE = 127  # 2 ** 0 as an E8M0 exponent
 
-ScaleLayout = Callable[[Any, list[int]], Any]
+ScaleLayout = Callable[[Any, list[int]], DistributedLayout]
 
 
 def emit_scaled(
+    unit: str,
     semantic: Any,
-    operands: Sequence[tuple[str, Any, Any, Any]],
-    acc: Any,
+    operands: Sequence[tuple[str, tensor, Optional[Operand], ConstStr]],
+    acc: tensor,
     factor: int,
-    scale_dtypes: Sequence[Any],
+    scale_dtypes: Sequence[dtype],
     scale_layout: ScaleLayout,
     check_layouts: bool = True,
-) -> Any:
+) -> tensor:
     """Check the operands and emit the product; gives a tensor like `acc`.
 
     Args:
+        unit: its name, for the errors.
         operands: for a and b: (name, tensor, scale, format). A scale is a tensor, a scalar for
             all blocks, or None, which is 1.
         factor: elements along K that share a scale.
@@ -44,6 +47,10 @@ def emit_scaled(
         check_layouts: the operands have acc's layout as their parent; False where the caller knows
             better.
     """
+    if acc.dtype != tl.float32:
+        raise DtypeError(
+            f"{unit} accumulates in float32", argument="acc", expected="fp32", got=acc.dtype
+        )
     (_, a, _, _), (_, b, _, _) = operands
     formats = [_format(f"{name}_format", value) for name, _, _, value in operands]
     for (name, value, _, _), format in zip(operands, formats):
@@ -91,7 +98,7 @@ def emit_scaled(
     return semantic.make_tensor(handle, acc.type)
 
 
-def _format(argument: str, value: Any) -> str:
+def _format(argument: str, value: ConstStr) -> str:
     value = unwrap(value)
     if not isinstance(value, str) or value not in FORMATS:
         raise ArgumentError(
@@ -104,7 +111,7 @@ def _format(argument: str, value: Any) -> str:
     return value
 
 
-def _check_operand(semantic: Any, name: str, value: Any, format: str) -> None:
+def _check_operand(semantic: Any, name: str, value: tensor, format: str) -> None:
     semantic.require_distributed(value, name)
     if value.dtype not in FORMATS[format]:
         raise DtypeError(
@@ -128,12 +135,12 @@ def _check_shapes(shapes: list[list[int]], depths: list[int], result: list[int])
 def _scale(
     semantic: Any,
     argument: str,
-    scale: Any,
+    scale: Optional[Operand],
     shape: list[int],
-    dtypes: Sequence[Any],
-    operand: Any,
+    dtypes: Sequence[dtype],
+    operand: tensor,
     layout: ScaleLayout,
-) -> Any:
+) -> tensor:
     scale = unwrap(scale)
     if isinstance(scale, tl.tensor) and scale.type.is_block():
         if scale.dtype not in dtypes:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gluon_core.builtin import builtin
+from gluon_amd.features import REGISTER_SLICE
 from gluon_core.errors import LayoutError, ShapeError
-from gluon_core.semantic.base import is_placeholder, shape_of
+from gluon_core.layouts.base import DistributedLayout
 from gluon_core.values import distributed_type, unwrap_shape
+from gluon_core.values.typing import Shape
+from gluon_core.vendor import (
+    builtin,
+    is_placeholder,
+    semantic_layer,
+    shape_of,
+    tensor,
+)
 
 __all__ = ["slice"]
 
 
-@builtin(since=(3, 8), name="gl.amd.slice")
-def slice(source: Any, shape: Any, offsets: Any, _semantic: Any = None) -> Any:
+@builtin(since=REGISTER_SLICE, name="gl.amd.slice")
+def slice(source: tensor, shape: Shape, offsets: Shape) -> tensor:
     """The part of `source` of this shape at these offsets; no data moves between threads.
 
     Args:
@@ -30,7 +36,8 @@ def slice(source: Any, shape: Any, offsets: Any, _semantic: Any = None) -> Any:
 
     ISA: none; it names other registers.
     """
-    source = _semantic.require_distributed(source, "source")
+    semantic = semantic_layer()
+    source = semantic.require_distributed(source, "source")
     whole = shape_of(source)
     part, start = unwrap_shape(shape), unwrap_shape(offsets, "offsets")
     if not len(whole) == len(part) == len(start):
@@ -49,12 +56,14 @@ def slice(source: Any, shape: Any, offsets: Any, _semantic: Any = None) -> Any:
     layout = source.type.layout
     result = distributed_type(source.dtype, part, layout)
     _check_held(layout, whole, part, start)
-    builder = _semantic.builder
+    builder = semantic.builder
     handle = builder.create_extract_slice(result.to_ir(builder), source.handle, start)
-    return _semantic.make_tensor(handle, result)
+    return semantic.make_tensor(handle, result)
 
 
-def _check_held(layout: Any, whole: list[int], part: list[int], start: list[int]) -> None:
+def _check_held(
+    layout: DistributedLayout, whole: list[int], part: list[int], start: list[int]
+) -> None:
     if is_placeholder(layout):
         raise LayoutError("needs a layout that is known", argument="source", got=repr(layout))
     large, small = layout.to_linear(whole), layout.to_linear(part)

@@ -12,8 +12,19 @@ express it.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence, Union
 
+from gluon_amd.features import (
+    TDM_FUSED,
+    TDM_HINTS,
+    TDM_MOVED,
+    TDM_PRED_INT32,
+    TDM_PREFETCH,
+    TDM_ROW_GAPS,
+    TDM_ROWS,
+    TDM_STORE_BARRIER,
+    TDM_STORE_GAPS,
+)
 from gluon_amd.language.descriptor import tensor_descriptor, tensor_descriptor_type
 from gluon_amd.language.tdm_operands import (
     INT32,
@@ -34,20 +45,28 @@ from gluon_amd.language.tdm_operands import (
     zeros,
 )
 from gluon_amd.tdm_rules import check_box, padding_of
-from gluon_core import _triton
-from gluon_core._triton import block_type, ir, tl, unwrap
-from gluon_core.builtin import builtin
+from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.features import Feature
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.semantic.base import describe
 from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
-from gluon_core.semantic.operands import (
+from gluon_core.values import check_block_shape, shared_memory_descriptor, unwrap_shape
+from gluon_core.values.typing import ConstBool, ConstInt, ConstStr, Int, Predicate, Shape
+from gluon_core.vendor import (
+    block_type,
+    builtin,
     compile_time_bool,
     compile_time_int,
+    constexpr,
+    describe,
     handle_or_absent,
+    ir,
     predicate,
+    semantic_layer,
+    tensor,
+    tl,
+    unwrap,
 )
-from gluon_core.values import check_block_shape, shared_memory_descriptor, unwrap_shape
 
 __all__ = [
     "async_gather",
@@ -69,8 +88,12 @@ _NAME = "gl.amd.gfx1250.tdm"
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.make_tensor_descriptor")
 def make_tensor_descriptor(
-    base: Any, shape: Any, strides: Any, block_shape: Any, layout: Any, _semantic: Any = None
-) -> Any:
+    base: tensor,
+    shape: Sequence[Int],
+    strides: Sequence[Int],
+    block_shape: Shape,
+    layout: Union[SharedLayout, constexpr],
+) -> tensor_descriptor:
     """A descriptor of the tensor at `base`.
 
     Args:
@@ -92,7 +115,8 @@ def make_tensor_descriptor(
 
     ISA: gfx1250, D# groups of tensor_load_to_lds.
     """
-    base = _semantic.check_pointer(base, "base")
+    semantic = semantic_layer()
+    base = semantic.check_pointer(base, "base")
     if base.type.is_block():
         raise DtypeError("must be a scalar pointer", argument="base", got=describe(base))
     layout = unwrap(layout)
@@ -107,7 +131,7 @@ def make_tensor_descriptor(
     element = base.dtype.element_ty
     check_box(block, element.primitive_bitwidth, layout)
     check_block_shape(block, "the box")
-    _semantic._check_shared_layout(layout, block, batched=False)
+    semantic._check_shared_layout(layout, block, batched=False)
     sizes, steps = sequence(shape, "shape"), sequence(strides, "strides")
     for argument, values in (("shape", sizes), ("strides", steps)):
         if len(values) != len(block):
@@ -126,11 +150,11 @@ def make_tensor_descriptor(
             got=last,
             remedy="Describe the transposed tensor, and permute the view of shared memory.",
         )
-    bounds = [int32(_semantic, value, "shape") for value in sizes]
-    pace = [stride(_semantic, value) for value in steps]
-    sizes, steps = kept(sizes), kept(steps)
-    kind = tensor_descriptor_type(block_type(element, block), sizes.type, steps.type, layout)
-    builder = _semantic.builder
+    bounds = [int32(semantic, value, "shape") for value in sizes]
+    pace = [stride(semantic, value) for value in steps]
+    known, paces = kept(sizes), kept(steps)
+    kind = tensor_descriptor_type(block_type(element, block), known.type, paces.type, layout)
+    builder = semantic.builder
     handle = builder.create_make_tensor_descriptor(
         kind.to_ir(builder),
         base.handle,
@@ -138,18 +162,17 @@ def make_tensor_descriptor(
         [value.handle for value in pace],
         ir.PADDING_OPTION.PAD_ZERO,
     )
-    return tensor_descriptor(handle, sizes, steps, kind)
+    return tensor_descriptor(handle, known, paces, kind)
 
 
-@builtin(requires=_REQUIRES, since=(3, 8), name=f"{_NAME}.update_tensor_descriptor")
+@builtin(requires=_REQUIRES, since=TDM_MOVED, name=f"{_NAME}.update_tensor_descriptor")
 def update_tensor_descriptor(
-    desc: Any,
-    add_offsets: Any = None,
-    set_bounds: Any = None,
-    pred: Any = None,
-    clamp_bounds: Any = False,
-    _semantic: Any = None,
-) -> Any:
+    desc: tensor_descriptor,
+    add_offsets: Optional[Sequence[Int]] = None,
+    set_bounds: Optional[Sequence[Int]] = None,
+    pred: Optional[Int] = None,
+    clamp_bounds: ConstBool = False,
+) -> tensor_descriptor:
     """`desc`, moved, with other bounds, or switched off.
 
     Args:
@@ -171,9 +194,10 @@ def update_tensor_descriptor(
 
     ISA: gfx1250, none: scalar arithmetic on the D# groups.
     """
+    semantic = semantic_layer()
     desc = check_descriptor(desc, "desc")
-    offsets = vector(_semantic, desc, add_offsets, "add_offsets")
-    bounds = vector(_semantic, desc, set_bounds, "set_bounds")
+    offsets = vector(semantic, desc, add_offsets, "add_offsets")
+    bounds = vector(semantic, desc, set_bounds, "set_bounds")
     clamp = compile_time_bool(clamp_bounds, "clamp_bounds")
     pred = unwrap(pred)
     if not offsets and not bounds and pred is None:
@@ -184,7 +208,7 @@ def update_tensor_descriptor(
             argument="clamp_bounds",
             expected="add_offsets, and no set_bounds",
         )
-    handle = _update(_semantic, desc, offsets, bounds, pred, clamp)
+    handle = _update(semantic, desc, offsets, bounds, pred, clamp)
     if not bounds:
         return tensor_descriptor(handle, desc.shape, desc.strides, desc.type)
     shape = kept(sequence(set_bounds, "set_bounds"))
@@ -194,14 +218,13 @@ def update_tensor_descriptor(
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.async_load")
 def async_load(
-    src: Any,
-    offsets: Any = None,
-    dest: Any = None,
-    pred: Any = None,
-    mbarrier: Any = None,
-    warp_used_hint: Any = None,
-    cache_modifier: Any = "",
-    _semantic: Any = None,
+    src: tensor_descriptor,
+    offsets: Optional[Sequence[Int]] = None,
+    dest: Optional[shared_memory_descriptor] = None,
+    pred: Optional[Int] = None,
+    mbarrier: Optional[shared_memory_descriptor] = None,
+    warp_used_hint: Optional[ConstInt] = None,
+    cache_modifier: Optional[ConstStr] = "",
 ) -> None:
     """Start copying the box at `offsets` into LDS; elements outside the tensor become 0.
 
@@ -224,47 +247,47 @@ def async_load(
 
     ISA: gfx1250, tensor_load_to_lds.
     """
+    semantic = semantic_layer()
     desc = check_descriptor(src, "src")
     dest = memory_of_box(desc, dest, "dest")
-    position = vector(_semantic, desc, offsets, "offsets")
+    position = vector(semantic, desc, offsets, "offsets")
     barrier = optional_barrier(mbarrier)
-    hint = warp_hint(_semantic, warp_used_hint, desc.layout)
+    hint = warp_hint(semantic, warp_used_hint, desc.layout)
     cache = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
-    builder = _semantic.builder
-    if not _triton.at_least(3, 8):
+    builder = semantic.builder
+    if not vendor.has(TDM_MOVED):
         _unless_default(hint, "warp_used_hint")
         _unless_default(cache or None, "cache_modifier")
         builder.create_async_tdm_copy_global_to_local(
             desc.handle,
-            handles(position or zeros(_semantic, desc)),
+            handles(position or zeros(semantic, desc)),
             dest.handle,
-            _early_pred(_semantic, pred).handle,
-            handle_or_absent(_semantic, barrier),
+            _early_pred(semantic, pred).handle,
+            handle_or_absent(semantic, barrier),
         )
         return
     pred = unwrap(pred)
     moved = desc.handle
     if position:
-        moved = _update(_semantic, desc, position, [], 1 if pred is None else pred, True)
+        moved = _update(semantic, desc, position, [], 1 if pred is None else pred, True)
     elif pred is not None:
-        moved = _update(_semantic, desc, [], [], pred, False)
+        moved = _update(semantic, desc, [], [], pred, False)
     builder.create_async_tdm_copy_global_to_local(
         moved,
         dest.handle,
-        handle_or_absent(_semantic, barrier),
-        _semantic._str_to_load_cache_modifier(cache),
+        handle_or_absent(semantic, barrier),
+        semantic._str_to_load_cache_modifier(cache),
         hint,
     )
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.async_store")
 def async_store(
-    dest: Any,
-    offsets: Any = None,
-    src: Any = None,
-    mbarrier: Any = None,
-    cache_modifier: Any = "",
-    _semantic: Any = None,
+    dest: tensor_descriptor,
+    offsets: Optional[Sequence[Int]] = None,
+    src: Optional[shared_memory_descriptor] = None,
+    mbarrier: Optional[shared_memory_descriptor] = None,
+    cache_modifier: Optional[ConstStr] = "",
 ) -> None:
     """Start copying LDS to the box at `offsets`; elements outside the tensor are left out.
 
@@ -285,34 +308,38 @@ def async_store(
 
     ISA: gfx1250, tensor_store_from_lds.
     """
+    semantic = semantic_layer()
     desc = check_descriptor(dest, "dest")
     src = memory_of_box(desc, src, "src")
-    check_row_padding(desc, "store", (3, 7))
-    position = vector(_semantic, desc, offsets, "offsets")
+    check_row_padding(desc, "store", TDM_STORE_GAPS)
+    position = vector(semantic, desc, offsets, "offsets")
     barrier = optional_barrier(mbarrier)
     cache = check_choice("cache_modifier", cache_modifier, STORE_CACHE)
-    builder = _semantic.builder
-    if not _triton.at_least(3, 8):
+    builder = semantic.builder
+    if not vendor.has(TDM_MOVED):
         _unless_default(cache or None, "cache_modifier")
-        operands = (desc.handle, handles(position or zeros(_semantic, desc)), src.handle)
-        if _triton.at_least(3, 7):
-            absent = handle_or_absent(_semantic, barrier)
+        operands = (desc.handle, handles(position or zeros(semantic, desc)), src.handle)
+        if vendor.has(TDM_STORE_BARRIER):
+            absent = handle_or_absent(semantic, barrier)
             builder.create_async_tdm_copy_local_to_global(*operands, absent)
             return
-        _unless_default(barrier, "mbarrier", (3, 7))
+        _unless_default(barrier, "mbarrier", TDM_STORE_BARRIER)
         builder.create_async_tdm_copy_local_to_global(*operands)
         return
-    moved = _update(_semantic, desc, position, [], None, True) if position else desc.handle
+    moved = _update(semantic, desc, position, [], None, True) if position else desc.handle
     builder.create_async_tdm_copy_local_to_global(
         moved,
         src.handle,
-        handle_or_absent(_semantic, barrier),
-        _semantic._str_to_store_cache_modifier(cache),
+        handle_or_absent(semantic, barrier),
+        semantic._str_to_store_cache_modifier(cache),
     )
 
 
-@builtin(requires=_REQUIRES, since=(3, 9), name=f"{_NAME}.async_load_fused")
-def async_load_fused(members: Any, cache_modifier: Any = "", _semantic: Any = None) -> None:
+@builtin(requires=_REQUIRES, since=TDM_FUSED, name=f"{_NAME}.async_load_fused")
+def async_load_fused(
+    members: Sequence[tuple[tensor_descriptor, shared_memory_descriptor, ConstInt]],
+    cache_modifier: Optional[ConstStr] = "",
+) -> None:
     """Start several loads with one instruction: each warp copies for one of them.
 
     Args:
@@ -327,6 +354,7 @@ def async_load_fused(members: Any, cache_modifier: Any = "", _semantic: Any = No
 
     ISA: gfx1250, tensor_load_to_lds.
     """
+    semantic = semantic_layer()
     items = sequence(members, "members")
     if not 2 <= len(items) <= 4:
         raise ArgumentError(
@@ -345,7 +373,7 @@ def async_load_fused(members: Any, cache_modifier: Any = "", _semantic: Any = No
             )
         desc = check_descriptor(parts[0], f"members[{i}][0]")
         dest = memory_of_box(desc, parts[1], f"members[{i}][1]")
-        hint = warp_hint(_semantic, parts[2], desc.layout, f"members[{i}][2]")
+        hint = warp_hint(semantic, parts[2], desc.layout, f"members[{i}][2]")
         if hint is None or hint & seen:
             raise ArgumentError(
                 "each warp copies for one member",
@@ -357,19 +385,18 @@ def async_load_fused(members: Any, cache_modifier: Any = "", _semantic: Any = No
         descs.append(desc.handle)
         dests.append(dest.handle)
         hints.append(hint)
-    _semantic.builder.create_async_tdm_fused_copy_global_to_local(
-        descs, dests, hints, _semantic._str_to_load_cache_modifier(cache)
+    semantic.builder.create_async_tdm_fused_copy_global_to_local(
+        descs, dests, hints, semantic._str_to_load_cache_modifier(cache)
     )
 
 
-@builtin(requires=_REQUIRES, since=(3, 7), name=f"{_NAME}.async_gather")
+@builtin(requires=_REQUIRES, since=TDM_ROWS, name=f"{_NAME}.async_gather")
 def async_gather(
-    desc: Any,
-    src_row_indices: Any,
-    src_col_offset: Any = None,
-    dst: Any = None,
-    mbarrier: Any = None,
-    _semantic: Any = None,
+    desc: tensor_descriptor,
+    src_row_indices: tensor,
+    src_col_offset: Optional[Union[Int, shared_memory_descriptor]] = None,
+    dst: Optional[shared_memory_descriptor] = None,
+    mbarrier: Optional[shared_memory_descriptor] = None,
 ) -> None:
     """Start copying rows of a matrix into LDS: row `src_row_indices[i]` to row i of `dst`.
 
@@ -388,22 +415,23 @@ def async_gather(
 
     Raises:
         DtypeError, ShapeError: operands of another kind.
-        LayoutError: the indices differ between lanes, or `dst` is laid out differently.
+        LayoutError: the indices differ between lanes; or `dst` is laid out differently, or with gaps
+            that the installed Triton does not gather.
+        ArgumentError: no `dst`, or a cluster for which the installed Triton gathers no rows.
         CapabilityError: before Triton 3.7.
 
     ISA: gfx1250, tensor_load_to_lds in gather mode.
     """
-    _rows_op(_semantic, "gather", desc, src_row_indices, src_col_offset, dst, mbarrier)
+    _rows_op(semantic_layer(), "gather", desc, src_row_indices, src_col_offset, dst, mbarrier)
 
 
-@builtin(requires=_REQUIRES, since=(3, 7), name=f"{_NAME}.async_scatter")
+@builtin(requires=_REQUIRES, since=TDM_ROWS, name=f"{_NAME}.async_scatter")
 def async_scatter(
-    desc: Any,
-    dst_row_indices: Any,
-    dst_col_offset: Any = None,
-    src: Any = None,
-    mbarrier: Any = None,
-    _semantic: Any = None,
+    desc: tensor_descriptor,
+    dst_row_indices: tensor,
+    dst_col_offset: Optional[Union[Int, shared_memory_descriptor]] = None,
+    src: Optional[shared_memory_descriptor] = None,
+    mbarrier: Optional[shared_memory_descriptor] = None,
 ) -> None:
     """Start copying rows of LDS into a matrix: row i of `src` to row `dst_row_indices[i]`.
 
@@ -420,17 +448,22 @@ def async_scatter(
 
     Raises:
         DtypeError, ShapeError: operands of another kind.
-        LayoutError: the indices differ between lanes, or `src` is laid out differently.
+        LayoutError: the indices differ between lanes; or `src` is laid out differently, or with gaps
+            that the installed Triton does not scatter.
+        ArgumentError: no `src`, or a cluster for which the installed Triton scatters no rows.
         CapabilityError: before Triton 3.7.
 
     ISA: gfx1250, tensor_store_from_lds in gather mode.
     """
-    _rows_op(_semantic, "scatter", desc, dst_row_indices, dst_col_offset, src, mbarrier)
+    _rows_op(semantic_layer(), "scatter", desc, dst_row_indices, dst_col_offset, src, mbarrier)
 
 
-@builtin(requires=_REQUIRES, since=(3, 7), name=f"{_NAME}.prefetch")
+@builtin(requires=_REQUIRES, since=TDM_PREFETCH, name=f"{_NAME}.prefetch")
 def prefetch(
-    src: Any, offsets: Any, pred: Any = True, speculative: Any = False, _semantic: Any = None
+    src: tensor_descriptor,
+    offsets: Sequence[Int],
+    pred: Predicate = True,
+    speculative: ConstBool = False,
 ) -> None:
     """Bring the box at `offsets` into the L2 cache.
 
@@ -447,17 +480,18 @@ def prefetch(
 
     ISA: gfx1250, global_prefetch_b8.
     """
+    semantic = semantic_layer()
     desc = check_descriptor(src, "src")
-    position = vector(_semantic, desc, offsets, "offsets") or zeros(_semantic, desc)
-    pred = predicate(_semantic, pred)
+    position = vector(semantic, desc, offsets, "offsets") or zeros(semantic, desc)
+    pred = predicate(semantic, pred)
     speculative = compile_time_bool(speculative, "speculative")
-    _semantic.builder.create_tdm_prefetch(
+    semantic.builder.create_tdm_prefetch(
         desc.handle, handles(position), pred.handle, speculative, False
     )
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.async_wait")
-def async_wait(num_outstanding: Any = 0, _semantic: Any = None) -> None:
+def async_wait(num_outstanding: ConstInt = 0) -> None:
     """Wait until at most `num_outstanding` of the most recent TDM copies are still under way.
 
     Args:
@@ -469,14 +503,19 @@ def async_wait(num_outstanding: Any = 0, _semantic: Any = None) -> None:
     ISA: gfx1250, s_wait_tensorcnt.
     """
     count = compile_time_int(num_outstanding, "num_outstanding", 0)
-    _semantic.builder.create_async_tdm_wait(count)
+    semantic_layer().builder.create_async_tdm_wait(count)
 
 
 # -- emission --------------------------------------------------------------------------------------
 
 
 def _update(
-    semantic: Any, desc: Any, offsets: Sequence, bounds: Sequence, pred: Any, clamp: bool
+    semantic: Any,
+    desc: tensor_descriptor,
+    offsets: Sequence[tensor],
+    bounds: Sequence[tensor],
+    pred: Optional[Int],
+    clamp: bool,
 ) -> Any:
     """The handle of a descriptor that was changed; `pred` is None, a number or a scalar."""
     switch = None if pred is None else _pred_int32(semantic, pred)
@@ -490,7 +529,13 @@ def _update(
 
 
 def _rows_op(
-    semantic: Any, op: str, desc: Any, rows: Any, column: Any, box: Any, mbarrier: Any
+    semantic: Any,
+    op: str,
+    desc: tensor_descriptor,
+    rows: tensor,
+    column: object,
+    box: object,
+    mbarrier: object,
 ) -> None:
     memory = "dst" if op == "gather" else "src"
     if isinstance(unwrap(column), shared_memory_descriptor):
@@ -511,36 +556,36 @@ def _rows_op(
     box = memory_of_box(desc, box, memory)
     rows = row_indices(semantic, rows, int(unwrap(desc.block_shape[0])), op)
     check_row_op(semantic, desc, rows, op)
-    if not _triton.at_least(3, 8) and padding_of(desc.layout) is not None:
+    if not vendor.has(TDM_ROW_GAPS) and padding_of(desc.layout) is not None:
         raise LayoutError(
             f"the installed Triton {op}s buffers without gaps only",
             argument=memory,
             got=repr(desc.layout),
-            remedy="Use SwizzledSharedLayout(1, 1, 1, [1, 0]), or Triton 3.8.",
+            remedy=f"Use SwizzledSharedLayout(1, 1, 1, [1, 0]), or {TDM_ROW_GAPS.releases}.",
         )
     if op == "scatter":
-        check_row_padding(desc, op, (3, 8))
+        check_row_padding(desc, op, TDM_ROW_GAPS)
     if op == "gather":
         check_gather_padding(desc)
     barrier = handle_or_absent(semantic, optional_barrier(mbarrier))
     column = unwrap(column)
     create = getattr(semantic.builder, f"create_async_tdm_{op}")
-    if not _triton.at_least(3, 8):
+    if not vendor.has(TDM_MOVED):
         at = int32(semantic, 0 if column is None else column, "column offset")
         create(desc.handle, rows.handle, at.handle, box.handle, barrier)
         return
     handle = desc.handle
     if column is not None and not (isinstance(column, int) and column == 0):
-        at = [int32(semantic, 0, "row"), int32(semantic, column, "column offset")]
-        handle = _update(semantic, desc, at, [], None, True)
+        start = [int32(semantic, 0, "row"), int32(semantic, column, "column offset")]
+        handle = _update(semantic, desc, start, [], None, True)
     create(handle, rows.handle, box.handle, barrier)
 
 
-def _early_pred(semantic: Any, pred: Any) -> Any:
+def _early_pred(semantic: Any, pred: Optional[Int]) -> tensor:
     """The predicate of a load before 3.8: int1 in 3.6, int32 in 3.7."""
     pred = unwrap(pred)
     pred = True if pred is None else pred
-    if _triton.at_least(3, 7):
+    if vendor.has(TDM_PRED_INT32):
         return _pred_int32(semantic, pred)
     if isinstance(pred, int):
         return semantic.to_tensor(bool(pred))
@@ -549,7 +594,7 @@ def _early_pred(semantic: Any, pred: Any) -> Any:
     return predicate(semantic, pred)
 
 
-def _pred_int32(semantic: Any, pred: Any) -> Any:
+def _pred_int32(semantic: Any, pred: Int) -> tensor:
     pred = unwrap(pred)
     if isinstance(pred, int):
         return semantic.to_tensor(int(pred))
@@ -558,6 +603,6 @@ def _pred_int32(semantic: Any, pred: Any) -> Any:
     return semantic.cast(predicate(semantic, pred), tl.int32)
 
 
-def _unless_default(value: Any, argument: str, since: tuple[int, int] = (3, 8)) -> None:
+def _unless_default(value: object, argument: str, since: Feature = TDM_HINTS) -> None:
     if value is not None:
-        _triton.require(since, f"{_NAME}: {argument}")
+        vendor.require(since, f"{_NAME}: {argument}")

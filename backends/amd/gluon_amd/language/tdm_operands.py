@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence
 
+from gluon_amd.features import TDM_ROWS_CLUSTERED
 from gluon_amd.language.descriptor import tensor_descriptor
 from gluon_amd.language.mbarrier import check_mbarrier
 from gluon_amd.layouts import PartitionedSharedLayout
 from gluon_amd.tdm_rules import padding_of
-from gluon_core import _triton
-from gluon_core._triton import constexpr, tl, tl_tuple, unwrap
+from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.features import Feature
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.semantic.base import describe, is_placeholder, shape_of
-from gluon_core.semantic.operands import compile_time_int, shared_memory
+from gluon_core.values import shared_memory_descriptor
+from gluon_core.values.typing import ConstInt
+from gluon_core.vendor import (
+    compile_time_int,
+    constexpr,
+    describe,
+    is_placeholder,
+    shape_of,
+    shared_memory,
+    tensor,
+    tl,
+    tl_tuple,
+    unwrap,
+)
 
 __all__ = [
     "memory_of_box",
@@ -36,7 +49,7 @@ __all__ = [
 INT32 = (tl.int32, tl.uint32)
 
 
-def check_descriptor(value: Any, argument: str) -> Any:
+def check_descriptor(value: object, argument: str) -> tensor_descriptor:
     value = unwrap(value)
     if not isinstance(value, tensor_descriptor):
         raise DtypeError(
@@ -48,7 +61,7 @@ def check_descriptor(value: Any, argument: str) -> Any:
     return value
 
 
-def sequence(value: Any, argument: str) -> list:
+def sequence(value: object, argument: str) -> list[Any]:
     value = unwrap(value)
     if not isinstance(value, (list, tuple, tl_tuple)):
         raise ArgumentError(
@@ -57,7 +70,7 @@ def sequence(value: Any, argument: str) -> list:
     return list(value)
 
 
-def vector(semantic: Any, desc: Any, values: Any, argument: str) -> list:
+def vector(semantic: Any, desc: tensor_descriptor, values: object, argument: str) -> list[tensor]:
     """An int32 for each dimension of the descriptor; [] for None."""
     if unwrap(values) is None:
         return []
@@ -73,40 +86,40 @@ def vector(semantic: Any, desc: Any, values: Any, argument: str) -> list:
     return [int32(semantic, item, argument) for item in items]
 
 
-def kept(given: Sequence) -> Any:
+def kept(given: Sequence[Any]) -> tl_tuple:
     """Sizes as a tuple of the kernel, in which what is known at compile time stays so."""
     return tl_tuple([constexpr(v) if isinstance(v, int) else v for v in map(unwrap, given)])
 
 
-def zeros(semantic: Any, desc: Any) -> list:
+def zeros(semantic: Any, desc: tensor_descriptor) -> list[tensor]:
     return [semantic.to_tensor(0) for _ in desc.shape]
 
 
-def handles(values: Sequence) -> list:
+def handles(values: Sequence[tensor]) -> list[Any]:
     return [value.handle for value in values]
 
 
-def int32(semantic: Any, value: Any, argument: str) -> Any:
-    value = _integer(semantic, value, argument)
-    if value.dtype.primitive_bitwidth > 32:
+def int32(semantic: Any, value: object, argument: str) -> tensor:
+    number = _integer(semantic, value, argument)
+    if number.dtype.primitive_bitwidth > 32:
         raise DtypeError(
             "must fit into 32 bits",
             argument=argument,
             expected="int32",
-            got=value.dtype,
+            got=number.dtype,
             remedy="Convert it with .to(gl.int32).",
         )
-    return value if value.dtype in INT32 else semantic.cast(value, tl.int32)
+    return number if number.dtype in INT32 else semantic.cast(number, tl.int32)
 
 
-def stride(semantic: Any, value: Any) -> Any:
+def stride(semantic: Any, value: object) -> tensor:
     plain = unwrap(value)
     if isinstance(plain, int) and not isinstance(plain, bool):
         return semantic.make_scalar(plain, tl.int64)
     return semantic.cast(_integer(semantic, value, "strides"), tl.int64)
 
 
-def _integer(semantic: Any, value: Any, argument: str) -> Any:
+def _integer(semantic: Any, value: Any, argument: str) -> tensor:
     value = unwrap(value)
     if isinstance(value, bool) or not isinstance(value, (int, tl.tensor)):
         raise DtypeError("not an integer", argument=argument, got=describe(value))
@@ -118,12 +131,12 @@ def _integer(semantic: Any, value: Any, argument: str) -> Any:
     return value
 
 
-def optional_barrier(value: Any) -> Optional[Any]:
+def optional_barrier(value: object) -> Optional[shared_memory_descriptor]:
     return None if unwrap(value) is None else check_mbarrier(value)
 
 
 def warp_hint(
-    semantic: Any, value: Any, layout: Any, argument: str = "warp_used_hint"
+    semantic: Any, value: Optional[ConstInt], layout: SharedLayout, argument: str = "warp_used_hint"
 ) -> Optional[int]:
     """A bit mask of the warps that share a copy into `layout`, or None."""
     if unwrap(value) is None:
@@ -152,7 +165,9 @@ def warp_hint(
     return hint
 
 
-def memory_of_box(desc: Any, memory: Any, argument: str) -> Any:
+def memory_of_box(
+    desc: tensor_descriptor, memory: object, argument: str
+) -> shared_memory_descriptor:
     """`memory` if it is a view that holds one box of `desc`."""
     if unwrap(memory) is None:
         raise ArgumentError("missing", argument=argument, expected="a shared_memory_descriptor")
@@ -194,19 +209,18 @@ def _same_layout(a: SharedLayout, b: SharedLayout, shape: list[int]) -> bool:
         return False
 
 
-def check_row_padding(desc: Any, op: str, since: tuple[int, int]) -> None:
+def check_row_padding(desc: tensor_descriptor, op: str, since: Feature) -> None:
     """Stores step over gaps between rows, and over no others."""
     gaps = padding_of(desc.layout)
     if gaps is None:
         return
     row = int(unwrap(desc.block_shape[-1]))
-    if not _triton.at_least(*since):
-        text = ".".join(map(str, since))
+    if not vendor.has(since):
         raise LayoutError(
             f"the installed Triton {op}s from buffers without gaps only",
             argument="layout",
             got=repr(desc.layout),
-            remedy=f"Use SwizzledSharedLayout(1, 1, 1, [1, 0]), or Triton {text}.",
+            remedy=f"Use SwizzledSharedLayout(1, 1, 1, [1, 0]), or {since.releases}.",
         )
     if gaps[0] != row:
         raise LayoutError(
@@ -217,7 +231,7 @@ def check_row_padding(desc: Any, op: str, since: tuple[int, int]) -> None:
         )
 
 
-def check_gather_padding(desc: Any) -> None:
+def check_gather_padding(desc: tensor_descriptor) -> None:
     gaps = padding_of(desc.layout)
     row = int(unwrap(desc.block_shape[-1]))
     if gaps is not None and row % gaps[0]:
@@ -229,7 +243,7 @@ def check_gather_padding(desc: Any) -> None:
         )
 
 
-def row_indices(semantic: Any, rows: Any, count: int, op: str) -> Any:
+def row_indices(semantic: Any, rows: tensor, count: int, op: str) -> tensor:
     name = "src_row_indices" if op == "gather" else "dst_row_indices"
     rows = semantic.require_distributed(rows, name)
     if rows.dtype not in (tl.int16, tl.uint16, *INT32):
@@ -263,12 +277,12 @@ def row_indices(semantic: Any, rows: Any, count: int, op: str) -> Any:
     return rows
 
 
-def check_row_op(semantic: Any, desc: Any, rows: Any, op: str) -> None:
+def check_row_op(semantic: Any, desc: tensor_descriptor, rows: tensor, op: str) -> None:
     """What gathers and scatters of rows ask of clusters."""
     block = [int(unwrap(size)) for size in desc.block_shape]
     if semantic.num_ctas < 2:
         return
-    if op == "scatter" or not _triton.at_least(3, 8):
+    if op == "scatter" or not vendor.has(TDM_ROWS_CLUSTERED):
         raise ArgumentError(
             f"the installed Triton {op}s rows for a single workgroup only",
             argument="num_ctas",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
-from gluon_core import _triton
-from gluon_core._triton import unwrap
+from gluon_amd.features import WARP_PIPELINE
+from gluon_core import vendor
 from gluon_core.errors import ArgumentError, NotInKernelError
-from gluon_core.semantic.base import describe
+from gluon_core.values.typing import ConstInt, ConstStr
+from gluon_core.vendor import compile_time_int, describe, unwrap
 
 __all__ = ["warp_pipeline_stage"]
 
@@ -32,26 +33,29 @@ class warp_pipeline_stage:
     __triton_builtin__ = True
     # Warps do not differ inside a stage, so it is a marker and holds no values.
 
-    def __init__(self, label: Any = None, *, priority: Any = None, _semantic: Any = None):
+    def __init__(
+        self,
+        label: Optional[ConstStr] = None,
+        *,
+        priority: Optional[ConstInt] = None,
+        _semantic: Any = None,
+    ):
         if _semantic is None:
             raise NotInKernelError(
                 f"{_NAME} was used outside a kernel",
                 remedy="Use it in a function decorated with @gluon.jit.",
             )
-        _triton.require((3, 7), _NAME)
+        vendor.require(WARP_PIPELINE, _NAME)
         self.label, self.priority = unwrap(label), unwrap(priority)
         if self.label is not None and not isinstance(self.label, str):
             raise ArgumentError("must be text", argument="label", got=describe(self.label))
-        number = isinstance(self.priority, int) and not isinstance(self.priority, bool)
-        if self.priority is not None and not (number and 0 <= self.priority <= 3):
-            raise ArgumentError(
-                "no such priority", argument="priority", expected="0 to 3", got=repr(self.priority)
-            )
+        if self.priority is not None:
+            compile_time_int(self.priority, "priority", 0, 3)
         self._semantic = _semantic
 
     def __enter__(self) -> "warp_pipeline_stage":
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         priority = -1 if self.priority is None else self.priority
         self._semantic.builder.create_warp_pipeline_border(self.label or "cluster", priority)

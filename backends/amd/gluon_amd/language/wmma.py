@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
+from gluon_amd.features import WMMA_INT8
 from gluon_amd.language.operands import check_matmul
 from gluon_amd.layouts import AMDWMMALayout
-from gluon_core import _triton
-from gluon_core._triton import tl
-from gluon_core.builtin import builtin
-from gluon_core.errors import DtypeError, LayoutError
+from gluon_core import vendor
+from gluon_core.errors import LayoutError
+from gluon_core.vendor import (
+    builtin,
+    check_matmul_dtypes,
+    dtype,
+    semantic_layer,
+    tensor,
+    tl,
+)
 
 __all__ = ["wmma_v1", "wmma_v2", "wmma_v3"]
 
 _FP8 = (tl.float8e4nv, tl.float8e5)
 
 # Version -> operand dtype -> (accumulator dtypes, K of the instruction).
-_COMMON: dict[Any, tuple] = {
+_Forms = dict[dtype, tuple[tuple[dtype, ...], tuple[int, ...]]]
+_COMMON: _Forms = {
     tl.float16: ((tl.float32, tl.float16), (16,)),
     tl.bfloat16: ((tl.float32,), (16,)),
     tl.int8: ((tl.int32,), (16,)),
 }
-_DTYPES: dict[int, dict[Any, tuple]] = {
+_DTYPES: dict[int, _Forms] = {
     1: _COMMON,
     2: {**_COMMON, **{dtype: ((tl.float32,), (16,)) for dtype in _FP8}},
     3: {
@@ -40,34 +48,20 @@ _ISA = {
 }
 
 
-def _wmma(version: int) -> Callable[..., Any]:
-    name = f"gl.amd.{_WHERE[version]}.wmma"
+F = TypeVar("F", bound=Callable[..., Any])
 
-    def wmma(a: Any, b: Any, acc: Any, _semantic: Any = None) -> Any:
-        for argument, value in (("a", a), ("b", b), ("acc", acc)):
-            _semantic.require_distributed(value, argument)
-        layout = acc.type.layout
-        if not isinstance(layout, AMDWMMALayout) or layout.version != version:
-            raise LayoutError(
-                "not the accumulator of this WMMA",
-                argument="acc",
-                expected=f"AMDWMMALayout({version}, ...)",
-                got=repr(layout),
-            )
-        _check_dtypes(version, a, b, acc)
-        if version == 3 and a.dtype == tl.int8:
-            _triton.require((3, 7), f"{name} of int8")
-        check_matmul(_semantic, a, b, acc)
-        precision = _semantic._str_to_dot_input_precision("ieee")
-        handle = _semantic.builder.create_dot(a.handle, b.handle, acc.handle, precision, 0)
-        return _semantic.make_tensor(handle, acc.type)
 
-    rows = "\n".join(
-        f"    | {dtype} | {', '.join(map(str, accumulators))} | {' or '.join(map(str, depths))} |"
-        for dtype, (accumulators, depths) in _DTYPES[version].items()
-    )
-    wmma.__qualname__ = "wmma"
-    wmma.__doc__ = f"""`acc + a @ b` on the matrix unit.
+def _unit(version: int) -> Callable[[F], F]:
+    """Make an op of the function, under the name that kernels have for it, and document it."""
+
+    def made(wmma: F) -> F:
+        rows = "\n".join(
+            f"    | {dtype} | {', '.join(map(str, accumulators))} "
+            f"| {' or '.join(map(str, depths))} |"
+            for dtype, (accumulators, depths) in _DTYPES[version].items()
+        )
+        wmma.__name__ = wmma.__qualname__ = "wmma"
+        wmma.__doc__ = f"""`acc + a @ b` on the matrix unit.
 
     Args:
         a: [M, K] tensor with `DotOperandLayout(0, acc.layout, k_width)`.
@@ -89,35 +83,58 @@ def _wmma(version: int) -> Callable[..., Any]:
 
     ISA: {_ISA[version]}.
     """
-    return builtin(
-        wmma,
-        requires=("amd.wmma", f"amd.wmma_v{version}"),
-        name=name,
-        instead="gl.amd.cdna3.mfma, or gl.portable.mma",
-    )
+        op: F = builtin(
+            requires=("amd.wmma", f"amd.wmma_v{version}"),
+            name=f"gl.amd.{_WHERE[version]}.wmma",
+            instead="gl.amd.cdna3.mfma, or gl.portable.mma",
+        )(wmma)
+        return op
+
+    return made
 
 
-def _check_dtypes(version: int, a: Any, b: Any, acc: Any) -> None:
-    table = _DTYPES[version]
-    if a.dtype not in table:
-        raise DtypeError(
-            f"WMMA version {version} does not take this dtype",
-            argument="a",
-            expected=", ".join(map(str, table)),
-            got=a.dtype,
-        )
-    if a.dtype != b.dtype and not (a.dtype in _FP8 and b.dtype in _FP8):
-        raise DtypeError(
-            "both operands must have one dtype", argument="b", expected=a.dtype, got=b.dtype
-        )
-    accumulators, depths = table[a.dtype]
-    if acc.dtype not in accumulators:
-        raise DtypeError(
-            f"WMMA does not accumulate {a.dtype} in this dtype",
+@_unit(1)
+def wmma_v1(a: tensor, b: tensor, acc: tensor) -> tensor:
+    return _emit(semantic_layer(), 1, a, b, acc)
+
+
+@_unit(2)
+def wmma_v2(a: tensor, b: tensor, acc: tensor) -> tensor:
+    return _emit(semantic_layer(), 2, a, b, acc)
+
+
+@_unit(3)
+def wmma_v3(a: tensor, b: tensor, acc: tensor) -> tensor:
+    return _emit(semantic_layer(), 3, a, b, acc)
+
+
+def _emit(semantic: Any, version: int, a: tensor, b: tensor, acc: tensor) -> tensor:
+    for argument, value in (("a", a), ("b", b), ("acc", acc)):
+        semantic.require_distributed(value, argument)
+    layout = acc.type.layout
+    if not isinstance(layout, AMDWMMALayout) or layout.version != version:
+        raise LayoutError(
+            "not the accumulator of this WMMA",
             argument="acc",
-            expected=" or ".join(map(str, accumulators)),
-            got=acc.dtype,
+            expected=f"AMDWMMALayout({version}, ...)",
+            got=repr(layout),
         )
+    _check_dtypes(version, a, b, acc)
+    if version == 3 and a.dtype == tl.int8:
+        vendor.require(WMMA_INT8, f"gl.amd.{_WHERE[version]}.wmma of int8")
+    check_matmul(semantic, a, b, acc)
+    precision = semantic._str_to_dot_input_precision("ieee")
+    handle = semantic.builder.create_dot(a.handle, b.handle, acc.handle, precision, 0)
+    return semantic.make_tensor(handle, acc.type)
+
+
+def _check_dtypes(version: int, a: tensor, b: tensor, acc: tensor) -> None:
+    table = _DTYPES[version]
+    accumulators = {operand: found for operand, (found, _) in table.items()}
+    check_matmul_dtypes(
+        f"WMMA version {version}", a.dtype, b.dtype, acc.dtype, accumulators, (_FP8,)
+    )
+    depths = table[a.dtype][1]
     depth = acc.type.layout.instr_shape[2]
     if depth not in depths:
         raise LayoutError(
@@ -126,6 +143,3 @@ def _check_dtypes(version: int, a: Any, b: Any, acc: Any) -> None:
             expected=" or ".join(f"K = {depth}" for depth in depths),
             got=acc.type.layout.instr_shape,
         )
-
-
-wmma_v1, wmma_v2, wmma_v3 = (_wmma(version) for version in (1, 2, 3))

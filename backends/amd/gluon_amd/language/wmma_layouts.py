@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Optional, Union
 
+from gluon_amd.features import (
+    PARTITIONED,
+    PARTITIONED_WHOLE,
+    SCALES_OF_16,
+    SCALES_OF_TILES,
+    SCALES_SPLIT,
+    SCALES_SPLIT_ROWS,
+)
 from gluon_amd.layouts import AMDWMMALayout, PartitionedSharedLayout
-from gluon_core import _triton
-from gluon_core._triton import unwrap
-from gluon_core.builtin import compile_time
+from gluon_core import vendor
 from gluon_core.errors import ArgumentError, LayoutError, ShapeError
 from gluon_core.layouts import DistributedLinearLayout, DotOperandLayout, PaddedSharedLayout
 from gluon_core.layouts.base import check_bool, check_int, check_ints, check_shape, is_power_of_two
+from gluon_core.values.typing import ConstBool, ConstInt, Shape
+from gluon_core.vendor import compile_time, constexpr, unwrap
 
 __all__ = ["get_wmma_scale_layout", "make_partitioned_dot_layouts"]
 
@@ -23,7 +31,9 @@ def _log2(size: int) -> int:
 
 @compile_time
 def get_wmma_scale_layout(
-    dot_operand_layout: Any, shape: Sequence[int], scale_factor: int = 32
+    dot_operand_layout: Union[DotOperandLayout, constexpr],
+    shape: Shape,
+    scale_factor: ConstInt = 32,
 ) -> DistributedLinearLayout:
     """The layout in which `wmma_scaled` takes the block scales of an operand.
 
@@ -62,7 +72,7 @@ def get_wmma_scale_layout(
             "no such block of scales", argument="scale_factor", expected="16 or 32", got=factor
         )
     if factor == 16:
-        _triton.require((3, 8), "get_wmma_scale_layout(scale_factor=16)")
+        vendor.require(SCALES_OF_16, "get_wmma_scale_layout(scale_factor=16)")
     try:
         rows, columns = check_shape(shape, 2)
     except LayoutError as error:
@@ -98,14 +108,14 @@ def _scale_layout(
         upper = 16
     elif parent.instr_shape[0] == 32:
         upper = 0  # the operand of 16 rows is not repeated: both halves have the same scales
-    elif not _triton.at_least(3, 7):
+    elif not vendor.has(SCALES_OF_TILES):
         if len(tiles) > 1:
             raise LayoutError(
                 "the installed Triton has scales of two tiles of a warp at most",
                 argument="tiles_per_warp",
                 expected="at most 2",
                 got=parent.tiles_per_warp,
-                remedy="Use Triton 3.7 or newer, or fewer tiles.",
+                remedy=f"Use {SCALES_OF_TILES.releases}, or fewer tiles.",
             )
         upper = tiles[0] if tiles else 0
         rest = repeats
@@ -126,9 +136,9 @@ def _blocks(index: int, parent: AMDWMMALayout, rows: int, columns: int) -> list[
     """How blocks of a cluster split the scales. Triton before 3.7 and 3.7 itself do not; 3.8 splits
     them as the accumulator is split, later ones their rows only."""
     cga = parent.cga_layout
-    if not _triton.at_least(3, 8):
+    if not vendor.has(SCALES_SPLIT):
         return []
-    split = [[basis[index], 0] for basis in cga] if _triton.at_least(3, 9) else cga
+    split = [[basis[index], 0] for basis in cga] if vendor.has(SCALES_SPLIT_ROWS) else cga
     counts = [1 << sum(basis[d] > 0 for basis in split) for d in range(2)]
     own = [max(1, size // count) for size, count in zip((rows, columns), counts)]
     return [[value * own[d] for d, value in enumerate(basis)] for basis in split]
@@ -136,17 +146,17 @@ def _blocks(index: int, parent: AMDWMMALayout, rows: int, columns: int) -> list[
 
 @compile_time
 def make_partitioned_dot_layouts(
-    block_m: int,
-    block_n: int,
-    original_layout_a: Any,
-    original_layout_b: Any,
-    num_warps: int,
-    instr_shape: Sequence[int],
-    a_transposed: bool = False,
-    b_transposed: bool = False,
-    slice_m: Optional[int] = None,
-    slice_n: Optional[int] = None,
-    transposed: bool = True,
+    block_m: ConstInt,
+    block_n: ConstInt,
+    original_layout_a: Union[PaddedSharedLayout, constexpr],
+    original_layout_b: Union[PaddedSharedLayout, constexpr],
+    num_warps: ConstInt,
+    instr_shape: Shape,
+    a_transposed: ConstBool = False,
+    b_transposed: ConstBool = False,
+    slice_m: Optional[ConstInt] = None,
+    slice_n: Optional[ConstInt] = None,
+    transposed: ConstBool = True,
 ) -> tuple[PartitionedSharedLayout, PartitionedSharedLayout, AMDWMMALayout]:
     """Layouts of the operands of a matrix product in LDS whose partitions are read at once.
 
@@ -177,7 +187,7 @@ def make_partitioned_dot_layouts(
 
     ISA: gfx1250.
     """
-    _triton.require((3, 8), "make_partitioned_dot_layouts")
+    vendor.require(PARTITIONED, "make_partitioned_dot_layouts")
     m, n = check_int(block_m, "block_m", 1), check_int(block_n, "block_n", 1)
     instr = check_ints(instr_shape, "instr_shape", 3)
     turned = check_bool(transposed, "transposed")
@@ -187,7 +197,7 @@ def make_partitioned_dot_layouts(
     slices = [unwrap(slice_m), unwrap(slice_n)]
     # The instruction's tall side lies along the columns of a transposed accumulator.
     unit = [instr[1], instr[0]] if turned else instr[:2]
-    if not _triton.at_least(3, 9) and slices == [None, None] and turned:
+    if not vendor.has(PARTITIONED_WHOLE) and slices == [None, None] and turned:
         unit, slices = instr[:2], [4 * instr[0], 2 * instr[1]]
         if m < slices[0] or n < slices[1]:
             raise ShapeError(
@@ -223,7 +233,7 @@ def make_partitioned_dot_layouts(
 
 
 def _partitioned(
-    name: str, original: Any, whole: int, size: int, dim: int
+    name: str, original: Union[PaddedSharedLayout, constexpr], whole: int, size: int, dim: int
 ) -> PartitionedSharedLayout:
     """`original`, cut along `dim` into slices of `size` in two partitions."""
     original = unwrap(original)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
+from gluon_amd.features import SCALES_OF_16
 from gluon_amd.language.scaled_dot import emit_scaled
 from gluon_amd.language.wmma_layouts import get_wmma_scale_layout
 from gluon_amd.layouts import AMDWMMALayout
-from gluon_core import _triton
-from gluon_core._triton import tl, unwrap
-from gluon_core.builtin import builtin
-from gluon_core.errors import DtypeError, LayoutError
+from gluon_core import vendor
+from gluon_core.errors import LayoutError
 from gluon_core.layouts import DotOperandLayout
-from gluon_core.semantic.base import shape_of
+from gluon_core.layouts.base import DistributedLayout
+from gluon_core.values.typing import ConstStr, Operand
+from gluon_core.vendor import (
+    builtin,
+    semantic_layer,
+    shape_of,
+    tensor,
+    tl,
+    unwrap,
+)
 
 __all__ = ["wmma_scaled"]
 
@@ -28,15 +36,14 @@ _E8M0 = (tl.uint8, tl.int8)
     instead="gl.amd.cdna4.mfma_scaled, or wmma on operands that scaled_upcast made",
 )
 def wmma_scaled(
-    a: Any,
-    a_scale: Any,
-    a_format: Any,
-    b: Any,
-    b_scale: Any,
-    b_format: Any,
-    acc: Any,
-    _semantic: Any = None,
-) -> Any:
+    a: tensor,
+    a_scale: Optional[Operand],
+    a_format: ConstStr,
+    b: tensor,
+    b_scale: Optional[Operand],
+    b_format: ConstStr,
+    acc: tensor,
+) -> tensor:
     """`acc + (a * a_scale) @ (b * b_scale)` on the matrix unit, with a scale for each 32 (or 16)
     elements along K.
 
@@ -68,8 +75,9 @@ def wmma_scaled(
     ISA: gfx1250, v_wmma_scale_f32_16x16x128_f8f6f4, v_wmma_scale16_f32_16x16x128_f8f6f4 and
     v_wmma_scale_f32_32x16x128_f4.
     """
+    semantic = semantic_layer()
     for name, value in (("a", a), ("b", b), ("acc", acc)):
-        _semantic.require_distributed(value, name)
+        semantic.require_distributed(value, name)
     layout = acc.type.layout
     if not isinstance(layout, AMDWMMALayout) or layout.version != 3 or layout.rank != 2:
         raise LayoutError(
@@ -85,10 +93,6 @@ def wmma_scaled(
             expected="[16, 16, 128] or [32, 16, 128]",
             got=layout.instr_shape,
         )
-    if acc.dtype != tl.float32:
-        raise DtypeError(
-            "scaled WMMA accumulates in float32", argument="acc", expected="fp32", got=acc.dtype
-        )
     formats = [unwrap(a_format), unwrap(b_format)]
     if layout.instr_shape[0] == 32 and formats != ["e2m1", "e2m1"]:
         raise LayoutError(
@@ -101,10 +105,11 @@ def wmma_scaled(
         _check_layout(name, index, value.type.layout, layout, format)
     factor = _factor(a, a_scale, formats[0])
     dtypes: tuple[Any, ...] = _E8M0
-    if _triton.at_least(3, 8) and formats == ["e2m1", "e2m1"]:
+    if vendor.has(SCALES_OF_16) and formats == ["e2m1", "e2m1"]:
         dtypes = (*_E8M0, tl.float8e4nv)
     return emit_scaled(
-        _semantic,
+        "scaled WMMA",
+        semantic,
         (("a", a, a_scale, a_format), ("b", b, b_scale, b_format)),
         acc,
         factor=factor,
@@ -114,7 +119,9 @@ def wmma_scaled(
     )
 
 
-def _check_layout(name: str, index: int, layout: Any, acc: AMDWMMALayout, format: Any) -> None:
+def _check_layout(
+    name: str, index: int, layout: DistributedLayout, acc: AMDWMMALayout, format: str
+) -> None:
     """An operand has the accumulator's layout; packed along K, that of half the K."""
     depth = _DEPTH // 2 if format == "e2m1" else _DEPTH
     wanted = AMDWMMALayout(
@@ -134,13 +141,13 @@ def _check_layout(name: str, index: int, layout: Any, acc: AMDWMMALayout, format
         )
 
 
-def _factor(a: Any, scale: Any, format: Any) -> int:
+def _factor(a: tensor, scale: Optional[Operand], format: str) -> int:
     """Elements of K that share a scale: 16 where the scales of a say so."""
     scale = unwrap(scale)
     if not isinstance(scale, tl.tensor) or not scale.type.is_block() or not shape_of(scale):
         return 32
     depth = shape_of(a)[-1] * (2 if format == "e2m1" else 1)
     if shape_of(scale)[-1] * 16 == depth:
-        _triton.require((3, 8), f"{_NAME} with blocks of 16")
+        vendor.require(SCALES_OF_16, f"{_NAME} with blocks of 16")
         return 16
     return 32

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gluon_core.reference import Machine, SharedBuffer, returns
+from gluon_core.contract.reference import Machine, SharedBuffer, returns
 
 __all__ = [
     "dot_scaled",
@@ -29,13 +29,18 @@ _DTYPES = {"E4M3": ml_dtypes.float8_e4m3fn, "E5M2": ml_dtypes.float8_e5m2}
 def _factor(scale: np.ndarray) -> np.ndarray:
     """2 ** (scale - 127), NaN for 255; scales that are floats are what they say."""
     if scale.dtype.itemsize != 1 or scale.dtype.kind not in "iu":
-        return scale.astype(np.float32)
+        plain: np.ndarray = scale.astype(np.float32)
+        return plain
     exponent = scale.view(np.uint8).astype(np.int32)
-    return np.where(exponent == 255, np.float32(np.nan), np.ldexp(np.float32(1), exponent - 127))
+    power = np.ldexp(np.float32(1), exponent - 127)
+    factor: np.ndarray = np.where(exponent == 255, np.float32(np.nan), power)
+    return factor
 
 
 def _scaled(machine: Machine, values: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    return (values.astype(np.float32) * _factor(scale)).astype(machine.result_dtype())
+    product = values.astype(np.float32) * _factor(scale)
+    rounded: np.ndarray = product.astype(machine.result_dtype())
+    return rounded
 
 
 def _unpacked(raw: np.ndarray, axis: int) -> np.ndarray:
@@ -48,7 +53,8 @@ def _packed(codes: np.ndarray, axis: int) -> np.ndarray:
     """4-bit codes, two to a byte along `axis`."""
     low = np.take(codes, range(0, codes.shape[axis], 2), axis)
     high = np.take(codes, range(1, codes.shape[axis], 2), axis)
-    return (low | high << 4).astype(np.uint8)
+    pairs: np.ndarray = (low | high << 4).astype(np.uint8)
+    return pairs
 
 
 def _full(machine: Machine, value: np.ndarray, operand: int) -> np.ndarray:
@@ -83,9 +89,9 @@ def scaled_downcast_fp8(
     """source / 2 ** (scale - 127), rounded to even; the scales are those of blocks along `axis`."""
     wide, scale = _full(machine, source, 0).astype(np.float32), _full(machine, scale, 1)
     with np.errstate(over="ignore", invalid="ignore"):
-        return (wide / _spread(scale, wide.shape[axis + 1], axis + 1)).astype(
-            machine.result_dtype()
-        )
+        quotient = wide / _spread(scale, wide.shape[axis + 1], axis + 1)
+        rounded: np.ndarray = quotient.astype(machine.result_dtype())
+        return rounded
 
 
 def _half(source: Any, scale: Any, axis: int) -> Any:

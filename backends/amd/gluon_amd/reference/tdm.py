@@ -14,7 +14,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.reference import Descriptor, Machine, SharedBuffer, returns
+from gluon_core.contract.reference import Descriptor, Machine, SharedBuffer, per_program, returns
 
 __all__ = [
     "async_tdm_copy_global_to_local",
@@ -48,7 +48,9 @@ class Switched(Descriptor):
 
     @staticmethod
     def merged(parts: Sequence[tuple[np.ndarray, Descriptor]], count: int) -> "Switched":
-        bare: list = [(at, replace(_switched(part), live=None)) for at, part in parts]
+        bare: list[tuple[np.ndarray, Descriptor]] = [
+            (at, replace(_switched(part), live=None)) for at, part in parts
+        ]
         live = np.ones(count, bool)
         for at, part in parts:
             own = _switched(part).live
@@ -62,10 +64,6 @@ def _switched(desc: Descriptor) -> Switched:
     return Switched(**{name: getattr(desc, name) for name in Descriptor.__dataclass_fields__})
 
 
-def _scalar(value: np.ndarray) -> np.ndarray:
-    return np.asarray(value).reshape(-1).astype(np.int64)
-
-
 def make_tensor_descriptor(
     machine: Machine,
     type: Any,
@@ -76,12 +74,12 @@ def make_tensor_descriptor(
 ) -> Descriptor:
     """A descriptor; the hardware has no stride for the last dimension, it is 1."""
     block, _, layout = type.fields
-    steps = tuple(map(_scalar, strides))
+    steps = tuple(map(per_program, strides))
     if (steps[-1] != 1).any():
         raise ValueError(f"the last stride of a TDM descriptor is {int(steps[-1].max())}, not 1")
     return Switched(
-        base=_scalar(base),
-        shape=tuple(map(_scalar, shape)),
+        base=per_program(base),
+        shape=tuple(map(per_program, shape)),
         strides=steps,
         dtype=machine.result_dtype(),
         block_shape=tuple(block.dims),
@@ -103,9 +101,9 @@ def update_tensor_descriptor(
     if offsets:
         changed = _moved(changed, offsets, clamp)
     if bounds:
-        changed = replace(changed, shape=tuple(map(_scalar, bounds)))
+        changed = replace(changed, shape=tuple(map(per_program, bounds)))
     if pred is not None:
-        changed = replace(changed, live=_scalar(pred) != 0)
+        changed = replace(changed, live=per_program(pred) != 0)
     return changed
 
 
@@ -113,7 +111,7 @@ def _moved(desc: Switched, offsets: Sequence[np.ndarray], clamp: bool) -> Switch
     """From `offsets` on. With `clamp` the bounds stay where they were, and in a dimension with a
     negative offset nothing is inside."""
     base, shape = desc.base, list(desc.shape)
-    for i, (offset, stride) in enumerate(zip(map(_scalar, offsets), desc.strides)):
+    for i, (offset, stride) in enumerate(zip(map(per_program, offsets), desc.strides)):
         base = base + offset * stride * desc.dtype.itemsize
         if clamp:
             shape[i] = np.where(offset < 0, 0, np.maximum(shape[i] - offset, 0))
@@ -170,7 +168,7 @@ def async_tdm_copy_global_to_local(machine: Machine, desc: Descriptor, *args: An
     warps = None
     if early:
         pred, barrier = rest
-        placed = replace(placed, live=_scalar(pred) != 0)
+        placed = replace(placed, live=per_program(pred) != 0)
     else:
         barrier, hint = rest[0], rest[2] if len(rest) > 2 else None
         warps = None if hint is None else bin(hint).count("1")
@@ -207,7 +205,7 @@ def async_tdm_copy_local_to_global(machine: Machine, desc: Descriptor, *args: An
     machine.commit(_QUEUE)
 
 
-def _rows(desc: Descriptor, rows: np.ndarray, args: Sequence[Any]) -> tuple:
+def _rows(desc: Descriptor, rows: np.ndarray, args: Sequence[Any]) -> tuple[Any, ...]:
     """(descriptor, buffer, barrier, addresses, inside) of rows of a matrix."""
     plain = _switched(desc)
     if isinstance(args[0], np.ndarray):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional, Sequence
 
+from gluon_core.contract.host_descriptor import HostDescriptor, HostTensor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.host_descriptor import HostDescriptor
+from gluon_core.features import Feature
 from gluon_core.layouts.base import is_int
-from gluon_core.layouts.dialect import compiler_version
+from gluon_core.layouts.dialect import follows
+from gluon_nvidia.features import DESCRIPTOR_ROWS_CHECKED, IM2COL
 from gluon_nvidia.layouts import NVMMASharedLayout
 
 __all__ = ["TensorDescriptor", "TensorDescriptorIm2Col"]
@@ -24,7 +26,7 @@ _MOST_ELEMENT_STRIDE = 8
 
 # What was found legal before, all but the address -> the layout. Programs describe the same
 # tensors again and again.
-_checked: dict[tuple, NVMMASharedLayout] = {}
+_checked: dict[tuple[object, ...], NVMMASharedLayout] = {}
 _MOST_CHECKED = 1024
 
 
@@ -55,11 +57,12 @@ class TensorDescriptor(HostDescriptor):
 
     def __post_init__(self) -> None:
         layout = self.layout
-        key: tuple = ()
+        base: Any = self.base
+        key: tuple[object, ...] = ()
         known = False
         try:
             key = (
-                self.base.dtype,
+                base.dtype,
                 tuple(self.shape),
                 tuple(self.strides),
                 tuple(self.block_shape),
@@ -68,7 +71,7 @@ class TensorDescriptor(HostDescriptor):
                 self.round_f32_to_tf32,
                 self.__class__,
             )
-            known = _checked.get(key) is layout and not self.base.data_ptr() & 15
+            known = _checked.get(key) is layout and not base.data_ptr() & 15
         except (AttributeError, TypeError):
             pass  # check() says what is wrong
         if known:
@@ -90,7 +93,7 @@ class TensorDescriptor(HostDescriptor):
             )
         self._check_elements()
         self._check_alignment()
-        if compiler_version() >= (3, 7):  # before that, tuning hooks could make up for it
+        if follows(DESCRIPTOR_ROWS_CHECKED):
             self._check_row(self.layout.swizzle_byte_width)
 
     def check_launch(self) -> None:
@@ -163,13 +166,23 @@ class TensorDescriptor(HostDescriptor):
 
     @staticmethod
     def from_tensor(
-        tensor: Any,
+        tensor: HostTensor,
         block_shape: Sequence[int],
         layout: NVMMASharedLayout,
         padding: str = "zero",
         round_f32_to_tf32: bool = False,
     ) -> TensorDescriptor:
-        """The descriptor of all of `tensor`; see the class for the arguments."""
+        """The descriptor of all of `tensor`.
+
+        Args:
+            tensor: a torch tensor or NumPy array, aligned to 16 bytes, whose last stride is 1 and
+                whose other strides are multiples of 16 bytes.
+            block_shape: of the box that one copy moves, powers of two.
+            layout, padding, round_f32_to_tf32: as in the class.
+
+        Raises:
+            ArgumentError, ShapeError, LayoutError, DtypeError: TMA cannot copy such boxes.
+        """
         return TensorDescriptor(
             tensor,
             tensor.shape,
@@ -214,7 +227,7 @@ class TensorDescriptorIm2Col(TensorDescriptor):
     pixel_box_upper_corner: Optional[Sequence[int]] = None
 
     head: ClassVar[str] = "tensordesc_im2col"
-    since: ClassVar[Optional[tuple[int, int]]] = (3, 8)
+    since: ClassVar[Optional[Feature]] = IM2COL
 
     def __post_init__(self) -> None:
         self.check()
@@ -269,8 +282,8 @@ class TensorDescriptorIm2Col(TensorDescriptor):
         return len(self.shape)
 
     @staticmethod
-    def from_tensor(  # type: ignore[override]
-        tensor: Any,
+    def from_tensor(
+        tensor: HostTensor,
         block_shape: Sequence[int],
         layout: NVMMASharedLayout,
         padding: str = "zero",
@@ -279,7 +292,17 @@ class TensorDescriptorIm2Col(TensorDescriptor):
         pixel_box_lower_corner: Optional[Sequence[int]] = None,
         pixel_box_upper_corner: Optional[Sequence[int]] = None,
     ) -> TensorDescriptorIm2Col:
-        """The descriptor of all of `tensor`; see the class for the arguments."""
+        """The descriptor of all of `tensor`.
+
+        Args:
+            tensor: a torch tensor or NumPy array of images, as in `TensorDescriptor.from_tensor`.
+            block_shape: pixels and channels of one copy, powers of two.
+            layout, padding, round_f32_to_tf32, element_strides, pixel_box_lower_corner,
+                pixel_box_upper_corner: as in the class.
+
+        Raises:
+            ArgumentError, ShapeError, LayoutError, DtypeError: TMA cannot copy such boxes.
+        """
         return TensorDescriptorIm2Col(
             tensor,
             tensor.shape,

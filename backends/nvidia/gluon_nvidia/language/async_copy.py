@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Optional
 
-from gluon_core._triton import unwrap
-from gluon_core.builtin import builtin
 from gluon_core.errors import LayoutError
 from gluon_core.layouts import PaddedSharedLayout
-from gluon_core.semantic.base import is_placeholder, shape_of
 from gluon_core.semantic.copies import (
     cache_operands,
     check_copied,
     consecutive_elements,
     masked,
 )
-from gluon_core.semantic.operands import (
+from gluon_core.values import shared_memory_descriptor
+from gluon_core.values.typing import ConstBool, ConstInt, ConstStr, Operand
+from gluon_core.vendor import (
+    builtin,
     compile_time_bool,
     compile_time_int,
     handle_or_absent,
+    is_placeholder,
+    semantic_layer,
+    shape_of,
     shared_memory,
+    tensor,
+    unwrap,
 )
+from gluon_nvidia.language.cache import CacheHint
 from gluon_nvidia.language.mbarrier import check_mbarrier
 
 __all__ = [
@@ -41,14 +47,13 @@ _LEAST_BYTES = 4
     instead="gl.portable.async_copy",
 )
 def async_load(
-    smem: Any,
-    pointer: Any,
-    mask: Any = None,
-    cache_modifier: Any = None,
-    eviction_policy: Any = None,
-    volatile: Any = False,
-    cache_policy: Any = None,
-    _semantic: Any = None,
+    smem: shared_memory_descriptor,
+    pointer: tensor,
+    mask: Optional[Operand] = None,
+    cache_modifier: Optional[ConstStr] = None,
+    eviction_policy: Optional[ConstStr] = None,
+    volatile: ConstBool = False,
+    cache_policy: Optional[CacheHint] = None,
 ) -> None:
     """Start copying what `pointer` points to into `smem`; where `mask` is false, `smem` gets 0.
 
@@ -69,65 +74,43 @@ def async_load(
         DtypeError: `smem` is no shared memory, `pointer` holds no pointers, the element types
             differ, or the mask is not boolean.
         ShapeError: the shapes differ.
-        LayoutError: a thread's consecutive elements make less than 4 bytes.
+        LayoutError: a thread's consecutive elements make less than 4 bytes, or `smem` is padded.
+        ArgumentError: no such hint, or `cache_policy` beside the strings that it replaces.
+        CapabilityError: `cache_policy` with an older Triton.
 
     ISA: PTX 9.7.9.25.3.1, cp.async.
     """
+    semantic = semantic_layer()
     smem = shared_memory(smem, "smem")
-    pointer = _semantic.check_pointer(pointer)
-    pointer = _semantic.require_distributed(pointer, "pointer")
+    pointer = semantic.check_pointer(pointer)
+    pointer = semantic.require_distributed(pointer, "pointer")
     _check_destination(smem, pointer)
-    mask, _ = masked(_semantic, pointer, smem.dtype, mask)
-    hints = _semantic._hints(cache_modifier, eviction_policy, cache_policy, _CACHE)
-    _semantic.builder.create_async_copy_global_to_local(
+    mask, _ = masked(semantic, pointer, smem.dtype, mask)
+    hints = semantic._hints(cache_modifier, eviction_policy, cache_policy, _CACHE)
+    semantic.builder.create_async_copy_global_to_local(
         smem.handle,
         pointer.handle,
-        handle_or_absent(_semantic, mask),
-        handle_or_absent(_semantic, None),
-        *cache_operands(_semantic, hints),
+        handle_or_absent(semantic, mask),
+        handle_or_absent(semantic, None),
+        *cache_operands(semantic, hints),
         bool(unwrap(volatile)),
     )
 
 
-@builtin(
-    requires=("nvidia.cp_async",),
-    name="gl.nvidia.ampere.async_copy.async_copy_global_to_shared",
-    instead="gl.portable.async_copy",
-)
-def async_copy_global_to_shared(
-    smem: Any,
-    pointer: Any,
-    mask: Any = None,
-    cache_modifier: Any = None,
-    eviction_policy: Any = None,
-    volatile: Any = False,
-    cache_policy: Any = None,
-    _semantic: Any = None,
-) -> None:
-    """The older name of `async_load`; the same operation, with every Triton."""
-    async_load(
-        smem,
-        pointer,
-        mask,
-        cache_modifier,
-        eviction_policy,
-        volatile,
-        cache_policy,
-        _semantic=_semantic,
-    )
+async_copy_global_to_shared = async_load  # the older name
 
 
 @builtin(requires=("nvidia.cp_async",), name="gl.nvidia.ampere.async_copy.commit_group")
-def commit_group(_semantic: Any = None) -> None:
+def commit_group() -> None:
     """Close the group of the thread's copies since the last `commit_group`; it may be empty.
 
     ISA: PTX 9.7.9.25.3.2, cp.async.commit_group.
     """
-    _semantic.builder.create_async_commit_group()
+    semantic_layer().builder.create_async_commit_group()
 
 
 @builtin(requires=("nvidia.cp_async",), name="gl.nvidia.ampere.async_copy.wait_group")
-def wait_group(num_outstanding: Any = 0, _semantic: Any = None) -> None:
+def wait_group(num_outstanding: ConstInt = 0) -> None:
     """Wait until at most `num_outstanding` of the thread's most recent groups are still copying.
 
     Args:
@@ -139,14 +122,14 @@ def wait_group(num_outstanding: Any = 0, _semantic: Any = None) -> None:
     ISA: PTX 9.7.9.25.3.3, cp.async.wait_group.
     """
     count = compile_time_int(num_outstanding, "num_outstanding", 0)
-    _semantic.builder.create_async_wait_group(count)
+    semantic_layer().builder.create_async_wait_group(count)
 
 
 @builtin(
     requires=("nvidia.cp_async", "nvidia.mbarrier"),
     name="gl.nvidia.ampere.async_copy.mbarrier_arrive",
 )
-def mbarrier_arrive(mbarrier: Any, increment_count: Any = True, _semantic: Any = None) -> None:
+def mbarrier_arrive(mbarrier: shared_memory_descriptor, increment_count: ConstBool = True) -> None:
     """Arrive at `mbarrier` once all copies that the thread has started so far are done.
 
     Args:
@@ -155,16 +138,17 @@ def mbarrier_arrive(mbarrier: Any, increment_count: Any = True, _semantic: Any =
             barrier's count need not include it.
 
     Raises:
+        ArgumentError: `increment_count` is no compile-time boolean.
         DtypeError, LayoutError, ShapeError: `mbarrier` is no barrier.
 
     ISA: PTX 9.7.13.15.16, cp.async.mbarrier.arrive.
     """
     mbarrier = check_mbarrier(mbarrier)
     increment = compile_time_bool(increment_count, "increment_count")
-    _semantic.builder.create_async_copy_mbarrier_arrive(mbarrier.handle, increment)
+    semantic_layer().builder.create_async_copy_mbarrier_arrive(mbarrier.handle, increment)
 
 
-def _check_destination(smem: Any, pointer: Any) -> None:
+def _check_destination(smem: shared_memory_descriptor, pointer: tensor) -> None:
     element = pointer.dtype.element_ty
     check_copied(smem, pointer, element, "smem")
     if isinstance(smem.layout, PaddedSharedLayout):

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
-from gluon_core import _triton
-from gluon_core._triton import unwrap
-from gluon_core.errors import ArgumentError, did_you_mean
+from gluon_core import vendor
+from gluon_core.errors import ArgumentError
+from gluon_core.values import CachePolicy as PlainCachePolicy
+from gluon_core.values import one_of
+from gluon_core.vendor import constexpr, unwrap
 
-__all__ = ["CachePolicy", "FractionalEvictionPolicy"]
+__all__ = ["CacheHint", "CachePolicy", "FractionalEvictionPolicy"]
 
 _MODIFIERS = ("ca", "cg", "cs", "cv", "wb", "wt")
 _L1 = ("evict_normal", "evict_first", "evict_last", "evict_unchanged", "no_allocate")
 _L2_PRIMARY = ("evict_first", "evict_last", "evict_normal", "evict_unchanged")
 _L2_SECONDARY = ("evict_first", "evict_unchanged")
 _PREFETCH = (64, 128, 256)
-
-
-def _one_of(value: Any, argument: str, choices: tuple) -> Any:
-    if isinstance(value, bool) or value not in choices:
-        hint = did_you_mean(value, choices) if isinstance(value, str) else None
-        raise ArgumentError(
-            "no such choice",
-            argument=argument,
-            expected=", ".join(map(repr, choices)),
-            got=repr(value),
-            remedy=hint,
-        )
-    return value
 
 
 @dataclass(frozen=True)
@@ -53,8 +42,8 @@ class FractionalEvictionPolicy:
 
     def __post_init__(self) -> None:
         fields = {name: unwrap(getattr(self, name)) for name in self.__dataclass_fields__}
-        _one_of(fields["primary"], "primary", _L2_PRIMARY)
-        _one_of(fields["secondary"], "secondary", _L2_SECONDARY)
+        one_of("primary", fields["primary"], _L2_PRIMARY)
+        one_of("secondary", fields["secondary"], _L2_SECONDARY)
         fraction = fields["fraction"]
         number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
         if not number or not 0 < fraction <= 1:
@@ -67,7 +56,7 @@ class FractionalEvictionPolicy:
     @property
     def type(self) -> Any:
         """The type of this value inside a kernel: a constexpr."""
-        return _triton.constexpr_type(self)
+        return vendor.constexpr_type(self)
 
     def mangle(self) -> str:
         """An identifier part that differs between different policies."""
@@ -114,7 +103,7 @@ class CachePolicy:
             ("l2_prefetch_size", _PREFETCH),
         ):
             if fields[name] is not None:
-                _one_of(fields[name], name, choices)
+                one_of(name, fields[name], choices)
         l2 = fields["l2"]
         if l2 is not None and not isinstance(l2, FractionalEvictionPolicy):
             raise ArgumentError(
@@ -126,7 +115,7 @@ class CachePolicy:
     @property
     def type(self) -> Any:
         """The type of this value inside a kernel: a constexpr."""
-        return _triton.constexpr_type(self)
+        return vendor.constexpr_type(self)
 
     def _to_ir(self, builder: Any) -> Any:
         l2 = self.l2
@@ -144,3 +133,7 @@ class CachePolicy:
         l2 = self.l2.mangle() if self.l2 else "none"
         parts = (self.cache_modifier, self.l1, l2, self.l2_prefetch_size)
         return "CP_" + "_".join("none" if p is None else str(p) for p in parts) + "_CP"
+
+
+# What the ops take: an NVIDIA policy, or one that says what every vendor understands.
+CacheHint = Union[CachePolicy, PlainCachePolicy, constexpr]

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from gluon_core._triton import base_type, tl
-from gluon_core.builtin import builtin
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import SwizzledSharedLayout
-from gluon_core.semantic.operands import compile_time_int, shared_memory
-from gluon_core.values import handle_value
+from gluon_core.values import handle_value, shared_memory_descriptor
+from gluon_core.values.typing import ConstInt
+from gluon_core.vendor import (
+    base_type,
+    builtin,
+    compile_time_int,
+    semantic_layer,
+    shared_memory,
+    tensor,
+    tl,
+)
+from gluon_nvidia.features import CLC
 from gluon_nvidia.language.mbarrier import check_mbarrier
 
 __all__ = ["clc_result", "clc_result_type", "load_result", "try_cancel"]
 
 _REQUIRES = ("nvidia.clc",)
-_SINCE = (3, 8)
 _NAME = "gl.nvidia.blackwell.clc"
 _REMEDY = (
     "Allocate it with gl.allocate_shared_memory(gl.int64, [2], SwizzledSharedLayout(1, 1, 1, [0]))."
@@ -32,7 +39,7 @@ class clc_result_type(base_type):
     def to_ir(self, builder: Any) -> Any:
         return builder.get_int128_ty()
 
-    def _flatten_ir_types(self, builder: Any, out: list) -> None:
+    def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None:
         out.append(self.to_ir(builder))
 
     def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> tuple[Any, int]:
@@ -60,32 +67,37 @@ class clc_result(handle_value):
         self.handle = handle
         self.type = clc_result_type()
 
-    @builtin(requires=_REQUIRES, since=_SINCE, name=f"{_NAME}.clc_result.is_canceled")
-    def is_canceled(self, _semantic: Any = None) -> Any:
+    @builtin(requires=_REQUIRES, since=CLC, name=f"{_NAME}.clc_result.is_canceled")
+    def is_canceled(self) -> tensor:
         """Whether a program was taken over: an int1 scalar. False when none was left.
 
         ISA: PTX 9.7.13.18, clusterlaunchcontrol.query_cancel.is_canceled.
         """
-        handle = _semantic.builder.create_clc_is_canceled(self.handle)
-        return _semantic.make_tensor(handle, tl.int1)
+        semantic = semantic_layer()
+        handle = semantic.builder.create_clc_is_canceled(self.handle)
+        return semantic.make_tensor(handle, tl.int1)
 
-    @builtin(requires=_REQUIRES, since=_SINCE, name=f"{_NAME}.clc_result.program_id")
-    def program_id(self, dim: Any, _semantic: Any = None) -> Any:
-        """The id of the program that was taken over, along `dim` (0 to 2): an int32 scalar.
+    @builtin(requires=_REQUIRES, since=CLC, name=f"{_NAME}.clc_result.program_id")
+    def program_id(self, dim: ConstInt) -> tensor:
+        """The id of the program that was taken over, along `dim`: an int32 scalar.
 
         Undefined where `is_canceled()` is false.
+
+        Args:
+            dim: of the grid, compile-time integer, 0 to 2.
 
         Raises:
             ArgumentError: `dim` is not 0, 1 or 2.
 
         ISA: PTX 9.7.13.18, clusterlaunchcontrol.query_cancel.get_first_ctaid.
         """
+        semantic = semantic_layer()
         dim = compile_time_int(dim, "dim", 0, 2)
-        handle = _semantic.builder.create_clc_get_program_id(self.handle, dim)
-        return _semantic.make_tensor(handle, tl.int32)
+        handle = semantic.builder.create_clc_get_program_id(self.handle, dim)
+        return semantic.make_tensor(handle, tl.int32)
 
 
-def _check_result(value: Any, argument: str) -> Any:
+def _check_result(value: object, argument: str) -> shared_memory_descriptor:
     """`value` if an answer fits into it: int64 [2], the same in each block of the cluster."""
     value = shared_memory(value, argument)
     if value.dtype not in (tl.int64, tl.uint64):
@@ -123,8 +135,8 @@ def _check_result(value: Any, argument: str) -> Any:
     return value
 
 
-@builtin(requires=_REQUIRES, since=_SINCE, name=f"{_NAME}.try_cancel")
-def try_cancel(result: Any, barrier: Any, _semantic: Any = None) -> None:
+@builtin(requires=_REQUIRES, since=CLC, name=f"{_NAME}.try_cancel")
+def try_cancel(result: shared_memory_descriptor, barrier: shared_memory_descriptor) -> None:
     """Ask for a program of this launch that has not started. Asynchronous.
 
     The answer is written to `result` through the asynchronous proxy and completes its 16 bytes at
@@ -143,11 +155,11 @@ def try_cancel(result: Any, barrier: Any, _semantic: Any = None) -> None:
     """
     result = _check_result(result, "result")
     barrier = check_mbarrier(barrier, "barrier")
-    _semantic.builder.create_clc_try_cancel(result.handle, barrier.handle)
+    semantic_layer().builder.create_clc_try_cancel(result.handle, barrier.handle)
 
 
-@builtin(requires=_REQUIRES, since=_SINCE, name=f"{_NAME}.load_result")
-def load_result(src: Any, _semantic: Any = None) -> Any:
+@builtin(requires=_REQUIRES, since=CLC, name=f"{_NAME}.load_result")
+def load_result(src: shared_memory_descriptor) -> clc_result:
     """Bring an answer into registers, after the wait for its barrier.
 
     Args:
@@ -162,4 +174,4 @@ def load_result(src: Any, _semantic: Any = None) -> Any:
     ISA: PTX 9.7.9.8, ld.shared.
     """
     src = _check_result(src, "src")
-    return clc_result(_semantic.builder.create_clc_load_result(src.handle))
+    return clc_result(semantic_layer().builder.create_clc_load_result(src.handle))

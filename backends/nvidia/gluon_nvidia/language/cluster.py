@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gluon_core import _triton
-from gluon_core.builtin import builtin
-from gluon_core.errors import CapabilityError
-from gluon_core.semantic.operands import compile_time_bool, shared_memory
+from gluon_core.features import CLUSTER_BARRIER, CLUSTER_BARRIER_OP
+from gluon_core.values import shared_memory_descriptor
+from gluon_core.values.typing import ConstBool
+from gluon_core.vendor import (
+    builtin,
+    check_stored,
+    compile_time_bool,
+    has,
+    require,
+    semantic_layer,
+    shared_memory,
+    tensor,
+)
+from gluon_nvidia.features import ASYNC_SHARED_STORE, CLUSTER_HALVES
 from gluon_nvidia.language.mbarrier import check_mbarrier
 
 __all__ = ["arrive", "async_store", "barrier", "wait"]
 
 _REQUIRES = ("nvidia.clusters",)
 _NAME = "gl.nvidia.hopper.cluster"
-
-
-def _halves(public: str) -> None:
-    """The two halves of the barrier exist in Triton 3.7 and 3.8 only."""
-    _triton.require((3, 7), public)
-    if _triton.at_least(3, 9):
-        raise CapabilityError(
-            f"{public} exists with Triton 3.7 and 3.8, found {_triton.VERSION_TEXT}",
-            remedy=f"Use {_NAME}.barrier(), which is both halves.",
-        )
+_WHOLE = f"Use {_NAME}.barrier(), which is both halves."
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.arrive")
-def arrive(relaxed: Any = False, _semantic: Any = None) -> None:
+def arrive(relaxed: ConstBool = False) -> None:
     """The first half of the cluster's barrier: this block has come. Triton 3.7 and 3.8.
 
     Args:
@@ -39,12 +38,12 @@ def arrive(relaxed: Any = False, _semantic: Any = None) -> None:
 
     ISA: PTX 9.7.13.3, barrier.cluster.arrive.
     """
-    _halves(f"{_NAME}.arrive")
-    _semantic.builder.create_cluster_arrive(compile_time_bool(relaxed, "relaxed"))
+    require(CLUSTER_HALVES, f"{_NAME}.arrive", _WHOLE)
+    semantic_layer().builder.create_cluster_arrive(compile_time_bool(relaxed, "relaxed"))
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.wait")
-def wait(_semantic: Any = None) -> None:
+def wait() -> None:
     """The second half: wait until every block of the cluster has come. Triton 3.7 and 3.8.
 
     Raises:
@@ -52,12 +51,12 @@ def wait(_semantic: Any = None) -> None:
 
     ISA: PTX 9.7.13.3, barrier.cluster.wait.
     """
-    _halves(f"{_NAME}.wait")
-    _semantic.builder.create_cluster_wait()
+    require(CLUSTER_HALVES, f"{_NAME}.wait", _WHOLE)
+    semantic_layer().builder.create_cluster_wait()
 
 
-@builtin(requires=_REQUIRES, since=(3, 7), name=f"{_NAME}.barrier")
-def barrier(relaxed: Any = False, _semantic: Any = None) -> None:
+@builtin(requires=_REQUIRES, since=CLUSTER_BARRIER, name=f"{_NAME}.barrier")
+def barrier(relaxed: ConstBool = False) -> None:
     """Wait until every block of the cluster has come here.
 
     Args:
@@ -68,16 +67,19 @@ def barrier(relaxed: Any = False, _semantic: Any = None) -> None:
 
     ISA: PTX 9.7.13.3, barrier.cluster.arrive and .wait.
     """
+    semantic = semantic_layer()
     relaxed = compile_time_bool(relaxed, "relaxed")
-    if _triton.at_least(3, 8):
-        _semantic.builder.create_cluster_barrier(relaxed)
+    if has(CLUSTER_BARRIER_OP):
+        semantic.builder.create_cluster_barrier(relaxed)
     else:
-        _semantic.builder.create_cluster_arrive(relaxed)
-        _semantic.builder.create_cluster_wait()
+        semantic.builder.create_cluster_arrive(relaxed)
+        semantic.builder.create_cluster_wait()
 
 
-@builtin(requires=_REQUIRES, since=(3, 8), name="gl.nvidia.hopper.async_store")
-def async_store(dst: Any, value: Any, mbarrier: Any, _semantic: Any = None) -> None:
+@builtin(requires=_REQUIRES, since=ASYNC_SHARED_STORE, name="gl.nvidia.hopper.async_store")
+def async_store(
+    dst: shared_memory_descriptor, value: tensor, mbarrier: shared_memory_descriptor
+) -> None:
     """Store a tensor to shared memory of the cluster's blocks, asynchronously; its bytes count at
     the barrier of the block that they go to.
 
@@ -92,9 +94,10 @@ def async_store(dst: Any, value: Any, mbarrier: Any, _semantic: Any = None) -> N
 
     ISA: PTX 9.7.9.12, st.async.shared::cluster.mbarrier::complete_tx::bytes.
     """
+    semantic = semantic_layer()
     dst = shared_memory(dst, "dst")
-    _semantic.require_distributed(value, "value")
+    semantic.require_distributed(value, "value")
     mbarrier = check_mbarrier(mbarrier)
-    _semantic._require_unbatched(dst)
-    _semantic._check_stored(dst.type, value)
-    _semantic.builder.create_async_shared_store(dst.handle, value.handle, mbarrier.handle)
+    semantic._require_unbatched(dst)
+    check_stored(dst.type, value)
+    semantic.builder.create_async_shared_store(dst.handle, value.handle, mbarrier.handle)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence, Union
 
-from gluon_core import _triton
-from gluon_core import descriptors as core
-from gluon_core._triton import block_type, ir, tl, tl_tuple, tuple_type, unwrap
-from gluon_core.builtin import builtin
+from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.semantic.base import describe
 from gluon_core.values import check_block_shape, unwrap_shape
+from gluon_core.values import descriptors as core
+from gluon_core.values.typing import ConstStr, Int, Shape
+from gluon_core.vendor import (
+    block_type,
+    builtin,
+    constexpr,
+    describe,
+    dtype,
+    ir,
+    semantic_layer,
+    tensor,
+    tl,
+    tl_tuple,
+    tuple_type,
+    unwrap,
+)
+from gluon_nvidia.features import IM2COL
 from gluon_nvidia.layouts import NVMMASharedLayout
 
 __all__ = [
@@ -21,6 +34,7 @@ __all__ = [
     "tensor_descriptor_type",
 ]
 
+_Sizes = Union[Sequence[Any], tl_tuple]  # of a tensor, scalars
 _PADDINGS = ("zero", "nan")
 _MOST_RANK = 5
 _LEAST_BYTES = 16
@@ -44,7 +58,13 @@ class tensor_descriptor_type(core.tensor_descriptor_type):
         DtypeError: elements that TMA does not copy.
     """
 
-    def __init__(self, block_type: Any, shape_type: Any, strides_type: Any, layout: Any):
+    def __init__(
+        self,
+        block_type: block_type,
+        shape_type: tuple_type,
+        strides_type: tuple_type,
+        layout: NVMMASharedLayout,
+    ):
         super().__init__(block_type, shape_type, strides_type, layout)
         if not isinstance(self.layout, NVMMASharedLayout):
             raise LayoutError(
@@ -58,7 +78,7 @@ class tensor_descriptor_type(core.tensor_descriptor_type):
             self.block_type.element_ty, [int(unwrap(n)) for n in self.block_type.shape], self.layout
         )
 
-    def make(self, handle: Any, shape: Any, strides: Any) -> Any:
+    def make(self, handle: Any, shape: _Sizes, strides: _Sizes) -> "tensor_descriptor":
         return tensor_descriptor(handle, shape, strides, self.block_type, self.layout)
 
 
@@ -86,7 +106,7 @@ class tensor_descriptor_im2col_type(tensor_descriptor_type):
     _prefix = "TDI"
 
     def _to_ir(self, builder: Any) -> Any:
-        _triton.require((3, 8), "tensor_descriptor_im2col")
+        vendor.require(IM2COL, "tensor_descriptor_im2col")
         element = self.block_type.element_ty
         return builder.get_tensor_descriptor_im2col_layout_type(
             self.block_type.to_ir(builder), element.is_int_signed(), self.layout._to_ir(builder)
@@ -94,7 +114,7 @@ class tensor_descriptor_im2col_type(tensor_descriptor_type):
 
     to_ir = _to_ir
 
-    def make(self, handle: Any, shape: Any, strides: Any) -> Any:
+    def make(self, handle: Any, shape: _Sizes, strides: _Sizes) -> "tensor_descriptor_im2col":
         return tensor_descriptor_im2col(handle, shape, strides, self.block_type, self.layout)
 
 
@@ -109,13 +129,12 @@ class tensor_descriptor_im2col(tensor_descriptor):
 
 @builtin(requires=("nvidia.tma",), name="gl.nvidia.hopper.tma.make_tensor_descriptor")
 def make_tensor_descriptor(
-    base: Any,
-    shape: Any,
-    strides: Any,
-    block_shape: Any,
-    layout: Any,
-    padding_option: Any = "zero",
-    _semantic: Any = None,
+    base: tensor,
+    shape: Sequence[Int],
+    strides: Sequence[Int],
+    block_shape: Shape,
+    layout: Union[NVMMASharedLayout, constexpr],
+    padding_option: ConstStr = "zero",
 ) -> tensor_descriptor:
     """Make a descriptor inside the kernel, from values that may differ between programs.
 
@@ -144,7 +163,8 @@ def make_tensor_descriptor(
 
     ISA: PTX 5.5.8, tensor-map; 9.7.9.28, tensormap.replace.
     """
-    base = _pointer(_semantic, base)
+    semantic = semantic_layer()
+    base = _pointer(semantic, base)
     element = base.dtype.element_ty
     block = unwrap_shape(block_shape, "block_shape")
     sizes, steps = _listed(shape, "shape"), _listed(strides, "strides")
@@ -160,14 +180,14 @@ def make_tensor_descriptor(
     _check_sizes(sizes, steps, element)
     check_block_shape(block, "the box of a descriptor")
     box = block_type(element, block)
-    sizes = [_scalar(_semantic, size, tl.int32, "shape") for size in sizes]
-    steps = [_scalar(_semantic, step, tl.int64, "strides") for step in steps]
+    sizes = [_scalar(semantic, size, tl.int32, "shape") for size in sizes]
+    steps = [_scalar(semantic, step, tl.int64, "strides") for step in steps]
     made = tensor_descriptor_type(
         box, tuple_type([tl.int32] * len(sizes)), tuple_type([tl.int64] * len(steps)), layout
     )
-    check_blocks(_semantic, made)
-    handle = _semantic.builder.create_make_tensor_descriptor(
-        made.to_ir(_semantic.builder),
+    check_blocks(semantic, made)
+    handle = semantic.builder.create_make_tensor_descriptor(
+        made.to_ir(semantic.builder),
         base.handle,
         [size.handle for size in sizes],
         [step.handle for step in steps],
@@ -189,7 +209,7 @@ def check_blocks(semantic: Any, made: tensor_descriptor_type) -> None:
         )
 
 
-def check_box(element: Any, block: list[int], layout: NVMMASharedLayout) -> None:
+def check_box(element: dtype, block: list[int], layout: NVMMASharedLayout) -> None:
     """Raise unless TMA moves boxes like this."""
     bits = element.primitive_bitwidth
     if element.is_ptr() or bits not in (8, 16, 32, 64):
@@ -229,7 +249,7 @@ def _pointer(semantic: Any, base: Any) -> Any:
     return base
 
 
-def _listed(values: Any, argument: str) -> list:
+def _listed(values: Any, argument: str) -> list[Any]:
     """The entries of a sequence, compile-time ones as Python values."""
     values = unwrap(values)
     if not isinstance(values, (list, tuple, tl_tuple)):
@@ -254,26 +274,26 @@ def _scalar(semantic: Any, value: Any, dtype: Any, argument: str) -> Any:
     raise DtypeError("must be integers", argument=argument, expected=dtype, got=describe(value))
 
 
-def _padding(option: Any, element: Any) -> str:
-    option = unwrap(option)
-    if option not in _PADDINGS:
+def _padding(option: ConstStr, element: dtype) -> str:
+    padding: str = unwrap(option)
+    if padding not in _PADDINGS:
         raise ArgumentError(
             "no such padding",
             argument="padding_option",
             expected=", ".join(map(repr, _PADDINGS)),
-            got=repr(option),
+            got=repr(padding),
         )
-    if option == "nan" and not element.is_floating():
+    if padding == "nan" and not element.is_floating():
         raise ArgumentError(
             "only floats can be padded with NaN",
             argument="padding_option",
             expected="'zero'",
             got=f"'nan' for {element}",
         )
-    return option
+    return padding
 
 
-def _check_sizes(sizes: list, steps: list, element: Any) -> None:
+def _check_sizes(sizes: list[Any], steps: list[Any], element: dtype) -> None:
     """What can be known of the tensor while compiling; the simulator checks the rest."""
     if not 1 <= len(sizes) <= _MOST_RANK:
         raise ShapeError(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gluon_core.builtin import builtin
-from gluon_core.semantic.operands import compile_time_bool
+from gluon_core.values.typing import ConstBool
+from gluon_core.vendor import (
+    builtin,
+    compile_time_bool,
+    semantic_layer,
+)
 
 __all__ = ["fence_async_shared"]
 
 
 @builtin(requires=("nvidia.fence_async",), name="gl.nvidia.hopper.fence_async_shared")
-def fence_async_shared(cluster: Any = False, _semantic: Any = None) -> None:
+def fence_async_shared(cluster: ConstBool = False) -> None:
     """What was written to shared memory before becomes visible to units that read it on their own:
     TMA, `warpgroup_mma`, `tcgen05_mma`.
 
@@ -26,4 +28,4 @@ def fence_async_shared(cluster: Any = False, _semantic: Any = None) -> None:
 
     ISA: PTX 9.7.13.4, fence.proxy.async.shared::{cta, cluster}.
     """
-    _semantic.builder.create_fence_async_shared(compile_time_bool(cluster, "cluster"))
+    semantic_layer().builder.create_fence_async_shared(compile_time_bool(cluster, "cluster"))

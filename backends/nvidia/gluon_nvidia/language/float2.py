@@ -1,132 +1,91 @@
-"""Pairs of float32 in one 64-bit register, computed with packed instructions (sm_100).
+"""Arithmetic on two float32 at a time (sm_100), on tensors whose elements are 64-bit pairs.
 
-    x = float2.pack(a, axis=1)   # pairs of neighbours along dimension 1
-    y = float2.fma(x, x, x)
-    b = float2.unpack(y, axis=1)
+    pairs = float2.pack(x, axis=1)         # neighbours along dimension 1
+    pairs = float2.fma(pairs, pairs, pairs)
+    x = float2.unpack(pairs, axis=1)
 
 Triton's own library has this up to 3.7, and `add2`, `fma2`, ... after it; here it works with all.
 """
 
-
 from typing import Any
 
-from gluon_core import language as gl
-from gluon_core._aggregate import aggregate
-from gluon_core._triton import JITFunction, constexpr_function, tl, tl_core, unwrap
-from gluon_core.builtin import builtin
 from gluon_core.errors import DtypeError, ShapeError
-from gluon_core.semantic.base import describe, shape_of
+from gluon_core.values.typing import ConstInt, ConstStr, Scalar
+from gluon_core.vendor import (
+    aggregate,
+    builtin,
+    constexpr_function,
+    describe,
+    semantic_layer,
+    shape_of,
+    tensor,
+    tl,
+    tl_core,
+    traced,
+    unwrap,
+    wrap_axis,
+)
 
 __all__ = ["Float2Tensor", "fma", "full_like", "pack", "pack2", "unpack", "unpack2"]
 
-_NAME = "gl.nvidia.blackwell.float2"
+_REQUIRES = ("nvidia.f32x2",)
+_INSTEAD = "float32 tensors"
+_SPACE = "gl.nvidia.blackwell.float2"
 
 
-@builtin(requires=("nvidia.f32x2",), name=_NAME, instead="float32 tensors")
-def _assembly(text: Any, constraints: Any, args: Any, dtype: Any, _semantic: Any = None) -> Any:
+def _instruction(
+    semantic: Any, text: str, registers: str, operands: list[Any], results: Any
+) -> Any:
+    """What one instruction makes of each element of `operands`."""
     return tl_core.inline_asm_elementwise(
-        text, constraints, args, dtype, True, 1, _semantic=_semantic
+        text, registers, operands, results, True, 1, _semantic=semantic
     )
 
 
-@builtin(requires=("nvidia.f32x2",), name=_NAME, instead="float32 tensors")
-def _float32(value: Any, argument: Any, _semantic: Any = None) -> Any:
-    """`value` as a tensor of float32, or an error."""
-    value = _semantic.to_tensor(value)
+def _compute(semantic: Any, opcode: str, operands: list[Any]) -> Any:
+    """`opcode` (PTX 9.7.3, `.f32x2`) on tensors of pairs."""
+    places = ", ".join(f"${place}" for place in range(len(operands) + 1))
+    registers = ",".join(["=l"] + ["l"] * len(operands))
+    return _instruction(semantic, f"{opcode}.f32x2 {places};", registers, operands, tl.int64)
+
+
+def _pairs(value: Any, argument: str) -> Any:
+    """The tensor inside a `Float2Tensor`."""
+    if not isinstance(value, Float2Tensor):
+        raise DtypeError(
+            "not pairs of float32",
+            argument=argument,
+            expected="a Float2Tensor",
+            got=describe(value),
+            remedy="Make one with float2.pack or float2.full_like.",
+        )
+    return value.value
+
+
+def _singles(semantic: Any, value: Any, argument: str) -> Any:
+    """A tensor of float32."""
+    value = semantic.to_tensor(value)
     if value.dtype != tl.float32:
         raise DtypeError(
-            "pairs are of float32",
-            argument=unwrap(argument),
-            expected="float32",
-            got=describe(value),
+            "pairs are of float32", argument=argument, expected="float32", got=describe(value)
         )
     return value
 
 
-@builtin(requires=("nvidia.f32x2",), name=_NAME, instead="float32 tensors")
-def _pairable(value: Any, axis: Any, _semantic: Any = None) -> Any:
-    """The dimension `axis`, counted from the front, if `value` can be paired along it."""
-    value = _semantic.require_distributed(value, "x")
-    shape, axis = shape_of(value), unwrap(axis)
-    if isinstance(axis, bool) or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
-        raise ShapeError("no such dimension", argument="axis", expected=f"of {shape}", got=axis)
-    if shape[axis] % 2:
-        raise ShapeError("an odd number cannot be paired", argument="x", got=shape)
-    return gl.constexpr(axis % len(shape))
+@builtin(requires=_REQUIRES, instead=_INSTEAD, name="Float2Tensor")
+def _combine(opcode: ConstStr, one: "Float2Tensor", other: "Float2Tensor") -> "Float2Tensor":
+    operands = [_pairs(one, "the left operand"), _pairs(other, "the right operand")]
+    return Float2Tensor(_compute(semantic_layer(), unwrap(opcode), operands))
 
 
-@constexpr_function
-def _halves(shape: Any, axis: int) -> Any:
-    return [*shape[:axis], shape[axis] // 2, 2, *shape[axis + 1 :]]
+@builtin(requires=_REQUIRES, instead=_INSTEAD, name="Float2Tensor.sum")
+def _plus(one: tensor, other: tensor) -> tensor:
+    return _compute(semantic_layer(), "add", [one, other])
 
 
-@constexpr_function
-def _doubled(shape: Any, axis: int) -> Any:
-    return [*shape[:axis], shape[axis] * 2, *shape[axis + 1 :]]
-
-
-@constexpr_function
-def _pair_last(rank: int, axis: int) -> Any:
-    """The order that brings dimension `axis + 1` of `rank + 1` to the end."""
-    return [*range(axis + 1), *range(axis + 2, rank + 1), axis + 1]
-
-
-@constexpr_function
-def _pair_back(rank: int, axis: int) -> Any:
-    return [*range(axis + 1), rank, *range(axis + 1, rank)]
-
-
-@constexpr_function
-def _wrapped(rank: int, axis: int) -> Any:
-    return axis % rank
-
-
-@JITFunction
-def _add_f32x2(a, b):
-    return _assembly(
-        """
-        add.f32x2 $0, $1, $2;
-        """,
-        "=l,l,l",
-        [a, b],
-        gl.int64,
-    )
-
-
-@JITFunction
-def _sub_f32x2(a, b):
-    return _assembly(
-        """
-        sub.f32x2 $0, $1, $2;
-        """,
-        "=l,l,l",
-        [a, b],
-        gl.int64,
-    )
-
-
-@JITFunction
-def _mul_f32x2(a, b):
-    return _assembly(
-        """
-        mul.f32x2 $0, $1, $2;
-        """,
-        "=l,l,l",
-        [a, b],
-        gl.int64,
-    )
-
-
-@JITFunction
-def _fma_f32x2(a, b, c):
-    return _assembly(
-        """
-        fma.rn.f32x2 $0, $1, $2, $3;
-        """,
-        "=l,l,l,l",
-        [a, b, c],
-        gl.int64,
-    )
+@traced
+def _total(one: "tensor", other: "tensor") -> "tensor":
+    return _plus(one, other)
 
 
 @aggregate
@@ -136,90 +95,163 @@ class Float2Tensor:
     `+`, `-` and `*` work on pairs elementwise. Make one with `pack` or `pack2`.
     """
 
-    value: gl.tensor
+    value: tensor
 
     @constexpr_function
-    def __init__(self, value: gl.tensor):
+    def __init__(self, value: tensor) -> None:
         self.value = value
 
-    @JITFunction
-    def __add__(self, rhs):
-        return Float2Tensor(_add_f32x2(self.value, rhs.value))
+    @traced
+    def __mul__(self, other: "Float2Tensor") -> "Float2Tensor":
+        return _combine("mul", self, other)
 
-    @JITFunction
-    def __sub__(self, rhs):
-        return Float2Tensor(_sub_f32x2(self.value, rhs.value))
+    @traced
+    def __sub__(self, other: "Float2Tensor") -> "Float2Tensor":
+        return _combine("sub", self, other)
 
-    @JITFunction
-    def __mul__(self, rhs):
-        return Float2Tensor(_mul_f32x2(self.value, rhs.value))
+    @traced
+    def __add__(self, other: "Float2Tensor") -> "Float2Tensor":
+        return _combine("add", self, other)
 
-    @JITFunction
-    def sum(self, axis: gl.constexpr):
+    @traced
+    def sum(self, axis: tl.constexpr) -> "Float2Tensor":
         """The pairs added up along `axis`; a `Float2Tensor` of one dimension less."""
-        return Float2Tensor(gl.reduce(self.value, axis, _add_f32x2))
+        return Float2Tensor(self.value.reduce(axis, _total))
 
 
-@JITFunction
-def pack2(x0, x1):
-    """Pairs of the elements of two float32 tensors of one shape and layout."""
-    value = _assembly(
-        """
-        mov.b64 $0, { $1, $2 };
-        """,
-        "=l,r,r",
-        [_float32(x0, "x0"), _float32(x1, "x1")],
-        gl.int64,
-    )
-    return Float2Tensor(value)
+@builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.fma")
+def fma(a: "Float2Tensor", b: "Float2Tensor", c: "Float2Tensor") -> "Float2Tensor":
+    """`a * b + c` of pairs, each rounded once.
+
+    Args:
+        a, b, c: each a `Float2Tensor`, of one shape and layout.
+
+    Returns:
+        A `Float2Tensor`.
+
+    Raises:
+        DtypeError: an operand is no `Float2Tensor`.
+
+    ISA: PTX 9.7.3, fma.rn.f32x2.
+    """
+    operands = [_pairs(value, name) for name, value in (("a", a), ("b", b), ("c", c))]
+    return Float2Tensor(_compute(semantic_layer(), "fma.rn", operands))
 
 
-@JITFunction
-def unpack2(x):
-    """The first elements of the pairs, and the second: two float32 tensors."""
-    return _assembly(
-        """
-        mov.b64 { $0, $1 }, $2;
-        """,
-        "=r,=r,l",
-        [x.value],
-        [gl.float32, gl.float32],
-    )
+@builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.full_like")
+def full_like(x: "Float2Tensor", fill_value: Scalar) -> "Float2Tensor":
+    """Pairs of one number, in the shape and layout of other pairs.
+
+    Args:
+        x: a `Float2Tensor`.
+        fill_value: a float32 scalar.
+
+    Returns:
+        A `Float2Tensor`.
+
+    Raises:
+        DtypeError: no `Float2Tensor`, or a number of another dtype.
+
+    ISA: PTX 9.7.9, mov.b64.
+    """
+    semantic = semantic_layer()
+    like = _pairs(x, "x")
+    fill = _singles(semantic, fill_value, "fill_value")
+    same = semantic.full(like.shape, fill, tl.float32, like.type.layout)
+    return pack2(same, same)
 
 
-@JITFunction
-def pack(x, axis: gl.constexpr):
+@builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.pack")
+def pack(x: tensor, axis: ConstInt) -> "Float2Tensor":
     """Pairs of neighbours along `axis`, which a thread must hold both.
 
     Args:
         x: a float32 tensor.
         axis: compile-time dimension of even extent.
+
+    Returns:
+        A `Float2Tensor` of `x`'s shape with half of `axis`.
+
+    Raises:
+        DtypeError: another dtype.
+        ShapeError: no such dimension, or an odd extent.
+
+    ISA: PTX 9.7.9, mov.b64.
     """
-    at: gl.constexpr = _pairable(x, axis)
-    halves = x.reshape(_halves(x.shape, at))
-    x0, x1 = halves.permute(_pair_last(len(x.shape), at)).split()
-    return pack2(x0, x1)
+    semantic = semantic_layer()
+    x = _singles(semantic, semantic.require_distributed(x, "x"), "x")
+    shape = shape_of(x)
+    axis = wrap_axis(axis, len(shape))
+    if shape[axis] % 2:
+        raise ShapeError("an odd number cannot be paired", argument="x", got=shape)
+    apart = semantic.reshape(x, shape[:axis] + [shape[axis] // 2, 2] + shape[axis + 1 :])
+    others = [dim for dim in range(len(shape) + 1) if dim != axis + 1]
+    first, second = semantic.split(semantic.permute(apart, [*others, axis + 1]))
+    return pack2(first, second)
 
 
-@JITFunction
-def unpack(x, axis: gl.constexpr):
-    """What `pack` packed: a float32 tensor whose dimension `axis` has both of each pair."""
-    shape: gl.constexpr = x.value.shape
-    at: gl.constexpr = _wrapped(len(shape), axis)
-    x0, x1 = unpack2(x)
-    joined = gl.join(x0, x1).permute(_pair_back(len(shape), at))
-    return joined.reshape(_doubled(shape, at))
+@builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.pack2")
+def pack2(x0: tensor, x1: tensor) -> "Float2Tensor":
+    """Pairs of the elements of two tensors.
+
+    Args:
+        x0: float32 tensor, the first of each pair.
+        x1: the second, of the same shape and layout.
+
+    Returns:
+        A `Float2Tensor` of that shape.
+
+    Raises:
+        DtypeError: another dtype.
+
+    ISA: PTX 9.7.9, mov.b64.
+    """
+    semantic = semantic_layer()
+    both = [_singles(semantic, x0, "x0"), _singles(semantic, x1, "x1")]
+    return Float2Tensor(_instruction(semantic, "mov.b64 $0, { $1, $2 };", "=l,r,r", both, tl.int64))
 
 
-@JITFunction
-def full_like(x, fill_value):
-    """Pairs of `fill_value`, a float32 scalar, in the shape and layout of `x`."""
-    fill = _float32(fill_value, "fill_value")
-    one = gl.full_like(x.value, fill, dtype=gl.float32)
-    return pack2(one, one)
+@builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.unpack")
+def unpack(x: "Float2Tensor", axis: ConstInt) -> tensor:
+    """What `pack` packed: a float32 tensor whose dimension `axis` has both of each pair.
+
+    Args:
+        x: a `Float2Tensor`.
+        axis: compile-time dimension along which `pack` paired.
+
+    Returns:
+        A float32 tensor of `x`'s shape with twice of `axis`.
+
+    Raises:
+        DtypeError: not a `Float2Tensor`.
+        ShapeError: no such dimension.
+
+    ISA: PTX 9.7.9, mov.b64.
+    """
+    semantic = semantic_layer()
+    shape = shape_of(_pairs(x, "x"))
+    axis = wrap_axis(axis, len(shape))
+    joined = semantic.join(*unpack2(x))
+    dims = list(range(len(shape)))
+    beside = semantic.permute(joined, [*dims[: axis + 1], len(shape), *dims[axis + 1 :]])
+    return semantic.reshape(beside, shape[:axis] + [2 * shape[axis]] + shape[axis + 1 :])
 
 
-@JITFunction
-def fma(a, b, c):
-    """`a * b + c` of pairs, each rounded once."""
-    return Float2Tensor(_fma_f32x2(a.value, b.value, c.value))
+@builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.unpack2")
+def unpack2(x: "Float2Tensor") -> tuple[tensor, tensor]:
+    """The first elements of the pairs, and the second.
+
+    Args:
+        x: a `Float2Tensor`.
+
+    Returns:
+        Two float32 tensors of its shape.
+
+    Raises:
+        DtypeError: not a `Float2Tensor`.
+
+    ISA: PTX 9.7.9, mov.b64.
+    """
+    both = (tl.float32, tl.float32)
+    text = "mov.b64 { $0, $1 }, $2;"
+    return _instruction(semantic_layer(), text, "=r,=r,l", [_pairs(x, "x")], both)

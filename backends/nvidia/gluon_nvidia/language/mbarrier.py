@@ -6,34 +6,41 @@ A barrier is an int64 in shared memory. A phase ends when the barrier's count of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, Union
 
-from gluon_core import _triton
-from gluon_core._triton import tl, unwrap
-from gluon_core.builtin import builtin, check_capabilities, compile_time
+from gluon_core import vendor
 from gluon_core.errors import (
     ArgumentError,
-    CapabilityError,
     DtypeError,
     LayoutError,
 )
-from gluon_core.layouts import SwizzledSharedLayout
-from gluon_core.layouts.base import check_cga, is_power_of_two
-from gluon_core.semantic.base import describe
-from gluon_core.semantic.operands import (
+from gluon_core.values import MBarrierLayout, memory_descriptor, shared_memory_descriptor
+from gluon_core.values.typing import ConstBool, ConstInt, Int, Predicate
+from gluon_core.vendor import (
+    builtin,
     check_barrier,
+    check_capabilities,
     compile_time_int,
+    describe,
+    items_of,
     predicate,
     scalar_int32,
+    semantic_layer,
+    tl,
+    unwrap,
+)
+from gluon_nvidia.features import (
+    ARRIVE_MASK_FIRST,
+    ARRIVE_MULTICAST,
+    CLUSTER_WIDE_BARRIERS,
+    FROM_CTA,
+    INIT_FENCE,
 )
 
 __all__ = [
     "MBarrierLayout",
     "allocate_mbarrier",
     "arrive",
-    "arrive_counted",
-    "arrive_multicast",
     "check_mbarrier",
     "emit_arrive",
     "expect",
@@ -50,45 +57,10 @@ _CLUSTERS = ("nvidia.clusters",)
 _MULTICAST = ("nvidia.mbarrier_multicast",)
 _MAX_COUNT = (1 << 20) - 1
 _HOPPER = "gl.nvidia.hopper.mbarrier"
-_RUBIN = "gl.nvidia.rubin.mbarrier"
+_IMPLIED = "Later releases need none: the cluster knows of initialized barriers."
 
 
-@dataclass(frozen=True, init=False)
-class MBarrierLayout(SwizzledSharedLayout):
-    """The layout of a barrier: one plain int64 per block of the cluster.
-
-    Args:
-        cga_layout: which barrier each block of a cluster has; [] for one block.
-
-    Raises:
-        LayoutError: an illegal `cga_layout`.
-    """
-
-    def __init__(self, cga_layout: Optional[Sequence[Sequence[int]]] = None):
-        bases = check_cga(unwrap(cga_layout), 1)
-        self._set(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=bases)
-
-    @staticmethod
-    @compile_time
-    def multicta(num_ctas: int, two_cta: bool = False) -> "MBarrierLayout":
-        """The layout for a cluster: a barrier for each block, or with `two_cta` for each pair.
-
-        Raises:
-            LayoutError: not a power of two, or pairs of a single block.
-        """
-        count, pairs = unwrap(num_ctas), bool(unwrap(two_cta))
-        if not is_power_of_two(count) or (pairs and count < 2):
-            raise LayoutError(
-                "no such cluster",
-                argument="num_ctas",
-                expected="a power of two" + (", at least 2 with two_cta" if pairs else ""),
-                got=repr(count),
-            )
-        bits = count.bit_length() - 1
-        return MBarrierLayout([[1 << bit >> pairs] for bit in range(bits)])
-
-
-def check_mbarrier(value: Any, argument: str = "mbarrier") -> Any:
+def check_mbarrier(value: object, argument: str = "mbarrier") -> shared_memory_descriptor:
     """`value` if it is a barrier.
 
     Raises:
@@ -97,17 +69,18 @@ def check_mbarrier(value: Any, argument: str = "mbarrier") -> Any:
         ShapeError: not one barrier per block.
     """
     remedy = "Allocate it with gl.nvidia.ampere.mbarrier.allocate_mbarrier()."
-    # Triton 3.6 sees the barrier of each block only.
-    return check_barrier(value, argument, remedy, None if _triton.at_least(3, 7) else 1)
+    return check_barrier(value, argument, remedy, None if vendor.has(CLUSTER_WIDE_BARRIERS) else 1)
 
 
 def _per_cluster(barriers: int) -> int:
-    """The extent of a barrier's memory: Triton 3.6 sees the one of each block only."""
-    return barriers if _triton.at_least(3, 7) else 1
+    """The extent of a barrier's memory, which may be the one of each block only."""
+    return barriers if vendor.has(CLUSTER_WIDE_BARRIERS) else 1
 
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.allocate_mbarrier")
-def allocate_mbarrier(batch: Any = None, two_ctas: Any = False, _semantic: Any = None) -> Any:
+def allocate_mbarrier(
+    batch: Optional[ConstInt] = None, two_ctas: ConstBool = False
+) -> shared_memory_descriptor:
     """Allocate a barrier in shared memory for each block of the cluster; not initialized.
 
     Args:
@@ -123,20 +96,22 @@ def allocate_mbarrier(batch: Any = None, two_ctas: Any = False, _semantic: Any =
 
     ISA: none; the compiler lays out shared memory.
     """
+    semantic = semantic_layer()
     pairs = unwrap(two_ctas)
-    if pairs and _semantic.num_ctas < 2:
+    if pairs and semantic.num_ctas < 2:
         raise ArgumentError(
-            "needs a cluster", argument="two_ctas", expected="num_ctas >= 2", got=_semantic.num_ctas
+            "needs a cluster", argument="two_ctas", expected="num_ctas >= 2", got=semantic.num_ctas
         )
-    layout = MBarrierLayout.multicta(_semantic.num_ctas, pairs)
-    shape = [_per_cluster(_semantic.num_ctas // (2 if pairs else 1))]
+    layout = MBarrierLayout.multicta(semantic.num_ctas, pairs)
+    shape = [_per_cluster(semantic.num_ctas // (2 if pairs else 1))]
     if unwrap(batch) is not None:
         shape.insert(0, compile_time_int(batch, "batch", 1))
-    return _semantic.allocate_shared(tl.int64, shape, layout)
+    barriers: shared_memory_descriptor = semantic.allocate_shared(tl.int64, shape, layout)
+    return barriers
 
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.init")
-def init(mbarrier: Any, count: Any, _semantic: Any = None) -> None:
+def init(mbarrier: shared_memory_descriptor, count: ConstInt) -> None:
     """Initialize a barrier: each phase waits for `count` arrivals. One thread does it.
 
     Args:
@@ -151,11 +126,11 @@ def init(mbarrier: Any, count: Any, _semantic: Any = None) -> None:
     """
     mbarrier = check_mbarrier(mbarrier)
     count = compile_time_int(count, "count", 1, _MAX_COUNT)
-    _semantic.builder.create_mbarrier_init(mbarrier.handle, count)
+    semantic_layer().builder.create_mbarrier_init(mbarrier.handle, count)
 
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.invalidate")
-def invalidate(mbarrier: Any, _semantic: Any = None) -> None:
+def invalidate(mbarrier: shared_memory_descriptor) -> None:
     """End the use of a barrier, so that its memory may serve for something else.
 
     Args:
@@ -166,12 +141,15 @@ def invalidate(mbarrier: Any, _semantic: Any = None) -> None:
 
     ISA: PTX 9.7.13.15.10, mbarrier.inval.
     """
-    _semantic.builder.create_mbarrier_inval(check_mbarrier(mbarrier).handle)
+    semantic_layer().builder.create_mbarrier_inval(check_mbarrier(mbarrier).handle)
 
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.wait")
 def wait(
-    mbarrier: Any, phase: Any, pred: Any = True, deps: Any = (), _semantic: Any = None
+    mbarrier: shared_memory_descriptor,
+    phase: Int,
+    pred: Predicate = True,
+    deps: Union[memory_descriptor, Sequence[memory_descriptor]] = (),
 ) -> None:
     """Wait until the phase of parity `phase` has ended.
 
@@ -186,15 +164,21 @@ def wait(
 
     ISA: PTX 9.7.13.15.17, mbarrier.try_wait.
     """
+    semantic = semantic_layer()
     mbarrier = check_mbarrier(mbarrier)
-    phase = scalar_int32(_semantic, phase, "phase")
-    pred = predicate(_semantic, pred)
-    handles = [_memory_handle(item) for item in _items(deps)]
-    _semantic.builder.create_mbarrier_wait(mbarrier.handle, phase.handle, pred.handle, handles)
+    phase = scalar_int32(semantic, phase, "phase")
+    pred = predicate(semantic, pred)
+    handles = [_memory_handle(item) for item in items_of(deps)]
+    semantic.builder.create_mbarrier_wait(mbarrier.handle, phase.handle, pred.handle, handles)
 
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.arrive")
-def arrive(mbarrier: Any, *, pred: Any = True, from_cta: Any = None, _semantic: Any = None) -> None:
+def arrive(
+    mbarrier: shared_memory_descriptor,
+    *,
+    pred: Predicate = True,
+    from_cta: Optional[ConstInt] = None,
+) -> None:
     """Count one arrival; what was written before it is visible to those who wait.
 
     Args:
@@ -203,79 +187,23 @@ def arrive(mbarrier: Any, *, pred: Any = True, from_cta: Any = None, _semantic: 
         from_cta: compile-time index of the one block of the cluster that arrives; Triton 3.9.
 
     Raises:
+        ArgumentError: `from_cta` is no block of the cluster.
         DtypeError, LayoutError, ShapeError: an operand of another kind.
         CapabilityError: `from_cta` with an older Triton.
 
     ISA: PTX 9.7.13.15.13, mbarrier.arrive.
     """
-    emit_arrive(_semantic, mbarrier, 1, pred, from_cta, "gl.nvidia.ampere.mbarrier.arrive")
-
-
-@builtin(requires=_BYTES, name=f"{_HOPPER}.arrive")
-def arrive_counted(
-    mbarrier: Any,
-    *,
-    count: Any = 1,
-    pred: Any = True,
-    from_cta: Any = None,
-    _semantic: Any = None,
-) -> None:
-    """Count `count` arrivals; what was written before is visible to those who wait.
-
-    Args:
-        mbarrier: an initialized barrier.
-        count: compile-time integer, 1 to 2**20 - 1.
-        pred: int1 scalar; where false, do not arrive.
-        from_cta: compile-time index of the one block of the cluster that arrives; Triton 3.9.
-
-    Raises:
-        ArgumentError: an illegal count.
-        DtypeError, LayoutError, ShapeError: an operand of another kind.
-        CapabilityError: `from_cta` with an older Triton.
-
-    ISA: PTX 9.7.13.15.13, mbarrier.arrive.
-    """
-    emit_arrive(_semantic, mbarrier, count, pred, from_cta, f"{_HOPPER}.arrive")
-
-
-@builtin(requires=_BYTES, name=f"{_RUBIN}.arrive")
-def arrive_multicast(
-    mbarrier: Any,
-    *,
-    count: Any = 1,
-    pred: Any = True,
-    from_cta: Any = None,
-    multicast_cta: Any = 0,
-    cta_mask: Any = None,
-    _semantic: Any = None,
-) -> None:
-    """As of `gl.nvidia.hopper.mbarrier`, and at the barriers of several blocks at once.
-
-    Args:
-        mbarrier, count, pred, from_cta: as there.
-        multicast_cta: compile-time mask over the bits of a block's index in the cluster: each block
-            arrives at all barriers whose blocks differ from it in these bits only; 0 is the own one.
-        cta_mask: the name of `multicast_cta` in Triton 3.8.
-
-    Raises:
-        ArgumentError: an illegal count or mask.
-        DtypeError, LayoutError, ShapeError: an operand of another kind.
-        CapabilityError: a mask before Triton 3.8.
-
-    ISA: PTX 9.7.13.15.13, mbarrier.arrive.
-    """
-    mask = multicast_cta if unwrap(cta_mask) is None else cta_mask
-    emit_arrive(_semantic, mbarrier, count, pred, from_cta, f"{_RUBIN}.arrive", mask)
+    emit_arrive(semantic_layer(), mbarrier, 1, pred, from_cta, "gl.nvidia.ampere.mbarrier.arrive")
 
 
 def emit_arrive(
     semantic: Any,
-    mbarrier: Any,
-    count: Any,
-    pred: Any,
-    from_cta: Any,
+    mbarrier: shared_memory_descriptor,
+    count: ConstInt,
+    pred: Predicate,
+    from_cta: Optional[ConstInt],
     public: str,
-    multicast: Any = 0,
+    multicast: ConstInt = 0,
 ) -> None:
     """`arrive` of every generation."""
     mbarrier = check_mbarrier(mbarrier)
@@ -285,7 +213,7 @@ def emit_arrive(
     create = semantic.builder.create_mbarrier_arrive
     block = _block(semantic, mbarrier, from_cta, public)
     if mask:
-        _triton.require((3, 8), f"{public}(multicast_cta=...)")
+        vendor.require(ARRIVE_MULTICAST, f"{public}(multicast_cta=...)")
         check_capabilities(semantic, f"{public}(multicast_cta=...)", _MULTICAST)
         if block is not None:
             raise ArgumentError(
@@ -295,8 +223,7 @@ def emit_arrive(
                 got=mask,
             )
         _check_one_per_block(semantic, mbarrier, "multicast_cta")
-    if _triton.VERSION == (3, 8):
-        # Only this builder has the blocks to arrive at before the predicate.
+    if vendor.has(ARRIVE_MASK_FIRST):
         create(mbarrier.handle, count, mask, pred.handle)
     elif mask:
         create(mbarrier.handle, count, pred.handle, block, mask)
@@ -306,16 +233,18 @@ def emit_arrive(
         create(mbarrier.handle, count, pred.handle)
 
 
-def _block(semantic: Any, mbarrier: Any, from_cta: Any, public: str) -> Optional[int]:
+def _block(
+    semantic: Any, mbarrier: shared_memory_descriptor, from_cta: Optional[ConstInt], public: str
+) -> Optional[int]:
     """The index of the one block that acts, or None for all of them."""
     if unwrap(from_cta) is None:
         return None
-    _triton.require((3, 9), f"{public}(from_cta=...)")
+    vendor.require(FROM_CTA, f"{public}(from_cta=...)")
     _check_one_per_block(semantic, mbarrier, "from_cta")
     return compile_time_int(from_cta, "from_cta", 0, semantic.num_ctas - 1)
 
 
-def _check_one_per_block(semantic: Any, mbarrier: Any, why: str) -> None:
+def _check_one_per_block(semantic: Any, mbarrier: shared_memory_descriptor, why: str) -> None:
     own = MBarrierLayout.multicta(semantic.num_ctas).cga_layout
     if mbarrier.layout.cga_layout != own:
         raise LayoutError(
@@ -328,13 +257,12 @@ def _check_one_per_block(semantic: Any, mbarrier: Any, why: str) -> None:
 
 @builtin(requires=_BYTES, name=f"{_HOPPER}.expect")
 def expect(
-    mbarrier: Any,
-    bytes_per_cta: Any = None,
-    pred: Any = True,
+    mbarrier: shared_memory_descriptor,
+    bytes_per_cta: Optional[ConstInt] = None,
+    pred: Predicate = True,
     *,
-    from_cta: Any = None,
-    bytes: Any = None,
-    _semantic: Any = None,
+    from_cta: Optional[ConstInt] = None,
+    bytes: Optional[ConstInt] = None,
 ) -> None:
     """The current phase also waits for bytes that asynchronous copies bring; arrive once.
 
@@ -347,35 +275,27 @@ def expect(
         bytes: the name of `bytes_per_cta` in Triton 3.6.
 
     Raises:
-        ArgumentError: an illegal number of bytes, or none.
+        ArgumentError: an illegal number of bytes, or none; `from_cta` is no block of the cluster.
         DtypeError, LayoutError, ShapeError: an operand of another kind.
         CapabilityError: `from_cta` with an older Triton.
 
     ISA: PTX 9.7.13.15.13, mbarrier.arrive.expect_tx.
     """
+    semantic = semantic_layer()
     mbarrier = check_mbarrier(mbarrier)
     given = bytes_per_cta if unwrap(bytes) is None else bytes
     size = compile_time_int(given, "bytes_per_cta", 0, _MAX_COUNT)
-    pred = predicate(_semantic, pred)
-    block = _block(_semantic, mbarrier, from_cta, f"{_HOPPER}.expect")
-    create = _semantic.builder.create_mbarrier_expect
+    pred = predicate(semantic, pred)
+    block = _block(semantic, mbarrier, from_cta, f"{_HOPPER}.expect")
+    create = semantic.builder.create_mbarrier_expect
     if block is None:
         create(mbarrier.handle, size, pred.handle)
     else:
         create(mbarrier.handle, size, pred.handle, block)
 
 
-def _before_3_9(public: str) -> None:
-    _triton.require((3, 7), public)
-    if _triton.at_least(3, 9):
-        raise CapabilityError(
-            f"{public} exists with Triton 3.7 and 3.8, found {_triton.VERSION_TEXT}",
-            remedy="Leave it out: the compiler makes initialized barriers known to the cluster.",
-        )
-
-
 @builtin(requires=_CLUSTERS, name=f"{_HOPPER}.fence_init_release_cluster")
-def fence_init_release_cluster(_semantic: Any = None) -> None:
+def fence_init_release_cluster() -> None:
     """Barriers that were initialized before become known to the blocks of the cluster that see a
     later `cluster.arrive` of this one. Triton 3.7 and 3.8.
 
@@ -384,12 +304,12 @@ def fence_init_release_cluster(_semantic: Any = None) -> None:
 
     ISA: PTX 9.7.13.4, fence.mbarrier_init.release.cluster.
     """
-    _before_3_9(f"{_HOPPER}.fence_init_release_cluster")
-    _semantic.builder.create_fence_mbarrier_init_release_cluster()
+    vendor.require(INIT_FENCE, f"{_HOPPER}.fence_init_release_cluster", _IMPLIED)
+    semantic_layer().builder.create_fence_mbarrier_init_release_cluster()
 
 
 @builtin(requires=_CLUSTERS, name=f"{_HOPPER}.sync_cluster_init")
-def sync_cluster_init(_semantic: Any = None) -> None:
+def sync_cluster_init() -> None:
     """Make barriers that were initialized before known to the whole cluster, and wait for it:
     `fence_init_release_cluster`, and both halves of the cluster's barrier. Triton 3.7 and 3.8.
 
@@ -398,22 +318,16 @@ def sync_cluster_init(_semantic: Any = None) -> None:
 
     ISA: PTX 9.7.13.4, fence.mbarrier_init.release.cluster; 9.7.13.3, barrier.cluster.
     """
-    _before_3_9(f"{_HOPPER}.sync_cluster_init")
-    _semantic.builder.create_fence_mbarrier_init_release_cluster()
-    _semantic.builder.create_cluster_arrive(True)
-    _semantic.builder.create_cluster_wait()
-
-
-def _items(deps: Any) -> list:
-    deps = unwrap(deps)
-    if deps is None:
-        return []
-    return list(deps) if isinstance(deps, (list, tuple, _triton.tl_tuple)) else [deps]
+    semantic = semantic_layer()
+    vendor.require(INIT_FENCE, f"{_HOPPER}.sync_cluster_init", _IMPLIED)
+    semantic.builder.create_fence_mbarrier_init_release_cluster()
+    semantic.builder.create_cluster_arrive(True)
+    semantic.builder.create_cluster_wait()
 
 
 def _memory_handle(value: Any) -> Any:
     value = unwrap(value)
-    memory = isinstance(value, _triton.base_value) and not isinstance(value, tl.tensor)
+    memory = isinstance(value, vendor.base_value) and not isinstance(value, tl.tensor)
     if not memory or not hasattr(value, "handle"):
         raise DtypeError(
             "not a memory descriptor",

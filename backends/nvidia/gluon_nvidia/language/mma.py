@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
-from gluon_core._triton import tl, unwrap
-from gluon_core.builtin import builtin, check_capabilities
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.semantic.base import shape_of
-from gluon_core.semantic.operands import check_matmul_shapes
+from gluon_core.errors import ArgumentError, LayoutError, ShapeError
+from gluon_core.values.typing import ConstStr
+from gluon_core.vendor import (
+    builtin,
+    check_capabilities,
+    check_k_width,
+    check_matmul_dtypes,
+    check_matmul_shapes,
+    dtype,
+    semantic_layer,
+    shape_of,
+    tensor,
+    tl,
+    unwrap,
+)
 from gluon_nvidia.layouts import NVMMADistributedLayout
 
 __all__ = ["check_precision", "mma_v2"]
@@ -19,7 +29,7 @@ _PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 _FP8 = (tl.float8e5, tl.float8e4nv)
 
 # Operand dtype -> accumulator dtypes (PTX 9.7.14.5, table of mma operands).
-_DTYPES: dict[Any, tuple] = {
+_DTYPES: dict[dtype, tuple[dtype, ...]] = {
     tl.float16: (tl.float16, tl.float32),
     tl.bfloat16: (tl.float32,),
     tl.float32: (tl.float32,),
@@ -38,7 +48,7 @@ _REQUIRES = {
 
 
 @builtin(requires=("nvidia.mma_v2",), name=_NAME, instead="gl.portable.mma or gl.dot_fma")
-def mma_v2(a: Any, b: Any, acc: Any, input_precision: Any = None, _semantic: Any = None) -> Any:
+def mma_v2(a: tensor, b: tensor, acc: tensor, input_precision: Optional[ConstStr] = None) -> tensor:
     """`acc + a @ b` on the tensor cores, synchronously.
 
     Args:
@@ -63,37 +73,41 @@ def mma_v2(a: Any, b: Any, acc: Any, input_precision: Any = None, _semantic: Any
         DtypeError: dtypes that the unit does not combine.
         ShapeError: the shapes do not multiply, or K is smaller than one instruction's.
         LayoutError: the layouts do not belong together.
+        ArgumentError: no such precision, or one that the unit lacks.
+        CapabilityError: the target does not have it for this dtype.
 
     ISA: PTX 9.7.14.5, mma.sync.
     """
+    semantic = semantic_layer()
     precision = unwrap(input_precision)
     for name, value in (("a", a), ("b", b), ("acc", acc)):
-        _semantic.require_distributed(value, name)
+        semantic.require_distributed(value, name)
     _check_shapes(a, b, acc)
-    _check_dtypes(_semantic, a, b, acc)
-    _check_layouts(_semantic, a, b, acc)
+    check_matmul_dtypes("mma.sync", a.dtype, b.dtype, acc.dtype, _DTYPES, (_FP8,))
+    check_capabilities(semantic, f"{_NAME} of {a.dtype}", _REQUIRES.get(a.dtype, ()))
+    _check_layouts(semantic, a, b, acc)
     if precision is None:
-        default = getattr(_semantic.options, "default_dot_input_precision", None) or "tf32"
+        default = getattr(semantic.options, "default_dot_input_precision", None) or "tf32"
         precision = "tf32" if a.dtype == tl.float32 else default
     check_precision(precision, a.dtype, "input_precision", "mma.sync")
-    handle = _semantic.builder.create_dot(
+    handle = semantic.builder.create_dot(
         a.handle,
         b.handle,
         acc.handle,
-        _semantic._str_to_dot_input_precision(precision),
-        _imprecise_accumulations(_semantic, a),
+        semantic._str_to_dot_input_precision(precision),
+        _imprecise_accumulations(semantic, a),
     )
-    return _semantic.make_tensor(handle, acc.type)
+    return semantic.make_tensor(handle, acc.type)
 
 
-def _imprecise_accumulations(semantic: Any, a: Any) -> int:
+def _imprecise_accumulations(semantic: Any, a: tensor) -> int:
     """How many products of fp8 may be added up in less than float32; an option of the compiler."""
     if not a.dtype.is_fp8():
         return 0
     return getattr(semantic.options, "max_num_imprecise_acc_default", None) or 0
 
 
-def _check_shapes(a: Any, b: Any, acc: Any) -> None:
+def _check_shapes(a: tensor, b: tensor, acc: tensor) -> None:
     check_matmul_shapes(shape_of(a), shape_of(b), shape_of(acc))
     k = shape_of(a)[-1]
     least = 256 // a.dtype.primitive_bitwidth
@@ -108,30 +122,7 @@ def _check_shapes(a: Any, b: Any, acc: Any) -> None:
         )
 
 
-def _check_dtypes(semantic: Any, a: Any, b: Any, acc: Any) -> None:
-    if a.dtype != b.dtype and not (a.dtype in _FP8 and b.dtype in _FP8):
-        raise DtypeError(
-            "both operands must have one dtype", argument="b", expected=a.dtype, got=b.dtype
-        )
-    wanted = _DTYPES.get(a.dtype)
-    if wanted is None:
-        raise DtypeError(
-            "mma.sync does not take this dtype",
-            argument="a",
-            expected=", ".join(map(str, _DTYPES)),
-            got=a.dtype,
-        )
-    check_capabilities(semantic, f"{_NAME} of {a.dtype}", _REQUIRES.get(a.dtype, ()))
-    if acc.dtype not in wanted:
-        raise DtypeError(
-            f"mma.sync does not accumulate {a.dtype} in this dtype",
-            argument="acc",
-            expected=" or ".join(map(str, wanted)),
-            got=acc.dtype,
-        )
-
-
-def _check_layouts(semantic: Any, a: Any, b: Any, acc: Any) -> None:
+def _check_layouts(semantic: Any, a: tensor, b: tensor, acc: tensor) -> None:
     layout = acc.type.layout
     if not isinstance(layout, NVMMADistributedLayout) or layout.version[0] != 2:
         raise LayoutError(
@@ -149,18 +140,10 @@ def _check_layouts(semantic: Any, a: Any, b: Any, acc: Any) -> None:
             expected=f"instr_shape={tile}",
             got=layout.instr_shape,
         )
-    widths = a.type.layout.k_width, b.type.layout.k_width
-    least = max(1, 32 // a.dtype.primitive_bitwidth)
-    if widths[0] != widths[1] or widths[0] < least:
-        raise LayoutError(
-            "the operands' k_width does not fit",
-            argument="k_width",
-            expected=f"one width for both, at least {least} for {a.dtype}",
-            got=f"{widths[0]} and {widths[1]}",
-        )
+    check_k_width(a, b, max(1, 32 // a.dtype.primitive_bitwidth))
 
 
-def check_precision(precision: Any, dtype: Any, argument: str, unit: str) -> None:
+def check_precision(precision: object, dtype: dtype, argument: str, unit: str) -> None:
     """Raise ArgumentError unless the matrix unit multiplies `dtype` with this precision."""
     if precision not in _PRECISIONS:
         raise ArgumentError(

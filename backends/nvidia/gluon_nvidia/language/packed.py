@@ -6,14 +6,23 @@ on the number in the name: `add4` is `add2` on hardware that has the wider instr
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence, TypeVar
 
-from gluon_core import _triton
-from gluon_core._triton import tl, unwrap
-from gluon_core.builtin import builtin, check_capabilities
+from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError
-from gluon_core.semantic.base import describe
 from gluon_core.values import distributed_type
+from gluon_core.values.typing import Dtype, Operand
+from gluon_core.vendor import (
+    builtin,
+    check_capabilities,
+    describe,
+    dtype,
+    semantic_layer,
+    tensor,
+    tl,
+    unwrap,
+)
+from gluon_nvidia.features import PACKED, PACKED_NUMBERS
 
 __all__ = [
     "add2",
@@ -28,12 +37,12 @@ __all__ = [
     "sub4",
 ]
 
-_SINCE = (3, 8)
 _F32, _F16, _BF16 = tl.float32, tl.float16, tl.bfloat16
 _FP8 = (tl.float8e4nv, tl.float8e5)
 
 # Operand dtypes -> result dtypes. Each row is a form of the instruction (PTX 9.7.3 to 9.7.5).
-_ADD = {
+_Forms = dict[tuple[dtype, ...], tuple[dtype, ...]]
+_ADD: _Forms = {
     (_F32, _F32): (_F32, _F16, _BF16),
     (_F16, _F32): (_F32,),
     (_BF16, _F32): (_F32,),
@@ -41,7 +50,7 @@ _ADD = {
     (_BF16, _BF16): (_BF16,),
     **{(a, b): (b,) for a in _FP8 for b in _FP8},
 }
-_MUL = {
+_MUL: _Forms = {
     (_F32, _F32): (_F32, _F16, _BF16),
     (_F16, _F16): (_F16,),
     (_BF16, _BF16): (_BF16,),
@@ -49,7 +58,7 @@ _MUL = {
     (_BF16, _F16): (_BF16,),
     **{(a, b): _FP8 for a in _FP8 for b in _FP8},
 }
-_FMA = {
+_FMA: _Forms = {
     (_F32, _F32, _F32): (_F32,),
     (_F16, _F32, _F32): (_F32,),
     (_BF16, _F32, _F32): (_F32,),
@@ -57,14 +66,14 @@ _FMA = {
     (_BF16, _BF16, _BF16): (_BF16,),
     **{(a, b, c): (c,) for a in _FP8 for b in _FP8 for c in _FP8},
 }
-_PICK = {(_F16, _F16): (_F16,), (_BF16, _BF16): (_BF16,)}
+_PICK: _Forms = {(_F16, _F16): (_F16,), (_BF16, _BF16): (_BF16,)}
 _FORMS = {"add": _ADD, "sub": _ADD, "mul": _MUL, "fma": _FMA, "min": _PICK, "max": _PICK}
 
 # Which operand's dtype the result has when none is asked for.
 _LEADER = {"add": 1, "sub": 1, "mul": 0, "fma": 2, "min": 0, "max": 0}
 
 
-def _emit(semantic: Any, kind: str, operands: dict[str, Any], dtype: Any) -> Any:
+def _emit(semantic: Any, kind: str, operands: dict[str, Operand], dtype: Optional[Dtype]) -> tensor:
     for name, value in operands.items():
         if not _is_number(value):
             semantic.require_tensor(value, name)
@@ -76,7 +85,7 @@ def _emit(semantic: Any, kind: str, operands: dict[str, Any], dtype: Any) -> Any
         )
     result = _result_dtype(kind, list(operands.values()), dtype)
     # A scalar takes the result's dtype, whatever it was.
-    ready = [
+    ready: list[Any] = [
         value if _has_layout(value) else _scalar(semantic, name, value, result)
         for name, value in operands.items()
     ]
@@ -98,17 +107,17 @@ def _emit(semantic: Any, kind: str, operands: dict[str, Any], dtype: Any) -> Any
     return semantic.make_tensor(handle, type)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(unwrap(value), (bool, int, float))
 
 
-def _has_layout(value: Any) -> bool:
+def _has_layout(value: object) -> bool:
     return isinstance(getattr(value, "type", None), distributed_type)
 
 
-def _scalar(semantic: Any, name: str, value: Any, dtype: Any) -> Any:
+def _scalar(semantic: Any, name: str, value: Any, dtype: dtype) -> tensor:
     if _is_number(value):
-        if _triton.at_least(3, 9):
+        if vendor.has(PACKED_NUMBERS):
             return semantic.scalar_constant(unwrap(value), dtype)
         value = semantic.to_tensor(unwrap(value))
     if value.dtype.is_ptr():
@@ -116,7 +125,7 @@ def _scalar(semantic: Any, name: str, value: Any, dtype: Any) -> Any:
     return semantic.cast(value, dtype)
 
 
-def _result_dtype(kind: str, values: list, dtype: Any) -> Any:
+def _result_dtype(kind: str, values: list[Any], dtype: Optional[Dtype]) -> dtype:
     dtype = unwrap(dtype)
     if dtype is not None:
         if not isinstance(dtype, tl.dtype) or not dtype.is_floating():
@@ -131,14 +140,14 @@ def _result_dtype(kind: str, values: list, dtype: Any) -> Any:
     return max((value.dtype for value in tensors), key=lambda kind: kind.primitive_bitwidth)
 
 
-def _needed(dtypes: list, result: Any) -> tuple[str, ...]:
+def _needed(dtypes: Sequence[dtype], result: dtype) -> tuple[str, ...]:
     """What a form needs beyond float32 pairs."""
     if dtypes[0] in _FP8:
         return ("nvidia.packed_fp8",)
     return () if {*dtypes, result} == {result} else ("nvidia.packed_mixed",)
 
 
-def _check_form(kind: str, names: list[str], dtypes: list, result: Any) -> None:
+def _check_form(kind: str, names: list[str], dtypes: Sequence[dtype], result: dtype) -> None:
     forms = _FORMS[kind]
     results = forms.get(tuple(dtypes))
     if results is None:
@@ -182,6 +191,9 @@ _DOC = """`{text}`, {count} elements to an instruction.
             result's dtype.
         dtype: of the result; that of `{leader}` if left out.
 
+    Returns:
+        A tensor of that shape, in the layout of the operands.
+
     Forms, as operands -> result; of fp8 (sm_100, sm_103), of mixed dtypes (sm_107):
 {forms}
 
@@ -202,46 +214,83 @@ def _forms_text(kind: str) -> str:
     return "\n".join(rows)
 
 
-def _make(kind: str, count: int) -> Callable:
-    name = f"{kind}{count}"
-    if kind == "fma":
+F = TypeVar("F", bound=Callable[..., Any])
 
-        def op(lhs: Any, rhs: Any, acc: Any, dtype: Any = None, _semantic: Any = None) -> Any:
-            return _emit(_semantic, kind, {"lhs": lhs, "rhs": rhs, "acc": acc}, dtype)
+_INSTEAD: dict[tuple[str, int], str] = {
+    **{(kind, 2): "the operators of gl, or gl.fma" for kind in _FORMS},
+    **{(kind, 4): f"gl.nvidia.blackwell.{kind}2" for kind in ("add", "sub", "mul", "fma")},
+}
 
-        names = "lhs, rhs, acc"
-    else:
 
-        def op(lhs: Any, rhs: Any, dtype: Any = None, _semantic: Any = None) -> Any:  # type: ignore[misc]
-            return _emit(_semantic, kind, {"lhs": lhs, "rhs": rhs}, dtype)
-
-        names = "lhs, rhs"
+def _packed(fn: F) -> F:
+    """Make an op of a function that is named as an instruction and its count, and document it."""
+    name = fn.__name__
+    kind, count = name[:-1], int(name[-1])
     generation, arch = ("blackwell", "sm_100") if count == 2 else ("rubin", "sm_107")
     text, leader = _TEXT[kind]
-    op.__name__ = op.__qualname__ = name
-    op.__doc__ = _DOC.format(
+    fn.__doc__ = _DOC.format(
         text=text,
         count={2: "two", 4: "four"}[count],
-        names=names,
+        names="lhs, rhs, acc" if kind == "fma" else "lhs, rhs",
         leader=leader,
         forms=_forms_text(kind),
         arch=arch,
         isa=_ISA[kind],
     )
-    return builtin(
-        op,
+    op: F = builtin(
         requires=(f"nvidia.f32x{count}",),
-        since=_SINCE,
+        since=PACKED,
         name=f"gl.nvidia.{generation}.{name}",
-        instead=_INSTEAD.get((kind, count)),
-    )
+        instead=_INSTEAD[kind, count],
+    )(fn)
+    return op
 
 
-_INSTEAD: dict[tuple[str, int], Optional[str]] = {
-    **{(kind, 2): "the operators of gl, or gl.fma" for kind in _FORMS},
-    **{(kind, 4): f"gl.nvidia.blackwell.{kind}2" for kind in ("add", "sub", "mul", "fma")},
-}
+@_packed
+def add2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+    return _emit(semantic_layer(), "add", {"lhs": lhs, "rhs": rhs}, dtype)
 
-add2, sub2, mul2, fma2 = (_make(kind, 2) for kind in ("add", "sub", "mul", "fma"))
-min2, max2 = (_make(kind, 2) for kind in ("min", "max"))
-add4, sub4, mul4, fma4 = (_make(kind, 4) for kind in ("add", "sub", "mul", "fma"))
+
+@_packed
+def sub2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+    return _emit(semantic_layer(), "sub", {"lhs": lhs, "rhs": rhs}, dtype)
+
+
+@_packed
+def mul2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+    return _emit(semantic_layer(), "mul", {"lhs": lhs, "rhs": rhs}, dtype)
+
+
+@_packed
+def fma2(lhs: Operand, rhs: Operand, acc: Operand, dtype: Optional[Dtype] = None) -> tensor:
+    return _emit(semantic_layer(), "fma", {"lhs": lhs, "rhs": rhs, "acc": acc}, dtype)
+
+
+@_packed
+def min2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+    return _emit(semantic_layer(), "min", {"lhs": lhs, "rhs": rhs}, dtype)
+
+
+@_packed
+def max2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+    return _emit(semantic_layer(), "max", {"lhs": lhs, "rhs": rhs}, dtype)
+
+
+@_packed
+def add4(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+    return _emit(semantic_layer(), "add", {"lhs": lhs, "rhs": rhs}, dtype)
+
+
+@_packed
+def sub4(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+    return _emit(semantic_layer(), "sub", {"lhs": lhs, "rhs": rhs}, dtype)
+
+
+@_packed
+def mul4(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+    return _emit(semantic_layer(), "mul", {"lhs": lhs, "rhs": rhs}, dtype)
+
+
+@_packed
+def fma4(lhs: Operand, rhs: Operand, acc: Operand, dtype: Optional[Dtype] = None) -> tensor:
+    return _emit(semantic_layer(), "fma", {"lhs": lhs, "rhs": rhs, "acc": acc}, dtype)

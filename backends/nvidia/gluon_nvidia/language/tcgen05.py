@@ -8,22 +8,41 @@ such a barrier.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Optional, Sequence, Union
 
-from gluon_core import _triton
-from gluon_core._triton import tl, tl_tuple, unwrap
-from gluon_core.builtin import builtin, check_capabilities, compile_time
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, did_you_mean
-from gluon_core.layouts.shared import SharedLinearLayout
-from gluon_core.semantic.base import describe
-from gluon_core.semantic.operands import compile_time_bool, predicate, shared_memory
-from gluon_nvidia.language.mbarrier import MBarrierLayout, check_mbarrier
-from gluon_nvidia.language.tensor_memory import (
-    tensor_memory,
-    tensor_memory_descriptor,
+from gluon_core import vendor
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.values import shared_memory_descriptor
+from gluon_core.values.typing import ConstBool, ConstStr, Predicate
+from gluon_core.vendor import (
+    builtin,
+    compile_time,
+    describe,
+    items_of,
+    predicate,
+    semantic_layer,
+    shared_memory,
+    tl,
+    unwrap,
 )
-from gluon_nvidia.layouts import NVMMASharedLayout
-from gluon_nvidia.tensor_memory import TensorMemoryLayout, TensorMemoryScalesLayout, block_shape
+from gluon_nvidia.features import COMMIT_OPERANDS, MMA_MULTICAST, SCALED_MMA_CLUSTERS
+from gluon_nvidia.language.tcgen05_operands import (
+    FORMATS,
+    check_accumulator,
+    check_copied,
+    check_depth,
+    check_dtypes,
+    check_operand,
+    check_padding,
+    check_scales,
+    check_shapes,
+    completion_barrier,
+    control_operands,
+    format_of,
+    matrices,
+    multicast_flag,
+)
+from gluon_nvidia.language.tensor_memory import tensor_memory, tensor_memory_descriptor
 
 __all__ = [
     "tcgen05_commit",
@@ -37,37 +56,18 @@ _REQUIRES = ("nvidia.tcgen05",)
 _SPACE = "gl.nvidia.blackwell."
 _INSTEAD = "gl.nvidia.hopper.warpgroup_mma, gl.nvidia.ampere.mma_v2, or gl.portable.mma"
 
-_FP8 = (tl.float8e5, tl.float8e4nv)
-_INT8 = (tl.int8, tl.uint8)
-# Dtypes that multiply with each other -> accumulators (PTX 9.7.16.2.1, kinds and shapes).
-_KINDS: tuple[tuple[tuple, tuple, tuple], ...] = (
-    ((tl.float16,), (tl.float32, tl.float16), ()),
-    ((tl.bfloat16,), (tl.float32,), ()),
-    ((tl.float32,), (tl.float32,), ()),
-    (_FP8, (tl.float32, tl.float16), ()),
-    (_INT8, (tl.int32,), ("nvidia.tcgen05_i8",)),
-)
-# What a scaled operand holds -> its dtypes (PTX 9.7.16.10.7, block scaling).
-_FORMATS = {
-    "e2m1": _INT8,
-    "e4m3": (*_INT8, tl.float8e4nv),
-    "e5m2": (*_INT8, tl.float8e5),
-}
-_INSTRUCTION_BYTES = 32  # of K
-
 
 @builtin(requires=_REQUIRES, name=f"{_SPACE}tcgen05_mma", instead=_INSTEAD)
 def tcgen05_mma(
-    a: Any,
-    b: Any,
-    acc: Any,
+    a: Union[shared_memory_descriptor, tensor_memory_descriptor],
+    b: shared_memory_descriptor,
+    acc: tensor_memory_descriptor,
     *,
-    use_acc: Any = True,
-    pred: Any = True,
-    multicast: Any = False,
-    mbarriers: Any = None,
-    mbarrier_preds: Any = None,
-    _semantic: Any = None,
+    use_acc: Predicate = True,
+    pred: Predicate = True,
+    multicast: ConstBool = False,
+    mbarriers: Optional[Union[shared_memory_descriptor, Sequence[shared_memory_descriptor]]] = None,
+    mbarrier_preds: Optional[Union[Predicate, Sequence[Predicate]]] = None,
 ) -> None:
     """`acc += a @ b` on the tensor cores, in tensor memory.
 
@@ -103,42 +103,43 @@ def tcgen05_mma(
         ShapeError: the shapes do not multiply, or are smaller than one instruction's.
         LayoutError: a layout that the unit does not read.
         ArgumentError: another argument is illegal.
+        CapabilityError: a form that the target, or the installed Triton, does not have.
 
     ISA: PTX 9.7.16.10.9.1, tcgen05.mma.
     """
-    a, b, acc = _operands(a, b, acc)
-    _check_shapes(list(a.shape), list(b.shape), acc)
-    _check_dtypes(_semantic, a, b, acc)
-    _check_operand(a, "a")
-    _check_operand(b, "b")
-    _check_accumulator(acc, a)
-    _check_depth(a.shape[1] * a.dtype.primitive_bitwidth // 8, a)
-    spread = _multicast(multicast, "tcgen05_mma", (3, 7))
-    use, run, barriers, preds = _control(_semantic, use_acc, pred, mbarriers, mbarrier_preds)
-    rest: tuple = (acc.layout.two_ctas,)
-    if _triton.at_least(3, 7):
+    semantic = semantic_layer()
+    a, b, acc = matrices(a, b, acc)
+    check_shapes(list(a.shape), list(b.shape), acc)
+    check_dtypes(semantic, a, b, acc)
+    check_operand(a, "a")
+    check_operand(b, "b")
+    check_accumulator(acc, a)
+    check_depth(a.shape[1] * a.dtype.primitive_bitwidth // 8, a)
+    spread = multicast_flag(multicast, "tcgen05_mma", MMA_MULTICAST)
+    use, run, barriers, preds = control_operands(semantic, use_acc, pred, mbarriers, mbarrier_preds)
+    rest: tuple[bool, ...] = (acc.layout.two_ctas,)
+    if vendor.has(MMA_MULTICAST):
         rest = (acc.layout.two_ctas, spread)
-    _semantic.builder.create_tcgen05_mma(
+    semantic.builder.create_tcgen05_mma(
         a.handle, b.handle, acc.handle, use, run, barriers, preds, *rest
     )
 
 
 @builtin(requires=_REQUIRES, name=f"{_SPACE}tcgen05_mma_scaled", instead=_INSTEAD)
 def tcgen05_mma_scaled(
-    a: Any,
-    b: Any,
-    acc: Any,
-    a_scale: Any,
-    b_scale: Any,
-    a_type: Any,
-    b_type: Any,
+    a: Union[shared_memory_descriptor, tensor_memory_descriptor],
+    b: shared_memory_descriptor,
+    acc: tensor_memory_descriptor,
+    a_scale: tensor_memory_descriptor,
+    b_scale: tensor_memory_descriptor,
+    a_type: ConstStr,
+    b_type: ConstStr,
     *,
-    use_acc: Any = True,
-    pred: Any = True,
-    multicast: Any = False,
-    mbarriers: Any = None,
-    mbarrier_preds: Any = None,
-    _semantic: Any = None,
+    use_acc: Predicate = True,
+    pred: Predicate = True,
+    multicast: ConstBool = False,
+    mbarriers: Optional[Union[shared_memory_descriptor, Sequence[shared_memory_descriptor]]] = None,
+    mbarrier_preds: Optional[Union[Predicate, Sequence[Predicate]]] = None,
 ) -> None:
     """`acc += (a * a_scale) @ (b * b_scale)`: a scale for each row of `a`, column of `b` and run of K.
 
@@ -155,25 +156,26 @@ def tcgen05_mma_scaled(
         multicast: as in `tcgen05_mma`; Triton 3.8.
 
     Raises:
-        DtypeError, ShapeError, LayoutError, ArgumentError: as `tcgen05_mma`.
+        DtypeError, ShapeError, LayoutError, ArgumentError, CapabilityError: as `tcgen05_mma`.
 
     ISA: PTX 9.7.16.10.7, block scaling; 9.7.16.10.9.1, kind::mxf8f6f4, mxf4, mxf4nvf4.
     """
-    a, b, acc = _operands(a, b, acc)
+    semantic = semantic_layer()
+    a, b, acc = matrices(a, b, acc)
     scales = [tensor_memory(a_scale, "a_scale"), tensor_memory(b_scale, "b_scale")]
-    formats = [_format(a_type, "a_type"), _format(b_type, "b_type")]
+    formats = [format_of(a_type, "a_type"), format_of(b_type, "b_type")]
     shapes = [list(a.shape), list(b.shape)]
     for value, kind, shape, d, name in zip((a, b), formats, shapes, (1, 0), ("a", "b")):
-        if value.dtype not in _FORMATS[kind]:
+        if value.dtype not in FORMATS[kind]:
             raise DtypeError(
                 f"not the dtype of {kind}",
                 argument=name,
-                expected=" or ".join(map(str, _FORMATS[kind])),
+                expected=" or ".join(map(str, FORMATS[kind])),
                 got=value.dtype,
             )
         shape[d] *= 2 if kind == "e2m1" else 1
-        _check_operand(value, name)
-    _check_shapes(shapes[0], shapes[1], acc)
+        check_operand(value, name)
+    check_shapes(shapes[0], shapes[1], acc)
     if acc.dtype != tl.float32:
         raise DtypeError(
             "scaled products are accumulated in float32",
@@ -181,7 +183,7 @@ def tcgen05_mma_scaled(
             expected="float32",
             got=acc.dtype,
         )
-    _check_accumulator(acc, a)
+    check_accumulator(acc, a)
     if acc.layout.block[0] != 128:
         raise LayoutError(
             "scaled products have accumulators of 128 rows",
@@ -189,20 +191,20 @@ def tcgen05_mma_scaled(
             expected="TensorMemoryLayout([128, N], ...)",
             got=repr(acc.layout),
         )
-    _check_padding(a, b, formats)
-    _check_scales(scales, formats, shapes, acc)
-    _check_depth(shapes[0][1] if formats != ["e2m1"] * 2 else shapes[0][1] // 2, a)
-    spread = _multicast(multicast, "tcgen05_mma_scaled", (3, 8))
+    check_padding(a, b, formats)
+    check_scales(scales, formats, shapes, acc)
+    check_depth(shapes[0][1] if formats != ["e2m1"] * 2 else shapes[0][1] // 2, a)
+    spread = multicast_flag(multicast, "tcgen05_mma_scaled", SCALED_MMA_CLUSTERS)
     if acc.layout.two_ctas:
-        _triton.require((3, 8), f"{_SPACE}tcgen05_mma_scaled of pairs of blocks")
-    use, run, barriers, preds = _control(_semantic, use_acc, pred, mbarriers, mbarrier_preds)
-    rest = (acc.layout.two_ctas, spread) if _triton.at_least(3, 8) else ()
-    _semantic.builder.create_tcgen05_mma_scaled(
+        vendor.require(SCALED_MMA_CLUSTERS, f"{_SPACE}tcgen05_mma_scaled of pairs of blocks")
+    use, run, barriers, preds = control_operands(semantic, use_acc, pred, mbarriers, mbarrier_preds)
+    rest = (acc.layout.two_ctas, spread) if vendor.has(SCALED_MMA_CLUSTERS) else ()
+    semantic.builder.create_tcgen05_mma_scaled(
         a.handle,
         b.handle,
         acc.handle,
         *(scale.handle for scale in scales),
-        *(_semantic._str_to_fp_type(kind) for kind in formats),
+        *(semantic._str_to_fp_type(kind) for kind in formats),
         use,
         run,
         barriers,
@@ -212,7 +214,11 @@ def tcgen05_mma_scaled(
 
 
 @builtin(requires=_REQUIRES, name=f"{_SPACE}tcgen05_commit")
-def tcgen05_commit(barrier: Any, pred: Any = True, descs: Any = (), _semantic: Any = None) -> None:
+def tcgen05_commit(
+    barrier: shared_memory_descriptor,
+    pred: Predicate = True,
+    descs: Union[shared_memory_descriptor, Sequence[shared_memory_descriptor]] = (),
+) -> None:
     """An arrival at `barrier` once every `tcgen05` operation before is done.
 
     Args:
@@ -222,13 +228,15 @@ def tcgen05_commit(barrier: Any, pred: Any = True, descs: Any = (), _semantic: A
             cluster: the barriers of all of them get an arrival. Triton 3.7.
 
     Raises:
+        ArgumentError: more than two `descs`.
         DtypeError, LayoutError, ShapeError: an operand of another kind.
         CapabilityError: `pred` or `descs` with an older Triton.
 
     ISA: PTX 9.7.16.11.1, tcgen05.commit.
     """
-    barrier = _completion(_semantic, barrier, "barrier")
-    operands = [shared_memory(item, "descs") for item in _items(descs)]
+    semantic = semantic_layer()
+    barrier = completion_barrier(semantic, barrier, "barrier")
+    operands = [shared_memory(item, "descs") for item in items_of(descs)]
     if len(operands) > 2:
         raise ArgumentError(
             "a multiplication has two operands",
@@ -236,21 +244,21 @@ def tcgen05_commit(barrier: Any, pred: Any = True, descs: Any = (), _semantic: A
             expected="at most 2 buffers",
             got=len(operands),
         )
-    if not _triton.at_least(3, 7):
+    if not vendor.has(COMMIT_OPERANDS):
         if operands:
-            _triton.require((3, 7), f"{_SPACE}tcgen05_commit(descs=...)")
+            vendor.require(COMMIT_OPERANDS, f"{_SPACE}tcgen05_commit(descs=...)")
         if unwrap(pred) is not True:
-            _triton.require((3, 7), f"{_SPACE}tcgen05_commit(pred=...)")
-        _semantic.builder.create_tcgen05_commit(barrier.handle)
+            vendor.require(COMMIT_OPERANDS, f"{_SPACE}tcgen05_commit(pred=...)")
+        semantic.builder.create_tcgen05_commit(barrier.handle)
         return
     handles = [item.handle for item in operands]
-    _semantic.builder.create_tcgen05_commit(
-        barrier.handle, predicate(_semantic, pred).handle, handles
+    semantic.builder.create_tcgen05_commit(
+        barrier.handle, predicate(semantic, pred).handle, handles
     )
 
 
 @builtin(requires=_REQUIRES, name=f"{_SPACE}tcgen05_copy")
-def tcgen05_copy(src: Any, dst: Any, _semantic: Any = None) -> None:
+def tcgen05_copy(src: shared_memory_descriptor, dst: tensor_memory_descriptor) -> None:
     """Copy a buffer from shared to tensor memory, in order with the multiplications that follow.
 
     Args:
@@ -271,12 +279,16 @@ def tcgen05_copy(src: Any, dst: Any, _semantic: Any = None) -> None:
         raise ShapeError(
             "not the shape of dst", argument="src", expected=list(dst.shape), got=list(src.shape)
         )
-    _check_copied(src, dst)
-    _semantic.builder.create_tmem_copy(src.handle, dst.handle)
+    check_copied(src, dst)
+    semantic_layer().builder.create_tmem_copy(src.handle, dst.handle)
 
 
 @compile_time
-def tcgen05_mma_barrier_count(smems: Any, multicast: Any, two_ctas: Any = False) -> int:
+def tcgen05_mma_barrier_count(
+    smems: Union[shared_memory_descriptor, Sequence[shared_memory_descriptor]],
+    multicast: ConstBool,
+    two_ctas: ConstBool = False,
+) -> int:
     """How many multiplications of a cluster tell one block's barrier that they are done.
 
     Args:
@@ -295,7 +307,7 @@ def tcgen05_mma_barrier_count(smems: Any, multicast: Any, two_ctas: Any = False)
         return 1
     pair = 1 if unwrap(two_ctas) else 0
     reached = {0}
-    for item in _items(smems):
+    for item in items_of(smems):
         layout = getattr(unwrap(item), "layout", None)
         if layout is None:
             raise LayoutError("has no layout", argument="smems", got=describe(item))
@@ -306,310 +318,3 @@ def tcgen05_mma_barrier_count(smems: Any, multicast: Any, two_ctas: Any = False)
             blocks |= {block | 1 << bit for block in blocks}
         reached |= {block >> pair for block in blocks}
     return len(reached)
-
-
-def _check_copied(src: Any, dst: Any) -> None:
-    tiled = isinstance(src.layout, NVMMASharedLayout)
-    plain = tiled and not src.layout.transposed and not src.layout.fp4_padded
-    if isinstance(dst.layout, TensorMemoryScalesLayout):
-        if tiled and (src.layout.swizzle_byte_width or not plain):
-            raise LayoutError(
-                "scales are copied from where they lie in order",
-                argument="src",
-                expected="swizzle_byte_width=0, neither transposed nor padded",
-                got=repr(src.layout),
-            )
-        return
-    if dst.dtype.primitive_bitwidth != 32 or dst.layout.block[0] != 128:
-        raise LayoutError(
-            "tcgen05.cp of a matrix moves blocks of 128 rows of 32-bit elements",
-            argument="dst",
-            expected="TensorMemoryLayout([128, N], 1) of 32 bits",
-            got=str(dst.type),
-        )
-    if tiled and not (plain and src.layout.swizzle_byte_width):
-        raise LayoutError(
-            "tcgen05.cp does not read this layout",
-            argument="src",
-            expected="NVMMASharedLayout with a swizzle, neither transposed nor padded",
-            got=repr(src.layout),
-        )
-
-
-# -- checks ---------------------------------------------------------------------------------------
-
-
-def _items(values: Any) -> list:
-    values = unwrap(values)
-    if values is None:
-        return []
-    return list(values) if isinstance(values, (list, tuple, tl_tuple)) else [values]
-
-
-def _operands(a: Any, b: Any, acc: Any) -> tuple[Any, Any, Any]:
-    a = unwrap(a)
-    if isinstance(a, tensor_memory_descriptor):
-        a = tensor_memory(a, "a")
-    else:
-        a = shared_memory(a, "a")
-    b, acc = shared_memory(b, "b"), tensor_memory(acc, "acc")
-    for value, argument in ((a, "a"), (b, "b")):
-        if len(value.shape) != 2:
-            raise ShapeError("must be a matrix", argument=argument, got=list(value.shape))
-    return a, b, acc
-
-
-def _check_shapes(a: Sequence[int], b: Sequence[int], acc: Any) -> None:
-    (m, k), (rows, n) = a, b
-    if rows != k or list(acc.shape) != [m, n]:
-        raise ShapeError(
-            "the shapes do not multiply",
-            expected="a [M, K], b [K, N], acc [M, N]",
-            got=f"{list(a)}, {list(b)}, {list(acc.shape)}",
-        )
-
-
-def _check_dtypes(semantic: Any, a: Any, b: Any, acc: Any) -> None:
-    for operands, accumulators, requires in _KINDS:
-        if a.dtype not in operands:
-            continue
-        if b.dtype not in operands:
-            break
-        check_capabilities(semantic, f"{_SPACE}tcgen05_mma of {a.dtype}", requires)
-        if a.dtype in _INT8:
-            _triton.require((3, 8), f"{_SPACE}tcgen05_mma of {a.dtype}")
-        if acc.dtype not in accumulators:
-            raise DtypeError(
-                f"tcgen05.mma does not accumulate {a.dtype} in this dtype",
-                argument="acc",
-                expected=" or ".join(map(str, accumulators)),
-                got=acc.dtype,
-            )
-        return
-    known = sorted({str(dtype) for operands, _, _ in _KINDS for dtype in operands})
-    raise DtypeError(
-        "tcgen05.mma does not multiply these dtypes",
-        argument="b",
-        expected=f"a and b of one kind, of {', '.join(known)}",
-        got=f"{a.dtype} and {b.dtype}",
-    )
-
-
-def _check_operand(value: Any, argument: str) -> None:
-    """The layout of `a` or `b`."""
-    layout = value.layout
-    if isinstance(value, tensor_memory_descriptor):
-        if not isinstance(layout, TensorMemoryLayout) or layout.col_stride != 1:
-            raise LayoutError(
-                "an operand in tensor memory is packed",
-                argument=argument,
-                expected="TensorMemoryLayout([M, K], col_stride=1)",
-                got=repr(layout),
-            )
-        return
-    if isinstance(layout, SharedLinearLayout):
-        return
-    if not isinstance(layout, NVMMASharedLayout) or layout.rank != 2:
-        raise LayoutError(
-            "tcgen05.mma does not read this layout",
-            argument=argument,
-            expected="NVMMASharedLayout of rank 2",
-            got=repr(layout),
-            remedy="NVMMASharedLayout.get_default_for makes one that fits.",
-        )
-    if layout.element_bitwidth != value.dtype.primitive_bitwidth:
-        raise LayoutError(
-            "the layout is for elements of another width",
-            argument=argument,
-            expected=f"element_bitwidth={value.dtype.primitive_bitwidth}",
-            got=repr(layout),
-        )
-    fast = 1 if argument == "a" else 0
-    if value.dtype == tl.float32 and layout.transposed == (fast == 1):
-        raise LayoutError(
-            "operands of float32 lie with K contiguous",
-            argument=argument,
-            expected=f"transposed={fast == 0}",
-            got=repr(layout),
-            remedy="Store it the other way around, and permute([1, 0]).",
-        )
-    rows = value.shape[0 if layout.transposed else 1] * value.dtype.primitive_bitwidth // 8
-    narrow = rows <= _INSTRUCTION_BYTES and _triton.at_least(3, 8)
-    if not layout.swizzle_byte_width and not narrow:
-        raise LayoutError(
-            "a buffer that is not swizzled is as wide as one instruction",
-            argument=argument,
-            expected=f"a swizzle, or rows of {_INSTRUCTION_BYTES} bytes and Triton 3.8",
-            got=repr(layout),
-            remedy="NVMMASharedLayout.get_default_for makes one that fits.",
-        )
-
-
-def _check_accumulator(acc: Any, a: Any) -> None:
-    layout = acc.layout
-    stride = 32 // acc.dtype.primitive_bitwidth
-    if not isinstance(layout, TensorMemoryLayout) or layout.col_stride != stride:
-        raise LayoutError(
-            "not the accumulator of tcgen05.mma",
-            argument="acc",
-            expected=f"TensorMemoryLayout(..., col_stride={stride}) for {acc.dtype}",
-            got=repr(layout),
-        )
-    m, n = layout.block
-    per_block = block_shape(layout, acc.shape)
-    n = min(n, per_block[1])
-    least = 8 if m == 64 else 16
-    if not least <= n <= 256:
-        raise ShapeError(
-            "not the N of an instruction",
-            argument="acc",
-            expected=f"blocks of [{m}, {least} to 256]",
-            got=layout.block,
-        )
-    if isinstance(a, tensor_memory_descriptor) and a.layout.block[0] != m:
-        raise LayoutError(
-            "an operand in tensor memory has the accumulator's rows",
-            argument="a",
-            expected=f"blocks of {m} rows",
-            got=repr(a.layout),
-        )
-
-
-def _check_depth(nbytes: int, a: Any) -> None:
-    if nbytes < _INSTRUCTION_BYTES:
-        raise ShapeError(
-            "K is smaller than that of one instruction",
-            argument="a",
-            expected=f"at least {_INSTRUCTION_BYTES} bytes along K",
-            got=f"{nbytes} bytes, {list(a.shape)} {a.dtype}",
-            remedy="Pad the tile with zeros.",
-        )
-
-
-def _multicast(value: Any, name: str, version: tuple[int, int]) -> bool:
-    spread = compile_time_bool(value, "multicast")
-    if spread:
-        _triton.require(version, f"{_SPACE}{name}(multicast=True)")
-    return spread
-
-
-def _control(
-    semantic: Any, use_acc: Any, pred: Any, mbarriers: Any, mbarrier_preds: Any
-) -> tuple[Any, Any, list, list]:
-    use = predicate(semantic, use_acc, "use_acc")
-    run = predicate(semantic, pred, "pred")
-    barriers = [_completion(semantic, item, "mbarriers") for item in _items(mbarriers)]
-    given = _items(mbarrier_preds)
-    if given and len(given) != len(barriers):
-        raise ArgumentError(
-            "not one for each barrier",
-            argument="mbarrier_preds",
-            expected=f"{len(barriers)} scalars",
-            got=len(given),
-        )
-    preds = [
-        predicate(semantic, item, "mbarrier_preds") for item in given or [True] * len(barriers)
-    ]
-    return (
-        use.handle,
-        run.handle,
-        [item.handle for item in barriers],
-        [item.handle for item in preds],
-    )
-
-
-def _completion(semantic: Any, barrier: Any, argument: str) -> Any:
-    """`barrier` if it can be told the end: from Triton 3.8 one for each block, in pairs, too."""
-    barrier = check_mbarrier(barrier, argument)
-    wanted = MBarrierLayout.multicta(semantic.num_ctas)
-    if _triton.at_least(3, 8) and barrier.layout.cga_layout != wanted.cga_layout:
-        raise LayoutError(
-            "the end is told to one barrier for each block of the cluster",
-            argument=argument,
-            expected=repr(wanted),
-            got=repr(barrier.layout),
-            remedy="mbarrier.allocate_mbarrier() makes them.",
-        )
-    return barrier
-
-
-def _format(value: Any, argument: str) -> str:
-    kind = unwrap(value)
-    if kind not in _FORMATS:
-        raise ArgumentError(
-            "no such format",
-            argument=argument,
-            expected=", ".join(map(repr, _FORMATS)),
-            got=repr(kind),
-            remedy=did_you_mean(str(kind), _FORMATS),
-        )
-    return kind
-
-
-def _check_padding(a: Any, b: Any, formats: list[str]) -> None:
-    """Bytes of fp4 beside fp8 are padded to twice their size; among themselves they are not."""
-    mixed = len({kind == "e2m1" for kind in formats}) == 2
-    for value, kind, argument in zip((a, b), formats, ("a", "b")):
-        wanted = mixed and kind == "e2m1"
-        padded = getattr(value.layout, "fp4_padded", None)
-        if padded is not None and padded != wanted:
-            raise LayoutError(
-                "fp4 is padded beside fp8, and only there",
-                argument=argument,
-                expected=f"fp4_padded={wanted}",
-                got=repr(value.layout),
-            )
-
-
-def _check_scales(scales: list, formats: list[str], shapes: list, acc: Any) -> None:
-    """Dtypes, layouts and shapes of the scales."""
-    runs = []
-    k = shapes[0][1]
-    for scale, size, argument in zip(scales, acc.shape, ("a_scale", "b_scale")):
-        if not isinstance(scale.layout, TensorMemoryScalesLayout):
-            raise LayoutError(
-                "not the layout of scales",
-                argument=argument,
-                expected="TensorMemoryScalesLayout()",
-                got=repr(scale.layout),
-            )
-        fine = scale.dtype == tl.float8e4nv
-        if not fine and scale.dtype not in _INT8:
-            raise DtypeError(
-                "not the dtype of scales",
-                argument=argument,
-                expected="int8 or uint8 (e8m0), or float8e4nv",
-                got=scale.dtype,
-            )
-        order = getattr(scale.layout, "block_rep_order", "mnThenK")
-        if order != "mnThenK" and not (fine and argument == "a_scale"):
-            raise LayoutError(
-                "not the order of these scales",
-                argument=argument,
-                expected="block_rep_order='mnThenK'; another for a_scale of float8e4nv only",
-                got=repr(scale.layout),
-            )
-        run = 16 if fine else 32
-        if fine and formats != ["e2m1", "e2m1"]:
-            raise DtypeError(
-                "scales of float8e4nv are for fp4",
-                argument=argument,
-                expected="int8 or uint8 with " + " and ".join(formats),
-                got=scale.dtype,
-            )
-        wanted = [size, k // run]
-        if list(scale.shape) != wanted:
-            raise ShapeError(
-                f"not one scale for {run} elements of K",
-                argument=argument,
-                expected=wanted,
-                got=list(scale.shape),
-            )
-        runs.append(run)
-    if runs[0] != runs[1]:
-        raise DtypeError(
-            "both operands must have scales of one kind",
-            argument="b_scale",
-            expected=scales[0].dtype,
-            got=scales[1].dtype,
-        )

@@ -7,35 +7,55 @@ four its own 32 rows; so the layout of what is loaded follows from the buffer's 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional, Sequence, Union
 
-from gluon_core import _triton
-from gluon_core._triton import ir, tl, unwrap
-from gluon_core.builtin import builtin, compile_time
+from gluon_core import vendor
 from gluon_core.errors import (
     ArgumentError,
-    CapabilityError,
     DtypeError,
     LayoutError,
     LimitError,
+    NotInKernelError,
     ShapeError,
 )
-from gluon_core.semantic.base import describe, is_placeholder, shape_of
-from gluon_core.semantic.operands import compile_time_bool, predicate, scalar_int32
+from gluon_core.layouts import DistributedLinearLayout
+from gluon_core.layouts.base import DistributedLayout
 from gluon_core.values import (
     check_block_shape,
-    distributed_type,
     memory_descriptor,
     memory_descriptor_type,
     unwrap_shape,
 )
+from gluon_core.values.typing import ConstBool, ConstInt, ConstStr, Dtype, Int, Predicate, Shape
+from gluon_core.vendor import (
+    builtin,
+    compile_time,
+    compile_time_int,
+    constexpr,
+    describe,
+    dtype,
+    predicate,
+    scalar_int32,
+    semantic_layer,
+    tensor,
+    tl,
+    unwrap,
+)
+from gluon_nvidia.features import (
+    TMEM_ALIGNED_SLICES,
+    TMEM_CLUSTERS,
+    TMEM_LD_RED,
+    TMEM_NARROW_SLICES,
+    TMEM_ROW_SLICES,
+)
+from gluon_nvidia.language.tensor_memory_access import load_reduced, loaded_type, stored_value
 from gluon_nvidia.tensor_memory import (
     COLUMNS,
     TensorMemoryLayout,
     TensorMemoryScalesLayout,
     columns_of,
 )
-from gluon_nvidia.tensor_memory_registers import fits_registers, register_layout
+from gluon_nvidia.tensor_memory_registers import register_layout
 
 __all__ = [
     "allocate_tensor_memory",
@@ -50,8 +70,10 @@ _INSTEAD = "gl.allocate_shared_memory, or accumulators in registers"
 _CLASS = "tensor_memory_descriptor"
 _BITS = (8, 16, 32)
 
+AnyTensorMemoryLayout = Union[TensorMemoryLayout, TensorMemoryScalesLayout, constexpr]
 
-def _check_dtype(dtype: Any, layout: Any) -> None:
+
+def _check_dtype(dtype: dtype, layout: object) -> None:
     bits = dtype.primitive_bitwidth if isinstance(dtype, tl.dtype) else 0
     if bits not in _BITS or dtype.is_ptr():
         raise DtypeError(
@@ -74,7 +96,9 @@ def _check_dtype(dtype: Any, layout: Any) -> None:
         )
 
 
-def _check_buffer(semantic: Any, dtype: Any, shape: list[int], layout: Any, alloc: Any) -> int:
+def _check_buffer(
+    semantic: Any, dtype: dtype, shape: list[int], layout: object, alloc: list[int]
+) -> int:
     """The 32-bit columns that a buffer takes; raises where none can be like this."""
     if not isinstance(layout, (TensorMemoryLayout, TensorMemoryScalesLayout)):
         raise LayoutError(
@@ -105,7 +129,7 @@ def _check_buffer(semantic: Any, dtype: Any, shape: list[int], layout: Any, allo
         raise ShapeError("must be positive", argument="shape", got=shape)
     blocks = 1 << len(layout.cga_layout)
     # Before Triton 3.8 what is not split is the same in all blocks; later this is said, too.
-    partly = not _triton.at_least(3, 8) and blocks < semantic.num_ctas
+    partly = not vendor.has(TMEM_CLUSTERS) and blocks < semantic.num_ctas
     if blocks != semantic.num_ctas and not partly:
         raise LayoutError(
             "the layout's blocks are not those of the cluster",
@@ -137,9 +161,10 @@ class tensor_memory_descriptor_type(memory_descriptor_type):
     def _value(self, handle: Any) -> "tensor_memory_descriptor":
         return tensor_memory_descriptor(handle, *self._parts())
 
+    @builtin(name=f"{_CLASS}_type.get_reg_layout", host=True)
     def get_reg_layout(
-        self, num_warps: Any = None, instr_variant: Any = "32x32b", _semantic: Any = None
-    ) -> Any:
+        self, num_warps: Optional[ConstInt] = None, instr_variant: ConstStr = "32x32b"
+    ) -> DistributedLinearLayout:
         """The layout of a tensor that is loaded from such a view, or stored to it.
 
         Args:
@@ -159,9 +184,12 @@ class tensor_memory_descriptor_type(memory_descriptor_type):
         """
         warps = unwrap(num_warps)
         if warps is None:
-            if _semantic is None:
-                raise ArgumentError("needed outside a kernel", argument="num_warps", got=None)
-            warps = _semantic.num_warps
+            try:
+                warps = semantic_layer().num_warps
+            except NotInKernelError:
+                raise ArgumentError(
+                    "needed outside a kernel", argument="num_warps", got=None
+                ) from None
         self.check_matrix()
         return register_layout(
             self.layout,
@@ -171,9 +199,6 @@ class tensor_memory_descriptor_type(memory_descriptor_type):
             unwrap(instr_variant),
             alloc_shape=self.alloc_shape,
         )
-
-    # What the code generator gives its semantic layer to.
-    get_reg_layout.__triton_builtin__ = True  # type: ignore[attr-defined]
 
     def check_matrix(self) -> None:
         """Raise unless the view is one matrix."""
@@ -190,43 +215,65 @@ class tensor_memory_descriptor_type(memory_descriptor_type):
 class tensor_memory_descriptor(memory_descriptor):
     """A view of tensor memory: what `allocate_tensor_memory` returns and its methods narrow."""
 
-    def __init__(self, handle: Any, element_ty: Any, shape: Any, layout: Any, alloc_shape: Any):
+    type: tensor_memory_descriptor_type
+
+    def __init__(
+        self,
+        handle: Any,
+        element_ty: dtype,
+        shape: Shape,
+        layout: AnyTensorMemoryLayout,
+        alloc_shape: Shape,
+    ):
         self.handle = handle
         self.type = tensor_memory_descriptor_type(element_ty, shape, layout, alloc_shape)
 
     @builtin(name=f"{_CLASS}.get_reg_layout")
     def get_reg_layout(
-        self, num_warps: Any = None, instr_variant: Any = "32x32b", _semantic: Any = None
-    ) -> Any:
-        """See `tensor_memory_descriptor_type.get_reg_layout`."""
-        found = self.type.get_reg_layout(num_warps, instr_variant, _semantic=_semantic)
-        return _triton.constexpr(found)
+        self, num_warps: Optional[ConstInt] = None, instr_variant: ConstStr = "32x32b"
+    ) -> constexpr:
+        """The layout of a tensor that `load` brings, or `store` takes, as a constexpr.
+
+        Args:
+            num_warps, instr_variant: as in `tensor_memory_descriptor_type.get_reg_layout`.
+
+        Raises:
+            LayoutError: no such tile for this view.
+            ShapeError: the view counts copies.
+
+        ISA: PTX 9.7.16.8, tcgen05.ld and tcgen05.st.
+        """
+        return vendor.constexpr(self.type.get_reg_layout(num_warps, instr_variant))
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.load")
-    def load(self, layout: Any = None, _semantic: Any = None) -> Any:
+    def load(self, layout: Optional[Union[DistributedLayout, constexpr]] = None) -> tensor:
         """Read the view into a tensor; the warps wait until it is there.
 
         Args:
             layout: of the tensor, one of `get_reg_layout`'s; the default is that of "32x32b".
 
+        Returns:
+            A tensor [M, N] of the view's dtype.
+
         Raises:
-            LayoutError: a layout in which some warp holds rows that it cannot reach.
+            LayoutError: a layout in which some warp holds rows that it cannot reach, a view of
+                scales, or warps that are no multiple of four.
             ShapeError: the view counts copies.
 
         ISA: PTX 9.7.16.8.3, tcgen05.ld; 9.7.16.8.5, tcgen05.wait.
         """
-        result = _loaded_type(_semantic, self, layout)
-        handle = _semantic.builder.create_tmem_load(result.to_ir(_semantic.builder), self.handle)
-        return _semantic.make_tensor(handle, result)
+        semantic = semantic_layer()
+        result = loaded_type(semantic, self, layout)
+        handle = semantic.builder.create_tmem_load(result.to_ir(semantic.builder), self.handle)
+        return semantic.make_tensor(handle, result)
 
-    @builtin(requires=("nvidia.tcgen05_ld_red",), since=(3, 7), name=f"{_CLASS}.load_min")
+    @builtin(requires=("nvidia.tcgen05_ld_red",), since=TMEM_LD_RED, name=f"{_CLASS}.load_min")
     def load_min(
         self,
-        layout: Any = None,
-        abs: Any = False,
-        propagate_nan: Any = None,
-        _semantic: Any = None,
-    ) -> Any:
+        layout: Optional[Union[DistributedLayout, constexpr]] = None,
+        abs: ConstBool = False,
+        propagate_nan: Optional[Union[tl.PropagateNan, constexpr]] = None,
+    ) -> tuple[tensor, tensor]:
         """Read the view, and the least element of each row.
 
         Args:
@@ -238,26 +285,38 @@ class tensor_memory_descriptor(memory_descriptor):
             The tensor [M, N], and a tensor [M].
 
         Raises:
+            ArgumentError: no such choice of NaN, or `abs` is no compile-time boolean.
             DtypeError: not float32.
-            LayoutError, ShapeError: as `load`.
+            LayoutError, ShapeError: as `load`; or a lane does not hold whole rows.
 
         ISA: PTX 9.7.16.8.3, tcgen05.ld.red (sm_103).
         """
-        return _load_reduced(_semantic, self, layout, "MIN", abs, propagate_nan)
+        return load_reduced(semantic_layer(), self, layout, "MIN", abs, propagate_nan)
 
-    @builtin(requires=("nvidia.tcgen05_ld_red",), since=(3, 7), name=f"{_CLASS}.load_max")
+    @builtin(requires=("nvidia.tcgen05_ld_red",), since=TMEM_LD_RED, name=f"{_CLASS}.load_max")
     def load_max(
         self,
-        layout: Any = None,
-        abs: Any = False,
-        propagate_nan: Any = None,
-        _semantic: Any = None,
-    ) -> Any:
-        """Read the view, and the greatest element of each row. See `load_min`."""
-        return _load_reduced(_semantic, self, layout, "MAX", abs, propagate_nan)
+        layout: Optional[Union[DistributedLayout, constexpr]] = None,
+        abs: ConstBool = False,
+        propagate_nan: Optional[Union[tl.PropagateNan, constexpr]] = None,
+    ) -> tuple[tensor, tensor]:
+        """Read the view, and the greatest element of each row.
+
+        Args:
+            layout, abs, propagate_nan: as in `load_min`.
+
+        Returns:
+            The tensor [M, N], and a tensor [M].
+
+        Raises:
+            ArgumentError, DtypeError, LayoutError, ShapeError: as `load_min`.
+
+        ISA: PTX 9.7.16.8.3, tcgen05.ld.red (sm_103).
+        """
+        return load_reduced(semantic_layer(), self, layout, "MAX", abs, propagate_nan)
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.store")
-    def store(self, value: Any, pred: Any = True, _semantic: Any = None) -> None:
+    def store(self, value: tensor, pred: Predicate = True) -> None:
         """Write `value`, a tensor of the view's shape and dtype; the warps wait until it is there.
 
         Args:
@@ -265,37 +324,54 @@ class tensor_memory_descriptor(memory_descriptor):
             pred: int1 scalar; where false, do not write.
 
         Raises:
-            ShapeError, DtypeError: not those of the view.
+            ShapeError, DtypeError: not those of the view; or the view counts copies.
             LayoutError: a layout in which some warp holds rows that it cannot reach.
 
         ISA: PTX 9.7.16.8.4, tcgen05.st; 9.7.16.8.5, tcgen05.wait.
         """
+        semantic = semantic_layer()
         self.type.check_matrix()
-        value = _check_stored(_semantic, self.type, value)
-        pred = predicate(_semantic, pred)
-        _semantic.builder.create_tmem_store(self.handle, value.handle, pred.handle)
+        value = stored_value(semantic, self.type, value)
+        pred = predicate(semantic, pred)
+        semantic.builder.create_tmem_store(self.handle, value.handle, pred.handle)
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.slice")
-    def slice(self, start: Any, length: Any, dim: Any = 1, _semantic: Any = None) -> Any:
-        """The view of `length` columns from `start` on; both are compile-time integers.
+    def slice(
+        self, start: ConstInt, length: ConstInt, dim: ConstInt = 1
+    ) -> "tensor_memory_descriptor":
+        """The view of `length` columns from `start` on.
 
         Args:
+            start: the first column, a compile-time integer. It is a multiple of `length`; in a view
+                no wider than a block of its layout, one of 32 bits is enough (not for Triton 3.8).
+            length: compile-time integer, a power of two.
             dim: 1; or 0 for rows (Triton 3.9).
+
+        Returns:
+            A view [M, length], or [length, N] of rows.
 
         Raises:
             ArgumentError, ShapeError: not a part of the view that starts with a block of its layout.
             LayoutError: the view holds scales.
             CapabilityError: rows, with an older Triton.
         """
-        return _sliced(_semantic, self, unwrap(start), unwrap(length), unwrap(dim))
+        return _sliced(semantic_layer(), self, unwrap(start), unwrap(length), unwrap(dim))
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.index")
-    def index(self, index: Any, _semantic: Any = None) -> Any:
-        """The copy `index` (a run-time int32 or a constant) of a view [copies, M, N].
+    def index(self, index: Int) -> "tensor_memory_descriptor":
+        """The copy `index` of a view [copies, M, N].
+
+        Args:
+            index: int32 scalar, or a compile-time integer, 0 to copies - 1.
+
+        Returns:
+            A view [M, N].
 
         Raises:
             ShapeError: the view counts no copies, or not so many.
+            DtypeError: `index` is no integer.
         """
+        semantic = semantic_layer()
         if self.rank != 3:
             raise ShapeError(
                 "the view counts no copies",
@@ -308,28 +384,40 @@ class tensor_memory_descriptor(memory_descriptor):
             raise ShapeError(
                 "no such copy", argument="index", expected=f"0 to {self.shape[0] - 1}", got=plain
             )
-        index = scalar_int32(_semantic, index, "index")
+        index = scalar_int32(semantic, index, "index")
         shape = self.shape[1:]
         result = tensor_memory_descriptor(None, self.dtype, shape, self.layout, shape)
-        result.handle = _semantic.builder.create_memdesc_index(
-            result.type.to_ir(_semantic.builder), self.handle, index.handle
+        result.handle = semantic.builder.create_memdesc_index(
+            result.type.to_ir(semantic.builder), self.handle, index.handle
         )
         return result
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.reinterpret")
     def reinterpret(
-        self, dtype: Any = None, shape: Any = None, layout: Any = None, _semantic: Any = None
-    ) -> Any:
+        self,
+        dtype: Optional[Dtype] = None,
+        shape: Optional[Shape] = None,
+        layout: Optional[AnyTensorMemoryLayout] = None,
+    ) -> "tensor_memory_descriptor":
         """The same columns seen with another dtype, shape or layout; what is left out stays.
+
+        Args:
+            dtype: of 8, 16 or 32 bits.
+            shape: [M, N], or [copies, M, N]; no more columns than the view has.
+            layout: `TensorMemoryLayout`, or `TensorMemoryScalesLayout` for int8 or uint8.
+
+        Returns:
+            A view of that dtype, shape and layout.
 
         Raises:
             ShapeError: more columns than the view has.
             DtypeError, LayoutError: no buffer of tensor memory is like this.
         """
+        semantic = semantic_layer()
         new_type = self.dtype if unwrap(dtype) is None else unwrap(dtype)
         new_shape = list(self.shape) if unwrap(shape) is None else unwrap_shape(shape)
         new_layout = self.layout if unwrap(layout) is None else unwrap(layout)
-        wanted = _check_buffer(_semantic, new_type, new_shape, new_layout, new_shape)
+        wanted = _check_buffer(semantic, new_type, new_shape, new_layout, new_shape)
         have = columns_of(self.layout, self.shape, self.dtype.primitive_bitwidth)
         if wanted > have:
             raise ShapeError(
@@ -339,15 +427,15 @@ class tensor_memory_descriptor(memory_descriptor):
                 got=f"{wanted} of {new_shape} {new_type}",
             )
         result = tensor_memory_descriptor(None, new_type, new_shape, new_layout, new_shape)
-        result.handle = _semantic.builder.create_memdesc_reinterpret(
-            result.type.to_ir(_semantic.builder), self.handle
+        result.handle = semantic.builder.create_memdesc_reinterpret(
+            result.type.to_ir(semantic.builder), self.handle
         )
         return result
 
     _reinterpret = reinterpret
 
 
-def tensor_memory(value: Any, argument: str) -> Any:
+def tensor_memory(value: object, argument: str) -> tensor_memory_descriptor:
     """`value` if it is a view of one matrix in tensor memory.
 
     Raises:
@@ -375,8 +463,8 @@ def tensor_memory(value: Any, argument: str) -> Any:
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.blackwell.allocate_tensor_memory", instead=_INSTEAD)
 def allocate_tensor_memory(
-    element_ty: Any, shape: Any, layout: Any, value: Any = None, _semantic: Any = None
-) -> Any:
+    element_ty: Dtype, shape: Shape, layout: AnyTensorMemoryLayout, value: Optional[tensor] = None
+) -> tensor_memory_descriptor:
     """Allocate a buffer in tensor memory, for as long as it is used.
 
     Args:
@@ -395,15 +483,16 @@ def allocate_tensor_memory(
 
     ISA: PTX 9.7.16.7.1, tcgen05.alloc.
     """
+    semantic = semantic_layer()
     dtype, layout, value = unwrap(element_ty), unwrap(layout), unwrap(value)
     shape = unwrap_shape(shape)
-    columns = _check_buffer(_semantic, dtype, shape, layout, shape)
-    limit = min(COLUMNS, _semantic.target.limits.tensor_memory_columns)
+    columns = _check_buffer(semantic, dtype, shape, layout, shape)
+    limit = min(COLUMNS, semantic.target.limits.tensor_memory_columns)
     if columns > limit:
         raise LimitError(
             f"one allocation needs {columns} columns of tensor memory",
             argument="shape",
-            expected=f"at most {limit} columns of 32 bits on {_semantic.target}",
+            expected=f"at most {limit} columns of 32 bits on {semantic.target}",
             got=f"{shape} {dtype} with {layout}",
             remedy="Use a smaller tile or fewer copies.",
         )
@@ -411,21 +500,21 @@ def allocate_tensor_memory(
     handle = None
     if value is not None:
         result.type.check_matrix()
-        handle = _check_stored(_semantic, result.type, value).handle
-    type_ir = result.type.to_ir(_semantic.builder)
-    result.handle = _semantic.builder.create_tmem_alloc(type_ir, handle)
+        handle = stored_value(semantic, result.type, value).handle
+    type_ir = result.type.to_ir(semantic.builder)
+    result.handle = semantic.builder.create_tmem_alloc(type_ir, handle)
     return result
 
 
 @compile_time
 def get_tmem_reg_layout(
-    element_ty: Any,
-    shape: Any,
-    layout: Any,
-    num_warps: Any,
-    instr_variant: Any = "32x32b",
-    cga_layout: Any = (),
-) -> Any:
+    element_ty: Dtype,
+    shape: Shape,
+    layout: AnyTensorMemoryLayout,
+    num_warps: ConstInt,
+    instr_variant: ConstStr = "32x32b",
+    cga_layout: Sequence[Sequence[int]] = (),
+) -> DistributedLinearLayout:
     """The layout of a tensor that is loaded from a buffer in tensor memory, or stored to it.
 
     Args:
@@ -456,145 +545,19 @@ def get_tmem_reg_layout(
 # -- loads and stores -----------------------------------------------------------------------------
 
 
-def _check_warps(semantic: Any) -> None:
-    if semantic.num_warps % 4:
-        raise LayoutError(
-            "tensor memory is reached by groups of four warps",
-            argument="num_warps",
-            expected="a multiple of 4",
-            got=semantic.num_warps,
-        )
-
-
-def _check_reach(kind: tensor_memory_descriptor_type, layout: Any, semantic: Any) -> None:
-    """Raise where a warp would hold what it cannot reach."""
-    bits = kind.element_ty.primitive_bitwidth
-    if not fits_registers(kind.layout, kind.shape, bits, layout, kind.alloc_shape):
-        raise LayoutError(
-            "no instruction moves tensor memory to and from this layout",
-            argument="layout",
-            expected=f"e.g. {kind.get_reg_layout(semantic.num_warps)}",
-            got=repr(layout),
-            remedy="Take the layout from get_reg_layout(), then gl.convert_layout.",
-        )
-
-
-def _loaded_type(semantic: Any, memory: Any, layout: Any) -> distributed_type:
-    memory.type.check_matrix()
-    if not isinstance(memory.layout, TensorMemoryLayout):
-        raise LayoutError(
-            "Triton does not load scales",
-            argument="self",
-            expected="a view with TensorMemoryLayout",
-            got=str(memory.type),
-        )
-    _check_warps(semantic)
-    layout = unwrap(layout)
-    if layout is None:
-        layout = memory.type.get_reg_layout(semantic.num_warps)
-    layout = semantic.check_layout(layout, memory.shape)
-    if is_placeholder(layout):
-        raise LayoutError(
-            "the layout of what is loaded must be known",
-            argument="layout",
-            expected="none, or one of get_reg_layout()",
-            got=repr(layout),
-        )
-    _check_reach(memory.type, layout, semantic)
-    return distributed_type(memory.dtype, memory.shape, layout)
-
-
-def _check_stored(semantic: Any, kind: tensor_memory_descriptor_type, value: Any) -> Any:
-    _check_warps(semantic)
-    value = unwrap(value)
-    if not isinstance(value, tl.tensor) or not isinstance(value.type, distributed_type):
-        raise ShapeError("not a tensor", argument="value", expected=str(kind), got=describe(value))
-    if shape_of(value) != kind.shape:
-        raise ShapeError(
-            "the value does not have the buffer's shape",
-            argument="value",
-            expected=kind.shape,
-            got=shape_of(value),
-        )
-    if value.dtype != kind.element_ty:
-        raise DtypeError(
-            "the value does not have the buffer's dtype",
-            argument="value",
-            expected=kind.element_ty,
-            got=value.dtype,
-            remedy="Cast it with value.to(...).",
-        )
-    layout = value.type.layout
-    if is_placeholder(layout):
-        raise LayoutError(
-            "the layout of what is stored must be known",
-            argument="value",
-            got=repr(layout),
-            remedy="Use gl.convert_layout or gl.set_auto_layout first.",
-        )
-    _check_reach(kind, layout, semantic)
-    return value
-
-
-def _load_reduced(
-    semantic: Any, memory: Any, layout: Any, op: str, absolute: Any, propagate_nan: Any
-) -> tuple:
-    result = _loaded_type(semantic, memory, layout)
-    absolute = compile_time_bool(absolute, "abs")
-    nan = unwrap(propagate_nan)
-    nan = ir.PROPAGATE_NAN.NONE if nan is None else nan
-    if not isinstance(nan, ir.PROPAGATE_NAN):
-        raise ArgumentError(
-            "no such choice",
-            argument="propagate_nan",
-            expected="gl.PropagateNan.NONE or gl.PropagateNan.ALL",
-            got=describe(nan),
-        )
-    if memory.dtype != tl.float32:
-        raise DtypeError(
-            "tcgen05.ld.red compares float32",
-            argument="self",
-            expected="float32",
-            got=memory.dtype,
-            remedy="Load, then gl.max or gl.min.",
-        )
-    bases = result.layout.to_linear(memory.shape).bases
-    spread = [name for name in ("lane", "warp") if any(row[1] for row in bases[name])]
-    if spread or any(row[0] for row in bases["register"]):
-        raise LayoutError(
-            "a lane must hold one row, and all of it",
-            argument="layout",
-            expected="get_reg_layout() of a [128, N] block with four warps",
-            got=repr(result.layout),
-        )
-    kind = getattr(_triton.gluon_ir.TMEM_LOAD_REDUCE_MODIFIER, op)
-    # Triton's builder adds the layout of the second.
-    values, reduced, *_ = semantic.builder.create_tmem_load(
-        result.to_ir(semantic.builder), memory.handle, kind, absolute, nan
-    )
-    rows = semantic.wrap_inferred(reduced, memory.dtype, memory.shape[:1])
-    return semantic.make_tensor(values, result), rows
-
-
-# -- views ----------------------------------------------------------------------------------------
-
-
-def _sliced(semantic: Any, memory: Any, start: Any, length: Any, dim: Any) -> Any:
-    for argument, given in (("start", start), ("length", length), ("dim", dim)):
-        if isinstance(given, bool) or not isinstance(given, int):
-            raise ArgumentError(
-                "must be a compile-time integer", argument=argument, got=describe(given)
-            )
+def _sliced(
+    semantic: Any, memory: tensor_memory_descriptor, start: Any, length: Any, dim: Any
+) -> tensor_memory_descriptor:
+    start = compile_time_int(start, "start")
+    length, dim = compile_time_int(length, "length"), compile_time_int(dim, "dim")
     layout = memory.layout
     if not isinstance(layout, TensorMemoryLayout):
         raise LayoutError("scales cannot be sliced", argument="self", got=str(memory.type))
     memory.type.check_matrix()
     if dim not in (0, 1):
         raise ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
-    if dim == 0 and not _triton.at_least(3, 9):
-        raise CapabilityError(
-            f"{_CLASS}.slice(dim=0) needs Triton >= 3.9, found {_triton.VERSION_TEXT}"
-        )
+    if dim == 0:
+        vendor.require(TMEM_ROW_SLICES, f"{_CLASS}.slice(dim=0)")
     size = memory.shape[dim]
     if length < 1 or length & (length - 1) or length > size:
         raise ShapeError(
@@ -602,7 +565,7 @@ def _sliced(semantic: Any, memory: Any, start: Any, length: Any, dim: Any) -> An
         )
     # Within one block the columns follow each other; further blocks lie in further places.
     step = length
-    if dim == 1 and size <= layout.block[1] and _triton.VERSION != (3, 8):  # it wants multiples
+    if dim == 1 and size <= layout.block[1] and not vendor.has(TMEM_ALIGNED_SLICES):
         step = max(1, 32 // (memory.dtype.primitive_bitwidth * layout.col_stride))
     if start < 0 or start + length > size or start % step:
         raise ShapeError(
@@ -613,12 +576,12 @@ def _sliced(semantic: Any, memory: Any, start: Any, length: Any, dim: Any) -> An
         )
     shape = list(memory.shape)
     shape[dim] = length
-    if dim == 1 and not _triton.at_least(3, 8):
+    if dim == 1 and not vendor.has(TMEM_NARROW_SLICES):
         fields = dict(layout._fields(), block=[layout.block[0], min(layout.block[1], length)])
         layout = TensorMemoryLayout(**fields)
     columns_of(layout, shape, memory.dtype.primitive_bitwidth)  # raises where there is no such view
     result = tensor_memory_descriptor(None, memory.dtype, shape, layout, memory.type.alloc_shape)
-    where = (start, dim) if _triton.at_least(3, 9) else (start,)
+    where = (start, dim) if vendor.has(TMEM_ROW_SLICES) else (start,)
     result.handle = semantic.builder.create_tmem_subslice(
         result.type.to_ir(semantic.builder), memory.handle, *where
     )

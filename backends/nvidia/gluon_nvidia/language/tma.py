@@ -7,13 +7,31 @@ What the threads wrote to shared memory a store sees only after `fence_async_sha
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable, Optional, Sequence, TypeVar
 
-from gluon_core import _triton
-from gluon_core._triton import ir
-from gluon_core.builtin import builtin, check_capabilities
+from gluon_core import vendor
 from gluon_core.errors import DtypeError
-from gluon_core.semantic.operands import compile_time_bool, compile_time_int, predicate
+from gluon_core.features import Feature
+from gluon_core.values import shared_memory_descriptor
+from gluon_core.values.typing import ConstBool, ConstInt, Int, Predicate
+from gluon_core.vendor import (
+    builtin,
+    check_capabilities,
+    compile_time_bool,
+    compile_time_int,
+    ir,
+    predicate,
+    semantic_layer,
+    tensor,
+)
+from gluon_nvidia.features import (
+    GATHER_MULTICAST,
+    IM2COL,
+    MULTICAST_IF_SHARED,
+    STORE_WAIT_WRITTEN,
+    TMA_MULTICAST,
+)
+from gluon_nvidia.language.cache import CacheHint
 from gluon_nvidia.language.descriptor import (
     make_tensor_descriptor,
     tensor_descriptor,
@@ -77,14 +95,13 @@ _REDUCED = {
 
 @builtin(requires=_REQUIRES, name=_HOPPER + "async_load", instead="gl.portable.async_copy")
 def async_load(
-    tensor_desc: Any,
-    coord: Any,
-    barrier: Any,
-    result: Any,
-    pred: Any = True,
-    multicast: Any = False,
-    cache_policy: Any = None,
-    _semantic: Any = None,
+    tensor_desc: tensor_descriptor,
+    coord: Sequence[Int],
+    barrier: shared_memory_descriptor,
+    result: shared_memory_descriptor,
+    pred: Predicate = True,
+    multicast: ConstBool = False,
+    cache_policy: Optional[CacheHint] = None,
 ) -> None:
     """Start copying a box of a tensor from global to shared memory.
 
@@ -111,46 +128,32 @@ def async_load(
         ShapeError: not one coordinate for each dimension, or another box in `result`.
         LayoutError: `result` has another layout than the descriptor.
         ArgumentError: the last coordinate is a constant that is no multiple of 16 bytes; the
-            simulator reports those that it learns when the kernel runs.
-        CapabilityError: `multicast` or `cache_policy` with an older Triton.
+            simulator reports those that it learns when the kernel runs. `multicast` is no
+            compile-time boolean, or `cache_policy` says more than L2's.
+        CapabilityError: `multicast` or `cache_policy` with an older Triton, or `multicast` on a
+            target that lacks it.
 
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor.
     """
     _load(
-        _semantic, "async_load", tensor_desc, coord, None, barrier, result, pred, multicast,
+        semantic_layer(), "async_load", tensor_desc, coord, None, barrier, result, pred, multicast,
         cache_policy,
     )  # fmt: skip
 
 
-@builtin(requires=_REQUIRES, name=_HOPPER + "async_copy_global_to_shared")
-def async_copy_global_to_shared(
-    tensor_desc: Any,
-    coord: Any,
-    barrier: Any,
-    result: Any,
-    pred: Any = True,
-    multicast: Any = False,
-    cache_policy: Any = None,
-    _semantic: Any = None,
-) -> None:
-    """The older name of `async_load`; the same operation, with every Triton."""
-    _load(
-        _semantic, "async_copy_global_to_shared", tensor_desc, coord, None, barrier, result, pred,
-        multicast, cache_policy,
-    )  # fmt: skip
+async_copy_global_to_shared = async_load  # the older name
 
 
-@builtin(requires=_REQUIRES, since=(3, 8), name=_HOPPER + "async_load_im2col")
+@builtin(requires=_REQUIRES, since=IM2COL, name=_HOPPER + "async_load_im2col")
 def async_load_im2col(
-    tensor_desc: Any,
-    coord: Any,
-    offsets: Any,
-    barrier: Any,
-    result: Any,
-    pred: Any = True,
-    multicast: Any = False,
-    cache_policy: Any = None,
-    _semantic: Any = None,
+    tensor_desc: tensor_descriptor_im2col,
+    coord: Sequence[Int],
+    offsets: Sequence[Int],
+    barrier: shared_memory_descriptor,
+    result: shared_memory_descriptor,
+    pred: Predicate = True,
+    multicast: ConstBool = False,
+    cache_policy: Optional[CacheHint] = None,
 ) -> None:
     """Start copying pixels of a tensor [N, spatial dimensions, C] to a matrix [pixels, channels].
 
@@ -171,34 +174,26 @@ def async_load_im2col(
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor, .im2col; 5.5.4, im2col mode.
     """
     _load(
-        _semantic, "async_load_im2col", tensor_desc, coord, offsets, barrier, result, pred,
+        semantic_layer(), "async_load_im2col", tensor_desc, coord, offsets, barrier, result, pred,
         multicast, cache_policy,
     )  # fmt: skip
 
 
-@builtin(requires=_REQUIRES, since=(3, 8), name=_HOPPER + "async_copy_global_to_shared_im2col")
-def async_copy_global_to_shared_im2col(
-    tensor_desc: Any,
-    coord: Any,
-    offsets: Any,
-    barrier: Any,
-    result: Any,
-    pred: Any = True,
-    multicast: Any = False,
-    cache_policy: Any = None,
-    _semantic: Any = None,
-) -> None:
-    """The older name of `async_load_im2col`."""
-    _load(
-        _semantic, "async_copy_global_to_shared_im2col", tensor_desc, coord, offsets, barrier,
-        result, pred, multicast, cache_policy,
-    )  # fmt: skip
+async_copy_global_to_shared_im2col = async_load_im2col  # the older name
 
 
 def _load(
-    semantic: Any, name: str, desc: Any, coord: Any, offsets: Any, barrier: Any, result: Any,
-    pred: Any, multicast: Any, cache_policy: Any,
-) -> None:  # fmt: skip
+    semantic: Any,
+    name: str,
+    desc: tensor_descriptor,
+    coord: Sequence[Int],
+    offsets: Optional[Sequence[Int]],
+    barrier: shared_memory_descriptor,
+    result: shared_memory_descriptor,
+    pred: Predicate,
+    multicast: ConstBool,
+    cache_policy: Optional[CacheHint],
+) -> None:
     im2col = name.endswith("im2col")
     desc = require_descriptor(semantic, desc, im2col)
     barrier = check_mbarrier(barrier, "barrier")
@@ -210,36 +205,40 @@ def _load(
     pred = predicate(semantic, pred)
     builder = semantic.builder
     operands = [desc.handle, coord, barrier.handle, result.handle, pred.handle]
-    shared = _multicast(semantic, _HOPPER + name, multicast, result, (3, 7))
-    if _triton.at_least(3, 7):
+    shared = _multicast(semantic, _HOPPER + name, multicast, result, TMA_MULTICAST)
+    if vendor.has(TMA_MULTICAST):
         operands.append(shared)
-    if _triton.at_least(3, 8):
+    if vendor.has(IM2COL):
         operands.append(im2col_offsets(semantic, offsets, len(desc.shape)) if im2col else None)
     operands += cache_policy_operands(builder, cache_policy, _HOPPER + name)
     builder.create_async_tma_copy_global_to_local(*operands)
 
 
-def _multicast(semantic: Any, public: str, wanted: Any, result: Any, since: tuple) -> bool:
+def _multicast(
+    semantic: Any,
+    public: str,
+    wanted: ConstBool,
+    result: shared_memory_descriptor,
+    since: Feature,
+) -> bool:
     """Whether to load once for several blocks: where asked for, and where blocks share the box."""
     if not compile_time_bool(wanted, "multicast"):
         return False
-    _triton.require(since, f"{public}(multicast=True)")
+    vendor.require(since, f"{public}(multicast=True)")
     check_capabilities(semantic, f"{public}(multicast=True)", ("nvidia.tma_multicast",))
-    # Triton 3.7 has it asked for in any case.
-    return not _triton.at_least(3, 8) or any(not any(b) for b in result.layout.cga_layout)
+    return not vendor.has(MULTICAST_IF_SHARED) or any(not any(b) for b in result.layout.cga_layout)
 
 
 @builtin(requires=_ROWS, name=_BLACKWELL + "async_gather")
 def async_gather(
-    tensor_desc: Any,
-    x_offsets: Any,
-    y_offset: Any,
-    barrier: Any,
-    result: Any,
-    pred: Any = True,
-    multicast: Any = False,
-    cache_policy: Any = None,
-    _semantic: Any = None,
+    tensor_desc: tensor_descriptor,
+    x_offsets: tensor,
+    y_offset: Int,
+    barrier: shared_memory_descriptor,
+    result: shared_memory_descriptor,
+    pred: Predicate = True,
+    multicast: ConstBool = False,
+    cache_policy: Optional[CacheHint] = None,
 ) -> None:
     """Start copying chosen rows of a matrix to shared memory (sm_100).
 
@@ -267,17 +266,18 @@ def async_gather(
 
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor, .tile::gather4; 5.5.3.2.
     """
+    semantic = semantic_layer()
     public = _BLACKWELL + "async_gather"
-    desc = require_descriptor(_semantic, tensor_desc, False)
+    desc = require_descriptor(semantic, tensor_desc, False)
     barrier = check_mbarrier(barrier, "barrier")
-    rows = rows_of(_semantic, desc, x_offsets)
+    rows = rows_of(semantic, desc, x_offsets)
     result = scattered_buffer(desc, rows, result, "result")
-    pred = predicate(_semantic, pred)
-    column = first_column(_semantic, desc, y_offset)
-    builder = _semantic.builder
+    pred = predicate(semantic, pred)
+    column = first_column(semantic, desc, y_offset)
+    builder = semantic.builder
     operands = [desc.handle, rows.handle, column, barrier.handle, result.handle, pred.handle]
-    shared = _multicast(_semantic, public, multicast, result, (3, 8))
-    if _triton.at_least(3, 8):
+    shared = _multicast(semantic, public, multicast, result, GATHER_MULTICAST)
+    if vendor.has(GATHER_MULTICAST):
         operands.append(shared)
     operands += cache_policy_operands(builder, cache_policy, public)
     builder.create_async_tma_gather(*operands)
@@ -288,7 +288,10 @@ def async_gather(
 
 @builtin(requires=_REQUIRES, name=_HOPPER + "async_store")
 def async_store(
-    tensor_desc: Any, coord: Any, src: Any, cache_policy: Any = None, _semantic: Any = None
+    tensor_desc: tensor_descriptor,
+    coord: Sequence[Int],
+    src: shared_memory_descriptor,
+    cache_policy: Optional[CacheHint] = None,
 ) -> None:
     """Start copying a box from shared memory to a tensor in global memory.
 
@@ -312,33 +315,25 @@ def async_store(
 
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor.
     """
-    _store(_semantic, "async_store", tensor_desc, coord, src, cache_policy)
-
-
-@builtin(requires=_REQUIRES, name=_HOPPER + "async_copy_shared_to_global")
-def async_copy_shared_to_global(
-    tensor_desc: Any, coord: Any, src: Any, cache_policy: Any = None, _semantic: Any = None
-) -> None:
-    """The older name of `async_store`; the same operation, with every Triton."""
-    _store(_semantic, "async_copy_shared_to_global", tensor_desc, coord, src, cache_policy)
-
-
-def _store(semantic: Any, name: str, desc: Any, coord: Any, src: Any, cache_policy: Any) -> None:
-    desc = require_descriptor(semantic, desc, False)
+    semantic = semantic_layer()
+    desc = require_descriptor(semantic, tensor_desc, False)
     src = source_buffer(desc, src)
     coord = box_start(semantic, desc, coord)
-    policy = cache_policy_operands(semantic.builder, cache_policy, _HOPPER + name)
-    semantic.builder.create_async_tma_copy_local_to_global(desc.handle, coord, src.handle, *policy)
+    builder = semantic.builder
+    policy = cache_policy_operands(builder, cache_policy, _HOPPER + "async_store")
+    builder.create_async_tma_copy_local_to_global(desc.handle, coord, src.handle, *policy)
+
+
+async_copy_shared_to_global = async_store  # the older name
 
 
 @builtin(requires=_ROWS, name=_BLACKWELL + "async_scatter")
 def async_scatter(
-    tensor_desc: Any,
-    x_offsets: Any,
-    y_offset: Any,
-    src: Any,
-    cache_policy: Any = None,
-    _semantic: Any = None,
+    tensor_desc: tensor_descriptor,
+    x_offsets: tensor,
+    y_offset: Int,
+    src: shared_memory_descriptor,
+    cache_policy: Optional[CacheHint] = None,
 ) -> None:
     """Start copying shared memory to chosen rows of a matrix (sm_100).
 
@@ -357,37 +352,26 @@ def async_scatter(
 
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor, .tile::scatter4; 5.5.3.3.
     """
-    desc = require_descriptor(_semantic, tensor_desc, False)
-    rows = rows_of(_semantic, desc, x_offsets)
+    semantic = semantic_layer()
+    desc = require_descriptor(semantic, tensor_desc, False)
+    rows = rows_of(semantic, desc, x_offsets)
     src = scattered_buffer(desc, rows, src, "src")
-    column = first_column(_semantic, desc, y_offset)
-    policy = cache_policy_operands(_semantic.builder, cache_policy, _BLACKWELL + "async_scatter")
-    _semantic.builder.create_async_tma_scatter(
-        desc.handle, rows.handle, column, src.handle, *policy
-    )
+    column = first_column(semantic, desc, y_offset)
+    policy = cache_policy_operands(semantic.builder, cache_policy, _BLACKWELL + "async_scatter")
+    semantic.builder.create_async_tma_scatter(desc.handle, rows.handle, column, src.handle, *policy)
 
 
-def _reduction(kind: str, meaning: str) -> Any:
-    allowed = _REDUCED[kind]
-    public = f"{_HOPPER}async_atomic_{kind}"
+F = TypeVar("F", bound=Callable[..., Any])
 
-    def reduce(tensor_desc: Any, coord: Any, src: Any, _semantic: Any = None) -> None:
-        desc = require_descriptor(_semantic, tensor_desc, False)
-        if desc.dtype.name not in allowed:
-            raise DtypeError(
-                f"TMA cannot {kind} such elements (PTX 9.7.9.27.2)",
-                argument="tensor_desc",
-                expected=", ".join(allowed),
-                got=desc.dtype,
-            )
-        src = source_buffer(desc, src)
-        coord = box_start(_semantic, desc, coord)
-        _semantic.builder.create_async_tma_reduce(
-            getattr(ir.DESCRIPTOR_REDUCE_KIND, kind.upper()), desc.handle, coord, src.handle
-        )
 
-    reduce.__name__ = reduce.__qualname__ = f"async_atomic_{kind}"
-    reduce.__doc__ = f"""Start {meaning} a box in shared memory and one of a tensor, into the latter.
+def _reduction(meaning: str) -> Callable[[F], F]:
+    """Make an op of `async_atomic_KIND`, and document it."""
+
+    def made(reduce: F) -> F:
+        name = reduce.__name__
+        kind = name.removeprefix("async_atomic_")
+        allowed = _REDUCED[kind]
+        reduce.__doc__ = f"""Start {meaning} a box in shared memory and one of a tensor, into the latter.
 
     Each element changes atomically; those outside the tensor are dropped. Waited for, and fenced,
     like `async_store`.
@@ -407,19 +391,79 @@ def _reduction(kind: str, meaning: str) -> Any:
 
     ISA: PTX 9.7.9.27.2, cp.reduce.async.bulk.tensor.
     """
-    return builtin(reduce, requires=_REQUIRES, name=public)
+        op: F = builtin(requires=_REQUIRES, name=_HOPPER + name)(reduce)
+        return op
+
+    return made
 
 
-async_atomic_add = _reduction("add", "adding")
-async_atomic_min = _reduction("min", "taking the minimum of")
-async_atomic_max = _reduction("max", "taking the maximum of")
-async_atomic_and = _reduction("and", "taking the bitwise and of")
-async_atomic_or = _reduction("or", "taking the bitwise or of")
-async_atomic_xor = _reduction("xor", "taking the bitwise xor of")
+def _reduce(
+    semantic: Any,
+    kind: str,
+    desc: tensor_descriptor,
+    coord: Sequence[Int],
+    src: shared_memory_descriptor,
+) -> None:
+    desc = require_descriptor(semantic, desc, False)
+    allowed = _REDUCED[kind]
+    if desc.dtype.name not in allowed:
+        raise DtypeError(
+            f"TMA cannot {kind} such elements (PTX 9.7.9.27.2)",
+            argument="tensor_desc",
+            expected=", ".join(allowed),
+            got=desc.dtype,
+        )
+    src = source_buffer(desc, src)
+    start = box_start(semantic, desc, coord)
+    semantic.builder.create_async_tma_reduce(
+        getattr(ir.DESCRIPTOR_REDUCE_KIND, kind.upper()), desc.handle, start, src.handle
+    )
+
+
+@_reduction("adding")
+def async_atomic_add(
+    tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
+) -> None:
+    _reduce(semantic_layer(), "add", tensor_desc, coord, src)
+
+
+@_reduction("taking the minimum of")
+def async_atomic_min(
+    tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
+) -> None:
+    _reduce(semantic_layer(), "min", tensor_desc, coord, src)
+
+
+@_reduction("taking the maximum of")
+def async_atomic_max(
+    tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
+) -> None:
+    _reduce(semantic_layer(), "max", tensor_desc, coord, src)
+
+
+@_reduction("taking the bitwise and of")
+def async_atomic_and(
+    tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
+) -> None:
+    _reduce(semantic_layer(), "and", tensor_desc, coord, src)
+
+
+@_reduction("taking the bitwise or of")
+def async_atomic_or(
+    tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
+) -> None:
+    _reduce(semantic_layer(), "or", tensor_desc, coord, src)
+
+
+@_reduction("taking the bitwise xor of")
+def async_atomic_xor(
+    tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
+) -> None:
+    _reduce(semantic_layer(), "xor", tensor_desc, coord, src)
 
 
 @builtin(requires=_REQUIRES, name=_HOPPER + "store_wait")
-def store_wait(pendings: Any, read_only: Any = True, _semantic: Any = None) -> None:
+def store_wait(pendings: ConstInt, read_only: ConstBool = True) -> None:
     """Wait until at most `pendings` of the latest stores and reductions are under way.
 
     Args:
@@ -428,7 +472,8 @@ def store_wait(pendings: Any, read_only: Any = True, _semantic: Any = None) -> N
             written again. With False, until they have written global memory; Triton 3.8.
 
     Raises:
-        ArgumentError: `pendings` is no compile-time integer >= 0.
+        ArgumentError: `pendings` is no compile-time integer >= 0, or `read_only` no compile-time
+            boolean.
         CapabilityError: `read_only=False` with an older Triton.
 
     ISA: PTX 9.7.9.25.4.2, cp.async.bulk.wait_group.
@@ -436,6 +481,6 @@ def store_wait(pendings: Any, read_only: Any = True, _semantic: Any = None) -> N
     count = compile_time_int(pendings, "pendings", 0)
     reads = compile_time_bool(read_only, "read_only")
     if not reads:
-        _triton.require((3, 8), f"{_HOPPER}store_wait(read_only=False)")
-    more = (reads,) if _triton.at_least(3, 8) else ()
-    _semantic.builder.create_async_tma_store_wait(count, *more)
+        vendor.require(STORE_WAIT_WRITTEN, f"{_HOPPER}store_wait(read_only=False)")
+    more = (reads,) if vendor.has(STORE_WAIT_WRITTEN) else ()
+    semantic_layer().builder.create_async_tma_store_wait(count, *more)

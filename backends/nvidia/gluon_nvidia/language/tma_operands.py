@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
-from gluon_core import _triton
-from gluon_core._triton import tl, tl_tuple, unwrap
+from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.semantic.base import describe, is_placeholder, shape_of
-from gluon_core.semantic.operands import shared_memory
+from gluon_core.features import CACHE_POLICY
+from gluon_core.layouts.base import DistributedLayout
 from gluon_core.values import CachePolicy as PlainCachePolicy
-from gluon_nvidia.language.cache import CachePolicy
+from gluon_core.values import shared_memory_descriptor
+from gluon_core.values.typing import Int
+from gluon_core.vendor import (
+    describe,
+    dtype,
+    is_placeholder,
+    shape_of,
+    shared_memory,
+    tensor,
+    tl,
+    tl_tuple,
+    unwrap,
+)
+from gluon_nvidia.language.cache import CacheHint, CachePolicy
 from gluon_nvidia.language.descriptor import (
     check_blocks,
     tensor_descriptor,
@@ -37,7 +49,7 @@ _HELD_ROWS = 4  # that one instruction takes
 _START_BITS = 128  # what boxes start at multiples of, along the innermost dimension
 
 
-def require_descriptor(semantic: Any, value: Any, im2col: bool) -> Any:
+def require_descriptor(semantic: Any, value: object, im2col: bool) -> tensor_descriptor:
     """`value` if it is a descriptor of that mode, for the blocks of this kernel."""
     wanted = tensor_descriptor_im2col if im2col else tensor_descriptor
     if not isinstance(value, tensor_descriptor) or type(value) is not wanted:
@@ -78,7 +90,9 @@ def require_descriptor(semantic: Any, value: Any, im2col: bool) -> Any:
     return value
 
 
-def _check_elements(desc: Any, buffer: Any, argument: str) -> None:
+def _check_elements(
+    desc: tensor_descriptor, buffer: shared_memory_descriptor, argument: str
+) -> None:
     ours, theirs = buffer.dtype, desc.dtype
     same = ours == theirs or (
         ours.is_int() and theirs.is_int() and ours.primitive_bitwidth == theirs.primitive_bitwidth
@@ -89,7 +103,7 @@ def _check_elements(desc: Any, buffer: Any, argument: str) -> None:
         )
 
 
-def _check_layout(desc: Any, buffer: Any, argument: str) -> None:
+def _check_layout(desc: tensor_descriptor, buffer: shared_memory_descriptor, argument: str) -> None:
     """The same layout; where only the ranks differ, as far as it can be the same."""
     ours, theirs = buffer.layout, desc.layout
     if ours == theirs:
@@ -111,7 +125,7 @@ def _check_layout(desc: Any, buffer: Any, argument: str) -> None:
     )
 
 
-def box_buffer(desc: Any, buffer: Any, argument: str) -> Any:
+def box_buffer(desc: tensor_descriptor, buffer: object, argument: str) -> shared_memory_descriptor:
     """`buffer` if it is shared memory for one box.
 
     It may have another rank than the box, as [rows, columns] for a box [1, rows, columns].
@@ -132,13 +146,13 @@ def box_buffer(desc: Any, buffer: Any, argument: str) -> Any:
     return buffer
 
 
-def source_buffer(desc: Any, buffer: Any) -> Any:
+def source_buffer(desc: tensor_descriptor, buffer: object) -> shared_memory_descriptor:
     """`buffer` if it is shared memory that can be stored as one box."""
     _refuse_padded(desc)
     return box_buffer(desc, buffer, "src")
 
 
-def _refuse_padded(desc: Any) -> None:
+def _refuse_padded(desc: tensor_descriptor) -> None:
     if desc.layout.fp4_padded:
         raise LayoutError(
             "TMA stores no padded fp4 (PTX 5.5.1)",
@@ -154,7 +168,7 @@ def _without_ones(shape: list[int]) -> list[int]:
     return shape
 
 
-def rows_of(semantic: Any, desc: Any, x_offsets: Any) -> Any:
+def rows_of(semantic: Any, desc: tensor_descriptor, x_offsets: object) -> tensor:
     """The row indices of a gather or scatter."""
     block = [int(unwrap(size)) for size in desc.block_shape]
     if len(block) != 2 or block[0] != 1 or len(desc.shape) != 2:
@@ -203,7 +217,7 @@ def rows_of(semantic: Any, desc: Any, x_offsets: Any) -> Any:
     return rows
 
 
-def _spread(layout: Any, shape: list[int]) -> Optional[str]:
+def _spread(layout: DistributedLayout, shape: list[int]) -> Optional[str]:
     """What is wrong with how a layout spreads the rows over threads; None if nothing is."""
     bases = layout.to_linear(shape).bases
     held = 1
@@ -218,7 +232,9 @@ def _spread(layout: Any, shape: list[int]) -> Optional[str]:
     return None
 
 
-def scattered_buffer(desc: Any, rows: Any, buffer: Any, argument: str) -> Any:
+def scattered_buffer(
+    desc: tensor_descriptor, rows: tensor, buffer: object, argument: str
+) -> shared_memory_descriptor:
     """`buffer` if it is shared memory for the chosen rows."""
     if argument == "src":
         _refuse_padded(desc)
@@ -236,26 +252,28 @@ def scattered_buffer(desc: Any, rows: Any, buffer: Any, argument: str) -> Any:
     return buffer
 
 
-def coordinates(semantic: Any, coord: Any, rank: int, argument: str = "coord") -> list[Any]:
+def coordinates(
+    semantic: Any, coord: Sequence[Int], rank: int, argument: str = "coord"
+) -> list[Any]:
     """Handles of int32 scalars, one for each dimension of the tensor."""
     return _integers(semantic, coord, rank, argument, tl.int32)
 
 
-def box_start(semantic: Any, desc: Any, coord: Any) -> list[Any]:
+def box_start(semantic: Any, desc: tensor_descriptor, coord: Sequence[Int]) -> list[Any]:
     """`coordinates` of a box, which starts where TMA can begin."""
     handles = coordinates(semantic, coord, len(desc.shape))
     _check_start(desc, unwrap(coord)[-1], "coord")
     return handles
 
 
-def first_column(semantic: Any, desc: Any, column: Any) -> Any:
+def first_column(semantic: Any, desc: tensor_descriptor, column: Int) -> Any:
     """The handle of the column at which chosen rows start."""
     (handle,) = coordinates(semantic, [column], 1, "y_offset")
     _check_start(desc, column, "y_offset")
     return handle
 
 
-def _check_start(desc: Any, column: Any, argument: str) -> None:
+def _check_start(desc: tensor_descriptor, column: Int, argument: str) -> None:
     """Refuse a constant that is no multiple of 16 bytes; others are known when the kernel runs."""
     column = unwrap(column)
     bits = desc.dtype.primitive_bitwidth
@@ -270,12 +288,12 @@ def _check_start(desc: Any, column: Any, argument: str) -> None:
         )
 
 
-def im2col_offsets(semantic: Any, offsets: Any, rank: int) -> list[Any]:
+def im2col_offsets(semantic: Any, offsets: Optional[Sequence[Int]], rank: int) -> list[Any]:
     """Handles of int16 scalars, one for each spatial dimension of the tensor."""
     return _integers(semantic, offsets, rank - 2, "offsets", tl.int16)
 
 
-def _integers(semantic: Any, values: Any, count: int, argument: str, dtype: Any) -> list[Any]:
+def _integers(semantic: Any, values: object, count: int, argument: str, dtype: dtype) -> list[Any]:
     values = unwrap(values)
     if not isinstance(values, (list, tuple, tl_tuple)) or len(values) != count:
         what = len(values) if isinstance(values, (list, tuple, tl_tuple)) else describe(values)
@@ -288,7 +306,7 @@ def _integers(semantic: Any, values: Any, count: int, argument: str, dtype: Any)
     return [_integer(semantic, value, argument, dtype).handle for value in values]
 
 
-def _integer(semantic: Any, value: Any, argument: str, dtype: Any) -> Any:
+def _integer(semantic: Any, value: object, argument: str, dtype: dtype) -> tensor:
     value = unwrap(value)
     bits = dtype.primitive_bitwidth
     if isinstance(value, int) and not isinstance(value, bool):
@@ -311,12 +329,14 @@ def _integer(semantic: Any, value: Any, argument: str, dtype: Any) -> Any:
     return value
 
 
-def cache_policy_operands(builder: Any, policy: Any, public: str) -> tuple:
+def cache_policy_operands(
+    builder: Any, policy: Optional[CacheHint], public: str
+) -> tuple[Any, ...]:
     """The builder's operand for a cache policy; none where there is none."""
     policy = unwrap(policy)
     if policy is None:
         return ()
-    _triton.require((3, 9), f"{public}(cache_policy=...)")
+    vendor.require(CACHE_POLICY, f"{public}(cache_policy=...)")
     if not isinstance(policy, (CachePolicy, PlainCachePolicy)):
         raise ArgumentError(
             "not a cache policy",

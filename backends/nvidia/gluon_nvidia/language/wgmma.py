@@ -5,22 +5,33 @@ Four warps, a warpgroup, multiply together: each of them holds 16 rows of the ac
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Literal, Optional, Sequence, Union, overload
 
-from gluon_core._triton import base_type, base_value, tl, tl_tuple, unwrap
-from gluon_core.builtin import builtin
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout
+from gluon_core.layouts.base import DistributedLayout
 from gluon_core.layouts.shared import SharedLinearLayout
-from gluon_core.semantic.base import describe, shape_of
-from gluon_core.semantic.operands import (
+from gluon_core.values import distributed_type, handle_value, shared_memory_descriptor
+from gluon_core.values.typing import ConstBool, ConstInt, ConstStr, Predicate
+from gluon_core.vendor import (
+    base_type,
+    base_value,
+    builtin,
+    check_matmul_dtypes,
     check_matmul_shapes,
     compile_time_bool,
     compile_time_int,
+    describe,
+    dtype,
     predicate,
+    semantic_layer,
+    shape_of,
     shared_memory,
+    tensor,
+    tl,
+    tl_tuple,
+    unwrap,
 )
-from gluon_core.values import distributed_type, handle_value, shared_memory_descriptor
 from gluon_nvidia.language.mma import check_precision
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
 
@@ -39,7 +50,7 @@ _WARPGROUP = 4
 
 _FP8 = (tl.float8e5, tl.float8e4nv)
 # Operand dtype -> accumulator dtypes (PTX 9.7.15.2, table of matrix element types).
-_DTYPES: dict[Any, tuple] = {
+_DTYPES: dict[dtype, tuple[dtype, ...]] = {
     tl.float16: (tl.float32, tl.float16),
     tl.bfloat16: (tl.float32,),
     tl.float32: (tl.float32,),
@@ -56,7 +67,7 @@ class warpgroup_mma_accumulator_type(base_type):
         tensor_type: type of the tensor that it becomes once it was waited for.
     """
 
-    def __init__(self, tensor_type: Any):
+    def __init__(self, tensor_type: distributed_type):
         self.tensor_type = unwrap(tensor_type)
         if not isinstance(self.tensor_type, distributed_type):
             raise DtypeError(
@@ -66,7 +77,7 @@ class warpgroup_mma_accumulator_type(base_type):
     def to_ir(self, builder: Any) -> Any:
         return self.tensor_type.to_ir(builder)
 
-    def _flatten_ir_types(self, builder: Any, out: list) -> None:
+    def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None:
         out.append(self.to_ir(builder))
 
     def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> tuple[Any, int]:
@@ -96,13 +107,19 @@ class warpgroup_mma_accumulator(handle_value):
 
     how_to_tensor = "Wait for it: x = warpgroup_mma_wait(0, deps=(x,))."
 
-    def __init__(self, handle: Any, tensor_type: Any):
+    def __init__(self, handle: Any, tensor_type: distributed_type):
         self.handle = handle
         self.type = warpgroup_mma_accumulator_type(tensor_type)
 
 
+# What a multiplication may still be writing, or reading.
+Waited = Union[tensor, warpgroup_mma_accumulator, shared_memory_descriptor]
+
+
 @builtin(requires=_REQUIRES, name=f"{_NAME}_init", instead=_INSTEAD)
-def warpgroup_mma_init(value: Any, _semantic: Any = None) -> Any:
+def warpgroup_mma_init(
+    value: Union[tensor, warpgroup_mma_accumulator],
+) -> warpgroup_mma_accumulator:
     """A tensor as the first accumulator of a chain of multiplications that nobody waits for.
 
     A loop that hands an accumulator from round to round needs one type for it from the start.
@@ -121,23 +138,61 @@ def warpgroup_mma_init(value: Any, _semantic: Any = None) -> Any:
     """
     if isinstance(value, warpgroup_mma_accumulator):
         return value
-    _semantic.require_distributed(value, "value")
+    semantic_layer().require_distributed(value, "value")
     _accumulator_layout(value.type.layout, "value")
     return warpgroup_mma_accumulator(value.handle, value.type)
 
 
+@overload
+def warpgroup_mma(
+    a: Union[tensor, shared_memory_descriptor],
+    b: shared_memory_descriptor,
+    acc: Union[tensor, warpgroup_mma_accumulator],
+    *,
+    use_acc: Predicate = ...,
+    precision: Optional[ConstStr] = ...,
+    max_num_imprecise_acc: Optional[ConstInt] = ...,
+    is_async: Literal[False] = ...,
+) -> tensor: ...
+
+
+@overload
+def warpgroup_mma(
+    a: Union[tensor, shared_memory_descriptor],
+    b: shared_memory_descriptor,
+    acc: Union[tensor, warpgroup_mma_accumulator],
+    *,
+    use_acc: Predicate = ...,
+    precision: Optional[ConstStr] = ...,
+    max_num_imprecise_acc: Optional[ConstInt] = ...,
+    is_async: Literal[True],
+) -> warpgroup_mma_accumulator: ...
+
+
+@overload
+def warpgroup_mma(
+    a: Union[tensor, shared_memory_descriptor],
+    b: shared_memory_descriptor,
+    acc: Union[tensor, warpgroup_mma_accumulator],
+    *,
+    use_acc: Predicate = ...,
+    precision: Optional[ConstStr] = ...,
+    max_num_imprecise_acc: Optional[ConstInt] = ...,
+    is_async: ConstBool,
+) -> Union[tensor, warpgroup_mma_accumulator]: ...
+
+
 @builtin(requires=_REQUIRES, name=_NAME, instead=_INSTEAD)
 def warpgroup_mma(
-    a: Any,
-    b: Any,
-    acc: Any,
+    a: Union[tensor, shared_memory_descriptor],
+    b: shared_memory_descriptor,
+    acc: Union[tensor, warpgroup_mma_accumulator],
     *,
-    use_acc: Any = True,
-    precision: Any = None,
-    max_num_imprecise_acc: Any = None,
-    is_async: Any = False,
-    _semantic: Any = None,
-) -> Any:
+    use_acc: Predicate = True,
+    precision: Optional[ConstStr] = None,
+    max_num_imprecise_acc: Optional[ConstInt] = None,
+    is_async: ConstBool = False,
+) -> Union[tensor, warpgroup_mma_accumulator]:
     """`acc + a @ b` on the tensor cores; the operands in shared memory are read asynchronously.
 
     Ordinary stores to the operands need a `fence_async_shared()` before; what TMA has brought and a
@@ -179,18 +234,21 @@ def warpgroup_mma(
 
     ISA: PTX 9.7.15.5, wgmma.mma_async; with is_async=False also wgmma.wait_group 0.
     """
-    _check_warps(_semantic)
-    tensor_type = _check_accumulator(_semantic, acc)
+    semantic = semantic_layer()
+    _check_warps(semantic)
+    tensor_type = _check_accumulator(semantic, acc)
     in_registers = isinstance(a, tl.tensor)
     if in_registers:
-        _semantic.require_distributed(a, "a")
+        semantic.require_distributed(a, "a")
     else:
         a = shared_memory(a, "a")
     b = shared_memory(b, "b")
     layout = tensor_type.layout
     check_matmul_shapes(shape_of(a), shape_of(b), _dims(tensor_type), batches=False)
-    _check_dtypes(a, b, tensor_type)
-    _check_instruction(_semantic, a, tensor_type)
+    check_matmul_dtypes(
+        "wgmma", a.dtype, b.dtype, tensor_type.element_ty, _DTYPES, (_FP8,), "PTX 9.7.15.2"
+    )
+    _check_instruction(semantic, a, tensor_type)
     if in_registers:
         _check_registers(a, layout)
     else:
@@ -199,24 +257,26 @@ def warpgroup_mma(
     for value, argument, d in ((a, "a", 0), (b, "b", 1)):
         if not isinstance(value, tl.tensor):
             _check_blocks(value, argument, d, layout)
-    precision = _precision(_semantic, unwrap(precision), a.dtype)
+    precision = _precision(semantic, unwrap(precision), a.dtype)
     asynchronous = compile_time_bool(is_async, "is_async")
-    handle = _semantic.builder.create_warpgroup_mma(
+    handle = semantic.builder.create_warpgroup_mma(
         a.handle,
         b.handle,
         acc.handle,
-        predicate(_semantic, use_acc, "use_acc").handle,
-        _semantic._str_to_dot_input_precision(precision),
-        _imprecise(_semantic, unwrap(max_num_imprecise_acc), a, tensor_type),
+        predicate(semantic, use_acc, "use_acc").handle,
+        semantic._str_to_dot_input_precision(precision),
+        _imprecise(semantic, unwrap(max_num_imprecise_acc), a, tensor_type),
         asynchronous,
     )
     if asynchronous:
         return warpgroup_mma_accumulator(handle, tensor_type)
-    return _semantic.make_tensor(handle, tensor_type)
+    return semantic.make_tensor(handle, tensor_type)
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}_wait", instead=_INSTEAD)
-def warpgroup_mma_wait(num_outstanding: Any = 0, deps: Any = None, _semantic: Any = None) -> Any:
+def warpgroup_mma_wait(
+    num_outstanding: ConstInt = 0, deps: Optional[Union[Waited, Sequence[Waited]]] = None
+) -> Any:
     """Wait until at most `num_outstanding` of the asynchronous multiplications are unfinished.
 
     They end in the order in which they were issued. Use what this returns instead of `deps`: what
@@ -237,6 +297,7 @@ def warpgroup_mma_wait(num_outstanding: Any = 0, deps: Any = None, _semantic: An
 
     ISA: PTX 9.7.15.7, wgmma.wait_group.
     """
+    semantic = semantic_layer()
     pending = compile_time_int(num_outstanding, "num_outstanding", 0, 7)
     deps = unwrap(deps)
     items = [deps] if isinstance(deps, base_value) and not isinstance(deps, tl_tuple) else deps
@@ -262,13 +323,13 @@ def warpgroup_mma_wait(num_outstanding: Any = 0, deps: Any = None, _semantic: An
                 expected="accumulators, tensors, or buffers in shared memory",
                 got=describe(item),
             )
-    handles = _semantic.builder.create_warpgroup_mma_wait([item.handle for item in items], pending)
+    handles = semantic.builder.create_warpgroup_mma_wait([item.handle for item in items], pending)
     if not isinstance(handles, (list, tuple)):
         handles = [handles]  # a recorder hands out a single result as it is
     results = [
         kind._unflatten_ir([handle], 0)[0]
         if not isinstance(kind, distributed_type)
-        else _semantic.make_tensor(handle, kind)
+        else semantic.make_tensor(handle, kind)
         for handle, kind in zip(handles, kinds)
     ]
     return results[0] if len(results) == 1 else tl_tuple(results)
@@ -288,7 +349,7 @@ def _check_warps(semantic: Any) -> None:
         )
 
 
-def _accumulator_layout(layout: Any, argument: str) -> None:
+def _accumulator_layout(layout: object, argument: str) -> None:
     if not isinstance(layout, NVMMADistributedLayout) or layout.version[0] != 3:
         raise LayoutError(
             "not the accumulator of wgmma",
@@ -296,12 +357,15 @@ def _accumulator_layout(layout: Any, argument: str) -> None:
             expected="NVMMADistributedLayout(version=[3, 0], ...)",
             got=repr(layout),
         )
+    layout.check_wgmma()
 
 
-def _check_accumulator(semantic: Any, acc: Any) -> Any:
+def _check_accumulator(
+    semantic: Any, acc: Union[tensor, warpgroup_mma_accumulator]
+) -> distributed_type:
     """The tensor type of an accumulator."""
     if isinstance(acc, warpgroup_mma_accumulator):
-        tensor_type = acc.type.tensor_type
+        tensor_type: distributed_type = acc.type.tensor_type
     else:
         tensor_type = semantic.require_distributed(acc, "acc").type
     _accumulator_layout(tensor_type.layout, "acc")
@@ -309,38 +373,15 @@ def _check_accumulator(semantic: Any, acc: Any) -> Any:
     return tensor_type
 
 
-def _dims(tensor_type: Any) -> list[int]:
+def _dims(tensor_type: distributed_type) -> list[int]:
     return [int(unwrap(size)) for size in tensor_type.shape]
 
 
-def _check_dtypes(a: Any, b: Any, tensor_type: Any) -> None:
-    wanted = _DTYPES.get(a.dtype)
-    if wanted is None:
-        raise DtypeError(
-            "wgmma does not take this dtype (PTX 9.7.15.2)",
-            argument="a",
-            expected=", ".join(map(str, _DTYPES)),
-            got=a.dtype,
-        )
-    if a.dtype != b.dtype and not (a.dtype in _FP8 and b.dtype in _FP8):
-        raise DtypeError(
-            "both operands must have one dtype (PTX 9.7.15.2)",
-            argument="b",
-            expected=a.dtype,
-            got=b.dtype,
-        )
-    if tensor_type.element_ty not in wanted:
-        raise DtypeError(
-            f"wgmma does not accumulate {a.dtype} in this dtype (PTX 9.7.15.2)",
-            argument="acc",
-            expected=" or ".join(map(str, wanted)),
-            got=tensor_type.element_ty,
-        )
-
-
-def _check_instruction(semantic: Any, a: Any, tensor_type: Any) -> None:
+def _check_instruction(
+    semantic: Any, a: Union[tensor, shared_memory_descriptor], tensor_type: distributed_type
+) -> None:
     """The instruction's tile, and whether it fits into one block's part of the matrices."""
-    layout = tensor_type.layout
+    layout: Any = tensor_type.layout
     depth = 256 // a.dtype.primitive_bitwidth
     _, n, *k = layout.instr_shape
     if k != [depth]:
@@ -367,7 +408,7 @@ def _check_instruction(semantic: Any, a: Any, tensor_type: Any) -> None:
             )
 
 
-def _check_registers(a: Any, layout: Any) -> None:
+def _check_registers(a: Any, layout: DistributedLayout) -> None:
     found = a.type.layout
     width = 32 // a.dtype.primitive_bitwidth
     matches = isinstance(found, DotOperandLayout) and found.operand_index == 0
@@ -422,7 +463,7 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
         )
 
 
-def _check_blocks(value: Any, argument: str, d: int, acc: Any) -> None:
+def _check_blocks(value: Any, argument: str, d: int, acc: DistributedLayout) -> None:
     """Each block of a cluster multiplies what its own shared memory holds."""
     wanted = [[step if i == d else 0 for i, step in enumerate(basis)] for basis in acc.cga_layout]
     found = getattr(value.layout, "cga_layout", wanted)
@@ -435,14 +476,20 @@ def _check_blocks(value: Any, argument: str, d: int, acc: Any) -> None:
         )
 
 
-def _precision(semantic: Any, precision: Any, dtype: Any) -> str:
+def _precision(semantic: Any, precision: Optional[str], dtype: dtype) -> str:
     if precision is None:
-        return getattr(semantic.options, "default_dot_input_precision", None) or "tf32"
+        default: str = getattr(semantic.options, "default_dot_input_precision", None) or "tf32"
+        return default
     check_precision(precision, dtype, "precision", "wgmma")
     return precision
 
 
-def _imprecise(semantic: Any, given: Any, a: Any, tensor_type: Any) -> int:
+def _imprecise(
+    semantic: Any,
+    given: Optional[int],
+    a: Union[tensor, shared_memory_descriptor],
+    tensor_type: distributed_type,
+) -> int:
     fp8 = a.dtype in _FP8
     if given is None:
         default = getattr(semantic.options, "max_num_imprecise_acc_default", None) or 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_core.reference import Machine, SharedBuffer, claims_programs, returns
+from gluon_core.contract.reference import Machine, SharedBuffer, claims_programs, returns
 
 __all__ = ["clc_get_program_id", "clc_is_canceled", "clc_load_result", "clc_try_cancel"]
 
@@ -49,7 +49,8 @@ def clc_load_result(machine: Machine, src: SharedBuffer) -> np.ndarray:
 
 @returns(lambda result: "i1")
 def clc_is_canceled(result: np.ndarray) -> np.ndarray:
-    return (result["high"] & _CANCELED) != 0
+    canceled: np.ndarray = (result["high"] & _CANCELED) != 0
+    return canceled
 
 
 @returns(lambda result, dim: "i32")

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from gluon_core.layouts.dialect import compiler_version
-from gluon_core.reference import Machine, SharedBuffer
+from gluon_core.contract.reference import Machine, SharedBuffer
+from gluon_core.layouts.dialect import follows
+from gluon_nvidia.features import SHARED_STORE_WAITS
 
 __all__ = [
     "async_shared_store",
@@ -28,7 +29,7 @@ def async_shared_store(
 
     From Triton 3.9 the compiler itself lets the blocks wait for each other's barriers first.
     """
-    if compiler_version() < (3, 9):
+    if not follows(SHARED_STORE_WAITS):
         machine.barrier_remote(barrier)
     split = sum(any(basis) for basis in machine.operand_types()[0].layout.cga_layout)
     size = int(np.prod(dst.shape)) * dst.dtype.itemsize >> split

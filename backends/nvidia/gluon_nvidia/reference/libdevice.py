@@ -7,8 +7,8 @@ from typing import Callable
 
 import numpy as np
 
-from gluon_core import special
-from gluon_core.special import each, exponent, wide
+from gluon_core.contract import special
+from gluon_core.contract.special import each, exponent, wide
 from gluon_nvidia.reference.libdevice_numbers import EXTERNS as _NUMBERS
 from gluon_nvidia.reference.libdevice_numbers import to_integer
 
@@ -16,7 +16,8 @@ __all__ = ["EXTERNS"]
 
 
 def _root_of_squares(*xs: np.ndarray) -> np.ndarray:
-    return np.sqrt(sum(x * x for x in xs))
+    root: np.ndarray = np.sqrt(sum(x * x for x in xs))
+    return root
 
 
 def _remainder(x: float, y: float) -> float:
@@ -29,7 +30,8 @@ def _of_order(make: Callable[[int], Callable[..., np.ndarray]]) -> Callable[...,
 
 
 def _scaled(x: np.ndarray, n: np.ndarray) -> np.ndarray:
-    return np.ldexp(x.astype(np.float64), n)
+    scaled: np.ndarray = np.ldexp(x.astype(np.float64), n)
+    return scaled
 
 
 def _whole(fn: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:

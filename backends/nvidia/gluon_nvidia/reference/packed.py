@@ -7,7 +7,7 @@ from typing import Any, Callable, Sequence
 import ml_dtypes
 import numpy as np
 
-from gluon_core.reference import Machine
+from gluon_core.contract.reference import Machine
 
 __all__ = ["PACKED_ASM", "packed_arith"]
 
@@ -21,7 +21,8 @@ def _sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     inexact = (error != 0) & np.isfinite(total) & ((bits & 1) == 0)
     # Toward the exact value: away from zero where the error has the total's sign.
     step = np.where((error > 0) == (total > 0), 1, -1)
-    return np.where(inexact, bits + step, bits).view(np.float64)
+    odd: np.ndarray = np.where(inexact, bits + step, bits).view(np.float64)
+    return odd
 
 
 def _odd32(x: np.ndarray) -> np.ndarray:
@@ -46,7 +47,8 @@ def _rounded(x: np.ndarray, dtype: np.dtype, toward_zero: bool) -> np.ndarray:
 def saturated(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """float32 to fp8; what is too large becomes the largest, as `.satfinite` does."""
     most = float(ml_dtypes.finfo(dtype).max)
-    return np.clip(x, -most, most).astype(dtype)
+    narrow: np.ndarray = np.clip(x, -most, most).astype(dtype)
+    return narrow
 
 
 def _truncated(x: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional, Sequence
 import ml_dtypes
 import numpy as np
 
-from gluon_core.reference import Machine, SharedBuffer, select
+from gluon_core.contract.reference import Machine, SharedBuffer, select
 
 __all__ = ["tcgen05_commit", "tcgen05_mma", "tcgen05_mma_scaled", "tmem_copy"]
 
@@ -100,7 +100,7 @@ def tcgen05_commit(
     _signal(machine, [barrier], [], count, pred)
 
 
-def _layouts(machine: Machine) -> list:
+def _layouts(machine: Machine) -> list[Any]:
     """The layouts of the op's buffers, in order."""
     return [t.layout for t in machine.operand_types() if hasattr(t, "alloc_shape")]
 
@@ -177,7 +177,8 @@ def _values(raw: np.ndarray, kind: Any, axis: int) -> np.ndarray:
         shape = list(raw.shape)
         shape[axis] *= 2
         return both.reshape(shape)
-    return raw.view(_FP8[name]).astype(np.float32)
+    values: np.ndarray = raw.view(_FP8[name]).astype(np.float32)
+    return values
 
 
 def _scales(raw: np.ndarray) -> np.ndarray:
@@ -185,14 +186,16 @@ def _scales(raw: np.ndarray) -> np.ndarray:
     if raw.dtype.itemsize == 1 and raw.dtype.kind in "iu":
         codes = raw.view(np.uint8)
         powers = np.ldexp(np.float32(1), codes.astype(np.int32) - 127).astype(np.float32)
-        return np.where(codes == 255, np.float32(np.nan), powers)
+        scales: np.ndarray = np.where(codes == 255, np.float32(np.nan), powers)
+        return scales
     return raw.astype(np.float32)
 
 
 def _scaled(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """[rows, K] times scales [rows, K / vector]."""
     vector = values.shape[-1] // scales.shape[-1]
-    return values * np.repeat(scales, vector, axis=-1)
+    product: np.ndarray = values * np.repeat(scales, vector, axis=-1)
+    return product
 
 
 def tcgen05_mma_scaled(

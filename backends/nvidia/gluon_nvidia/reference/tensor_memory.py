@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from gluon_core.contract.reference import Machine, SharedBuffer, returns
 from gluon_core.layouts import SliceLayout
-from gluon_core.reference import Machine, SharedBuffer, returns
 
 __all__ = ["tmem_alloc", "tmem_load", "tmem_store", "tmem_subslice"]
 
@@ -28,7 +28,9 @@ def _named(value: Any) -> str:
     return str(getattr(value, "name", value)).lower()
 
 
-@returns(lambda type, memory, kind=None, *how, **named: type if kind is None else [type, _reduced(type)])
+@returns(
+    lambda type, memory, kind=None, *how, **named: type if kind is None else [type, _reduced(type)]
+)
 def tmem_load(
     machine: Machine,
     type: Any,
@@ -50,9 +52,7 @@ def tmem_load(
     return values, rows
 
 
-def tmem_store(
-    machine: Machine, memory: SharedBuffer, value: np.ndarray, pred: np.ndarray
-) -> None:
+def tmem_store(machine: Machine, memory: SharedBuffer, value: np.ndarray, pred: np.ndarray) -> None:
     """tcgen05.st, where the predicate holds."""
     live = np.asarray(pred)
     if live.all():

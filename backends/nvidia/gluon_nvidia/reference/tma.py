@@ -12,9 +12,10 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
+from gluon_core.contract.reference import Descriptor, Machine, SharedBuffer, per_program, select
 from gluon_core.errors import ArgumentError
-from gluon_core.layouts.dialect import compiler_version
-from gluon_core.reference import Descriptor, Machine, SharedBuffer, select
+from gluon_core.layouts.dialect import follows
+from gluon_nvidia.features import MULTICAST_WAITS
 
 __all__ = [
     "async_tma_copy_global_to_local",
@@ -33,6 +34,8 @@ _SHARED_ALIGNMENT = 128
 _MOST_STRIDE = 1 << 40
 _MOST_EXTENT = (1 << 32) - 1
 
+Place = Callable[[], tuple[np.ndarray, np.ndarray]]  # addresses, and what is inside
+
 
 # -- descriptors ------------------------------------------------------------------------------------
 
@@ -48,9 +51,9 @@ def make_tensor_descriptor(
     """A tensor-map in global memory (PTX 9.7.9.28, tensormap.replace), and its fence."""
     block, _, layout = type.fields
     made = Descriptor(
-        base=_per_program(base),
-        shape=tuple(_per_program(size) for size in shape),
-        strides=tuple(_per_program(stride) for stride in strides),
+        base=per_program(base),
+        shape=tuple(map(per_program, shape)),
+        strides=tuple(map(per_program, strides)),
         dtype=machine.result_dtype(),
         block_shape=tuple(block.dims),
         layout=layout,
@@ -58,10 +61,6 @@ def make_tensor_descriptor(
     )
     _check(machine, made)
     return made
-
-
-def _per_program(value: np.ndarray) -> np.ndarray:
-    return np.asarray(value).reshape(-1).astype(np.int64)
 
 
 def _check(machine: Machine, made: Descriptor) -> None:
@@ -159,13 +158,13 @@ def async_tma_copy_global_to_local(
     With multicast the blocks of a cluster still get the same: who fetches it is not seen.
     """
     shared = not all(any(basis) for basis in getattr(desc.layout, "cga_layout", None) or [])
-    if multicast and shared and compiler_version() < (3, 8):
+    if multicast and shared and not follows(MULTICAST_WAITS):
         machine.barrier_remote(barrier)  # later compilers let the blocks wait for each other first
     if offsets is None:
         _starts(machine, desc, coord[-1], pred)
     desc, coord, offsets = _pick(pred, desc, coord, offsets)
     if offsets is None:
-        place: Callable = lambda: desc.box(coord)  # noqa: E731
+        place: Place = lambda: desc.box(coord)  # noqa: E731
     else:
         place = lambda: _im2col(desc, coord, offsets)  # noqa: E731
     _load(machine, desc, place, barrier, result, pred)
@@ -192,7 +191,7 @@ def async_tma_gather(
 def _load(
     machine: Machine,
     desc: Descriptor,
-    place: Callable,
+    place: Place,
     barrier: SharedBuffer,
     result: SharedBuffer,
     pred: Any,
@@ -266,7 +265,10 @@ def _im2col(
     upper = tuple(extra.get("pixel_box_upper_corner") or zeros)
     steps = tuple(extra.get("element_strides") or (1,) * desc.rank)
     pixels, channels = desc.block_shape
-    column = lambda value: np.asarray(value, np.int64).reshape(-1, 1, 1)  # noqa: E731
+
+    def column(value: np.ndarray) -> np.ndarray:
+        return np.asarray(value, np.int64).reshape(-1, 1, 1)
+
     carry: Any = np.arange(pixels, dtype=np.int64).reshape(1, -1, 1)
     index: list[Any] = [None] * desc.rank
     for dim in range(spatial, 0, -1):
@@ -331,7 +333,7 @@ def async_tma_scatter(
 
 
 def _store(
-    machine: Machine, desc: Descriptor, place: Callable, src: SharedBuffer, write: Callable
+    machine: Machine, desc: Descriptor, place: Place, src: SharedBuffer, write: Callable[..., None]
 ) -> None:
     _aligned(src, "src")
     taken: list[np.ndarray] = []

@@ -12,7 +12,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from gluon_core.reference import Machine, SharedBuffer, like, returns
+from gluon_core.contract.reference import Machine, SharedBuffer, like, returns
 
 __all__ = ["warpgroup_mma", "warpgroup_mma_wait"]
 
@@ -56,7 +56,7 @@ def warpgroup_mma(
 
 
 @returns(lambda values, pending: [value.type for value in values])
-def warpgroup_mma_wait(machine: Machine, values: Sequence[Any], pending: int) -> list:
+def warpgroup_mma_wait(machine: Machine, values: Sequence[Any], pending: int) -> list[Any]:
     """wgmma.wait_group: what is known to be over has its value, the rest stays in flight."""
     machine.wait_groups(_QUEUE, pending)
     return [machine.settled(v) if isinstance(v, np.ndarray) else v for v in values]

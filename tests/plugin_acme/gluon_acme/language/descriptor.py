@@ -1,6 +1,6 @@
 """Tile maps: what the Anvil's tile copies are handed."""
 
-from gluon_core import descriptors as core
+from gluon_core.values import descriptors as core
 
 __all__ = ["tile_map", "tile_map_type"]
 

@@ -1,22 +1,11 @@
 """`gl.amd.cdna4`: gfx950 (MI350). All that CDNA3 has, and what came with CDNA4."""
 
-from gluon_amd.language import cdna3
-from gluon_amd.language.cdna3 import *  # noqa: F403
-from gluon_amd.language.cdna4 import async_copy
-from gluon_amd.language.lds_transpose import load_shared_fp4_repacked
+from gluon_amd.language.cdna3 import *
+from gluon_amd.language.cdna4 import async_copy as async_copy
+from gluon_amd.language.lds_transpose import load_shared_fp4_repacked as load_shared_fp4_repacked
 from gluon_amd.language.mfma_layouts import (
-    compute_efficient_padded_shared_layout,
-    get_mfma_scale_layout,
+    compute_efficient_padded_shared_layout as compute_efficient_padded_shared_layout,
 )
-from gluon_amd.language.mfma_scaled import mfma_scaled
-from gluon_amd.language.scaled import scaled_downcast
-
-__all__ = [
-    *cdna3.__all__,
-    "async_copy",
-    "compute_efficient_padded_shared_layout",
-    "get_mfma_scale_layout",
-    "load_shared_fp4_repacked",
-    "mfma_scaled",
-    "scaled_downcast",
-]
+from gluon_amd.language.mfma_layouts import get_mfma_scale_layout as get_mfma_scale_layout
+from gluon_amd.language.mfma_scaled import mfma_scaled as mfma_scaled
+from gluon_amd.language.scaled import scaled_downcast as scaled_downcast

@@ -1,11 +1,3 @@
-"""`gl.amd.cdna5.async_copy`."""
+"""`gl.amd.cdna5.async_copy`: gfx1250's under its other name."""
 
-from gluon_amd.language.async_lds import (
-    commit_group,
-    global_to_shared,
-    mbarrier_arrive,
-    shared_to_global,
-    wait_group,
-)
-
-__all__ = ["commit_group", "global_to_shared", "mbarrier_arrive", "shared_to_global", "wait_group"]
+from gluon_amd.language.gfx1250.async_copy import *

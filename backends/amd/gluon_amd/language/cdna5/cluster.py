@@ -1,5 +1,3 @@
-"""`gl.amd.cdna5.cluster`."""
+"""`gl.amd.cdna5.cluster`: gfx1250's under its other name."""
 
-from gluon_amd.language.cluster import arrive, wait
-
-__all__ = ["arrive", "wait"]
+from gluon_amd.language.gfx1250.cluster import *

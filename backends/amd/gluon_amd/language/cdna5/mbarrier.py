@@ -1,5 +1,3 @@
-"""`gl.amd.cdna5.mbarrier`."""
+"""`gl.amd.cdna5.mbarrier`: gfx1250's under its other name."""
 
-from gluon_amd.language.mbarrier import MBarrierLayout, arrive, init, wait
-
-__all__ = ["MBarrierLayout", "arrive", "init", "wait"]
+from gluon_amd.language.gfx1250.mbarrier import *

@@ -1,6 +1,3 @@
 """`gl.amd.cdna5.tdm`: gfx1250's under its other name."""
 
-from gluon_amd.language.gfx1250 import tdm
-from gluon_amd.language.gfx1250.tdm import *  # noqa: F403
-
-__all__ = tdm.__all__
+from gluon_amd.language.gfx1250.tdm import *

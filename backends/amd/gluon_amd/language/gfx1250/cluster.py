@@ -1,5 +1,4 @@
 """`gl.amd.gfx1250.cluster`."""
 
-from gluon_amd.language.cluster import arrive, wait
-
-__all__ = ["arrive", "wait"]
+from gluon_amd.language.cluster import arrive as arrive
+from gluon_amd.language.cluster import wait as wait

@@ -1,5 +1,6 @@
 """`gl.nvidia.blackwell.clc`: cluster launch control."""
 
-from gluon_nvidia.language.clc import clc_result, clc_result_type, load_result, try_cancel
-
-__all__ = ["clc_result", "clc_result_type", "load_result", "try_cancel"]
+from gluon_nvidia.language.clc import clc_result as clc_result
+from gluon_nvidia.language.clc import clc_result_type as clc_result_type
+from gluon_nvidia.language.clc import load_result as load_result
+from gluon_nvidia.language.clc import try_cancel as try_cancel

@@ -1,25 +1,3 @@
-"""`gl.nvidia.blackwell.mbarrier`."""
+"""`gl.nvidia.blackwell.mbarrier`: Hopper's."""
 
-from gluon_nvidia.language.mbarrier import (
-    MBarrierLayout,
-    allocate_mbarrier,
-    expect,
-    fence_init_release_cluster,
-    init,
-    invalidate,
-    sync_cluster_init,
-    wait,
-)
-from gluon_nvidia.language.mbarrier import arrive_counted as arrive
-
-__all__ = [
-    "MBarrierLayout",
-    "allocate_mbarrier",
-    "arrive",
-    "expect",
-    "fence_init_release_cluster",
-    "init",
-    "invalidate",
-    "sync_cluster_init",
-    "wait",
-]
+from gluon_nvidia.language.hopper.mbarrier import *

@@ -1,47 +1,5 @@
-"""`gl.nvidia.blackwell.tma`."""
+"""`gl.nvidia.blackwell.tma`: Hopper's, and copies of chosen rows."""
 
-from gluon_nvidia.language.tma import (
-    async_atomic_add,
-    async_atomic_and,
-    async_atomic_max,
-    async_atomic_min,
-    async_atomic_or,
-    async_atomic_xor,
-    async_copy_global_to_shared,
-    async_copy_global_to_shared_im2col,
-    async_copy_shared_to_global,
-    async_gather,
-    async_load,
-    async_load_im2col,
-    async_scatter,
-    async_store,
-    make_tensor_descriptor,
-    store_wait,
-    tensor_descriptor,
-    tensor_descriptor_im2col,
-    tensor_descriptor_im2col_type,
-    tensor_descriptor_type,
-)
-
-__all__ = [
-    "async_atomic_add",
-    "async_atomic_and",
-    "async_atomic_max",
-    "async_atomic_min",
-    "async_atomic_or",
-    "async_atomic_xor",
-    "async_copy_global_to_shared",
-    "async_copy_global_to_shared_im2col",
-    "async_copy_shared_to_global",
-    "async_gather",
-    "async_load",
-    "async_load_im2col",
-    "async_scatter",
-    "async_store",
-    "make_tensor_descriptor",
-    "store_wait",
-    "tensor_descriptor",
-    "tensor_descriptor_im2col",
-    "tensor_descriptor_im2col_type",
-    "tensor_descriptor_type",
-]
+from gluon_nvidia.language.hopper.tma import *
+from gluon_nvidia.language.tma import async_gather as async_gather
+from gluon_nvidia.language.tma import async_scatter as async_scatter

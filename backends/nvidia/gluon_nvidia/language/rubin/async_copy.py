@@ -1,17 +1,3 @@
-"""`gl.nvidia.rubin.async_copy`."""
+"""`gl.nvidia.rubin.async_copy`: Ampere's."""
 
-from gluon_nvidia.language.async_copy import (
-    async_copy_global_to_shared,
-    async_load,
-    commit_group,
-    mbarrier_arrive,
-    wait_group,
-)
-
-__all__ = [
-    "async_copy_global_to_shared",
-    "async_load",
-    "commit_group",
-    "mbarrier_arrive",
-    "wait_group",
-]
+from gluon_nvidia.language.ampere.async_copy import *

@@ -1,5 +1,3 @@
-"""`gl.nvidia.rubin.clc`: cluster launch control."""
+"""`gl.nvidia.rubin.clc`: Blackwell's."""
 
-from gluon_nvidia.language.clc import clc_result, clc_result_type, load_result, try_cancel
-
-__all__ = ["clc_result", "clc_result_type", "load_result", "try_cancel"]
+from gluon_nvidia.language.blackwell.clc import *

@@ -1,5 +1,3 @@
-"""`gl.nvidia.rubin.cluster`."""
+"""`gl.nvidia.rubin.cluster`: Hopper's."""
 
-from gluon_nvidia.language.cluster import arrive, barrier, wait
-
-__all__ = ["arrive", "barrier", "wait"]
+from gluon_nvidia.language.hopper.cluster import *

@@ -1,25 +1,4 @@
-"""`gl.nvidia.rubin.mbarrier`."""
+"""`gl.nvidia.rubin.mbarrier`: Hopper's, with arrivals at several barriers."""
 
-from gluon_nvidia.language.mbarrier import (
-    MBarrierLayout,
-    allocate_mbarrier,
-    expect,
-    fence_init_release_cluster,
-    init,
-    invalidate,
-    sync_cluster_init,
-    wait,
-)
-from gluon_nvidia.language.mbarrier import arrive_multicast as arrive
-
-__all__ = [
-    "MBarrierLayout",
-    "allocate_mbarrier",
-    "arrive",
-    "expect",
-    "fence_init_release_cluster",
-    "init",
-    "invalidate",
-    "sync_cluster_init",
-    "wait",
-]
+from gluon_nvidia.language.hopper.mbarrier import *
+from gluon_nvidia.language.mbarrier_multicast import arrive as arrive

@@ -1,6 +1,3 @@
 """`gl.nvidia.rubin.tma`: Blackwell's."""
 
-from gluon_nvidia.language.blackwell import tma
-from gluon_nvidia.language.blackwell.tma import *  # noqa: F403
-
-__all__ = tma.__all__
+from gluon_nvidia.language.blackwell.tma import *

@@ -1,0 +1,59 @@
+"""What each Triton release has for NVIDIA's hardware, by name; see `gluon_core.features`."""
+
+from __future__ import annotations
+
+from gluon_core.features import Feature
+
+# -- architectures ------------------------------------------------------------------------------
+
+SM_107 = Feature((3, 9), "code for sm_107")
+SM_110 = Feature((3, 7), "code for sm_110")
+
+# -- barriers and clusters ----------------------------------------------------------------------
+
+CLUSTER_WIDE_BARRIERS = Feature((3, 7), "a barrier's memory has the barriers of all blocks")
+ARRIVE_MULTICAST = Feature((3, 8), "arrivals at the barriers of several blocks")
+ARRIVE_MASK_FIRST = Feature((3, 8), "those blocks stand before the predicate", last=(3, 8))
+FROM_CTA = Feature((3, 9), "arrivals and expected bytes of one block of the cluster alone")
+CLUSTER_HALVES = Feature((3, 7), "the two halves of the cluster's barrier", last=(3, 8))
+INIT_FENCE = Feature((3, 7), "the fence after a barrier's initialization", last=(3, 8))
+ASYNC_SHARED_STORE = Feature((3, 8), "st.async of a tensor")
+SHARED_STORE_WAITS = Feature((3, 9), "the compiler lets blocks wait for the barriers of st.async")
+CLC = Feature((3, 8), "cluster launch control")
+
+# -- TMA ----------------------------------------------------------------------------------------
+
+IM2COL = Feature((3, 8), "descriptors and copies in im2col mode")
+TMA_MULTICAST = Feature((3, 7), "loads for several blocks at once")
+MULTICAST_IF_SHARED = Feature((3, 8), "a multicast is asked for only where blocks share the box")
+MULTICAST_WAITS = Feature((3, 8), "the compiler lets blocks wait for the barriers of a multicast")
+GATHER_MULTICAST = Feature((3, 8), "gathers for several blocks at once")
+STORE_WAIT_WRITTEN = Feature((3, 8), "store_wait until global memory is written")
+DESCRIPTOR_ROWS_CHECKED = Feature((3, 7), "a host descriptor's row must fit when it is made")
+
+# -- arithmetic ---------------------------------------------------------------------------------
+
+PACKED = Feature((3, 8), "packed arithmetic of two and four numbers")
+PACKED_NUMBERS = Feature((3, 9), "a number beside packed operands has their dtype at once")
+
+# -- tcgen05 and tensor memory ------------------------------------------------------------------
+
+MMA_MULTICAST = Feature((3, 7), "tcgen05.mma of operands that came by a multicast")
+MMA_INT8 = Feature((3, 8), "tcgen05.mma of int8")
+MMA_NARROW_PLAIN = Feature((3, 8), "operands without a swizzle, narrower than one instruction")
+SCALED_MMA_CLUSTERS = Feature((3, 8), "scaled tcgen05.mma of pairs, and of multicast operands")
+COMMIT_OPERANDS = Feature((3, 7), "tcgen05.commit with a predicate, and for multicast operands")
+COMMIT_TO_EACH_BLOCK = Feature((3, 8), "the end is told to a barrier of each block, of pairs, too")
+TMEM_CLUSTERS = Feature((3, 8), "layouts of tensor memory have a cga_layout, before a split")
+TMEM_PADDED_FP4 = Feature((3, 8), "layouts of tensor memory with padded fp4")
+TMEM_PAIRS_OF_64 = Feature((3, 8), "pairs of 64 rows with several blocks of tensor memory")
+TMEM_LD_RED = Feature((3, 7), "tcgen05.ld with a reduction")
+TMEM_ROW_SLICES = Feature((3, 9), "slices of tensor memory along its rows")
+TMEM_NARROW_SLICES = Feature((3, 8), "a slice may be narrower than its layout's block")
+TMEM_ALIGNED_SLICES = Feature((3, 8), "a slice starts at a multiple of its length", last=(3, 8))
+TMEM_SLICE_BLOCKS = Feature((3, 9), "a slice keeps its allocation's blocks, some as copies")
+TMEM_LINEAR_MANGLED = Feature((3, 9), "linear layouts of tensor memory are mangled by bases")
+
+# -- layouts ------------------------------------------------------------------------------------
+
+NVMMA_RANK_MANGLED = Feature((3, 9), "NVMMASharedLayout has its rank in mangled names")

@@ -1,0 +1,137 @@
+"""What loads and stores of tensor memory demand of the warps and the layouts (PTX 9.7.16.8)."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+from gluon_core import vendor
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError
+from gluon_core.layouts.base import DistributedLayout
+from gluon_core.values import distributed_type
+from gluon_core.values.typing import ConstBool
+from gluon_core.vendor import (
+    check_stored,
+    compile_time_bool,
+    constexpr,
+    describe,
+    ir,
+    is_placeholder,
+    tensor,
+    tl,
+    unwrap,
+)
+from gluon_nvidia.tensor_memory import TensorMemoryLayout
+from gluon_nvidia.tensor_memory_registers import fits_registers
+
+__all__ = ["check_reach", "check_warps", "load_reduced", "loaded_type", "stored_value"]
+
+
+def check_warps(semantic: Any) -> None:
+    if semantic.num_warps % 4:
+        raise LayoutError(
+            "tensor memory is reached by groups of four warps",
+            argument="num_warps",
+            expected="a multiple of 4",
+            got=semantic.num_warps,
+        )
+
+
+def check_reach(kind: Any, layout: DistributedLayout, semantic: Any) -> None:
+    """Raise where a warp would hold what it cannot reach."""
+    bits = kind.element_ty.primitive_bitwidth
+    if not fits_registers(kind.layout, kind.shape, bits, layout, kind.alloc_shape):
+        raise LayoutError(
+            "no instruction moves tensor memory to and from this layout",
+            argument="layout",
+            expected=f"e.g. {kind.get_reg_layout(semantic.num_warps)}",
+            got=repr(layout),
+            remedy="Take the layout from get_reg_layout(), then gl.convert_layout.",
+        )
+
+
+def loaded_type(
+    semantic: Any, memory: Any, layout: Optional[Union[DistributedLayout, constexpr]]
+) -> distributed_type:
+    memory.type.check_matrix()
+    if not isinstance(memory.layout, TensorMemoryLayout):
+        raise LayoutError(
+            "Triton does not load scales",
+            argument="self",
+            expected="a view with TensorMemoryLayout",
+            got=str(memory.type),
+        )
+    check_warps(semantic)
+    layout = unwrap(layout)
+    if layout is None:
+        layout = memory.type.get_reg_layout(semantic.num_warps)
+    layout = semantic.check_layout(layout, memory.shape)
+    if is_placeholder(layout):
+        raise LayoutError(
+            "the layout of what is loaded must be known",
+            argument="layout",
+            expected="none, or one of get_reg_layout()",
+            got=repr(layout),
+        )
+    check_reach(memory.type, layout, semantic)
+    return distributed_type(memory.dtype, memory.shape, layout)
+
+
+def stored_value(semantic: Any, kind: Any, value: object) -> tensor:
+    check_warps(semantic)
+    held: tensor = unwrap(value)
+    check_stored(kind, held)
+    layout = held.type.layout
+    if is_placeholder(layout):
+        raise LayoutError(
+            "the layout of what is stored must be known",
+            argument="value",
+            got=repr(layout),
+            remedy="Use gl.convert_layout or gl.set_auto_layout first.",
+        )
+    check_reach(kind, layout, semantic)
+    return held
+
+
+def load_reduced(
+    semantic: Any,
+    memory: Any,
+    layout: Optional[Union[DistributedLayout, constexpr]],
+    op: str,
+    absolute: ConstBool,
+    propagate_nan: Optional[Union[tl.PropagateNan, constexpr]],
+) -> tuple[tensor, tensor]:
+    result = loaded_type(semantic, memory, layout)
+    absolute = compile_time_bool(absolute, "abs")
+    nan = unwrap(propagate_nan)
+    nan = ir.PROPAGATE_NAN.NONE if nan is None else nan
+    if not isinstance(nan, ir.PROPAGATE_NAN):
+        raise ArgumentError(
+            "no such choice",
+            argument="propagate_nan",
+            expected="gl.PropagateNan.NONE or gl.PropagateNan.ALL",
+            got=describe(nan),
+        )
+    if memory.dtype != tl.float32:
+        raise DtypeError(
+            "tcgen05.ld.red compares float32",
+            argument="self",
+            expected="float32",
+            got=memory.dtype,
+            remedy="Load, then gl.max or gl.min.",
+        )
+    bases = result.layout.to_linear(memory.shape).bases
+    spread = [name for name in ("lane", "warp") if any(row[1] for row in bases[name])]
+    if spread or any(row[0] for row in bases["register"]):
+        raise LayoutError(
+            "a lane must hold one row, and all of it",
+            argument="layout",
+            expected="get_reg_layout() of a [128, N] block with four warps",
+            got=repr(result.layout),
+        )
+    kind = getattr(vendor.gluon_ir.TMEM_LOAD_REDUCE_MODIFIER, op)
+    # Triton's builder adds the layout of the second.
+    values, reduced, *_ = semantic.builder.create_tmem_load(
+        result.to_ir(semantic.builder), memory.handle, kind, absolute, nan
+    )
+    rows = semantic.wrap_inferred(reduced, memory.dtype, memory.shape[:1])
+    return semantic.make_tensor(values, result), rows

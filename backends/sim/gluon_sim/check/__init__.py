@@ -1,0 +1,1 @@
+"""What is looked for while kernels run: races, addresses, values nobody wrote, overflows."""

@@ -1,0 +1,172 @@
+"""Checks of memory accesses: mistakes of a kernel that a GPU would not tell of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
+
+import numpy as np
+
+from gluon_sim.errors import MisalignedError, OutOfBoundsError, UninitialisedError
+
+if TYPE_CHECKING:
+    from gluon_core.errors import SourceSpan
+    from gluon_sim.memory.shared import SharedBuffer
+    from gluon_sim.record.ir import Op
+    from gluon_sim.run.task import Task
+
+__all__ = ["arguments_aligned", "hints_of", "initialised", "inside", "place", "promised"]
+
+
+def place(task: Task, bad: np.ndarray) -> tuple[tuple[int, int, int], tuple[int, ...]]:
+    """(program, element) of the first element that is true in `bad`, shape (programs, ...)."""
+    first = np.unravel_index(int(np.argmax(bad)), bad.shape)
+    return task.program_id(int(first[0])), tuple(int(i) for i in first[1:])
+
+
+def inside(task: Task, what: str, indices: np.ndarray, extent: int, of: str) -> np.ndarray:
+    """`indices` where all are in 0..extent-1; with the check off, they wrap around.
+
+    Raises:
+        OutOfBoundsError: one is outside.
+    """
+    bad = (indices < 0) | (indices >= extent)
+    if not bad.any():
+        return indices
+    if not task.machine.settings.bounds:
+        return indices % extent
+    program, element = place(task, bad)
+    raise OutOfBoundsError(
+        f"{what} picks an element outside the {of} in {_of(program, element)}",
+        report="bounds.index",
+        argument="index",
+        expected=f"0 to {extent - 1}",
+        got=int(indices[bad].flat[0]),
+        program=program,
+        element=element,
+    )
+
+
+def initialised(
+    task: Task, what: str, buffer: SharedBuffer, unwritten: Optional[np.ndarray]
+) -> None:
+    """Refuse a read of shared memory that nobody wrote.
+
+    Args:
+        unwritten: which elements of the read were never written, None for none of them.
+
+    Raises:
+        UninitialisedError: there are some.
+    """
+    if unwritten is None or not unwritten.any():
+        return
+    # A copy on its way may be what should have written it: then this is a race, and says which wait
+    # is missing.
+    flights = task.machine.flights
+    for flight in list(flights.pending):
+        flights.land(flight)
+    program, element = place(task, unwritten)
+    count = int(np.count_nonzero(unwritten))
+    more = f" ({count} elements were not)" if count > 1 else ""
+    raise UninitialisedError(
+        f"{what} of {buffer.name}: {_of(program, element)} was never written{more}",
+        report="uninitialised.shared",
+        remedy="Write the buffer first, and wait for what writes it.",
+        program=program,
+        element=element,
+    )
+
+
+def arguments_aligned(
+    attributes: Mapping[int, Mapping[str, Any]],
+    names: Sequence[str],
+    values: Sequence[Any],
+    span: Optional[SourceSpan],
+) -> None:
+    """Whether arguments keep what the specialization promises the compiler about them.
+
+    Vector accesses are chosen by these promises; a launch through the kernel makes only true ones,
+    one through a kernel compiled before may not.
+
+    Args:
+        attributes: position -> {attribute: value} of the kernel's parameters.
+    """
+    for position, promised in attributes.items():
+        factor = promised.get("tt.divisibility")
+        factor = int(getattr(factor, "value", factor) or 1)
+        if position < len(values) and int(values[position].flat[0]) % factor:
+            raise MisalignedError(
+                "the kernel was compiled for a multiple of "
+                f"{factor}, and its vector accesses rely on that",
+                report="alignment.argument",
+                argument=names[position],
+                got=hex(int(values[position].flat[0])),
+                remedy="Launch through the kernel, which compiles for other alignments too.",
+                span=span,
+            )
+
+
+def _of(program: tuple[int, ...], element: tuple[int, ...]) -> str:
+    return f"element {element} of program {program}" if element else f"program {program}"
+
+
+# ---- what a kernel promises the compiler ------------------------------------------------------
+
+_HINTS = ("tt.divisibility", "tt.contiguity", "tt.constancy")
+_SPELLED = dict(zip(_HINTS, ("multiple_of", "max_contiguous", "max_constancy")))
+
+
+def hints_of(op: Op) -> list[tuple[int, dict[str, Any]]]:
+    """(result, promises) of the results that a kernel says something about."""
+    found = []
+    for i, result in enumerate(op.results):
+        hints = {k: v for k, v in (result.attrs or {}).items() if k in _HINTS}
+        if hints:
+            found.append((i, hints))
+    return found
+
+
+def promised(op: Op, run: Callable[..., Any], simple: bool) -> Callable[..., Any]:
+    """`run` as a handler that checks what `multiple_of` and its like say about the results."""
+    hints = hints_of(op)
+
+    def handler(task: Task, *args: Any, **named: Any) -> Any:
+        out = run(*args) if simple else run(task, *args, **named)
+        if task.machine.settings.alignment and not hasattr(out, "send"):
+            outs = out if isinstance(out, (tuple, list)) else (out,)
+            for i, found in hints:
+                if isinstance(outs[i], np.ndarray):
+                    _keep(task, outs[i], op.results[i].type.dims, found)
+        return out
+
+    return handler
+
+
+def _keep(task: Task, value: np.ndarray, dims: tuple[int, ...], hints: dict[str, Any]) -> None:
+    full = np.asarray(np.broadcast_to(value, (value.shape[0], *dims)))
+    runs = hints.get("tt.contiguity") or (1,) * max(1, len(dims))
+    for name, wanted in hints.items():
+        for axis, factor in enumerate(wanted):
+            if factor <= 1:
+                continue
+            if name == "tt.divisibility":
+                at = np.arange(dims[axis] if dims else 1) % runs[axis] == 0
+                bad = full % factor != 0
+                bad &= at.reshape(-1, *([1] * (len(dims) - axis - 1))) if dims else True
+            else:
+                step = np.diff(full.astype(np.int64), axis=axis + 1, prepend=0)
+                inner = (np.arange(dims[axis]) % factor != 0).reshape(
+                    -1, *([1] * (len(dims) - axis - 1))
+                )
+                bad = (step != (name == "tt.contiguity")) & inner
+            if bad.any():
+                program, element = place(task, bad)
+                first = np.unravel_index(int(np.argmax(bad)), bad.shape)
+                raise MisalignedError(
+                    f"{_SPELLED[name]}({factor}) does not hold for {_of(program, element)}, and the "
+                    "width of vector accesses may rely on it",
+                    report="alignment.promise",
+                    got=int(full[first]),
+                    remedy="Say only what always holds.",
+                    program=program,
+                    element=element,
+                )

@@ -1,0 +1,547 @@
+"""Race detection: who last touched each element, and whether it is ordered before who comes now.
+
+A shadow holds, per element of a buffer, the number of an *epoch*: an access by an agent at a clock.
+For shared memory one shadow row serves all programs of a batch while they do the same. For global
+memory it also holds the program, and programs are ordered only by acquiring and releasing atomics
+(`program_order`). Allocations that the kernel never writes have no shadow.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+
+from gluon_sim.check.agents import GENERIC, Agent, EpochKey
+from gluon_sim.check.earlier import Earlier
+from gluon_sim.check.program_order import ProgramOrder
+from gluon_sim.errors import Access, RaceError, span_of
+
+if TYPE_CHECKING:
+    from gluon_sim.record.ir import Op
+    from gluon_sim.run.task import Task
+
+__all__ = ["Epochs", "GlobalShadow", "SharedShadow"]
+
+Program = tuple[int, int, int]  # (x, y, z)
+
+
+@dataclass(eq=False)
+class Epoch:
+    """An access by `agent` (None where a program has just one) at its `clock`, at `time`."""
+
+    op: Op
+    kind: str
+    agent: Optional[Agent]
+    clock: int
+    task: str
+    time: int = 0
+    closed: Optional[dict[str, np.ndarray]] = None  # groups closed then, by queue
+
+
+class Epochs:
+    """All epochs of a launch by number; 0 is "never"."""
+
+    def __init__(self) -> None:
+        self.all: list[Optional[Epoch]] = [None]
+        self.slots = np.zeros(64, np.int32)
+        self.clocks = np.zeros(64, np.int64)
+        self.times = np.zeros(64, np.int64)
+        self.asynchronous = np.zeros(64, bool)
+        self._plain: dict[EpochKey, int] = {}
+        self._lock = threading.Lock()
+
+    def of(self, task: Task, kind: str, time: int = 0) -> int:
+        """The number for an access by `task` now; equal accesses share one."""
+        agent = task.agent
+        cache = self._plain if agent is None else agent.epochs
+        key = (id(task.op), kind, time, None if agent is None else id(self), task.name)
+        found = cache.get(key)
+        if found is None:
+            with self._lock:
+                found = cache[key] = self._new(task, kind, time)
+        return found
+
+    def _new(self, task: Task, kind: str, time: int) -> int:
+        agent = task.agent
+        found = len(self.all)
+        clock = agent.clock if agent is not None else 0
+        closed = {q.name: q.closed for q in task.queues.values()} if agent else None
+        self.all.append(Epoch(task.op, kind, agent, clock, task.name, time, closed))
+        if found >= len(self.slots):
+            for name in ("slots", "clocks", "times", "asynchronous"):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+        self.slots[found] = agent.slot if agent is not None else 0
+        self.clocks[found] = clock
+        self.times[found] = time
+        self.asynchronous[found] = agent is not None and agent.proxy != GENERIC
+        return found
+
+    def ordered(
+        self, agent: Agent, ids: np.ndarray, rows: Optional[np.ndarray], reads: bool = False
+    ) -> np.ndarray:
+        """Is each epoch ordered before what `agent` does now? `rows` broadcasts like `ids`.
+
+        `reads`: they are reads, which are over when they are over: only what was written needs a
+        fence to be seen through another proxy.
+        """
+        low = int(ids.min()) if ids.size else 0
+        if not ids.size or low == int(ids.max()):
+            ids = np.full((1,) * ids.ndim, low, np.int64)  # the usual case: one epoch
+        slots, clocks = self.slots[ids], self.clocks[ids]
+        seen = agent.known.widen(int(slots.max()) + 1)
+        at = rows if seen.shape[1] > 1 and rows is not None else 0
+        if seen.shape[1] > 1 and rows is None:
+            known = seen[0][:, slots.reshape(-1)].min(0).reshape(slots.shape)
+            fenced = seen[1][:, slots.reshape(-1)].min(0).reshape(slots.shape)
+        else:
+            known = seen[0][at, slots]
+            fenced = seen[1][at, slots] if agent.proxy != GENERIC else known
+        if agent.proxy != GENERIC and not reads:
+            known = np.where(self.asynchronous[ids], known, fenced)
+        fine: np.ndarray = known >= clocks
+        return fine
+
+
+class SharedShadow:
+    """Of one shared buffer; elements of `grain` bytes."""
+
+    def __init__(self, epochs: Epochs, rows: int, size: int, grain: int, proxied: bool = True):
+        self.epochs = epochs
+        self.rows = rows
+        self.proxied = proxied  # whether it takes fences to be seen through another proxy
+        self.grain = grain
+        self.writes = np.zeros((1, size // grain), np.int32)
+        self.reads: dict[int, np.ndarray] = {}
+
+    def _refine(self, grain: int) -> None:
+        ratio = self.grain // grain
+        self.writes = np.repeat(self.writes, ratio, axis=1)
+        self.reads = {s: np.repeat(r, ratio, axis=1) for s, r in self.reads.items()}
+        self.grain = grain
+
+    def _split(self) -> None:
+        if self.writes.shape[0] == 1 and self.rows > 1:
+            self.writes = np.repeat(self.writes, self.rows, axis=0)
+            self.reads = {s: np.repeat(r, self.rows, axis=0) for s, r in self.reads.items()}
+
+    def touch_span(self, task: Task, kind: str, span: slice, size: int) -> bool:
+        """An access of all rows to the bytes of a span; false where `touch` must tell of a race."""
+        if size < self.grain:
+            self._refine(size)
+        run = (slice(None), slice(span.start // self.grain, span.stop // self.grain))
+        rows = None if self.writes.shape[0] == 1 else np.arange(self.rows)[:, None]
+        agent, ordered = task.agent, self.epochs.ordered
+        assert agent is not None
+        if not ordered(agent, self.writes[run], rows, not self.proxied).all():
+            return False
+        kept = self.writes
+        if kind == "read":
+            if agent.slot not in self.reads:
+                self.reads[agent.slot] = np.zeros_like(self.writes)
+            kept = self.reads[agent.slot]
+        else:
+            for slot, read in self.reads.items():
+                if slot != agent.slot and not ordered(agent, read[run], rows, True).all():
+                    return False
+        kept[run] = self.epochs.of(task, kind)
+        return True
+
+    def touch(
+        self,
+        task: Task,
+        kind: str,
+        index: np.ndarray,
+        rows: Optional[np.ndarray],
+        size: int,
+        name: str,
+    ) -> None:
+        """An access to elements `index` of `size` bytes.
+
+        Args:
+            rows: batch rows that broadcast with `index`; None where all rows do the same.
+        """
+        if size < self.grain:
+            self._refine(size)
+        if size > self.grain:
+            ratio = size // self.grain
+            index = (index[..., None] * ratio + np.arange(ratio)).reshape(*index.shape[:-1], -1)
+            if rows is not None and np.ndim(rows) and rows.shape[-1] != 1:
+                rows = np.repeat(rows, ratio, axis=-1)
+        if rows is not None:
+            self._split()
+        at: Any = 0 if self.writes.shape[0] == 1 else rows
+        if at is None:
+            at = rows = np.arange(self.rows)[:, None]
+            index = np.atleast_2d(index)
+        agent = task.agent
+        assert agent is not None
+        ids = self.writes[at, index]
+        self._check(task, agent, kind, ids, rows, index, name)
+        if kind != "read":
+            for slot, read in self.reads.items():
+                if slot != agent.slot:
+                    self._check(task, agent, kind, read[at, index], rows, index, name, True)
+            self.writes[at, index] = self.epochs.of(task, kind)
+        else:
+            mine = self.reads.get(agent.slot)
+            if mine is None:
+                mine = self.reads[agent.slot] = np.zeros_like(self.writes)
+            mine[at, index] = self.epochs.of(task, kind)
+
+    def _check(
+        self, task: Task, agent: Agent, kind: str, ids: np.ndarray, rows: Optional[np.ndarray],
+        index: np.ndarray, name: str, reads: bool = False,
+    ) -> None:  # fmt: skip
+        fine = self.epochs.ordered(agent, ids, rows, reads or not self.proxied)
+        if fine.all():
+            return
+        fine = np.broadcast_to(fine, ids.shape)
+        first = np.unravel_index(int(np.argmin(fine)), fine.shape)
+        earlier = self.epochs.all[int(ids[first])]
+        where = np.broadcast_to(index, ids.shape)[first]
+        row = 0 if rows is None else int(np.broadcast_to(rows, ids.shape)[first])
+        program = task.batch.program(row)
+        assert earlier is not None
+        report(task, kind, earlier, program, program, int(where) * self.grain, name, False)
+
+
+NOBODY = -1
+
+
+class GlobalShadow:
+    """Of one allocation that the kernel writes; elements of `grain` bytes.
+
+    Who read or updated is a program p, or -2 - p where there were others before.
+    """
+
+    def __init__(
+        self, epochs: Epochs, order: ProgramOrder, nbytes: int, grain: int, ordering: bool = True
+    ):
+        self.epochs = epochs
+        self.order = order
+        self.ordering = ordering  # whether anything in the kernel can order its programs
+        self.earlier = Earlier()
+        self.grain = grain
+        self.size = nbytes // grain
+        self.who: dict[str, np.ndarray] = {}
+        self.ids: dict[str, np.ndarray] = {}
+
+    def _refine(self, grain: int) -> None:
+        ratio = self.grain // grain
+        self.who = {k: np.repeat(v, ratio) for k, v in self.who.items()}
+        self.ids = {k: np.repeat(v, ratio) for k, v in self.ids.items()}
+        self.earlier.refine(ratio)
+        self.size *= ratio
+        self.grain = grain
+
+    def _kept(self, kind: str, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """The arrays of who made the last access of a kind, and of its epoch."""
+        who = self.who.get(kind)
+        if who is None:
+            who = self.who[kind] = np.full(self.size, NOBODY, np.int32)
+            self.ids[kind] = np.zeros(self.size, np.uint16)
+        ids = self.ids[kind]
+        if number > 0xFFFF and ids.dtype == np.uint16:
+            ids = self.ids[kind] = ids.astype(np.int32)
+        return who, ids
+
+    def fresh(
+        self, task: Task, kind: str, first: int, index: np.ndarray, programs: np.ndarray, size: int
+    ) -> bool:
+        """Note a write of a run that nobody has touched; false where somebody has."""
+        if kind != "write" or size != self.grain:
+            return False
+        run = slice(first, first + index.size)
+        if any((who[run] != NOBODY).any() for who in self.who.values()):
+            return False
+        number = self.epochs.of(task, kind, self.order.time)
+        who, ids = self._kept(kind, number)
+        who[run].reshape(index.shape)[...] = programs
+        ids[run] = number
+        return True
+
+    def touch(
+        self,
+        task: Task,
+        kind: str,
+        index: np.ndarray,
+        programs: np.ndarray,
+        size: int,
+        name: str,
+        shared: bool,
+    ) -> None:
+        """An access to elements `index` of `size` bytes by `programs`, which broadcasts.
+
+        Args:
+            kind: "read", "write" or "update" (atomic).
+            shared: several programs of the batch make this access as one.
+        """
+        if size < self.grain:
+            self._refine(size)
+        if size > self.grain:
+            ratio = size // self.grain
+            index = index[..., None] * ratio + np.arange(ratio)
+            programs = programs[..., None]
+        order = self.order
+        for other in _CONFLICTS[kind]:
+            who = self.who.get(other)
+            if who is not None:
+                self._check(task, kind, other, who, index, programs, name, order)
+            self._check_earlier(task, kind, other, index, programs, name)
+        number = self.epochs.of(task, kind, order.time)
+        who, ids = self._kept(kind, number)
+        keeps = kind != "write" and (self.ordering or task.agent is not None)
+        if keeps:
+            self._keep(task, kind, index, programs, who, ids)
+        ids[index] = number
+        if kind == "write":
+            self.earlier.forget(_CONFLICTS[kind], index)
+            who[index] = programs
+            if shared:
+                self._clash(task, index, programs, name)
+            elif len(programs) > 1:
+                double = who.take(index, mode="clip") != programs
+                if double.any():
+                    self._clash(task, index, programs, name, double, who)
+            return
+        if programs.size == 1 and not shared:
+            old = who[index]
+            same = (old == NOBODY) | (old == programs)
+            who[index] = programs if same.all() else np.where(same, programs, -2 - programs)
+            return
+        old = who[index]
+        new = np.where((old == NOBODY) | (old == programs), programs, -2 - programs)
+        if shared:
+            new = np.where(new >= 0, -2 - new, new)
+        who[index] = new
+        if shared and keeps:
+            others = task.batch.numbers[task.rows.index]
+            self.earlier.push_all(
+                kind, self.size, index, others[others != programs.flat[0]], number
+            )
+        several = who[index] != new
+        if several.any():
+            if keeps and not shared:
+                double = np.isin(index, np.broadcast_to(index, several.shape)[several])
+                double = np.broadcast_to(double, several.shape)
+                places = np.broadcast_to(index, several.shape)[double]
+                by = np.broadcast_to(programs, several.shape)[double]
+                self.earlier.push_rounds(kind, self.size, places, by, number)
+            last = who[index][several]
+            places = np.broadcast_to(index, several.shape)[several]
+            who[places] = np.where(last >= 0, -2 - last, last)
+
+    def _check(
+        self, task: Task, kind: str, other: str, who: np.ndarray, index: np.ndarray,
+        programs: np.ndarray, name: str, order: ProgramOrder,
+    ) -> None:  # fmt: skip
+        old = who.take(index, mode="clip")
+        if task.agent is not None:
+            mine = (old == programs) & (old >= 0)
+            if mine.any():
+                self._within(task, task.agent, kind, other, index, programs, name, mine)
+        foreign = (old != programs) & (old != NOBODY)
+        if not foreign.any():
+            return
+        places = np.flatnonzero(foreign.ravel())
+        flat = np.broadcast_to(index, foreign.shape).ravel()[places]
+        now = np.broadcast_to(programs, foreign.shape).ravel()[places].astype(np.int64)
+        before = old.ravel()[places].astype(np.int64)
+        before = np.where(before < 0, -2 - before, before)
+        times = self.epochs.times[self.ids[other][flat]]
+        bad = ~order.ordered(before, times, now)
+        if order.orders:  # then this is the last of several, and it is the same program
+            bad &= before != now
+        if not bad.any():
+            return
+        first = int(np.argmax(bad))
+        earlier = self.epochs.all[int(self.ids[other][flat[first]])]
+        assert earlier is not None
+        mine, theirs = int(now[first]), int(before[first])
+        report(
+            task, kind, earlier, order.program(mine),
+            order.program(theirs) if theirs != mine else None, int(flat[first]), name, True,
+        )  # fmt: skip
+
+    def _keep(
+        self, task: Task, kind: str, index: np.ndarray, programs: np.ndarray, who: np.ndarray,
+        ids: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Before an access takes the place of the last: keep that one, unless it comes before."""
+        old = who.take(index, mode="clip")
+        live = old != NOBODY
+        if not live.any():
+            return
+        decoded = np.where(old < 0, -2 - old, old)
+        apart = live & (decoded != programs)
+        if task.agent is not None:
+            slots = self.epochs.slots[ids.take(index, mode="clip")]
+            apart |= live & (slots != task.agent.slot)
+        if not apart.any():
+            return
+        places = np.broadcast_to(index, apart.shape)[apart]
+        epochs = ids[places].astype(np.int32)
+        self.earlier.push(kind, self.size, places, decoded[apart], epochs)
+
+    def _check_earlier(
+        self, task: Task, kind: str, other: str, index: np.ndarray, programs: np.ndarray, name: str
+    ) -> None:  # fmt: skip
+        for places, now, before, epochs in self.earlier.chains(other, index, programs):
+            bad = ~self.order.ordered(before, self.epochs.times[epochs], now)
+            own = before == now
+            bad &= ~own
+            if task.agent is not None and own.any():
+                rows = np.searchsorted(task.batch.numbers, now[own])
+                fine = self.epochs.ordered(task.agent, epochs[own], rows)
+                bad[own] = ~(fine | (self.epochs.clocks[epochs[own]] == 0))
+            if bad.any():
+                first = int(np.argmax(bad))
+                earlier = self.epochs.all[int(epochs[first])]
+                assert earlier is not None
+                program = self.order.program
+                report(
+                    task, kind, earlier, program(int(now[first])), program(int(before[first])),
+                    int(places[first]), name, True,
+                )  # fmt: skip
+
+    def _within(
+        self, task: Task, agent: Agent, kind: str, other: str, index: np.ndarray,
+        programs: np.ndarray, name: str, mine: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Two agents of one program."""
+        if kind == other == "update":
+            return
+        flat = np.broadcast_to(index, mine.shape)[mine]
+        ids = self.ids[other][flat]
+        program = np.broadcast_to(programs, mine.shape)[mine]
+        rows = np.searchsorted(task.batch.numbers, program)
+        fine = self.epochs.ordered(agent, ids, rows, other in ("read", "poll"))
+        fine = np.broadcast_to(fine, ids.shape)
+        # What was accessed before there were other agents is ordered before all of them.
+        fine = fine | (self.epochs.clocks[ids] == 0)
+        if fine.all():
+            return
+        first = int(np.argmin(fine))
+        earlier = self.epochs.all[int(ids[first])]
+        assert earlier is not None
+        where = task.batch.program(int(rows[first]))
+        report(task, kind, earlier, where, where, int(flat[first]), name, True)
+
+    def _clash(
+        self, task: Task, index: np.ndarray, programs: np.ndarray, name: str,
+        double: Optional[np.ndarray] = None, who: Optional[np.ndarray] = None,
+    ) -> None:  # fmt: skip
+        """Several programs of a batch write one element with one op."""
+        batch = task.batch
+        if double is None or who is None:
+            rows = task.rows.index[:2]
+            one, two = batch.program(int(rows[0])), batch.program(int(rows[1]))
+            element = int(np.ravel(index)[0])
+        else:
+            first = np.unravel_index(int(np.argmax(double)), double.shape)
+            element = int(np.broadcast_to(index, double.shape)[first])
+            mine = int(np.broadcast_to(programs, double.shape)[first])
+            one = batch.program(int(np.searchsorted(batch.numbers, mine)))
+            two = batch.program(int(np.searchsorted(batch.numbers, int(who[element]))))
+        earlier = Epoch(task.op, "write", task.agent, 0, task.name)
+        report(task, "write", earlier, two, one, element, name, True)
+
+
+_VERB = {"read": "read", "poll": "read", "write": "write", "update": "atomic update"}
+_CONFLICTS = {
+    "read": ("write", "update"), "poll": ("write",), "update": ("write", "read"),
+    "write": ("write", "update", "read", "poll"),
+}  # fmt: skip
+
+
+def byte_of(name: str, element: int) -> str:
+    """Where a byte of a buffer is."""
+    at = getattr(name, "at", None)
+    return f"byte {element} of {name}" if at is None else at(element)
+
+
+def report(
+    task: Task, kind: str, earlier: Epoch, program: Program, other: Optional[Program], element: int,
+    name: str, in_global: bool,
+) -> None:  # fmt: skip
+    """Raise the error for two accesses without order."""
+    place = f"element {element} of `{name}`" if in_global else byte_of(name, element)
+    now = _access(task.op, kind, task.agent, task.name, program)
+    then = _access(earlier.op, earlier.kind, earlier.agent, earlier.task, other)
+    if program != other:
+        remedy = (
+            "Nothing orders programs of a grid but atomics: let one release after its access and "
+            "the other acquire before its own, or give each its own elements."
+        )
+    else:
+        remedy = _missing(task, earlier)
+    raise RaceError(
+        f"race on {place}: the {now.describe()} and the {then.describe()} have no order",
+        report="race.programs"
+        if program != other
+        else "race.global"
+        if in_global
+        else "race.shared",
+        accesses=(then, now),
+        place=element,
+        program=program,
+        remedy=remedy,
+        span=span_of(task.op.loc),
+    )
+
+
+def report_threads(task: Task, kind: str, op: Op, before: str, element: int, name: str) -> None:
+    """Raise the error for two threads of a partition that meet without a barrier."""
+    program = task.batch.program(int(task.rows.index[0]))
+    now = _access(task.op, kind, task.agent, task.name, program)
+    then = _access(op, before, task.agent, task.name, program)
+    lines = f"line {op.loc.line} and line {task.op.loc.line}"
+    raise RaceError(
+        f"race on element {element} of `{name}`: the {now.describe()} and the {then.describe()} are "
+        "by different threads of it, which no barrier orders",
+        accesses=(then, now),
+        place=element,
+        program=program,
+        remedy=f"Put gl.barrier() between {lines}, or let the same threads do both.",
+        report="race.threads",
+        span=span_of(task.op.loc),
+    )
+
+
+def _access(
+    op: Op, kind: str, agent: Optional[Agent], task: str, program: Optional[Program]
+) -> Access:
+    flight = agent.flight if agent is not None else None
+    return Access(
+        op.name,
+        span_of(op.loc),
+        _VERB[kind],
+        program,
+        flight.task.name if flight is not None else task,
+        agent.proxy if agent is not None else GENERIC,
+        flight.queue if flight is not None else None,
+    )
+
+
+def _missing(task: Task, earlier: Epoch) -> str:
+    """What would have ordered the two accesses."""
+    mine, theirs = task.agent, earlier.agent
+    if theirs is not None and theirs.flight is not None:
+        return theirs.flight.remedy(task)
+    if mine is not None and mine.flight is not None and theirs is not None:
+        seen = mine.known.widen(theirs.slot + 1)
+        if mine.proxy != GENERIC and (seen[0, :, theirs.slot] >= earlier.clock).all():
+            return (
+                f"A fence between the generic and the {mine.proxy} proxy is missing after line "
+                f"{earlier.op.loc.line} and before line {mine.flight.op.loc.line}."
+            )
+        if mine.flight.task.agent is theirs or mine.flight.task.name == earlier.task:
+            return mine.flight.remedy(task, earlier)
+    return (
+        f"{earlier.task} should arrive at a barrier after line {earlier.op.loc.line}, and "
+        f"{task.name} should wait for that before line {task.op.loc.line}."
+    )

@@ -1,0 +1,127 @@
+"""Threads of one program that meet in global memory without a barrier between them.
+
+Warps of a partition run in step here, on a GPU they do not. Within shared memory the compiler puts
+the barriers; what one thread stores to global memory and another loads is ordered only by a barrier
+of the program. Only what is certain is told: every op that may hold a barrier counts as one, and of
+threads that hold the same element only the first counts, for the others may have no use for it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Optional, Sequence
+
+import numpy as np
+
+from gluon_sim.check.access import holders
+from gluon_sim.record.arith import ELEMENTWISE
+from gluon_sim.record.origins import ANYWHERE, address_of, origins, positions_in
+from gluon_sim.record.program import Origin, Program
+
+if TYPE_CHECKING:
+    from gluon_core.layouts import Layout
+    from gluon_sim.memory.global_memory import GlobalMemory
+    from gluon_sim.run.task import Task
+
+__all__ = ["ThreadShadow", "loaded_and_stored", "passive"]
+
+SEVERAL = -2
+# Ops through which no thread waits for another.
+_PASSIVE = frozenset(
+    "load store masked_load masked_store get_program_id get_num_programs make_range splat broadcast "
+    "expand_dims unsplat join split addptr bitcast int_cast fp_to_fp fp_ext fp_trunc fp_to_si fp_to_ui "
+    "si_to_fp ui_to_fp int_to_ptr ptr_to_int clampf if for while call ret branch cond_branch yield_op "
+    "condition_op local_alloc memdesc_index memdesc_subslice memdesc_trans memdesc_reshape assume".split()
+)
+
+
+def passive(name: str) -> bool:
+    """Does the op certainly not wait for other threads?"""
+    return name in _PASSIVE or name in ELEMENTWISE
+
+
+def loaded_and_stored(program: Program, memory: GlobalMemory, arguments: Sequence[Any]) -> set[int]:
+    """Ids of the allocations that plain loads read and plain stores write; none where that is unknown."""
+    known = program.found.met
+    if known is None:
+        found = origins(program)
+        both: tuple[set[Origin], set[Origin]] = set(), set()
+        for op in program.walk_ops():
+            if op.name in ("load", "masked_load", "store", "masked_store"):
+                pointer = next(iter(op.operands())).resolve()
+                both["store" in op.name].update(found.get(id(pointer), {ANYWHERE}))
+        known = program.found.met = both
+    if ANYWHERE in known[0] or ANYWHERE in known[1]:
+        return set()
+    loads, stores = (
+        {
+            id(a)
+            for i in positions_in(side)
+            if (a := memory.find(address_of(arguments[i]))) is not None
+        }
+        for side in known
+    )
+    return loads & stores
+
+
+@lru_cache(maxsize=512)
+def _owners(layout: Layout, dims: tuple[int, ...]) -> Optional[np.ndarray]:
+    """The thread of each element of a tensor; the first of those that hold it, which stores it."""
+    held = holders(layout, dims)
+    if held is None:
+        return None
+    warps, lanes, _ = held.index.shape
+    thread = np.arange(warps * lanes, dtype=np.int32).reshape(warps, lanes, 1)
+    owners = np.zeros(int(np.prod(dims)), np.int32)
+    owners[held.index[held.first]] = np.broadcast_to(thread, held.index.shape)[held.first]
+    return owners.reshape(dims)
+
+
+class ThreadShadow:
+    """Of one allocation that a kernel loads from and stores to; elements of `grain` bytes.
+
+    Per element the last store and the last load: when, and by which thread. Times count accesses
+    and barriers of the launch from 1 on. What nobody touches takes no memory.
+    """
+
+    def __init__(self, nbytes: int, grain: int):
+        self.grain = grain
+        size = nbytes // grain
+        self.times = {kind: np.zeros(size, np.int32) for kind in ("read", "write")}
+        self.by = {kind: np.zeros(size, np.int16) for kind in ("read", "write")}
+
+    def touch(
+        self,
+        task: Task,
+        kind: str,
+        index: np.ndarray,
+        live: Optional[np.ndarray],
+        shape: tuple[int, ...],
+        now: int,
+    ) -> Optional[tuple[int, str, int]]:
+        """An access; (element, kind, time) of an earlier one by another thread, or None."""
+        type = next(iter(task.op.operands())).type
+        dims = tuple(getattr(type, "dims", ()))
+        owners = _owners(type.layout, dims) if dims else np.zeros((), np.int32)
+        # An address that repeats along an axis is everybody's; a scalar is the first thread's.
+        if owners is None or shape[1:] != dims:
+            return None
+        whole = np.broadcast_to(owners, shape)
+        mine = whole.reshape(index.shape) if live is None else whole[live]
+        found = None
+        for other in ("write",) if kind == "read" else ("write", "read"):
+            then = self.times[other].take(index, mode="clip")
+            by = self.by[other].take(index, mode="clip")
+            bad = (then >= task.since) & (by != mine)
+            if bad.any():
+                first = np.unravel_index(int(np.argmax(bad)), bad.shape)
+                place = int(np.broadcast_to(index, bad.shape)[first])
+                found = place, other, int(then[first])
+                break
+        if kind == "read":
+            again = self.times["read"].take(index, mode="clip") >= task.since
+            same = self.by["read"].take(index, mode="clip") == mine
+            mine = np.where(again & ~same, SEVERAL, mine)
+        self.times[kind][index] = now
+        self.by[kind][index] = mine
+        return found

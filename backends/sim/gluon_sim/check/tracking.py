@@ -1,0 +1,248 @@
+"""What one launch remembers of its accesses, for race detection."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Optional, Sequence
+
+import numpy as np
+
+from gluon_sim.check.program_order import ProgramOrder
+from gluon_sim.check.races import Epochs, GlobalShadow, SharedShadow, report_threads
+from gluon_sim.check.threads import ThreadShadow, loaded_and_stored
+from gluon_sim.record.origins import ANYWHERE, address_of, positions_in, written_arguments
+
+if TYPE_CHECKING:
+    from gluon_sim.memory.global_memory import Allocation, GlobalMemory
+    from gluon_sim.memory.shared import SharedBuffer, SharedView
+    from gluon_sim.record.ir import Op
+    from gluon_sim.record.program import Program
+    from gluon_sim.run.machine import Machine
+    from gluon_sim.run.task import Task
+
+__all__ = ["Tracking"]
+
+_ORDERS = {
+    "relaxed": (False, False), "acquire": (True, False), "release": (False, True),
+    "acquire_release": (True, True), "acq_rel": (True, True),
+}  # fmt: skip
+_LOADS = {"atomic_load": "poll", "atomic_poll": "poll"}
+
+
+_PLAIN = frozenset("load store masked_load masked_store".split())
+
+
+class Tracking:
+    """Sees every access to memory of a launch.
+
+    Args:
+        program: the recorded program.
+        memory: the arguments' storage.
+        arguments: of the kernel, as the machine keeps them.
+        grid: programs in x, y, z.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        memory: GlobalMemory,
+        arguments: Sequence[np.ndarray],
+        grid: tuple[int, int, int],
+    ):
+        self.order = ProgramOrder(grid)
+        self.epochs = Epochs()
+        self._alone = self.order.total == 1
+        self._shadows: dict[int, GlobalShadow] = {}
+        written = written_arguments(program)
+        self._written: Optional[set[int]] = None
+        if ANYWHERE not in written:
+            found = (memory.find(address_of(arguments[i])) for i in positions_in(written))
+            self._written = {id(a) for a in found if a is not None}
+        self._polled: dict[tuple[int, int], int] = {}
+        if program.found.atomics is None:
+            program.found.atomics = any("atomic" in op.name for op in program.walk_ops())
+        self._ordering = program.found.atomics
+        # Allocations that the kernel loads from and stores to, whose threads may meet there.
+        self._met = loaded_and_stored(program, memory, arguments)
+        self.threads = bool(self._met)
+        self._time = 0
+        self._ops: list[Optional[Op]] = [None]
+        self._by_thread: dict[int, dict[int, ThreadShadow]] = {}  # by machine, by allocation
+        self._lock = threading.Lock()
+
+    # ---- shared memory ----------------------------------------------------------------------
+
+    def _shadow(self, buffer: SharedBuffer, size: int) -> SharedShadow:
+        if buffer.shadow is None:
+            proxied = not buffer.pitch
+            buffer.shadow = SharedShadow(
+                self.epochs, buffer.data.shape[0], buffer.size, size, proxied
+            )
+        return buffer.shadow
+
+    def shared(
+        self, task: Task, kind: str, view: SharedView, mask: Optional[np.ndarray] = None
+    ) -> None:
+        """An access to all elements of a view, or those under the mask."""
+        rows = task.rows
+        size = view.dtype.itemsize
+        index = view._elements()
+        base = view.base // size
+        shadow = self._shadow(view.buffer, size)
+        name = view.buffer.name
+        if mask is not None:
+            live = np.broadcast_to(mask, (rows.count, *view.table.shape)).reshape(rows.count, -1)
+            if not live.all():
+                index = np.broadcast_to(index[None, :] + base[:, None], live.shape)[live]
+                where = np.broadcast_to(rows.index[:, None], live.shape)[live]
+                if index.size:
+                    shadow.touch(task, kind, index, where, size, name)
+                return
+        if len(base) == 1 and rows.whole:
+            span = view.span()
+            if span is not None and shadow.touch_span(task, kind, span, size):
+                return
+            shadow.touch(task, kind, index + int(base[0]), None, size, name)
+        else:
+            index = index[None, :] + base[:, None]
+            shadow.touch(task, kind, index, rows.index[:, None], size, name)
+
+    def shared_at(
+        self,
+        task: Task,
+        kind: str,
+        view: SharedView,
+        at: np.ndarray,
+        live: Optional[np.ndarray] = None,
+    ) -> None:
+        """An access to chosen elements: indices into all rows of the buffer, one after the other."""
+        size = view.dtype.itemsize
+        flat = at.ravel() if live is None else at[live]
+        if flat.size:
+            rows, index = np.divmod(flat, view.buffer.size // size)
+            shadow = self._shadow(view.buffer, size)
+            shadow.touch(task, kind, index, rows, size, view.buffer.name)
+
+    # ---- global memory ----------------------------------------------------------------------
+
+    def touched(
+        self, task: Task, what: str, kind: str, allocation: Allocation, index: np.ndarray,
+        live: Optional[np.ndarray], shape: tuple[int, ...], size: int, run: Optional[int] = None,
+    ) -> None:  # fmt: skip
+        """An access to elements `index` of an allocation, those that `live` picks of `shape`.
+
+        Args:
+            run: the first of them, where they follow each other without gaps.
+        """
+        if not index.size:
+            return
+        if not self._alone or task.agent is not None:
+            self._agents(task, what, kind, allocation, index, live, shape, size, run)
+        if self.threads and id(allocation) in self._met and what in _PLAIN:
+            self._thread(task, kind, allocation, index, live, shape, size)
+
+    def _agents(
+        self, task: Task, what: str, kind: str, allocation: Allocation, index: np.ndarray,
+        live: Optional[np.ndarray], shape: tuple[int, ...], size: int, run: Optional[int],
+    ) -> None:  # fmt: skip
+        """The order of programs, and of agents within them."""
+        if kind == "read":
+            kind = "poll" if task.op.attrs.get("volatile") else _LOADS.get(what, "read")
+        elif what == "atomic_store":
+            kind = "update"
+        if self._written is not None and id(allocation) not in self._written:
+            if kind in ("read", "poll"):
+                return
+            self._written.add(id(allocation))
+        rows = task.rows
+        numbers = task.batch.numbers[rows.index].astype(np.int32)
+        shared = shape[0] == 1 and len(numbers) > 1
+        programs = numbers[:1] if shared else numbers
+        if len(programs) > 1:
+            programs = programs.reshape(-1, *([1] * (len(shape) - 1)))
+            if live is not None:
+                programs = np.broadcast_to(programs, shape)[live]
+        with self._lock:  # whichever of two threads comes second sees the other's access
+            shadow = self._shadows.get(id(allocation))
+            if shadow is None:
+                shadow = self._shadows[id(allocation)] = GlobalShadow(
+                    self.epochs, self.order, allocation.data.nbytes, size, self._ordering
+                )
+            if run is not None and not shared:
+                if shadow.fresh(task, kind, run, index, programs, size):
+                    return
+            of = shared and not self._alone
+            shadow.touch(task, kind, index, programs, size, allocation.name, of)
+            if kind in ("update", "poll"):
+                self._orders(task, kind, allocation, index, programs, size)
+
+    def begin(self, machine: Machine) -> None:
+        """A batch starts on a machine: its threads meet none of those that ran there before."""
+        self._by_thread[id(machine)] = {}
+
+    def tick(self) -> int:
+        """The time of the next access or barrier."""
+        with self._lock:
+            self._time += 1
+            if self.threads:
+                self._ops.append(None)
+            return self._time
+
+    def _thread(
+        self, task: Task, kind: str, allocation: Allocation, index: np.ndarray,
+        live: Optional[np.ndarray], shape: tuple[int, ...], size: int,
+    ) -> None:  # fmt: skip
+        if task.op.attrs.get("volatile"):
+            return
+        now = self.tick()
+        with self._lock:
+            self._ops[now] = task.op
+            shadows = self._by_thread.setdefault(id(task.machine), {})
+            shadow = shadows.get(id(allocation))
+            if shadow is None:
+                made = ThreadShadow(allocation.data.nbytes, size)
+                shadow = shadows[id(allocation)] = made
+            if shadow.grain != size:
+                return  # seen under another type, too: told only where elements stay the same
+            found = shadow.touch(task, kind, index, live, shape, now)
+        if found is not None:
+            place, before, time = found
+            earlier = self._ops[time]
+            assert earlier is not None
+            report_threads(task, kind, earlier, before, place, allocation.name)
+
+    def _orders(
+        self, task: Task, kind: str, allocation: Allocation, index: np.ndarray,
+        programs: np.ndarray, size: int,
+    ) -> None:  # fmt: skip
+        if self._alone or (task.agent is not None and task.agent.flight is not None):
+            return  # asynchronous work orders nothing
+        acquire, release = order_of(task.op)
+        if task.op.attrs.get("volatile"):
+            acquire = release = False
+        if kind == "poll":
+            release = False
+            key, version = (id(task.op), int(programs.flat[0])), task.memory.version
+            if self._polled.get(key) == version:
+                return  # nothing has happened since it last looked
+            self._polled[key] = version
+        elif task.op.name == "atomic_store":
+            acquire = False
+        addresses = index * size + allocation.base
+        self.order.atomic(addresses, programs, acquire, release)
+
+
+def order_of(op: Op) -> tuple[bool, bool]:
+    """(acquires, releases) of an atomic; both where nothing else is said."""
+    known = op.orders
+    if known is None:
+        known = (True, True)
+        for value in (*op.attrs.get("order", ()), *op.args):
+            name = str(getattr(value, "name", value)).lower() if _enumerated(value) else ""
+            known = _ORDERS.get(name, known)
+        op.orders = known
+    return known
+
+
+def _enumerated(value: Any) -> bool:
+    return isinstance(value, str) or hasattr(value, "name") and hasattr(value, "value")

@@ -1,0 +1,384 @@
+"""Asynchronous work: issued to a queue, in flight, landed when somebody needs it to have happened.
+
+*When* work lands is the schedule's choice and decides what a kernel computes. *What is ordered*
+does not depend on it: a wait makes the waiting agent know the work, whenever it landed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
+
+import numpy as np
+
+from gluon_core.errors import GluonError
+from gluon_sim.check.agents import Agent
+from gluon_sim.errors import LeakError, SimulatorError, span_of
+
+if TYPE_CHECKING:
+    from gluon_sim.check.races import Epoch
+    from gluon_sim.memory.shared import SharedView
+    from gluon_sim.memory.sync import Wait
+    from gluon_sim.run.frame import Rows
+    from gluon_sim.run.task import Task
+
+__all__ = ["Flight", "Flights", "Queue"]
+
+MOST_WRITES = 64  # of a queue, that are told apart when their sources have been read
+
+
+class Queue:
+    """Work of one kind that one task issued and that it does not know to be over.
+
+    Attributes:
+        closed: groups closed so far, per batch row (or one number for all).
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.closed = np.zeros(1, np.int64)
+        self.flights: list[Flight] = []
+        # Slots of clocks to use again, those of parts that only read apart: a buffer keeps the last
+        # read of each slot, so few of them should ever read.
+        self.free: dict[bool, list[int]] = {False: [], True: []}
+
+    def settle(self, agent: Agent) -> None:
+        """Forget work that the issuing agent knows to be over."""
+        left = []
+        for at, flight in enumerate(self.flights):
+            if flight.in_order and not flight.landed:
+                left += self.flights[at:]  # what follows it has not landed either, or is few
+                break
+            if not (flight.landed and flight.known_by(agent)):
+                left.append(flight)
+        if len(left) < len(self.flights):
+            kept = {flight.agent.slot for flight in left}
+            for reads, free in self.free.items():
+                gone = {f.agent.slot for f in self.flights if f.reads == reads} - kept
+                free += sorted(gone.difference(free))
+        self.flights = left
+
+
+class Flight:
+    """One piece of asynchronous work.
+
+    Attributes:
+        rows: the programs that issued it.
+        group: the number of its group, per batch row (or one for all).
+        landed: whether it has happened.
+        moved: whether it touched global memory.
+        reads: whether it only reads the sources of work that writes later.
+        after: whether it starts when all earlier work of its queue is over.
+        source: of work that writes, the part that reads its sources, if that is told apart.
+    """
+
+    def __init__(
+        self, task: Task, queue: Queue, rows: Rows, perform: Callable[[], Any],
+        signal: Optional[Callable[[], Any]] = None, barrier: Optional[SharedView] = None,
+        reads: bool = False,
+    ):  # fmt: skip
+        self.task = task
+        self.op = task.op
+        self.rows = rows
+        self.home = queue
+        self.queue = queue.name
+        self.perform: Optional[Callable[[], Any]] = perform
+        self.signal = signal
+        self.barrier = barrier
+        self.group = queue.closed
+        self.agent: Agent = None  # type: ignore[assignment]  # from its start on
+        self.before: list[Flight] = []
+        self.landed = False
+        self.moved = False
+        self.reads = reads
+        self.after = False
+        self.source: Optional[Flight] = None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody must wait for it before the kernel ends. What only writes global memory
+        does so in any case, once shared memory, which goes away, has been read."""
+        return self.reads or (self.moved and self.source is None)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it follows all earlier work of its queue, in every program."""
+        return self.after and self.rows.whole
+
+    @property
+    def only_signals(self) -> bool:
+        """Whether it does nothing but tell a barrier that earlier work is over."""
+        return self.after and self.barrier is not None
+
+    def live(self) -> Optional[np.ndarray]:
+        return None if self.rows.whole else self.rows.index
+
+    def known_by(self, agent: Agent) -> bool:
+        mine = self.agent
+        return bool(agent.known.knows(mine.slot, mine.clock, self.live()).all())
+
+    def remedy(self, task: Task, before: Optional[Epoch] = None) -> str:
+        """Which wait is missing before what `task` does now, or did in the epoch `before`."""
+        line = self.op.loc.line
+        here = (before or task).op.loc.line
+        if self.barrier is not None:
+            return f"Line {here} must wait for the barrier that `{self.op.name}` of line {line} signals."
+        closed = self.home.closed
+        if not closed.any():
+            return self._untracked(line, here)
+        if before is not None and before.closed:
+            closed = before.closed.get(self.queue, closed)
+        behind = int((closed - self.group).max())
+        if behind <= 0:
+            return (
+                f"Close the group of `{self.op.name}` of line {line}, and wait for it before "
+                f"line {here}."
+            )
+        what = "what is written by " if self.source is not None else ""
+        more = ", and it is not enough that they have been read" if what else ""
+        return (
+            f"Wait for {what}`{self.op.name}` of line {line} before line {here}: at most "
+            f"{behind - 1} closed groups of {self.queue} may be pending there{more}."
+        )
+
+    def _untracked(self, line: int, here: int) -> str:
+        """Of work that belongs to no group yet."""
+        flights = self.home.flights
+        at = flights.index(self) if self in flights else len(flights)
+        later = next((f for f in flights[at:] if f.barrier is not None and f.after), None)
+        if later is not None:
+            return (
+                f"Line {here} must wait for the barrier that `{later.op.name}` of line "
+                f"{later.op.loc.line} signals when `{self.op.name}` of line {line} is over."
+            )
+        if self.after:
+            return (
+                f"Let a barrier track `{self.op.name}` of line {line}, and wait for it before "
+                f"line {here}."
+            )
+        return f"Close the group of `{self.op.name}` of line {line}, and wait for it before line {here}."
+
+
+class Flights:
+    """All work in flight of one launch, and the schedule by which it lands."""
+
+    def __init__(self, schedule: str, seed: int):
+        self.schedule = schedule
+        self.random = np.random.default_rng(seed) if schedule == "random" else None
+        self.pending: list[Flight] = []
+
+    # ---- what a task asks -------------------------------------------------------------------
+
+    def issue(
+        self, task: Task, queue: str, perform: Callable[[], Any],
+        signal: Optional[Callable[[], Any]], barrier: Optional[SharedView], after: bool, proxy: str,
+        read: Optional[Callable[[], Any]] = None, where: Optional[np.ndarray] = None,
+    ) -> Optional[Flight]:  # fmt: skip
+        agent = task.active()
+        home = task.queue(queue)
+        home.settle(agent)
+        self._forget(agent, home)
+        rows = task.rows if where is None else task.rows.where(where)
+        if not rows.count:
+            return None
+        parts = []
+        if read is not None:
+            parts.append(Flight(task, home, rows, read, reads=True))
+        parts.append(Flight(task, home, rows, perform, signal, barrier))
+        earlier = _last_in_order(home.flights) if after else []
+        slot = None
+        if len(parts) == 1 and rows.whole and earlier and earlier[0].in_order:
+            slot = earlier[0].agent.slot  # of one that knows nothing this will not know
+        for flight in parts:
+            flight.after = after
+            self._start(task, home, flight, proxy, earlier, slot)
+            if read is not None and flight is not parts[0]:
+                flight.source = parts[0]
+                self._follow(flight, [parts[0]])
+        if self.schedule == "eager":
+            self.land(parts[-1])
+        elif self.random is not None:
+            self.shuffle()
+        return parts[-1]
+
+    def _start(
+        self, task: Task, home: Queue, flight: Flight, proxy: str, earlier: list[Flight],
+        slot: Optional[int] = None,
+    ) -> None:  # fmt: skip
+        if slot is None:
+            free = home.free[flight.reads]
+            slot = free.pop() if free else None
+        name = f"{task.op.name} of {task.name}"
+        agents = task.batch.agents
+        assert agents is not None  # the task is one of them
+        flight.agent = agents.fork(task.active(), name, slot, proxy=proxy, flight=flight)
+        self._follow(flight, earlier)
+        home.flights.append(flight)
+        self.pending.append(flight)
+
+    def _follow(self, flight: Flight, earlier: list[Flight]) -> None:
+        """Let a flight start when others are over."""
+        flight.before += earlier
+        for other in earlier:
+            total = flight.task.batch.count
+            flight.agent.known.join(other.agent.known, other.live(), total)
+
+    def _forget(self, agent: Agent, home: Queue) -> None:
+        """Take the oldest writes that nobody waits for as over, so that their number is bounded."""
+        writes = [flight for flight in home.flights if flight.source is not None]
+        for flight in writes[: max(0, len(writes) - MOST_WRITES)]:
+            assert flight.source is not None
+            if flight.source.landed and flight.source.known_by(agent):
+                self.land(flight)
+                total = flight.task.batch.count
+                agent.known.join(flight.agent.known, flight.live(), total)
+        if len(writes) > MOST_WRITES:
+            home.settle(agent)
+
+    def commit(self, task: Task, queue: str) -> None:
+        home = task.queue(queue)
+        rows = task.rows
+        if rows.whole:
+            home.closed = home.closed + 1
+        else:
+            closed = np.array(np.broadcast_to(home.closed, task.batch.count))
+            closed[rows.index] += 1
+            home.closed = closed
+
+    def wait_groups(self, task: Task, queue: str, pending: int, reads: bool = False) -> None:
+        home = task.queues.get(queue)
+        if home is None or not home.flights:
+            return
+        agent = task.active()
+        limit = home.closed - int(pending)
+        for flight in list(home.flights):
+            if reads and not flight.reads:
+                continue
+            due = flight.group < limit
+            here = task.rows.index
+            if len(due) == 1 and task.rows.whole and flight.rows.whole:
+                if not due[0]:
+                    continue
+                rows = None
+            else:
+                due = np.broadcast_to(due, task.batch.count)
+                rows = np.intersect1d(here, flight.rows.index)
+                rows = rows[due[rows]]
+                if not len(rows):
+                    continue
+            self.land(flight)
+            agent.known.join(flight.agent.known, rows, task.batch.count)
+        home.settle(agent)
+
+    def last_signals(self, barrier: SharedView, agent: Agent) -> None:
+        """Let the signals come that nobody waits for, before their barrier goes away: those of work
+        that `agent` knows to be over, as of one multiplication that tells several barriers."""
+        for flight in list(self.pending):
+            told = flight.barrier if flight.only_signals else None
+            if told is not None and told.buffer is barrier.buffer:
+                if _tells_known_work(flight, agent):
+                    self.land(flight)
+
+    # ---- landing ----------------------------------------------------------------------------
+
+    def land(self, flight: Flight) -> None:
+        """Let it happen now, with the work that it must come after."""
+        stack = [flight]  # chains may be longer than Python recurses
+        while stack:
+            due = [f for f in stack[-1].before if not f.landed]
+            if due:
+                stack += reversed(due)
+            else:
+                self._land(stack.pop())
+
+    def _land(self, flight: Flight) -> None:
+        if flight.landed:
+            return
+        flight.landed = True
+        flight.before = []
+        if flight in self.pending:
+            self.pending.remove(flight)
+        task = flight.task
+        saved = task.frame, task.op, task.agent
+        task.op, task.agent = flight.op, flight.agent
+        task.frame = _Away(flight.rows)  # type: ignore[assignment]  # nobody asks it for values
+        try:
+            assert flight.perform is not None
+            flight.perform()
+            if flight.signal is not None:
+                flight.signal()
+        except GluonError as error:
+            if error.span is None:
+                error.span = span_of(flight.op.loc)
+            raise
+        except Exception as error:
+            raise SimulatorError(
+                f"the simulator failed in `{flight.op.name}`: {type(error).__name__}: {error}",
+                span=span_of(flight.op.loc),
+            ) from error
+        finally:
+            task.frame, task.op, task.agent = saved
+            flight.perform = flight.signal = None
+            task.memory.version += 1
+
+    def shuffle(self) -> None:
+        """Under the random schedule: perhaps let something land."""
+        if self.random is not None and self.pending and self.random.random() < 0.25:
+            self.land(self.pending[int(self.random.integers(len(self.pending)))])
+
+    def push(self, waits: Sequence[Optional[Wait]]) -> bool:
+        """Nobody can go on: let work land that somebody waits for; false where there is none."""
+        if not self.pending:
+            return False
+        wanted = [w.buffer for w in waits if w is not None and w.buffer is not None]
+        for flight in self.pending:
+            if flight.barrier is not None and any(flight.barrier.buffer is b for b in wanted):
+                self.land(flight)
+                return True
+        self.land(self.pending[0])
+        return True
+
+    def finish(self, task: Task, report: bool) -> None:
+        """The kernel is over for a batch: what is still in flight nobody waited for."""
+        agent = task.agent
+        assert agent is not None
+        mine = [flight for queue in task.batch.queues for flight in queue.flights]
+        for flight in mine:
+            self.land(flight)
+        left = [f for f in mine if f.awaited and not f.known_by(agent)]
+        if left and report:
+            flight = left[0]
+            more = f" ({len(left)} such)" if len(left) > 1 else ""
+            raise LeakError(
+                f"the kernel ends while `{flight.op.name}` of {flight.task.name} may still be in "
+                f"flight: nobody waited for it{more}",
+                report="leak.copy",
+                remedy="Wait for it before the end.",
+                span=span_of(flight.op.loc),
+            )
+
+
+def _tells_known_work(flight: Flight, agent: Agent) -> bool:
+    """Whether all that a signal tells of is over, as far as `agent` knows."""
+    left = [flight]
+    while left:
+        for earlier in left.pop().before:
+            if earlier.only_signals:
+                left.append(earlier)
+            elif not earlier.known_by(agent):
+                return False
+    return True
+
+
+def _last_in_order(flights: list[Flight]) -> list[Flight]:
+    """Those after which a flight comes that follows all: one that did so itself, and what came then."""
+    for at in range(len(flights) - 1, -1, -1):
+        if flights[at].in_order:
+            return flights[at:]
+    return list(flights)
+
+
+class _Away:
+    """What a task's frame is while its work lands: only the programs are known."""
+
+    def __init__(self, rows: Rows):
+        self.rows = rows

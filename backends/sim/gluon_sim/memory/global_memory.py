@@ -1,0 +1,400 @@
+"""Global memory: the storage of the arguments, addressed by byte, checked on every access.
+
+Pointers are int64 addresses: the real ones of the arguments' storage, so that what a kernel does
+with them (differences, alignment, casts) is what it would see on a GPU.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import TYPE_CHECKING, Callable, Optional
+
+import numpy as np
+
+from gluon_sim.check.overflow import Wrapped, settle
+from gluon_sim.errors import MisalignedError, OutOfBoundsError, SimulatorError
+from gluon_sim.record.dtypes import compute, finish, unsigned
+from gluon_sim.settings import Settings
+
+if TYPE_CHECKING:
+    from gluon_sim.check.tracking import Tracking
+    from gluon_sim.run.task import Task
+
+__all__ = ["Allocation", "GlobalMemory", "apply_atomic"]
+
+
+class Allocation:
+    """One argument's storage.
+
+    Args:
+        name: of the argument.
+        data: its bytes, a flat uint8 array that shares memory with the argument.
+        writable: whether a kernel may store to it.
+    """
+
+    def __init__(self, name: str, data: np.ndarray, writable: bool = True):
+        self.name = name
+        self.data = data
+        self.base = data.ctypes.data if data.size else 0
+        self.end = self.base + data.nbytes
+        self.writable = writable
+        self._views: dict[np.dtype, np.ndarray] = {}
+
+    def view(self, dtype: np.dtype) -> np.ndarray:
+        found = self._views.get(dtype)
+        if found is None:
+            size = dtype.itemsize
+            found = self.data[: self.data.nbytes // size * size].view(dtype)
+            self._views[dtype] = found
+        return found
+
+
+# What of an access is in one allocation: all of it (None), or the elements of a mask.
+Part = tuple[Allocation, Optional[np.ndarray]]
+
+
+class GlobalMemory:
+    """All allocations of one launch."""
+
+    def __init__(self) -> None:
+        self._all: list[Allocation] = []
+        self._bases: list[int] = []
+        # Counts changes; a loop that waits for memory sleeps until it moves.
+        self.version = 0
+        # Set when the program makes pointers other than by adding elements to arguments.
+        self.check_alignment = False
+        self.settings = Settings()
+        self.tracking: Optional[Tracking] = None
+        self.several = False  # threads at work here
+
+    def add(self, allocation: Allocation) -> None:
+        if not allocation.data.size:
+            return
+        # Two arguments may share storage: what covers the most answers for both.
+        for i, other in enumerate(self._all):
+            if allocation.base < other.end and other.base < allocation.end:
+                if allocation.data.nbytes > other.data.nbytes:
+                    self._all[i] = allocation
+                self._sort()
+                return
+        self._all.append(allocation)
+        self._sort()
+
+    def _sort(self) -> None:
+        self._all.sort(key=lambda a: a.base)
+        self._bases = [a.base for a in self._all]
+
+    def find(self, address: int) -> Optional[Allocation]:
+        at = bisect.bisect_right(self._bases, address) - 1
+        if at >= 0 and address < self._all[at].end:
+            return self._all[at]
+        return None
+
+    # ---- access ---------------------------------------------------------------------------
+
+    def _parts(
+        self, task: Task, what: str, addresses: np.ndarray, size: int, mask: Optional[np.ndarray]
+    ) -> list[Part]:
+        """[(allocation, selection or None)] that together hold every element; None means all of them."""
+        live = addresses if mask is None else addresses[mask]
+        if live.size == 0:
+            return []
+        low, high = int(live.min()), int(live.max())
+        found = self.find(low)
+        bad_alignment = (low | high) & (size - 1)
+        if not bad_alignment and self.check_alignment and size > 1:
+            bad_alignment = bool((live & (size - 1)).any())
+        if bad_alignment and self.settings.alignment:
+            self._misaligned(task, what, addresses, size, mask)
+        if found is not None and high + size <= found.end:
+            return [(found, None)]
+        parts: list[Part] = []
+        covered = np.zeros(addresses.shape, bool) if mask is None else ~mask
+        for allocation in self._all:
+            inside = (addresses >= allocation.base) & (addresses + size <= allocation.end)
+            inside &= ~covered
+            if inside.any():
+                parts.append((allocation, inside))
+                covered |= inside
+        if not covered.all() and self.settings.bounds:
+            self._out_of_bounds(task, what, addresses, size, ~covered)
+        return parts
+
+    def load(
+        self,
+        task: Task,
+        what: str,
+        addresses: np.ndarray,
+        dtype: np.dtype,
+        mask: Optional[np.ndarray],
+        other: Optional[np.ndarray],
+    ) -> np.ndarray:
+        """Elements at `addresses`; where `mask` is false, `other` (zero if None)."""
+        size = dtype.itemsize
+        shift = size.bit_length() - 1
+        if isinstance(addresses, Wrapped):
+            addresses = settle(task, what, addresses, mask)
+        if mask is not None:
+            addresses, mask = np.broadcast_arrays(addresses, mask)
+            if mask.all():
+                mask = None
+        parts = self._parts(task, what, addresses, size, mask)
+        if mask is None and len(parts) == 1 and parts[0][1] is None:
+            index = addresses - parts[0][0].base
+            index >>= shift
+            if self.tracking is not None:
+                self.tracking.touched(
+                    task, what, "read", parts[0][0], index, None, addresses.shape, size
+                )
+            return parts[0][0].view(dtype).take(index, mode="clip")
+        if other is None:
+            out = np.zeros(addresses.shape, dtype)
+        else:
+            shape = np.broadcast_shapes(addresses.shape, other.shape)
+            out = np.array(np.broadcast_to(other, shape), dtype)
+            addresses = np.broadcast_to(addresses, shape)
+            mask = np.broadcast_to(mask, shape) if mask is not None else None
+        for allocation, inside in parts:
+            live = inside if inside is not None else mask
+            assert live is not None  # all of one allocation is taken above
+            live = np.broadcast_to(live, out.shape)
+            index = (addresses[live] - allocation.base) >> shift
+            if self.tracking is not None:
+                self.tracking.touched(
+                    task, what, "read", allocation, index, live, addresses.shape, size
+                )
+            out[live] = allocation.view(dtype)[index]
+        return out
+
+    def store(
+        self,
+        task: Task,
+        what: str,
+        addresses: np.ndarray,
+        values: np.ndarray,
+        mask: Optional[np.ndarray],
+    ) -> None:
+        """Elements to `addresses` where `mask`; of two to one address the later in order stays."""
+        dtype = values.dtype
+        size = dtype.itemsize
+        shift = size.bit_length() - 1
+        if isinstance(addresses, Wrapped):
+            addresses = settle(task, what, addresses, mask)
+        shape = np.broadcast_shapes(
+            addresses.shape, values.shape, mask.shape if mask is not None else ()
+        )
+        addresses = np.broadcast_to(addresses, shape)
+        values = np.broadcast_to(values, shape)
+        if mask is not None:
+            mask = np.broadcast_to(mask, shape)
+            if mask.all():
+                mask = None
+        for allocation, inside in self._parts(task, what, addresses, size, mask):
+            if self._keeps(what, allocation):
+                continue
+            live = inside if inside is not None else mask
+            # In C order, so that of equal addresses the later program's is written last.
+            chosen = addresses if live is None else addresses[live]
+            index = np.subtract(chosen, allocation.base, order="C")
+            index >>= shift
+            first = run_of(index)
+            if self.tracking is not None:
+                self.tracking.touched(
+                    task, what, "write", allocation, index, live, shape, size, first
+                )
+            written = values if live is None else values[live]
+            if first is None:
+                allocation.view(dtype)[index] = written
+            else:
+                allocation.view(dtype)[first : first + index.size] = written.reshape(-1)
+        self.version += 1
+
+    def atomic(
+        self,
+        task: Task,
+        what: str,
+        addresses: np.ndarray,
+        mask: Optional[np.ndarray],
+        dtype: np.dtype,
+        update: Callable[..., np.ndarray],
+        operands: tuple[np.ndarray, ...],
+        in_place: Optional[np.ufunc] = None,
+    ) -> np.ndarray:
+        """old = *address; *address = update(old, *operands), one element after the other.
+
+        Elements go in order: lower programs first. Gives the old values; zero where masked off.
+        """
+        if self.several:
+            raise SimulatorError(f"{what} wants programs in their order")
+        if isinstance(addresses, Wrapped):
+            addresses = settle(task, what, addresses, mask)
+        shape = np.broadcast_shapes(
+            addresses.shape, *(o.shape for o in operands), mask.shape if mask is not None else ()
+        )
+        addresses = np.broadcast_to(addresses, shape)
+        mask = np.broadcast_to(mask, shape) if mask is not None else None
+        operands = tuple(np.broadcast_to(o, shape) for o in operands)
+        out = np.zeros(shape, dtype)
+        shift = dtype.itemsize.bit_length() - 1
+        for allocation, inside in self._parts(task, what, addresses, dtype.itemsize, mask):
+            if self._keeps(what, allocation):
+                continue
+            live = inside if inside is not None else mask
+            if live is None:
+                live = np.ones(shape, bool)
+            index = (addresses[live] - allocation.base) >> shift
+            if self.tracking is not None:
+                size = dtype.itemsize
+                self.tracking.touched(task, what, "update", allocation, index, live, shape, size)
+            old, changed = apply_atomic(
+                allocation.view(dtype), index, update, tuple(o[live] for o in operands), in_place
+            )
+            if old is not None:
+                out[live] = old
+            if changed:
+                self.version += 1
+        return out
+
+    # ---- what went wrong --------------------------------------------------------------------
+
+    def _keeps(self, what: str, allocation: Allocation) -> bool:
+        """Is this one that cannot be written to? Then, with the check off, it keeps what it has."""
+        if not allocation.writable and self.settings.bounds:
+            raise OutOfBoundsError(
+                f"{what} writes to a read-only array",
+                report="bounds.readonly",
+                argument=allocation.name,
+                remedy="Pass a writable array.",
+            )
+        return not allocation.writable
+
+    def _where(
+        self, task: Task, bad: np.ndarray
+    ) -> tuple[tuple[np.intp, ...], tuple[int, int, int], tuple[int, ...]]:
+        first = np.unravel_index(int(np.argmax(bad)), bad.shape)
+        return first, task.program_id(int(first[0])), tuple(int(i) for i in first[1:])
+
+    def _misaligned(
+        self, task: Task, what: str, addresses: np.ndarray, size: int, mask: Optional[np.ndarray]
+    ) -> None:
+        bad = (addresses & (size - 1)) != 0
+        if mask is not None:
+            bad = bad & mask
+        first, program, element = self._where(task, bad)
+        raise MisalignedError(
+            f"{what} at an address that is no multiple of the element's {size} bytes",
+            report="alignment.address",
+            got=f"address {int(addresses[first]):#x} in element {element} of program {program}",
+            program=program,
+            element=element,
+        )
+
+    def _out_of_bounds(
+        self, task: Task, what: str, addresses: np.ndarray, size: int, bad: np.ndarray
+    ) -> None:
+        first, program, element = self._where(task, bad)
+        address = int(addresses[first])
+        count = int(np.count_nonzero(bad))
+        text = "there are no arrays among the arguments"
+        name = None
+        if self._all:
+
+            def distance(a: Allocation) -> int:
+                return max(a.base - address, address + size - a.end)
+
+            near = min(self._all, key=distance)
+            name = near.name
+            if address < near.base:
+                text = f"{near.base - address} bytes before the start of `{name}`"
+            else:
+                text = f"byte {address - near.base} of `{name}`, which has {near.data.nbytes}"
+        more = f" ({count} elements are outside)" if count > 1 else ""
+        raise OutOfBoundsError(
+            f"{what} outside every argument's storage: element {element} of program {program} is "
+            f"{text}{more}",
+            report="bounds.global",
+            argument=name,
+            remedy="Mask the access, or pass a larger array.",
+            program=program,
+            element=element,
+        )
+
+
+def run_of(index: np.ndarray) -> Optional[int]:
+    """The first of indices that follow each other without gaps, or None where they do not."""
+    count = index.size
+    if count < 64:
+        return None
+    flat = index.reshape(-1)
+    first = int(flat[0])
+    if int(flat[-1]) - first != count - 1 or not (flat[1:] - flat[:-1] == 1).all():
+        return None
+    return first
+
+
+def apply_atomic(
+    view: np.ndarray,
+    index: np.ndarray,
+    update: Callable[..., np.ndarray],
+    operands: tuple[np.ndarray, ...],
+    in_place: Optional[np.ufunc] = None,
+) -> tuple[Optional[np.ndarray], bool]:
+    """Update `view[index]` one element after the other; (old values, whether anything changed).
+
+    Elements that meet at one address are taken in rounds: the first of each address together,
+    then the second of each, and so on. With `in_place`, nobody needs the old values.
+    """
+    if index.size == 0:
+        return np.zeros(0, view.dtype), False
+    if index.size == 1:
+        old = view[index]
+        new = update(old, *operands)
+        view[index] = new
+        return old, old.tobytes() != np.asarray(new, view.dtype).tobytes()
+    order = np.argsort(index, kind="stable")
+    ordered = index[order]
+    fresh = np.empty(ordered.size, bool)
+    fresh[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
+    if fresh.all():
+        old = view[index]
+        new = update(old, *operands)
+        view[index] = new
+        return old, True
+    if in_place is not None:
+        in_place.at(view, index, operands[0])
+        return None, True
+    starts = np.flatnonzero(fresh)
+    rank = np.arange(ordered.size) - np.repeat(starts, np.diff(np.append(starts, ordered.size)))
+    by_round = np.argsort(rank, kind="stable")
+    bounds = np.flatnonzero(np.diff(rank[by_round], prepend=-1, append=rank.max() + 1))
+    out = np.empty(index.shape, view.dtype)
+    for low, high in zip(bounds[:-1], bounds[1:]):
+        take = order[by_round[low:high]]
+        old = view[index[take]]
+        out[take] = old
+        view[index[take]] = update(old, *(o[take] for o in operands))
+    return out, True
+
+
+def _float_add(old: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return finish(compute(old) + compute(value), old.dtype)
+
+
+def _on_unsigned(fn: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda old, value: fn(unsigned(old), unsigned(value)).view(old.dtype)
+
+
+# kind -> (function of old and operand, the ufunc that does it in place)
+RMW: dict[str, tuple[Callable[..., np.ndarray], Optional[np.ufunc]]] = {
+    "add": (np.add, np.add),
+    "fadd": (_float_add, None),
+    "max": (np.maximum, np.maximum),
+    "min": (np.minimum, np.minimum),
+    "umax": (_on_unsigned(np.maximum), None),
+    "umin": (_on_unsigned(np.minimum), None),
+    "and": (np.bitwise_and, np.bitwise_and),
+    "or": (np.bitwise_or, np.bitwise_or),
+    "xor": (np.bitwise_xor, np.bitwise_xor),
+    "xchg": (lambda old, value: value, None),
+}

@@ -1,0 +1,447 @@
+"""Tasks that take turns, barriers they wait at, and the error when everybody waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Callable, Generator, Optional, TypeVar
+
+import numpy as np
+
+from gluon_sim.check.agents import Clock
+from gluon_sim.errors import (
+    BarrierError,
+    DeadlockError,
+    Scene,
+    TimeLimitError,
+    span_of,
+)
+from gluon_sim.record.origins import users_of
+
+if TYPE_CHECKING:
+    from gluon_sim.memory.flight import Flights
+    from gluon_sim.memory.shared import SharedBuffer, SharedView
+    from gluon_sim.record.ir import Location, Op
+    from gluon_sim.run.frame import Rows
+    from gluon_sim.run.task import Task
+
+__all__ = ["Barriers", "Places", "Scheduler", "Turns", "Wait", "in_words"]
+
+T = TypeVar("T")
+
+Places = tuple[np.ndarray, np.ndarray]  # batch rows, and the slot of each
+
+
+@dataclass
+class Wait:
+    """What a task yields: go on when `ready()`; `describe()` is for the error when that never is.
+
+    A wait that `expires` also ends when nothing else can happen any more. `buffer` holds the
+    barrier that is waited for.
+    """
+
+    ready: Callable[[], bool]
+    describe: Callable[[], str]
+    loc: Optional[Location] = None
+    expires: bool = False
+    buffer: Optional[SharedBuffer] = None
+    scene: Optional[Callable[[], dict[str, Any]]] = None
+
+
+Turns = Generator[Wait, None, T]  # what runs until it waits, and has a result at its end
+
+
+@dataclass
+class _Task:
+    name: str
+    run: Turns[Any]
+    task: Optional[Task] = None
+    waits: Optional[Wait] = None
+
+    def where(self) -> str:
+        """In words, for those who interrupt it."""
+        if self.waits is not None:
+            line = getattr(self.waits.loc, "line", 0)
+            return f"{self.name} waits for {self.waits.describe()} (line {line})"
+        line = getattr(getattr(self.task.op, "loc", None), "line", 0) if self.task else 0
+        return f"{self.name} is at line {line}" if line else f"{self.name} has not begun"
+
+
+class Scheduler:
+    """Runs tasks in turn, each until it waits.
+
+    Deterministic: always in the order they came, or drawn from the seed of a random schedule. When
+    nobody can go on, asynchronous work lands; when there is none, it is a deadlock.
+
+    Args:
+        flights: the asynchronous work of the launch.
+        deadline: of `time.monotonic`, after which the launch ends.
+        deadlocks: whether to report that nobody can go on.
+    """
+
+    def __init__(
+        self,
+        flights: Optional[Flights] = None,
+        deadline: Optional[float] = None,
+        limit: Optional[float] = None,
+        deadlocks: bool = True,
+    ):
+        self.deadlocks = deadlocks
+        self.home: Optional[Location] = None  # where the kernel begins
+        self.now: Optional[Task] = None  # the task whose turn it is
+        self.scene: tuple[str, ...] = ()  # where everybody was when somebody interrupted
+        self._tasks: list[_Task] = []
+        self._ended: list[str] = []
+        self.flights = flights
+        self.deadline = deadline
+        self.limit = limit
+
+    def add(self, name: str, run: Turns[Any], task: Optional[Task] = None) -> None:
+        self._tasks.append(_Task(name, run, task))
+
+    @property
+    def several(self) -> bool:
+        return len(self._tasks) > 1
+
+    def run(self) -> None:
+        try:
+            self._loop()
+        except KeyboardInterrupt:
+            self.scene = tuple(task.where() for task in self._tasks[:16])
+            raise
+        finally:
+            for task in self._tasks:
+                task.run.close()
+            self._tasks.clear()
+            self._ended.clear()
+
+    def _loop(self) -> None:
+        tasks = self._tasks
+        flights = self.flights
+        random = flights.random if flights is not None else None
+        while tasks:
+            moved = False
+            turns = list(tasks)
+            late = not any(task.waits is None or task.waits.ready() for task in tasks)
+            if late and flights is not None and flights.push([t.waits for t in tasks]):
+                continue
+            if random is not None and len(turns) > 1:
+                turns = [turns[i] for i in random.permutation(len(turns))]
+            for task in turns:
+                if task.waits is not None and not task.waits.ready():
+                    if not (late and task.waits.expires and not moved):
+                        continue
+                moved = True
+                self.check_time(task.waits.loc if task.waits else self.home)
+                self.now, task.waits = task.task, None
+                try:
+                    task.waits = next(task.run)
+                except StopIteration:
+                    tasks.remove(task)
+                    self._ended.append(task.name)
+            if not moved:
+                if not self.deadlocks:
+                    return
+                self._deadlock(tasks)
+
+    def check_time(self, loc: Optional[Location]) -> None:
+        if self.deadline is not None and monotonic() > self.deadline:
+            waiting = [f"{t.name} waits for {t.waits.describe()}" for t in self._tasks if t.waits]
+            raise TimeLimitError(
+                f"the launch is not over after {self.limit:g} seconds"
+                + (": " + "; ".join(waiting[:8]) if waiting else ""),
+                report="time.limit",
+                remedy="Look for a loop that does not end, or raise the timeout.",
+                span=span_of(loc),
+            )
+
+    def _deadlock(self, tasks: list[_Task]) -> None:
+        lines: list[str] = []
+        scenes: list[Scene] = []
+        for task in tasks:
+            assert task.waits is not None
+            line = getattr(task.waits.loc, "line", 0)
+            text = f"{task.name} waits for {task.waits.describe()}"
+            more = task.waits.scene() if task.waits.scene is not None else {}
+            more = {k: v for k, v in more.items() if k in Scene.__dataclass_fields__}
+            scenes.append(Scene(task.name, span_of(task.waits.loc), text, **more))
+            if len(lines) < 16:
+                lines.append(text + (f" (line {line})" if line else ""))
+        if len(tasks) > 16:
+            lines.append(f"and {len(tasks) - 16} more")
+        if self._ended:
+            lines.append(f"{', '.join(self._ended[:16])} ended before")
+        waits = tasks[0].waits
+        raise DeadlockError(
+            "every task waits and nothing can happen any more: " + "; ".join(lines),
+            report="deadlock.tasks",
+            waiting=tuple(scenes),
+            ended=tuple(self._ended),
+            span=span_of(waits.loc if waits else None),
+        )
+
+
+class Barriers:
+    """The barriers that live in one shared buffer: per program and 8-byte slot.
+
+    A barrier counts `pending` arrivals (and bytes still to come) down; at zero the phase flips and
+    the count starts again. A wait for parity p passes once the phase with parity p has completed.
+    Who arrives releases what it knows; who passes a wait acquires it.
+    """
+
+    def __init__(self, rows: int, size: int, strict: bool = True, name: str = "its buffer"):
+        shape = (rows, max(1, size // 8))
+        self.rows = rows
+        self.name = name
+        self.strict = strict  # whether to report what breaks the protocol
+        self.count = np.zeros(shape, np.int64)
+        self.pending = np.zeros(shape, np.int64)
+        self.bytes = np.zeros(shape, np.int64)
+        self.phase = np.zeros(shape, np.int64)
+        self.dead = np.zeros(shape, bool)
+        # Bytes of the current phase: announced, and come. By slot: at which lines.
+        self.due = np.zeros(shape, np.int64)
+        self.come = np.zeros(shape, np.int64)
+        self.announced: dict[int, set[int]] = {}
+        self.brought: dict[int, set[int]] = {}
+        # By slot: what arrivals so far released, and what completed phases did.
+        self.coming: dict[int, Clock] = {}
+        self.over: dict[int, Clock] = {}
+        # By slot: (task, op) of those who arrived, the last of each.
+        self.arrived: dict[int, dict[tuple[str, Op], None]] = {}
+        self.others: set[str] = set()  # ops that use barriers, and do not arrive
+
+    def init(self, at: Places, count: int) -> None:
+        live = self.count[at] != 0
+        if live.any() and self.strict:
+            raise BarrierError(
+                "a barrier is initialized again while it is in use",
+                report="barrier.initialised",
+                remedy="Invalidate it first, before its memory serves anything else.",
+            )
+        self.count[at] = count
+        self.pending[at] = count
+        self.bytes[at] = self.due[at] = self.come[at] = 0
+        self.phase[at] = 0
+        self.dead[at] = False
+
+    def invalidate(self, at: Places) -> None:
+        self.check(at, "invalidate")
+        self.count[at] = 0
+        self.dead[at] = True
+
+    def check(self, at: Places, what: str) -> None:
+        bad = self.count[at] == 0
+        if bad.any() and self.strict:
+            if self.dead[at][bad].any():
+                raise BarrierError(
+                    f"{what} on a barrier that was invalidated",
+                    report="barrier.invalidated",
+                    remedy="Invalidate a barrier after its last use, or initialize it again.",
+                )
+            raise BarrierError(
+                f"{what} on a barrier that is not initialized",
+                report="barrier.uninitialised",
+                remedy="Initialize it first, and do not use it after it was invalidated.",
+            )
+
+    def arrive(self, at: Places, count: int, task: Optional[Task] = None) -> None:
+        self.check(at, "arrive")
+        if (self.pending[at] < count).any() and self.strict:
+            raise BarrierError(
+                "more arrivals at a barrier than its phase expects",
+                report="barrier.arrivals",
+                expected=f"at most {int(self.pending[at].min())}",
+                got=count,
+                remedy=self.history(int(at[1][0])) or None,
+            )
+        self.pending[at] -= count
+        over = (self.bytes[at] < 0) & (self.pending[at] == 0)
+        if over.any() and self.strict:
+            raise BarrierError(
+                "more bytes came to a barrier than its phase expects: "
+                + self._traffic(at, over, task),
+                report="barrier.bytes",
+                expected=0,
+                got=-int(self.bytes[at][over][0]),
+                remedy="Expect the bytes of all copies of a phase, before its last arrival.",
+            )
+        self._release(at, task)
+        self._turn(at)
+
+    def raised(self, at: Places, count: int) -> None:
+        """This phase expects `count` arrivals more."""
+        self.check(at, "arrive")
+        self.pending[at] += count
+
+    def expect(self, at: Places, size: int, task: Optional[Task] = None) -> None:
+        """`size` more bytes belong to this phase."""
+        self.check(at, "expect")
+        self.bytes[at] += size
+        self.due[at] += size
+        self._note(self.announced, at, task)
+
+    def complete(self, at: Places, size: int, task: Optional[Task] = None) -> None:
+        """`size` bytes have come."""
+        self.check(at, "complete")
+        self.bytes[at] -= size
+        self.come[at] += size
+        self._note(self.brought, at, task)
+        over = (self.bytes[at] < 0) & (self.pending[at] == 0)
+        if over.any() and self.strict:
+            raise BarrierError(
+                "more bytes came to a barrier than its phase expects: "
+                + self._traffic(at, over, task),
+                report="barrier.bytes",
+                expected=f"{int(self.bytes[at][over][0]) + size} more",
+                got=size,
+                remedy="Expect the bytes of all copies of a phase, in the phase they complete.",
+            )
+        self._release(at, task)
+        self._turn(at)
+
+    @staticmethod
+    def _note(lines: dict[int, set[int]], at: Places, task: Optional[Task]) -> None:
+        """Remember the line of the op that has to do with bytes."""
+        if task is not None:
+            for slot in _distinct(at[1]):
+                lines.setdefault(slot, set()).add(task.op.loc.line)
+
+    def _traffic(self, at: Places, which: np.ndarray, task: Optional[Task]) -> str:
+        """The bytes of the first of some barriers, in words."""
+        first = int(np.argmax(which))
+        row, slot = int(at[0][first]), int(at[1][first])
+        program = f" in program {task.batch.program(row)}" if task is not None else ""
+        return (
+            f"phase {int(self.phase[row, slot])} of the barrier at byte {slot * 8} of {self.name}"
+            f"{program}{self._bytes(row, slot)}"
+        )
+
+    def _bytes(self, row: int, slot: int) -> str:
+        """How many bytes the current phase expects, and how many have come; at which lines."""
+        places = [
+            f" (line {', '.join(map(str, sorted(lines[slot])))})" if lines.get(slot) else ""
+            for lines in (self.announced, self.brought)
+        ]
+        return (
+            f" expects {int(self.due[row, slot])} bytes{places[0]}, "
+            f"{int(self.come[row, slot])} have come{places[1]}"
+        )
+
+    def _release(self, at: Places, task: Optional[Task]) -> None:
+        if task is None:
+            return
+        agent = task.agent
+        for slot in _distinct(at[1]):
+            self.arrived.setdefault(slot, {})[task.name, task.op] = None
+            if agent is not None:
+                rows = at[0][at[1] == slot]
+                whole = None if len(rows) == self.rows else rows
+                self.coming.setdefault(slot, Clock()).join(agent.known, whole, self.rows)
+
+    def _turn(self, at: Places) -> None:
+        left = self.bytes[at] if self.strict else np.maximum(self.bytes[at], 0)
+        done = (self.pending[at] <= 0) & (left == 0)
+        self.phase[at] += done
+        self.pending[at] = np.where(done, self.count[at], self.pending[at])
+        self.due[at] = np.where(done, 0, self.due[at])
+        self.come[at] = np.where(done, 0, self.come[at])
+        if done.any() and self.coming:
+            for slot in _distinct(at[1][done]):
+                coming = self.coming.get(slot)
+                if coming is not None:
+                    rows = at[0][done & (at[1] == slot)]
+                    whole = None if len(rows) == self.rows else rows
+                    self.over.setdefault(slot, Clock()).join(coming, whole, self.rows)
+
+    def passed(self, at: Places, parity: np.ndarray) -> np.ndarray:
+        """Per program: has the phase with this parity completed?"""
+        over: np.ndarray = (self.phase[at] & 1) != (parity & 1)
+        return over
+
+    def acquire(self, at: Places, task: Task) -> None:
+        """Learn what those released who arrived at completed phases."""
+        if task.agent is None:
+            return
+        for slot in _distinct(at[1]):
+            over = self.over.get(slot)
+            if over is not None:
+                rows = at[0][at[1] == slot]
+                whole = None if len(rows) == self.rows else rows
+                task.agent.known.join(over, whole, self.rows)
+
+    def history(self, slot: int) -> str:
+        """Who has arrived at a barrier so far."""
+        known = [f"{name} at line {op.loc.line}" for name, op in self.arrived.get(slot, {})]
+        return f"So far {', '.join(known[:6])} arrived." if known else ""
+
+    def scene(
+        self, task: Task, buffer: SharedBuffer, row: int, slot: int, parity: int
+    ) -> dict[str, Any]:
+        """What a wait for this barrier lacks."""
+        before = list(self.arrived.get(slot, {}))
+        reached = {id(op) for _, op in before}
+        alloc = buffer.alloc
+        users = users_of(task.machine.program.program, alloc) if alloc is not None else []
+        others = self.others | {task.op.name}
+        candidates = {
+            op.loc.line for op in users if id(op) not in reached and op.name not in others
+        }
+        return {
+            "program": task.batch.program(row),
+            "slot": slot,
+            "phase": parity,
+            "pending": int(self.pending[row, slot]),
+            "size": int(self.bytes[row, slot]),
+            "arrived": tuple(sorted({op.loc.line for _, op in before})),
+            "candidates": tuple(sorted(candidates)),
+            "completed": int(self.phase[row, slot]),
+            "bytes": self._bytes(row, slot) if self.announced.get(slot) else "",
+        }
+
+    def unused(self, at: Places) -> None:
+        """Refuse memory in which barriers are still alive."""
+        slots = at[1] < self.count.shape[1]
+        if self.strict and (self.count[at[0][slots], at[1][slots]] != 0).any():
+            raise BarrierError(
+                "memory of a barrier is used again while the barrier is in use",
+                report="barrier.reused",
+                remedy="Invalidate the barrier first.",
+            )
+
+    def spared(self, view: SharedView, rows: Rows) -> None:
+        """Refuse data over a barrier that is in use."""
+        if not self.strict or not self.count.any():
+            return
+        slots = np.unique(view.table // 8)
+        places = slots[None, :] + (view.base // 8)[:, None]
+        if (self.count[rows.index[:, None], places] != 0).any():
+            raise BarrierError(
+                "data is written over a barrier that is in use",
+                report="barrier.overwritten",
+                remedy="Invalidate the barrier first.",
+            )
+
+
+def _distinct(slots: np.ndarray) -> list[int]:
+    """The slots of an access by several programs, which are nearly always one."""
+    first = int(slots[0])
+    return [first] if (slots == first).all() else np.unique(slots).tolist()
+
+
+def in_words(task: Task, buffer: SharedBuffer, scene: dict[str, Any]) -> str:
+    """A scene as part of a sentence."""
+    text = (
+        f"phase {scene['phase']} of the barrier at byte {scene['slot'] * 8} of {buffer.name} in "
+        f"program {scene['program']}: {scene['pending']} arrivals and {scene['size']} bytes missing, "
+        f"{scene['completed']} phases completed"
+    )
+    if scene["arrived"]:
+        text += f", arrivals so far at line {', '.join(map(str, scene['arrived']))}"
+    else:
+        text += ", nobody has arrived yet"
+    if scene["bytes"]:
+        text += f", it{scene['bytes']}"
+    if scene["candidates"]:
+        text += f", line {', '.join(map(str, scene['candidates']))} could but did not"
+    return text

@@ -1,0 +1,1 @@
+"""A kernel as a program of ops: what the builder writes down while a kernel is traced."""

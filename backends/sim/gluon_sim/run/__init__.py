@@ -1,0 +1,1 @@
+"""Programs at work: compiled to steps, batched, scheduled."""

@@ -1,0 +1,318 @@
+"""The machine: one launch, its programs in batches that run as one.
+
+Where programs part ways (an `if` on a loaded value, loops of different lengths) the batch splits:
+the part that takes a path runs it, with outer values picked for that part, and the results merge.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import nullcontext
+from threading import Event
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Optional, Sequence, TextIO
+
+import numpy as np
+
+from gluon_sim.check.agents import Agents
+from gluon_sim.check.tracking import Tracking
+from gluon_sim.errors import LaunchInterrupted, TimeLimitError
+from gluon_sim.memory.flight import Flights, Queue
+from gluon_sim.memory.global_memory import GlobalMemory
+from gluon_sim.memory.shared import SharedBuffer
+from gluon_sim.memory.sync import Scheduler, Turns, Wait
+from gluon_sim.record.ir import Op
+from gluon_sim.run.compile import CompiledProgram
+from gluon_sim.run.frame import Frame, Rows
+from gluon_sim.run.parallel import Stopped, Workers, keep, ordered, workers_for
+from gluon_sim.run.progress import Progress
+from gluon_sim.run.task import Task
+from gluon_sim.settings import Settings, current
+
+if TYPE_CHECKING:
+    from gluon_sim.run.lookup import Models
+
+__all__ = ["Batch", "Machine"]
+
+# The widest value of a batch stays about this large: small enough for the caches of one core.
+BATCH_BYTES = 4 << 20
+SHARED_BYTES = 64 << 20
+RESIDENT = 4  # programs that start at once where others may be claimed
+
+
+class Batch:
+    """Programs that run together: their ids."""
+
+    def __init__(self, numbers: np.ndarray, grid: tuple[int, int, int]):
+        x, rest = numbers % grid[0], numbers // grid[0]
+        self.ids = tuple(i.astype(np.int32) for i in (x, rest % grid[1], rest // grid[1]))
+        self.numbers = numbers
+        self.count = len(numbers)
+        self.agents: Optional[Agents] = None
+        self.queues: list[Queue] = []
+        self.allocated: dict[Op, tuple[Frame, SharedBuffer]] = {}
+        # Barriers that other blocks of a cluster may not know to be initialized: released yet?
+        self.unannounced: dict[SharedBuffer, bool] = {}
+
+    def program(self, row: int) -> tuple[int, int, int]:
+        x, y, z = self.ids
+        return int(x[row]), int(y[row]), int(z[row])
+
+
+class Machine:
+    """One launch of one compiled program.
+
+    Args:
+        program: what to run.
+        memory: the arguments' storage.
+        grid: programs in x, y, z.
+        num_warps: of one program, for the ops that ask.
+        target: what the simulator stands in for.
+    """
+
+    def __init__(
+        self,
+        program: CompiledProgram,
+        memory: GlobalMemory,
+        grid: tuple[int, int, int],
+        num_warps: int = 4,
+        target: Any = None,
+        output: Optional[TextIO] = None,
+        models: Optional[Models] = None,
+        settings: Optional[Settings] = None,
+    ):
+        self.program = program
+        self.memory = memory
+        self.grid = grid
+        self.num_warps = num_warps
+        self.target = target
+        self.output = output
+        self.models = models
+        self.settings = memory.settings = settings or current()
+        chosen = self.settings
+        self.flights = Flights(chosen.schedule, chosen.seed)
+        deadline = None if chosen.timeout is None else monotonic() + chosen.timeout
+        self.scheduler = Scheduler(self.flights, deadline, chosen.timeout, chosen.deadlocks)
+        self.scheduler.home = program.program.kernel.loc
+        self.hurried = deadline is not None or self.flights.random is not None
+        self.tracking: Optional[Tracking] = None
+        self.watched = False
+        self.stopped: Optional[Event] = None  # set where other threads work at the launch, too
+        self.machines: list[Machine] = []  # those of the threads
+        self.unstarted: Optional[deque[int]] = None  # where programs claim each other
+        self.done = 0  # programs that this one brought to their end
+        memory.check_alignment = program.pointer_casts
+
+    def run(self, arguments: Sequence[np.ndarray]) -> None:
+        """All programs of the grid; `arguments` are the kernel's, each with a leading axis of 1."""
+        total = self.total
+        if self.settings.progress:
+            name = self.program.program.kernel.name
+            shown: ContextManager[object] = Progress(name, total, lambda: (self.over, self.line))
+        else:
+            shown = nullcontext()
+        try:
+            with shown:
+                self._all(total, arguments)
+        except KeyboardInterrupt as interrupt:
+            span = getattr(interrupt, "span", None)
+            scene = self.scheduler.scene or tuple(
+                where for m in self.machines for where in m.scheduler.scene
+            )
+            raise LaunchInterrupted(span, self.over, total, scene) from interrupt
+
+    def release(self) -> None:
+        """Let go of everything after a run: tasks, agents and shadows of the memory refer to each
+        other and to their machine, and would stay until the next collection of such cycles."""
+        for machine in (*self.machines, self):
+            machine.__dict__.clear()
+
+    @property
+    def total(self) -> int:
+        """Programs of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def over(self) -> int:
+        """Programs that have come to their end."""
+        return self.done + sum(m.done for m in self.machines)
+
+    @property
+    def line(self) -> int:
+        """Of the op that runs now."""
+        for machine in (self, *self.machines):
+            task = machine.scheduler.now
+            if task is not None and task.op is not None:
+                return getattr(task.op.loc, "line", 0)
+        return 0
+
+    def _all(self, total: int, arguments: Sequence[np.ndarray]) -> None:
+        numbers = np.arange(total, dtype=np.int64)
+        size = self.batch_size(total)
+        self._track(arguments)
+        if self.program.claims:
+            self._claiming(numbers, arguments)
+            return
+        if self.program.one_by_one and self._together(numbers, arguments):
+            return
+        count, part = workers_for(self, total, size)
+        if count > 1:
+            workers = Workers(count, self._another)
+            self.machines = workers.machines
+            if workers.run(total, part, arguments):
+                return
+            self.machines = []
+            self._track(arguments)
+        with np.errstate(all="ignore"):
+            if self.program.spins:
+                # Programs that wait for each other must all be under way.
+                for start in range(total):
+                    self._start(numbers[start : start + 1], arguments)
+                self.scheduler.run()
+                self.done = total
+                return
+            for start in range(0, total, size):
+                self.step(numbers[start : start + size], arguments)
+
+    def _together(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> bool:
+        """Programs that may part, which their partitions could not follow, in batches all the same.
+
+        False where they do part, or anything is reported: then memory is as before, and one program
+        after the other tells what it always does.
+        """
+        program, total = self.program.program, len(numbers)
+        size = self._fitting(total)
+        if size < 2 or self.program.spins or self.watched or self.flights.random is not None:
+            return False
+        if program.found.parted == self.grid or ordered(program):
+            return False
+        kept = keep(self, arguments)
+        machine = self._another()
+        machine.hurried = self.hurried
+        self.machines = [machine]
+        try:
+            with np.errstate(all="ignore"):
+                for start in range(0, total, size):
+                    machine.step(numbers[start : start + size], arguments, together=True)
+            return True
+        except TimeLimitError:
+            raise
+        except Exception:
+            program.found.parted = self.grid
+        self.machines = []
+        for there, bytes in kept:
+            there[...] = bytes
+        self._track(arguments)
+        return False
+
+    def _claiming(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> None:
+        """Start a few programs, and another whenever one ends that nobody has claimed."""
+        self.unstarted = deque(numbers.tolist())
+        random = self.flights.random
+        first = RESIDENT if random is None else int(random.integers(1, 2 * RESIDENT))
+        for _ in range(min(first, len(numbers))):
+            self._next(arguments)
+        with np.errstate(all="ignore"):
+            self.scheduler.run()
+
+    def _next(self, arguments: Sequence[np.ndarray]) -> None:
+        if self.unstarted:
+            self._start(np.array([self.unstarted.popleft()], np.int64), arguments)
+
+    def claim(self) -> Optional[tuple[int, int, int]]:
+        """Take a program that has not started; None where none is left."""
+        if not self.unstarted:
+            return None
+        self.done += 1
+        number = np.array([self.unstarted.popleft()], np.int64)
+        return Batch(number, self.grid).program(0)
+
+    def _track(self, arguments: Sequence[np.ndarray]) -> None:
+        if self.settings.races:
+            program = self.program.program
+            self.tracking = Tracking(program, self.memory, arguments, self.grid)
+            self.memory.tracking = self.tracking
+
+    def _another(self) -> "Machine":
+        """A machine for a further thread of this launch."""
+        made = Machine(
+            self.program, self.memory, self.grid, self.num_warps, self.target, self.output,
+            self.models, self.settings,
+        )  # fmt: skip
+        made.tracking = self.tracking
+        made.scheduler.deadline = self.scheduler.deadline
+        made.hurried = True
+        return made
+
+    def step(
+        self, numbers: np.ndarray, arguments: Sequence[np.ndarray], together: bool = False
+    ) -> None:
+        """One batch, to its end; `together` where no program of it may part from the others."""
+        if self.tracking is not None:
+            self.tracking.begin(self)
+        self._start(numbers, arguments, together)
+        self.scheduler.run()
+        self.done += len(numbers)
+
+    def batch_size(self, total: int) -> int:
+        """How many programs run together."""
+        if self.program.spins or self.program.one_by_one:
+            return 1
+        return self._fitting(total)
+
+    def _fitting(self, total: int) -> int:
+        program = self.program
+        size = BATCH_BYTES // (8 * program.widest)
+        if program.shared:
+            size = min(size, SHARED_BYTES // program.shared)
+        return max(1, min(total, size))
+
+    def _start(
+        self, numbers: np.ndarray, arguments: Sequence[np.ndarray], together: bool = False
+    ) -> None:
+        batch = Batch(numbers, self.grid)
+        name = "the kernel"
+        if self.program.spins or self.program.claims:
+            name = f"program {tuple(int(i[0]) for i in batch.ids)}"
+        task = Task(self, batch, name)
+        rows = Rows(np.arange(batch.count), whole=True, together=together)
+        self.scheduler.add(name, self._run(task, arguments, rows), task)
+
+    def _run(self, task: Task, arguments: Sequence[np.ndarray], rows: Rows) -> Turns[None]:
+        if self.program.asynchronous:
+            task.active()  # what it does before counts, too
+        yield from task.call(self.program.kernel, arguments, rows)
+        if task.agent is not None:
+            self.flights.finish(task, self.settings.leaks)
+        if self.unstarted is not None:
+            self.done += 1
+            self._next(arguments)
+
+    def interrupt(self, task: Task) -> Turns[None]:
+        """Between ops: the timeout, and what a random schedule does there."""
+        if self.stopped is not None and self.stopped.is_set():
+            raise Stopped
+        self.scheduler.check_time(task.op.loc)
+        random = self.flights.random
+        if random is not None:
+            self.flights.shuffle()
+            if self.scheduler.several and random.random() < 0.1:
+                yield Wait(lambda: True, lambda: "its turn", task.op.loc)
+
+    def externs(self, symbol: str) -> Optional[Callable[..., Any]]:
+        """The model of a library function, or None."""
+        return self.models.extern(symbol) if self.models is not None else None
+
+    def allocate(self, task: Task, size: int) -> SharedBuffer:
+        line = task.op.loc.line
+        buffer = SharedBuffer(task.batch.count, size, f"the buffer of line {line}")
+        if self.settings.uninitialised:
+            buffer.watch()
+        buffer.alloc = task.op
+        frame, buffer.earlier = task.batch.allocated.get(task.op, (None, None))
+        if frame is not task.frame:
+            buffer.earlier = None  # of another call, and perhaps in use beside this one
+        elif buffer.earlier is not None:
+            buffer.earlier.earlier = None
+        task.batch.allocated[task.op] = task.frame, buffer
+        return buffer

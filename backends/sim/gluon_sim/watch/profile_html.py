@@ -1,0 +1,103 @@
+"""A profile as one HTML page: the kernel's source with the numbers beside it."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from html import escape
+from typing import Any, Mapping, Sequence
+
+from gluon_sim.watch.profile_text import cells, summary
+
+__all__ = ["render"]
+
+_STYLE = """
+body { font: 14px system-ui, sans-serif; margin: 2em; color: #222; background: #fff; }
+h2 { margin: 1.5em 0 .2em; } p { margin: .2em 0; color: #555; }
+table { border-collapse: collapse; margin: .8em 0; }
+th, td { padding: 1px 8px; text-align: right; white-space: nowrap; }
+th { font-weight: 600; border-bottom: 1px solid #999; position: sticky; top: 0; background: #fff; }
+td.code, th.code { text-align: left; font-family: ui-monospace, monospace; white-space: pre; }
+td.no { color: #999; } tr.total td { border-top: 1px solid #999; font-weight: 600; }
+td.heat { background: linear-gradient(to right, #f5b7a0 var(--part), transparent var(--part)); }
+tr:hover td { background-color: #f3f6fa; }
+"""
+_HEADS = (
+    "ops", "global read", "global written", "sectors/request", "shared read", "shared written",
+    "bank conflicts", "matrix FLOP", "conversions", "least time",
+)  # fmt: skip
+
+
+def render(report: Sequence[Mapping[str, Any]]) -> str:
+    """The page, with everything it needs inside."""
+    body = "".join(_kernel(k) for k in report) or "<p>No kernel ran on the simulator.</p>"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Kernel profile</title>'
+        f"<style>{_STYLE}</style></head><body><h1>Kernel profile</h1>{body}</body></html>\n"
+    )
+
+
+def _kernel(kernel: Mapping[str, Any]) -> str:
+    rows = {(r["file"], r["line"]): r for r in kernel["lines"]}
+    worst = max((_cost(r) for r in rows.values()), default=0.0)
+    head = "".join(f"<th>{h}</th>" for h in _HEADS)
+    parts = [
+        f"<h2>{escape(kernel['kernel'])} on {escape(kernel['target'])}</h2>",
+        f"<p>{kernel['launches']} launches, {kernel['programs']} programs</p>",
+        *(f"<p>{escape(line)}</p>" for line in summary(kernel)),
+        f'<table><tr><th></th><th class="code">source</th>{head}</tr>',
+    ]
+    for file, lines in _functions(kernel):
+        parts.append(f'<tr><td></td><td class="code no">{escape(file)}</td></tr>')
+        for line in lines:
+            text = linecache.getline(file, line).rstrip("\n")
+            row = rows.get((file, line))
+            parts.append(_row(line, text, row, worst))
+    total = "".join(f"<td>{escape(c)}</td>" for c in cells(kernel["total"]))
+    parts.append(f'<tr class="total"><td></td><td class="code">all lines</td>{total}</tr></table>')
+    return "\n".join(parts)
+
+
+def _row(line: int, text: str, row: Any, worst: float) -> str:
+    if row is None:
+        rest = "<td></td>" * len(_HEADS)
+    else:
+        *most, last = (escape(c) for c in cells(row))
+        part = 100 * _cost(row) / worst if worst else 0
+        rest = "".join(f"<td>{c}</td>" for c in most)
+        rest += f'<td class="heat" style="--part: {part:.0f}%">{last}</td>'
+    return f'<tr><td class="no">{line}</td><td class="code">{escape(text)}</td>{rest}</tr>'
+
+
+def _cost(row: Mapping[str, Any]) -> float:
+    return max(row["seconds"].values(), default=0.0)
+
+
+def _functions(kernel: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
+    """(file, its lines to show): the whole of every function that has numbers."""
+    out: dict[str, set[int]] = {}
+    for row in kernel["lines"]:
+        if not row["line"]:
+            continue
+        shown = out.setdefault(row["file"], set())
+        if row["line"] not in shown:
+            shown.update(_around(row["file"], row["line"]))
+    return [(file, sorted(lines)) for file, lines in out.items()]
+
+
+def _around(file: str, line: int) -> range:
+    """The lines of the function that `line` belongs to, decorators included."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return range(line, line + 1)
+    best = range(line, line + 1)
+    size = None
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        last = node.end_lineno or node.lineno
+        if first <= line <= last and (size is None or last - first < size):
+            best, size = range(first, last + 1), last - first
+    return best

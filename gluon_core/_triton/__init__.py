@@ -1,0 +1,518 @@
+"""The only door from the core to `triton`.
+
+It checks the version, re-exports what the core uses, and holds the per-version differences.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import types
+from collections import namedtuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, TypeVar
+
+from gluon_core.errors import (
+    CapabilityError,
+    GluonError,
+    LimitError,
+    StageError,
+    TritonVersionError,
+)
+from gluon_core.features import NEWEST, OLDEST, Feature, dotted
+
+try:
+    import triton
+except ImportError as error:
+    raise TritonVersionError(
+        "triton is not installed",
+        expected=f"triton >= {dotted(OLDEST)}",
+        remedy="Install the triton that your torch pins, or `pip install triton`.",
+    ) from error
+
+
+def _parse_version(text: str) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", text)
+    if match is None:
+        raise TritonVersionError("the version of the installed triton cannot be read", got=text)
+    return int(match.group(1)), int(match.group(2))
+
+
+VERSION_TEXT: str = triton.__version__
+VERSION: tuple[int, int] = _parse_version(VERSION_TEXT)
+
+if not OLDEST <= VERSION <= NEWEST:
+    raise TritonVersionError(
+        "this release of gluon-core does not work with the installed triton",
+        expected=f">= {dotted(OLDEST)}, < {dotted((NEWEST[0], NEWEST[1] + 1))}",
+        got=VERSION_TEXT,
+        remedy="Install another triton, or a gluon-core that knows this one.",
+    )
+
+import triton.language as tl  # noqa: E402
+from triton import knobs  # noqa: E402
+from triton._C.libtriton import gluon_ir, ir, passes  # noqa: E402
+from triton.backends.compiler import GPUTarget, Language  # noqa: E402
+from triton.compiler import ASTSource, code_generator  # noqa: E402
+from triton.compiler.errors import (  # noqa: E402
+    CompilationError,
+    CompileTimeAssertionFailure,
+    UnsupportedLanguageConstruct,
+)
+from triton.language import core as tl_core  # noqa: E402
+from triton.language import math as tl_math  # noqa: E402
+from triton.language import standard as tl_standard  # noqa: E402
+from triton.language.core import _unwrap_if_constexpr as unwrap  # noqa: E402
+from triton.language.core import constexpr_type  # noqa: E402
+from triton.language.extra import libdevice  # noqa: E402
+from triton.language.semantic import IncompatibleTypeErrorImpl, TritonSemantic  # noqa: E402
+from triton.runtime.errors import OutOfResources  # noqa: E402
+from triton.runtime.jit import (  # noqa: E402
+    BoundConstexprFunction,
+    ConstexprFunction,
+    JITCallable,
+    JITFunction,
+)
+
+if TYPE_CHECKING:  # what kernels see of these classes, in a form that editors can read
+    from gluon_core._triton.declared import (
+        base_type,
+        base_value,
+        block_type,
+        constexpr,
+        constexpr_function,
+        dtype,
+        pointer_type,
+        static_range,
+        tensor,
+        tuple_type,
+    )
+    from gluon_core._triton.declared import tuple as tl_tuple
+else:
+    from triton.language.core import (
+        base_type,
+        base_value,
+        block_type,
+        constexpr,
+        dtype,
+        pointer_type,
+        static_range,
+        tensor,
+        tuple_type,
+    )
+    from triton.language.core import tuple as tl_tuple
+    from triton.runtime.jit import constexpr_function
+
+__all__ = [
+    "ASTSource",
+    "BoundConstexprFunction",
+    "CompilationError",
+    "CompileTimeAssertionFailure",
+    "ConstexprFunction",
+    "GPUTarget",
+    "JITCallable",
+    "IncompatibleTypeErrorImpl",
+    "JITFunction",
+    "Language",
+    "OutOfResources",
+    "TritonSemantic",
+    "UnsupportedLanguageConstruct",
+    "VERSION",
+    "VERSION_TEXT",
+    "at_least",
+    "base_type",
+    "base_value",
+    "block_type",
+    "code_generator",
+    "constexpr",
+    "constexpr_function",
+    "constexpr_type",
+    "create_module",
+    "dtype",
+    "generator_class",
+    "gluon_ir",
+    "gpu_target",
+    "has",
+    "ir",
+    "knobs",
+    "libdevice",
+    "make_context",
+    "make_prototype",
+    "op_builder",
+    "passes",
+    "pointer_type",
+    "require",
+    "static_range",
+    "tensor",
+    "tl",
+    "tl_core",
+    "tl_math",
+    "tl_standard",
+    "tl_tuple",
+    "tuple_type",
+    "unwrap",
+]
+
+
+def at_least(*version: int) -> bool:
+    """Whether the installed Triton is `version` (major, minor) or newer: for this file, and tests.
+
+    All other code asks for a feature by name.
+    """
+    return VERSION >= version
+
+
+def has(feature: Feature) -> bool:
+    """Whether the installed Triton has `feature`."""
+    return feature.held_by(VERSION)
+
+
+def require(feature: Feature, what: str, remedy: Optional[str] = None) -> None:
+    """Raise unless the installed Triton has the `feature` that `what` needs.
+
+    Raises:
+        CapabilityError: naming the releases that have it.
+    """
+    if not has(feature):
+        raise CapabilityError(feature.refusal(what, VERSION_TEXT), remedy=remedy)
+
+
+# ---------------------------------------------------------------------------------------------
+# Contexts, modules, builders
+# ---------------------------------------------------------------------------------------------
+
+
+def make_context() -> Any:
+    """A fresh MLIR context with Triton's dialects."""
+    context = ir.context()
+    ir.load_dialects(context)
+    return context
+
+
+def op_builder(context: Any, arch: str = "") -> Any:
+    """Triton's builder for TTGIR; from 3.8 it wants the architecture's name."""
+    if at_least(3, 8):
+        return gluon_ir.GluonOpBuilder(context, arch)
+    return gluon_ir.GluonOpBuilder(context)
+
+
+def create_module(builder: Any, attributes: Mapping[str, Any]) -> Any:
+    """An empty module with string and 32-bit integer attributes."""
+    module = builder.create_module()
+    for name, value in attributes.items():
+        if isinstance(value, str):
+            module.set_attr(name, builder.get_string_attr(value))
+        else:
+            module.set_attr(name, builder.get_int32_attr(value))
+    return module
+
+
+def gpu_target(target: Any) -> GPUTarget:
+    """Triton's spelling of a `gluon_core.contract.targets.Target`."""
+    arch = target.architecture
+    return GPUTarget(arch.triton_backend or arch.backend, arch.arch, arch.warp_size)
+
+
+# ---------------------------------------------------------------------------------------------
+# The code generator
+# ---------------------------------------------------------------------------------------------
+
+# These bodies name their class through a global, so a subclass re-binds them over a copy of the
+# module's globals in which that name is the subclass.
+_REBOUND = ("call_JitFunction",)
+
+
+class _inspect:
+    """What Triton 3.6 calls of `inspect`. It reads the parameters of an op at each call, where later
+    releases look for `signature` first; ours do not show there what only the generator passes."""
+
+    getcallargs = staticmethod(inspect.getcallargs)
+
+    @staticmethod
+    def signature(op: Any) -> Any:
+        return getattr(op, "signature", None) or inspect.signature(op)
+
+
+def generator_class(
+    name: str, base: type, members: Mapping[str, Any], functions: Mapping[str, Any]
+) -> type:
+    """A subclass of `base` (a `CodeGenerator`) that makes nested generators of its own kind.
+
+    Args:
+        functions: what takes the place of functions of the code generator's module.
+    """
+    namespace = {**vars(code_generator), **functions}
+    body: dict[str, Any] = dict(members)
+    rebound: tuple[str, ...] = _REBOUND
+    if not at_least(3, 7):
+        rebound = (*_REBOUND, "call_Function")
+        namespace["inspect"] = _inspect
+    for method in rebound:
+        body[method] = _rebind(getattr(code_generator.CodeGenerator, method), namespace)
+    cls = type(name, (base,), body)
+    namespace["CodeGenerator"] = cls
+    return cls
+
+
+def _rebind(function: types.FunctionType, namespace: dict[str, Any]) -> types.FunctionType:
+    copy = types.FunctionType(
+        function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _constant_type(value: Any) -> Any:
+    if at_least(3, 9) and isinstance(value, tuple):
+        fields = getattr(type(value), "_fields", None)
+        return tuple_type([_constant_type(item) for item in value], fields)
+    return constexpr(value).type
+
+
+def make_prototype(
+    arg_types: list[Any],
+    constants: Mapping[tuple[int, ...], Any],
+    attributes: Mapping[tuple[int, ...], list[Any]],
+) -> Any:
+    """What the code generator calls the kernel's signature.
+
+    `arg_types` holds one type per parameter; paths in `constants` overwrite (nested) entries.
+    """
+    for path, value in constants.items():
+        holder: Any = arg_types
+        for index in path[:-1]:
+            holder = holder[index]
+        items = holder if isinstance(holder, list) else holder.types
+        items[path[-1]] = _constant_type(value)
+    if at_least(3, 7):
+        return code_generator.ASTFunction([], arg_types, dict(attributes))
+    return code_generator.ASTFunction([], arg_types, dict(constants), dict(attributes))
+
+
+SpecializationProxy = namedtuple("SpecializationProxy", ["constants", "signature"])
+
+
+def generator_arguments(fn: JITFunction) -> dict[str, Any]:
+    """Where `fn` stands in its file, as the installed code generator wants to be told."""
+    if at_least(3, 8):
+        return {
+            "file_name": fn.file_name,
+            "begin_line": fn.def_file_line_number,
+            "begin_col": fn.def_file_col_number,
+        }
+    file_name, begin_line = source_position(fn)
+    return {"file_name": file_name, "begin_line": begin_line}
+
+
+def source_position(fn: JITCallable) -> tuple[str, int]:
+    """File of `fn` and the 1-based line of its `def`."""
+    if hasattr(fn, "def_file_line_number"):
+        return fn.file_name, fn.def_file_line_number
+    from triton.runtime.jit import get_jit_fn_file_line
+
+    found: tuple[str, int] = get_jit_fn_file_line(fn)
+    return found
+
+
+def tool(name: str) -> Optional[str]:
+    """Path of a tool that ships inside the Triton wheel (`FileCheck`, `ptxas`, `nvdisasm`), or None."""
+    root = Path(triton.__file__).parent
+    candidates = (root / name, *sorted(root.glob(f"backends/*/bin/{name}")))
+    return next((str(path) for path in candidates if path.exists()), None)
+
+
+# ---------------------------------------------------------------------------------------------
+# Compiling: caches, knobs, errors that Triton's own tools catch
+# ---------------------------------------------------------------------------------------------
+
+
+def parse_module(path: str, context: Any) -> Any:
+    """The MLIR module in the file `path`."""
+    module = ir.parse_mlir_module(path, context)
+    module.context = context
+    return module
+
+
+def cache_manager(key: str, purpose: str = "") -> Any:
+    """Triton's cache manager for a hex key; `purpose` may be `override` or `dump`."""
+    from triton.runtime import cache
+
+    if purpose == "override":
+        return cache.get_override_manager(key)
+    if purpose == "dump":
+        return cache.get_dump_manager(key)
+    return cache.get_cache_manager(key)
+
+
+def invalidating_environment() -> dict[str, str]:
+    """The environment variables that change what the compiler makes."""
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+
+    return dict(get_cache_invalidating_env_vars())
+
+
+def build_stamp() -> str:
+    """Version of Triton with size and time of its library, cheaper than hashing 200 MB."""
+    from triton._C import libtriton
+
+    status = os.stat(libtriton.__file__)
+    return f"{VERSION_TEXT}-{status.st_size}-{status.st_mtime_ns}"
+
+
+def compile_times(
+    started: float, traced: float, stages: Sequence[tuple[str, float]], stored: float
+) -> Any:
+    """What a compilation listener is told, from seconds: `stages` holds (name, end)."""
+    durations, begin = [], traced
+    for name, end in stages:
+        durations.append((name, int((end - begin) * 1e6)))
+        begin = end
+    return knobs.CompileTimes(
+        ir_initialization=int((traced - started) * 1e6),
+        lowering_stages=durations,
+        store_results=int((stored - begin) * 1e6),
+    )
+
+
+def limit_error(error: LimitError) -> LimitError:
+    """`error` as a class that Triton's autotuner catches too."""
+    kind = getattr(type(error), "__gluon_class__", type(error))
+    return _recast(error, kind.__name__, (kind, OutOfResources))
+
+
+def stage_error(error: StageError) -> StageError:
+    """`error` as a class that Triton's autotuner takes for a configuration ptxas refused."""
+    from triton.runtime.errors import PTXASError
+
+    return _recast(error, "StageError", (StageError, PTXASError))
+
+
+E = TypeVar("E", bound=GluonError)
+_RECAST: dict[tuple[type, ...], Any] = {}
+
+
+def _recast(error: E, name: str, bases: tuple[type, ...]) -> E:
+    if all(isinstance(error, base) for base in bases):
+        return error
+    cls: Any = _RECAST.get(bases)
+    if cls is None:
+        body = {"__module__": bases[0].__module__, "__str__": bases[0].__str__}
+        body["__gluon_class__"] = bases[0]
+        body["__reduce__"] = lambda self: (_rebuild_recast, (bases[0], dict(self.__dict__)))
+        cls = _RECAST[bases] = type(name, bases, body)
+    made: E = cls.__new__(cls)
+    made.__dict__.update(error.__dict__)
+    Exception.__init__(made, str(error.message))
+    made.__cause__ = error.__cause__
+    return made
+
+
+def _rebuild_recast(base: Any, state: dict[str, Any]) -> Any:
+    made = base.__new__(base)
+    made.__dict__.update(state)
+    Exception.__init__(made, state.get("message", ""))
+    return limit_error(made) if issubclass(base, LimitError) else stage_error(made)
+
+
+# ---------------------------------------------------------------------------------------------
+# Running: types of arguments, hooks
+# ---------------------------------------------------------------------------------------------
+
+
+def type_names() -> Mapping[str, str]:
+    """Triton's short names of element types: `float32` -> `fp32`, `bool` -> `u1`, ..."""
+    from triton.runtime.jit import type_canonicalisation_dict
+
+    names: Mapping[str, str] = type_canonicalisation_dict
+    return names
+
+
+def hook_is_empty(hook: Any) -> bool:
+    """Whether a knob that holds a hook, or a chain of them, would call nobody."""
+    if hook is None:
+        return True
+    calls = getattr(hook, "calls", None)
+    return calls is not None and not calls
+
+
+def lazy_dict(values: dict[str, Any]) -> Any:
+    """What launch hooks get: a dict whose costly entries are computed on `get()`."""
+    from triton.compiler.compiler import LazyDict
+
+    return LazyDict(values)
+
+
+def jit_hook_arguments(fn: Any, key: str, info: Mapping[str, Any], target: Any) -> dict[str, Any]:
+    """The keyword arguments of `knobs.runtime.jit_cache_hook` and its kin."""
+    from triton.runtime import jit
+
+    options = info["options"]
+    data = None
+    arguments = (jit.get_full_name(fn.fn), info["signature"], info["constants"], info["attrs"])
+    try:
+        if at_least(3, 7):
+            data = jit.serialize_specialization_data(*arguments, options, key, target)
+        else:
+            data = jit.serialize_specialization_data(*arguments, options, key)
+    except TypeError:
+        pass  # a constant that JSON cannot hold
+    listed = ", ".join(f"{name}: {kind}" for name, kind in info["signature"].items())
+    names = (
+        "num_warps num_ctas num_stages enable_fp_fusion launch_cooperative_grid extern_libs".split()
+    )
+    chosen = {name: vars(options).get(name) for name in names}
+    shown = ", ".join(f"{name}={value}" for name, value in list(chosen.items())[:5])
+    return {
+        "key": key,
+        "repr": f"{fn.fn.__qualname__}[{shown}]({listed})",
+        "fn": jit.JitFunctionInfo(fn.fn.__module__, fn.fn.__qualname__, fn),
+        "compile": {
+            "key": key,
+            "signature": info["signature"],
+            "device": info["device"],
+            "constants": info["constants"],
+            **chosen,
+            "configs": [info["attrs"]],
+            "specialization_data": data,
+            "is_warmup": info["warmup"],
+        },
+        "is_manual_warmup": info["warmup"],
+        "already_compiled": False,
+    }
+
+
+# ---------------------------------------------------------------------------------------------
+# Triton's own compilers
+# ---------------------------------------------------------------------------------------------
+
+
+def gluon_stages(compiler: Any, options: Any) -> dict[str, Any]:
+    """Stage name -> function of one of Triton's compilers, for a module as we trace it."""
+    stages: dict[str, Any] = {}
+    compiler.add_stages(stages, options, Language.GLUON)
+    stages.pop("glir", None)  # from 3.9: the identity on what we trace
+    return stages
+
+
+# ---------------------------------------------------------------------------------------------
+# The active driver
+# ---------------------------------------------------------------------------------------------
+
+
+def given_driver() -> Optional[Any]:
+    """The driver that Triton uses from now on; None as long as nobody has asked for one."""
+    return triton.runtime.driver._active
+
+
+def own_driver() -> Optional[Any]:
+    """The driver of the one GPU that Triton finds, None without one. Asking may import torch."""
+    try:
+        return triton.runtime.driver.default
+    except RuntimeError:
+        return None
+
+
+def set_active_driver(driver: Any) -> None:
+    """Make `driver` what `triton.runtime.driver.active` is."""
+    triton.runtime.driver.set_active(driver)

@@ -1,0 +1,507 @@
+"""Triton's values as kernels use them, for editors and checkers; nothing runs this.
+
+Triton's own classes hardly say what their operators and methods take and return, and their
+signatures show what only the code generator passes. Declared is what kernels may use, on every
+supported release; `tests/frontend/test_types.py` compares it with the classes that are installed.
+
+No stub file: beside a partial stub package such as `gluon types` writes, pyright reads none of the
+package's own.
+"""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+import builtins
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Iterator,
+    Optional,
+    Sequence,
+    TypeVar,
+    Union,
+    overload,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    # Attributes of the object inside are its own, and it may stand wherever the object may.
+    class constexpr(Any):  # type: ignore[misc]
+        """A compile-time value, and the annotation of a parameter that takes one."""
+
+        value: Any
+
+        def __init__(self, value: Any) -> None: ...
+else:
+    constexpr = object  # before Python 3.11 no class derives from Any
+
+
+def constexpr_function(fn: F) -> F:
+    """A Python function of compile-time values that kernels may call."""
+
+
+class base_type:
+    """Type of a value of a kernel."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def mangle(self) -> str:
+        """A name for the type inside names of functions."""
+
+    def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None: ...
+    def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> builtins.tuple[Any, int]: ...
+
+
+class base_value:
+    """A value of a kernel."""
+
+    type: Any
+
+    def _flatten_ir(self, handles: list[Any]) -> None: ...
+    def _set_name(self, builder: Any, name: str) -> None: ...
+
+
+class dtype(base_type):
+    """An element type, such as `gl.float16`."""
+
+    name: str
+    primitive_bitwidth: int
+    itemsize: int
+    fp_mantissa_width: int
+    exponent_bias: int
+
+    def __init__(self, name: str) -> None: ...
+    def is_fp8(self) -> bool: ...
+    def is_fp16(self) -> bool: ...
+    def is_bf16(self) -> bool: ...
+    def is_fp32(self) -> bool: ...
+    def is_fp64(self) -> bool: ...
+    def is_int1(self) -> bool: ...
+    def is_int8(self) -> bool: ...
+    def is_int16(self) -> bool: ...
+    def is_int32(self) -> bool: ...
+    def is_int64(self) -> bool: ...
+    def is_uint8(self) -> bool: ...
+    def is_uint16(self) -> bool: ...
+    def is_uint32(self) -> bool: ...
+    def is_uint64(self) -> bool: ...
+    def is_floating(self) -> bool:
+        """Whether its values are floating-point numbers."""
+
+    def is_int(self) -> bool:
+        """Whether its values are integers."""
+
+    def is_int_signed(self) -> bool: ...
+    def is_int_unsigned(self) -> bool: ...
+    def is_bool(self) -> bool: ...
+    def is_ptr(self) -> bool:
+        """Whether its values are pointers."""
+
+    def is_block(self) -> bool: ...
+    def is_void(self) -> bool: ...
+
+    @staticmethod
+    def is_dtype(type_str: str) -> bool:
+        """Whether `type_str` is the name of an element type."""
+
+    @property
+    def scalar(self) -> dtype:
+        """dtype of one element."""
+
+    element_ty: dtype
+    """Of a pointer's dtype: what it points to."""
+
+    def to_ir(self, builder: Any) -> Any: ...
+
+
+class pointer_type(dtype):
+    """dtype of pointers to `element_ty`."""
+
+    address_space: int
+    const: bool
+
+    def __init__(self, element_ty: dtype, address_space: int = 1, const: bool = False) -> None: ...
+
+
+class block_type(dtype):
+    """Type of a tensor: `element_ty` and `shape`."""
+
+    shape: Any
+    numel: int
+
+    def __init__(self, element_ty: dtype, shape: Sequence[Any]) -> None: ...
+
+
+class tuple_type(base_type):
+    """Type of a tuple of values."""
+
+    types: Sequence[Any]
+
+    def __init__(self, types: Sequence[Any], fields: Any = None) -> None: ...
+
+
+class tuple(base_value):
+    """A tuple of values of a kernel; what Python's tuples are in kernels."""
+
+    values: Sequence[Any]
+
+    def __init__(self, args: Sequence[Any], type: Optional[tuple_type] = None) -> None: ...
+    def __getitem__(self, index: Union[int, slice, constexpr]) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __len__(self) -> int: ...
+    def __add__(self, other: Any) -> tuple: ...
+    def __mul__(self, other: Union[int, constexpr]) -> tuple: ...
+
+
+class static_range:
+    """`range` of compile-time integers: the loop is unrolled while the kernel is traced."""
+
+    def __init__(
+        self,
+        arg1: Union[int, constexpr],
+        arg2: Optional[Union[int, constexpr]] = None,
+        step: Optional[Union[int, constexpr]] = None,
+    ) -> None: ...
+    def __iter__(self) -> Iterator[constexpr]: ...
+
+
+_dtype = dtype  # `tensor` has an attribute of that name
+Dtype = Union[dtype, constexpr]
+ConstInt = Union[int, constexpr]
+ConstBool = Union[bool, constexpr]
+ConstStr = Union[str, constexpr]
+Operand = Union["tensor", int, float, bool, constexpr]
+
+
+class tensor(base_value):
+    """Numbers or pointers in registers: a tensor spread over the threads by a layout, or a scalar.
+
+    Operators work on elements; operands are broadcast, and must have equal layouts.
+    """
+
+    handle: Any
+    type: Any
+    dtype: _dtype
+    """dtype of an element."""
+    shape: tuple
+    """Compile-time extents; empty for a scalar."""
+    numel: constexpr
+    """Number of elements."""
+
+    def __init__(self, handle: Any, type: Any) -> None: ...
+    @property
+    def T(self) -> tensor:
+        """With its two dimensions exchanged."""
+
+    # In a kernel these give tensors; that Python may ask them for a truth value lets checkers
+    # accept `min(a, b)`, `if a < b` and loops over run-time bounds.
+    def __bool__(self) -> bool: ...
+    def __index__(self) -> int: ...
+    def __int__(self) -> int: ...
+    def __add__(self, other: Operand) -> tensor: ...
+    def __radd__(self, other: Operand) -> tensor: ...
+    def __sub__(self, other: Operand) -> tensor: ...
+    def __rsub__(self, other: Operand) -> tensor: ...
+    def __mul__(self, other: Operand) -> tensor: ...
+    def __rmul__(self, other: Operand) -> tensor: ...
+    def __truediv__(self, other: Operand) -> tensor: ...
+    def __rtruediv__(self, other: Operand) -> tensor: ...
+    def __floordiv__(self, other: Operand) -> tensor: ...
+    def __rfloordiv__(self, other: Operand) -> tensor: ...
+    def __mod__(self, other: Operand) -> tensor: ...
+    def __rmod__(self, other: Operand) -> tensor: ...
+    def __neg__(self) -> tensor: ...
+    def __invert__(self) -> tensor: ...
+    def __and__(self, other: Operand) -> tensor: ...
+    def __rand__(self, other: Operand) -> tensor: ...
+    def __or__(self, other: Operand) -> tensor: ...
+    def __ror__(self, other: Operand) -> tensor: ...
+    def __xor__(self, other: Operand) -> tensor: ...
+    def __rxor__(self, other: Operand) -> tensor: ...
+    def __lshift__(self, other: Operand) -> tensor: ...
+    def __rlshift__(self, other: Operand) -> tensor: ...
+    def __rshift__(self, other: Operand) -> tensor: ...
+    def __rrshift__(self, other: Operand) -> tensor: ...
+    def __lt__(self, other: Operand) -> tensor: ...
+    def __le__(self, other: Operand) -> tensor: ...
+    def __gt__(self, other: Operand) -> tensor: ...
+    def __ge__(self, other: Operand) -> tensor: ...
+    def __eq__(self, other: Operand) -> tensor: ...  # type: ignore[override]
+    def __ne__(self, other: Operand) -> tensor: ...  # type: ignore[override]
+    def __getitem__(self, slices: Any) -> tensor:
+        """`x[:, None]` and the like: a dimension of size 1 at each None."""
+
+    # -- elements ------------------------------------------------------------------------------
+
+    def to(
+        self,
+        dtype: Dtype,
+        fp_downcast_rounding: Optional[ConstStr] = None,
+        bitcast: ConstBool = False,
+    ) -> tensor:
+        """With elements of `dtype`; see `gl.cast`."""
+
+    def cast(
+        self,
+        dtype: Dtype,
+        fp_downcast_rounding: Optional[ConstStr] = None,
+        bitcast: ConstBool = False,
+    ) -> tensor:
+        """With elements of `dtype`; see `gl.cast`."""
+
+    def abs(self) -> tensor:
+        """Absolute values."""
+
+    def ceil(self) -> tensor:
+        """Rounded up to integral floats."""
+
+    def floor(self) -> tensor:
+        """Rounded down to integral floats."""
+
+    def cos(self) -> tensor:
+        """Cosines of radians."""
+
+    def sin(self) -> tensor:
+        """Sines of radians."""
+
+    def exp(self) -> tensor:
+        """e to each."""
+
+    def exp2(self) -> tensor:
+        """2 to each."""
+
+    def log(self) -> tensor:
+        """Natural logarithms."""
+
+    def log2(self) -> tensor:
+        """Logarithms to base 2."""
+
+    def erf(self) -> tensor:
+        """The error function of each."""
+
+    def sqrt(self) -> tensor:
+        """Square roots, possibly approximate."""
+
+    def sqrt_rn(self) -> tensor:
+        """Square roots, rounded to nearest even."""
+
+    def rsqrt(self) -> tensor:
+        """One over the square roots."""
+
+    def sigmoid(self) -> tensor:
+        """`1 / (1 + exp(-x))`."""
+
+    def cdiv(self, div: Operand) -> tensor:
+        """Divided, rounded up; integers."""
+
+    def logical_and(self, other: Operand) -> tensor:
+        """Whether both are true."""
+
+    def logical_or(self, other: Operand) -> tensor:
+        """Whether one is true."""
+
+    # -- shape ---------------------------------------------------------------------------------
+
+    def reshape(self, *shape: Any, can_reorder: ConstBool = False) -> tensor:
+        """With another shape of as many elements; see `gl.reshape`."""
+
+    def permute(self, *dims: Any) -> tensor:
+        """With its dimensions in another order; see `gl.permute`."""
+
+    def trans(self, *dims: Any) -> tensor:
+        """With its dimensions in the order `dims`; the two of a matrix exchanged by default."""
+
+    def expand_dims(self, axis: Any) -> tensor:
+        """With a dimension of size 1 at `axis`; see `gl.expand_dims`."""
+
+    def broadcast_to(self, *shape: Any) -> tensor:
+        """Repeated along dimensions of size 1."""
+
+    def ravel(self) -> tensor:
+        """With one dimension."""
+
+    def split(self) -> builtins.tuple[tensor, tensor]:
+        """The two halves of a last dimension of size 2; see `gl.split`."""
+
+    def gather(self, index: tensor, axis: ConstInt) -> tensor:
+        """See `gl.gather`."""
+
+    # -- reductions ----------------------------------------------------------------------------
+
+    def sum(
+        self,
+        axis: Optional[ConstInt] = None,
+        keep_dims: ConstBool = False,
+        dtype: Optional[Dtype] = None,
+    ) -> tensor:
+        """Sum along `axis`, of all elements by default; see `gl.sum`."""
+
+    @overload
+    def max(self, axis: Optional[ConstInt] = None, *, keep_dims: ConstBool = False) -> tensor: ...
+
+    @overload
+    def max(
+        self,
+        axis: Optional[ConstInt] = None,
+        return_indices: ConstBool = False,
+        return_indices_tie_break_left: ConstBool = True,
+        keep_dims: ConstBool = False,
+    ) -> Any: ...
+
+    def max(
+        self,
+        axis: Optional[ConstInt] = None,
+        return_indices: ConstBool = False,
+        return_indices_tie_break_left: ConstBool = True,
+        keep_dims: ConstBool = False,
+    ) -> Any:
+        """Greatest along `axis`; see `gl.max`."""
+
+    @overload
+    def min(self, axis: Optional[ConstInt] = None, *, keep_dims: ConstBool = False) -> tensor: ...
+
+    @overload
+    def min(
+        self,
+        axis: Optional[ConstInt] = None,
+        return_indices: ConstBool = False,
+        return_indices_tie_break_left: ConstBool = True,
+        keep_dims: ConstBool = False,
+    ) -> Any: ...
+
+    def min(
+        self,
+        axis: Optional[ConstInt] = None,
+        return_indices: ConstBool = False,
+        return_indices_tie_break_left: ConstBool = True,
+        keep_dims: ConstBool = False,
+    ) -> Any:
+        """Smallest along `axis`; see `gl.min`."""
+
+    def argmax(
+        self,
+        axis: ConstInt,
+        tie_break_left: ConstBool = True,
+        keep_dims: ConstBool = False,
+    ) -> tensor:
+        """Index of the greatest along `axis`."""
+
+    def argmin(
+        self,
+        axis: ConstInt,
+        tie_break_left: ConstBool = True,
+        keep_dims: ConstBool = False,
+    ) -> tensor:
+        """Index of the smallest along `axis`."""
+
+    def xor_sum(self, axis: Optional[ConstInt] = None, keep_dims: ConstBool = False) -> tensor:
+        """Exclusive or along `axis`; integers."""
+
+    def reduce_or(self, axis: Optional[ConstInt], keep_dims: ConstBool = False) -> tensor:
+        """Or along `axis`; integers."""
+
+    def reduce(
+        self,
+        axis: Optional[ConstInt],
+        combine_fn: Callable[..., Any],
+        keep_dims: ConstBool = False,
+    ) -> tensor:
+        """Combination along `axis`; see `gl.reduce`."""
+
+    def associative_scan(
+        self,
+        axis: ConstInt,
+        combine_fn: Callable[..., Any],
+        reverse: ConstBool = False,
+    ) -> tensor:
+        """Running combination along `axis`; see `gl.associative_scan`."""
+
+    def cumsum(
+        self,
+        axis: ConstInt = 0,
+        reverse: ConstBool = False,
+        dtype: Optional[Dtype] = None,
+    ) -> tensor:
+        """Running sum along `axis`."""
+
+    def cumprod(self, axis: ConstInt = 0, reverse: ConstBool = False) -> tensor:
+        """Running product along `axis`."""
+
+    # -- memory: of pointers -------------------------------------------------------------------
+
+    def store(self, value: Operand, mask: Optional[Operand] = None) -> None:
+        """Write `value` where these point; see `gl.store`."""
+
+    def atomic_add(
+        self,
+        val: Operand,
+        mask: Optional[Operand] = None,
+        sem: Optional[ConstStr] = None,
+        scope: Optional[ConstStr] = None,
+    ) -> tensor:
+        """See `gl.atomic_add`."""
+
+    def atomic_and(
+        self,
+        val: Operand,
+        mask: Optional[Operand] = None,
+        sem: Optional[ConstStr] = None,
+        scope: Optional[ConstStr] = None,
+    ) -> tensor:
+        """See `gl.atomic_and`."""
+
+    def atomic_or(
+        self,
+        val: Operand,
+        mask: Optional[Operand] = None,
+        sem: Optional[ConstStr] = None,
+        scope: Optional[ConstStr] = None,
+    ) -> tensor:
+        """See `gl.atomic_or`."""
+
+    def atomic_xor(
+        self,
+        val: Operand,
+        mask: Optional[Operand] = None,
+        sem: Optional[ConstStr] = None,
+        scope: Optional[ConstStr] = None,
+    ) -> tensor:
+        """See `gl.atomic_xor`."""
+
+    def atomic_max(
+        self,
+        val: Operand,
+        mask: Optional[Operand] = None,
+        sem: Optional[ConstStr] = None,
+        scope: Optional[ConstStr] = None,
+    ) -> tensor:
+        """See `gl.atomic_max`."""
+
+    def atomic_min(
+        self,
+        val: Operand,
+        mask: Optional[Operand] = None,
+        sem: Optional[ConstStr] = None,
+        scope: Optional[ConstStr] = None,
+    ) -> tensor:
+        """See `gl.atomic_min`."""
+
+    def atomic_xchg(
+        self,
+        val: Operand,
+        mask: Optional[Operand] = None,
+        sem: Optional[ConstStr] = None,
+        scope: Optional[ConstStr] = None,
+    ) -> tensor:
+        """See `gl.atomic_xchg`."""
+
+    def atomic_cas(
+        self,
+        cmp: Operand,
+        val: Operand,
+        sem: Optional[ConstStr] = None,
+        scope: Optional[ConstStr] = None,
+    ) -> tensor:
+        """See `gl.atomic_cas`."""

@@ -1,0 +1,155 @@
+"""The compilation cache on disk, in Triton's cache folder and through its cache managers.
+
+An entry is one file per stage and a JSON file that lists their digests and its own. It is written
+last and each file atomically; whatever does not check out is compiled again, never trusted.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any, Iterable, Mapping, Optional
+
+from gluon_core import _triton
+
+__all__ = ["Entry", "content_hash", "key_of", "load", "store"]
+
+FORMAT = 1
+
+
+class Entry:
+    """A compiled kernel as it lies on disk.
+
+    Args:
+        asm: stage -> text or bytes.
+        metadata: what the stages said, JSON values.
+        files: file name -> path, as Triton's hooks want them.
+    """
+
+    def __init__(self, asm: dict[str, Any], metadata: dict[str, Any], files: dict[str, str]):
+        self.asm = asm
+        self.metadata = metadata
+        self.files = files
+
+
+def key_of(parts: Iterable[Any]) -> str:
+    """A hex key over `parts`, unambiguous however they are split."""
+    digest = hashlib.sha256()
+    for part in parts:
+        text = str(part).encode()
+        digest.update(b"%d:" % len(text))
+        digest.update(text)
+    return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=None)
+def content_hash(packages: tuple[str, ...]) -> str:
+    """Digest of the Python files of `packages`; read once per process."""
+    digest = hashlib.sha256()
+    for package in packages:
+        for folder in _folders(package):
+            for path in sorted(folder.rglob("*.py") if folder.is_dir() else [folder]):
+                digest.update(f"{package}/{path.relative_to(folder.parent)}\0".encode())
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _folders(package: str) -> list[Path]:
+    import importlib.util
+
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        return []
+    if spec.submodule_search_locations:
+        return [Path(place) for place in spec.submodule_search_locations]
+    return [Path(spec.origin)] if spec.origin and os.path.exists(spec.origin) else []
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(data if isinstance(data, bytes) else data.encode()).hexdigest()
+
+
+def _self_digest(document: Mapping[str, Any]) -> str:
+    return _digest(
+        json.dumps({k: v for k, v in document.items() if k != "checksum"}, sort_keys=True)
+    )
+
+
+def _stem(name: str) -> str:
+    return name[:150]  # a file name may have 255 characters, and the managers add to it
+
+
+def load(key: str, name: str) -> Optional[Entry]:
+    """The entry of `key`, or None where there is none or it is damaged or foreign."""
+    document_name = f"{_stem(name)}.json"
+    try:
+        files = _triton.cache_manager(key).get_group(document_name) or {}
+        path = files.get(document_name)
+        if path is None:
+            return None
+        document = json.loads(Path(path).read_text())
+        gluon = document["gluon"]
+        if gluon["format"] != FORMAT or gluon["key"] != key:
+            return None
+        if document["checksum"] != _self_digest(document):
+            return None
+        asm: dict[str, Any] = {}
+        for stage, (file, binary, digest) in gluon["files"].items():
+            data = Path(files[file]).read_bytes()
+            if _digest(data) != digest:
+                return None
+            asm[stage] = data if binary else data.decode()
+        metadata = {k: v for k, v in document.items() if k not in ("checksum", "gluon")}
+        return Entry(asm, metadata, dict(files))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # damaged: the caller compiles again and overwrites it
+
+
+def store(
+    key: str,
+    name: str,
+    asm: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    binary_only: bool = False,
+) -> dict[str, str]:
+    """Write an entry; answers file name -> path. A folder that cannot be written costs a warning.
+
+    Args:
+        binary_only: keep the last stage alone (`TRITON_STORE_BINARY_ONLY`).
+    """
+    files: dict[str, str] = {}
+    listed: dict[str, tuple[str, bool, str]] = {}
+    stages = list(asm)[-1:] if binary_only else list(asm)
+    try:
+        manager = _triton.cache_manager(key)
+        for stage in stages:
+            data, file = asm[stage], f"{_stem(name)}.{stage}"
+            binary = isinstance(data, bytes)
+            files[file] = manager.put(data, file, binary=binary)
+            listed[stage] = (file, binary, _digest(data))
+        document = dict(metadata, gluon={"format": FORMAT, "key": key, "files": listed})
+        document = json.loads(json.dumps(document, default=vars))
+        document["checksum"] = _self_digest(document)
+        document_name = f"{_stem(name)}.json"
+        files[document_name] = manager.put(json.dumps(document), document_name, binary=False)
+        manager.put_group(document_name, files)
+    except OSError as error:
+        _warn_once(str(error))
+    return files
+
+
+@functools.lru_cache(maxsize=None)
+def _warn_once(text: str) -> None:
+    warnings.warn(
+        f"compiled kernels are not kept: the cache folder cannot be written ({text}). "
+        "Set TRITON_CACHE_DIR to a folder that can.",
+        RuntimeWarning,
+        stacklevel=2,
+    )

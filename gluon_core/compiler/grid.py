@@ -1,0 +1,64 @@
+"""Grids: how many instances of a kernel run."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Optional
+
+from gluon_core.errors import LaunchError
+
+__all__ = ["TABLE", "check_grid", "normalize"]
+
+_LIMITS = (2**31 - 1, 65535, 65535)
+_CACHED = 4096
+
+# Grids that were checked before; None where there is nothing to run. Generated code reads it.
+TABLE: dict[Any, Optional[tuple[int, int, int]]] = {}
+
+
+def normalize(grid: Any) -> Optional[tuple[int, int, int]]:
+    """`grid` as three ints, None when one is 0; a tuple that came before costs one look-up."""
+    try:
+        return TABLE[grid]
+    except (KeyError, TypeError):
+        pass
+    sizes = check_grid(grid)
+    checked = sizes if all(sizes) else None
+    if type(grid) is tuple and all(type(size) is int for size in grid):
+        if len(TABLE) >= _CACHED:
+            TABLE.clear()
+        TABLE[grid] = checked
+    return checked
+
+
+def check_grid(grid: Any) -> tuple[int, int, int]:
+    """`grid` (an int, or up to three of them) as three ints.
+
+    Raises:
+        LaunchError: not ints, too many of them, negative or larger than devices allow.
+    """
+    sizes = grid if isinstance(grid, (tuple, list)) else (grid,)
+    try:
+        found = [operator.index(size) for size in sizes]
+    except TypeError:
+        found = []
+    if not 1 <= len(found) <= 3:
+        raise LaunchError(
+            "not a grid",
+            argument="grid",
+            expected="an int, one to three ints, or a function of the arguments that returns those",
+            got=repr(grid),
+        )
+    for axis, (size, most) in enumerate(zip(found, _LIMITS)):
+        if not 0 <= size <= most:
+            raise LaunchError(
+                f"axis {axis} of the grid is out of range",
+                argument="grid",
+                expected=f"0 to {most}",
+                got=size,
+                remedy="Put the largest axis first: it may reach 2**31 - 1."
+                if size > most
+                else None,
+            )
+    found += [1] * (3 - len(found))
+    return found[0], found[1], found[2]

@@ -1,0 +1,356 @@
+"""The contract that a vendor fills in.
+
+A backend is one object, an instance of `Backend`, that a plugin hands over through the
+`gluon_backends` hook. The registry verifies it when it registers. Paths are `"package.module"` or
+`"package.module:attribute"` strings so that importing a plugin imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    ContextManager,
+    Mapping,
+    Optional,
+    Sequence,
+    Union,
+)
+
+from gluon_core.contract.isa import Loop
+from gluon_core.contract.paths import load_path
+from gluon_core.contract.targets import Architecture, Target
+from gluon_core.errors import CapabilityError
+from gluon_core.features import OLDEST
+
+if TYPE_CHECKING:
+    from gluon_core.contract.builder import Builder
+    from gluon_core.contract.launcher import Compiled, Launcher
+    from gluon_core.contract.options import Options
+
+__all__ = [
+    "API_VERSION",
+    "Backend",
+    "Lowering",
+    "Report",
+    "Stage",
+    "Watch",
+    "load_path",
+]
+
+API_VERSION = 1
+
+
+def _no_stream(index: int) -> int:
+    return 0
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """One implementation of a portable op.
+
+    Args:
+        op: the portable op, one of `gluon_core.portable.OPS`.
+        name: what `gluon explain` calls it, unique among the lowerings of an op.
+        requires: capabilities that the target must have.
+        priority: of the lowerings that fit, the highest wins; two that can fit the same target
+            must not share one.
+        implement: path of the function that emits the op: `f(request, _semantic) -> value`.
+        accepts: path of a predicate `f(request) -> True | str`, the string saying why not; None
+            accepts all operands. `request` is the op's request dataclass in `gluon_core.portable`.
+        extras: paths of further compile-time functions: those that the op asks for
+            (`gluon_core.contract.requests.OPS`), and others that lowerings of it may have.
+        min_triton: the oldest Triton (major, minor) whose builder can emit it.
+        gives_up: text in a compiler's diagnostics, or several texts, which means that these operands cannot be done
+            this way after all, for a reason that only the compiler sees, such as the alignment of
+            an address. The kernel is then compiled once more without this lowering.
+    """
+
+    op: str
+    name: str
+    implement: str
+    requires: tuple[str, ...] = ()
+    priority: int = 0
+    accepts: Optional[str] = None
+    extras: Mapping[str, str] = field(default_factory=dict)
+    min_triton: tuple[int, int] = OLDEST
+    gives_up: Union[str, tuple[str, ...], None] = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a compilation: a pure function of its input, the options and the metadata so far.
+
+    `run(source, metadata) -> result`; `metadata` is a dict that the stage may add to: it starts from
+    the options' fields, and the core reads `name` (of the kernel in the machine code), `shared` (bytes
+    of shared memory of a block), `num_warps` and `num_ctas`. The first stage gets what the builder
+    made (`gluon_core.contract.builder.Module`), the result of the last one is bytes. `name` is also the
+    key in `CompiledKernel.asm`.
+    """
+
+    name: str
+    run: Callable[[Any, dict[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the machine code says about itself.
+
+    Args:
+        registers: 32-bit registers per thread, None where unknown.
+        spills: what each thread spilled, in the unit of the vendor's tools: registers or bytes.
+        shared_memory: bytes per block.
+        instruction_count: machine instructions in the kernel.
+        instruction_mix: mnemonic class -> count.
+        scratch: bytes of memory that each thread has to itself, for spills and arrays.
+        occupancy: warps that fit on one multiprocessor (compute unit) at once, by registers, shared
+            memory and the most it holds; None where unknown.
+        register_files: registers by kind, where there are several.
+        loops: the kernel's loops, with the instructions of each by full mnemonic.
+    """
+
+    registers: Optional[int]
+    spills: Optional[int]
+    shared_memory: int
+    instruction_count: int
+    instruction_mix: Mapping[str, int]
+    scratch: Optional[int] = None
+    occupancy: Optional[int] = None
+    register_files: Mapping[str, int] = field(default_factory=dict)
+    loops: tuple[Loop, ...] = ()
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What to find out while kernels run; files are written when the run is over.
+
+    Args:
+        profile: print what each line of each kernel moved and computed.
+        profile_json, profile_html: write the same to these files.
+        trace: write a timeline to this file, in the JSON format of Chrome and Perfetto.
+        debug: open a prompt where a kernel fails or calls `breakpoint()`.
+        trace_isa: write the executed machine instructions, counted by source line, to this file.
+    """
+
+    profile: bool = False
+    profile_json: Optional[str] = None
+    profile_html: Optional[str] = None
+    trace: Optional[str] = None
+    debug: bool = False
+    trace_isa: Optional[str] = None
+
+    def __bool__(self) -> bool:
+        return self != Watch()
+
+
+class Backend:
+    """Base of every backend: `name` and, unless it simulates, `architectures` must be set.
+
+    That alone makes targets, and kernels run on them in the simulator. A backend that compiles defines
+    `builder`, `pipeline` and `inspect`; one that launches defines `device` and `launcher` besides.
+
+    Attributes:
+        name: `gl.<name>`, `target="<name>:arch"`.
+        api_version: the contract version this backend was written for.
+        architectures: usable with no device present.
+        simulates: True for a backend that has no architectures of its own and stands in for those
+            of all the others.
+        unasked: of a backend that simulates: whether kernels run on it when nobody names a target and
+            there is no device.
+        stands_in_for: names of the backends whose architectures one that simulates stands in for;
+            None for all.
+        watches: the fields of `Watch` that its `watch` can grant.
+        simulation: path of the `gluon_core.contract.launcher.Simulation` of a backend that simulates.
+        language: module path behind `gl.<name>`; None when it has no ops of its own.
+        host: module path behind `gluon_core.<name>`.
+        exports: names that kernels expect in `gl` itself -> path of the value.
+        reference: module path of the reference models, NumPy only.
+        lowerings: the portable ops it implements.
+        descriptors: how descriptor arguments are called in a signature, such as `tensordesc`, ->
+            path of the class of their type (a subclass of `descriptors.tensor_descriptor_type`).
+        argument_kinds: paths of `gluon_core.contract.launcher.ArgumentKind`s, for host objects of its own
+            that kernels take and that are no descriptors. They are loaded when the first object of a
+            class that the core does not know is passed to a kernel.
+        cacheable: whether compiled kernels may be kept on disk.
+        isolate: whether the stages may abort the process, and so run in a child where that works.
+        tensor_device: the torch device type of the tensors its kernels take, such as `cpu`.
+        raw_pointers: whether the launcher takes pointers as addresses; otherwise it gets the
+            tensors themselves.
+        pointer_range_bits: mark pointers into less than 2**(bits - 1) bytes for the compiler
+            (`tt.pointer_range`); None never does.
+    """
+
+    name: str
+    api_version: int = API_VERSION
+    architectures: tuple[Architecture, ...] = ()
+    simulates: bool = False
+    unasked: bool = True
+    stands_in_for: Optional[tuple[str, ...]] = None
+    watches: tuple[str, ...] = ("profile", "profile_json", "profile_html", "trace", "debug")
+    simulation: Optional[str] = None
+    language: Optional[str] = None
+    host: Optional[str] = None
+    exports: Mapping[str, str] = {}
+    reference: Optional[str] = None
+    lowerings: Sequence[Lowering] = ()
+    descriptors: Mapping[str, str] = {}
+    argument_kinds: Sequence[str] = ()
+    cacheable: bool = True
+    isolate: bool = False
+    tensor_device: Optional[str] = None
+    raw_pointers: bool = False
+    pointer_range_bits: Optional[int] = None
+
+    @property
+    def compiles(self) -> bool:
+        """Whether it has a compiler, that is, defines `builder`."""
+        return type(self).builder is not Backend.builder
+
+    def device(self) -> Optional[Target]:
+        """The target of the device that is plugged in, or None. Never raises."""
+        return None
+
+    def device_problem(self) -> Optional[str]:
+        """Why `device()` is None although hardware of this vendor may be there; None when all is well."""
+        return None
+
+    def device_count(self) -> int:
+        """How many devices of this vendor there are."""
+        return 1
+
+    def current_device(self) -> int:
+        """Index of the device that a launch goes to when no argument says otherwise."""
+        return 0
+
+    def device_target(self, index: int) -> Optional[Target]:
+        """The target of one of several devices."""
+        return self.device()
+
+    def torch_properties(self, target: Target) -> Mapping[str, Any]:
+        """What torch's `get_device_properties` says of such a device, for `gluon_core.standin`.
+
+        `name`, `major` and `minor` (the device capability), `multi_processor_count`,
+        `total_memory` (bytes) and what else the vendor has; `version` holds attributes of
+        `torch.version`, by which host code tells vendors apart.
+        """
+        return {}
+
+    def device_scope(self, index: int) -> ContextManager[Any]:
+        """Make device `index` the current one."""
+        return nullcontext()
+
+    def watch(self, wish: Watch) -> ContextManager[Any]:
+        """Launches inside are watched; simulators can do it.
+
+        Raises:
+            CapabilityError: this backend cannot.
+        """
+        raise CapabilityError(
+            f"the backend {self.name} cannot watch its kernels",
+            remedy="Run them on the simulator.",
+        )
+
+    def stream_getter(self) -> Callable[[int], int]:
+        """A function from a device's index to its current stream, as cheap as can be had."""
+        return _no_stream
+
+    def options(self, target: Target, given: Mapping[str, Any]) -> Options:
+        """The compile options for `target` when a launch gives these: a frozen dataclass.
+
+        A backend with options of its own derives a class from `CompileOptions`, whose `of` checks.
+
+        Raises:
+            OptionError: an unknown key (with the nearest known one), or an illegal value.
+        """
+        from gluon_core.contract.options import CompileOptions
+
+        return CompileOptions.of(target, given)
+
+    def target_attribute(self, target: Target) -> str:
+        """How a module says what it is for, such as `cuda:90`."""
+        arch = target.architecture
+        return f"{arch.triton_backend or arch.backend}:{arch.arch}"
+
+    def load_dialects(self, context: Any) -> None:
+        """Load the vendor's dialects into an MLIR context."""
+
+    def builder(self, context: Any, target: Target) -> Builder:
+        """What the semantic layer talks to, a new one for each function that is traced.
+
+        Args:
+            context: an MLIR context with Triton's dialects and those of `load_dialects`.
+
+        Raises:
+            CapabilityError: this backend has no compiler.
+        """
+        raise self._lacks("compiler", target)
+
+    def codegen(self, target: Target, options: Any) -> Mapping[str, Any]:
+        """Functions that Triton's frontend asks the vendor for.
+
+        `convert_custom_types(value, type, rounding, _semantic)` casts where the compiler has no op for
+        it; `min_dot_size(a_type, b_type) -> (M, N, K)` bounds `tl.dot`.
+        """
+        return {}
+
+    def module_map(self, target: Target) -> Mapping[str, Any]:
+        """Modules whose functions stand in for those of Triton's modules, by name (`libdevice`)."""
+        return {}
+
+    def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
+        """The stages from traced module to machine code; the last yields bytes.
+
+        Raises:
+            CapabilityError: this backend has no compiler.
+        """
+        raise self._lacks("compiler", target)
+
+    def launcher(self, compiled: Compiled) -> Launcher:
+        """A launch of `compiled`, which it loads.
+
+        Called once per device, with that device current.
+
+        Raises:
+            CapabilityError: this backend cannot launch.
+            DeviceError: there is no device.
+            LaunchError: the driver refused to load the kernel.
+            LimitError: the kernel needs more than the device has.
+        """
+        raise self._lacks("launcher", compiled.target)
+
+    def hardware_options(self, options: Any) -> Any:
+        """Of a backend that simulates: the options of the architecture's own backend in `options`.
+
+        What its kernels answer about machine code (`asm["ptx"]`, `n_regs`) is compiled with them.
+        """
+        return options
+
+    def pipeline_version(self, target: Target) -> str:
+        """What the machine code depends on beside Triton and the plugin: versions of outside tools."""
+        return ""
+
+    def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
+        """An entry of `CompiledKernel.asm` that is made when asked for, such as a disassembly.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        raise KeyError(name)
+
+    def inspect(self, compiled: Compiled) -> Report:
+        """Registers, spills, shared memory and instruction mix, read from the machine code.
+
+        Raises:
+            BackendError: no tool here reads it.
+            CapabilityError: this backend has no compiler.
+        """
+        raise self._lacks("compiler", compiled.target)
+
+    def _lacks(self, what: str, target: Target) -> CapabilityError:
+        return CapabilityError(
+            f"the backend {self.name} has no {what}",
+            remedy=f"Run on a simulator, as with GLUON_TARGET=sim:{target.architecture.name}.",
+        )

@@ -1,0 +1,232 @@
+"""Descriptors on the host: what a launch passes for a kernel's descriptor parameter.
+
+A vendor subclasses `HostDescriptor` with its own fields and checks and offers the class in its host
+namespace. Kernels take any subclass as an argument, alone or inside a tuple: the core derives the
+signature and the specialization from it, a launcher turns it into what its hardware wants.
+Importing this file imports neither Triton nor torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Mapping, Optional, Protocol, Sequence
+
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.features import Feature
+from gluon_core.layouts.base import SharedLayout, is_int, is_power_of_two
+
+__all__ = ["HostDescriptor", "HostTensor"]
+
+_MOST_EXTENT = 2**31 - 1  # kernels get the shape as int32
+_ADDRESSLESS = ("FakeTensor", "FunctionalTensor")  # torch's tensors without memory
+
+
+class HostTensor(Protocol):
+    """What a descriptor may describe: a torch tensor, a NumPy array, or a stand-in for one."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
+@dataclass(eq=False, repr=False)
+class HostDescriptor:
+    """A tensor in global memory and the box of it that one copy moves.
+
+    Fields may be assigned after construction, as tuning hooks do; they are checked again when a
+    launch meets them for the first time. Descriptors compare and hash by identity.
+
+    Args:
+        base: tensor (or NumPy array, on the simulator) that holds the elements.
+        shape: of the tensor, one to `most_rank` positive integers.
+        strides: of the tensor, in elements; the last is 1.
+        block_shape: of the box, powers of two.
+        layout: shared layout of the box.
+        padding: what loads bring for elements outside the tensor: "zero", or "nan" for floats.
+
+    Raises:
+        ArgumentError: not a tensor, or no such padding.
+        ShapeError: ranks that differ, or an illegal extent, stride or box.
+        LayoutError: not a layout for such a box.
+        DtypeError: the dtype has no NaN to pad with.
+    """
+
+    base: HostTensor
+    shape: Sequence[int]
+    strides: Sequence[int]
+    block_shape: Sequence[int]
+    layout: SharedLayout
+    padding: str = "zero"
+
+    head: ClassVar[str] = "tensordesc"  # in a signature, see gluon_core.values.descriptors
+    since: ClassVar[Optional[Feature]] = None  # what brings this kind
+    most_rank: ClassVar[int] = 5
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise unless the fields are legal together; vendors extend this."""
+        if not hasattr(self.base, "dtype") or not hasattr(self.base, "shape"):
+            raise ArgumentError(
+                "not a tensor",
+                argument=self._field("base"),
+                expected="a torch tensor, or a NumPy array",
+                got=type(self.base).__name__,
+            )
+        rank = len(self.shape)
+        if not 1 <= rank <= self.most_rank:
+            raise ShapeError(
+                "no descriptor has that many dimensions",
+                argument=self._field("shape"),
+                expected=f"1 to {self.most_rank}",
+                got=f"{rank}: {tuple(self.shape)}",
+            )
+        self._check_lengths(rank)
+        for extent in self.shape:
+            if not is_int(extent) or not 0 < extent <= _MOST_EXTENT:
+                raise ShapeError(
+                    "an illegal extent",
+                    argument=self._field("shape"),
+                    expected=f"integers from 1 to {_MOST_EXTENT}",
+                    got=list(self.shape),
+                )
+        for stride in self.strides:
+            if not is_int(stride) or stride < 0:
+                raise ShapeError(
+                    "an illegal stride",
+                    argument=self._field("strides"),
+                    expected="non-negative integers, in elements",
+                    got=list(self.strides),
+                )
+        if self.strides[-1] != 1:
+            raise ShapeError(
+                "the elements of the last dimension must be contiguous",
+                argument=self._field("strides"),
+                expected="1 at the end",
+                got=list(self.strides),
+                remedy="Describe the transposed tensor, or copy it with .contiguous().",
+            )
+        for size in self.block_shape:
+            if not is_power_of_two(size):
+                raise ShapeError(
+                    "the box has an extent that is not a power of two",
+                    argument=self._field("block_shape"),
+                    got=list(self.block_shape),
+                )
+        if not isinstance(self.layout, SharedLayout):
+            raise LayoutError(
+                "not a layout for shared memory",
+                argument=self._field("layout"),
+                got=type(self.layout).__name__,
+                remedy="Layouts of Triton's own Gluon are other classes: take those of gluon_core."
+                if type(self.layout).__module__.startswith("triton.")
+                else None,
+            )
+        own = self.layout._rank_or_none()
+        if own is not None and own != len(self.block_shape):
+            raise LayoutError(
+                "the rank of the layout is not that of the box",
+                argument=self._field("layout"),
+                expected=f"rank {len(self.block_shape)} for {list(self.block_shape)}",
+                got=f"rank {own}",
+            )
+        self._check_padding()
+
+    def check_launch(self) -> None:
+        """Raise unless copies can be made with it as it is now: `check`, and what a box may lack
+        until a tuning hook gives the descriptor its final one; vendors extend this."""
+        self.check()
+
+    def _check_lengths(self, rank: int) -> None:
+        for name in ("strides", "block_shape"):
+            if len(getattr(self, name)) != rank:
+                raise ShapeError(
+                    "the ranks differ",
+                    argument=self._field(name),
+                    expected=f"{rank} entries, as in shape {tuple(self.shape)}",
+                    got=list(getattr(self, name)),
+                )
+
+    def _check_padding(self) -> None:
+        if self.padding not in ("zero", "nan"):
+            raise ArgumentError(
+                "no such padding",
+                argument=self._field("padding"),
+                expected='"zero" or "nan"',
+                got=repr(self.padding),
+            )
+        if self.padding == "nan" and not self.is_floating:
+            raise DtypeError(
+                'the padding "nan" is for floating-point elements',
+                argument=self._field("padding"),
+                got=str(self.base.dtype),
+            )
+
+    @classmethod
+    def _field(cls, name: str) -> str:
+        return f"{cls.__name__}.{name}"
+
+    # -- the tensor ----------------------------------------------------------------------------------
+
+    @property
+    def element_bits(self) -> int:
+        """Width of an element."""
+        return 8 * int(self.base.dtype.itemsize)
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether elements can be NaN."""
+        dtype = self.base.dtype
+        if hasattr(dtype, "is_floating_point"):  # torch
+            return bool(dtype.is_floating_point)
+        if hasattr(dtype, "is_floating"):  # the language's, in stand-ins of tensors
+            return bool(dtype.is_floating())
+        return "float" in dtype.name  # NumPy, ml_dtypes
+
+    def address(self) -> Optional[int]:
+        """Of the first element in bytes; None where the tensor has no memory."""
+        if type(self.base).__name__ in _ADDRESSLESS:
+            return None
+        data_ptr = getattr(self.base, "data_ptr", None)
+        if data_ptr is not None:
+            return int(data_ptr())
+        interface = getattr(self.base, "ctypes", None)
+        return None if interface is None else int(interface.data)
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """The fields that a vendor's kind of descriptor has besides those of every one."""
+        common = (*HostDescriptor.__dataclass_fields__, "round_f32_to_tf32")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in common}
+
+    @property
+    def input_rank(self) -> Optional[int]:
+        """Rank of the tensor for the signature, None where it is that of the box."""
+        rank = len(self.shape)
+        return None if rank == len(self.block_shape) else rank
+
+    @staticmethod
+    def strides_of(tensor: HostTensor) -> tuple[int, ...]:
+        """Strides in elements of a tensor, or of a NumPy array.
+
+        Raises:
+            ShapeError: strides that are no whole elements.
+        """
+        stride = getattr(tensor, "stride", None)
+        if callable(stride):
+            return tuple(stride())
+        array: Any = tensor
+        strides, size = array.strides, array.dtype.itemsize
+        if any(step % size for step in strides):
+            raise ShapeError("the strides are no whole elements", argument="tensor", got=strides)
+        return tuple(step // size for step in strides)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name}={value!r}" for name, value in vars(self).items() if name != "base"
+        )
+        tensor = f"<{getattr(self.base, 'dtype', type(self.base).__name__)}>"
+        return f"{type(self).__name__}(base={tensor}, {shown})"

@@ -1,0 +1,23 @@
+"""Import paths that users and plugins have, and the rooms where those modules stand."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+__all__ = ["MOVED"]
+
+MOVED: Mapping[str, str] = {
+    "gluon_core.backend": "gluon_core.contract.backend",
+    "gluon_core.builtin": "gluon_core.values.builtin",
+    "gluon_core.descriptors": "gluon_core.values.descriptors",
+    "gluon_core.hookspec": "gluon_core.contract.hookspec",
+    "gluon_core.host_descriptor": "gluon_core.contract.host_descriptor",
+    "gluon_core.isa": "gluon_core.contract.isa",
+    "gluon_core.plugins": "gluon_core.contract.registry",
+    "gluon_core.portable.requests": "gluon_core.contract.requests",
+    "gluon_core.portable.selection": "gluon_core.contract.selection",
+    "gluon_core.reference": "gluon_core.contract.reference",
+    "gluon_core.special": "gluon_core.contract.special",
+    "gluon_core.targets": "gluon_core.contract.targets",
+    "gluon_core.triton_backend": "gluon_core.contract.triton_backend",
+}

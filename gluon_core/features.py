@@ -1,0 +1,84 @@
+"""What each Triton release has, by name: the one place of the core where releases are told apart.
+
+A plugin has a table of its own, `features.py`, made of the same `Feature`. Code imports a line of a
+table and asks `gluon_core.vendor.has(LINE)` or `require(LINE, what)` about the Triton that is
+loaded, `gluon_core.layouts.dialect.follows(LINE)` about the one whose conventions layouts follow. A
+name that no table has is an ImportError. This module imports no triton.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Sequence
+
+OLDEST = (3, 6)
+NEWEST = (3, 9)
+
+
+def dotted(version: Sequence[int]) -> str:
+    """A version as people write it: `3.8`."""
+    return ".".join(map(str, version))
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something that some Triton releases have.
+
+    Args:
+        since: the first release (major, minor) that has it.
+        what: what it is, in a few words.
+        last: the last one, where later ones have it no more.
+    """
+
+    since: tuple[int, int]
+    what: str
+    last: Optional[tuple[int, int]] = None
+
+    def held_by(self, version: tuple[int, int]) -> bool:
+        """Whether Triton `version`, (major, minor), has it."""
+        return self.since <= version and (self.last is None or version <= self.last)
+
+    @property
+    def releases(self) -> str:
+        """`Triton >= 3.8`, or `Triton 3.7 to 3.8`."""
+        if self.last is None:
+            return f"Triton >= {dotted(self.since)}"
+        return f"Triton {dotted(self.since)} to {dotted(self.last)}"
+
+    def refusal(self, what: str, found: str) -> str:
+        """The sentence that says that `what` needs it, where Triton is `found`."""
+        return f"{what} needs {self.releases}, found {found}"
+
+
+# -- memory -------------------------------------------------------------------------------------
+
+CACHE_POLICY = Feature((3, 9), "loads, stores and copies take one cache policy, not two strings")
+ATOMIC_LOADS = Feature((3, 9), "atomic loads, stores and polls")
+SHARED_GATHER = Feature((3, 7), "gather and scatter on shared memory")
+SLICED_COPIES = Feature((3, 9), "slices along the dimensions that count buffers")
+SHARED_ATOMICS = Feature((3, 8), "atomic scatter on shared memory")
+ALLOC_SHAPE_JOINED = Feature((3, 7), "an allocation's shape is joined by _ in mangled names")
+
+# -- arithmetic ---------------------------------------------------------------------------------
+
+FDIV_PROMOTES = Feature((3, 9), "the division of floats brings its operands to one dtype itself")
+FDIV_APPROX = Feature((3, 9), "approximate division")
+FPSAN = Feature((3, 9), "the floating-point sanitizer's embedding")
+
+# -- control ------------------------------------------------------------------------------------
+
+CLUSTER_BARRIER = Feature((3, 7), "a barrier for all threads of a cluster")
+CLUSTER_BARRIER_OP = Feature((3, 8), "that barrier as an operation of its own")
+INLINE_ASM = Feature((3, 9), "inline assembly that every thread runs on scalars")
+WORKERS_WITHOUT_REGISTERS = Feature((3, 7), "warp_specialize without worker_num_regs")
+PARTITION_CAPTURES = Feature((3, 7), "what warp_specialize captures is given to its partitions")
+
+# -- layouts ------------------------------------------------------------------------------------
+
+SPLIT_BEFORE_LAYOUT = Feature((3, 8), "gl.split of a tensor whose layout is still to be found")
+DROPS_REGISTER_COPIES = Feature((3, 9), "registers beyond a small tensor are dropped, no copies")
+SQUEEZES_TO_SLICES = Feature((3, 9), "reshapes by a dimension of size 1 go through SliceLayout")
+PADDED_BY_TILE = Feature((3, 7), "blocks of padded buffers are counted in tiles, and may be copies")
+INTERLEAVED_BUFFERS = Feature((3, 7), "blocks of a buffer may interleave; before, an abort")
+INTERLEAVED_SLICES = Feature((3, 8), "blocks of a slice may interleave; before, an abort")
+CLUSTERED_JOINS = Feature((3, 8), "slices along a clustered layout's last dimension join")

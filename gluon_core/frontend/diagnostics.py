@@ -1,0 +1,154 @@
+"""Our error for what came out of the code generator: its class, message, span, call chain."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from typing import Any, Mapping, Optional, cast
+
+from gluon_core import _triton
+from gluon_core._triton import CompilationError, tl
+from gluon_core.errors import (
+    ArgumentError,
+    CapabilityError,
+    DtypeError,
+    GluonError,
+    KernelSyntaxError,
+    LimitError,
+    ShapeError,
+    SourceSpan,
+    StaticAssertionError,
+    TraceError,
+)
+
+__all__ = ["kernel_error"]
+
+_CORE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_TRITON = (
+    _triton.CompileTimeAssertionFailure,
+    _triton.UnsupportedLanguageConstruct,
+    CompilationError,
+)
+
+
+_COMBINED: dict[tuple[type, ...], type[GluonError]] = {}
+
+
+def _combined(*bases: type) -> type[GluonError]:
+    """The first of these classes that is also Triton's class of error, for those who catch either."""
+    found = _COMBINED.get(bases)
+    if found is None:
+        body = {"__module__": bases[0].__module__, "__reduce__": _reduce}
+        found = cast("type[GluonError]", type(bases[0].__name__, bases, body))
+        _COMBINED[bases] = found
+    return found
+
+
+def _reduce(self: GluonError) -> tuple[Any, ...]:
+    state = {k: v for k, v in self.__dict__.items() if k not in ("node",)}
+    return _restore, (type(self).__bases__, state)
+
+
+def _restore(bases: tuple[type, ...], state: dict[str, Any]) -> GluonError:
+    combined = _combined(*bases)
+    error = combined.__new__(combined)
+    error.__dict__.update(state)
+    Exception.__init__(error, state.get("message", ""))
+    return error
+
+
+def kernel_error(error: CompilationError, fn: Any) -> GluonError:
+    """Our error for one that came out of the code generator: its class, message, span, call chain."""
+    calls = []
+    inner = error
+    while isinstance(inner.__cause__, CompilationError):
+        calls.append(getattr(inner, "gluon_span", None))
+        inner = inner.__cause__
+    root = inner.__cause__ or inner.__context__
+    while isinstance(root, CompilationError):
+        root = root.__cause__ or root.__context__
+    cls, message, fields = _classify(inner, root)
+    also = [next(kind for kind in _TRITON if isinstance(inner, kind))]
+    if issubclass(cls, LimitError):
+        also.append(_triton.OutOfResources)  # an autotuner skips the configuration
+    combined = _combined(cls, *also)
+    result = combined.__new__(combined)
+    result.__dict__.update(
+        message=message,
+        argument=None,
+        expected=None,
+        got=None,
+        remedy=None,
+        src=inner.src,
+        node=inner.node,
+        error_message=message,
+    )
+    result.__dict__.update(fields)
+    note = getattr(root, "gluon_note", None)  # of the lowering whose mistake it is
+    if note is not None:
+        result.remedy = " ".join(filter(None, (result.remedy, note)))
+    spans = [fields.get("span") or getattr(inner, "gluon_span", None), *reversed(calls)]
+    # A mistake in calling a library function is a mistake at the call.
+    own = [span for span in spans if span is not None and not _is_library(span)] or spans[:1]
+    result.span, result.calls = own[0], tuple(own[1:])
+    Exception.__init__(result, message)
+    return result
+
+
+def _is_call(node: Any) -> bool:
+    """Whether an expression, or what a statement evaluates, calls something."""
+    return any(isinstance(inner, ast.Call) for inner in ast.walk(node)) if node else False
+
+
+def _is_library(span: SourceSpan) -> bool:
+    return span.file.startswith(_LIBRARIES)
+
+
+_LIBRARIES = tuple(
+    os.path.dirname(path) + os.sep for path in (tl.__file__, os.path.join(_CORE, "language", ""))
+)
+
+
+def _classify(
+    inner: CompilationError, root: Optional[BaseException]
+) -> tuple[type[GluonError], str, dict[str, Any]]:
+    if isinstance(root, GluonError):
+        return type(root), root.message, dict(root.__dict__)
+    if isinstance(inner, _triton.CompileTimeAssertionFailure):
+        return StaticAssertionError, inner.error_message or "static_assert failed", {}
+    if isinstance(inner, _triton.UnsupportedLanguageConstruct):
+        return KernelSyntaxError, inner.error_message or "unsupported construct", {}
+    if root is None:
+        return TraceError, inner.error_message or "the kernel cannot be compiled", {}
+    text = str(root) or inner.error_message or type(root).__name__
+    if isinstance(root, AttributeError) and type(root.obj).__module__.startswith("triton._C"):
+        lacking = f"the installed Triton ({_triton.VERSION_TEXT}) has no {root.name}"
+        return CapabilityError, f"{lacking}, which this operation needs", {}
+    if isinstance(root, RecursionError) or isinstance(root, KeyError) and _is_call(inner.node):
+        return KernelSyntaxError, "functions of a kernel cannot call themselves", {}
+    if isinstance(root, NameError):
+        return KernelSyntaxError, text, {}
+    if isinstance(root, ValueError) and "dtype" in text:
+        return DtypeError, text, {}
+    if isinstance(root, ValueError) and re.search(r"\b(axis|[Ss]hape)\b", text):
+        return ShapeError, text, {}
+    if isinstance(root, AssertionError) and re.search(r"\b(cast|type|dtype)\b", text):
+        return DtypeError, text, {}
+    if isinstance(root, TypeError) and "argument" in text:
+        return ArgumentError, text, {}
+    for kind, cls in _CLASSES.items():
+        if isinstance(root, kind) and "incompatible function arguments" not in text:
+            return cls, text, {}
+    plain = isinstance(root, (AssertionError, AttributeError)) and str(root)
+    return TraceError, text if plain else f"{text} ({type(root).__name__})", {}
+
+
+# What Triton's own checks raise, as our classes.
+_CLASSES: Mapping[type, type[GluonError]] = {
+    _triton.IncompatibleTypeErrorImpl: DtypeError,
+    TypeError: DtypeError,
+    IndexError: ShapeError,
+    ValueError: ArgumentError,
+    NotImplementedError: KernelSyntaxError,
+}

@@ -1,0 +1,240 @@
+"""From a kernel's Python AST to builder calls, with a source span on every error.
+
+Triton's code generator, subclassed, over our builder and semantic layer."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+from gluon_core import _triton
+from gluon_core._triton import CompilationError, code_generator, tl, tl_core
+from gluon_core.errors import (
+    DtypeError,
+    GlobalVariableError,
+    KernelSyntaxError,
+    SourceSpan,
+)
+from gluon_core.frontend.session import Session
+from gluon_core.language.control import kernel_breakpoint, static_assert, static_print
+from gluon_core.semantic import Semantic
+
+__all__ = ["KernelGenerator"]
+
+_STATIC = code_generator.CodeGenerator.statically_implemented_functions
+
+
+class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Triton has no types
+    """Triton's code generator over our builder and semantic layer. `session` is set per trace."""
+
+    session: Session
+    builtin_namespace = {
+        **code_generator.CodeGenerator.builtin_namespace,
+        "breakpoint": kernel_breakpoint,
+    }
+    statically_implemented_functions = {
+        **_STATIC,
+        static_assert: _STATIC[tl_core.static_assert],
+        static_print: _STATIC[tl_core.static_print],
+    }
+
+    def __init__(self, *args: Any, module: Any = None, **kwargs: Any):
+        session = self.session
+        self.loop_bounds: set[int] = set()
+        self.loop_tests: set[int] = set()
+        kwargs["is_gluon"] = False  # the base class would import Triton's own Gluon
+        caller_context = kwargs.get("caller_context")
+        context = session.context
+        # The base class makes itself a plain builder on the MLIR context; ours replaces it.
+        super().__init__(
+            context, *args[1:], module=_Nothing if module is None else module, **kwargs
+        )
+        self.builder = session.make_builder()
+        self.builder.set_loc(self.file_name, self.begin_line + 1, 0)
+        self.semantic = Semantic(self.builder, session)
+        if caller_context is not None:
+            self.semantic.num_warps = caller_context.num_warps
+        if module is None:
+            self.module = _triton.create_module(self.builder, self._module_attributes())
+
+    def _module_attributes(self) -> dict[str, Any]:
+        session = self.session
+        attributes: dict[str, Any] = {
+            "ttg.target": session.backend.target_attribute(session.target),
+            "ttg.num-warps": session.num_warps,
+            "ttg.num-ctas": session.num_ctas,
+            "ttg.threads-per-warp": session.target.warp_size,
+        }
+        if session.maxnreg is not None:
+            attributes["ttg.maxnreg"] = int(session.maxnreg)
+        return attributes
+
+    # -- names ----------------------------------------------------------------------------------
+
+    def _define_name_lookup(self) -> Callable[[str], Any]:
+        absent = object()
+
+        def lookup(name: str) -> Any:
+            value = self.lscope.get(name, absent)
+            if value is not absent:
+                return value
+            value = self.gscope.get(name, absent)
+            if value is not absent:
+                if name in self.builtin_namespace or self._allowed_global(value):
+                    return value
+                if callable(value) and hasattr(value, "__code__"):
+                    raise GlobalVariableError(
+                        f"a kernel calls {name!r}, which is plain Python",
+                        remedy="Decorate it with @gluon.jit, or with @gluon.constexpr_function if it "
+                        "works on compile-time values.",
+                    )
+                raise GlobalVariableError(
+                    f"a kernel reads the global variable {name!r}, which is not a constexpr",
+                    got=f"{name} = {_shorten(value)}",
+                    remedy=f"Write {name} = gl.constexpr({_shorten(value)}) where it is defined, "
+                    "or pass it as an argument.",
+                )
+            value = self.builtin_namespace.get(name, absent)
+            if value is not absent:
+                return value
+            raise NameError(f"{name} is not defined")
+
+        return lookup
+
+    def _allowed_global(self, value: Any) -> bool:
+        if value is None or isinstance(
+            value, (ModuleType, tl.constexpr, tl.dtype, _triton.JITCallable)
+        ):
+            return True
+        if getattr(value, "__triton_builtin__", False) or getattr(
+            value, "__triton_aggregate__", False
+        ):
+            return True
+        module = getattr(value, "__module__", None) or ""
+        if module.split(".")[0] in self.session.packages or module.startswith("triton.language"):
+            return True
+        return (
+            _is_namedtuple_class(value)
+            or self.visiting_arg_default_value
+            or _triton.knobs.compilation.allow_non_constexpr_globals
+        )
+
+    # -- errors ---------------------------------------------------------------------------------
+
+    def visit_For(self, node: Any) -> Any:
+        if isinstance(node.iter, ast.Call):
+            self.loop_bounds.update(id(arg) for arg in node.iter.args)
+        return super().visit_For(node)
+
+    def visit_While(self, node: Any) -> Any:
+        self.loop_tests.add(id(node.test))
+        return super().visit_While(node)
+
+    def _find_carries(self, node: Any, liveins: Any, ignore: Any = frozenset()) -> Any:
+        """The names that a loop carries from round to round, their values and types on entry.
+
+        The base class takes a name for unchanged when the first round gives it back its value on
+        entry; with `before = slot` in the body that is so wherever the two were equal on entry.
+        """
+        names, handles, types = super()._find_carries(node, liveins, ignore)
+        parts = (n for part in node.body for n in ast.walk(part))
+        stored = {n.id for n in parts if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        for name, value in liveins.items():
+            if name in names or name in ignore or name not in stored:
+                continue
+            own = _handles(value)
+            if any(handle in handles for handle in own):
+                names.append(name)
+                types.append(value.type)
+                handles.extend(own)
+        return names, handles, types
+
+    def _check_loop(self, node: Any, value: Any) -> Any:
+        """A loop's bound or test as the builder can take it: others would end the process."""
+        test = id(node) in self.loop_tests
+        if test and isinstance(value, tl.constexpr):
+            raise KernelSyntaxError(
+                "the test of a while loop is a compile-time constant, which no round can change",
+                got=repr(value.value),
+                remedy="Compare run-time values, or use a for loop.",
+                span=self._span(node),
+            )
+        if not isinstance(value, tl.tensor):
+            return value
+        if value.type.is_block():
+            what = (
+                "the test of a loop must be one boolean"
+                if test
+                else "a loop's bounds must be scalars"
+            )
+            raise DtypeError(what, got=str(value.type), span=self._span(node))
+        if test and not value.dtype.is_bool():
+            return self.semantic.cast(value, tl.int1)  # as in Python, and in Triton from 3.9
+        return value
+
+    def visit(self, node: Any) -> Any:
+        try:
+            value = super().visit(node)
+            looped = id(node) in self.loop_bounds or id(node) in self.loop_tests
+            return self._check_loop(node, value) if looped else value
+        except CompilationError as error:
+            if not hasattr(error, "gluon_span"):
+                error.gluon_span = self._span(getattr(error, "node", None) or node)
+            raise
+
+    def _span(self, node: Any) -> Optional[SourceSpan]:
+        line = getattr(node, "lineno", None)
+        if line is None:
+            return None
+        number = self.begin_line + line
+        text = linecache.getline(self.file_name or "", number).rstrip("\n")
+        source = self.jit_fn.src.split("\n")
+        column, end = node.col_offset, getattr(node, "end_col_offset", None)
+        if getattr(node, "end_lineno", line) != line:
+            end = None
+        if line <= len(source) and text:
+            shift = (
+                len(text)
+                - len(text.lstrip())
+                - (len(source[line - 1]) - len(source[line - 1].lstrip()))
+            )
+            column += max(shift, 0)
+            end = None if end is None else end + max(shift, 0)
+        return SourceSpan(self.file_name or "<kernel>", number, column, end, text or None)
+
+    def set_value(self, name: str, value: Any) -> None:
+        super().set_value(name, value)
+        bind = getattr(self.builder, "bind_name", None)  # of builders that a debugger asks
+        if bind is not None and isinstance(value, tl.constexpr):
+            bind(name, [value.value])
+        elif bind is not None and isinstance(value, _triton.base_value):
+            bind(name, _handles(value))
+
+    def _maybe_set_loc_to_name(self, val: Any, name: str) -> None:
+        if isinstance(val, (_triton.ir.value, _triton.ir.block_argument, _triton.base_value)):
+            super()._maybe_set_loc_to_name(val, name)
+        elif hasattr(val, "set_loc"):  # a value of a builder that is not Triton's
+            val.set_loc(self.builder.create_name_loc(name, val.get_loc()))
+
+
+def _handles(value: Any) -> list[Any]:
+    """What a value of a kernel consists of at run time; nothing for others."""
+    handles: list[Any] = []
+    if isinstance(value, _triton.base_value) and not isinstance(value, tl.constexpr):
+        value._flatten_ir(handles)
+    return handles
+
+
+class _Nothing:
+    """Stands for the module until ours exists: the base class must not make one."""
+
+
+def _is_namedtuple_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields")
+
+
+def _shorten(value: Any, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

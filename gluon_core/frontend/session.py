@@ -1,0 +1,125 @@
+"""One trace: who compiles, for what, and what was decided on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional, Sequence
+
+from gluon_core import _triton
+from gluon_core.contract.answers import checked_builder, checked_options
+from gluon_core.contract.backend import Backend
+from gluon_core.contract.builder import Builder
+from gluon_core.contract.options import Options, further
+from gluon_core.contract.selection import Selection
+from gluon_core.contract.targets import Target
+from gluon_core.errors import (
+    CapabilityError,
+    LimitError,
+    TraceError,
+)
+from gluon_core.layouts.base import Layout
+from gluon_core.values.descriptors import layout_class
+
+__all__ = ["Session", "translate_layout"]
+
+
+# Packages whose classes and functions kernels may name without wrapping them in constexpr.
+_LANGUAGE_PACKAGES = ("gluon_core", "triton.language")
+
+
+def translate_layout(layout: Any) -> Layout:
+    """Our class for a layout that the builder answers with.
+
+    Triton's builder answers with classes of its own Gluon package; they are recognised by class
+    name and read field by field. A recorder answers with our classes.
+    """
+    if isinstance(layout, Layout):
+        return layout
+    name = type(layout).__name__
+    cls = layout_class(name)
+    if cls is None:
+        raise TraceError(f"the builder answered with an unknown layout {name}", got=repr(layout))
+    values = {}
+    for key in getattr(layout, "__dataclass_fields__", ()):
+        value = _triton.unwrap(getattr(layout, key))
+        values[key] = translate_layout(value) if type(value).__name__.endswith("Layout") else value
+    made: Layout = cls(**values)
+    return made
+
+
+@dataclass
+class Session:
+    """One trace: who compiles, for what, and what was decided on the way."""
+
+    backend: Backend
+    target: Target
+    options: Options
+    context: Any
+    selections: list[Selection] = field(default_factory=list)
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    specialized: bool = False  # while the functions of `warp_specialize` are generated
+
+    def __post_init__(self) -> None:
+        self.options = checked_options(self.backend, self.options)
+        self.num_warps = int(self.options.num_warps)
+        self.num_ctas = int(self.options.num_ctas)
+        self.maxnreg: Optional[int] = further(self.options, "maxnreg")
+        self.packages = self._packages()
+        self.codegen = dict(self.backend.codegen(self.target, self.options))
+        self.module_map = dict(self.backend.module_map(self.target))
+
+    def _packages(self) -> tuple[str, ...]:
+        from gluon_core.contract.registry import registry
+
+        vendors = {b.language.split(".")[0] for b in registry().backends.values() if b.language}
+        return (*_LANGUAGE_PACKAGES, *sorted(vendors))
+
+    def architectures_with(self, capability: str) -> Sequence[str]:
+        """Names of the known architectures that have `capability`."""
+        from gluon_core.contract.registry import registry
+
+        return [a.name for a in registry().architectures() if capability in a.capabilities]
+
+    def check_layout(self, layout: Layout) -> None:
+        """Raise `CapabilityError` for a vendor's layout on hardware that does not have it."""
+        for capability in getattr(layout, "requires", ()):
+            if not self.target.has(capability):
+                raise CapabilityError(
+                    f"{type(layout).__name__} needs {capability}"
+                    f" ({', '.join(self.architectures_with(capability))}); target is {self.target}",
+                    argument="layout",
+                )
+        parent = getattr(layout, "parent", None)
+        if parent is not None:
+            self.check_layout(parent)
+
+    def count_shared(self, nbytes: int) -> None:
+        """Raise `LimitError` for one allocation that cannot fit whatever else the kernel does."""
+        limit = self.target.limits.shared_memory
+        if nbytes > limit:
+            raise LimitError(
+                f"one allocation needs {nbytes} bytes of shared memory",
+                argument="shape",
+                expected=f"at most {limit} bytes on {self.target}",
+                got=nbytes,
+                remedy="Use a smaller tile or fewer stages.",
+            )
+
+    @property
+    def vendor(self) -> Backend:
+        """The backend of the hardware: another than `backend` where that simulates."""
+        from gluon_core.contract.registry import registry
+
+        return registry().backends.get(self.target.architecture.backend, self.backend)
+
+    @staticmethod
+    def translate_layout(layout: Any) -> Layout:
+        return translate_layout(layout)
+
+    def make_builder(self) -> Builder:
+        """The backend's builder, with what the contract says that the core sets on it."""
+        builder = checked_builder(self.backend, self.backend.builder(self.context, self.target))
+        builder.options = self.options
+        builder.codegen_fns = self.codegen
+        builder.module_map = self.module_map
+        return builder

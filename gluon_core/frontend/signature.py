@@ -1,0 +1,81 @@
+"""Types as signatures spell them."""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import Any, Mapping
+
+from gluon_core import _triton
+from gluon_core._triton import tl
+from gluon_core.contract.paths import load_named
+from gluon_core.errors import DtypeError
+from gluon_core.values.descriptors import is_descriptor_text, parse_descriptor
+
+__all__ = ["parse_type"]
+
+_SCALARS: Mapping[str, str] = {
+    "i1": "int1",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "u1": "int1",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
+    "B": "int1",
+    "fp8e4nv": "float8e4nv",
+    "fp8e5": "float8e5",
+    "fp8e4b15": "float8e4b15",
+    "fp8e4b8": "float8e4b8",
+    "fp8e5b16": "float8e5b16",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "fp64": "float64",
+}
+
+
+def parse_type(text: Any, descriptors: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """The type that a signature entry names.
+
+    `"*fp32"` is a pointer, `"*kfp32"` one that cannot be stored through, `"constexpr"` a
+    compile-time value; a tuple of entries is a tuple argument. A type object is returned as it is.
+    For `"tensordesc<...>"` see `gluon_core.values.descriptors`.
+
+    Args:
+        descriptors: `Backend.descriptors`.
+
+    Raises:
+        DtypeError: an unknown name.
+    """
+    if isinstance(text, tuple):
+        items = [parse_type(item, descriptors) for item in text]
+        return tl.tuple_type(items, getattr(text, "_fields", None))
+    if isinstance(text, _triton.base_type):
+        return text
+    if text is None or text == "constexpr":
+        return tl.constexpr_type(None) if text is None else tl.constexpr
+    if is_descriptor_text(text):
+        types = {
+            head: load_named(path, f"descriptors[{head!r}]") for head, path in descriptors.items()
+        }
+        return parse_descriptor(text, parse_type, types)
+    match = re.fullmatch(r"(\*?)(k?)(\w+)", text)
+    name = _SCALARS.get(match.group(3)) if match is not None else None
+    if match is None or not name:
+        raise DtypeError(
+            "unknown type in a signature",
+            argument="signature",
+            expected="e.g. '*fp32', 'i32', 'constexpr'",
+            got=repr(text),
+        )
+    scalar = getattr(tl, name)
+    if not match.group(1):
+        return scalar
+    return tl.pointer_type(scalar, const=bool(match.group(2)))

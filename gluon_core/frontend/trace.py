@@ -1,0 +1,102 @@
+"""`trace`: the module that a kernel turns into, before any pass has run."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any, Callable, Mapping, Optional
+
+from gluon_core import _triton
+from gluon_core._triton import CompilationError
+from gluon_core._triton.capture import captured
+from gluon_core.contract.backend import Backend
+from gluon_core.contract.targets import Target
+from gluon_core.errors import (
+    StageError,
+)
+from gluon_core.frontend.callees import naming
+from gluon_core.frontend.diagnostics import kernel_error
+from gluon_core.frontend.generator import KernelGenerator
+from gluon_core.frontend.session import Session
+from gluon_core.frontend.signature import parse_type
+
+__all__ = ["trace"]
+
+
+def trace(
+    fn: Any,
+    signature: Mapping[str, Any],
+    constexprs: Mapping[tuple[int, ...], Any],
+    attrs: Mapping[tuple[int, ...], list[Any]],
+    *,
+    backend: Backend,
+    target: Target,
+    options: Any,
+    context: Any = None,
+    on_session: Optional[Callable[[Session], None]] = None,
+    refused: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> Any:
+    """The module that a kernel turns into, before any pass has run.
+
+    Args:
+        fn: a `@gluon.jit` function.
+        signature: parameter name -> type (see `parse_type`), in the order of the parameters.
+        constexprs: path of a (nested) argument -> its compile-time value.
+        attrs: path of an argument -> list of (attribute, value), such as `("tt.divisibility", 16)`.
+        options: what `backend.options(...)` returned.
+        context: an MLIR context to build in; a fresh one by default.
+        on_session: called with the session when the trace is done, for those who want the
+            lowerings that were selected.
+        refused: (op, name) of lowerings that are not to be selected -> the reason.
+
+    Raises:
+        GluonError: of the class of the mistake, with the kernel's line. The same object is also a
+            `triton.CompilationError`.
+    """
+    if context is None:
+        context = _triton.make_context()
+    backend.load_dialects(context)
+    session = Session(backend, target, options, context, refused=refused)
+    arg_types: list[Any] = [None] * len(fn.arg_names)
+    for name, text in signature.items():
+        arg_types[fn.arg_names.index(name)] = parse_type(text, session.vendor.descriptors)
+    prototype = _triton.make_prototype(arg_types, constexprs, attrs)
+    by_name = {fn.arg_names[path[0]]: v for path, v in constexprs.items() if len(path) == 1}
+    function_name = fn.repr(_triton.SpecializationProxy(by_name, dict(signature)))
+    cls = _triton.generator_class(
+        "KernelGenerator", KernelGenerator, {"session": session}, naming()
+    )
+    try:
+        generator = cls(
+            context,
+            prototype,
+            gscope=fn.get_capture_scope(),
+            function_name=function_name,
+            jit_fn=fn,
+            is_kernel=True,
+            options=options,
+            codegen_fns=session.codegen,
+            module_map=session.module_map,
+            is_gluon=True,
+            **_triton.generator_arguments(fn),
+        )
+        generator.visit(fn.parse())
+    except CompilationError as error:
+        raise kernel_error(error, fn) from error.__cause__
+    module = generator.module
+    module.context = context
+    _verify(module, fn.__name__)
+    if on_session is not None:
+        on_session(session)
+    return module
+
+
+def _verify(module: Any, name: str) -> None:
+    """Raise what MLIR says about a malformed module; it says it on stderr."""
+    with captured() as output:
+        correct = module.verify()
+    said = output.text()
+    if not correct:
+        raise StageError(
+            f"the compiler rejects the module of {name}",
+            diagnostics=said or module.str_nodebug(),
+        )

@@ -1,0 +1,236 @@
+"""`builtin`: what turns a Python function into an op that kernels call.
+
+An op is declared with the parameters that kernels give, and no others: editors, checkers and
+`help()` see what users type. Its body asks `semantic_layer()` for the semantic layer of the kernel at
+hand and `code_generator()` for the code generator; both are there while the body runs. What the op
+declares here, capabilities and Triton versions, is checked at trace time, before its body runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import threading
+from types import SimpleNamespace
+from typing import Any, Callable, Optional, Sequence, TypeVar, overload
+
+from gluon_core import _triton
+from gluon_core.errors import CapabilityError, NotInKernelError
+from gluon_core.features import Feature
+
+__all__ = [
+    "builtin",
+    "check_capabilities",
+    "code_generator",
+    "compile_time",
+    "is_builtin",
+    "library",
+    "open_to_kernels",
+    "semantic_layer",
+    "traced",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+
+_MARK = "__triton_builtin__"  # what Triton's code generator looks for
+_HIDDEN = ("_semantic", "_generator")  # what it passes, where `signature.parameters` has them
+_ASKS = SimpleNamespace(parameters=frozenset(_HIDDEN))
+_ASKS_NOTHING = SimpleNamespace(parameters=frozenset())
+
+
+class _Here(threading.local):
+    """Semantic layer and code generator of the op whose body runs in this thread."""
+
+    op: Optional[tuple[Any, Any]] = None
+
+
+_here = _Here()
+
+
+def semantic_layer() -> Any:
+    """Inside an op: the semantic layer of the function that is being traced.
+
+    Raises:
+        NotInKernelError: no op runs.
+    """
+    return _around()[0]
+
+
+def code_generator() -> Any:
+    """Inside an op: the code generator that came upon it; None where code called it, not a kernel.
+
+    Raises:
+        NotInKernelError: no op runs.
+    """
+    return _around()[1]
+
+
+def _around() -> tuple[Any, Any]:
+    found = _here.op
+    if found is None:
+        raise NotInKernelError(
+            "no kernel is being traced", remedy="Call it from the body of an op."
+        )
+    return found
+
+
+@overload
+def builtin(fn: F) -> F: ...
+
+
+@overload
+def builtin(
+    *,
+    requires: Sequence[str] = (),
+    since: Optional[Feature] = None,
+    name: Optional[str] = None,
+    instead: Optional[str] = None,
+    host: bool = False,
+) -> Callable[[F], F]: ...
+
+
+def builtin(
+    fn: Optional[Callable[..., Any]] = None,
+    *,
+    requires: Sequence[str] = (),
+    since: Optional[Feature] = None,
+    name: Optional[str] = None,
+    instead: Optional[str] = None,
+    host: bool = False,
+) -> Any:
+    """Mark `fn` as an op.
+
+    A function written as Triton's are, with `_semantic=None` (and `_generator=None`) at the end of
+    its parameters, gets them there, too; its signature does not show them.
+
+    Args:
+        requires: capabilities; the target must have every one.
+        since: the line of a table of features without which no builder can emit the op.
+        name: the op's public name in errors and help, such as `gl.nvidia.ampere.mma_v2`.
+        instead: what to use on targets that lack it.
+        host: host code may call it, too; then there is no semantic layer.
+    """
+    if fn is None:
+        return functools.partial(
+            builtin, requires=requires, since=since, name=name, instead=instead, host=host
+        )
+    body = fn
+    public = name or f"gl.{fn.__name__}"
+    checked = bool(requires) or since is not None
+    code = fn.__code__
+    declared = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    wants_semantic, wants_generator = (hidden in declared for hidden in _HIDDEN)
+
+    @functools.wraps(fn)
+    def op(*args: Any, _semantic: Any = None, _generator: Any = None, **kwargs: Any) -> Any:
+        outer = _here.op
+        if _semantic is None:
+            if outer is None:
+                if host:
+                    return body(*args, **kwargs)
+                raise NotInKernelError(
+                    f"{public} was called outside a kernel",
+                    remedy="Call it from a function decorated with @gluon.jit.",
+                )
+            _semantic, _generator = outer  # called by another op
+        if checked:
+            if since is not None:
+                _triton.require(since, public)
+            check_capabilities(_semantic, public, requires, instead)
+        if wants_semantic:
+            kwargs["_semantic"] = _semantic
+        if wants_generator:
+            kwargs["_generator"] = _generator
+        _here.op = _semantic, _generator
+        try:
+            return body(*args, **kwargs)
+        finally:
+            _here.op = outer
+
+    if wants_semantic or wants_generator:
+        op.__signature__ = _shown(fn)  # type: ignore[attr-defined]
+    _name(op, public)
+    setattr(op, _MARK, True)
+    op.requires = tuple(requires)  # type: ignore[attr-defined]
+    op.since = since  # type: ignore[attr-defined]
+    op.signature = _ASKS  # type: ignore[attr-defined]
+    return op
+
+
+def _name(op: Any, public: str) -> None:
+    """Call `op` what kernels call it, where the code has another name for it."""
+    last = public.rpartition(".")[2].rstrip("()")
+    owner, dot, _ = op.__qualname__.rpartition(".")
+    op.__name__ = last
+    op.__qualname__ = f"{owner}{dot}{last}" if dot and "<" not in owner else last
+
+
+def _shown(fn: Callable[..., Any]) -> inspect.Signature:
+    found = inspect.signature(fn)
+    seen = [p for name, p in found.parameters.items() if name not in _HIDDEN]
+    return found.replace(parameters=seen)
+
+
+def compile_time(fn: F) -> F:
+    """Mark `fn`, which computes on compile-time values (layouts, shapes, dtypes), as one that
+    kernels may call too; in host code it stays what it is."""
+
+    @functools.wraps(fn)
+    def op(*args: Any, _semantic: Any = None, _generator: Any = None, **kwargs: Any) -> Any:
+        plain = {name: _triton.unwrap(value) for name, value in kwargs.items()}
+        result = fn(*map(_triton.unwrap, args), **plain)
+        return result if _semantic is None else _triton.constexpr(result)
+
+    setattr(op, _MARK, True)
+    op.signature = _ASKS_NOTHING  # type: ignore[attr-defined]
+    return op  # type: ignore[return-value]
+
+
+def traced(fn: F) -> F:
+    """`fn`, written in the language: kernels that call it trace it."""
+    made: Any = functools.update_wrapper(_triton.JITFunction(fn), fn, updated=())
+    return made
+
+
+def library(fn: Any) -> Callable[[F], F]:
+    """`@library(fn)` over a declaration: `fn`, a function of Triton's library that is written in the
+    language, with the signature and the documentation of the declaration."""
+
+    def put(declared: F) -> F:
+        # Its module and qualified name stay: they are the function's name in IR.
+        shown = ("__name__", "__doc__")
+        made: Any = functools.update_wrapper(copy.copy(fn), declared, shown, ())
+        return made
+
+    return put
+
+
+def open_to_kernels(cls: C) -> C:
+    """Let kernels call the public static methods of a class, such as a layout's constructors."""
+    for name, member in list(vars(cls).items()):
+        if isinstance(member, staticmethod) and not name.startswith("_"):
+            if not is_builtin(member.__func__):
+                setattr(cls, name, staticmethod(compile_time(member.__func__)))
+    return cls
+
+
+def is_builtin(value: Any) -> bool:
+    return bool(getattr(value, _MARK, False))
+
+
+def check_capabilities(
+    semantic: Any, public: str, requires: Sequence[str], instead: Optional[str] = None
+) -> None:
+    """Raise `CapabilityError` for the first of `requires` that the semantic layer's target lacks."""
+    target = semantic.target
+    for capability in requires:
+        if target.has(capability):
+            continue
+        holders = semantic.architectures_with(capability)
+        where = f" ({', '.join(holders)})" if holders else ""
+        raise CapabilityError(
+            f"{public} needs {capability}{where}; target is {target}",
+            remedy=f"Instead: {instead}." if instead else None,
+        )

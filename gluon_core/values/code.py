@@ -1,0 +1,113 @@
+"""What Python code refers to, and where functions and classes come from."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import itertools
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from gluon_core.contract.registry import registry
+
+__all__ = [
+    "Attributes",
+    "Closure",
+    "is_fixed",
+    "is_offered",
+    "is_standard",
+    "mentions",
+    "offered_text",
+]
+
+_PACKAGES = ("gluon_core", "triton", "numpy", "torch", "ml_dtypes")
+_STANDARD = Path(os.__file__).parent
+
+_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
+_FREE = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+
+
+@functools.lru_cache(maxsize=4096)
+def mentions(code: types.CodeType) -> tuple[tuple[str, bool, tuple[str, ...]], ...]:
+    """The names that `code` looks up outside of its function, whether they are globals, and the
+    attributes that it asks of them at once."""
+    found: dict[tuple[str, bool, tuple[str, ...]], None] = {}
+    start: tuple[str, bool] | None = None
+    attributes: list[str] = []
+    for instruction in itertools.chain(dis.get_instructions(code), [None]):
+        name = "" if instruction is None else instruction.opname
+        if instruction is not None and start and name in ("LOAD_ATTR", "LOAD_METHOD"):
+            attributes.append(instruction.argval)
+            continue
+        if start:
+            found[start[0], start[1], tuple(attributes)] = None
+        start, attributes = None, []
+        if instruction is not None and (name in _GLOBAL or name in _FREE):
+            start = (instruction.argval, name in _GLOBAL)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found.update(dict.fromkeys(mentions(constant)))
+    return tuple(sorted(found))
+
+
+class Closure:
+    """The variables that a function has from those around it, as a mapping."""
+
+    def __init__(self, function: Any):
+        self.origin = function.__closure__
+        self._cells = dict(zip(function.__code__.co_freevars, self.origin or ()))
+
+    def get(self, name: str, default: Any) -> Any:
+        try:
+            return self._cells[name].cell_contents
+        except (KeyError, ValueError):  # ValueError: it is not bound yet
+            return default
+
+
+class Attributes:
+    """The variables of a module, as a mapping; it may make them when it is asked."""
+
+    def __init__(self, module: types.ModuleType):
+        self.origin = module
+
+    def get(self, name: str, default: Any) -> Any:
+        return getattr(self.origin, name, default)
+
+
+def is_fixed(module: Any) -> bool:
+    """Whether the disk cache's key, or Python's version, says what is in a module of this name."""
+    top = str(module).partition(".")[0]
+    return top in _PACKAGES or is_standard(top) or top in _plugins(registry())
+
+
+def is_offered(value: Any) -> bool:
+    """Whether a fixed package has a function or class under the name that it says."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or not is_fixed(module):
+        return False
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is value
+
+
+def offered_text(value: Any) -> str:
+    return f"{value.__module__}:{value.__qualname__}"
+
+
+@functools.lru_cache(maxsize=None)
+def is_standard(top: str) -> bool:
+    """Whether a top-level name is Python's own library, and no file of the user's hides it."""
+    if top not in sys.stdlib_module_names:
+        return top == "builtins"
+    file = getattr(sys.modules.get(top), "__file__", None)
+    return file is None or _STANDARD in Path(file).parents
+
+
+@functools.lru_cache(maxsize=1)
+def _plugins(found: Any) -> frozenset[str]:
+    """The packages of all backends, whose content is in the key of the disk cache."""
+    return frozenset(type(b).__module__.partition(".")[0] for b in found.backends.values())

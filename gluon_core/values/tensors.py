@@ -1,0 +1,111 @@
+"""Values that kernels hold: types of tensors in registers, and values that are one handle."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from gluon_core import _triton
+from gluon_core._triton import base_value, block_type, unwrap
+from gluon_core.errors import LayoutError, ShapeError
+from gluon_core.layouts import AutoLayout, CoalescedLayout
+from gluon_core.layouts import base as layouts_base
+from gluon_core.layouts.base import DistributedLayout
+
+__all__ = ["check_block_shape", "distributed_type", "handle_value", "unwrap_shape"]
+
+
+layouts_base.set_type_factory(_triton.constexpr_type)
+
+
+def unwrap_shape(shape: Any, argument: str = "shape") -> list[int]:
+    """A list of Python ints from a (constexpr) int or a sequence of them.
+
+    Raises:
+        ShapeError: an entry is not a compile-time integer.
+    """
+    shape = unwrap(shape)
+    if isinstance(shape, int):
+        shape = [shape]
+    result = []
+    for item in shape:
+        item = unwrap(item)
+        if isinstance(item, bool) or not isinstance(item, int):
+            raise ShapeError(
+                "every dimension must be a compile-time integer", argument=argument, got=repr(item)
+            )
+        result.append(item)
+    return result
+
+
+def check_block_shape(shape: Sequence[int], what: str) -> None:
+    for dim, size in enumerate(shape):
+        if size < 1 or size & (size - 1):
+            raise ShapeError(
+                f"{what} must have power-of-two dimensions",
+                argument="shape",
+                got=f"{list(shape)} (dimension {dim} is {size})",
+                remedy=f"Round up to {1 << max(size - 1, 0).bit_length()} and mask the rest.",
+            )
+
+
+class distributed_type(block_type):
+    """Type of a tensor whose elements are spread over the threads of a block by `layout`."""
+
+    def __init__(self, element_ty: Any, shape: Sequence[int], layout: Any):
+        shape = unwrap_shape(shape)
+        layout = unwrap(layout)
+        if not isinstance(layout, DistributedLayout):
+            raise LayoutError(
+                "not a layout for tensors in registers",
+                argument="layout",
+                expected="a distributed layout such as BlockedLayout",
+                got=repr(layout),
+            )
+        check_block_shape(shape, "a tensor")
+        super().__init__(element_ty, shape)
+        self.layout = layout
+        self.name = f"<{self.shape}, {self.element_ty}, {self.layout}>"
+        if isinstance(layout, (AutoLayout, CoalescedLayout)):
+            return
+        if layout.rank != len(self.shape):
+            raise LayoutError(
+                "the rank of the layout is not that of the tensor",
+                argument="layout",
+                expected=f"rank {len(self.shape)} for shape {list(self.shape)}",
+                got=f"rank {layout.rank}: {layout}",
+            )
+
+    def to_ir(self, builder: Any) -> Any:
+        element = self.element_ty.to_ir(builder)
+        return builder.get_distributed_ty(element, list(self.shape), self.layout._to_ir(builder))
+
+    def mangle(self) -> str:
+        shape = "_".join(map(str, self.shape))
+        return f"{self.scalar.mangle()}S{shape}SL{self.layout.mangle()}L"
+
+    def with_element_ty(self, scalar_ty: Any) -> "distributed_type":
+        return distributed_type(scalar_ty, self.shape, self.layout)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, distributed_type):
+            return False
+        return super().__eq__(other) and self.layout == other.layout
+
+    def __hash__(self) -> int:
+        return hash((str(self.element_ty), tuple(self.shape), self.layout))
+
+
+class handle_value(base_value):
+    """A value that is one handle of the builder."""
+
+    handle: Any
+    type: Any
+
+    def _flatten_ir(self, handles: list[Any]) -> None:
+        handles.append(self.handle)
+
+    def _set_name(self, builder: Any, name: str) -> None:
+        self.handle.set_loc(builder.create_name_loc(name, self.handle.get_loc()))
+
+    def __str__(self) -> str:
+        return str(self.type)

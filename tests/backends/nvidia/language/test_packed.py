@@ -1,0 +1,300 @@
+"""Packed arithmetic and pairs of float32: the same modules as upstream, and errors instead of aborts."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import gluon_core
+from gluon_core.compiler import compile
+from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
+from gluon_core.testing import MockTensor, bind
+from gluon_nvidia.language import packed
+from tests.frontend import oracle
+from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
+
+SETUP = """
+from GLUON.language.nvidia.{generation} import {names}
+TARGET = GPUTarget("cuda", {arch}, 32)
+L = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0]))
+M = gl.constexpr(gl.BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0]))
+"""
+VALUES = """
+@gluon.jit
+def kernel(p, f, n):
+    f32 = gl.full([32, 64], 1.0, gl.float32, L)
+    other = gl.full([32, 64], 1.0, gl.float32, M)
+    column = gl.full([32, 1], 1.0, gl.float32, L)
+    short = gl.full([32, 32], 1.0, gl.float32, L)
+    f64 = gl.full([32, 64], 1.0, gl.float64, L)
+    f16 = gl.full([32, 64], 1.0, gl.float16, L)
+    bf16 = gl.full([32, 64], 1.0, gl.bfloat16, L)
+    e4 = gl.full([32, 64], 1.0, gl.float8e4nv, L)
+    e5 = gl.full([32, 64], 1.0, gl.float8e5, L)
+    x = {call}  # HERE
+    rows = gl.arange(0, 32, layout=gl.SliceLayout(1, L))
+    columns = gl.arange(0, 64, layout=gl.SliceLayout(0, L))
+    gl.store(p + rows[:, None] * 64 + columns[None, :], x.to(gl.float32))
+ARGS = (ptr(gl.float32), 3.5, 7)
+"""
+NAMES = {
+    "blackwell": "add2, fma2, max2, min2, mul2, sub2",
+    "rubin": "add2, fma2, max2, min2, mul2, sub2, add4, fma4, mul4, sub4",
+}
+FLOATS = {
+    "f32": "gl.float32",
+    "f16": "gl.float16",
+    "bf16": "gl.bfloat16",
+    "e4": "gl.float8e4nv",
+    "e5": "gl.float8e5",
+}
+
+
+def source(call, generation="blackwell"):
+    setup = SETUP.format(
+        generation=generation,
+        names=NAMES[generation],
+        arch={"blackwell": 100, "rubin": 107}[generation],
+    )
+    return setup + VALUES.format(call=call)
+
+
+def gpu(arch):
+    return gluon_core._triton.GPUTarget("cuda", arch, 32)
+
+
+CALLS = [
+    "add2(f32, f32)",
+    "sub2(f16, f16)",
+    "mul2(bf16, bf16)",
+    "fma2(f32, f32, f32)",
+    "min2(f16, f16)",
+    "max2(bf16, bf16)",
+    "add2(e4, e5)",
+    "mul2(e4, e5)",
+    "mul2(e4, e5, gl.float8e5)",
+    "fma2(e4, e5, e4)",
+    # scalars take the result's dtype
+    "add2(f32, 1.0)",
+    "add2(1, f16)",
+    "add2(f32, f)",
+    "add2(f32, n)",
+    "fma2(f32, 2.0, f)",
+    "fma2(1.0, e4, e5)",
+    "fma2(e5, e4, 1.0)",
+    # shapes broadcast
+    "add2(f32, column)",
+    "fma2(column, f32, column)",
+]
+
+
+MIXED = [
+    "add2(f16, f32)",
+    "add2(f32, f32, gl.float16)",
+    "mul2(f32, f32, dtype=gl.bfloat16)",
+    "mul2(f16, bf16)",
+    "fma2(bf16, f32, f32)",
+    "mul2(1.0, f16, gl.bfloat16)",
+    "fma2(f16, f32, 1.0)",
+]
+
+
+@since(3, 8)
+@pytest.mark.parametrize("call", CALLS)
+def test_packed_arithmetic(call):
+    assert "packed_arith" in agree(source(call))
+
+
+@since(3, 9)
+@pytest.mark.parametrize("call", MIXED)
+def test_operands_of_several_dtypes(call):
+    agree(source(call, "rubin"))
+    refuse(source(call), CapabilityError, "nvidia.packed_mixed .*sm_107")
+
+
+@since(3, 8)
+def test_fp8_is_not_everywhere():
+    refuse(source("add2(e4, e4)"), CapabilityError, "nvidia.packed_fp8 .*sm_100", gpu(120))
+
+
+@since(3, 9)
+@pytest.mark.parametrize(
+    "call",
+    ["add4(f32, f32)", "sub4(f16, f32)", "mul4(f16, f16)", "fma4(f32, f32, f32)", "add2(f32, f32)"],
+)
+def test_four_at_once(call):
+    agree(source(call, "rubin"))
+
+
+def accepted(call):
+    """Whether upstream takes a call."""
+    try:
+        oracle.upstream(source(call).replace("GLUON", "triton.experimental.gluon"))
+    except Exception:
+        return False
+    return True
+
+
+@since(3, 8)
+@pytest.mark.parametrize("kind", ["add", "sub", "mul", "fma", "min", "max"])
+def test_the_forms_are_upstreams(kind, capfd):
+    short = {str(eval(text, {"gl": gluon_core.language})): name for name, text in FLOATS.items()}
+    mine = {
+        tuple(short[str(t)] for t in operands): {short[str(t)] for t in results}
+        for operands, results in packed._FORMS[kind].items()
+    }
+    for operands in itertools.product(FLOATS, repeat=3 if kind == "fma" else 2):
+        call = f"{kind}2({', '.join(operands)}"
+        if operands not in mine:
+            assert not accepted(f"{call})"), call
+            continue
+        for name, dtype in FLOATS.items():
+            known = name in mine[operands]
+            assert accepted(f"{call}, dtype={dtype})") == known, (call, dtype)
+
+
+PAIRS = """
+from GLUON.language.nvidia.blackwell import float2
+TARGET = GPUTarget("cuda", 100, 32)
+L = gl.constexpr(gl.BlockedLayout([2, 4], [4, 8], [4, 1], [1, 0]))
+@gluon.jit
+def kernel(p, n):
+    rows = gl.arange(0, 32, layout=gl.SliceLayout(1, L))
+    columns = gl.arange(0, 64, layout=gl.SliceLayout(0, L))
+    ptrs = p + rows[:, None] * 64 + columns[None, :]
+    a = gl.load(ptrs)
+    h = a.to(gl.float16)
+    {body}
+ARGS = (ptr(gl.float32), 7)
+"""
+BODIES = {
+    "roundtrip": """
+    for axis in gl.static_range(2):
+        x = float2.pack(a, axis)
+        a = float2.unpack(x * x, axis)
+    gl.store(ptrs, a)
+""",
+    "arithmetic": """
+    x = float2.pack(a, 1)
+    y = float2.full_like(x, gl.to_tensor(2.0))
+    z = float2.fma(x, y, x + y) - x
+    gl.store(ptrs, float2.unpack(z, 1))
+""",
+    "loop": """
+    x = float2.pack(a, 1)
+    y = float2.full_like(x, 0.0 * n)
+    for i in range(n):
+        y = float2.fma(x, y, x)
+    gl.store(ptrs, float2.unpack(y, 1))
+""",
+    "two": """
+    x = float2.pack2(a, a + 1)
+    lo, hi = float2.unpack2(x + x)
+    gl.store(ptrs, lo + hi)
+""",
+    "sum": """
+    x = float2.pack(a, 1).sum(1)
+    lo, hi = float2.unpack2(x)
+    gl.store(p + gl.arange(0, 32, layout=lo.type.layout), lo + hi)
+""",
+}
+
+
+@before(3, 8)
+@pytest.mark.parametrize("body", BODIES)
+def test_pairs(body):
+    assert "f32x2" in agree(PAIRS.format(body=BODIES[body].lstrip()))
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_pairs_with_every_triton(body):
+    parse(PAIRS.format(body=BODIES[body].lstrip()))
+
+
+@since(3, 8)
+@pytest.mark.parametrize(
+    "call, error, match",
+    [
+        ("add2(f64, f64)", DtypeError, "no packed add"),
+        ("add2(f32, f16)", DtypeError, "got fp32, fp16"),
+        ("min2(f32, f32)", DtypeError, "plain arithmetic"),
+        ("add2(f32, f32, gl.int32)", DtypeError, "floats"),
+        ("add2(f32, f32, gl.float8e5)", DtypeError, "has no such result"),
+        ("add2(1.0, 2.0)", ArgumentError, "at least one tensor"),
+        ("add2(f, f)", ArgumentError, "at least one tensor"),
+        ("add2(f32, p)", DtypeError, "pointer"),
+        ("add2(f32, 'x')", DtypeError, "not a tensor"),
+        ("add2(f32, other)", LayoutError, "different layouts"),
+        ("fma2(f32, f32, short)", ShapeError, "cannot broadcast"),
+    ],
+)
+def test_mistakes(call, error, match):
+    refuse(source(call), error, match)
+
+
+@pytest.mark.parametrize(
+    "body, error, match",
+    [
+        ("float2.pack(h, 1)  # HERE", DtypeError, "got <.*fp16"),
+        ("float2.pack(a, 2)  # HERE", ShapeError, "no such axis"),
+        ("float2.full_like(float2.pack(a, 1), n)  # HERE", DtypeError, "fill_value"),
+        ("float2.pack(gl.sum(a.reshape(1, 2048), 1), 0)  # HERE", ShapeError, "odd number"),
+        ("float2.unpack(float2.pack(a, 1), -3)  # HERE", ShapeError, "no such axis"),
+        ("float2.unpack2(a)  # HERE", DtypeError, "x: not pairs"),
+        ("float2.fma(float2.pack(a, 1), a, 2.0)  # HERE", DtypeError, "b: not pairs"),
+    ],
+)
+def test_mistakes_with_pairs(body, error, match):
+    refuse(PAIRS.format(body=body), error, match)
+
+
+def test_a_number_is_no_pair():
+    with pytest.raises(DtypeError, match="right operand: not pairs"):
+        parse(PAIRS.format(body="float2.pack(a, 1).__mul__(2.0)"))
+
+
+@pytest.mark.parametrize("call", ["add2(f32, f32)", "fma2(f32, f32, f32)"])
+def test_what_lacks_them(call):
+    name = call.split("(")[0]
+    if gluon_core._triton.VERSION < (3, 8):
+        plain = "\n".join(line for line in source(call).splitlines() if "float8" not in line)
+        refuse(plain, CapabilityError, f"{name} needs Triton >= 3.8")
+    else:
+        refuse(source(call), CapabilityError, "nvidia.f32x2 .*sm_100", gpu(90))
+        refuse(source("add4(f32, f32)", "rubin"), CapabilityError, "blackwell.add2", gpu(100))
+
+
+def test_pairs_need_the_unit():
+    with pytest.raises(CapabilityError, match="nvidia.f32x2"):
+        parse(PAIRS.format(body=BODIES["two"].lstrip()), gpu(90))
+
+
+def instructions(text, target):
+    import torch
+
+    module = oracle.load(text.replace("GLUON", "gluon_core"), oracle.OURS)
+    arguments = (MockTensor(torch.float32), *module.ARGS[1:])
+    bound, _ = bind(module.kernel, arguments, {})
+    return compile(bound, target=target).asm["ptx"]
+
+
+def test_instructions_of_pairs():
+    ptx = instructions(PAIRS.format(body=BODIES["arithmetic"].lstrip()), "nvidia:sm_100")
+    assert all(f"{name}.f32x2" in ptx for name in ("add", "sub", "fma.rn"))
+
+
+@since(3, 8)
+@pytest.mark.parametrize("target", ["nvidia:sm_100", "nvidia:sm_120"])
+@pytest.mark.parametrize(
+    "call, wanted", [("fma2(x, x, x)", "fma.rn.f32x2"), ("add2(x, f)", "add.f32x2")]
+)
+def test_instructions(call, wanted, target):
+    text = source(call)
+    start, end = text.index("    f32 = "), text.index("    x = ")
+    text = (
+        text[:start]
+        + "    x = gl.load(p + gl.arange(0, 64, layout=gl.SliceLayout(0, L))[None, :] + gl.arange(0, 32, layout=gl.SliceLayout(1, L))[:, None] * 64)\n"
+        + text[end:]
+    )
+    assert wanted in instructions(text, target)

@@ -1,0 +1,107 @@
+"""What holds for all tests: which of them run by default, that they end, and what is said of those
+that did not run."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import zlib
+from collections import Counter
+
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--share",
+        default="1/1",
+        metavar="K/N",
+        help="of the tests marked `once` only the K-th of N shares: runs side by side divide them",
+    )
+
+
+def _draw(item, purpose, parts):
+    """A number below `parts` that an item always draws for one purpose."""
+    return zlib.crc32(f"{purpose}: {item.nodeid}".encode()) % parts
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
+def pytest_itemcollected(item):
+    sampled = item.get_closest_marker("sampled")
+    if sampled and _draw(item, "sample", *sampled.args):
+        item.add_marker(pytest.mark.campaign)
+
+
+@pytest.hookimpl(trylast=True)  # the conftest.py of a folder may mark what is in it
+def pytest_collection_modifyitems(config, items):
+    share, shares = map(int, config.getoption("--share").split("/"))
+    campaigns = "campaign" in config.option.markexpr
+
+    def runs(item):
+        if item.get_closest_marker("campaign") and not campaigns:
+            return False
+        return not item.get_closest_marker("once") or _draw(item, "share", shares) == share - 1
+
+    left = [item for item in items if not runs(item)]
+    if left:
+        items[:] = [item for item in items if runs(item)]
+        config.hook.pytest_deselected(items=left)
+
+
+_STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config):
+    config.stash[_STDERR] = os.dup(2)  # nothing is captured yet
+
+
+def pytest_unconfigure(config):
+    os.close(config.stash[_STDERR])
+
+
+def _limit(item):
+    """Seconds that pytest-timeout gives a test; 0 for no end, as under a debugger."""
+    if item.config.getvalue("usepdb") or not item.config.pluginmanager.hasplugin("timeout"):
+        return 0.0
+    marker = item.get_closest_marker("timeout")
+    given = item.config.getvalue("timeout")
+    if marker is not None:
+        return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
+    return float(item.config.getini("timeout") or 0 if given is None else given)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """A test within a compiler hears of no signal: some time later the process ends, with the stacks."""
+    limit = _limit(item)
+    if limit:
+        later = 1.25 * limit
+        faulthandler.dump_traceback_later(later, exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _reason(report) -> str:
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ").strip()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter):
+    counts = Counter(map(_reason, terminalreporter.stats.get("skipped", ())))
+    if counts:
+        said = "; ".join(f"{count} {reason}" for reason, count in counts.most_common())
+        terminalreporter.write_line(f"skipped: {said}")
+
+
+@pytest.fixture(autouse=True)
+def same_target():
+    """A command that runs in this process chooses a target; the next test starts without it."""
+    before = os.environ.get("GLUON_TARGET")
+    yield
+    if before is None:
+        os.environ.pop("GLUON_TARGET", None)
+    else:
+        os.environ["GLUON_TARGET"] = before

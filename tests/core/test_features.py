@@ -1,0 +1,144 @@
+"""The tables of what each Triton release has, and that no number of a release stands outside them."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from gluon_core import _triton, vendor
+from gluon_core.errors import CapabilityError
+from gluon_core.features import NEWEST, OLDEST, Feature
+from gluon_core.layouts.dialect import follows, require_followed, set_compiler_version
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    "gluon_core": ROOT / "gluon_core",
+    "gluon_nvidia": ROOT / "backends" / "nvidia" / "gluon_nvidia",
+    "gluon_amd": ROOT / "backends" / "amd" / "gluon_amd",
+    "gluon_sim": ROOT / "backends" / "sim" / "gluon_sim",
+}
+TABLES = [name for name, folder in PACKAGES.items() if (folder / "features.py").exists()]
+DOOR = PACKAGES["gluon_core"] / "_triton"
+
+
+def lines(package):
+    found = vars(importlib.import_module(f"{package}.features"))
+    return {name: value for name, value in found.items() if isinstance(value, Feature)}
+
+
+@functools.lru_cache(maxsize=None)
+def asks():
+    """(file, syntax tree) of everything that may ask, and may not know a number."""
+    files = [path for folder in PACKAGES.values() for path in folder.rglob("*.py")]
+    return [
+        (path, ast.parse(path.read_text()))
+        for path in files
+        if path.name != "features.py" and DOOR not in path.parents
+    ]
+
+
+def numbers(tree):
+    """Where a release's number or a comparison with one stands in code, not in documentation."""
+    documents = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Tuple) and len(node.elts) == 2:
+            major, minor = (getattr(item, "value", None) for item in node.elts)
+            if major == OLDEST[0] and minor in range(OLDEST[1], 20):
+                yield node.lineno
+        elif isinstance(node, ast.Attribute) and node.attr == "at_least":
+            yield node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) not in documents and re.search(r"needs Triton|Triton (>= )?\d", node.value):
+                yield node.lineno
+
+
+def test_what_the_search_finds():
+    found = numbers(
+        ast.parse(
+            '"""Triton >= 3.8"""\nx < (3, 8)\n_triton.at_least(3, 7)\nf"{x} needs Triton >= 3.7"\n'
+            'def f(since=(3, 9)):\n    "needs Triton >= 3.7"\n    return (3, 5), (3, 6, 7), [3, 6]\n'
+        )
+    )
+    assert sorted(found) == [2, 3, 4, 5]
+
+
+def test_no_number_of_a_release_stands_outside_the_tables():
+    # The sentence of `contract.selection` is about a datum that a plugin declares.
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path, tree in asks()
+        for line in numbers(tree)
+        if path.name != "selection.py"
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("package", TABLES)
+def test_each_line_tells_supported_releases_apart(package):
+    for name, feature in lines(package).items():
+        assert OLDEST <= feature.since <= NEWEST, name
+        assert feature.since > OLDEST or feature.last, f"{name}: every release has it"
+        assert feature.last is None or feature.since <= feature.last < NEWEST, name
+        assert feature.what, name
+
+
+@pytest.mark.parametrize("package", TABLES)
+def test_each_line_is_asked_for(package):
+    used = {
+        node.id
+        for path, tree in asks()
+        if PACKAGES[package] in path.parents or package == "gluon_core"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name)
+    }
+    assert not set(lines(package)) - used
+
+
+LATER = Feature((3, 8), "what came later")
+GONE = Feature((3, 7), "what went again", last=(3, 8))
+
+
+@pytest.mark.parametrize(
+    "version, later, gone",
+    [((3, 6), False, False), ((3, 7), False, True), ((3, 8), True, True), ((3, 9), True, False)],
+)
+def test_who_has_what(monkeypatch, version, later, gone):
+    monkeypatch.setattr(_triton, "VERSION", version)
+    assert (vendor.has(LATER), vendor.has(GONE)) == (later, gone)
+    set_compiler_version(version)
+    try:
+        assert (follows(LATER), follows(GONE)) == (later, gone)
+    finally:
+        set_compiler_version(None)
+
+
+def test_who_lacks_it_is_told(monkeypatch):
+    monkeypatch.setattr(_triton, "VERSION", (3, 9))
+    monkeypatch.setattr(_triton, "VERSION_TEXT", "3.9.0")
+    vendor.require(LATER, "gl.later")
+    with pytest.raises(CapabilityError) as found:
+        vendor.require(GONE, "gl.gone", "Use gl.later.")
+    assert "gl.gone needs Triton 3.7 to 3.8, found 3.9.0" in str(found.value)
+    assert "Use gl.later." in str(found.value)
+    set_compiler_version((3, 7))
+    try:
+        require_followed(GONE, "gl.gone")
+        with pytest.raises(CapabilityError, match="gl.later needs Triton >= 3.8, found 3.7"):
+            require_followed(LATER, "gl.later")
+    finally:
+        set_compiler_version(None)
+
+
+def test_a_name_that_no_table_has_is_an_error_where_it_is_imported():
+    with pytest.raises(ImportError):
+        exec("from gluon_core.features import CASHE_POLICY")

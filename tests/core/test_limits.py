@@ -1,0 +1,159 @@
+"""What the test suite promises of itself: every test ends, and a run says what it left out and why."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.once
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_pytest(folder, text, *options):
+    """Pytest with our settings over a file of tests, in a process of its own."""
+    (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (folder / "test_it.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), *options]
+    return subprocess.run(
+        [*command, "--rootdir", str(folder), "-p", "no:cacheprovider", str(folder)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+HANGS = """
+import pytest, time
+
+def test_waits():
+    time.sleep(1000)
+
+def test_next():
+    pass
+
+@pytest.mark.timeout(2)
+def test_within_a_library():
+    sum(range(10**12))  # keeps signals waiting and the interpreter locked, as a compiler may
+"""
+
+
+def test_a_test_that_hangs_fails_or_ends_the_run(tmp_path):
+    done = run_pytest(tmp_path, HANGS, "-v", "--timeout", "1")
+    assert done.returncode == 1
+    assert "test_waits FAILED" in done.stdout and "test_next PASSED" in done.stdout
+    assert "Timeout" in done.stderr and "in test_within_a_library" in done.stderr
+
+
+def test_there_is_a_limit(pytestconfig):
+    assert 0 < float(pytestconfig.getini("timeout")) <= 300
+    assert pytestconfig.pluginmanager.hasplugin("timeout")
+
+
+LEAVES_OUT = """
+import pytest
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("which", range(3))
+def test_device(which):
+    pytest.skip("no GPU")
+
+@pytest.mark.skip(reason="needs Triton 3.8")
+def test_new():
+    pass
+
+@pytest.mark.campaign
+def test_all():
+    pass
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("which", range(30))
+def test_sampled(which):
+    print("sampled", which, "!")
+
+@pytest.mark.once
+@pytest.mark.parametrize("which", range(20))
+def test_once(which):
+    print("ran", which, "!")
+"""
+
+
+def numbers(word, text):
+    return {int(n) for n in re.findall(rf"{word} (\d+) !", text)}
+
+
+def test_shares_and_samples_add_up_and_what_is_skipped_is_said(tmp_path):
+    first, second = (
+        run_pytest(tmp_path, LEAVES_OUT, "-s", "--share", share).stdout for share in ("1/2", "2/2")
+    )
+    ran = numbers("ran", first), numbers("ran", second)
+    assert ran[0] | ran[1] == set(range(20)) and not ran[0] & ran[1] and 5 <= len(ran[0]) <= 15
+    sampled = numbers("sampled", first)
+    assert sampled == numbers("sampled", second) and 5 <= len(sampled) <= 15
+    last, closing = first.splitlines()[-2:]
+    assert last == "skipped: 3 no GPU; 1 needs Triton 3.8"
+    passed = len(ran[0]) + len(sampled)
+    assert f"{passed} passed, 4 skipped, {51 - passed} deselected" in closing
+    campaign = run_pytest(tmp_path, LEAVES_OUT, "-s", "-m", "campaign").stdout
+    assert numbers("sampled", campaign) == set(range(30)) - sampled
+    assert f"{31 - len(sampled)} passed" in campaign
+
+
+def test_interrupts_are_heard_where_they_are_ignored():
+    """As under `nohup` in a script, whose jobs in the background ignore Ctrl-C."""
+    tests = ["tests/backends/sim/test_progress.py", "-k", "interrupt or ctrl_c"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
+        cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout
+
+
+# -- the last line of CI ----------------------------------------------------------------------------
+
+
+def closing_line():
+    spec = importlib.util.spec_from_file_location("closing_line", ROOT / ".ci" / "closing_line.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+def report(folder, name, reasons=(), **counts):
+    suite = ET.Element("testsuite", {key: str(value) for key, value in counts.items()})
+    for reason in reasons:
+        ET.SubElement(ET.SubElement(suite, "testcase"), "skipped", message=reason)
+    ET.ElementTree(suite).write(folder / f"{name}.xml")
+
+
+def test_the_last_line_adds_up_all_environments(tmp_path, capsys):
+    report(tmp_path, "a", ["no GPU", "no GPU"], tests=10, failures=0, errors=0, skipped=2, time=1.5)
+    report(tmp_path, "b", ["of 3.7"], tests=5, failures=0, errors=0, skipped=1, time=2)
+    assert closing_line()(str(tmp_path), 0) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2] == "skipped: 2 no GPU; 1 of 3.7"
+    assert said[-1].strip("= ") == "12 passed, 3 skipped in 3.50s"
+
+
+def test_the_last_line_fails_with_any_environment(tmp_path, capsys):
+    assert closing_line()(str(tmp_path), 0) == 1
+    report(tmp_path, "a", tests=10, failures=1, errors=0, skipped=0, time=1)
+    assert closing_line()(str(tmp_path), 1) == 1
+    assert "1 failed, 9 passed in" in capsys.readouterr().out
+    report(tmp_path, "a", tests=10, failures=0, errors=0, skipped=0, time=1)
+    assert closing_line()(str(tmp_path), 1) == 1  # lint failed, or an environment gave no report
+    assert "10 passed, 1 error in" in capsys.readouterr().out

@@ -1,0 +1,101 @@
+"""The plugins that docs/plugins.md writes: installed by pip, run, and held to the contract."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.test_docs import ROOT, command_line, run
+
+PAGE = ROOT / "docs" / "plugins.md"
+NAMED = re.compile(r"^```(?:toml|py|python)\n# (\S+\.(?:py|toml))\n(.*?)^```", re.M | re.S)
+COMMANDS = re.compile(r"^```console\n(.*?)^```", re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A folder with every file of the page, and the environment in which its plugins are installed."""
+    folder = tmp_path_factory.mktemp("plugins")
+    for name, text in NAMED.findall(PAGE.read_text()):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        if file.parent.name.startswith("gluon_"):
+            (file.parent / "__init__.py").touch()
+    site = folder / "site"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--target", str(site), str(folder), str(folder / "faster")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    path = os.pathsep.join(filter(None, (str(site), str(ROOT), os.environ.get("PYTHONPATH"))))
+    common = {k: v for k, v in os.environ.items() if k != "GLUON_TARGET"}
+    return folder, {**common, "PYTHONPATH": path}
+
+
+def commands(environment):
+    for block in COMMANDS.findall(PAGE.read_text()):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                mine = dict(environment)
+                yield line, command_line(line[2:], mine), mine
+
+
+def test_its_commands_run(page):
+    folder, environment = page
+    said = {}
+    for line, command, mine in commands(environment):
+        code, said[line] = run(command, folder, mine)
+        assert code == 0, f"{line}\n{said[line]}"
+    explained = next(text for line, text in said.items() if "explain" in line)
+    assert "anvil_load" in explained and "global_load" in explained
+    (tested,) = (text for line, text in said.items() if "conformance" in line)
+    # What it does not have is skipped: host-side types, schedules.
+    assert re.search(r"\b2\d passed, 2 skipped in", tested), tested
+
+
+def test_its_second_plugin_passes_as_well(page):
+    folder, environment = page
+    suite = ["--pyargs", "gluon_core.testing.conformance", "-k", "small_copy or anvil_load"]
+    code, said = run([sys.executable, "-m", "pytest", "-q", *suite], folder, environment)
+    assert code == 0 and "2 passed" in said, said
+
+
+COPY = """
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.compiler import GluonASTSource
+from gluon_core.compiler.driver import trace_source
+from gluon_core.contract.registry import registry
+
+@gluon.jit
+def copied(x, out, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], gl.float32)
+    at = gl.arange(0, BLOCK, layout)
+    buffer = gl.allocate_shared_memory(gl.float32, [BLOCK], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    gl.portable.async_copy(buffer, x, at)
+    gl.portable.commit()
+    gl.portable.wait(0)
+    gl.portable.store(out, at, buffer.load(layout))
+
+x, out = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
+made = copied[(1,)](x, out, 128, target="sim:anvil1")
+assert (x == out).all() and made.n_regs is None and "ptx" not in made.asm
+target, sessions = registry().target("sim:anvil1"), []
+source = GluonASTSource(copied, {"x": "*fp32", "out": "*fp32"}, {"BLOCK": 128})
+options = registry().backend("sim").options(target, {})
+trace_source(source, target, options, on_session=sessions.append)
+print([s.chosen.name for s in sessions[0].selections])
+assert not registry().clashes and not registry().failures
+"""
+
+
+def test_its_lowerings_are_taken(page):
+    folder, environment = page
+    (folder / "copied.py").write_text(COPY)
+    code, said = run([sys.executable, "copied.py"], folder, environment)
+    assert code == 0 and "['small_copy', 'global_store']" in said, said
