@@ -1,0 +1,44 @@
+"""`python -m gluon_core.standin [--target sim:ARCH] script.py ...` or `-m module ...`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+
+from gluon_core.errors import GluonError
+from gluon_core.standin import stand_in
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m gluon_core.standin",
+        description="Run a script, or with -m a module, as if the simulated device were there.",
+    )
+    parser.add_argument(
+        "--target",
+        default=os.environ.get("GLUON_TARGET") or "sim",
+        help="the simulated device, such as sim:hopper (default: GLUON_TARGET)",
+    )
+    parser.add_argument("-m", action="store_true", dest="module", help="run a module")
+    parser.add_argument("script", help="file, or name of a module")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help="what it is given")
+    given = parser.parse_args(arguments)
+    try:
+        stand_in(given.target)
+    except GluonError as error:
+        print(error, file=sys.stderr)
+        return 2
+    sys.argv = [given.script, *given.rest]
+    if given.module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(given.script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(given.script)))
+        runpy.run_path(given.script, run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
