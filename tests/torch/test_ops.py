@@ -1,0 +1,286 @@
+"""Ops of torch that launch kernels: torch's own checks of them, gradients, graphs, export."""
+
+import warnings
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from gluon_core import torch as gluon_torch
+from gluon_core.errors import NondeterministicError
+from tests.torch import ops_for_tests as ops
+
+
+def tensors(name, device, n=24):
+    half = torch.float16
+    return {
+        "scale": lambda: (torch.randn(n, device=device, requires_grad=True), 2.0),
+        "scale_into": lambda: (torch.randn(n, device=device), torch.empty(n, device=device), 2.0),
+        "norm": lambda: (
+            torch.randn(3, n, device=device, requires_grad=True),
+            torch.randn(n, device=device, requires_grad=True),
+            1e-6,
+        ),
+        "norm_backward": lambda: (
+            torch.randn(3, n, device=device),
+            torch.randn(3, n, device=device),
+            torch.randn(n, device=device),
+            torch.rand(3, device=device),
+        ),
+        "matmul": lambda: (
+            torch.randn(n, 40, device=device, dtype=half, requires_grad=True),
+            torch.randn(40, 17, device=device, dtype=half, requires_grad=True),
+        ),
+    }[name]()
+
+
+@pytest.mark.parametrize("name", ["scale", "scale_into", "norm", "norm_backward", "matmul"])
+def test_torch_finds_nothing_wrong_with_it(name, device):
+    op = gluon_torch.get(f"gluon_tests::{name}")
+    found = torch.library.opcheck(op.overload, tensors(name, device), atol=2e-2, rtol=2e-2)
+    assert len(found) == 4 and set(found.values()) == {"SUCCESS"}
+
+
+def test_results(device):
+    x, factor = tensors("scale", device)
+    assert torch.equal(ops.scale(x, factor), x * factor)
+    assert torch.equal(torch.ops.gluon_tests.scale(x, factor), x * factor)
+    assert torch.equal(ops.scale_seen(x.detach(), factor), x * factor)
+    assert torch.equal(ops.scale(x, factor=3.0), x * 3)
+    x, weight, eps = tensors("norm", device)
+    torch.testing.assert_close(ops.norm(x, weight, eps)[0], ops.norm_reference(x, weight, eps))
+    a, b = tensors("matmul", device)
+    torch.testing.assert_close(ops.matmul(a, b), a @ b, atol=1e-2, rtol=1e-2)
+
+
+def test_gradients(device):
+    double = dict(dtype=torch.float64, device=device, requires_grad=True)
+    x, weight = torch.randn(2, 5, **double), torch.randn(5, **double)
+    assert torch.autograd.gradcheck(lambda x: ops.scale(x, 2.5), (x,))
+    assert torch.autograd.gradcheck(lambda x, w: ops.norm(x, w, 1e-6)[0], (x, weight))
+    a, b = tensors("matmul", device)
+    found = torch.autograd.grad(ops.matmul(a, b).float().sum(), (a, b))
+    wanted = torch.autograd.grad((a @ b).float().sum(), (a, b))
+    torch.testing.assert_close(found, wanted, atol=2e-2, rtol=2e-2)
+
+
+def test_an_op_that_writes_marks_what_it_wrote(device):
+    x, out, factor = tensors("scale_into", device)
+    version = out._version
+    ops.scale_into(x, out, factor)
+    assert out._version == version + 1 and x._version == 0
+    assert torch.equal(out, x * factor)
+
+
+GRAPHS = {
+    "scale": lambda x: ops.scale(x.sin(), 2.0).cos(),
+    "scale_seen": lambda x: ops.scale_seen(x.sin(), 2.0).cos(),
+    "norm": lambda x: ops.norm(x[None] + 1, x, 1e-6)[0].square(),
+    "matmul": lambda x: ops.matmul(x[:, None].half(), x[None, :].half()),
+}
+
+
+def into(x):
+    out = torch.empty(2, x.numel(), device=x.device)
+    ops.scale_into(x, out[1], 2.0)  # a view
+    ops.scale_into(out[1], out[0], 2.0)
+    return out + 1
+
+
+GRAPHS["scale_into"] = into
+
+
+@pytest.mark.parametrize("name", list(GRAPHS))
+def test_twenty_shapes_one_graph(name, device):
+    """No graph break (fullgraph raises at one) and no compilation after the first."""
+    function = GRAPHS[name]
+    counter = CompileCounterWithBackend("aot_eager" if device == "cpu" else "inductor")
+    compiled = torch.compile(function, backend=counter, fullgraph=True, dynamic=True)
+    for n in range(3, 203, 10):
+        x = torch.randn(n, device=device)
+        torch.testing.assert_close(compiled(x), function(x), atol=1e-3, rtol=1e-3)
+    assert counter.frame_count == 1
+
+
+def test_training_in_one_graph(device):
+    def loss(x, weight):
+        return ops.norm(x, weight, 1e-6)[0].square().sum()
+
+    x, weight, _ = tensors("norm", device)
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    found = torch.autograd.grad(compiled(x, weight), (x, weight))
+    wanted = torch.autograd.grad(ops.norm_reference(x, weight, 1e-6).square().sum(), (x, weight))
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+class Normed(torch.nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, n))
+
+    def forward(self, x):
+        return ops.norm(ops.scale(x, 2.0), self.weight, 1e-6)[0]
+
+
+def exported(device):
+    model = Normed(24).to(device)
+    x = torch.randn(4, 24, device=device)
+    rows = torch.export.Dim("rows", min=2, max=64)
+    return model, torch.export.export(model, (x,), dynamic_shapes=({0: rows},))
+
+
+def test_export(device, tmp_path):
+    model, program = exported(device)
+    torch.export.save(program, tmp_path / "normed.pt2")
+    loaded = torch.export.load(tmp_path / "normed.pt2").module()
+    for rows in (2, 5, 9):
+        x = torch.randn(rows, 24, device=device)
+        assert torch.equal(loaded(x), model(x))
+    targets = {str(node.target) for node in program.graph.nodes}
+    assert {"gluon_tests.scale.default", "gluon_tests.norm.default"} <= targets
+
+
+@pytest.mark.once
+def test_ahead_of_time(device, tmp_path):
+    """AOTInductor's library calls the op."""
+    model, program = exported(device)
+    package = torch._inductor.aoti_compile_and_package(
+        program, package_path=str(tmp_path / "normed.pt2")
+    )
+    x = torch.randn(7, 24, device=device)
+    torch.testing.assert_close(torch._inductor.aoti_load_package(package)(x), model(x))
+
+
+def test_inductor_keeps_the_op(device):
+    """Inductor's own code calls it; nothing is there for it to compile."""
+    x, out, factor = tensors("scale_into", device)
+    torch.compile(ops.scale_into, fullgraph=True)(x, out, factor)
+    assert torch.equal(out, x * factor)
+
+
+def test_modes(device):
+    x, factor = tensors("scale", device)
+    with torch.inference_mode():
+        assert torch.equal(ops.scale(x, factor), x * factor)
+    with torch.no_grad():
+        assert not ops.scale(x, factor).requires_grad
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.equal(ops.scale(x, factor), x * factor)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_an_op_may_refuse_deterministic_mode(device):
+    @gluon_torch.op("gluon_tests::by_chance", deterministic=False)
+    def by_chance(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x).copy_(x)
+
+    x = torch.randn(4, device=device)
+    by_chance(x)
+    try:
+        torch.use_deterministic_algorithms(True)
+        with pytest.raises(NondeterministicError, match="by_chance"):
+            by_chance(x)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with pytest.warns(UserWarning, match="by_chance"):
+            by_chance(x)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_autocast(device):
+    x, factor = tensors("scale", device)
+    with torch.autocast(device):
+        result = ops.scale(x, factor)
+    assert result.dtype is torch.bfloat16
+    torch.testing.assert_close(result, x.bfloat16() * factor)
+
+
+def test_vmap_one_by_one(device):
+    x = torch.randn(5, 3, device=device)
+    assert torch.equal(torch.vmap(ops.scale, in_dims=(1, None))(x, 2.0), (x * 2).t())
+    out = torch.empty(3, 5, device=device)
+
+    def into(x, out):
+        ops.scale_into(x, out, 3.0)
+        return out
+
+    torch.vmap(into, in_dims=(1, 0))(x, out)
+    assert torch.equal(out, (x * 3).t())
+
+
+def test_a_rule_for_vmap(device):
+    @gluon_torch.op(
+        "gluon_tests::batched",
+        vmap=lambda info, in_dims, x, factor: (batched(x, factor), in_dims[0]),
+    )
+    def batched(x: torch.Tensor, factor: float) -> torch.Tensor:
+        calls.append(x.shape)
+        return x * factor
+
+    calls = []
+    x = torch.randn(5, 3, device=device)
+    assert torch.equal(torch.vmap(batched, in_dims=(1, None))(x, 2.0), (x * 2).t())
+    assert calls == [(5, 3)]
+
+
+def test_a_kernel_per_device(device):
+    op = gluon_torch.op("gluon_tests::per_device", vmap=None)(_everywhere)
+    x = torch.randn(4, device=device)
+    assert torch.equal(op(x), x + 1)
+
+    @op.register_kernel("cpu")
+    def on_cpu(x: torch.Tensor) -> torch.Tensor:
+        return x + 2
+
+    assert torch.equal(op(x), x + (2 if device == "cpu" else 1))
+
+
+def _everywhere(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+@pytest.mark.parametrize("mode", ["cuda graph", "reduce-overhead", "stream", "device"])
+@pytest.mark.gpu
+def test_on_a_gpu_alone(mode):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    x = torch.randn(1000, device="cuda")
+    out = torch.empty_like(x)
+    ops.scale_into(x, out, 2.0)
+    if mode == "cuda graph":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            ops.scale_into(x, out, 2.0)
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+    elif mode == "reduce-overhead":
+        compiled = torch.compile(
+            lambda x: ops.scale(x + 1, 2.0), mode="reduce-overhead", fullgraph=True
+        )
+        for _ in range(4):
+            x = torch.randn_like(x)
+            torch.testing.assert_close(compiled(x).clone(), (x + 1) * 2)
+        return
+    elif mode == "stream":
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            ops.scale_into(x, out, 2.0)
+        stream.synchronize()
+    else:
+        if torch.cuda.device_count() < 2:
+            pytest.skip("one GPU")
+        x = x.to("cuda:1")
+        out = torch.empty_like(x)
+        ops.scale_into(x, out, 2.0)
+    torch.cuda.synchronize()
+    assert torch.equal(out, x * 2)
+
+
+def test_torch_warns_of_nothing(device):
+    x, factor = tensors("scale", device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ops.scale(x, factor).sum().backward()
