@@ -1,0 +1,85 @@
+"""The emulator behind the contract: AMD's own pipeline, and its machine code executed here."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, ContextManager, Mapping
+
+from gluon_core.contract.backend import Backend, Report, Stage, Watch, load_path
+from gluon_core.contract.targets import Target
+from gluon_core.errors import CapabilityError
+
+__all__ = ["EmuBackend"]
+
+
+class EmuBackend(Backend):
+    """Runs what AMD's pipeline makes of a kernel, over torch CPU tensors and NumPy arrays."""
+
+    name = "emu"
+    architectures = ()
+    simulates = True
+    unasked = False
+    stands_in_for = ("amd",)
+    watches = ("trace_isa",)
+    simulation = "gluon_emu.settings:using"
+    isolate = True
+    tensor_device = "cpu"
+    raw_pointers = False
+    pointer_range_bits = 32  # as the vendor's own, so that the code is the same
+
+    def options(self, target: Target, given: Mapping[str, Any]) -> Any:
+        """Those of the architecture's own backend."""
+        return _vendor(target).options(_real(target), given)
+
+    def target_attribute(self, target: Target) -> str:
+        return _vendor(target).target_attribute(_real(target))
+
+    def load_dialects(self, context: Any) -> None:
+        from gluon_core.contract.registry import registry
+
+        for name in self.stands_in_for:
+            registry().backend(name).load_dialects(context)
+
+    def builder(self, context: Any, target: Target) -> Any:
+        return _vendor(target).builder(context, _real(target))
+
+    def codegen(self, target: Target, options: Any) -> Mapping[str, Any]:
+        return _vendor(target).codegen(_real(target), options)
+
+    def module_map(self, target: Target) -> Mapping[str, Any]:
+        return _vendor(target).module_map(_real(target))
+
+    def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
+        return _vendor(target).pipeline(_real(target), options)
+
+    def pipeline_version(self, target: Target) -> str:
+        return _vendor(target).pipeline_version(_real(target))
+
+    def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
+        raise KeyError(name)
+
+    def launcher(self, compiled: Any) -> Callable[..., Any]:
+        return load_path("gluon_emu.launcher:make_launcher")(compiled)
+
+    def watch(self, wish: Watch) -> ContextManager[Any]:
+        return load_path(self.simulation)(trace=wish.trace_isa)
+
+    def inspect(self, compiled: Any) -> Report:
+        return _vendor(compiled.target).inspect(compiled)
+
+
+def _real(target: Target) -> Target:
+    return Target(target.architecture.backend, target.architecture)
+
+
+def _vendor(target: Target) -> Backend:
+    from gluon_core.contract.registry import registry
+
+    name = target.architecture.backend
+    if name not in EmuBackend.stands_in_for:
+        raise CapabilityError(
+            f"the emulator runs machine code of {', '.join(EmuBackend.stands_in_for)}",
+            argument="target",
+            got=str(target),
+            remedy=f"Try sim:{target.architecture.name}.",
+        )
+    return registry().backend(name)

@@ -1,0 +1,1 @@
+"""From the text of a code object to instructions, a kernel descriptor and its arguments."""

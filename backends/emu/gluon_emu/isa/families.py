@@ -1,0 +1,29 @@
+"""All families of instructions; importing this fills the table."""
+
+from __future__ import annotations
+
+from gluon_emu.isa import (
+    atomics,
+    compare,
+    control,
+    convert,
+    lane,
+    lds,
+    mbarrier,
+    memory,
+    mfma,
+    packed,
+    salu,
+    smem,
+    tdm,
+    valu,
+    valu_float,
+    wmma,
+)
+
+__all__ = ["modules"]
+
+modules = (
+    salu, valu, valu_float, compare, convert, packed, lane, smem, memory, atomics, lds, mfma, wmma,
+    mbarrier, tdm, control,
+)  # fmt: skip

@@ -1,0 +1,370 @@
+"""From the arguments of a launch to machine code that runs: the kernarg segment and the registers
+that a kernel starts with.
+
+LLVM, "User Guide for AMDGPU Backend": Kernel Argument Segment, Initial Kernel Execution State,
+Kernel Descriptor, Preloaded Kernel Arguments.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Optional
+
+import numpy as np
+
+from gluon_core.errors import ArgumentError, DeviceError
+from gluon_core.values.descriptors import is_descriptor_text
+from gluon_emu.decode.operands import EXEC, TTMP
+from gluon_emu.decode.text import Program, parse
+from gluon_emu.isa.smem import SCALAR
+from gluon_emu.machine.code import Code, bind, rows_of
+from gluon_emu.machine.descriptor import descriptor_leaves
+from gluon_emu.machine.memory import Allocation, GlobalMemory
+from gluon_emu.machine.run import Machine
+from gluon_emu.machine.state import Batch
+from gluon_emu.machine.trace import Tally
+from gluon_emu.machine.trace import write as write_trace
+from gluon_emu.settings import Settings, current
+
+__all__ = ["execute", "make_launcher", "storage_of"]
+
+_GARBAGE = np.uint32(0x7FA5A5A5)  # a signalling NaN, and no likely address
+_RESIDENT = 128  # waves that run at once
+_STATE_BYTES = 256 << 20
+
+
+@dataclass
+class Launch:
+    """One launch: where its workgroups are, and what they get.
+
+    Args:
+        grid: workgroups along x, y and z.
+        waves: of a workgroup.
+        cluster: workgroups of a cluster, along x.
+        kernarg: the segment of arguments.
+        lds_bytes: of a workgroup.
+    """
+
+    code: Code
+    grid: tuple[int, int, int]
+    waves: int
+    kernarg: np.ndarray
+    lds_bytes: int
+    cluster: int = 1
+    allocations: list[Allocation] = field(default_factory=list)
+
+
+def make_launcher(compiled: Any) -> Callable[..., Any]:
+    """`launch(grid, stream, *arguments)` for a `CompiledKernel` of AMD's pipeline."""
+    program = parse(compiled.asm["amdgcn"], compiled.metadata.name)
+    code = bind(program)
+    kinds = compiled.signature_types()
+    names = list(compiled.src.fn.arg_names)
+    metadata = compiled.metadata
+    compiled.function = compiled.module = program
+    lanes = program.info.wave_size
+    threads = program.info.number("max_flat_workgroup_size", metadata.num_warps * lanes)
+    static = program.directives.get("group_segment_fixed_size", 0)
+
+    def launch(grid: Any, stream: Any, *arguments: Any) -> None:
+        size = (*(int(g) for g in grid), 1, 1)[:3]
+        cluster = int(metadata.num_ctas or 1)
+        size = (size[0] * cluster, *size[1:])
+        allocations: list[Allocation] = []
+        metas = list(getattr(metadata, "tensordesc_meta", None) or [])
+
+        def pointed(name: str, value: Any) -> int:
+            found = storage_of(name, value)
+            if found is not None:
+                allocations.append(found)
+            return address_of(name, value)
+
+        def descriptors(name: str, value: Any) -> Iterator[tuple[str, Any, Any]]:
+            meta = metas.pop(0) if metas else None
+            return descriptor_leaves(name, value, meta, metadata.num_warps, pointed)
+
+        leaves = list(_leaves(kinds, names, arguments, allocations, descriptors))
+        scratch = _global_scratch(metadata, size, allocations)
+        kernarg = _kernarg(program, leaves, scratch, size, threads)
+        allocations.append(Allocation("the kernel arguments", kernarg, False))
+        request = Launch(
+            code,
+            size,
+            -(-threads // lanes),
+            kernarg,
+            static + int(metadata.shared or 0),
+            cluster,
+            allocations,
+        )
+        execute(request, current())
+
+    return launch
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+def _leaves(
+    kinds: Any, names: Any, arguments: Any, allocations: list[Allocation], descriptors: Any
+) -> Iterator[tuple[str, Any, Any]]:
+    """(name, type, value) of everything that is no constant, tuples and descriptors opened."""
+    for kind, name, value in zip(kinds, names, arguments):
+        if isinstance(kind, (tuple, list)):
+            inner = [f"{name}[{i}]" for i in range(len(kind))]
+            yield from _leaves(kind, inner, value, allocations, descriptors)
+        elif is_descriptor_text(kind):
+            yield from descriptors(name, value)
+        elif kind != "constexpr":
+            if str(kind).startswith("*"):
+                found = storage_of(name, value)
+                if found is not None:
+                    allocations.append(found)
+                value = address_of(name, value)
+            yield name, kind, value
+
+
+def address_of(name: str, value: Any) -> int:
+    """The address that a pointer argument holds."""
+    if value is None:
+        return 0
+    if isinstance(value, np.ndarray):
+        return value.ctypes.data
+    if isinstance(value, int):
+        return value
+    pointer = getattr(value, "data_ptr", None)
+    if pointer is None:
+        raise ArgumentError(
+            "not a pointer",
+            argument=name,
+            expected="a torch CPU tensor or a NumPy array",
+            got=value.__class__.__name__,
+        )
+    return int(pointer())
+
+
+def storage_of(name: str, value: Any) -> Optional[Allocation]:
+    """All bytes that an argument's pointer may reach, or None for a bare address."""
+    if isinstance(value, np.ndarray):
+        if not value.flags.c_contiguous:
+            raise ArgumentError(
+                "the array is not C-contiguous",
+                argument=name,
+                got=f"strides {value.strides} for shape {value.shape}",
+                remedy="Pass numpy.ascontiguousarray(x), or a torch tensor with its strides.",
+            )
+        owner = value
+        while isinstance(owner.base, np.ndarray) and owner.base.flags.c_contiguous:
+            owner = owner.base
+        flat = owner.reshape(-1)
+        data = flat.view(np.uint8) if flat.size else np.zeros(0, np.uint8)
+        return Allocation(name, data, value.flags.writeable, owner)
+    base = getattr(value, "base", None)
+    if base is not None and hasattr(base, "untyped_storage"):
+        value = base  # a tensor that only pretends to have another element type
+    if not hasattr(value, "untyped_storage"):
+        return None
+    if value.device.type != "cpu":
+        raise DeviceError(
+            "the emulator works on CPU tensors",
+            argument=name,
+            got=str(value.device),
+            remedy="Pass x.cpu(), or launch on that device.",
+        )
+    torch = sys.modules["torch"]
+    storage = value.untyped_storage()
+    if not storage.size():
+        return None
+    flat = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.size(),), (1,))
+    return Allocation(name, flat.numpy(), True, flat)
+
+
+def _global_scratch(
+    metadata: Any, grid: tuple[int, int, int], allocations: list[Allocation]
+) -> list[int]:
+    """Addresses of the buffers that the compiler asked for, behind all other arguments."""
+    found = []
+    for name in ("global_scratch", "profile_scratch"):
+        size = int(getattr(metadata, f"{name}_size", 0) or 0)
+        align = int(getattr(metadata, f"{name}_align", 1) or 1)
+        if not size:
+            found.append(0)
+            continue
+        total = size * grid[0] * grid[1] * grid[2]
+        buffer = np.zeros(total + align, np.uint8)
+        start = -buffer.ctypes.data % align
+        allocations.append(Allocation(name, buffer[start : start + total], True, buffer))
+        found.append(buffer.ctypes.data + start)
+    return found
+
+
+_FORMATS = {"fp32": "<f", "f32": "<f", "fp64": "<d", "f64": "<d", "fp16": "<e", "f16": "<e"}
+
+
+def encode(kind: Any, value: Any, size: int) -> bytes:
+    """A scalar argument as `size` bytes."""
+    text = str(kind)
+    if isinstance(value, bytes):  # a descriptor: boxes of two dimensions need its first words only
+        return value[:size]
+    if text in _FORMATS:
+        with np.errstate(all="ignore"):
+            dtype = {"<f": np.float32, "<d": np.float64, "<e": np.float16}[_FORMATS[text]]
+            packed = np.array([value]).astype(dtype).tobytes()
+    elif text == "bf16":
+        packed = struct.pack("<f", float(value))[2:]
+    else:
+        packed = (int(value) & (1 << 8 * size) - 1).to_bytes(size, "little")
+    return packed.ljust(size, b"\0")[:size]
+
+
+def _kernarg(
+    program: Program, leaves: list, scratch: list[int], grid: tuple[int, int, int], threads: int
+) -> np.ndarray:
+    """The segment, as the metadata of the code object lays it out."""
+    info = program.info
+    size = max(
+        info.number("kernarg_segment_size"),
+        max((a.offset + a.size for a in info.arguments), default=0),
+        16,
+    )
+    buffer = np.zeros((size + 15) // 8, np.uint64).view(np.uint8)
+    shown = [a for a in info.arguments if not a.kind.startswith("hidden_")]
+    if not len(leaves) <= len(shown) <= len(leaves) + len(scratch):
+        raise ArgumentError(
+            "the code object takes other arguments than the kernel",
+            expected=f"{len(shown)} values",
+            got=f"{len(leaves)}: {', '.join(name for name, _, _ in leaves)}",
+        )
+    values = [(kind, value) for _, kind, value in leaves]
+    values += [("i64", address) for address in scratch]
+    for argument, (kind, value) in zip(shown, values):
+        data = encode(kind, value, argument.size)
+        buffer[argument.offset : argument.offset + argument.size] = np.frombuffer(data, np.uint8)
+    hidden = _hidden(grid, threads)
+    for argument in info.arguments:
+        if argument.kind in hidden:
+            data = encode("i64", hidden[argument.kind], argument.size)
+            buffer[argument.offset : argument.offset + argument.size] = np.frombuffer(
+                data, np.uint8
+            )
+    return buffer
+
+
+def _hidden(grid: tuple[int, int, int], threads: int) -> dict[str, int]:
+    found = {f"hidden_block_count_{axis}": n for axis, n in zip("xyz", grid)}
+    found.update({f"hidden_group_size_{axis}": n for axis, n in zip("xyz", (threads, 1, 1))})
+    found["hidden_grid_dims"] = 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1
+    return found
+
+
+# -- the machine -----------------------------------------------------------------------------------
+
+
+def execute(request: Launch, settings: Settings) -> Tally:
+    """Run all workgroups, as many at once as fit; what was executed.
+
+    Raises:
+        EmulatorError: of what the code does wrong.
+    """
+    code = request.code
+    memory = GlobalMemory(request.allocations)
+    rows = rows_of(code.program)
+    total = request.grid[0] * request.grid[1] * request.grid[2]
+    most = settings.resident or _RESIDENT
+    most = min(most, max(1, _STATE_BYTES // (rows * code.context.lanes * 4)))
+    together = max(1, most // request.waves)
+    together = max(request.cluster, together // request.cluster * request.cluster)
+    started = time.monotonic()
+    deadline = None if settings.timeout is None else started + settings.timeout
+    tally = Tally(len(code.steps), watched=bool(settings.trace))
+    with np.errstate(all="ignore"):
+        for first in range(0, total, together):
+            numbers = np.arange(first, min(first + together, total))
+            x, y, z = request.grid
+            groups = np.stack((numbers % x, numbers // x % y, numbers // (x * y)), 1)
+            machine = Machine(
+                code, memory, groups, request.waves, request.lds_bytes, settings, deadline, tally
+            )
+            machine.add(_start(machine, request, rows))
+            machine.run()
+            if settings.progress and time.monotonic() - started > 2:
+                done = min(first + together, total)
+                print(f"{code.program.name}: {done} of {total} workgroups", file=sys.stderr)
+    if settings.trace:
+        write_trace(settings.trace, code, tally, request.grid)
+    return tally
+
+
+def _start(machine: Machine, request: Launch, rows: int) -> Batch:
+    """All resident waves at the kernel's first instruction."""
+    code = request.code
+    directives, context = code.program.directives, code.context
+    lanes, waves = context.lanes, request.waves
+    total = len(machine.groups) * waves
+    v = np.full((rows, total, lanes), _GARBAGE, np.uint32)
+    s = np.full((130, total), _GARBAGE, np.uint32)
+    number = np.arange(total)
+    v[0] = (number % waves * lanes)[:, None] + np.arange(lanes)  # y and z, above, are 0
+    group = number // waves
+    _user_registers(s, directives, request.kernarg)
+    ids = machine.groups[group]
+    if context.generation >= 12:
+        cluster = request.cluster
+        s[TTMP + 9] = ids[:, 0] // cluster
+        s[TTMP + 7] = ids[:, 1] | ids[:, 2] << 16
+        s[TTMP + 8] = number % waves << 25
+        s[TTMP + 6] = ids[:, 0] % cluster | (cluster - 1) << 12
+        machine.hardware["IB_STS2"] = (1 if cluster > 1 else 0) << 6
+    else:
+        at = directives.get("user_sgpr_count", 0)
+        for axis, letter in enumerate("xyz"):
+            if directives.get(f"system_sgpr_workgroup_id_{letter}", axis == 0):
+                s[at] = ids[:, axis]
+                at += 1
+        if directives.get("system_sgpr_workgroup_info"):
+            s[at] = 0
+            at += 1
+        if directives.get("enable_private_segment"):
+            s[at] = 0
+    s[125] = 0
+    s[EXEC : EXEC + 2] = 0xFFFFFFFF if lanes == 64 else 0
+    s[EXEC] = 0xFFFFFFFF
+    mode = (
+        directives.get("float_round_mode_32", 0) | directives.get("float_round_mode_16_64", 0) << 2
+    )
+    mode |= directives.get("float_denorm_mode_32", 0) << 4
+    mode |= directives.get("float_denorm_mode_16_64", 3) << 6
+    scc = np.zeros(total, bool)
+    batch = Batch(machine, v, s, scc, number, group, code.program.entry, mode)
+    batch.written = {0, *(SCALAR + int(i) for i in np.nonzero((s != _GARBAGE).any(1))[0])}
+    return batch
+
+
+_USER = (
+    ("user_sgpr_private_segment_buffer", 4),
+    ("user_sgpr_dispatch_ptr", 2),
+    ("user_sgpr_queue_ptr", 2),
+    ("user_sgpr_kernarg_segment_ptr", 2),
+    ("user_sgpr_dispatch_id", 2),
+    ("user_sgpr_flat_scratch_init", 2),
+    ("user_sgpr_private_segment_size", 1),
+)
+
+
+def _user_registers(s: np.ndarray, directives: dict[str, int], kernarg: np.ndarray) -> None:
+    at = 0
+    for name, count in _USER:
+        if not directives.get(name):
+            continue
+        s[at : at + count] = 0
+        if name == "user_sgpr_kernarg_segment_ptr":
+            address = kernarg.ctypes.data
+            s[at], s[at + 1] = address & 0xFFFFFFFF, address >> 32
+        at += count
+    words = kernarg.view(np.uint32)
+    offset = directives.get("user_sgpr_kernarg_preload_offset", 0)
+    for i in range(directives.get("user_sgpr_kernarg_preload_length", 0)):
+        if offset + i < words.size:
+            s[at + i] = words[offset + i]

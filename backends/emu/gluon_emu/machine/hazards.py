@@ -1,0 +1,235 @@
+"""Distances between instructions that the hardware does not keep by itself (CDNA).
+
+Each rule says after how many wait states an instruction may use what another wrote; every instruction
+between counts as one, `s_nop n` as n + 1. All ways through the program are looked at once, when it is
+bound; what is too close is reported when it is executed.
+
+ISA: CDNA3 4.5 "Manually Inserted Wait States", CDNA2 4.5; LLVM knows the same tables.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, Iterator, Optional
+
+from gluon_emu.decode.operands import EXEC, M0, VCC, Const, Reg
+from gluon_emu.decode.text import Instruction
+from gluon_emu.errors import HazardError
+from gluon_emu.isa import smem, table
+
+__all__ = ["checks", "passes"]
+
+_ENDS = ("s_branch", "s_endpgm", "s_setpc_b64")
+_MATRIX = re.compile(r"v_mfma_(?:scale_)?(\w+?)_(\d+)x(\d+)x(\d+)_?(?:\d+b_)?(\w+)$")
+
+
+def states(ins: Instruction) -> int:
+    """Wait states that an instruction stands for."""
+    if ins.name == "s_nop" and isinstance(ins.operands[0], Const):
+        return int(ins.operands[0].value) + 1
+    return 1
+
+
+def passes(name: str, architecture: str, narrow_formats: bool = False) -> int:
+    """Passes of four cycles that a matrix instruction takes; 0 for others.
+
+    Args:
+        narrow_formats: whether neither operand of an f8f6f4 instruction has eight bits.
+
+    ISA: CDNA2 7, CDNA3 7, CDNA4 7, tables of matrix instructions.
+    """
+    found = _MATRIX.match(name)
+    if not found:
+        return 0
+    result, m, kind = found[1], int(found[2]), found[5]
+    if m == 4:
+        return 4 if result == "f64" else 2
+    if result == "f64":
+        return 8
+    if "f8f6f4" in kind:
+        return (8 if m == 16 else 16) >> narrow_formats
+    narrow = kind.startswith(("f16", "bf16", "i8", "fp8", "bf8"))
+    if architecture in ("gfx908", "gfx90a") or not narrow:
+        return 8 if m == 16 else 16
+    return 4 if m == 16 else 8
+
+
+def checks(code: Any) -> list[Optional[Callable]]:
+    """For each instruction a report of what stands too close before it, or None."""
+    program, context = code.program, code.context
+    found: list[Optional[Callable]] = [None] * len(program.instructions)
+    if context.generation != 9:
+        return found
+    rules = _Rules(code)
+    for ins in program.instructions:
+        problem = rules.too_close(ins)
+        if problem is not None:
+            found[ins.index] = _reporting(ins, *problem)
+    return found
+
+
+def _reporting(ins: Instruction, earlier: Instruction, need: int, have: int, why: str) -> Callable:
+    def check(b: Any, machine: Any) -> None:
+        raise machine.report(
+            HazardError,
+            f"{need} wait states are needed behind `{earlier.text}` ({why}), there are {have}: "
+            f"s_nop {need - have - 1} before `{ins.text}`",
+            ins,
+            b,
+            0,
+        )
+
+    return check
+
+
+class _Rules:
+    def __init__(self, code: Any):
+        self.code = code
+        self.instructions = code.program.instructions
+        self.architecture = code.context.architecture
+        self.newer = self.architecture not in ("gfx900", "gfx906", "gfx908", "gfx90a")
+        self.family = [table.find(i.name).family for i in self.instructions]  # type: ignore[union-attr]
+        self.passes = [passes(i.name, self.architecture, _narrow(i)) for i in self.instructions]
+        self.masks = [self._mask(i) for i in self.instructions]
+        self.longest = max([5, *(p + 5 for p in self.passes)])
+        self.before: list[list[int]] = [[] for _ in self.instructions]
+        labels = code.program.labels
+        for ins in self.instructions:
+            if ins.index + 1 < len(self.instructions) and ins.name not in _ENDS:
+                self.before[ins.index + 1].append(ins.index)
+            if ins.name.startswith(("s_branch", "s_cbranch")):
+                target = labels.get(str(ins.operands[0]))
+                if target is not None and target < len(self.instructions):
+                    self.before[target].append(ins.index)
+        self.matrix = any(self.passes)
+
+    def _mask(self, ins: Instruction) -> frozenset[int]:
+        """Scalar registers that a vector instruction writes: its results and VCC or EXEC."""
+        if self.family[ins.index] not in ("valu", "trans"):
+            return frozenset()
+        found = {r for r in self.code.results[ins.index] if r >= smem.SCALAR}
+        if ins.name.startswith("v_cmpx"):
+            found |= {smem.SCALAR + EXEC, smem.SCALAR + EXEC + 1}
+        return frozenset(found)
+
+    def _vector(self, index: int) -> bool:
+        return self.family[index] in ("valu", "trans")
+
+    def _back(self, index: int, limit: int) -> Iterator[tuple[int, int]]:
+        """(instruction, wait states between) of what can come before, nearest first."""
+        queue = [(p, 0) for p in self.before[index]]
+        best: dict[int, int] = {}
+        while queue:
+            at, distance = queue.pop(0)
+            if distance >= limit or best.get(at, 1 << 30) <= distance:
+                continue
+            best[at] = distance
+            yield at, distance
+            step = distance + states(self.instructions[at])
+            queue += [(p, step) for p in self.before[at]]
+
+    def too_close(self, ins: Instruction) -> Optional[tuple[Instruction, int, int, str]]:
+        """(what comes before, wait states that are needed, that there are, why)."""
+        limit = self.longest if self.matrix else 5
+        for at, distance in self._back(ins.index, limit):
+            for need, why in self._needs(at, ins.index):
+                if need > distance:
+                    return self.instructions[at], need, distance, why
+        return None
+
+    def _needs(self, first: int, second: int) -> Iterator[tuple[int, str]]:
+        code, ins = self.code, self.instructions[second]
+        sources, results = code.sources[second], code.results[second]
+        written = code.results[first]
+        vector = self._vector(second)
+        family = self.family[second]
+        if self.passes[first]:
+            yield from self._behind_matrix(first, second)
+            return
+        scalars = self.masks[first]
+        if scalars:
+            if family in ("vmem", "smem") and scalars & sources and family == "vmem":
+                yield 5, "a vector instruction writes a scalar register that memory reads"
+            if ins.name in ("v_readlane_b32", "v_writelane_b32"):
+                chosen = ins.operands[2]
+                if isinstance(chosen, Reg) and smem.SCALAR + chosen.first in scalars:
+                    yield 4, "a vector instruction writes the lane number"
+            if ins.name.startswith("v_div_fmas") and smem.SCALAR + VCC in scalars:
+                yield 4, "a vector instruction writes VCC that a division reads"
+            if ins.suffix == "dpp" and smem.SCALAR + EXEC in scalars:
+                yield 5, "a vector instruction writes EXEC before DPP"
+            if self.newer and vector and self._reads_scalar(second, scalars):
+                yield 2, "a vector instruction writes a scalar register that another reads"
+        if self._vector(first):
+            if vector and ins.suffix == "dpp" and isinstance(ins.operands[1], Reg):
+                moved = code.context.row(ins.operands[1]) if ins.operands[1].kind != "s" else -1
+                if moved in written:
+                    yield 2, "a register that DPP moves"
+            if self.passes[second] and written & sources:
+                yield 2, "a register that a matrix instruction reads"
+            if self.newer and vector:
+                if self.family[first] == "trans" and family != "trans" and written & sources:
+                    yield 1, "the result of a transcendental instruction"
+                if _partial(self.instructions[first]) and written & (sources | results):
+                    yield 1, "a part of a register"
+                if ins.name in ("v_readlane_b32", "v_readfirstlane_b32") and written & sources:
+                    yield 1, "a register that is read into a scalar one"
+        if self.instructions[first].name.startswith("s_") and "lds" in ins.modifiers:
+            target = self.instructions[first].operands[:1]
+            if target and isinstance(target[0], Reg) and target[0].kind == "s":
+                if target[0].first == M0 and self.family[first] == "salu":
+                    yield 1, "M0 is written before a load into LDS"
+
+    def _reads_scalar(self, index: int, scalars: frozenset[int]) -> bool:
+        ins = self.instructions[index]
+        if scalars & self.code.sources[index]:
+            return True
+        implicit = ins.name.startswith("v_div_fmas") or (
+            ins.name == "v_cndmask_b32" and len(ins.operands) == 3
+        )
+        return implicit and smem.SCALAR + VCC in scalars
+
+    def _behind_matrix(self, first: int, second: int) -> Iterator[tuple[int, str]]:
+        code = self.code
+        count = self.passes[first]
+        written = code.results[first]
+        sources, results = code.sources[second], code.results[second]
+        double = self.instructions[first].name.startswith("v_mfma_f64")
+        exact = double or self.instructions[first].name.endswith(("f32", "xf32"))
+        more = 4 if self.architecture == "gfx950" else 3
+        settled = count + (2 if exact and self.newer else more)
+        if self.passes[second]:
+            operands = self.instructions[second].operands
+            factors = {r for o in operands[1:3] for r in _rows(o, code.context)}
+            addend = set(_rows(operands[3], code.context))
+            if written & factors:
+                yield settled, "the result of a matrix instruction as a factor"
+            if written & addend and addend != written and not double:
+                yield count, "a part of the result of a matrix instruction as the addend"
+            return
+        if self.family[second] in ("valu", "trans", "vmem", "lds") and written & (
+            sources | results
+        ):
+            if self.family[second] in ("vmem", "lds") and not written & sources:
+                return  # loads take longer than any matrix instruction
+            yield settled, "the result of a matrix instruction"
+
+
+def _narrow(ins: Instruction) -> bool:
+    return all(int(ins.modifiers.get(n, "0"), 0) >= 2 for n in ("cbsz", "blgp"))
+
+
+def _rows(operand: Any, context: Any) -> list[int]:
+    if not isinstance(operand, Reg) or operand.kind == "s":
+        return []
+    return [context.row(operand, i) for i in range(operand.count)]
+
+
+def _partial(ins: Instruction) -> bool:
+    """Whether an instruction writes a part of its destination by SDWA or `op_sel`."""
+    if ins.suffix == "sdwa":
+        return ins.modifiers.get("dst_sel", "DWORD") != "DWORD"
+    text = ins.modifiers.get("op_sel")
+    return (
+        bool(text) and text.strip("[]").split(",")[-1].strip() == "1" and len(text.split(",")) == 4
+    )

@@ -1,0 +1,14 @@
+"""The plugin of the emulator; importing it imports neither triton nor torch."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from gluon_core.contract.backend import Backend
+from gluon_core.contract.hookspec import hookimpl
+from gluon_emu.backend import EmuBackend
+
+
+@hookimpl
+def gluon_backends() -> Sequence[Backend]:
+    return [EmuBackend()]

@@ -1,0 +1,67 @@
+"""Three ways to the same numbers: NumPy, the simulator, and the machine code that came of a kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gluon_core.cli.demo import load_examples
+from gluon_core.cli.example import Arrays
+from gluon_core.contract.registry import registry
+from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
+from gluon_emu.errors import RaceError
+from tests.frontend.vendor_oracle import VERSION
+
+ALL = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"]
+# What differs most is run with each release of Triton; the rest once.
+TARGETS = [
+    t if t in ("gfx942", "gfx1250") else pytest.param(t, marks=pytest.mark.once) for t in ALL
+]
+FOUND, _ = load_examples()
+EXAMPLES = {e.name: e for e in FOUND.values() if not hasattr(e.kernel, "configs")}
+# docs/known-compiler-bugs.md: waits that count copies which some waves do not issue
+RACES_BEFORE_3_8 = {
+    ("gfx950", "matmul, CDNA4, mxfp8"),
+    ("gfx950", "matmul, CDNA4, mxfp4"),
+    ("gfx1250", "matmul"),
+}
+
+
+def results(example, target):
+    args = example.arguments(Arrays(target), False)
+    example.launch(args, example.configure(target), target=target)
+    got = args[example.output]
+    wanted = example.reference(args)
+    return got, np.asarray(wanted).reshape(got.shape)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples(name, arch):
+    example = EXAMPLES[name]
+    emulated = registry().target(f"emu:{arch}")
+    if example.lacks(emulated):
+        pytest.skip(f"needs {', '.join(example.lacks(emulated))}")
+    if (arch, name) in RACES_BEFORE_3_8 and VERSION < (3, 8):
+        with pytest.raises(RaceError, match="no wait before the barrier"):
+            results(example, emulated)
+        return
+    got, wanted = results(example, emulated)
+    assert example.difference(got, wanted) is None
+    simulated, _ = results(example, registry().target(f"sim:{arch}"))
+    assert example.difference(got, simulated.astype(wanted.dtype)) is None
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_conformance_kernels(name, arch):
+    chosen = KERNELS[name]
+    outputs = []
+    for target in (registry().target(f"emu:{arch}"), registry().target(f"sim:{arch}")):
+        inputs = chosen.arrays()
+        arrays = [*inputs, np.zeros(ROWS * COLS, chosen.output)]
+        chosen.kernel[(1,)](*arrays, ROWS * COLS, target.warp_size, target=target, num_warps=4)
+        outputs.append(arrays[-1])
+    np.testing.assert_allclose(outputs[0], chosen.meaning(*chosen.arrays()), rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=2e-5, atol=1e-6)

@@ -1,0 +1,157 @@
+"""What a launch hands to machine code: arguments of every kind, grids, tensors, functions."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import ArgumentError, CapabilityError
+from gluon_emu.errors import AccessError
+from gluon_emu.settings import Settings, using
+from tests.frontend.vendor_oracle import VERSION
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+BOTH = pytest.mark.parametrize("arch", ["gfx942", "gfx1201"])
+
+
+def lanes(arch):
+    return 64 if arch.startswith("gfx9") else 32
+
+
+@gluon.jit
+def scalars(out, a, b, c, d, e, pair, L: gl.constexpr):
+    offsets = gl.arange(0, L, gl.BlockedLayout([1], [L], [1], [0]))
+    gl.store(out + offsets, gl.full([L], 0.0, gl.float32, offsets.type.layout))
+    gl.store(out + 0, a.to(gl.float32))
+    gl.store(out + 1, b.to(gl.float32))
+    gl.store(out + 2, c.to(gl.float32))
+    gl.store(out + 3, d)
+    gl.store(out + 4, (e >> 40).to(gl.float32))
+    gl.store(out + 5, (pair[0] + pair[1]).to(gl.float32))
+
+
+@BOTH
+def test_scalars(arch):
+    out = np.zeros(64, np.float32)
+    n = lanes(arch)
+    scalars[(1,)](out, -7, 3, True, 0.5, 5 << 40, (20, 22), n, target=f"emu:{arch}", num_warps=1)
+    assert out[:6].tolist() == [-7, 3, 1, 0.5, 5, 42]
+
+
+@gluon.jit
+def places(out, L: gl.constexpr):
+    x, y, z = gl.program_id(0), gl.program_id(1), gl.program_id(2)
+    at = (z * gl.num_programs(1) + y) * gl.num_programs(0) + x
+    offsets = gl.arange(0, L, gl.BlockedLayout([1], [L], [1], [0]))
+    gl.store(out + at * L + offsets, offsets * 0 + x + 10 * y + 100 * z)
+
+
+@BOTH
+@pytest.mark.parametrize("resident", [1, 7, 1000])
+def test_grids(arch, resident):
+    n = lanes(arch)
+    out = np.zeros((4, 3, 5, n), np.int32)
+    with using(resident=resident):
+        places[(5, 3, 4)](out, n, target=f"emu:{arch}", num_warps=1)
+    z, y, x = np.indices((4, 3, 5))
+    np.testing.assert_array_equal(
+        out, np.broadcast_to((x + 10 * y + 100 * z)[..., None], out.shape)
+    )
+
+
+@gluon.jit
+def double(x, out, n, L: gl.constexpr):
+    offsets = gl.program_id(0) * 4 * L + gl.arange(0, 4 * L, gl.BlockedLayout([1], [L], [4], [0]))
+    gl.store(out + offsets, gl.load(x + offsets, mask=offsets < n) * 2, mask=offsets < n)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64"])
+def test_tensors(dtype):
+    torch = pytest.importorskip("torch")
+    x = torch.arange(300).to(getattr(torch, dtype))
+    out = torch.zeros_like(x)
+    double[(2,)](x, out, 300, 64, target="emu:gfx942")
+    assert torch.equal(out, x * 2)
+
+
+def test_a_slice_of_a_tensor_reaches_the_whole_of_it():
+    x, out = np.arange(400, dtype=np.float32), np.zeros(400, np.float32)
+    double[(2,)](x[37:], out[37:], 300, 64, target="emu:gfx942")
+    np.testing.assert_array_equal(out[37:337], 2 * x[37:337])
+    assert not out[:37].any() and not out[337:].any()
+
+
+def test_bad_arguments():
+    out = np.zeros(400, np.float32)
+    with pytest.raises(ArgumentError, match="C-contiguous"):
+        double[(2,)](np.zeros((20, 30), np.float32).T, out, 300, 64, target="emu:gfx942")
+    with pytest.raises(AccessError, match="past the end of x") as caught:
+        double[(2,)](np.zeros(299, np.float32), out, 300, 64, target="emu:gfx942")
+    assert "gl.load(x + offsets" in str(caught.value)
+    with pytest.raises(CapabilityError, match="emulator runs machine code of amd.*sim:sm_90"):
+        double[(2,)](out, out, 300, 64, target="emu:hopper")
+    with pytest.raises(ArgumentError, match="unknown schedule"):
+        Settings(schedule="late")
+
+
+@gluon.jit(noinline=True)
+def plus(p, k):
+    return gl.load(p) * k + 1
+
+
+@gluon.jit
+def calling(x, out, L: gl.constexpr):
+    offsets = gl.arange(0, 4 * L, gl.BlockedLayout([1], [L], [4], [0]))
+    value = gl.load(x + offsets) * plus(x, 3.0)
+    gl.store(out + offsets, value + plus(x + 1, 2.0))
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1201", "gfx1250"])
+def test_functions_that_are_called(arch):
+    x, out = np.arange(256, dtype=np.float32), np.zeros(256, np.float32)
+    n = lanes(arch)
+    compiled = calling[(1,)](x, out, n, target=f"emu:{arch}")
+    assert "swap" in compiled.asm["amdgcn"]
+    np.testing.assert_array_equal(out[: 4 * n], (x + 3)[: 4 * n])
+
+
+def test_traces_count_by_line(tmp_path):
+    x, out = np.arange(300, dtype=np.float32), np.zeros(300, np.float32)
+    path = tmp_path / "trace"
+    with using(trace=str(path)):
+        double[(2,)](x, out, 300, 64, target="emu:gfx942")
+    (found,) = map(json.loads, path.read_text().splitlines())
+    assert found["kernel"] == "double" and found["grid"] == [2, 1, 1]
+    assert found["global_bytes"] >= 2 * 4 * 300
+    line = double.fn.__code__.co_firstlineno + 3
+    (mine,) = [one for one in found["lines"] if one["line"] == line]
+    stores = [i for i in mine["instructions"] if i["instruction"].startswith("global_store")]
+    assert sum(i["bytes"] for i in stores) == 4 * 300
+    assert sum(found["mix"].values()) == found["instructions"]
+
+
+@gluon.jit
+def through_descriptor(desc, out, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    buffer = gl.allocate_shared_memory(gl.float32, [ROWS, COLUMNS], desc.layout)
+    gl.amd.gfx1250.tdm.async_load(desc, [2, 4], buffer)
+    gl.amd.gfx1250.tdm.async_wait(0)
+    layout: gl.constexpr = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+    gl.store(out + rows[:, None] * COLUMNS + columns[None, :], buffer.load(layout))
+
+
+@pytest.mark.skipif(VERSION < (3, 7), reason="the box of a host descriptor needs Triton 3.7")
+def test_descriptors_of_the_host():
+    from gluon_core.amd.gfx1250 import TensorDescriptor
+
+    x = np.arange(40 * 50, dtype=np.float32).reshape(40, 50)
+    layout = gl.PaddedSharedLayout.with_identity_for([[16, 4]], [32, 16], [1, 0])
+    desc = TensorDescriptor.from_tensor(x, [32, 16], layout)
+    out = np.zeros((32, 16), np.float32)
+    through_descriptor[(1,)](desc, out, 32, 16, target="emu:gfx1250")
+    np.testing.assert_array_equal(out, x[2:34, 4:20])

@@ -1,0 +1,23 @@
+"""The programs of the tests of the AMD backend, as machine code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gluon_core import _triton
+from gluon_core.contract.registry import registry
+from tests import programs
+
+FOLDER = Path(__file__).parents[1] / "amd" / "language" / "programs"
+
+
+@pytest.mark.once
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("program", programs.collect(FOLDER), ids=str)
+def test_programs(program):
+    needed = max(program.launch.since, program.launch.compiled)
+    if not _triton.at_least(*needed):
+        pytest.skip(f"needs Triton {needed[0]}.{needed[1]}")
+    program.run(registry().target(f"emu:{program.launch.target}"))
