@@ -63,7 +63,7 @@ class _Alias(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         alias = module.__name__
         try:
-            sys.modules[alias] = _tidy(importlib.import_module(self.real))
+            sys.modules[alias] = importlib.import_module(self.real)
         except ModuleNotFoundError as error:
             # The path that a plugin names is wrong; what is missing inside it is another matter.
             if self.where is None or not f"{self.real}.".startswith(f"{error.name}."):
@@ -75,15 +75,23 @@ class _Alias(importlib.abc.Loader):
         # name to a function since; what is in `sys.modules` already is not bound again.
         for name, loaded in list(sys.modules.items()):
             if name.startswith(self.real + "."):
-                _tidy(loaded)
                 sys.modules.setdefault(alias + name[len(self.real) :], loaded)
 
 
-def _tidy(module: ModuleType) -> ModuleType:
+class _VendorAlias(_Alias):
+    """An alias of what users type `dir()` of."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        for name, loaded in list(sys.modules.items()):
+            if f"{name}.".startswith(f"{self.real}."):
+                _tidy(loaded)
+
+
+def _tidy(module: ModuleType) -> None:
     """`dir()` of a vendor's module is what it offers, not what its code imports."""
     if "__dir__" not in vars(module):
         module.__dir__ = lambda: sorted(_public(module))  # type: ignore[method-assign]
-    return module
 
 
 def _public(module: ModuleType) -> Sequence[str]:
@@ -117,7 +125,7 @@ class _Finder(importlib.abc.MetaPathFinder):
                 remedy=_nearest(inner, _children(root)),
             )
         where = f"backend {name!r}, {'language' if language else 'host'}"
-        alias = _Alias(real, None if inner else where)
+        alias = _VendorAlias(real, None if inner else where)
         return importlib.machinery.ModuleSpec(fullname, alias, origin=real)
 
 

@@ -117,6 +117,25 @@ def test_loading_plugins_imports_neither_triton_nor_torch():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_older_import_paths_are_the_same_modules_and_leave_them_as_they_are():
+    # pluggy finds hooks through `dir()` of the module that declares them.
+    code = """
+import importlib
+from gluon_core.contract.moved import MOVED
+before = {new: dir(importlib.import_module(new)) for new in MOVED.values()}
+for old, new in MOVED.items():
+    assert importlib.import_module(old) is importlib.import_module(new), old
+for new, names in before.items():
+    left = set(names) - set(dir(importlib.import_module(new)))
+    assert not left, (new, left)
+from gluon_core.plugins import registry
+print(*registry().backends)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "sim" in done.stdout.split()
+
+
 # -- frozen and shared ---------------------------------------------------------------------------
 
 
