@@ -25,6 +25,8 @@ from tests.core.fakes import (
     simulator,
 )
 
+pytestmark = pytest.mark.once  # plugins are found and verified without Triton
+
 
 @pytest.fixture
 def installed(monkeypatch):
