@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import tempfile
 import types
 from collections import namedtuple
 from pathlib import Path
@@ -332,6 +333,25 @@ def parse_module(path: str, context: Any) -> Any:
     module = ir.parse_mlir_module(path, context)
     module.context = context
     return module
+
+
+def parse_text(text: str, context: Any) -> Any:
+    """The MLIR module that `text` says; the binding reads files alone."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ttgir") as file:
+        file.write(text)
+        file.flush()
+        return parse_module(file.name, context)
+
+
+def set_knobs() -> list[tuple[str, str, Any]]:
+    """Triton's knobs that were set in this process: group, name, the value or what stands for it."""
+    found = []
+    for group, knob in vars(knobs).items():
+        if isinstance(knob, knobs.base_knobs):
+            for name, value in vars(knob).items():
+                plain = isinstance(value, (str, int, float, bool, type(None)))
+                found.append((group, name, value if plain else id(value)))
+    return found
 
 
 def cache_manager(key: str, purpose: str = "") -> Any:
