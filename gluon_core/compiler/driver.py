@@ -218,7 +218,7 @@ def compile_source(
         cacheable = False
     refused: dict[tuple[str, str], str] = {}
     while True:
-        context = _triton.make_context()
+        context = _triton.ready_context()
         sessions: list[Session] = []
         with _tracing:
             module = trace_source(

@@ -252,6 +252,7 @@ class _Job:
             try:
                 try:
                     process.send(job, deadline)
+                    _triton.keep_context_ready()
                     kind, _ = process.receive(deadline)
                 except Ended as ended:
                     if time.monotonic() >= deadline:
@@ -407,7 +408,6 @@ _INERT = (
 
 def _serve(link: Link) -> None:
     """A warm process's whole work."""
-    context = None
     while True:
         try:
             job = link.next()
@@ -420,7 +420,7 @@ def _serve(link: Link) -> None:
             name, target, options, count, text, metadata = job
             backend = registry().backend(name)
             stages = checked_stages(backend, backend.pipeline(target, options))[:count]
-            context = context or _triton.make_context()
+            context = _triton.ready_context()
             backend.load_dialects(context)
             module = _triton.parse_text(text, context)
         except Exception as error:
@@ -428,8 +428,8 @@ def _serve(link: Link) -> None:
             continue
         link.tell("began")
         _Job(list(stages), module, metadata, "", True, None)._tell(link)
-        del module, job
-        context = _triton.make_context()  # for the next, while nobody waits
+        del module, context, job
+        _triton.keep_context_ready()  # while nobody waits
 
 
 _pool = Pool(_serve)
