@@ -28,7 +28,7 @@ if _typing.TYPE_CHECKING:
     from gluon_core import portable as portable
     from gluon_core import testing as testing
     from gluon_core._triton import constexpr_function
-    from gluon_core.compiler import CompiledKernel, GluonASTSource, compile
+    from gluon_core.compiler import CompiledKernel, GluonASTSource, compile, compile_many
     from gluon_core.runtime.arguments import ArgumentKind, register_argument_kind
     from gluon_core.runtime.jit import GluonJITFunction, jit
     from gluon_core.runtime.results import must_use_result
@@ -43,6 +43,7 @@ __all__ = [
     "aggregate",
     "aggregate_replace",
     "compile",
+    "compile_many",
     "constexpr_function",
     "jit",
     "must_use_result",
@@ -59,6 +60,7 @@ _WHERE = {
     "aggregate": "values.aggregate",
     "aggregate_replace": "values.aggregate",
     "compile": "compiler",
+    "compile_many": "compiler",
     "constexpr_function": "_triton",
     "jit": "runtime.jit",
     "must_use_result": "runtime.results",

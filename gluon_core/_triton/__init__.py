@@ -5,9 +5,12 @@ It checks the version, re-exports what the core uses, and holds the per-version 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import re
+import tempfile
+import threading
 import types
 from collections import namedtuple
 from pathlib import Path
@@ -192,6 +195,23 @@ def make_context() -> Any:
     return context
 
 
+_ready: list[Any] = []
+
+
+def keep_context_ready() -> None:
+    """Make the context that `ready_context` gives next; for when there is time."""
+    if not _ready:
+        _ready.append(make_context())
+
+
+def ready_context() -> Any:
+    """A fresh MLIR context with Triton's dialects, made before where there was time."""
+    try:
+        return _ready.pop()
+    except IndexError:
+        return make_context()
+
+
 def op_builder(context: Any, arch: str = "") -> Any:
     """Triton's builder for TTGIR; from 3.8 it wants the architecture's name."""
     if at_least(3, 8):
@@ -336,6 +356,25 @@ def parse_module(path: str, context: Any) -> Any:
     return module
 
 
+def parse_text(text: str, context: Any) -> Any:
+    """The MLIR module that `text` says; the binding reads files alone."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ttgir") as file:
+        file.write(text)
+        file.flush()
+        return parse_module(file.name, context)
+
+
+def set_knobs() -> list[tuple[str, str, Any]]:
+    """Triton's knobs that were set in this process: group, name, the value or what stands for it."""
+    found = []
+    for group, knob in vars(knobs).items():
+        if isinstance(knob, knobs.base_knobs):
+            for name, value in vars(knob).items():
+                plain = isinstance(value, (str, int, float, bool, type(None)))
+                found.append((group, name, value if plain else id(value)))
+    return found
+
+
 def cache_manager(key: str, purpose: str = "") -> Any:
     """Triton's cache manager for a hex key; `purpose` may be `override` or `dump`."""
     from triton.runtime import cache
@@ -345,6 +384,31 @@ def cache_manager(key: str, purpose: str = "") -> Any:
     if purpose == "dump":
         return cache.get_dump_manager(key)
     return cache.get_cache_manager(key)
+
+
+def put_in_cache(manager: Any, data: Any, name: str) -> str:
+    """Write text or bytes through a cache manager, atomically; answers the path.
+
+    Triton's own manager makes a folder for each file and removes it again; beside a small kernel
+    that takes time. In its folders a file of another name is written and then renamed.
+    """
+    from triton.runtime.cache import FileCacheManager
+
+    binary = isinstance(data, bytes)
+    if type(manager) is not FileCacheManager or not manager.cache_dir:
+        path: str = manager.put(data, name, binary=binary)
+        return path
+    path = os.path.join(manager.cache_dir, name)
+    temporary = f"{path}.{os.getpid()}-{threading.get_ident()}.tmp"
+    try:
+        with open(temporary, "wb" if binary else "w") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return path
 
 
 def invalidating_environment() -> dict[str, str]:

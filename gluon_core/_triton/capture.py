@@ -8,7 +8,11 @@ import sys
 import tempfile
 from typing import Any
 
+from gluon_core._triton.locks import ForkLock
+
 __all__ = ["captured"]
+
+_one = ForkLock()  # two threads at once would put each other's file back
 
 
 class captured:
@@ -16,6 +20,7 @@ class captured:
 
     def __enter__(self) -> captured:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed in text()
+        _one.__enter__()
         self._stack = contextlib.ExitStack()
         self._saved: list[tuple[int, int]] = []
         for stream in (sys.stdout, sys.stderr):
@@ -38,6 +43,7 @@ class captured:
         for number, copy in self._saved:
             os.dup2(copy, number)
             os.close(copy)
+        _one.__exit__()
 
     def text(self) -> str:
         self._file.seek(0)

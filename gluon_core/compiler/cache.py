@@ -132,13 +132,13 @@ def store(
         for stage in stages:
             data, file = asm[stage], f"{_stem(name)}.{stage}"
             binary = isinstance(data, bytes)
-            files[file] = manager.put(data, file, binary=binary)
+            files[file] = _triton.put_in_cache(manager, data, file)
             listed[stage] = (file, binary, _digest(data))
         document = dict(metadata, gluon={"format": FORMAT, "key": key, "files": listed})
         document = json.loads(json.dumps(document, default=vars))
         document["checksum"] = _self_digest(document)
         document_name = f"{_stem(name)}.json"
-        files[document_name] = manager.put(json.dumps(document), document_name, binary=False)
+        files[document_name] = _triton.put_in_cache(manager, json.dumps(document), document_name)
         manager.put_group(document_name, files)
     except OSError as error:
         _warn_once(str(error))

@@ -7,10 +7,11 @@ import time
 from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, Optional, overload
 
 from gluon_core import _triton
+from gluon_core._triton.locks import ForkLock
 from gluon_core.compiler import cache
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.source import GluonASTSource, trace_source
-from gluon_core.compiler.stages import run_stages
+from gluon_core.compiler.stages import Recipe, run_stages
 from gluon_core.contract.answers import checked_options, checked_stages
 from gluon_core.contract.backend import Backend, Stage
 from gluon_core.contract.options import further
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from gluon_core.frontend.session import Session
 
 __all__ = ["compile", "compile_source", "trace_source"]
+
+
+# Threads compile at once, but Triton's code generator was not written for that.
+_tracing = ForkLock()
 
 
 def compile(
@@ -213,11 +218,12 @@ def compile_source(
         cacheable = False
     refused: dict[tuple[str, str], str] = {}
     while True:
-        context = _triton.make_context()
+        context = _triton.ready_context()
         sessions: list[Session] = []
-        module = trace_source(
-            source, target, options, context, on_session=sessions.append, refused=refused
-        )
+        with _tracing:
+            module = trace_source(
+                source, target, options, context, on_session=sessions.append, refused=refused
+            )
         traced = time.time()
         registry().stage_done("trace", module, target)
         metadata = {**vars(options), **_triton.invalidating_environment()}
@@ -233,6 +239,7 @@ def compile_source(
                 isolate=backend.isolate,
                 as_text=backend.cacheable,
                 override=_overrides(source, options, stages, context),
+                recipe=Recipe.of(backend, target, options, stages),
             )
             break
         except StageError as error:

@@ -1,34 +1,36 @@
 """Running the stages of a pipeline so that nothing they do can end the process or reach stderr.
 
 The compilers under us abort on some inputs. Where a backend says so (`Backend.isolate`) its stages
-run in a forked child on the module traced by the parent; the child hands texts and metadata back
-through a pipe and never touches a device. `GLUON_COMPILE_ISOLATION=0` keeps them in the process.
+run in another process on the module traced here; it hands texts and metadata back through a pipe and
+never touches a device. That is a warm process (`workers`) which parses the module's text and asks the
+backend for the stages itself; what cannot be said to it that way, such as stages that a user's hook
+changed, runs in a child forked for it. `GLUON_COMPILE_ISOLATION=0` keeps the stages in this process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import os
 import pickle
 import re
-import select
-import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
-import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton.capture import captured
-from gluon_core.contract.backend import Stage
+from gluon_core.compiler.workers import Ended, Link, Pool, Process, fork_lock, timeout
+from gluon_core.contract.answers import checked_stages
+from gluon_core.contract.backend import Backend, Stage
+from gluon_core.contract.registry import registry
+from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError, LayoutError, LimitError, SourceSpan, StageError
 
-__all__ = ["Result", "isolation_enabled", "run_stages"]
+__all__ = ["Recipe", "Result", "isolation_enabled", "processes", "run_stages"]
 
 # Where a user asked Triton to print, what the stages say goes through.
 _TALKATIVE = (
@@ -45,9 +47,6 @@ _TALKATIVE = (
     "TRITON_DUMP_PTXAS_LOG",
     "TRITON_KERNEL_OVERRIDE",
 )
-
-# One compilation forks at a time, so that no thread of ours is inside LLVM when it happens.
-_fork_lock = threading.RLock()
 
 Override = Callable[[str, Any], Optional[Any]]
 
@@ -78,10 +77,6 @@ def isolation_enabled() -> bool:
     )
 
 
-def _timeout() -> float:
-    return float(os.environ.get("GLUON_COMPILE_TIMEOUT", "600"))
-
-
 def run_stages(
     stages: Sequence[Stage],
     module: Any,
@@ -91,6 +86,7 @@ def run_stages(
     isolate: bool,
     as_text: bool,
     override: Optional[Override] = None,
+    recipe: Optional[Recipe] = None,
 ) -> Result:
     """Run `stages` on `module`.
 
@@ -100,6 +96,7 @@ def run_stages(
         isolate: run them in a child process, where the platform can.
         as_text: keep what stages return as text or bytes, not as the objects themselves.
         override: `override(stage, result)` may replace a result; None keeps it.
+        recipe: how another process makes the stages; None for one that is forked to run these.
 
     Raises:
         StageError: a stage failed, was killed or took too long; with what it said and a reproducer.
@@ -107,9 +104,9 @@ def run_stages(
         LayoutError: nothing determines an AutoLayout of the kernel.
     """
     job = _Job(list(stages), module, dict(metadata), what, as_text, override)
-    with _fork_lock:
-        if isolate and isolation_enabled():
-            return job.in_child()
+    if isolate and isolation_enabled():
+        return job.in_child(recipe if as_text and override is None else None)
+    with fork_lock:
         return job.in_process()
 
 
@@ -216,134 +213,236 @@ class _Job:
             file.write(text)
         return path
 
-    # -- in a child --------------------------------------------------------------------------------
+    # -- in another process ------------------------------------------------------------------------
 
-    def in_child(self) -> Result:
+    def in_child(self, recipe: Optional[Recipe]) -> Result:
+        """In a process that is warm, where what is to do can be said to it; else in one forked for it."""
         text = self._input_text()
-        with tempfile.TemporaryFile() as output:
-            read, write = os.pipe()
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(Exception):
-                    stream.flush()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: threads and fork
-                pid = os.fork()
-            if pid == 0:
-                self._child(read, write, output.fileno())  # never returns
-            os.close(write)
-            data, ended = self._wait(pid, read)
-            output.seek(0)
-            said = output.read().decode(errors="replace")
-        messages: list[tuple[str, Any]] = list(_unpickled(data))
-        for kind, value in messages:
-            if kind == "stage":
+        deadline = time.monotonic() + timeout()
+        if recipe is not None and text is not None:
+            job = recipe.packed(text, self.metadata)
+            if job is not None:
+                result = self._by_worker(recipe, job, text, deadline)
+                if result is not None:
+                    return result
+        process = self._begun(lambda: Process(self._tell))
+        try:
+            return self._answer(process, text, deadline)
+        finally:
+            process.end()
+
+    def _begun(self, begin: Callable[[], Process]) -> Process:
+        try:
+            return begin()
+        except OSError as error:
+            raise self.failure(
+                f"no process can be started for the compiler ({error}); "
+                "GLUON_COMPILE_ISOLATION=0 compiles in this one",
+                "",
+                None,
+            ) from error
+
+    def _by_worker(
+        self, recipe: Recipe, job: bytes, text: str, deadline: float
+    ) -> Optional[Result]:
+        """The result, or None where a process that was forked before cannot make it."""
+        for _ in range(3):  # one that was idle may just have ended
+            process = self._begun(lambda: _pool.take(recipe.surroundings))
+            usable = False
+            try:
+                try:
+                    process.send(job, deadline)
+                    _triton.keep_context_ready()
+                    kind, _ = process.receive(deadline)
+                except Ended as ended:
+                    if time.monotonic() >= deadline:
+                        raise self.failure(ended.how, process.said(), self._saved(text)) from None
+                    continue
+                if kind != "began":
+                    usable = True
+                    return None
+                try:
+                    result = self._answer(process, text, deadline)
+                except GluonError as error:
+                    usable = not isinstance(error.__cause__, Ended)
+                    raise
+                usable = True
+                return result
+            finally:
+                _pool.give(process, usable)
+        return None
+
+    def _answer(self, process: Process, text: Optional[str], deadline: float) -> Result:
+        """What a process makes of this job."""
+        try:
+            kind, value = process.receive(deadline)
+            while kind == "stage":
                 self.current = value
-        final: tuple[str, Any] = messages[-1] if messages else ("none", None)
-        if final[0] == "done":
-            result: Result = final[1]
+                kind, value = process.receive(deadline)
+        except Ended as ended:
+            raise self.failure(ended.how, process.said(), self._saved(text)) from ended
+        said = process.said()
+        if kind == "done":
+            result: Result = value
             result.diagnostics = said
             _pass_on(said)
             return result
-        if final[0] == "limit":
-            raise _triton.limit_error(final[1])
-        if final[0] == "gluon":
-            raise final[1]
-        reproducer = self._saved(text)
-        if final[0] == "error":
-            message, detail = final[1]
-            raise self.failure(message, "\n".join(filter(None, (said, detail))), reproducer)
-        raise self.failure(ended, said, reproducer)
+        if kind == "limit":
+            raise _triton.limit_error(value)
+        if kind == "gluon":
+            raise value
+        if kind == "error":
+            message, detail = value
+            raise self.failure(message, "\n".join(filter(None, (said, detail))), self._saved(text))
+        problem = Ended(f"the compiler's process sent something that is no answer ({kind!r})")
+        raise self.failure(problem.how, said, self._saved(text)) from problem
 
-    def _child(self, read: int, write: int, output: int) -> None:
-        """The child's whole life: no cleanup of the parent's may run in it."""
+    def _tell(self, link: Link) -> None:
+        """In the child: do the work and say what came of it."""
+        self.entering = lambda name, value: link.tell("stage", name)  # type: ignore[method-assign]  # in the child
         try:
-            os.setpgid(0, 0)  # so that what it starts, such as ptxas, ends with it
-            os.close(read)
-            for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV):
-                with contextlib.suppress(Exception):
-                    signal.signal(signum, signal.SIG_DFL)
-            with contextlib.suppress(Exception):
-                import faulthandler
+            link.tell("done", self.steps())
+        except LimitError as error:
+            link.tell("limit", error)
+        except GluonError as error:
+            link.tell("gluon", error)
+        except BaseException as error:
+            detail = "" if isinstance(error, RuntimeError) else traceback.format_exc()
+            link.tell("error", (_describe(error), detail))
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
 
-                faulthandler.disable()  # a crash here is the parent's to report
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            # pytest and notebooks replace these; the child's words belong into the file
-            sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
-            sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
-            pipe = os.fdopen(write, "wb")
 
-            def tell(kind: str, value: Any) -> None:
-                pickle.dump((kind, value), pipe)
-                pipe.flush()
+class Recipe:
+    """How a process that knows the backends makes the stages of a compilation by itself.
 
-            self.entering = lambda name, value: tell("stage", name)  # type: ignore[method-assign]  # in the child
+    Args:
+        backend: a registered backend.
+        stages: those of its pipeline that are to run, from the first on.
+    """
+
+    def __init__(self, backend: Backend, target: Target, options: Any, stages: Sequence[Stage]):
+        self._said = (backend.name, target, options, len(stages))
+        kept: list[Any] = [backend, *registry().backends.values()]
+        for stage in stages:
+            _implementation(stage.run, kept, 3)
+        # Kept are the objects: an id alone may come again.
+        self.surroundings = Surroundings(kept)
+
+    @classmethod
+    def of(
+        cls, backend: Backend, target: Target, options: Any, stages: Sequence[Stage]
+    ) -> Optional[Recipe]:
+        """The recipe, None where stages are what code of the user's makes of them."""
+        if _triton.knobs.runtime.add_stages_inspection_hook is not None:
+            return None
+        return cls(backend, target, options, stages)
+
+    def packed(self, text: str, metadata: Mapping[str, Any]) -> Optional[bytes]:
+        """What a process is sent; None where it cannot be written down."""
+        try:
+            return pickle.dumps((*self._said, text, metadata), pickle.HIGHEST_PROTOCOL)
+        except Exception:
+            return None
+
+
+def _implementation(run: Any, kept: list[Any], depth: int) -> None:
+    """Gather the code that `run` consists of: what a test or a user may have replaced meanwhile."""
+    code = getattr(run, "__code__", None)
+    if code is not None:
+        kept.append(code)
+        kept.extend(filter(_is_code, run.__globals__.values()))
+        for cell in (run.__closure__ or ()) if depth else ():
             try:
-                tell("done", self.steps())
-            except LimitError as error:
-                tell("limit", error)
-            except GluonError as error:
-                tell("gluon", error)
-            except BaseException as error:
-                detail = "" if isinstance(error, RuntimeError) else traceback.format_exc()
-                tell("error", (_describe(error), detail))
-            with contextlib.suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-        finally:
-            os._exit(0)
+                held = cell.cell_contents
+            except ValueError:
+                continue
+            if callable(held):
+                _implementation(held, kept, depth - 1)
+            else:
+                for base in type(held).__mro__[:-1]:
+                    kept.extend(filter(_is_code, vars(base).values()))
 
-    def _wait(self, pid: int, read: int) -> tuple[bytes, str]:
-        """All that the child sent, and in words how it ended."""
-        deadline = time.monotonic() + _timeout()
-        chunks: list[bytes] = []
-        late = False
-        poll = select.poll()  # select() cannot take descriptors beyond 1023
-        poll.register(read, select.POLLIN | select.POLLHUP)
+
+def _is_code(value: Any) -> bool:
+    return callable(value) or isinstance(value, (staticmethod, classmethod, property))
+
+
+class Surroundings:
+    """What a forked process has of this one that may since be another here.
+
+    Args:
+        kept: objects that must be the same ones.
+    """
+
+    def __init__(self, kept: list[Any]):
+        self._kept = kept
         try:
-            while True:
-                left = deadline - time.monotonic()
-                if left <= 0 or not poll.poll(left * 1000):
-                    late = True
-                    break
-                chunk = os.read(read, 1 << 16)
-                if not chunk:
-                    break
-                chunks.append(chunk)
-        except BaseException:
-            _kill(pid)
-            os.waitpid(pid, 0)
-            raise
-        finally:
-            os.close(read)
-        if late:
-            _kill(pid)
-        _, status = os.waitpid(pid, 0)
-        if late:
-            return b"", f"it took more than {_timeout():g} s (GLUON_COMPILE_TIMEOUT) and was ended"
-        if os.WIFSIGNALED(status):
-            name = signal.Signals(os.WTERMSIG(status)).name
-            return b"".join(chunks), f"the compiler was killed by {name}"
-        return b"".join(chunks), f"the compiler ended with status {os.WEXITSTATUS(status)}"
+            folder = os.getcwd()
+        except OSError:
+            folder = ""
+        environment = [pair for pair in os.environ.items() if pair[0] not in _INERT]
+        self._values = (
+            tuple(map(id, kept)),
+            folder,
+            environment,
+            tuple(sys.path),
+            _triton.invalidating_environment(),
+            _triton.set_knobs(),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Surroundings) and self._values == other._values
+
+    __hash__ = None  # type: ignore[assignment]  # compared one by one
 
 
-def _kill(pid: int) -> None:
-    """End a child and what it started."""
-    with contextlib.suppress(OSError):
-        os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
+# What test runners write into the environment before each test; and what only the parent reads.
+_INERT = (
+    "PYTEST_CURRENT_TEST",
+    "GLUON_COMPILE_TIMEOUT",
+    "GLUON_COMPILE_WORKERS",
+    "TRITON_CACHE_DIR",
+)
 
 
-def _unpickled(data: bytes) -> Iterator[tuple[str, Any]]:
-    import io
-
-    stream = io.BytesIO(data)
+def _serve(link: Link) -> None:
+    """A warm process's whole work."""
     while True:
         try:
-            yield pickle.load(stream)
-        except (EOFError, pickle.UnpicklingError):
+            job = link.next()
+        except Exception as error:  # of a class that it does not know, say
+            link.tell("cannot", str(error))
+            continue
+        if job is None:
             return
+        try:
+            name, target, options, count, text, metadata = job
+            backend = registry().backend(name)
+            stages = checked_stages(backend, backend.pipeline(target, options))[:count]
+            context = _triton.ready_context()
+            backend.load_dialects(context)
+            module = _triton.parse_text(text, context)
+        except Exception as error:
+            link.tell("cannot", str(error))
+            continue
+        link.tell("began")
+        _Job(list(stages), module, metadata, "", True, None)._tell(link)
+        del module, context, job
+        _triton.keep_context_ready()  # while nobody waits
+
+
+_pool = Pool(_serve)
+
+
+@contextmanager
+def processes(most: int) -> Iterator[None]:
+    """Let this many processes compile at once meanwhile, if that is more than otherwise."""
+    before, _pool.most = _pool.most, max(most, _pool.most)
+    try:
+        yield
+    finally:
+        _pool.most = before
 
 
 def _describe(error: BaseException) -> str:

@@ -68,6 +68,7 @@ class Dispatcher:
         self._flags: dict[tuple[type, ...], tuple[bool, bool]] = {}
         self._tables: dict[tuple[type, ...], dict[Any, dict[Any, Hit]]] = {}
         self._compiled: dict[str, CompiledKernel] = {}
+        self._compiling: dict[str, Any] = {}  # the locks of those on their way, by key
         self._known: list[Specialization] = []
         self._globals: list[Read] = []  # what any compiled form read
         self._reads: dict[str, tuple[Read, ...]] = {}  # what each did, by its key
@@ -225,6 +226,7 @@ class Dispatcher:
             self._flags.clear()
             self._tables.clear()
             self._compiled.clear()
+            self._compiling.clear()
             self._known.clear()
             self._globals.clear()
             self._reads.clear()
@@ -334,6 +336,8 @@ class Dispatcher:
             self._check_globals(specialization.key)
             return found
         with self._lock:
+            turn = self._compiling.setdefault(specialization.key, threading.RLock())
+        with turn:  # other forms of this kernel may be compiled meanwhile
             found = self._compiled.get(specialization.key)
             if found is not None:
                 return found
@@ -355,9 +359,10 @@ class Dispatcher:
             )
             if made is None:
                 self._refuse(specialization)
-            self._compiled[specialization.key] = made
-            self._known.append(specialization)
-            self._note_globals(specialization.key, source.identity().reads)
+            with self._lock:
+                self._compiled[specialization.key] = made
+                self._known.append(specialization)
+                self._note_globals(specialization.key, source.identity().reads)
             self._hooked(_triton.knobs.runtime.jit_post_compile_hook, specialization, told)
             return made
 

@@ -1,5 +1,6 @@
 """The cache on disk: what makes another entry, and what becomes of a damaged one."""
 
+import errno
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 import triton
 
 import gluon_core as gluon
+from gluon_core import _triton
 from gluon_core.compiler import cache, driver
 from gluon_core.errors import GluonError
 from tests.core import kernels_for_runtime as kernels
@@ -162,6 +164,75 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert build().asm["cubin"]
+
+
+@pytest.mark.parametrize("call", ["open", "replace"])
+@pytest.mark.parametrize("code", ["ENOSPC", "EROFS", "EACCES", "EDQUOT"])
+def test_a_disk_that_takes_nothing_costs_a_warning(folder, monkeypatch, runs, call, code):
+    def refuse(path, *args, real=open, **kwargs):
+        if call == "open" and not str(path).endswith(".tmp"):
+            return real(path, *args, **kwargs)
+        raise OSError(getattr(errno, code), os.strerror(getattr(errno, code)), str(path))
+
+    cache._warn_once.cache_clear()
+    with monkeypatch.context() as full:
+        full.setattr(_triton if call == "open" else os, call, refuse, raising=False)
+        with pytest.warns(RuntimeWarning, match="are not kept.*TRITON_CACHE_DIR"):
+            assert build().asm["cubin"][:4] == b"\x7fELF"
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+    build()
+    build()
+    assert len(runs) == 2
+
+
+KILLED = """
+import os, sys
+import gluon_core as gluon
+from tests.core import kernels_for_runtime as kernels
+left = int(sys.argv[1])
+real = os.replace
+def replace(source, target):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), 9)
+    real(source, target)
+os.replace = replace
+gluon.compile(kernels.put, target="sm_80", signature={"y": "*fp32"}, constexprs={"VALUE": 5})
+"""
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("written", [0, 2, 4, 5])
+def test_a_process_killed_while_it_writes_leaves_nothing_that_is_trusted(folder, runs, written):
+    root = os.path.dirname(os.path.dirname(gluon.__file__))
+    command = [sys.executable, "-W", "ignore", "-c", KILLED, str(written)]
+    assert subprocess.run(command, cwd=root, capture_output=True).returncode == -9
+    assert build().asm["cubin"][:4] == b"\x7fELF"
+    assert len(runs) == 1
+    build()
+    assert len(runs) == 1
+
+
+@pytest.mark.once
+def test_processes_write_one_entry_at_once(folder):
+    root = os.path.dirname(os.path.dirname(gluon.__file__))
+    body = KILLED.replace("left = int(sys.argv[1])", "left = 1 << 30; import time").replace(
+        "\ngluon.compile(",
+        "\nsys.stdin.read()\nmade = gluon.compile(",
+    )
+    body += "sys.stdout.buffer.write(made.asm['cubin'])"
+    command = [sys.executable, "-W", "ignore", "-c", body]
+    started = [
+        subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    for process in started:
+        process.stdin.close()
+    outputs = [process.stdout.read() for process in started]
+    assert [process.wait() for process in started] == [0, 0, 0]
+    assert len(set(outputs)) == 1 and outputs[0] == build().asm["cubin"]
+    assert not list(folder.rglob("*.tmp"))
 
 
 def test_constants_without_a_lasting_text_stay_in_memory(folder, runs):

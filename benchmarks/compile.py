@@ -1,0 +1,231 @@
+"""Seconds to import and to compile, beside Triton's own Gluon: one kernel at a time, and many.
+
+No device is needed: kernels are compiled for sm_90. Small kernels alternate within one process, so
+that a busy machine slows both; whole batches alternate process by process, each with an empty cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+TARGET = 90
+
+HEAD = """
+import gluon_core as gluon
+from gluon_core import language as gl
+"""
+
+COPY = """
+@gluon.jit
+def copy{i}(x, y, n, B: gl.constexpr, L: gl.constexpr):
+    o = gl.program_id(0) * B + gl.arange(0, B, layout=L)
+    v = gl.load(x + o, mask=o < n)
+    gl.store(y + o, v * {scale} + {shift}, mask=o < n)
+"""
+
+SOFTMAX = """
+@gluon.jit
+def softmax{i}(x, y, n, R: gl.constexpr, B: gl.constexpr, L: gl.constexpr):
+    r = gl.program_id(0) * R + gl.arange(0, R, layout=gl.SliceLayout(1, L))
+    c = gl.arange(0, B, layout=gl.SliceLayout(0, L))
+    o = r[:, None] * n + c[None, :]
+    m = (c < n)[None, :]
+    v = gl.load(x + o, mask=m, other=-float("inf")) * {scale}
+    v = v - gl.max(v, 1)[:, None]
+    e = gl.exp(v)
+    gl.store(y + o, e / gl.sum(e, 1)[:, None], mask=m)
+"""
+
+SIGNATURE = {"x": "*fp32", "y": "*fp32", "n": "i32"}
+ATTRS = {(i,): [["tt.divisibility", 16]] for i in range(3)}
+
+
+def constants(name: str, i: int, gl: Any) -> dict[str, Any]:
+    if name == "copy":
+        return {"B": 128 << (i % 5), "L": gl.BlockedLayout([1 << (i % 3)], [32], [4], [0])}
+    layout = gl.BlockedLayout([1, 1 << (i % 3)], [1, 32], [4, 1], [1, 0])
+    return {"R": 1 << (i % 3), "B": 512 << (i % 2), "L": layout}
+
+
+def sources(count: int) -> str:
+    """A file of `count` different kernels, three small ones to each softmax."""
+    parts = [HEAD]
+    for i in range(count):
+        body = SOFTMAX if i % 4 == 3 else COPY
+        parts.append(body.format(i=i, scale=1.5 + i, shift=0.25 * i))
+    return "".join(parts)
+
+
+def kernel_name(i: int) -> str:
+    return "softmax" if i % 4 == 3 else "copy"
+
+
+def module(text: str, name: str) -> Any:
+    """`text` imported from a file, as kernels must be."""
+    import importlib.util
+
+    path = Path(tempfile.mkdtemp()) / f"{name}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def ours(found: Any, i: int, name: str) -> dict[str, Any]:
+    import gluon_core as gluon
+    from gluon_core import language as gl
+
+    del gluon
+    return {
+        "fn": getattr(found, f"{name}{i}"),
+        "target": f"sm_{TARGET}",
+        "signature": SIGNATURE,
+        "constexprs": constants(name, i, gl),
+        "attrs": ATTRS,
+    }
+
+
+def upstream(found: Any, i: int, name: str) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    given = constants(name, i, gl)
+    signature = {**SIGNATURE, **dict.fromkeys(given, "constexpr")}
+    source = GluonASTSource(
+        fn=getattr(found, f"{name}{i}"), signature=signature, constexprs=given, attrs=ATTRS
+    )
+    triton.compile(source, target=GPUTarget("cuda", TARGET, 32), options={"num_warps": 4})
+
+
+# -- what a child process measures -----------------------------------------------------------------
+
+
+def alternating(count: int) -> None:
+    """Prints, per kind of kernel, median milliseconds of ours and of upstream's."""
+    import upstream as upstream_files
+
+    import gluon_core as gluon
+
+    for name in ("copy", "softmax"):
+        body = COPY if name == "copy" else SOFTMAX
+        text = HEAD + "".join(body.format(i=i, scale=1.5 + i, shift=0.25 * i) for i in range(count))
+        mine = module(text, f"mine_{name}")
+        theirs = module(upstream_files.to_upstream(text), f"theirs_{name}")
+
+        def one(side: int, i: int) -> None:
+            if side:
+                upstream(theirs, i, name)  # noqa: B023 - called at once
+            else:
+                gluon.compile(**ours(mine, i, name))  # noqa: B023
+
+        spent: tuple[list[float], list[float]] = ([], [])
+        for i in range(count):
+            for side in (0, 1) if i % 2 else (1, 0):
+                begun = time.perf_counter()
+                one(side, i)
+                spent[side].append(time.perf_counter() - begun)
+        print(*(1e3 * statistics.median(side[2:]) for side in spent))
+
+
+def batch(who: str, count: int) -> None:
+    """Prints seconds of: the import, the first kernel, `count` kernels."""
+    begun = time.perf_counter()
+    if who == "ours":
+        import gluon_core as gluon
+        from gluon_core import language as gl
+    else:
+        from triton.experimental import gluon  # noqa: F401
+        from triton.experimental.gluon import language as gl
+    gl.float32  # noqa: B018 - names are found when they are asked for
+    imported = time.perf_counter() - begun
+    text = sources(count)
+    if who == "upstream":
+        import upstream as upstream_files
+
+        text = upstream_files.to_upstream(text)
+    found = module(text, "many")
+    begun = time.perf_counter()
+    if who == "ours":
+        gluon.compile(**ours(found, 0, "copy"))
+    else:
+        upstream(found, 0, "copy")
+    first = time.perf_counter() - begun
+    begun = time.perf_counter()
+    if who == "ours":
+        made = gluon.compile_many([ours(found, i, kernel_name(i)) for i in range(1, count)])
+        assert len(made) == count - 1
+    else:
+        for i in range(1, count):
+            upstream(found, i, kernel_name(i))
+    print(imported, first, time.perf_counter() - begun)
+
+
+def child(*arguments: str) -> list[list[float]]:
+    """The numbers that this file prints when it is run so, with empty caches."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = dict(os.environ, TRITON_CACHE_DIR=folder, HOME=folder)
+        command = [sys.executable, "-W", "ignore", __file__, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(textwrap.indent(done.stderr[-2000:], "  "))
+    return [[float(number) for number in line.split()] for line in done.stdout.splitlines()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernels", type=int, default=100, help="of a batch")
+    parser.add_argument("--each", type=int, default=30, help="kernels that alternate, of each kind")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--child", nargs="*", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        kind, *rest = given.child
+        alternating(int(rest[0])) if kind == "alternating" else batch(rest[0], int(rest[1]))
+        return 0
+    turns = range(given.turns)
+    rows: dict[str, tuple[list[float], list[float], str, float]] = {}
+    for _ in turns:
+        for name, found in zip(
+            ("small kernel", "softmax kernel"), child("--child", "alternating", str(given.each))
+        ):
+            row = rows.setdefault(name, ([], [], "ms", 1.0))
+            row[0].append(found[0])
+            row[1].append(found[1])
+    for _ in turns:
+        both = [child("--child", who_, who, str(given.kernels))[0] for who_, who in _SIDES]
+        names = ("import", "first kernel", f"{given.kernels} kernels")
+        for at, (name, bound) in enumerate(zip(names, (None, 1.0, 0.6))):
+            row = rows.setdefault(name, ([], [], "s", bound or float("inf")))
+            row[0].append(both[0][at])
+            row[1].append(both[1][at])
+    missed = False
+    print("| what | ours | upstream | ours / upstream | wanted |\n| --- | --- | --- | --- | --- |")
+    for name, (mine, theirs, unit, bound) in rows.items():
+        left, right = statistics.median(mine), statistics.median(theirs)
+        wanted = f"<= {bound:g}" if bound != float("inf") else ""
+        missed |= left / right > bound
+        print(
+            f"| {name} | {left:.3g} {unit} | {right:.3g} {unit} | {left / right:.2f} | {wanted} |"
+        )
+    return int(missed)
+
+
+_SIDES = (("batch", "ours"), ("batch", "upstream"))
+
+if __name__ == "__main__":
+    sys.exit(main())
