@@ -6,6 +6,7 @@ mistake is in a kernel, the frontend adds the kernel's file, line and a caret (`
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, Iterable, Optional
@@ -20,6 +21,7 @@ __all__ = [
     "FakeResultError",
     "GlobalVariableError",
     "GluonError",
+    "HostFunctionError",
     "KernelChangedError",
     "KernelSyntaxError",
     "LaunchError",
@@ -42,6 +44,7 @@ __all__ = [
     "TraceError",
     "TritonVersionError",
     "did_you_mean",
+    "without_addresses",
 ]
 
 
@@ -104,6 +107,7 @@ class GluonError(Exception):
             text += f"; expected {self.expected}"
         if self.got is not None:
             text += f", got {self.got}" if self.expected is not None else f"; got {self.got}"
+        text = without_addresses(text)
         if self.remedy:
             text = f"{text.rstrip('.')}. {self.remedy}"
         if self.span is not None:
@@ -192,6 +196,10 @@ class NotInKernelError(GluonError, RuntimeError):
 
 class GlobalVariableError(GluonError, NameError):
     """A kernel reads a global that is not a constexpr."""
+
+
+class HostFunctionError(GlobalVariableError):
+    """A kernel calls a function of host code: one without `@gluon.jit`, of NumPy, a launch."""
 
 
 class KernelSyntaxError(GluonError, SyntaxError):
@@ -286,6 +294,20 @@ class CacheError(GluonError, OSError):
 
 class TritonVersionError(GluonError, ImportError):
     """The installed Triton is missing or outside the supported range."""
+
+
+_OBJECT = re.compile(r"<(?:[\w<>]+\.)*(\w+) object at 0x[0-9a-fA-F]+>")
+_FUNCTION = re.compile(r"<(?:built-in |bound )?(?:function|method) (\S+)(?: at 0x[0-9a-fA-F]+)?>")
+
+
+def without_addresses(text: str) -> str:
+    """`text` with objects and functions called by their kind and name, not by where they lie."""
+    if " at 0x" not in text and "<function" not in text and "<built-in" not in text:
+        return text
+    text = _OBJECT.sub(
+        lambda found: "a run-time value" if found[1] == "tensor" else f"a {found[1]}", text
+    )
+    return _FUNCTION.sub(r"\1", text)
 
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> Optional[str]:

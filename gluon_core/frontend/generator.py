@@ -14,9 +14,13 @@ from gluon_core._triton import CompilationError, code_generator, tl, tl_core
 from gluon_core.errors import (
     DtypeError,
     GlobalVariableError,
+    GluonError,
     KernelSyntaxError,
     SourceSpan,
 )
+from gluon_core.frontend.constructs import refusal
+from gluon_core.frontend.explain import add_remedy, explained, reworded
+from gluon_core.frontend.host_calls import host_function, is_library
 from gluon_core.frontend.session import Session
 from gluon_core.language.control import kernel_breakpoint, static_assert, static_print
 from gluon_core.semantic import Semantic
@@ -84,17 +88,16 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             if value is not absent:
                 if name in self.builtin_namespace or self._allowed_global(value):
                     return value
-                if callable(value) and hasattr(value, "__code__"):
-                    raise GlobalVariableError(
-                        f"a kernel calls {name!r}, which is plain Python",
-                        remedy="Decorate it with @gluon.jit, or with @gluon.constexpr_function if it "
-                        "works on compile-time values.",
-                    )
+                host = host_function(name, value)
+                if host is not None:
+                    raise host
+                shown = reworded(_shorten(value))
+                literal = repr(value) == shown
                 raise GlobalVariableError(
                     f"a kernel reads the global variable {name!r}, which is not a constexpr",
-                    got=f"{name} = {_shorten(value)}",
-                    remedy=f"Write {name} = gl.constexpr({_shorten(value)}) where it is defined, "
-                    "or pass it as an argument.",
+                    got=f"{name} = {shown}",
+                    remedy=f"Write {name} = gl.constexpr({shown if literal else '...'}) where it is "
+                    "defined, or pass it as an argument.",
                 )
             value = self.builtin_namespace.get(name, absent)
             if value is not absent:
@@ -181,8 +184,36 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             return self._check_loop(node, value) if looped else value
         except CompilationError as error:
             if not hasattr(error, "gluon_span"):
-                error.gluon_span = self._span(getattr(error, "node", None) or node)
+                at = getattr(error, "node", None) or node
+                error.gluon_span = self._span(at)
+                self._explain(error, at)
             raise
+
+    def _explain(self, error: Any, node: Any) -> None:
+        """Say what is wrong at `node`, where Triton's words or a library function's do not."""
+        root: Any = error
+        while isinstance(root, CompilationError):
+            inner, root = root, root.__cause__ or root.__context__
+        own = not is_library(self.file_name)
+        if isinstance(root, GluonError) and own and isinstance(node, ast.Call):
+            add_remedy(self, node, root)
+        if isinstance(inner, _triton.CompileTimeAssertionFailure):
+            return
+        called = inner is not error  # what went wrong did so in a function that is called here
+        if not called or own and is_library(getattr(inner, "gluon_file", None)):
+            found = explained(self, node, root or RuntimeError(inner.error_message))
+            if found is not None:
+                inner.gluon_error = found
+        if not called:
+            inner.gluon_file = self.file_name
+
+    def visit_FunctionDef(self, node: Any) -> Any:
+        if self.fn:
+            raise refusal(node, self._span(node))
+        return super().visit_FunctionDef(node)
+
+    def generic_visit(self, node: Any) -> Any:
+        raise refusal(node, self._span(node))
 
     def _span(self, node: Any) -> Optional[SourceSpan]:
         line = getattr(node, "lineno", None)
