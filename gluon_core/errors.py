@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
+from itertools import groupby
 from typing import Any, Iterable, Optional
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "HostFunctionError",
     "KernelChangedError",
     "KernelSyntaxError",
+    "KernelWarning",
     "LaunchError",
     "LayoutError",
     "LimitError",
@@ -112,8 +114,9 @@ class GluonError(Exception):
             text = f"{text.rstrip('.')}. {self.remedy}"
         if self.span is not None:
             text += f"\n  at {self.span.render()}"
-        for call in self.calls:
-            text += f"\n  called from {call.render()}"
+        for call, times in _repeated(self.calls):
+            again = f"  ({times} times)" if times > 1 else ""
+            text += f"\n  called from {call.render()}{again}"
         return text
 
     def as_dict(self) -> dict[str, Any]:
@@ -130,6 +133,11 @@ class GluonError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), dict(self.__dict__)))
+
+
+def _repeated(calls: tuple[SourceSpan, ...]) -> list[tuple[SourceSpan, int]]:
+    """Each call once for all of its repetitions in a row, as a function that calls itself has."""
+    return [(call, len(list(same))) for call, same in groupby(calls)]
 
 
 def _plain(value: Any) -> Any:
@@ -308,6 +316,13 @@ def without_addresses(text: str) -> str:
         lambda found: "a run-time value" if found[1] == "tensor" else f"a {found[1]}", text
     )
     return _FUNCTION.sub(r"\1", text)
+
+
+class KernelWarning(UserWarning):
+    """A kernel does what is allowed and hardly meant, such as cutting a float to an integer.
+
+    `warnings.filterwarnings("ignore", category=KernelWarning)` switches them off.
+    """
 
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> Optional[str]:

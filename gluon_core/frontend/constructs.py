@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from typing import Mapping, Optional
+from typing import Mapping, Optional, Sequence
 
 from gluon_core.errors import KernelSyntaxError, SourceSpan
 
-__all__ = ["INSTEAD", "iteration", "no_else", "refusal"]
+__all__ = ["INSTEAD", "ends", "iteration", "no_else", "refusal"]
 
 _COLLECT = "Loop over gl.static_range, or write the items out as a tuple."
 _RECORD = "Use a tuple, a named tuple or a class decorated with @gl.aggregate."
@@ -104,3 +104,11 @@ def no_else(span: Optional[SourceSpan]) -> KernelSyntaxError:
         remedy="Write what follows the loop below it.",
         span=span,
     )
+
+
+def ends(body: Sequence[ast.stmt]) -> bool:
+    """Whether every path through statements comes to a `return`."""
+    last = body[-1] if body else None
+    if isinstance(last, ast.If):
+        return ends(last.body) and ends(last.orelse)
+    return any(isinstance(statement, ast.Return) for statement in body)

@@ -88,6 +88,8 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
     if note is not None:
         result.remedy = " ".join(filter(None, (result.remedy, note)))
     spans = [fields.get("span") or getattr(inner, "gluon_span", None), *reversed(calls)]
+    if isinstance(root, RecursionError) and calls:
+        spans = spans[1:]  # the stack ended anywhere in the innermost
     # A mistake in calling a library function is a mistake at the call.
     own = [span for span in spans if span is not None and not is_library(span.file)] or spans[:1]
     result.span, result.calls = own[0], tuple(own[1:])
@@ -121,7 +123,8 @@ def _classify(
         lacking = f"the installed Triton ({_triton.VERSION_TEXT}) has no {root.name}"
         return CapabilityError, f"{lacking}, which this operation needs", {}
     if isinstance(root, RecursionError) or isinstance(root, KeyError) and _is_call(inner.node):
-        return KernelSyntaxError, "functions of a kernel cannot call themselves", {}
+        what = "functions of a kernel cannot call themselves"
+        return KernelSyntaxError, what, {"remedy": "Write a loop."}
     if isinstance(root, NameError):
         return KernelSyntaxError, text, {}
     if isinstance(root, ValueError) and "dtype" in text:

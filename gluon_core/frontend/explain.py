@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import re
 from types import ModuleType
 from typing import Any, Optional
@@ -20,6 +21,7 @@ from gluon_core.errors import (
     GluonError,
     HostFunctionError,
     KernelSyntaxError,
+    ShapeError,
     TraceError,
     did_you_mean,
     without_addresses,
@@ -28,6 +30,7 @@ from gluon_core.frontend import constructs, statements
 from gluon_core.frontend.host_calls import host_call, host_function, is_library
 from gluon_core.frontend.scope import make_constant, value_of
 from gluon_core.semantic.base import describe
+from gluon_core.values import shared_memory_descriptor
 
 __all__ = ["add_remedy", "explained", "reworded"]
 
@@ -39,6 +42,10 @@ def reworded(text: str) -> str:
     text = without_addresses(text)
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
     text = re.sub(r"\bconstexpr\[([^\[\]]*)\]", r"\1", text)
+    text = re.sub(r"^cannot convert (.*) of type (\w+) to tensor$", r"\1 (\2) is no number", text)
+    text = re.sub(
+        r"^Nonrepresentable integer (-?\d+)\.?$", r"the integer \1 does not fit 64 bits", text
+    )
     text = text.replace("triton.language.", "").replace("tl.static_range", "gl.static_range")
     return text.replace("@triton.jit", "@gluon.jit").replace(" in triton", " in kernels")
 
@@ -115,6 +122,15 @@ def _first_store(tree: ast.AST, name: str) -> Optional[tuple[Any, Optional[ast.A
 
 def _subscript(generator: Any, node: ast.Subscript, root: Any) -> Optional[GluonError]:
     value = value_of(generator, node.value)
+    if isinstance(value, _triton.tl_tuple):
+        return _item(generator, node, value)
+    if isinstance(value, shared_memory_descriptor):
+        name = ast.unparse(node.value)
+        return KernelSyntaxError(
+            "a buffer cannot be indexed with []",
+            got=ast.unparse(node),
+            remedy=f"Use {name}.index(i) for one of several, or {name}.slice(start, length, dim).",
+        )
     if not isinstance(value, tl.tensor):
         return None
     base, index = ast.unparse(node.value), ast.unparse(node.slice)
@@ -134,12 +150,40 @@ def _subscript(generator: Any, node: ast.Subscript, root: Any) -> Optional[Gluon
     )
 
 
+def _item(generator: Any, node: ast.Subscript, value: Any) -> GluonError:
+    index = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    if isinstance(index, int):
+        return ShapeError(
+            "no such item in a tuple",
+            expected=f"{-len(value.values)} to {len(value.values) - 1}",
+            got=ast.unparse(node),
+        )
+    return DtypeError(
+        "the index of a tuple is a compile-time integer",
+        got=ast.unparse(node),
+        remedy=make_constant(generator, [node.slice]) or None,
+    )
+
+
 def _binary(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
     operation = node.op
     if isinstance(operation, ast.MatMult):
         return KernelSyntaxError(
             "`@` is not supported in kernels",
             remedy="Multiply matrices with gl.portable.mma, or gl.dot_fma without a matrix unit.",
+        )
+    sides = (node.left, node.right)
+    if "NoneType" in str(root):
+        nothing = next((side for side in sides if isinstance(side, ast.Call)), None)
+        what = f"{ast.unparse(nothing)!r} returns nothing" if nothing else "None is no number"
+        return DtypeError(what, got=ast.unparse(node))
+    kind = re.search(r"'(\w+)' object has no attribute|for \S+: '(\w+)' and '(\w+)'", str(root))
+    if kind is not None:
+        memory = "shared_memory_descriptor" in kind[0]
+        return DtypeError(
+            f"these operands cannot be combined: {ast.unparse(node)}",
+            got=" and ".join(filter(None, kind.groups())),
+            remedy="Load the buffer first: buffer.load(layout)." if memory else None,
         )
     found = _OPERANDS.search(str(root))
     if found is None or "pointer<" not in found[0]:
@@ -306,11 +350,33 @@ def _call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
     if isinstance(function, _triton.JITFunction) and "Unsupported function" in str(root):
         return host_call(function)
     if isinstance(function, _triton.JITCallable):
-        return _arguments(called, function, node, root)
+        return _arguments(called, function.signature, node, root)
+    if getattr(function, "__triton_builtin__", False) and isinstance(root, TypeError):
+        if re.search(r"\w+\(\) (?:takes|missing|got)", str(root)):
+            return _arguments(called, inspect.signature(function), node, root)
+    own = _PYTHON.get(called)
+    if own is not None:
+        return DtypeError(
+            f"Python's {called}() does not take this in a kernel",
+            got=ast.unparse(node),
+            remedy=own,
+        )
+    if called.split(".")[-1] in ("to", "cast") and isinstance(root, AttributeError):
+        shown = ", ".join(map(ast.unparse, given))
+        return DtypeError("not a dtype", expected="a dtype such as gl.float16", got=shown)
+    if re.search(r"Shape element \d+ must have type|not iterable", str(root)):
+        return ShapeError(
+            f"{called}: not a shape",
+            expected="a tuple of compile-time integers",
+            got=ast.unparse(node),
+        )
     found = host_function(called, function)
     if found is not None:
         found.span = generator._span(node.func)
         return found
+    if function is None and "is not callable" in str(root) or isinstance(function, ModuleType):
+        what = "a module" if isinstance(function, ModuleType) else None
+        return DtypeError(f"{called} cannot be called", got=what)
     if function is not None and not callable(function):
         return DtypeError(
             f"{called!r} cannot be called",
@@ -320,11 +386,24 @@ def _call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
     return None
 
 
-def _arguments(called: str, function: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
+# Python's functions that a kernel may call on compile-time values.
+_PYTHON = {
+    "float": "Convert with x.to(gl.float32).",
+    "getattr": "Write the attribute.",
+    "int": "Convert with x.to(gl.int32).",
+    "len": "The length of a tensor is x.shape[0].",
+    "max": "Give two or more values, or use gl.max for the elements of a tensor.",
+    "min": "Give two or more values, or use gl.min for the elements of a tensor.",
+}
+
+
+def _arguments(called: str, signature: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
     """The error for a call whose arguments do not fit the parameters of a function."""
     if not isinstance(root, (TypeError, AssertionError, ValueError)):
         return None
-    parameters = function.signature.parameters.values()
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return None
     names = [parameter.name for parameter in parameters]
     unknown = [word.arg for word in node.keywords if word.arg and word.arg not in names]
     shown = f"{called}({', '.join(map(str, parameters))})"
@@ -342,6 +421,10 @@ def _arguments(called: str, function: Any, node: ast.Call, root: Any) -> Optiona
             expected=f"at most {len(names)}: {shown}",
             got=len(node.args),
         )
+    twice = [word.arg for word in node.keywords if word.arg in names[: len(node.args)]]
+    if twice:
+        what = f"{called} is given {twice[0]!r} by place and by name"
+        return ArgumentError(what, expected=shown, got=ast.unparse(node))
     given = {*names[: len(node.args)], *(word.arg for word in node.keywords)}
     lacking = [p.name for p in parameters if p.default is p.empty and p.name not in given]
     if lacking:

@@ -34,7 +34,7 @@ def host_function(called: str, function: Any) -> Optional[HostFunctionError]:
     if marked or isinstance(function, (_triton.JITCallable, _triton.constexpr)):
         return None
     module = getattr(function, "__module__", None) or type(function).__module__
-    if module.split(".")[0] == "triton" or isinstance(function, ModuleType):
+    if module.split(".")[0] in ("triton", "builtins") or isinstance(function, ModuleType):
         return None
     code = getattr(function, "__code__", None)
     if module == "gluon_core" or module.startswith("gluon_core."):

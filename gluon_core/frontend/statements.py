@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from gluon_core import _triton
 from gluon_core._triton import tl
-from gluon_core.errors import DtypeError, GluonError, KernelSyntaxError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, GluonError, KernelSyntaxError, ShapeError
 from gluon_core.frontend import constructs
 from gluon_core.frontend.host_calls import host_function
 from gluon_core.frontend.scope import make_constant, value_of
@@ -75,7 +75,7 @@ def _unpack(target: Any, node: Any, root: Any) -> Optional[GluonError]:
             remedy="Name the items one by one, or slice the tuple.",
         )
     text = str(root)
-    if isinstance(root, (ValueError, IndexError)) or "unpack" in text:
+    if isinstance(root, (ValueError, IndexError)):
         found = re.search(r"got (\d+)", text)
         return ShapeError(
             "the names on the left are not as many as the values on the right",
@@ -113,6 +113,9 @@ def _if(generator: Any, node: ast.If, root: Any) -> Optional[GluonError]:
             expected=f"{expected}, as before the `if`",
             remedy="Convert the new value with .to(dtype) or gl.convert_layout.",
         )
+    inside = next((n for n in ast.walk(node) if isinstance(n, ast.Return)), None)
+    if "return" in text and inside is not None:
+        return _return_in_loop(generator, inside)
     if "ambiguous" in text or "condition" in text:
         return DtypeError(
             "the condition of an `if` must be one boolean",
@@ -120,6 +123,31 @@ def _if(generator: Any, node: ast.If, root: Any) -> Optional[GluonError]:
             remedy="Choose by element with gl.where, or reduce the tensor to one value first.",
         )
     return None
+
+
+def _return_in_loop(generator: Any, node: ast.Return) -> KernelSyntaxError:
+    return KernelSyntaxError(
+        "`return` within a loop is not supported in kernels",
+        remedy="Keep the result in a variable, and return it after the loop.",
+        span=generator._span(node),
+    )
+
+
+def _returns(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
+    found = re.search(
+        r"(?:Return type mismatch:?|Inconsistent return types:) (.*?) and (.*?)(?:\. Note|$)",
+        str(root),
+    )
+    returns = [n for n in ast.walk(node) if isinstance(n, ast.Return)]
+    if found is None or not returns:
+        return None
+    return DtypeError(
+        f"{generator.jit_fn.__name__} returns values of different types",
+        expected=found[1].replace("triton.language.", ""),
+        got=found[2].replace("triton.language.", ""),
+        remedy="Convert one with .to(dtype) or gl.convert_layout.",
+        span=generator._span(max(returns, key=lambda found: found.lineno)),
+    )
 
 
 def _carried(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
@@ -146,6 +174,9 @@ def _carried(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
 
 
 def _for(generator: Any, node: ast.For, root: Any) -> Optional[GluonError]:
+    loops = next((n for n in ast.walk(node) if isinstance(n, ast.Return)), None)
+    if isinstance(root, AssertionError) and "block" in str(root) and loops is not None:
+        return _return_in_loop(generator, loops)
     if isinstance(node.target, ast.Tuple):
         return KernelSyntaxError(
             "a loop in a kernel has one variable",
@@ -155,6 +186,13 @@ def _for(generator: Any, node: ast.For, root: Any) -> Optional[GluonError]:
     found = constructs.iteration(node, None) or _carried(generator, node, root)
     if found is not None:
         return found
+    called = node.iter.func if isinstance(node.iter, ast.Call) else None
+    if called is not None and isinstance(root, (TypeError, IndexError)) and "ints" not in str(root):
+        return ArgumentError(
+            "the arguments of a loop are integers",
+            expected=f"{ast.unparse(called)}(end), or (start, end), or (start, end, step)",
+            got=ast.unparse(node.iter),
+        )
     if "constexpr" in str(root):
         given = node.iter.args if isinstance(node.iter, ast.Call) else []
         remedy = make_constant(generator, given)
@@ -192,6 +230,7 @@ EXPLAIN: Any = (
     ((ast.Assign, ast.AnnAssign, ast.AugAssign), _assign),
     (ast.If, _if),
     (ast.For, _for),
+    ((ast.FunctionDef, ast.Return), _returns),
     (ast.While, _while),
     (ast.With, _with),
 )

@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib.util
 import re
 import textwrap
+import warnings
 
 import numpy as np
 import pytest
 
 import gluon_core as gluon
+from gluon_core import _triton
 from gluon_core import errors as E
 
 HEAD = """
@@ -277,6 +279,121 @@ CASES = {
     "too-many": ("one(v, v, v)", E.ArgumentError, "one(v, v, v)", "at most 2", "one(a, b)"),
     "too-few": ("one(v)", E.ArgumentError, "one(v)", "'b'", "one(a, b)"),
     "unknown-word": ("one(v, c=v)", E.ArgumentError, "one(v, c=v)", "'c'", "one(a, b)"),
+    "op-too-many": ("gl.exp(v, v)", E.ArgumentError, "gl.exp(v, v)", "at most 1", "gl.exp(x)"),
+    "op-too-few": ("gl.where(v > 0)", E.ArgumentError, "gl.where(v > 0)", "'x', 'y'"),
+    "op-unknown-word": ("gl.exp(x=v, y=v)", E.ArgumentError, "gl.exp(x=v, y=v)", "'y'"),
+    "op-twice": ("gl.exp(v, x=v)", E.ArgumentError, "gl.exp(v, x=v)", "by place and by name"),
+    "library-too-many": (
+        "gl.sum(v, 0, 0, 0, 0)",
+        E.ArgumentError,
+        "gl.sum(v, 0, 0, 0, 0)",
+        "most 4",
+    ),
+    "call-of-a-number": ("n(3)", E.DtypeError, "n(3)", "'n' cannot be called", "int32"),
+    "call-of-a-tensor": ("v(3)", E.DtypeError, "v(3)", "'v' cannot be called"),
+    "call-of-a-module": ("gl(3)", E.DtypeError, "gl(3)", "a module"),
+    "nothing-added": (
+        "nothing() + 1",
+        E.DtypeError,
+        "nothing() + 1",
+        "'nothing()' returns nothing",
+    ),
+    "recursion": ("spin(v)", K, "spin(a)", "cannot call themselves", "loop"),
+    "recursion-of-two": ("ping(v)", K, None, "cannot call themselves"),
+    "two-types": ("two_types(n, f)", E.DtypeError, "return b", "different types", "int32", "fp32"),
+    "return-in-a-loop": ("for i in range(n):\n    return  # <--", K, "return", "after the loop"),
+    "int-of-a-tensor": ("int(n)", E.DtypeError, "int(n)", "x.to(gl.int32)"),
+    "len-of-a-tensor": ("len(v)", E.DtypeError, "len(v)", "x.shape[0]"),
+    # loops and tuples
+    "endless-unrolling": (
+        "for i in gl.static_range(1000000000):\n    v += 1",
+        E.LimitError,
+        "for i in gl.static_range(1000000000):",
+        "unrolled",
+        "`range`",
+    ),
+    "static-step-0": (
+        "for i in gl.static_range(0, 9, 0):\n    v += 1",
+        E.ArgumentError,
+        None,
+        "step",
+    ),
+    "step-0": ("for i in range(0, n, 0):\n    v += 1", E.ArgumentError, None, "never ends"),
+    "float-bound": ("for i in range(f):\n    v += 1", E.DtypeError, None, "integer", "gl.int32"),
+    "no-bound": ("for i in range():\n    v += 1", E.ArgumentError, None, "(start, end, step)"),
+    "static-float": (
+        "for i in gl.static_range(2.5):\n    v += 1",
+        E.ArgumentError,
+        None,
+        "integers",
+    ),
+    "unpack-too-many": (
+        "a, b = (1, 2, 3)",
+        E.ShapeError,
+        "a, b = (1, 2, 3)",
+        "2 values for (a, b)",
+    ),
+    "unpack-too-few": ("a, b, c = (1, 2)", E.ShapeError, "a, b, c = (1, 2)", "3 values"),
+    "unpack-a-tensor": ("a, b = v", E.DtypeError, "a, b = v", "only a tuple"),
+    "tuple-index": (
+        "t = (v, v)\nt[n]  # <--",
+        E.DtypeError,
+        "t[n]",
+        "compile-time",
+        "n: gl.constexpr",
+    ),
+    "tuple-end": ("t = (v, v)\nt[9]  # <--", E.ShapeError, "t[9]", "-2 to 1"),
+    # shapes, layouts, dtypes, buffers
+    "shape-a-text": (
+        "gl.zeros('ab', gl.int32, L)",
+        E.ShapeError,
+        "gl.zeros('ab', gl.int32, L)",
+        "'ab'",
+    ),
+    "shape-none": (
+        "gl.zeros(None, gl.int32, L)",
+        E.ShapeError,
+        "gl.zeros(None, gl.int32, L)",
+        "None",
+    ),
+    "reshape-none": ("v.reshape(None)", E.ShapeError, "v.reshape(None)", "not a shape"),
+    "layout-a-text": (
+        "gl.zeros([128], gl.int32, 'a')",
+        E.LayoutError,
+        None,
+        "BlockedLayout",
+        "'a'",
+    ),
+    "dtype-a-text": ("v.to('float16')", E.DtypeError, "v.to('float16')", "gl.float16"),
+    "bins-17": (
+        "gl.histogram(v.to(gl.int32), 17, layout=L)",
+        E.ShapeError,
+        None,
+        "num_bins",
+        "Round up to 32",
+    ),
+    "bins-run-time": ("gl.histogram(v.to(gl.int32), n)", E.ArgumentError, None, "n: gl.constexpr"),
+    "buffer-index": (
+        "s = gl.allocate_shared_memory(gl.float32, [4, 128], SH)\ns[0]  # <--",
+        K,
+        "s[0]",
+        "s.index(i)",
+    ),
+    "buffer-sum": (
+        "s = gl.allocate_shared_memory(gl.float32, [128], SH)\ns + 1  # <--",
+        E.DtypeError,
+        "s + 1",
+        "buffer.load(layout)",
+    ),
+    "text-added": ("v + 'a'", E.DtypeError, "v + 'a'", "cannot be combined"),
+    "integer-too-wide": ("v + (1 << 80)", E.ArgumentError, None, "64 bits"),
+    "worker-arguments": (
+        "gl.warp_specialize([(nothing, ()), (one, (v,))], [4], [24])",
+        E.ArgumentError,
+        None,
+        "functions_and_args[1]",
+        "one(a, b)",
+    ),
     "no-such-op": ("gl.dot(v, v)", E.TraceError, "gl.dot", "gl.portable.mma"),
     "no-such-method": ("v.sums(0)", E.TraceError, "v.sums", "'sum'"),
 }
@@ -296,8 +413,14 @@ def launch(module):
     module.kernel[(1,)](x, y, 100, 2.5, 4, target="sim:hopper")
 
 
+# What Triton takes for right in older releases: the first that does not.
+ACCEPTED_ONCE = {"unpack-too-many": (3, 9)}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_error_says_what_to_do(name, tmp_path):
+    if name in ACCEPTED_ONCE and not _triton.at_least(*ACCEPTED_ONCE[name]):
+        pytest.skip("accepted by this Triton")
     body, cls, caret, *words = CASES[name]
     module = load(tmp_path, body)
     with pytest.raises(cls) as caught:
@@ -307,7 +430,8 @@ def test_the_error_says_what_to_do(name, tmp_path):
     for word in words:
         assert word in shown.split("\n")[0], shown
     span = error.span
-    assert span.text[span.column : span.end_column].strip() == caret, shown
+    under = span.text[span.column : span.end_column].strip()
+    assert under and caret in (None, under), shown
     assert ("# <--" in body) <= ("# <--" in span.text), shown
     assert not re.search(r"0x[0-9a-f]{6}|AST|triton\.language|constexpr\[|Error\)", shown), shown
 
@@ -316,3 +440,74 @@ def test_the_error_says_what_to_do(name, tmp_path):
     assert (
         compiled.value.span == span and str(compiled.value).split("\n")[0] == shown.split("\n")[0]
     )
+
+
+# name: (body, words in the warning ...); `# <--` marks the line.
+SUSPICIOUS = {
+    "atomic": ("gl.atomic_add(y, 1.5)  # <--", "gl.atomic_add", "cut to int32"),
+    "compare-and-swap": ("gl.atomic_cas(y + o, o, v)  # <--", "gl.atomic_cas, val", "cut to int32"),
+    "store": ("gl.store(y + o, v)  # <--", "gl.store", "value.to(gl.int32)"),
+    "some-paths": ("gl.store(y, sometimes(n))", "sometimes", "some paths alone"),
+    "worker-returns": (
+        "gl.warp_specialize([(nothing, ()), (answers, ())], [4], [24])  # <--",
+        "answers",
+        "Store it to memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUSPICIOUS)
+def test_the_suspicious_warns_at_its_line(name, tmp_path):
+    body, *words = SUSPICIOUS[name]
+    module = load(tmp_path, body)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        launch(module)
+    mine = [warning for warning in caught if warning.category is E.KernelWarning]
+    assert len(mine) == 1
+    for word in words:
+        assert word in str(mine[0].message)
+    text = (tmp_path / "wrong.py").read_text().split("\n")[mine[0].lineno - 1]
+    assert mine[0].filename == str(tmp_path / "wrong.py")
+    assert "# <--" in text or name == "some-paths" and "if a > 3" in text
+
+
+def test_the_suspicious_is_accepted_in_silence(tmp_path):
+    module = load(tmp_path, "gl.atomic_add(y, 1.5)\ngl.store(y + o, v.to(gl.int32))\nnothing()")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", category=E.KernelWarning)
+        warnings.filterwarnings("ignore", message="TRITON_DEFAULT_FP_FUSION")
+        launch(module)
+    clean = load(tmp_path, "gl.atomic_add(y, 1)\ngl.store(y + o, v.to(gl.int32))\ngl.store(x, 1)")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", category=E.KernelWarning)
+        launch(clean)
+
+
+def test_unrolling_counts_all_loops_of_a_kernel(tmp_path):
+    body = "for i in gl.static_range(600):\n    for j in gl.static_range(600):  # <--\n        pass"
+    with pytest.raises(E.LimitError, match="one kernel") as caught:
+        launch(load(tmp_path, body))
+    assert "# <--" in caught.value.span.text
+    launch(load(tmp_path, "for i in gl.static_range(0, 1000, 2):\n    pass"))
+
+
+def test_a_function_that_calls_itself_is_named_once(tmp_path):
+    text = """
+@gluon.jit
+def down(a, depth: gl.constexpr):
+    if depth == 0:
+        return a
+    return down(a, depth - 1)
+"""
+    module = load(tmp_path, "pass")
+    path = tmp_path / "deep.py"
+    path.write_text(HEAD + text + KERNEL + "    down(v, 5)\n")
+    spec = importlib.util.spec_from_file_location("deep", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with pytest.raises(E.KernelSyntaxError, match="call themselves") as caught:
+        launch(module)
+    assert "times)" in str(caught.value) and str(caught.value).count("called from") < 4
+    assert "down(a, depth - 1)" in caught.value.span.text
