@@ -6,11 +6,15 @@ mistake is in a kernel, the frontend adds the kernel's file, line and a caret (`
 
 from __future__ import annotations
 
+import functools
+import os
 import re
+import sys
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from itertools import groupby
-from typing import Any, Iterable, Optional
+from types import TracebackType
+from typing import Any, Callable, Iterable, Optional, TypeVar, cast
 
 __all__ = [
     "ArgumentError",
@@ -46,6 +50,9 @@ __all__ = [
     "TraceError",
     "TritonVersionError",
     "did_you_mean",
+    "trimmed",
+    "trims",
+    "trimmed_traceback",
     "without_addresses",
 ]
 
@@ -304,6 +311,66 @@ class TritonVersionError(GluonError, ImportError):
     """The installed Triton is missing or outside the supported range."""
 
 
+# Top-level packages whose frames say nothing to who made a mistake; plugins add theirs.
+MACHINERY = {"gluon_core", "triton", "pluggy"}
+_LIBRARIES = {"numpy", "torch", "ml_dtypes", "importlib", *sys.stdlib_module_names}
+
+E = TypeVar("E", bound=BaseException)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def trimmed(error: E) -> E:
+    """`error`, to be raised anew: with the frames of the user's code alone, and no causes within the
+    machinery, since the message holds the kernel's line. `GLUON_TRACEBACK=full` keeps everything."""
+    if os.environ.get("GLUON_TRACEBACK") == "full":
+        return error
+    error.__traceback__ = trimmed_traceback(error.__traceback__)
+    for name in ("__cause__", "__context__"):
+        cause = getattr(error, name)
+        if cause is None:
+            continue
+        kept = trimmed_traceback(cause.__traceback__)
+        if kept is None:
+            setattr(error, name, None)
+        else:
+            cause.__traceback__ = kept
+    error.__suppress_context__ = error.__cause__ is not None or error.__context__ is None
+    return error
+
+
+def trims(function: F) -> F:
+    """`function`, a door of the package: errors of ours leave it `trimmed`."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return function(*args, **kwargs)
+        except GluonError as error:
+            raise trimmed(error)  # noqa: B904  # the same error
+
+    return cast(F, call)
+
+
+def trimmed_traceback(traceback: Optional[TracebackType]) -> Optional[TracebackType]:
+    """The entries of a traceback that are the user's: None where no one is."""
+    kept: list[TracebackType] = []
+    inside = False  # in the machinery, or in a library that it called
+    while traceback is not None:
+        frame = traceback.tb_frame
+        top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if frame.f_code.co_filename.startswith("<gluon ") or top in MACHINERY:
+            inside = True
+        elif not (inside and top in _LIBRARIES):
+            inside = False
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    made: Optional[TracebackType] = None
+    for entry in reversed(kept):
+        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made
+
+
 _OBJECT = re.compile(r"<(?:[\w<>]+\.)*(\w+) object at 0x[0-9a-fA-F]+>")
 _FUNCTION = re.compile(r"<(?:built-in |bound )?(?:function|method) (\S+)(?: at 0x[0-9a-fA-F]+)?>")
 
@@ -313,7 +380,7 @@ def without_addresses(text: str) -> str:
     if " at 0x" not in text and "<function" not in text and "<built-in" not in text:
         return text
     text = _OBJECT.sub(
-        lambda found: "a run-time value" if found[1] == "tensor" else f"a {found[1]}", text
+        lambda found: "a run-time value" if found[1] == "tensor" else f"<{found[1]} object>", text
     )
     return _FUNCTION.sub(r"\1", text)
 

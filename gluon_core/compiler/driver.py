@@ -17,7 +17,7 @@ from gluon_core.contract.options import further
 from gluon_core.contract.registry import registry
 from gluon_core.contract.requests import OPS
 from gluon_core.contract.targets import Target
-from gluon_core.errors import ArgumentError, StageError
+from gluon_core.errors import ArgumentError, StageError, trims
 from gluon_core.values.constants import Identity
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["compile", "compile_source", "trace_source"]
 
 
+@trims
 def compile(
     fn: Any,
     target: Any = None,

@@ -102,7 +102,7 @@ CASES = {
     "numpy-array": ("z = np.zeros(4)", E.HostFunctionError, "np.zeros", "numpy", "Use gl.zeros"),
     "math": ("math.sqrt(v)", E.HostFunctionError, "math.sqrt", "Use gl.sqrt"),
     "host-compile": ("gluon.compile(one)", E.HostFunctionError, "gluon.compile", "for host code"),
-    "global-object": ("THING.method(v)", E.GlobalVariableError, "THING", "a Thing"),
+    "global-object": ("THING.method(v)", E.GlobalVariableError, "THING", "<Thing object>"),
     "global-list": ("v * TABLE[0]", E.GlobalVariableError, "TABLE", "gl.constexpr([1, 2, 3])"),
     "abs": ("abs(v)", K, "abs", "Use gl.abs"),
     "sum": ("sum(v)", K, "sum", "Use gl.sum"),
