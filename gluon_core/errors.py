@@ -6,9 +6,15 @@ mistake is in a kernel, the frontend adds the kernel's file, line and a caret (`
 
 from __future__ import annotations
 
+import functools
+import os
+import re
+import sys
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from typing import Any, Iterable, Optional
+from itertools import groupby
+from types import TracebackType
+from typing import Any, Callable, Iterable, Optional, TypeVar, cast
 
 __all__ = [
     "ArgumentError",
@@ -20,8 +26,10 @@ __all__ = [
     "FakeResultError",
     "GlobalVariableError",
     "GluonError",
+    "HostFunctionError",
     "KernelChangedError",
     "KernelSyntaxError",
+    "KernelWarning",
     "LaunchError",
     "LayoutError",
     "LimitError",
@@ -42,6 +50,10 @@ __all__ = [
     "TraceError",
     "TritonVersionError",
     "did_you_mean",
+    "trimmed",
+    "trims",
+    "trimmed_traceback",
+    "without_addresses",
 ]
 
 
@@ -104,12 +116,14 @@ class GluonError(Exception):
             text += f"; expected {self.expected}"
         if self.got is not None:
             text += f", got {self.got}" if self.expected is not None else f"; got {self.got}"
+        text = without_addresses(text)
         if self.remedy:
             text = f"{text.rstrip('.')}. {self.remedy}"
         if self.span is not None:
             text += f"\n  at {self.span.render()}"
-        for call in self.calls:
-            text += f"\n  called from {call.render()}"
+        for call, times in _repeated(self.calls):
+            again = f"  ({times} times)" if times > 1 else ""
+            text += f"\n  called from {call.render()}{again}"
         return text
 
     def as_dict(self) -> dict[str, Any]:
@@ -126,6 +140,11 @@ class GluonError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), dict(self.__dict__)))
+
+
+def _repeated(calls: tuple[SourceSpan, ...]) -> list[tuple[SourceSpan, int]]:
+    """Each call once for all of its repetitions in a row, as a function that calls itself has."""
+    return [(call, len(list(same))) for call, same in groupby(calls)]
 
 
 def _plain(value: Any) -> Any:
@@ -192,6 +211,10 @@ class NotInKernelError(GluonError, RuntimeError):
 
 class GlobalVariableError(GluonError, NameError):
     """A kernel reads a global that is not a constexpr."""
+
+
+class HostFunctionError(GlobalVariableError):
+    """A kernel calls a function of host code: one without `@gluon.jit`, of NumPy, a launch."""
 
 
 class KernelSyntaxError(GluonError, SyntaxError):
@@ -286,6 +309,87 @@ class CacheError(GluonError, OSError):
 
 class TritonVersionError(GluonError, ImportError):
     """The installed Triton is missing or outside the supported range."""
+
+
+# Top-level packages whose frames say nothing to who made a mistake; plugins add theirs.
+MACHINERY = {"gluon_core", "triton", "pluggy"}
+_LIBRARIES = {"numpy", "torch", "ml_dtypes", "importlib", *sys.stdlib_module_names}
+
+E = TypeVar("E", bound=BaseException)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def trimmed(error: E) -> E:
+    """`error`, to be raised anew: with the frames of the user's code alone, and no causes within the
+    machinery, since the message holds the kernel's line. `GLUON_TRACEBACK=full` keeps everything."""
+    if os.environ.get("GLUON_TRACEBACK") == "full":
+        return error
+    error.__traceback__ = trimmed_traceback(error.__traceback__)
+    for name in ("__cause__", "__context__"):
+        cause = getattr(error, name)
+        if cause is None:
+            continue
+        kept = trimmed_traceback(cause.__traceback__)
+        if kept is None:
+            setattr(error, name, None)
+        else:
+            cause.__traceback__ = kept
+    error.__suppress_context__ = error.__cause__ is not None or error.__context__ is None
+    return error
+
+
+def trims(function: F) -> F:
+    """`function`, a door of the package: errors of ours leave it `trimmed`."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return function(*args, **kwargs)
+        except GluonError as error:
+            raise trimmed(error)  # noqa: B904  # the same error
+
+    return cast(F, call)
+
+
+def trimmed_traceback(traceback: Optional[TracebackType]) -> Optional[TracebackType]:
+    """The entries of a traceback that are the user's: None where no one is."""
+    kept: list[TracebackType] = []
+    inside = False  # in the machinery, or in a library that it called
+    while traceback is not None:
+        frame = traceback.tb_frame
+        top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if frame.f_code.co_filename.startswith("<gluon ") or top in MACHINERY:
+            inside = True
+        elif not (inside and top in _LIBRARIES):
+            inside = False
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    made: Optional[TracebackType] = None
+    for entry in reversed(kept):
+        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made
+
+
+_OBJECT = re.compile(r"<(?:[\w<>]+\.)*(\w+) object at 0x[0-9a-fA-F]+>")
+_FUNCTION = re.compile(r"<(?:built-in |bound )?(?:function|method) (\S+)(?: at 0x[0-9a-fA-F]+)?>")
+
+
+def without_addresses(text: str) -> str:
+    """`text` with objects and functions called by their kind and name, not by where they lie."""
+    if " at 0x" not in text and "<function" not in text and "<built-in" not in text:
+        return text
+    text = _OBJECT.sub(
+        lambda found: "a run-time value" if found[1] == "tensor" else f"<{found[1]} object>", text
+    )
+    return _FUNCTION.sub(r"\1", text)
+
+
+class KernelWarning(UserWarning):
+    """A kernel does what is allowed and hardly meant, such as cutting a float to an integer.
+
+    `warnings.filterwarnings("ignore", category=KernelWarning)` switches them off.
+    """
 
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> Optional[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import traceback
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, fields, replace
 from io import StringIO
@@ -15,7 +16,7 @@ from gluon_core.cli.output import Exit, UsageError, print_json
 from gluon_core.contract.backend import Backend, Watch
 from gluon_core.contract.paths import load_named
 from gluon_core.contract.registry import registry
-from gluon_core.errors import did_you_mean
+from gluon_core.errors import GluonError, did_you_mean, trimmed
 
 __all__ = ["Runs", "run_file"]
 
@@ -162,6 +163,11 @@ def _run(file: str, watching: ContextManager[Any]) -> int:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
         print(end.code, file=sys.stderr)
+        return 1
+    except GluonError:
+        raise  # told without a traceback
+    except Exception as error:  # the file's own, told as Python tells it
+        traceback.print_exception(trimmed(error))
         return 1
     return 0
 

@@ -18,7 +18,7 @@ from gluon_core.contract.options import further
 from gluon_core.contract.registry import registry
 from gluon_core.contract.requests import OPS
 from gluon_core.contract.targets import Target
-from gluon_core.errors import ArgumentError, StageError
+from gluon_core.errors import ArgumentError, StageError, trims
 from gluon_core.values.constants import Identity
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ __all__ = ["compile", "compile_source", "trace_source"]
 _tracing = ForkLock()
 
 
+@trims
 def compile(
     fn: Any,
     target: Any = None,

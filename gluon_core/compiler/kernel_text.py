@@ -12,8 +12,9 @@ import os
 from typing import Any
 
 from gluon_core.errors import KernelChangedError, SourceSpan
+from gluon_core.frontend import host_call
 
-__all__ = ["changed", "check_unchanged", "nested_unpacking", "remember"]
+__all__ = ["changed", "check_unchanged", "host_call", "nested_unpacking", "remember"]
 
 _Stamp = tuple[int, int]
 _stamps: dict[str, _Stamp] = {}

@@ -30,7 +30,7 @@ from gluon_core.contract.backend import Backend, Lowering
 from gluon_core.contract.claims import Clash, Contribution, State, settle
 from gluon_core.contract.spelling import Spellings
 from gluon_core.contract.targets import Architecture, Target
-from gluon_core.errors import PluginError, TargetError, did_you_mean
+from gluon_core.errors import MACHINERY, PluginError, TargetError, did_you_mean
 
 __all__ = ["Plugin", "PluginFailure", "Registry", "load", "registry"]
 
@@ -297,6 +297,8 @@ class Registry:
         except BaseException:
             self._forget(name)
             raise
+        if rank < _RANK_BY_HAND:
+            MACHINERY.update(type(found).__module__.partition(".")[0] for found in backends)
         self._contributions[name] = made
         self._distributions[name] = distribution
         self._publish(state)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 from typing import Any, Mapping, Optional, cast
 
 from gluon_core import _triton
-from gluon_core._triton import CompilationError, tl
+from gluon_core._triton import CompilationError
 from gluon_core.errors import (
     ArgumentError,
     CapabilityError,
@@ -17,14 +16,14 @@ from gluon_core.errors import (
     KernelSyntaxError,
     LimitError,
     ShapeError,
-    SourceSpan,
     StaticAssertionError,
     TraceError,
 )
+from gluon_core.frontend.explain import reworded
+from gluon_core.frontend.host_calls import is_library
 
 __all__ = ["kernel_error"]
 
-_CORE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TRITON = (
     _triton.CompileTimeAssertionFailure,
     _triton.UnsupportedLanguageConstruct,
@@ -89,8 +88,10 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
     if note is not None:
         result.remedy = " ".join(filter(None, (result.remedy, note)))
     spans = [fields.get("span") or getattr(inner, "gluon_span", None), *reversed(calls)]
+    if isinstance(root, RecursionError) and calls:
+        spans = spans[1:]  # the stack ended anywhere in the innermost
     # A mistake in calling a library function is a mistake at the call.
-    own = [span for span in spans if span is not None and not _is_library(span)] or spans[:1]
+    own = [span for span in spans if span is not None and not is_library(span.file)] or spans[:1]
     result.span, result.calls = own[0], tuple(own[1:])
     Exception.__init__(result, message)
     return result
@@ -101,32 +102,29 @@ def _is_call(node: Any) -> bool:
     return any(isinstance(inner, ast.Call) for inner in ast.walk(node)) if node else False
 
 
-def _is_library(span: SourceSpan) -> bool:
-    return span.file.startswith(_LIBRARIES)
-
-
-_LIBRARIES = tuple(
-    os.path.dirname(path) + os.sep for path in (tl.__file__, os.path.join(_CORE, "language", ""))
-)
-
-
 def _classify(
     inner: CompilationError, root: Optional[BaseException]
 ) -> tuple[type[GluonError], str, dict[str, Any]]:
-    if isinstance(root, GluonError):
-        return type(root), root.message, dict(root.__dict__)
+    said = getattr(inner, "gluon_error", None) or root
+    if isinstance(said, GluonError):
+        return (
+            type(said),
+            reworded(said.message),
+            dict(said.__dict__, message=reworded(said.message)),
+        )
     if isinstance(inner, _triton.CompileTimeAssertionFailure):
-        return StaticAssertionError, inner.error_message or "static_assert failed", {}
+        return StaticAssertionError, reworded(inner.error_message or "static_assert failed"), {}
     if isinstance(inner, _triton.UnsupportedLanguageConstruct):
-        return KernelSyntaxError, inner.error_message or "unsupported construct", {}
+        return KernelSyntaxError, reworded(inner.error_message or "unsupported construct"), {}
     if root is None:
-        return TraceError, inner.error_message or "the kernel cannot be compiled", {}
-    text = str(root) or inner.error_message or type(root).__name__
+        return TraceError, reworded(inner.error_message or "the kernel cannot be compiled"), {}
+    text = reworded(str(root) or inner.error_message or type(root).__name__)
     if isinstance(root, AttributeError) and type(root.obj).__module__.startswith("triton._C"):
         lacking = f"the installed Triton ({_triton.VERSION_TEXT}) has no {root.name}"
         return CapabilityError, f"{lacking}, which this operation needs", {}
     if isinstance(root, RecursionError) or isinstance(root, KeyError) and _is_call(inner.node):
-        return KernelSyntaxError, "functions of a kernel cannot call themselves", {}
+        what = "functions of a kernel cannot call themselves"
+        return KernelSyntaxError, what, {"remedy": "Write a loop."}
     if isinstance(root, NameError):
         return KernelSyntaxError, text, {}
     if isinstance(root, ValueError) and "dtype" in text:

@@ -12,17 +12,25 @@ from typing import Any, Callable, Optional
 from gluon_core import _triton
 from gluon_core._triton import CompilationError, code_generator, tl, tl_core
 from gluon_core.errors import (
+    ArgumentError,
     DtypeError,
     GlobalVariableError,
+    GluonError,
     KernelSyntaxError,
+    LimitError,
     SourceSpan,
 )
+from gluon_core.frontend.constructs import ends, refusal
+from gluon_core.frontend.explain import add_remedy, explained, reworded
+from gluon_core.frontend.host_calls import host_function, is_library
+from gluon_core.frontend.scope import value_of
 from gluon_core.frontend.session import Session
 from gluon_core.language.control import kernel_breakpoint, static_assert, static_print
 from gluon_core.semantic import Semantic
 
 __all__ = ["KernelGenerator"]
 
+_MOST_UNROLLED = 1 << 18  # rounds; each is code of its own, which compilers take minutes for
 _STATIC = code_generator.CodeGenerator.statically_implemented_functions
 
 
@@ -44,6 +52,8 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         session = self.session
         self.loop_bounds: set[int] = set()
         self.loop_tests: set[int] = set()
+        self.visited: dict[int, Any] = {}  # arguments of a loop that were visited already
+        self.returns_in_branches: list[ast.If] = []
         kwargs["is_gluon"] = False  # the base class would import Triton's own Gluon
         caller_context = kwargs.get("caller_context")
         context = session.context
@@ -54,10 +64,15 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         self.builder = session.make_builder()
         self.builder.set_loc(self.file_name, self.begin_line + 1, 0)
         self.semantic = Semantic(self.builder, session)
+        self.semantic.place = self._place
         if caller_context is not None:
             self.semantic.num_warps = caller_context.num_warps
         if module is None:
             self.module = _triton.create_module(self.builder, self._module_attributes())
+
+    def _place(self) -> tuple[str, int]:
+        line = getattr(self.cur_node, "lineno", 1)
+        return self.file_name or "<kernel>", self.begin_line + line
 
     def _module_attributes(self) -> dict[str, Any]:
         session = self.session
@@ -84,17 +99,16 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             if value is not absent:
                 if name in self.builtin_namespace or self._allowed_global(value):
                     return value
-                if callable(value) and hasattr(value, "__code__"):
-                    raise GlobalVariableError(
-                        f"a kernel calls {name!r}, which is plain Python",
-                        remedy="Decorate it with @gluon.jit, or with @gluon.constexpr_function if it "
-                        "works on compile-time values.",
-                    )
+                host = host_function(name, value)
+                if host is not None:
+                    raise host
+                shown = reworded(_shorten(value))
+                literal = repr(value) == shown
                 raise GlobalVariableError(
                     f"a kernel reads the global variable {name!r}, which is not a constexpr",
-                    got=f"{name} = {_shorten(value)}",
-                    remedy=f"Write {name} = gl.constexpr({_shorten(value)}) where it is defined, "
-                    "or pass it as an argument.",
+                    got=f"{name} = {shown}",
+                    remedy=f"Write {name} = gl.constexpr({shown if literal else '...'}) where it is "
+                    "defined, or pass it as an argument.",
                 )
             value = self.builtin_namespace.get(name, absent)
             if value is not absent:
@@ -126,7 +140,46 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
     def visit_For(self, node: Any) -> Any:
         if isinstance(node.iter, ast.Call):
             self.loop_bounds.update(id(arg) for arg in node.iter.args)
+            self._check_rounds(node)
         return super().visit_For(node)
+
+    def _check_rounds(self, node: Any) -> None:
+        """Refuse a loop that never ends, while running or while it is unrolled."""
+        called = value_of(self, node.iter.func)
+        if called not in (range, tl.range, tl.static_range) or len(node.iter.args) > 3:
+            return
+        names = ("start", "end", "step") if called is not range else ("", "", "")
+        given = [*zip(names, node.iter.args), *((w.arg, w.value) for w in node.iter.keywords)]
+        if called is not tl.static_range and len(node.iter.args) < 3 and not node.iter.keywords:
+            return
+        values = []
+        for name, argument in given:
+            value = self.visit(argument)
+            self.visited[id(argument)] = value  # for the base class, which asks again
+            values.append((name, _triton.unwrap(value)))
+        words = [value for name, value in values[len(node.iter.args) :] if name == "step"]
+        steps = [value for _, value in values[2 : len(node.iter.args)]] + words
+        if steps and isinstance(steps[0], int) and steps[0] == 0:
+            raise ArgumentError(
+                "a loop with step 0 never ends", argument="step", got=ast.unparse(node.iter)
+            )
+        if called is not tl.static_range:
+            return
+        counts = [value for _, value in values[: len(node.iter.args)]]
+        if len(counts) == len(values) and counts and all(isinstance(c, int) for c in counts):
+            rounds = len(range(*counts))
+            self.session.unrolled += rounds
+            if self.session.unrolled > _MOST_UNROLLED:
+                raise LimitError(
+                    "loops over gl.static_range are unrolled, and these have too many rounds",
+                    expected=f"at most {_MOST_UNROLLED} rounds in one kernel",
+                    got=f"{rounds} here: {ast.unparse(node.iter)}",
+                    remedy="Loop over `range`.",
+                )
+
+    def visit_if_top_level(self, cond: Any, node: Any) -> Any:
+        self.returns_in_branches.append(node)
+        return super().visit_if_top_level(cond, node)
 
     def visit_While(self, node: Any) -> Any:
         self.loop_tests.add(id(node.test))
@@ -175,14 +228,58 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         return value
 
     def visit(self, node: Any) -> Any:
+        if id(node) in self.visited:
+            return self.visited.pop(id(node))
         try:
             value = super().visit(node)
             looped = id(node) in self.loop_bounds or id(node) in self.loop_tests
             return self._check_loop(node, value) if looped else value
         except CompilationError as error:
             if not hasattr(error, "gluon_span"):
-                error.gluon_span = self._span(getattr(error, "node", None) or node)
+                at = getattr(error, "node", None) or node
+                error.gluon_span = self._span(at)
+                self._explain(error, at)
             raise
+
+    def _explain(self, error: Any, node: Any) -> None:
+        """Say what is wrong at `node`, where Triton's words or a library function's do not."""
+        root: Any = error
+        while isinstance(root, CompilationError):
+            inner, root = root, root.__cause__ or root.__context__
+        own = not is_library(self.file_name)
+        if isinstance(root, GluonError) and own and isinstance(node, ast.Call):
+            add_remedy(self, node, root)
+        if isinstance(inner, _triton.CompileTimeAssertionFailure):
+            return
+        called = inner is not error  # what went wrong did so in a function that is called here
+        if not called or own and is_library(getattr(inner, "gluon_file", None)):
+            found = explained(self, node, root or RuntimeError(inner.error_message))
+            if found is not None:
+                inner.gluon_error = found
+        if not called:
+            inner.gluon_file = self.file_name
+
+    def visit_FunctionDef(self, node: Any) -> None:
+        if self.fn:
+            raise self._refusal(node)
+        super().visit_FunctionDef(node)
+        if self.returns_in_branches and not self.is_kernel and not ends(node.body):
+            given = self.ret_type
+            if given is None or given == tl.void or isinstance(given, _triton.constexpr_type):
+                return
+            self.cur_node = self.returns_in_branches[0]
+            self.semantic.warn(
+                f"{node.name} returns a value on some paths alone: where it comes to its end, the "
+                "result is undefined. Return a value there, too."
+            )
+
+    def generic_visit(self, node: Any) -> Any:
+        raise self._refusal(node)
+
+    def _refusal(self, node: Any) -> Any:
+        error: Any = self._unsupported(node, "")
+        error.gluon_error = refusal(node, self._span(node))
+        return error
 
     def _span(self, node: Any) -> Optional[SourceSpan]:
         line = getattr(node, "lineno", None)

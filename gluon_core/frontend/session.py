@@ -57,6 +57,7 @@ class Session:
     context: Any
     selections: list[Selection] = field(default_factory=list)
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    unrolled: int = 0  # rounds of loops over `static_range` so far
     specialized: bool = False  # while the functions of `warp_specialize` are generated
 
     def __post_init__(self) -> None:

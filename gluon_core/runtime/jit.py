@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -70,6 +71,12 @@ class GluonJITFunction(_triton.JITFunction, Generic[P, R]):  # type: ignore[misc
     ):
         if not callable(fn) or not hasattr(fn, "__code__"):
             raise ArgumentError("not a function", argument="fn", got=type(fn).__name__)
+        if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+            raise KernelSyntaxError(
+                f"`async def {fn.__name__}` is not supported in kernels",
+                remedy="Asynchronous copies have ops of their own: start them, and wait where the "
+                "data is needed.",
+            )
         try:
             super().__init__(
                 fn,
@@ -174,11 +181,16 @@ class GluonJITFunction(_triton.JITFunction, Generic[P, R]):  # type: ignore[misc
 
         Raises:
             KernelSyntaxError: it unpacks into targets within targets, which Triton cannot follow.
+            HostFunctionError: it, or what it calls, calls a function of host code.
         """
         try:
             return str(super().cache_key)
         except Exception as error:
             self.hash = None  # Triton left what stands for a function that calls itself
+            if isinstance(error, RuntimeError) and "Unsupported function" in str(error):
+                found = source.host_call(self)
+                if found is not None:
+                    raise found from None
             span = source.nested_unpacking(self) if isinstance(error, TypeError) else None
             if span is None:
                 raise

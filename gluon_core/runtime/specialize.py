@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, Callable, Mapping, Protocol, Sequence, cast
 
+from gluon_core.errors import GluonError, trimmed
 from gluon_core.runtime import arguments, opaque
 from gluon_core.values.constants import identity
 
@@ -125,7 +126,22 @@ def passed(parameters: Sequence[Parameter]) -> str:
     return "".join(f"{part}, " for part in parts)
 
 
-_SOURCE = """
+def _guarded(template: str) -> str:
+    """A function's text such that an error of ours leaves it with the frames of the caller alone."""
+    head, _, rest = template.lstrip("\n").partition("\n")
+    body, blank, more = rest.partition("\n\n")
+    lines = [f"    {line}" for line in body.rstrip("\n").split("\n")]
+    lines = [
+        head,
+        "    try:",
+        *lines,
+        "    except _g_mistake as _g_raised:",
+        "        raise _g_trimmed(_g_raised)",
+    ]
+    return "\n" + "\n".join(lines) + "\n" + blank[1:] + more
+
+
+_SOURCE = _guarded("""
 def {name}(_g_grid, {params}{comma}**_g_options):
     if _g_options:
         try:
@@ -166,22 +182,22 @@ def _g_key({plain}):
     return ({key})
 
 {name}.key_of = _g_key
-"""
+""")
 
-_HANDLE = """
+_HANDLE = _guarded("""
 def {name}({params}{comma}{grid}=None):
     _g_sizes = _g_default_grid if {grid} is None else _g_measure({grid}, ({names}))
     if _g_sizes is not None:
         _g_launch(_g_sizes, _g_stream_of(_g_device), {values})
-"""
+""")
 
-_BIND = """
+_BIND = _guarded("""
 def {name}(_g_grid, {params}{comma}**_g_options):
     _g_other = _g_variants.get(({classes}))
     if _g_other is None:
         return _g_miss(_g_grid, ({names}), _g_options)
     return _g_other(_g_grid, {passed}**_g_options)
-"""
+""")
 
 
 def _names(parameters: Sequence[Parameter], template: str = "{}") -> str:
@@ -212,6 +228,7 @@ def make_function(
     source: str, name: str, where: str, namespace: dict[str, Any]
 ) -> Callable[..., Any]:
     """Define `name` from generated source."""
+    namespace.update(_g_mistake=GluonError, _g_trimmed=trimmed, __tracebackhide__=True)
     exec(compile(source, f"<gluon launch of {where}>", "exec"), namespace)
     made: Callable[..., Any] = namespace[name]
     made.__qualname__ = where  # what Python calls it when arguments are missing

@@ -33,6 +33,7 @@ class AtomicOps(MemoryOps):
         val = self.to_tensor(unwrap(val))
         self._check_widening(pointer, val, "value")
         self._check_companion(pointer, val, "val")
+        self.warn_of_cut(element, val, f"gl.atomic_{op}")
         self._check_value_layout(pointer, val)
         mask = self.check_mask(pointer, mask)
         parent = getattr(super(), f"atomic_{op}")
@@ -87,6 +88,7 @@ class AtomicOps(MemoryOps):
         for argument, value in (("cmp", cmp), ("val", val)):
             value = self.to_tensor(unwrap(value))
             self._check_companion(pointer, value, argument)
+            self.warn_of_cut(element, value, f"gl.atomic_cas, {argument}")
             if pointer.type.is_block():
                 value = self.broadcast_impl_value(pointer, value)[1]
             operands.append(self.cast(value, element))

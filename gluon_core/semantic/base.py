@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import TritonSemantic, tl, unwrap
-from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core.errors import DtypeError, KernelWarning, LayoutError, ShapeError
 from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
 from gluon_core.values import check_block_shape, distributed_type
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from gluon_core.contract.options import Options
 
 __all__ = ["SemanticBase"]
+
+
+_WARNED: dict[Any, Any] = {}  # what Python notes of the warnings that it has shown
 
 
 @lru_cache(maxsize=4096)
@@ -34,6 +38,8 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         super().__init__(builder)
         self.session = session
         self.num_warps: int = session.num_warps
+        # File and line of what is being traced.
+        self.place: Callable[[], tuple[str, int]] = lambda: ("<kernel>", 1)
         # Triton 3.8 and later wrap handles through this method; earlier ones call the class.
         self.tensor = tl.tensor
 
@@ -137,6 +143,11 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
             return self.make_tensor(handle, element_ty)
         layout = self.layout_of_handle(handle)
         return self.make_tensor(handle, distributed_type(element_ty, shape, layout))
+
+    def warn(self, text: str) -> None:
+        """Warn of what the kernel does at the line that is being traced: legal, and hardly meant."""
+        file, line = self.place()
+        warnings.warn_explicit(text, KernelWarning, file, line, registry=_WARNED)
 
     # -- operands -----------------------------------------------------------------------------
 

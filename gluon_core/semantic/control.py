@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, Sequence
 
@@ -156,9 +155,14 @@ class ControlOps(SemanticBase):
             for arg in args:
                 value, cursor = arg.type._unflatten_ir(arguments, cursor)
                 inner.append(value)
-            generator.call_JitFunction(
+            given = generator.call_JitFunction(
                 function, inner, kwargs={}, caller_context=PartitionContext(num_warps[i])
             )
+            if unwrap(given) is not None:
+                self.warn(
+                    f"functions_and_args[{i + 1}]: {function.__name__} returns a value, and nobody "
+                    "gets what a worker returns. Store it to memory."
+                )
             builder.create_warp_return()
         builder.set_insertion_point_after(op.get_operation())
         if not handles:
@@ -199,6 +203,15 @@ class ControlOps(SemanticBase):
                     expected="(function, (arg, ...))",
                     got=describe(item),
                 )
+            try:
+                function.signature.bind(*items_of(pair[1]))
+            except TypeError as error:
+                raise ArgumentError(
+                    f"the arguments of {function.__name__} do not fit: {error}",
+                    argument=f"functions_and_args[{i}]",
+                    expected=f"{function.__name__}({', '.join(function.signature.parameters)})",
+                    got=f"{len(items_of(pair[1]))} arguments",
+                ) from None
             pairs.append((function, [_value(arg) for arg in items_of(pair[1])]))
         return pairs
 
@@ -273,7 +286,7 @@ class ControlOps(SemanticBase):
             )
         if any(count % step for count in worker_regs):
             text = f"worker_num_regs: registers come in steps of {step}; got {list(worker_regs)}"
-            warnings.warn(f"{text}. They are rounded up.", stacklevel=2)
+            self.warn(f"{text}. They are rounded up.")
         # The compiler lays out the largest partitions first, and gives all warps of a group what
         # the most demanding of them asks for.
         each = sorted(zip(worker_warps, worker_regs), key=lambda pair: -pair[0])
@@ -286,12 +299,11 @@ class ControlOps(SemanticBase):
         left = (self.session.maxnreg or share) * threads - size * sum(groups)
         default = left // (self.num_warps * self.target.warp_size)
         if default < least:
-            warnings.warn(
+            self.warn(
                 f"worker_num_regs: the workers ask for {size * sum(groups)} registers, and "
                 f"{self.target} has {share * threads} for these {threads} threads, of which the "
                 f"default partition needs {least} for each of its own; got {list(worker_regs)}. "
-                "The compiler ignores such a request: ask for fewer.",
-                stacklevel=2,
+                "The compiler ignores such a request: ask for fewer."
             )
 
 

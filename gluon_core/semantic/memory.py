@@ -49,6 +49,14 @@ class MemoryOps(SemanticBase):
         self._check_companion(pointer, mask, argument)
         return mask
 
+    def warn_of_cut(self, element: Any, value: Any, op: str) -> None:
+        """Warn where floats become integers on their way to memory."""
+        if element.is_int() and value.dtype.is_floating():
+            self.warn(
+                f"{op}: a {value.dtype} is cut to {element} on its way to memory. "
+                f"Convert it where that is meant: value.to(gl.{_named(element)})."
+            )
+
     @staticmethod
     def _check_companion(pointer: Any, value: Any, argument: str) -> None:
         if value.type.is_block() and not pointer.type.is_block():
@@ -129,6 +137,7 @@ class MemoryOps(SemanticBase):
         value = self.to_tensor(unwrap(value))
         self._check_companion(pointer, value, "value")
         self._check_widening(pointer, value, "value")
+        self.warn_of_cut(pointer.type.scalar.element_ty, value, "gl.store")
         mask = self.check_mask(pointer, mask)
         self._check_widening(pointer, mask, "mask")
         hints = self._hints(cache_modifier, eviction_policy, cache_policy, STORE_CACHE)
@@ -192,3 +201,8 @@ class MemoryOps(SemanticBase):
                 holds, "expect_zero: a value is not zero where the mask is set", None
             )
         return x
+
+
+def _named(dtype: Any) -> str:
+    """The dtype as kernels spell it."""
+    return next((name for name in dir(tl) if getattr(tl, name) is dtype), str(dtype))

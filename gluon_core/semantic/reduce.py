@@ -10,7 +10,7 @@ from gluon_core._triton.capture import captured
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import AutoLayout, SliceLayout
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
-from gluon_core.semantic.operands import wrap_axis
+from gluon_core.semantic.operands import compile_time_int, wrap_axis
 from gluon_core.values import distributed_type
 
 __all__ = ["ReduceOps"]
@@ -113,7 +113,14 @@ class ReduceOps(SemanticBase):
 
     def histogram(self, input: Any, num_bins: Any, mask: Any = None, layout: Any = None) -> Any:
         input = self.require_distributed(input, "input")
-        num_bins = unwrap(num_bins)
+        num_bins = compile_time_int(num_bins, "num_bins", 1)
+        if num_bins & (num_bins - 1):
+            raise ShapeError(
+                "the number of bins must be a power of two",
+                argument="num_bins",
+                got=num_bins,
+                remedy=f"Round up to {1 << num_bins.bit_length()}.",
+            )
         if len(input.shape) != 1:
             raise ShapeError("histogram takes one dimension", argument="input", got=shape_of(input))
         if not input.dtype.is_int():

@@ -26,6 +26,13 @@ def unwrap_shape(shape: Any, argument: str = "shape") -> list[int]:
     shape = unwrap(shape)
     if isinstance(shape, int):
         shape = [shape]
+    if isinstance(shape, str) or not hasattr(shape, "__iter__") and not hasattr(shape, "values"):
+        raise ShapeError(
+            "not a shape",
+            argument=argument,
+            expected="a tuple of compile-time integers",
+            got=repr(shape),
+        )
     result = []
     for item in shape:
         item = unwrap(item)

@@ -1,0 +1,462 @@
+"""What a mistake is in the words of the language, where Triton says it in words of its own.
+
+Nothing here refuses anything: `explained` is asked after the code generator has failed, with the
+expression that failed and the values that the names in it have.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import re
+from types import ModuleType
+from typing import Any, Optional
+
+from gluon_core import _triton, language
+from gluon_core._triton import tl
+from gluon_core.errors import (
+    ArgumentError,
+    DtypeError,
+    GluonError,
+    HostFunctionError,
+    KernelSyntaxError,
+    ShapeError,
+    TraceError,
+    did_you_mean,
+    without_addresses,
+)
+from gluon_core.frontend import constructs, statements
+from gluon_core.frontend.host_calls import host_call, host_function, is_library
+from gluon_core.frontend.scope import make_constant, value_of
+from gluon_core.semantic.base import describe
+from gluon_core.values import shared_memory_descriptor
+
+__all__ = ["add_remedy", "explained", "reworded"]
+
+_OPERANDS = re.compile(r"invalid operands of type (\S+) and (\S+)")
+
+
+def reworded(text: str) -> str:
+    """`text` of Triton's without its own names and the addresses of objects."""
+    text = without_addresses(text)
+    text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
+    text = re.sub(r"\bconstexpr\[([^\[\]]*)\]", r"\1", text)
+    text = re.sub(r"^cannot convert (.*) of type (\w+) to tensor$", r"\1 (\2) is no number", text)
+    text = re.sub(
+        r"^Nonrepresentable integer (-?\d+)\.?$", r"the integer \1 does not fit 64 bits", text
+    )
+    text = text.replace("triton.language.", "").replace("tl.static_range", "gl.static_range")
+    return text.replace("@triton.jit", "@gluon.jit").replace(" in triton", " in kernels")
+
+
+def explained(generator: Any, node: Any, root: Optional[BaseException]) -> Optional[GluonError]:
+    """Our error for what failed at `node`; None where there is nothing better to say.
+
+    Args:
+        generator: the `KernelGenerator` that visited `node`.
+        root: what was raised.
+    """
+    if isinstance(root, GluonError):
+        if isinstance(node, ast.Call) and root.span is None:
+            host = host_function(ast.unparse(node.func), value_of(generator, node.func))
+            if host is not None:
+                host.span = generator._span(node.func)
+                return host
+        return None
+    for kinds, explain in _EXPLAIN:
+        if isinstance(node, kinds):
+            found: Optional[GluonError] = explain(generator, node, root)
+            if found is not None:
+                found.span = found.span or generator._span(node)
+                return found
+    return None
+
+
+# -- names --------------------------------------------------------------------------------------
+
+
+def _name(generator: Any, node: ast.Name, root: Any) -> Optional[GluonError]:
+    if not isinstance(root, NameError):
+        return None
+    name = node.id
+    stored = _first_store(generator.jit_fn.parse(), name)
+    if stored is not None:
+        place, around = stored
+        line = generator.begin_line + place.lineno
+        if place.lineno > node.lineno:
+            what = f"{name!r} is used before line {line} sets it"
+            return KernelSyntaxError(what, remedy="Set it before it is used.")
+        if isinstance(around, (ast.For, ast.While)):
+            what = f"{name!r} is set at line {line} in the body of a loop, which may run no round"
+            remedy = f"Give {name!r} a value of the same type before the loop."
+        else:
+            what = f"{name!r} is set at line {line} in one branch of an `if` alone"
+            remedy = f"Give {name!r} a value of the same type before the `if`, or in both branches."
+        return KernelSyntaxError(what, remedy=remedy)
+    if hasattr(builtins, name):
+        what = f"Python's {name!r} is not supported in kernels"
+        return KernelSyntaxError(what, remedy=constructs.INSTEAD.get(name))
+    near = did_you_mean(name, [*generator.lscope, *generator.gscope])
+    return KernelSyntaxError(f"{name!r} is not defined", remedy=near)
+
+
+def _first_store(tree: ast.AST, name: str) -> Optional[tuple[Any, Optional[ast.AST]]]:
+    """Where `name` is first set, and the `if` or loop around it."""
+    found: list[tuple[Any, Optional[ast.AST]]] = []
+
+    def walk(node: ast.AST, around: Optional[ast.AST]) -> None:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name:
+            found.append((node, around))
+        if isinstance(node, (ast.If, ast.For, ast.While)):
+            around = node
+        for child in ast.iter_child_nodes(node):
+            walk(child, around)
+
+    walk(tree, None)
+    return min(found, key=lambda pair: (pair[0].lineno, pair[0].col_offset)) if found else None
+
+
+# -- expressions --------------------------------------------------------------------------------
+
+
+def _subscript(generator: Any, node: ast.Subscript, root: Any) -> Optional[GluonError]:
+    value = value_of(generator, node.value)
+    if isinstance(value, _triton.tl_tuple):
+        return _item(generator, node, value)
+    if isinstance(value, shared_memory_descriptor):
+        name = ast.unparse(node.value)
+        return KernelSyntaxError(
+            "a buffer cannot be indexed with []",
+            got=ast.unparse(node),
+            remedy=f"Use {name}.index(i) for one of several, or {name}.slice(start, length, dim).",
+        )
+    if not isinstance(value, tl.tensor):
+        return None
+    base, index = ast.unparse(node.value), ast.unparse(node.slice)
+    if value.dtype.is_ptr():
+        if isinstance(node.slice, ast.Slice):
+            index = "gl.arange(start, end, layout)"
+        return KernelSyntaxError(
+            "a pointer cannot be indexed",
+            got=ast.unparse(node),
+            remedy=f"Load from the address: gl.load({base} + {index}).",
+        )
+    return KernelSyntaxError(
+        "a tensor in registers has no index of its elements",
+        expected="`:` and `None`, which add dimensions",
+        got=ast.unparse(node),
+        remedy="Load the elements that are needed, or use gl.gather or a reduction.",
+    )
+
+
+def _item(generator: Any, node: ast.Subscript, value: Any) -> GluonError:
+    index = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    if isinstance(index, int):
+        return ShapeError(
+            "no such item in a tuple",
+            expected=f"{-len(value.values)} to {len(value.values) - 1}",
+            got=ast.unparse(node),
+        )
+    return DtypeError(
+        "the index of a tuple is a compile-time integer",
+        got=ast.unparse(node),
+        remedy=make_constant(generator, [node.slice]) or None,
+    )
+
+
+def _binary(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
+    operation = node.op
+    if isinstance(operation, ast.MatMult):
+        return KernelSyntaxError(
+            "`@` is not supported in kernels",
+            remedy="Multiply matrices with gl.portable.mma, or gl.dot_fma without a matrix unit.",
+        )
+    sides = (node.left, node.right)
+    if "NoneType" in str(root):
+        nothing = next((side for side in sides if isinstance(side, ast.Call)), None)
+        what = f"{ast.unparse(nothing)!r} returns nothing" if nothing else "None is no number"
+        return DtypeError(what, got=ast.unparse(node))
+    kind = re.search(r"'(\w+)' object has no attribute|for \S+: '(\w+)' and '(\w+)'", str(root))
+    if kind is not None:
+        memory = "shared_memory_descriptor" in kind[0]
+        return DtypeError(
+            f"these operands cannot be combined: {ast.unparse(node)}",
+            got=" and ".join(filter(None, kind.groups())),
+            remedy="Load the buffer first: buffer.load(layout)." if memory else None,
+        )
+    found = _OPERANDS.search(str(root))
+    if found is None or "pointer<" not in found[0]:
+        return None
+    types = [text.replace("triton.language.", "") for text in found.groups()]
+    other = next((text for text in types if not text.startswith("pointer<")), None)
+    if not isinstance(operation, (ast.Add, ast.Sub)):
+        return DtypeError(
+            f"arithmetic on a pointer: {ast.unparse(node)}",
+            expected="an integer added to a pointer, or subtracted from it",
+            remedy="Load what it points to with gl.load, and compute with that.",
+        )
+    if other is None:
+        return DtypeError(
+            f"two pointers cannot be combined: {ast.unparse(node)}",
+            expected="a pointer and an integer",
+            remedy="Load what one of them points to with gl.load, or subtract them as integers: "
+            "p.to(gl.int64).",
+        )
+    return DtypeError(
+        f"a pointer moves by whole elements: {ast.unparse(node)}",
+        expected="an integer offset",
+        got=other,
+        remedy="Convert the offset: x.to(gl.int32).",
+    )
+
+
+def _compare(generator: Any, node: ast.Compare, root: Any) -> Optional[GluonError]:
+    if any(isinstance(operation, (ast.In, ast.NotIn)) for operation in node.ops):
+        return KernelSyntaxError(
+            "`in` is not supported in kernels",
+            got=ast.unparse(node),
+            remedy="Compare with each item: (x == a) | (x == b).",
+        )
+    if len(node.ops) > 1 and "comparison" in str(root):
+        return KernelSyntaxError(
+            "a chain of comparisons is not supported in kernels",
+            got=ast.unparse(node),
+            remedy="Write (a < b) & (b < c).",
+        )
+    return None
+
+
+def _unary(generator: Any, node: ast.UnaryOp, root: Any) -> Optional[GluonError]:
+    value = value_of(generator, node.operand)
+    if not isinstance(value, tl.tensor):
+        return None
+    operand = ast.unparse(node.operand)
+    remedy = f"Compare with 0: {operand} == 0." if isinstance(node.op, ast.Not) else None
+    if isinstance(node.op, ast.Invert):
+        remedy = f"Convert it first: ~{operand}.to(gl.int32)."
+    return DtypeError(
+        f"this operator does not work on {describe_type(value)}: {ast.unparse(node)}",
+        remedy=remedy,
+    )
+
+
+def describe_type(value: Any) -> str:
+    """The element type of a tensor in words."""
+    return str(value.dtype).replace("triton.language.", "")
+
+
+def _choice(generator: Any, node: ast.IfExp, root: Any) -> Optional[GluonError]:
+    types = re.search(r"inconsistent types (.*) and (.*)", str(root))
+    if types is None:
+        return None
+    return DtypeError(
+        "the two values of `a if condition else b` have different types",
+        expected=types[1],
+        got=types[2],
+        remedy="Convert one with .to(dtype), make a tensor of the scalar with gl.full, or use gl.where.",
+    )
+
+
+def _attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[GluonError]:
+    owner = value_of(generator, node.value)
+    if not isinstance(root, AttributeError) or owner is None:
+        return None
+    if isinstance(owner, ModuleType):
+        if owner is not language:
+            return None
+        what = f"gl has no {node.attr!r}"
+        near = re.search(r"(Did you mean .*?\?)", str(root))
+        return TraceError(what, remedy=_ELSEWHERE.get(node.attr) or (near[1] if near else None))
+    if isinstance(owner, _triton.base_value) and not isinstance(owner, tl.constexpr):
+        known = [name for name in dir(owner) if not name.startswith("_")]
+        return TraceError(
+            f"{ast.unparse(node.value)!r} has no {node.attr!r}",
+            got=str(owner.type).replace("triton.language.", ""),
+            remedy=did_you_mean(node.attr, known),
+        )
+    return None
+
+
+# What Triton's language has, and this one under another name or not at all.
+_ELSEWHERE = {
+    "dot": "Multiply matrices with gl.portable.mma, or gl.dot_fma without a matrix unit.",
+    "dot_scaled": "Multiply matrices with gl.portable.mma_scaled.",
+    "make_block_ptr": "Compute the addresses: pointer + offsets.",
+    "make_tensor_descriptor": "Make the descriptor in host code, with gluon_core.<vendor>.",
+    "range": "Loop over Python's `range`.",
+    "softmax": "Write it with gl.max, gl.exp and gl.sum.",
+    "trans": "Use x.permute(...) or gl.permute.",
+    "broadcast_to": "Use gl.broadcast, or x.expand_dims.",
+    "sigmoid": "Write 1 / (1 + gl.exp(-x)).",
+    "tensor": "Make one with gl.full, gl.zeros or gl.load.",
+    "debug_barrier": "Use gl.barrier().",
+}
+
+
+def _text(generator: Any, node: ast.JoinedStr, root: Any) -> Optional[GluonError]:
+    return KernelSyntaxError(
+        "an f-string in a kernel is a compile-time text",
+        got=f"a run-time value in {ast.unparse(node)}",
+        remedy="Print run-time values with gl.device_print.",
+    )
+
+
+def _comprehension(generator: Any, node: ast.ListComp, root: Any) -> Optional[GluonError]:
+    return KernelSyntaxError(
+        "a list comprehension in a kernel goes over one tuple",
+        got=ast.unparse(node),
+        remedy="Loop over gl.static_range, or write the items out as a tuple.",
+    )
+
+
+# -- calls --------------------------------------------------------------------------------------
+
+
+def _call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
+    called = ast.unparse(node.func)
+    if any(isinstance(arg, ast.Starred) for arg in node.args) and isinstance(root, AssertionError):
+        return DtypeError(
+            "only a tuple can be spread over arguments",
+            got=ast.unparse(node),
+            remedy="Pass the arguments one by one.",
+        )
+    if isinstance(node.func, ast.Subscript):
+        function = value_of(generator, node.func.value)
+        if isinstance(function, _triton.JITCallable):
+            name = ast.unparse(node.func.value)
+            return HostFunctionError(
+                f"a kernel cannot launch {name!r}",
+                remedy=f"Call it as a function: {name}(...).",
+            )
+    function = _triton.unwrap(value_of(generator, node.func))
+    given = [*node.args, *(word.value for word in node.keywords)]
+    if called.endswith("static_assert"):
+        return KernelSyntaxError(
+            "the condition of gl.static_assert is not known while compiling",
+            got=ast.unparse(node.args[0]) if node.args else None,
+            remedy=f"{make_constant(generator, given)} Or use gl.device_assert.".strip(),
+        )
+    code = getattr(getattr(function, "fn", None), "__code__", None)
+    library = code is not None and is_library(code.co_filename)
+    if library or "constexpr[" in str(root):
+        remedy = make_constant(generator, given)
+        if remedy:
+            return DtypeError(
+                f"{called} takes a compile-time value where a run-time one is given",
+                got=ast.unparse(node),
+                remedy=remedy,
+            )
+    if isinstance(function, _triton.JITFunction) and "Unsupported function" in str(root):
+        return host_call(function)
+    if isinstance(function, _triton.JITCallable):
+        return _arguments(called, function.signature, node, root)
+    if getattr(function, "__triton_builtin__", False) and isinstance(root, TypeError):
+        if re.search(r"\w+\(\) (?:takes|missing|got)", str(root)):
+            return _arguments(called, inspect.signature(function), node, root)
+    own = _PYTHON.get(called)
+    if own is not None:
+        return DtypeError(
+            f"Python's {called}() does not take this in a kernel",
+            got=ast.unparse(node),
+            remedy=own,
+        )
+    if called.split(".")[-1] in ("to", "cast") and isinstance(root, AttributeError):
+        shown = ", ".join(map(ast.unparse, given))
+        return DtypeError("not a dtype", expected="a dtype such as gl.float16", got=shown)
+    if re.search(r"Shape element \d+ must have type|not iterable", str(root)):
+        return ShapeError(
+            f"{called}: not a shape",
+            expected="a tuple of compile-time integers",
+            got=ast.unparse(node),
+        )
+    found = host_function(called, function)
+    if found is not None:
+        found.span = generator._span(node.func)
+        return found
+    if function is None and "is not callable" in str(root) or isinstance(function, ModuleType):
+        what = "a module" if isinstance(function, ModuleType) else None
+        return DtypeError(f"{called} cannot be called", got=what)
+    if function is not None and not callable(function):
+        return DtypeError(
+            f"{called!r} cannot be called",
+            expected="a function of the language, or one decorated with @gluon.jit",
+            got=describe(function),
+        )
+    return None
+
+
+# Python's functions that a kernel may call on compile-time values.
+_PYTHON = {
+    "float": "Convert with x.to(gl.float32).",
+    "getattr": "Write the attribute.",
+    "int": "Convert with x.to(gl.int32).",
+    "len": "The length of a tensor is x.shape[0].",
+    "max": "Give two or more values, or use gl.max for the elements of a tensor.",
+    "min": "Give two or more values, or use gl.min for the elements of a tensor.",
+}
+
+
+def _arguments(called: str, signature: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
+    """The error for a call whose arguments do not fit the parameters of a function."""
+    if not isinstance(root, (TypeError, AssertionError, ValueError)):
+        return None
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return None
+    names = [parameter.name for parameter in parameters]
+    unknown = [word.arg for word in node.keywords if word.arg and word.arg not in names]
+    shown = f"{called}({', '.join(map(str, parameters))})"
+    if unknown:
+        return ArgumentError(
+            f"{called} has no parameter {unknown[0]!r}",
+            expected=shown,
+            remedy=did_you_mean(unknown[0], names),
+        )
+    if any(isinstance(arg, ast.Starred) for arg in node.args):
+        return None
+    if len(node.args) > len(names):
+        return ArgumentError(
+            f"{called} is called with too many arguments",
+            expected=f"at most {len(names)}: {shown}",
+            got=len(node.args),
+        )
+    twice = [word.arg for word in node.keywords if word.arg in names[: len(node.args)]]
+    if twice:
+        what = f"{called} is given {twice[0]!r} by place and by name"
+        return ArgumentError(what, expected=shown, got=ast.unparse(node))
+    given = {*names[: len(node.args)], *(word.arg for word in node.keywords)}
+    lacking = [p.name for p in parameters if p.default is p.empty and p.name not in given]
+    if lacking:
+        what = f"{called} is called without {', '.join(map(repr, lacking))}"
+        return ArgumentError(what, expected=shown, got=ast.unparse(node))
+    return None
+
+
+# -- compile-time values --------------------------------------------------------------------------
+
+
+def add_remedy(generator: Any, node: Any, error: GluonError) -> None:
+    """Say which name of a failed call is the run-time value, where a compile-time one belongs."""
+    if error.remedy is not None or not isinstance(node, ast.Call):
+        return
+    text = f"{error.message} {error.expected} {error.got}"
+    if "compile-time" not in text and "tensor object at 0x" not in text:
+        return
+    remedy = make_constant(generator, [*node.args, *(word.value for word in node.keywords)])
+    error.remedy = remedy or None
+
+
+_EXPLAIN: Any = (
+    (ast.Name, _name),
+    (ast.Subscript, _subscript),
+    (ast.BinOp, _binary),
+    (ast.Compare, _compare),
+    (ast.UnaryOp, _unary),
+    (ast.Attribute, _attribute),
+    (ast.IfExp, _choice),
+    (ast.JoinedStr, _text),
+    (ast.ListComp, _comprehension),
+    (ast.Call, _call),
+    *statements.EXPLAIN,
+)

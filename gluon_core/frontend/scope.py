@@ -1,0 +1,46 @@
+"""What the names in a failed expression of a kernel stand for."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Iterator
+
+from gluon_core import _triton
+from gluon_core._triton import tl
+
+__all__ = ["make_constant", "value_of"]
+
+
+def value_of(generator: Any, node: Any) -> Any:
+    """What a name, or an attribute of one, stands for; None where it takes more to know."""
+    if isinstance(node, ast.Name):
+        for scope in (generator.lscope, generator.gscope, generator.builtin_namespace):
+            if node.id in scope:
+                return scope[node.id]
+        return None
+    if isinstance(node, ast.Attribute):
+        owner = _triton.unwrap(value_of(generator, node.value))
+        return None if owner is None else getattr(owner, node.attr, None)
+    return None
+
+
+def make_constant(generator: Any, nodes: Any) -> str:
+    """How the first scalar variable in `nodes` becomes a compile-time value."""
+    for name in _scalars(generator, nodes):
+        if name in generator.jit_fn.arg_names:
+            return f"Annotate the parameter: {name}: gl.constexpr."
+        return f"Annotate {name!r} where it is set: {name}: gl.constexpr = ..."
+    return ""
+
+
+def _scalars(generator: Any, nodes: Any) -> Iterator[str]:
+    for tree in nodes:
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Name):
+                continue
+            value = generator.lscope.get(node.id)
+            if isinstance(value, tl.tensor):
+                if not value.type.is_block() and not value.dtype.is_ptr():
+                    yield node.id
+            elif isinstance(value, _triton.tl_tuple):
+                yield node.id

@@ -1,0 +1,236 @@
+"""What is wrong with a statement of a kernel, in the words of the language."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any, Optional
+
+from gluon_core import _triton
+from gluon_core._triton import tl
+from gluon_core.errors import ArgumentError, DtypeError, GluonError, KernelSyntaxError, ShapeError
+from gluon_core.frontend import constructs
+from gluon_core.frontend.host_calls import host_function
+from gluon_core.frontend.scope import make_constant, value_of
+from gluon_core.semantic.base import describe
+
+__all__ = ["EXPLAIN"]
+
+
+def _assign(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    if len(targets) > 1:
+        names = ", ".join(ast.unparse(target) for target in targets)
+        return KernelSyntaxError(
+            "kernels set one target at a time",
+            got=ast.unparse(node),
+            remedy=f"Write an assignment for each of {names}.",
+        )
+    target = targets[0]
+    if isinstance(target, ast.Subscript):
+        base, index = ast.unparse(target.value), ast.unparse(target.slice)
+        value = value_of(generator, target.value)
+        given = "value" if node.value is None else ast.unparse(node.value)
+        remedy = "Make a new tensor, such as with gl.where(mask, new, old)."
+        if isinstance(value, tl.tensor) and value.dtype.is_ptr():
+            remedy = f"Store to the address: gl.store({base} + {index}, {given})."
+        elif not isinstance(value, tl.tensor):
+            remedy = "Make a new tuple, or store to a memory descriptor with `.store(value)`."
+        return KernelSyntaxError("kernels cannot assign to an index", got=base, remedy=remedy)
+    if isinstance(target, ast.Attribute):
+        return KernelSyntaxError(
+            "kernels cannot assign to an attribute",
+            got=ast.unparse(target),
+            remedy="Make a new value; of an aggregate with gl.aggregate_replace.",
+        )
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return _unpack(target, node, root)
+    if isinstance(root, TypeError) and "to tensor" in str(root) and isinstance(target, ast.Name):
+        return _not_a_tensor(generator, node, target.id, root)
+    return None
+
+
+def _not_a_tensor(
+    generator: Any, node: Any, name: str, root: BaseException
+) -> Optional[GluonError]:
+    kind = re.search(r"of type <class '(?:\w+\.)*(\w+)'> to tensor", str(root))
+    held = kind[1] if kind else "value"
+    if isinstance(node.value, ast.Call):
+        host = host_function(ast.unparse(node.value.func), value_of(generator, node.value.func))
+        if host is not None:
+            host.span = generator._span(node.value.func)
+            return host
+    return DtypeError(
+        f"a {held} is a compile-time value, and {name!r} is a run-time variable",
+        argument=name,
+        remedy=f"Annotate it: {name}: gl.constexpr = {ast.unparse(node.value)}",
+    )
+
+
+def _unpack(target: Any, node: Any, root: Any) -> Optional[GluonError]:
+    if any(isinstance(item, ast.Starred) for item in target.elts):
+        return KernelSyntaxError(
+            "a starred target is not supported in kernels",
+            got=ast.unparse(target),
+            remedy="Name the items one by one, or slice the tuple.",
+        )
+    text = str(root)
+    if isinstance(root, (ValueError, IndexError)):
+        found = re.search(r"got (\d+)", text)
+        return ShapeError(
+            "the names on the left are not as many as the values on the right",
+            expected=f"{len(target.elts)} values for ({ast.unparse(target).strip('()')})",
+            got=found[1] if found else ast.unparse(node.value),
+        )
+    if isinstance(root, (TypeError, AttributeError, AssertionError)):
+        return DtypeError(
+            "only a tuple can be unpacked",
+            expected=f"{len(target.elts)} values for ({ast.unparse(target).strip('()')})",
+            got=ast.unparse(node.value),
+        )
+    return None
+
+
+def _if(generator: Any, node: ast.If, root: Any) -> Optional[GluonError]:
+    text = str(root)
+    found = re.search(r"Mismatched type for (\w+) between then block \((.*)\) and else", text)
+    kinds = re.search(r"else block \((.*)\)", text)
+    if found is not None and kinds is not None:
+        return DtypeError(
+            f"{found[1]!r} has different types in the branches of an `if`",
+            expected=found[2],
+            got=kinds[1],
+            remedy="Convert one of them with .to(dtype) or gl.convert_layout.",
+        )
+    found = re.search(
+        r"initial value for `(\w+)` is of type (.*), but the (\w+) block redefines", text
+    )
+    if found is not None:
+        before = generator.lscope.get(found[1])
+        expected = describe(before) if isinstance(before, _triton.base_value) else found[2]
+        return DtypeError(
+            f"{found[1]!r} changes its type in one branch of an `if`",
+            expected=f"{expected}, as before the `if`",
+            remedy="Convert the new value with .to(dtype) or gl.convert_layout.",
+        )
+    inside = next((n for n in ast.walk(node) if isinstance(n, ast.Return)), None)
+    if "return" in text and inside is not None:
+        return _return_in_loop(generator, inside)
+    if "ambiguous" in text or "condition" in text:
+        return DtypeError(
+            "the condition of an `if` must be one boolean",
+            got=ast.unparse(node.test),
+            remedy="Choose by element with gl.where, or reduce the tensor to one value first.",
+        )
+    return None
+
+
+def _return_in_loop(generator: Any, node: ast.Return) -> KernelSyntaxError:
+    return KernelSyntaxError(
+        "`return` within a loop is not supported in kernels",
+        remedy="Keep the result in a variable, and return it after the loop.",
+        span=generator._span(node),
+    )
+
+
+def _returns(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
+    found = re.search(
+        r"(?:Return type mismatch:?|Inconsistent return types:) (.*?) and (.*?)(?:\. Note|$)",
+        str(root),
+    )
+    returns = [n for n in ast.walk(node) if isinstance(n, ast.Return)]
+    if found is None or not returns:
+        return None
+    return DtypeError(
+        f"{generator.jit_fn.__name__} returns values of different types",
+        expected=found[1].replace("triton.language.", ""),
+        got=found[2].replace("triton.language.", ""),
+        remedy="Convert one with .to(dtype) or gl.convert_layout.",
+        span=generator._span(max(returns, key=lambda found: found.lineno)),
+    )
+
+
+def _carried(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
+    text = str(root)
+    found = re.search(
+        r"variable (\w+) has initial type (.*) but is re-assigned to (.*?) in loop", text
+    )
+    if found is not None:
+        return DtypeError(
+            f"{found[1]!r} changes its type in a loop",
+            expected=f"{found[2]}, as before the loop",
+            got=found[3],
+            remedy="Convert the new value with .to(dtype) or gl.convert_layout, or start with its type.",
+        )
+    found = re.search(r"cannot reassign constexpr (\w+) in the loop", text)
+    found = found or re.search(r"variable (\w+) (?:is not a triton value|changed type)", text)
+    if found is not None:
+        return DtypeError(
+            f"{found[1]!r} changes in a loop, and was a compile-time value before",
+            remedy=f"Start with a run-time value: {found[1]} = gl.to_tensor(...), or loop over "
+            "gl.static_range.",
+        )
+    return None
+
+
+def _for(generator: Any, node: ast.For, root: Any) -> Optional[GluonError]:
+    loops = next((n for n in ast.walk(node) if isinstance(n, ast.Return)), None)
+    if isinstance(root, AssertionError) and "block" in str(root) and loops is not None:
+        return _return_in_loop(generator, loops)
+    if isinstance(node.target, ast.Tuple):
+        return KernelSyntaxError(
+            "a loop in a kernel has one variable",
+            got=ast.unparse(node.target),
+            remedy="Unpack the item in the body of the loop.",
+        )
+    found = constructs.iteration(node, None) or _carried(generator, node, root)
+    if found is not None:
+        return found
+    called = node.iter.func if isinstance(node.iter, ast.Call) else None
+    if called is not None and isinstance(root, (TypeError, IndexError)) and "ints" not in str(root):
+        return ArgumentError(
+            "the arguments of a loop are integers",
+            expected=f"{ast.unparse(called)}(end), or (start, end), or (start, end, step)",
+            got=ast.unparse(node.iter),
+        )
+    if "constexpr" in str(root):
+        given = node.iter.args if isinstance(node.iter, ast.Call) else []
+        remedy = make_constant(generator, given)
+        return DtypeError(
+            "the bounds of gl.static_range are compile-time values",
+            got=", ".join(map(ast.unparse, given)),
+            remedy=f"{remedy} Or loop over `range`.".strip(),
+        )
+    if isinstance(root, TypeError) and "must all be ints" in str(root):
+        kinds = str(root).partition("are ")[2].replace("triton.language.", "")
+        return DtypeError(
+            "the bounds and the step of a loop are integers",
+            expected="start, end and step of integer types",
+            got=kinds,
+            remedy="Convert with x.to(gl.int32).",
+        )
+    return None
+
+
+def _while(generator: Any, node: ast.While, root: Any) -> Optional[GluonError]:
+    if node.orelse:
+        return constructs.no_else(None)
+    return _carried(generator, node, root)
+
+
+def _with(generator: Any, node: ast.With, root: Any) -> Optional[GluonError]:
+    return KernelSyntaxError(
+        "`with` is not supported in kernels",
+        got=", ".join(ast.unparse(item) for item in node.items),
+        remedy="Call what it would do at its begin and at its end.",
+    )
+
+
+EXPLAIN: Any = (
+    ((ast.Assign, ast.AnnAssign, ast.AugAssign), _assign),
+    (ast.If, _if),
+    (ast.For, _for),
+    ((ast.FunctionDef, ast.Return), _returns),
+    (ast.While, _while),
+    (ast.With, _with),
+)

@@ -1,0 +1,129 @@
+"""A traceback shows the caller's frames; the kernel's line is in the message."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import traceback
+
+import pytest
+
+import gluon_core as gluon
+from gluon_core.errors import GluonError
+
+PROGRAM = """
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+
+LAYOUT = gl.BlockedLayout([1], [32], [4], [0])
+
+@gluon.constexpr_function
+def worked_out(n):
+    return 1 // n
+
+@gluon.jit
+def store(x, L: gl.constexpr):
+    gl.store(x + gl.arange(0, 1024, layout=L), 1.0)
+
+@gluon.jit
+def wrong(x, L: gl.constexpr):
+    gl.store(x + gl.arange(0, 100, layout=L), 1.0)
+
+@gluon.jit
+def divided(x, n: gl.constexpr):
+    gl.store(x, worked_out(n))
+
+def launch(kernel, size, **more):
+    kernel[(1,)](np.zeros(size, np.float32), **more, target="sim:hopper")
+
+def test_wrong():
+    launch(wrong, 100, L=LAYOUT)
+"""
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    monkeypatch.delenv("GLUON_TRACEBACK", raising=False)
+    path = tmp_path / "test_program.py"
+    path.write_text(PROGRAM)
+    spec = importlib.util.spec_from_file_location("program", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def frames(error):
+    """Names of the functions that a traceback goes through, past this file."""
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:]
+
+
+CASES = {
+    "traced": lambda p: p.launch(p.wrong, 100, L=p.LAYOUT),
+    "simulated": lambda p: p.launch(p.store, 100, L=p.LAYOUT),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_launch_shows_the_callers_frames(name, program):
+    with pytest.raises(GluonError) as caught:
+        CASES[name](program)
+    assert frames(caught.value) == ["<lambda>", "launch", "_g_entry"]
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "gluon_core/" not in shown and "gluon_sim/" not in shown and "triton/" not in shown
+    assert "direct cause" not in shown and "During handling" not in shown
+    assert "gl.store(" in shown and "^^^" in shown
+
+
+def test_a_launch_that_is_compiled_shows_them_too(program):
+    program.launch(program.store, 1024, L=program.LAYOUT)
+    with pytest.raises(GluonError) as caught:
+        program.launch(program.store, 100, L=program.LAYOUT)
+    assert frames(caught.value) == ["launch", "_g_variant"]
+
+
+def test_compile_shows_one_door(program):
+    with pytest.raises(GluonError) as caught:
+        gluon.compile(
+            program.wrong, "sm_90", signature={"x": "*fp32"}, constexprs={"L": program.LAYOUT}
+        )
+    assert frames(caught.value) == ["call"]
+
+
+def test_the_users_own_code_within_stays(program):
+    with pytest.raises(GluonError) as caught:
+        program.launch(program.divided, 8, n=0)
+    cause = caught.value.__cause__ or caught.value.__context__
+    assert isinstance(cause, ZeroDivisionError)
+    assert [f.name for f in traceback.extract_tb(cause.__traceback__)] == ["worked_out"]
+
+
+def test_everything_on_demand(program, monkeypatch):
+    monkeypatch.setenv("GLUON_TRACEBACK", "full")
+    with pytest.raises(GluonError) as caught:
+        program.launch(program.wrong, 100, L=program.LAYOUT)
+    assert "_miss" in frames(caught.value) and len(frames(caught.value)) > 6
+
+
+def test_pytest_shows_the_test_and_the_message(program):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", program.__file__],
+        capture_output=True,
+        text=True,
+        cwd=program.__file__.rpartition("/")[0],
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "launch(wrong, 100, L=LAYOUT)" in done.stdout and "ShapeError" in done.stdout
+    assert "_g_entry" not in done.stdout and "gluon_core/" not in done.stdout
+    assert len(done.stdout.split("\n")) < 60
+
+
+def test_run_shows_the_files_own_frames(tmp_path):
+    path = tmp_path / "plain.py"
+    path.write_text("def half(n):\n    return 1 / n\n\nhalf(0)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "gluon_core.cli", "run", str(path)], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
+    assert done.stderr.count("  File ") == 2 and "runpy" not in done.stderr
