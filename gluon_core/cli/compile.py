@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
-from gluon_core.cli.output import UsageError, console, print_json, table
+from gluon_core.cli.output import UsageError, byte_count, console, print_json, table
 from gluon_core.cli.parse import find_kernel, parse_assignments, source_of
 from gluon_core.contract.registry import registry
 from gluon_core.errors import did_you_mean
@@ -77,6 +77,24 @@ def _write(value: Any, emit: str, output: Optional[Path], json: bool) -> None:
         sys.stdout.buffer.write(value)
 
 
+_UNITS = {
+    "registers": "per thread",
+    "spills": "per thread",
+    "shared_memory": "per block",
+    "scratch": "per thread",
+    "occupancy": "warps per multiprocessor",
+}
+
+
+def _with_unit(key: str, value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if key in ("shared_memory", "scratch"):
+        exact = "" if value < 1024 else f" ({value} B)"
+        value = f"{byte_count(value)}{exact}"
+    return f"{value} {_UNITS.get(key, '')}".rstrip()
+
+
 def _report(name: str, compiled: Any, output: Optional[Path], json: bool) -> None:
     report = {
         "kernel": name,
@@ -89,9 +107,9 @@ def _report(name: str, compiled: Any, output: Optional[Path], json: bool) -> Non
         return
     mix, files, loops = (report.pop(k) for k in ("instruction_mix", "register_files", "loops"))
     rows: list[Optional[tuple[str, Any]]] = [
-        (key.replace("_", " "), "unknown" if v is None else v) for key, v in report.items()
+        (key.replace("_", " "), _with_unit(key, v)) for key, v in report.items()
     ]
-    rows += files.items()
+    rows += ((name, f"{count} per thread") for name, count in files.items())
     rows += [None, *mix.items()]
     for loop in loops:
         title = f"loop at {loop['label']}, depth {loop['depth']}"

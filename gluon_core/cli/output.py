@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Any, Callable, Iterable, Optional, Sequence
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -27,7 +28,7 @@ from gluon_core.errors import (
     TritonVersionError,
 )
 
-__all__ = ["Exit", "UsageError", "command", "console", "errors", "print_json", "table"]
+__all__ = ["Exit", "UsageError", "byte_count", "command", "console", "errors", "print_json", "table"]
 
 
 class Exit(IntEnum):
@@ -63,13 +64,23 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str))
 
 
+def byte_count(count: int) -> str:
+    return f"{count / 1024:.4g} KiB" if count >= 1024 else f"{count} B"
+
+
 def table(title: str, columns: Sequence[str], rows: Iterable[Optional[Sequence[Any]]]) -> Table:
-    """A table of plain text; a column whose name starts with `>` is set to the right, and a row
-    that is None draws a line."""
-    made = Table(title=title, title_justify="left", title_style="bold")
+    """A table of plain text; a column whose name starts with `>` is set to the right and keeps its
+    width, and a row that is None draws a line."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    made.padding = (0, 1, 0, 0)
     for name in columns:
         right = name.startswith(">")
-        made.add_column(name.lstrip(">"), justify="right" if right else "left", overflow="fold")
+        made.add_column(
+            name.lstrip(">"),
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=right,
+        )
     for row in rows:
         if row is None:
             made.add_section()
