@@ -6,6 +6,7 @@ mistake is in a kernel, the frontend adds the kernel's file, line and a caret (`
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, Iterable, Optional
@@ -42,6 +43,7 @@ __all__ = [
     "TraceError",
     "TritonVersionError",
     "did_you_mean",
+    "without_addresses",
 ]
 
 
@@ -115,10 +117,11 @@ class GluonError(Exception):
     def as_dict(self) -> dict[str, Any]:
         """For machines: `class`, `message`, `file`, `line` and `column` (from 1) where it has a place
         in a kernel, and what else the class knows, such as `program` and `element`."""
-        found: dict[str, Any] = {"class": type(self).__name__, "message": str(self)}
+        message = without_addresses(str(self))
+        found: dict[str, Any] = {"class": type(self).__name__, "message": message}
         if self.span is not None:
             found.update(file=self.span.file, line=self.span.line, column=self.span.column + 1)
-        known = ("message", "span", "calls", "remedy", "argument", "expected", "got")
+        known = ("message", "span", "calls", "remedy", "argument", "expected", "got", "node")
         for name, value in self.__dict__.items():
             if name not in known and not name.startswith("_"):
                 found[name] = _plain(value)
@@ -136,7 +139,14 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return list(map(_plain, value))
-    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return without_addresses(str(value))
+
+
+def without_addresses(text: str) -> str:
+    """`text` without where objects lie in memory, which differs from run to run."""
+    return re.sub(r" at 0x[0-9a-fA-F]+(?=>)", "", text)
 
 
 def _rebuild(cls: type[GluonError], state: dict[str, Any]) -> GluonError:

@@ -20,7 +20,7 @@ app = typer.Typer(
     "3 this machine or this target cannot do it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 Kernel = Annotated[

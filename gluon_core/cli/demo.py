@@ -218,9 +218,13 @@ def _verdict(rows: Sequence[Row], left: int, device: Any, seconds: float) -> lis
     parts = [
         f"{counts['simulate']} simulated and compared with NumPy",
         f"{counts['compile']} compiled for {targets} target{'s' if targets != 1 else ''}",
-        f"{counts['run']} run on the GPU" if device else "none run on a GPU, for there is none here",
+        f"{counts['run']} run on the GPU"
+        if device
+        else "none run on a GPU, for there is none here",
     ]
-    lines = [f"{len(tried)} results, {wrong or 'none'} wrong, in {seconds:.0f} s: {', '.join(parts)}"]
+    lines = [
+        f"{len(tried)} results, {wrong or 'none'} wrong, in {seconds:.0f} s: {', '.join(parts)}"
+    ]
     if not tried:
         lines = ["nothing was tried"]
     cannot = sum(map(_cannot, rows))

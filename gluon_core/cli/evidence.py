@@ -114,9 +114,14 @@ def _counted(record: Record, launches: Iterable[Launched]) -> list[str]:
 def _notes(record: Record) -> list[str]:
     """Checks that were off or had to be switched on, and errors that the file caught."""
     lines = []
-    for word, name in (("off at", "off"), ("on again, which the file switches off at", "overridden")):
+    for word, name in (
+        ("off at", "off"),
+        ("on again, which the file switches off at", "overridden"),
+    ):
         for where in dict.fromkeys(one.where for one in record.launches):
-            settings = {s for one in record.launches if one.where == where for s in getattr(one, name)}
+            settings = {
+                s for one in record.launches if one.where == where for s in getattr(one, name)
+            }
             checks = sorted(settings - {"schedule", "seed"})
             if checks:
                 lines.append(f"{', '.join(checks)}: {word} {place(where)}")
@@ -160,4 +165,3 @@ def _raised(one: Raised) -> dict[str, Any]:
     file, line = one.where
     kind = "report" if one.report else "refusal"
     return {"kernel": one.kernel, "file": file, "line": line, "kind": kind, "error": one.error}
-

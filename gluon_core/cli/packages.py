@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Optional
 
 import gluon_core
+from gluon_core.contract.registry import registry
 
-__all__ = ["absent", "install_line", "known"]
+__all__ = ["absent", "hint", "install_line", "known"]
 
 
 def known() -> dict[str, str]:
@@ -29,14 +32,31 @@ def known() -> dict[str, str]:
 
 def absent() -> dict[str, str]:
     """Those of `known` whose code cannot be found."""
-    from importlib.util import find_spec
+    return {name: how for name, how in known().items() if not _there(name.replace("-", "_"))}
 
-    return {name: how for name, how in known().items() if not find_spec(name.replace("-", "_"))}
+
+def hint() -> Optional[str]:
+    """What to install where there is no simulator, or nothing to simulate; None where there is both."""
+    backends = registry().backends.values()
+    kinds = {backend.simulates for backend in backends}
+    missing = absent()
+    return (
+        f"Not installed: {', '.join(missing)}. To install: {install_line(missing)}"
+        if (missing and len(kinds) < 2)
+        else None
+    )
 
 
 def install_line(names: dict[str, str]) -> str:
     """The command that installs these."""
     return " ".join(["pip install", *names.values()])
+
+
+def _there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _name(folder: Path) -> str:

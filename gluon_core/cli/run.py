@@ -19,7 +19,7 @@ from gluon_core.contract.backend import Backend, Watch
 from gluon_core.contract.evidence import Record, recording
 from gluon_core.contract.paths import load_named
 from gluon_core.contract.registry import registry
-from gluon_core.errors import did_you_mean
+from gluon_core.errors import PluginError, did_you_mean
 
 __all__ = ["Runs", "run_file"]
 
@@ -188,14 +188,14 @@ def _simulated(target: Optional[str], wish: Optional[Watch]) -> None:
     """Refuse a target that is not simulated, or whose backend cannot watch so."""
     simulator = _simulator(target)
     chosen = registry().target(target)
-    if simulator is None or not chosen.simulated:
+    if simulator is None:
+        raise PluginError("no simulator is installed")
+    if not chosen.simulated:
         raise UsageError(
             "only simulated kernels can be profiled, traced, debugged and scheduled",
             argument="--target",
             got=str(chosen),
-            remedy=f"Try --target {simulator.name}:{chosen.architecture.name}."
-            if simulator
-            else None,
+            remedy=f"Try --target {simulator.name}:{chosen.architecture.name}.",
         )
     lacking = [
         f.name for f in fields(Watch) if getattr(wish, f.name) and f.name not in simulator.watches

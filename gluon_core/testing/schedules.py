@@ -184,7 +184,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     caught = Counter(one for _, record in runs for one in record.raised if one.report)
     for one, count in caught.items():
         file, line = one.where
-        terminalreporter.line(f"reported {_many(count, 'time')} at {file}:{line}: {one.error[:160]}")
+        terminalreporter.line(
+            f"reported {_many(count, 'time')} at {file}:{line}: {one.error[:160]}"
+        )
 
 
 def _many(count: int, what: str, plural: str = "s") -> str:

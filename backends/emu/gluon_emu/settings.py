@@ -60,7 +60,9 @@ class Settings:
     @property
     def off(self) -> tuple[str, ...]:
         """The checks that are off."""
-        return tuple(f.name for f in fields(self) if f.default is True and not getattr(self, f.name))
+        return tuple(
+            f.name for f in fields(self) if f.default is True and not getattr(self, f.name)
+        )
 
     @classmethod
     def from_environment(cls, environ: Optional[Mapping[str, str]] = None) -> "Settings":
@@ -86,7 +88,9 @@ class Settings:
 
 
 _override: ContextVar[Optional[Settings]] = ContextVar("gluon_emu_settings", default=None)
-_everywhere: list[dict[str, Any]] = []  # what `using(..., everywhere=True)` was given, innermost last
+_everywhere: list[
+    dict[str, Any]
+] = []  # what `using(..., everywhere=True)` was given, innermost last
 
 
 def current() -> Settings:

@@ -76,7 +76,9 @@ class Settings:
     @property
     def off(self) -> tuple[str, ...]:
         """The checks that are off."""
-        return tuple(f.name for f in fields(self) if f.default is True and not getattr(self, f.name))
+        return tuple(
+            f.name for f in fields(self) if f.default is True and not getattr(self, f.name)
+        )
 
     @classmethod
     def without_checks(cls, **changes: Any) -> "Settings":
@@ -114,7 +116,9 @@ class Settings:
 
 
 _override: ContextVar[Optional[Settings]] = ContextVar("gluon_sim_settings", default=None)
-_everywhere: list[dict[str, Any]] = []  # what `using(..., everywhere=True)` was given, innermost last
+_everywhere: list[
+    dict[str, Any]
+] = []  # what `using(..., everywhere=True)` was given, innermost last
 
 
 def current() -> Settings:
