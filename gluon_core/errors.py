@@ -104,7 +104,10 @@ class GluonError(Exception):
             text = f"{self.argument}: {text}"
         if self.expected is not None:
             text += f"; expected {self.expected}"
-        if self.got is not None:
+        told = (
+            self.expected is None and str(self.got)[:1] in "'\"" and str(self.got) in self.message
+        )
+        if self.got is not None and not told:
             text += f", got {self.got}" if self.expected is not None else f"; got {self.got}"
         if self.remedy:
             text = f"{text.rstrip('.')}. {self.remedy}"
@@ -300,7 +303,7 @@ class TritonVersionError(GluonError, ImportError):
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> Optional[str]:
     """`Did you mean 'a' or 'b'?`, or None when nothing is close."""
-    close = get_close_matches(str(word), [str(k) for k in known], n=count, cutoff=0.6)
+    close = get_close_matches(str(word), dict.fromkeys(str(k) for k in known), n=count, cutoff=0.6)
     if not close:
         return None
     return f"Did you mean {' or '.join(repr(c) for c in close)}?"
