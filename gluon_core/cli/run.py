@@ -72,6 +72,7 @@ def run_file(
     json: bool = False,
     wish: Optional[Watch] = None,
     runs: Runs = Runs(),
+    record: Optional[Record] = None,
 ) -> int:
     """Run `file` as `python file ...` would, with `GLUON_TARGET` set; its exit code is ours, unless it
     ended well and nothing of what was asked for happened.
@@ -81,6 +82,7 @@ def run_file(
         wish: what to find out on the way.
         runs: under which schedules. Output of the file is shown of the first run, and of one that
             fails.
+        record: gets the launches; they are then for the caller to judge.
 
     Raises:
         UsageError: no such file, or `wish` or `runs` cannot be granted on the target.
@@ -100,12 +102,15 @@ def run_file(
         _simulated(target, wish)
     sys.argv = [file, *arguments]
     sys.path.insert(0, str(Path(file).resolve().parent))
-    record = Record()
+    judged = record is None
+    record = record or Record()
     with recording(record), redirect_stdout(sys.stderr) if json else nullcontext():
         code = _run_all(file, wish, runs, target)
     if code:
         if json:
             print_json({"exit": code})
+        return code
+    if not judged:
         return code
     found = weigh(record, asked, runs.check, bool(wish or runs), runs.count)
     verdict = _verdict(file, target, runs) if runs.check and not found.code else None

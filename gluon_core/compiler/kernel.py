@@ -239,7 +239,7 @@ class CompiledKernel:
             runtime.kernel_load_start_hook(self.module, self.function, *details)
         with self.backend.device_scope(device):
             found = checked_launcher(self.backend, self.backend.launcher(self))
-        found = witnessed(self.name, self.target, found)
+        found = witnessed(self, found)
         if not _triton.hook_is_empty(runtime.kernel_load_end_hook):
             runtime.kernel_load_end_hook(self.module, self.function, *details)
         self._launchers[device] = found

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Optional, cast
 
-from gluon_core.contract.launcher import Launcher
-from gluon_core.contract.targets import Target
+from gluon_core.contract.launcher import Compiled, Launcher
 from gluon_core.errors import ArgumentError, CapabilityError, DeviceError, GluonError
 
 __all__ = ["Launched", "Raised", "Record", "note", "recording", "refused", "witnessed"]
@@ -61,14 +60,13 @@ class Record:
     Attributes:
         launches: each launch -> how often, those that ended with an error included.
         raised: the errors that launches ended with, also those that the caller caught.
+        kernels: what was launched, compiled.
     """
 
     launches: Counter[Launched] = field(default_factory=Counter)
     raised: list[Raised] = field(default_factory=list)
+    kernels: dict[int, Compiled] = field(default_factory=dict)
     _seen: list[BaseException] = field(default_factory=list, repr=False)
-
-    def add(self, launched: Launched) -> None:
-        self.launches[launched] += 1
 
     def add_error(
         self, kernel: str, where: tuple[str, int], error: GluonError, running: bool
@@ -107,18 +105,20 @@ def note(off: tuple[str, ...] = (), overridden: tuple[str, ...] = ()) -> None:
         _now.said = (off, overridden)
 
 
-def witnessed(name: str, target: Target, launch: Launcher) -> Launcher:
-    """`launch`, seen by those who keep records."""
-    if not (target.simulated or _records):
+def witnessed(compiled: Compiled, launch: Launcher) -> Launcher:
+    """`launch` of `compiled`, seen by those who keep records."""
+    if not (compiled.target.simulated or _records):
         return launch
-    seen: Any = _witness(name, target, launch)
+    seen: Any = _witness(compiled, launch)
     raw: Optional[Launcher] = getattr(launch, "raw", None)
     if raw is not None:
-        seen.raw = _witness(name, target, raw)
+        seen.raw = _witness(compiled, raw)
     return cast(Launcher, seen)
 
 
-def _witness(name: str, target: Target, launch: Launcher) -> Callable[..., Any]:
+def _witness(compiled: Compiled, launch: Launcher) -> Callable[..., Any]:
+    name, target = compiled.name, compiled.target
+
     def seen(grid: Any, stream: int, *arguments: Any) -> Any:
         if not _records:
             return launch(grid, stream, *arguments)
@@ -136,7 +136,8 @@ def _witness(name: str, target: Target, launch: Launcher) -> Callable[..., Any]:
             _now.said = before
             with _lock:
                 for record in _records:
-                    record.add(launched)
+                    record.launches[launched] += 1
+                    record.kernels[id(compiled)] = compiled
 
     return seen
 
