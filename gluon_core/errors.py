@@ -114,7 +114,10 @@ class GluonError(Exception):
             text = f"{self.argument}: {text}"
         if self.expected is not None:
             text += f"; expected {self.expected}"
-        if self.got is not None:
+        told = (
+            self.expected is None and str(self.got)[:1] in "'\"" and str(self.got) in self.message
+        )
+        if self.got is not None and not told:
             text += f", got {self.got}" if self.expected is not None else f"; got {self.got}"
         text = without_addresses(text)
         if self.remedy:
@@ -129,10 +132,11 @@ class GluonError(Exception):
     def as_dict(self) -> dict[str, Any]:
         """For machines: `class`, `message`, `file`, `line` and `column` (from 1) where it has a place
         in a kernel, and what else the class knows, such as `program` and `element`."""
-        found: dict[str, Any] = {"class": type(self).__name__, "message": str(self)}
+        message = without_addresses(str(self))
+        found: dict[str, Any] = {"class": type(self).__name__, "message": message}
         if self.span is not None:
             found.update(file=self.span.file, line=self.span.line, column=self.span.column + 1)
-        known = ("message", "span", "calls", "remedy", "argument", "expected", "got")
+        known = ("message", "span", "calls", "remedy", "argument", "expected", "got", "node")
         for name, value in self.__dict__.items():
             if name not in known and not name.startswith("_"):
                 found[name] = _plain(value)
@@ -155,7 +159,9 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return list(map(_plain, value))
-    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return without_addresses(str(value))
 
 
 def _rebuild(cls: type[GluonError], state: dict[str, Any]) -> GluonError:
@@ -394,7 +400,7 @@ class KernelWarning(UserWarning):
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> Optional[str]:
     """`Did you mean 'a' or 'b'?`, or None when nothing is close."""
-    close = get_close_matches(str(word), [str(k) for k in known], n=count, cutoff=0.6)
+    close = get_close_matches(str(word), dict.fromkeys(str(k) for k in known), n=count, cutoff=0.6)
     if not close:
         return None
     return f"Did you mean {' or '.join(repr(c) for c in close)}?"

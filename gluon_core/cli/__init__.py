@@ -12,6 +12,10 @@ def main() -> None:
     import sys
     import threading
 
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell has closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+
     from gluon_core.cli.app import app
 
     try:

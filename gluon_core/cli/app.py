@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -20,7 +20,7 @@ app = typer.Typer(
     "3 this machine or this target cannot do it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 Kernel = Annotated[
@@ -168,6 +168,22 @@ def run(
             "--schedules), then against the GPU that is plugged in.",
         ),
     ] = False,
+    targets: Annotated[
+        Optional[str],
+        typer.Option("--targets", metavar="A,B,...", help="Run on each of these, then say how."),
+    ] = None,
+    compile_for: Annotated[
+        Optional[str],
+        typer.Option(
+            "--compile-for",
+            metavar="A,B,...",
+            help="Compile what the file launches for each of these, with the types of the launches; "
+            "it runs on their simulators.",
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Run again when FILE or a file beside it changes.")
+    ] = False,
     progress: Annotated[
         Optional[bool],
         typer.Option(
@@ -184,10 +200,38 @@ def run(
     from gluon_core.cli.run import Runs, run_file
     from gluon_core.contract.backend import Watch
 
+    if watch:
+        from gluon_core.cli import many
+
+        return many.watch(context, file)
     wish = Watch(profile, profile_json, profile_html, trace, pdb, trace_isa)
     shown = sys.stderr.isatty() if progress is None else progress
     runs = Runs(schedules, schedule, seed, timeout, check, shown)
+    if targets is not None or compile_for is not None:
+        return _for_many(context, targets, compile_for, target, runs, bool(wish), json)
     return run_file(file, target, context.args, json, wish, runs)
+
+
+def _for_many(
+    context: typer.Context,
+    targets: Optional[str],
+    compile_for: Optional[str],
+    target: Optional[str],
+    runs: Any,
+    watched: bool,
+    json: bool,
+) -> int:
+    from gluon_core.cli import many
+    from gluon_core.cli.compile_for import compile_for as compile_all
+    from gluon_core.cli.output import UsageError
+
+    if target is not None or (targets and compile_for):
+        raise UsageError("choose one of --target, --targets and --compile-for", argument="--target")
+    if compile_for is None:
+        return many.on_each(context, many.listed(targets or "", "--targets"), json)
+    if watched or runs.check or runs.count:
+        raise UsageError("compiles only, and neither checks nor watches", argument="--compile-for")
+    return compile_all(context, many.listed(compile_for, "--compile-for"), runs, json)
 
 
 @app.command()

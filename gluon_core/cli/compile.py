@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence
 
-from gluon_core.cli.output import UsageError, console, print_json, table
+from gluon_core.cli.output import UsageError, byte_count, console, print_json, table
 from gluon_core.cli.parse import find_kernel, parse_assignments, source_of
 from gluon_core.contract.registry import registry
 from gluon_core.errors import did_you_mean
@@ -41,21 +41,41 @@ def show(
     constants = parse_assignments(constexpr or (), "--constexpr")
     source, options = source_of(found, chosen, signature, constants, options_of(num_warps, option))
     compiled = compile(source, chosen, options)
-    if emit == "report":
+    names = [name.strip() for name in emit.split(",") if name.strip()] or ["report"]
+    if names == ["report"]:
         _report(found.name, compiled, output, json)
         return
+    values = {name: _entry(compiled, name, chosen) for name in names}
+    if len(values) == 1:
+        _write(values[names[0]], names[0], output, json)
+    elif json:
+        print_json({name: _text(value) for name, value in values.items()})
+    else:
+        for name, value in values.items():
+            if output is None:
+                print(f"==== {name} ====")
+            _write(value, name, output and output.with_name(f"{output.name}.{name}"), False)
+
+
+def _entry(compiled: Any, name: str, target: Any) -> Any:
+    """What was made under that name, or can be made of it."""
+    if name == "report":
+        return "\n".join(f"{key}: {value}" for key, value in _rows(compiled) if key)
     try:
-        value = compiled.asm[emit]
+        return compiled.asm[name]
     except KeyError:
-        known = ["report", *compiled.asm]
+        backend = registry().backend(target.architecture.backend)
+        known = dict.fromkeys(("report", *compiled.asm, *backend.derives))
         raise UsageError(
-            f"compiling for {chosen} makes no {emit!r}",
+            f"compiling for {target} makes no {name!r}",
             argument="--emit",
-            expected=f"one of {', '.join(known)}",
-            got=repr(emit),
-            remedy=did_you_mean(emit, known),
+            expected=f"one of {', '.join(known)}, or several with commas",
+            remedy=did_you_mean(name, known),
         ) from None
-    _write(value, emit, output, json)
+
+
+def _text(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _write(value: Any, emit: str, output: Optional[Path], json: bool) -> None:
@@ -63,7 +83,7 @@ def _write(value: Any, emit: str, output: Optional[Path], json: bool) -> None:
     if output is not None:
         output.write_bytes(value if binary else str(value).encode())
     elif json:
-        print_json({emit: value.hex() if binary else str(value)})
+        print_json({emit: _text(value)})
     elif not binary:
         print(value)
     elif sys.stdout.isatty():
@@ -77,29 +97,51 @@ def _write(value: Any, emit: str, output: Optional[Path], json: bool) -> None:
         sys.stdout.buffer.write(value)
 
 
-def _report(name: str, compiled: Any, output: Optional[Path], json: bool) -> None:
-    report = {
-        "kernel": name,
-        "target": str(compiled.target),
-        "num_warps": compiled.metadata.num_warps,
-        **asdict(compiled.report()),
-    }
-    if json:
-        print_json(report)
-        return
+_UNITS = {
+    "registers": "per thread",
+    "spills": "per thread",
+    "shared_memory": "per block",
+    "scratch": "per thread",
+    "occupancy": "warps per multiprocessor",
+}
+
+
+def _with_unit(key: str, value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if key in ("shared_memory", "scratch"):
+        exact = "" if value < 1024 else f" ({value} B)"
+        value = f"{byte_count(value)}{exact}"
+    return f"{value} {_UNITS.get(key, '')}".rstrip()
+
+
+def _facts(compiled: Any) -> dict[str, Any]:
+    facts = {"target": str(compiled.target), "num_warps": compiled.metadata.num_warps}
+    return {**facts, **asdict(compiled.report())}
+
+
+def _rows(compiled: Any) -> Iterator[tuple[str, Any]]:
+    """Everything of a report with units, parts parted by an empty row."""
+    report = _facts(compiled)
     mix, files, loops = (report.pop(k) for k in ("instruction_mix", "register_files", "loops"))
-    rows: list[Optional[tuple[str, Any]]] = [
-        (key.replace("_", " "), "unknown" if v is None else v) for key, v in report.items()
-    ]
-    rows += files.items()
-    rows += [None, *mix.items()]
+    yield from ((key.replace("_", " "), _with_unit(key, v)) for key, v in report.items())
+    yield from ((name, f"{count} per thread") for name, count in files.items())
+    yield "", ""
+    yield from mix.items()
     for loop in loops:
-        title = f"loop at {loop['label']}, depth {loop['depth']}"
-        rows += [None, (title, loop["instruction_count"]), *loop["instruction_mix"].items()]
-    text = table("", ("", ">"), rows)
-    text.show_header = False
-    if output is None:
-        console().print(text)
+        yield "", ""
+        yield f"loop at {loop['label']}, depth {loop['depth']}", loop["instruction_count"]
+        yield from loop["instruction_mix"].items()
+
+
+def _report(name: str, compiled: Any, output: Optional[Path], json: bool) -> None:
+    if json:
+        print_json({"kernel": name, **_facts(compiled)})
         return
-    lines = (f"{key}: {value}" for key, value in (r for r in rows if r is not None))
-    output.write_text("\n".join(lines) + "\n")
+    rows = [("kernel", name), *_rows(compiled)]
+    if output is not None:
+        output.write_text("".join(f"{key}: {value}\n" for key, value in rows if key))
+        return
+    text = table("", ("", ">"), (row if row[0] else None for row in rows))
+    text.show_header = False
+    console().print(text)

@@ -7,6 +7,7 @@ import importlib.util
 import multiprocessing
 import multiprocessing.util
 import os
+import signal
 import sys
 import time
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -14,13 +15,14 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import gluon_core
 from gluon_core.cli.example import Example, device_target
-from gluon_core.cli.output import Exit, UsageError, console, errors, print_json, table
+from gluon_core.cli.output import Exit, UsageError, byte_count, console, errors, print_json, table
+from gluon_core.cli.packages import absent, install_line
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError, did_you_mean
@@ -28,6 +30,8 @@ from gluon_core.errors import GluonError, did_you_mean
 __all__ = ["Row", "examples_package", "load_examples", "run_one", "show"]
 
 PACKAGE = "gluon_examples"
+_KINDS = ("import", "simulate", "run", "compile")
+_DIED = "the process died"
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,7 @@ def _job(kind: str, example: Example, target: Target, started: float) -> Row:
 def _worker() -> None:
     """Let a worker end without the interpreter's teardown: Triton 3.9's bindings print what they
     think has leaked at that point, below our table."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once; the parent shows what there is
     multiprocessing.util.Finalize(None, os._exit, args=(0,), exitpriority=-100)
 
 
@@ -178,21 +183,81 @@ def show(
     work += [("compile", key, spec) for spec in compile_for for key in chosen]
     device = device_target()
     on_device = [("run", key, str(device)) for key in chosen] if device is not None else []
-    rows += _run_all(work, on_device, jobs or min(os.cpu_count() or 1, 8))
+    done = _run_all(work, on_device, jobs or min(os.cpu_count() or 1, 8))
+    rows += done
+    left = len(work) + len(on_device) - len(done)
     rows.sort(key=lambda row: _position(row, examples, device))
-    code = Exit.FAILED if any(row.failed for row in rows) else Exit.OK
+    lacks = _lacking(compile_for if targets is None else None, bool(broken) and not only)
+    code: int = Exit.OK
+    if any(row.failed for row in rows):
+        code = Exit.FAILED
+    elif lacks or not done:
+        code = Exit.UNAVAILABLE
+    if left:
+        code = 128 + signal.SIGINT
     if json:
         print_json([asdict(row) for row in rows])
-        return code
-    console().print(_table(rows, device))
-    wrong = sum(row.failed for row in rows)
-    seconds = time.perf_counter() - started
-    console().print(
-        f"{len(rows)} results, {wrong or 'none'} wrong, in {seconds:.0f} s"
-        + ("" if device else "; no GPU here, so nothing ran on one"),
-        highlight=False,
-    )
+    else:
+        out = console()
+        if rows:
+            out.print(_table(rows))
+        seconds = time.perf_counter() - started
+        for line in _verdict(rows, left, device, seconds):
+            out.print(line, highlight=False, markup=False)
+    for line in lacks:
+        errors().print(line, highlight=False, markup=False, soft_wrap=True)
     return code
+
+
+def _verdict(rows: Sequence[Row], left: int, device: Any, seconds: float) -> list[str]:
+    """What the rows say together: how much of what was tried, and what was not."""
+    tried = [row for row in rows if row.kind != "import" and not _cannot(row)]
+    counts = {kind: sum(row.kind == kind for row in tried) for kind in _KINDS}
+    targets = len({row.target for row in tried if row.kind == "compile"})
+    wrong = sum(row.failed for row in rows)
+    parts = [
+        f"{counts['simulate']} simulated and compared with NumPy",
+        f"{counts['compile']} compiled for {targets} target{'s' if targets != 1 else ''}",
+        f"{counts['run']} run on the GPU"
+        if device
+        else "none run on a GPU, for there is none here",
+    ]
+    lines = [
+        f"{len(tried)} results, {wrong or 'none'} wrong, in {seconds:.0f} s: {', '.join(parts)}"
+    ]
+    if not tried:
+        lines = ["nothing was tried"]
+    cannot = sum(map(_cannot, rows))
+    if cannot:
+        lines.append(f"{cannot} left out, where the target has not what the kernel needs")
+    if left:
+        lines.append(f"interrupted: {left} were not reached")
+    return lines
+
+
+def _cannot(row: Row) -> bool:
+    return not row.failed and row.result.startswith("needs ")
+
+
+def _lacking(compile_for: Optional[Sequence[str]], broken: bool) -> list[str]:
+    """What keeps the demo from being all of it, and what to do about it.
+
+    Args:
+        compile_for: the targets of the demo that are there, None where the user chose them.
+        broken: whether examples could not be imported.
+    """
+    lacks = []
+    if registry().simulator() is None:
+        lacks.append("nothing was simulated: no simulator is installed")
+    few = compile_for is not None and len(compile_for) < len(examples_package().TARGETS)
+    if few or broken:
+        lacks.append("some of the demo was left out: plugins for its targets are not installed")
+    missing = absent()
+    if lacks and missing:
+        lacks.append(f"install what is missing: {install_line(missing)}")
+    elif lacks:
+        lacks.append("see `gluon doctor` for what is wrong with the plugins")
+    return lacks
 
 
 def _chosen(
@@ -248,22 +313,42 @@ def _run_all(work: Sequence[Job], on_device: Sequence[Job], processes: int) -> l
         transient=True,
     )
     with bar:
-        task = bar.add_task("simulating and compiling", total=len(work) + len(on_device))
-        if work:
-            # Fresh processes: a fork would inherit the threads and the device of this one.
-            context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(
-                min(processes, len(work)), mp_context=context, initializer=_worker
-            ) as pool:
-                waiting = {pool.submit(run_one, *job): job for job in work}
-                for future in as_completed(waiting):
-                    rows.append(_row(future, waiting[future]))
-                    bar.advance(task)
-        bar.update(task, description="running on the GPU")
-        for job in on_device:
-            rows.append(run_one(*job))
-            bar.advance(task)
+        task = bar.add_task(_doing(work), total=len(work) + len(on_device))
+        try:
+            if work:
+                _in_processes(work, processes, rows, lambda: bar.advance(task))
+            for job in on_device:
+                bar.update(task, description=f"running on {job[2]}")
+                rows.append(run_one(*job))
+                bar.advance(task)
+        except KeyboardInterrupt:
+            pass  # what is done is shown, and that it is not all
     return rows
+
+
+def _doing(work: Sequence[Job]) -> str:
+    kinds = {kind for kind, _, _ in work}
+    words = {"simulate": "simulating", "compile": "compiling"}
+    return " and ".join(word for kind, word in words.items() if kind in kinds) or "running"
+
+
+def _in_processes(
+    work: Sequence[Job], processes: int, rows: list[Row], advance: Callable[[], None]
+) -> None:
+    # Fresh processes: a fork would inherit the threads and the device of this one.
+    context = multiprocessing.get_context("spawn")
+    count = min(processes, len(work))
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_worker) as pool:
+        try:
+            waiting = {pool.submit(run_one, *job): job for job in work}
+            for future in as_completed(waiting):
+                rows.append(_row(future, waiting[future]))
+                advance()
+        except KeyboardInterrupt:
+            # Ctrl-C of a terminal ends the workers, too: what they were at is not a failure.
+            rows[:] = [row for row in rows if row.result != _DIED]
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _row(future: Future[Row], job: Job) -> Row:
@@ -271,7 +356,7 @@ def _row(future: Future[Row], job: Job) -> Row:
     try:
         return future.result()
     except BrokenProcessPool:
-        return Row(name, target, kind, "the process died", failed=True)
+        return Row(name, target, kind, _DIED, failed=True)
 
 
 def _position(
@@ -279,7 +364,7 @@ def _position(
 ) -> tuple[int, int, tuple[int, str]]:
     names = [e.name for e in examples.values()]
     place = names.index(row.example) if row.example in names else len(names)
-    return place, ("import", "simulate", "run", "compile").index(row.kind), _order(row.target)
+    return place, _KINDS.index(row.kind), _order(row.target)
 
 
 def _order(target: str) -> tuple[int, str]:
@@ -288,44 +373,34 @@ def _order(target: str) -> tuple[int, str]:
     return (known.index(name) if name in known else len(known), name)
 
 
-def _table(rows: Sequence[Row], device: Any) -> Any:
+def _table(rows: Sequence[Row]) -> Any:
+    """A block for each example; what a screen of 80 columns holds. JSON has the instruction mix."""
     lines: list[Any] = []
     last = None
+    wide = console().width >= 140
     for row in rows:
-        if last is not None and row.example != last:
-            lines.append(None)
-        speed = f"{row.rate:.2f} {row.unit}" if row.rate is not None else ""
-        mix = "  ".join(f"{name} {count}" for name, count in list(row.instruction_mix.items())[:6])
-        result = row.result
-        if row.kind == "simulate" and not row.failed and row.seconds:
-            result = f"{result}, {row.seconds:.2f} s"
+        if row.example != last:
+            lines += [None] * (last is not None) + [(row.example,)]
+        mix = "  ".join(f"{name} {count}" for name, count in list(row.instruction_mix.items())[:4])
         cells = [
-            row.example if row.example != last else "",
-            row.target,
-            result,
-            *([speed] if device else []),
+            f"  {row.target}",
+            _result(row),
             row.registers,
             row.spills,
-            None if row.shared_memory is None else _bytes(row.shared_memory),
+            None if row.shared_memory is None else byte_count(row.shared_memory),
             row.instruction_count,
-            mix,
         ]
-        lines.append(cells)
+        lines.append([*cells, mix] if wide else cells)
         last = row.example
-    columns = [
-        "kernel",
-        "target",
-        "result",
-        ">regs",
-        ">spills",
-        ">shared",
-        ">instr",
-        "most frequent",
-    ]
-    if device:
-        columns.insert(3, ">speed")
-    return table("", columns, lines)
+    columns = ["kernel, target", "result", ">regs", ">spills", ">shared", ">instr"]
+    made = table("", [*columns, "most frequent"] if wide else columns, lines)
+    made.caption = "regs: 32-bit registers of a thread; shared: memory of a block"
+    made.caption_justify = "left"
+    return made
 
 
-def _bytes(count: int) -> str:
-    return f"{count / 1024:.4g} KiB" if count >= 1024 else f"{count} B"
+def _result(row: Row) -> str:
+    text = row.result
+    if row.kind == "simulate" and not row.failed and row.seconds:
+        text = f"{text}, {row.seconds:.2f} s"
+    return f"{text}, {row.rate:.2f} {row.unit}" if row.rate is not None else text

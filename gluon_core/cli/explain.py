@@ -79,7 +79,8 @@ def show(
     for s in unique.values():
         where = s.where or ""
         if os.sep in where:
-            where = os.path.relpath(where) if not os.path.relpath(where).startswith("..") else where
+            near = os.path.relpath(where)
+            where = os.path.basename(where) if near.startswith("..") else near
         others = "\n".join(f"{low.name}: {reason}" for low, reason in s.rejected)
         taken = f"{s.chosen.name} ({registry().contributor(s.chosen)})"
         rows += [(f"{s.op}\n{where}", taken, others or "there is no other"), None]

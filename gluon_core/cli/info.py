@@ -8,9 +8,10 @@ from importlib import metadata
 from typing import Any, Optional
 
 from rich.markup import escape
+from rich.text import Text
 
 from gluon_core import __version__
-from gluon_core.cli.output import Exit, console, print_json, table
+from gluon_core.cli.output import Exit, byte_count, console, print_json, table
 from gluon_core.cli.types import current
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Architecture
@@ -128,10 +129,10 @@ def show(what: Optional[str], json: bool) -> int:
     out.print(escape(versions), highlight=False, soft_wrap=True)
     out.print(f"default target: {escape(found['default_target'])}", highlight=False, soft_wrap=True)
     plugins = [
-        (p["name"], p["distribution"], ", ".join(p["backends"]), "\n".join(p["lowerings"]))
+        (p["name"], p["distribution"], ", ".join(p["backends"]), len(p["lowerings"]) or "")
         for p in found["plugins"]
     ]
-    out.print(table("plugins", ("name", "distribution", "backends", "lowerings"), plugins))
+    out.print(table("plugins", ("name", "distribution", "backends", ">lowerings"), plugins))
     devices = [
         (d["backend"], "\n".join(d["devices"]) or "none", d["problem"] or "")
         for d in found["devices"]
@@ -149,11 +150,14 @@ def show(what: Optional[str], json: bool) -> int:
                 arch["warp_size"],
                 f"{arch['shared_memory'] // 1024} KiB",
                 arch["min_triton"],
-                ", ".join(c.partition(".")[2] or c for c in arch["capabilities"]),
+                len(arch["capabilities"]),
             )
         )
-    columns = ("backend", "name", "aliases", ">warp", ">shared", ">Triton", "capabilities")
+    columns = ("backend", "name", "aliases", ">lanes", ">shared", ">Triton from", ">capabilities")
     out.print(table("architectures", columns, architectures))
+    out.print("lanes: of a warp; shared: memory of a block at most")
+    out.print(Text("capabilities", style="bold"), Text(", ".join(found["capabilities"])))
+    out.print("gluon info NAME tells all about an architecture or a capability\n")
     for failure in found["broken"]:
         title = f"{failure['name']} ({failure['distribution'] or 'unknown'}) did not load"
         out.print(f"[bold red]{escape(title)}[/]")
@@ -166,6 +170,18 @@ def show(what: Optional[str], json: bool) -> int:
     for name in found["left_out"]:
         out.print(f"{escape(name)} is left out by GLUON_PLUGINS")
     return code
+
+
+def _with_unit(key: str, value: Any) -> Any:
+    if key == "shared_memory":
+        return f"{byte_count(value)} ({value} B) per block"
+    units = {
+        "warp_size": "lanes",
+        "max_warps": "per block",
+        "max_registers": "per thread",
+        "max_ctas_per_cluster": "blocks",
+    }
+    return f"{value} {units[key]}" if key in units else value
 
 
 def _show_one(what: str, json: bool) -> None:
@@ -190,7 +206,10 @@ def _show_one(what: str, json: bool) -> None:
         print_json(arch)
         return
     facts: list[tuple[Any, ...]] = [
-        (key.replace("_", " "), "\n".join(value) if isinstance(value, list) else value)
+        (
+            key.replace("_", " "),
+            "\n".join(value) if isinstance(value, list) else _with_unit(key, value),
+        )
         for key, value in arch.items()
     ]
     console().print(table(str(target), ("", ""), facts))

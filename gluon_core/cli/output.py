@@ -7,10 +7,12 @@ import json
 import os
 import signal
 import sys
+import traceback
 from enum import IntEnum
 from typing import Any, Callable, Iterable, Optional, Sequence
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -25,9 +27,19 @@ from gluon_core.errors import (
     PluginError,
     TargetError,
     TritonVersionError,
+    without_addresses,
 )
 
-__all__ = ["Exit", "UsageError", "command", "console", "errors", "print_json", "table"]
+__all__ = [
+    "Exit",
+    "UsageError",
+    "byte_count",
+    "command",
+    "console",
+    "errors",
+    "print_json",
+    "table",
+]
 
 
 class Exit(IntEnum):
@@ -63,13 +75,23 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str))
 
 
+def byte_count(count: int) -> str:
+    return f"{count / 1024:.4g} KiB" if count >= 1024 else f"{count} B"
+
+
 def table(title: str, columns: Sequence[str], rows: Iterable[Optional[Sequence[Any]]]) -> Table:
-    """A table of plain text; a column whose name starts with `>` is set to the right, and a row
-    that is None draws a line."""
-    made = Table(title=title, title_justify="left", title_style="bold")
+    """A table of plain text; a column whose name starts with `>` is set to the right and keeps its
+    width, and a row that is None draws a line."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    made.padding = (0, 1, 0, 0)
     for name in columns:
         right = name.startswith(">")
-        made.add_column(name.lstrip(">"), justify="right" if right else "left", overflow="fold")
+        made.add_column(
+            name.lstrip(">"),
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=right,
+        )
     for row in rows:
         if row is None:
             made.add_section()
@@ -101,10 +123,50 @@ def _warn_of_plugins() -> None:
         print(f"gluon: {count}{first}. See `gluon info`.", file=sys.stderr)
 
 
+def _lacking(error: GluonError) -> Optional[str]:
+    """What to install, where that may be why a target is unknown."""
+    if not isinstance(error, (PluginError, TargetError)):
+        return None
+    from gluon_core.cli.packages import hint
+
+    try:
+        return hint()
+    except GluonError:
+        return None
+
+
+def _of_the_file(error: BaseException, file: str) -> bool:
+    """Whether a file that was run raised `error`; its traceback then starts there, without the frames
+    of what ran it."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        error.__traceback__ = None
+        return True
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename != file:
+        frame = frame.tb_next
+    if frame is not None:
+        error.__traceback__ = frame
+    return frame is not None
+
+
+def _plainly(error: BaseException) -> dict[str, Any]:
+    """An ordinary exception as JSON: its class, its message, and where the file was."""
+    found: dict[str, Any] = {
+        "class": type(error).__name__,
+        "message": without_addresses(str(error)),
+    }
+    if error.__traceback__ is not None:
+        code = error.__traceback__.tb_frame.f_code
+        found.update(file=code.co_filename, line=error.__traceback__.tb_lineno)
+    elif isinstance(error, SyntaxError):
+        found.update(file=error.filename, line=error.lineno)
+    return found
+
+
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a command: Gluon Core's own errors are printed without a traceback and become an exit
-    code; what the command returns is its exit code, None for OK. Other exceptions are bugs and keep
-    their traceback. A plugin with a problem is warned of first, by every command but a bare `info`,
+    code; what the command returns is its exit code, None for OK. Exceptions of a file that is run keep
+    its part of the traceback, other ones are bugs and keep all of it. A plugin with a problem is warned of first, by every command but a bare `info`,
     which shows it all."""
 
     @functools.wraps(function)
@@ -115,6 +177,9 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             code = function(*args, **kwargs)
         except GluonError as error:
+            lacking = _lacking(error)
+            if lacking:
+                error.remedy = " ".join(filter(None, (error.remedy, lacking)))
             if kwargs.get("json"):
                 print_json({"error": error.as_dict()})
             else:
@@ -123,7 +188,14 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
                     soft_wrap=True,
                     highlight=False,
                 )
-            code = code_of(error)
+            code = Exit.UNAVAILABLE if lacking else code_of(error)
+        except Exception as error:
+            if function.__name__ != "run" or not _of_the_file(error, str(kwargs["file"])):
+                raise
+            code = Exit.FAILED
+            traceback.print_exception(error)
+            if kwargs.get("json"):
+                print_json({"error": _plainly(error)})
         except KeyboardInterrupt as interrupt:
             # What a simulator knows of where it was; nothing where something else was interrupted.
             text = f": {escape(str(interrupt))}" if str(interrupt) else ""

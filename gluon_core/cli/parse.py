@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import re
 import sys
@@ -79,13 +80,28 @@ def find_kernel(spec: str) -> Kernel:
                 remedy=did_you_mean(name, kernels) or _kernels_line(kernels),
             )
         return Kernel(name, kernels[name], examples.get(id(kernels[name])))
-    entries = [key for key, value in kernels.items() if id(value) in examples] or list(kernels)
+    entries = [key for key, value in kernels.items() if id(value) in examples]
+    entries = entries or _not_called(kernels)
     if len(entries) != 1:
         raise UsageError(
-            f"which kernel of {path}?", argument="FILE:KERNEL", remedy=_kernels_line(entries)
+            f"{path} has {'several kernels' if entries else 'no kernel'}",
+            argument="KERNEL",
+            remedy=f"Name one: {', '.join(f'{path}:{name}' for name in entries)}."
+            if entries
+            else _kernels_line(entries),
         )
     found = kernels[entries[0]]
     return Kernel(entries[0], found, examples.get(id(found)))
+
+
+def _not_called(kernels: Mapping[str, Any]) -> list[str]:
+    """Those that no other one of the file mentions: the others are its functions."""
+    from gluon_core.compiler.source import jit_function
+
+    mentioned: set[str] = set()
+    for name, kernel in kernels.items():
+        mentioned.update(set(jit_function(kernel).fn.__code__.co_names) - {name})
+    return [name for name in kernels if name not in mentioned] or list(kernels)
 
 
 def _kernels_line(kernels: Any) -> str:
@@ -194,6 +210,9 @@ def _named(node: ast.AST, text: str, argument: str) -> Any:
             value = None if name.startswith("_") else getattr(value, name, None)
         except GluonError:
             value = None
+    if value is None and len(names) == 1:
+        long = {short: name for name, short in _short_names().items()}.get(names[0])
+        value = getattr(language, long) if long else None
     if isinstance(value, dtype) or (isinstance(value, type) and issubclass(value, Layout)):
         return value
     of_vendors = _layouts_of_vendors()
@@ -204,7 +223,7 @@ def _named(node: ast.AST, text: str, argument: str) -> Any:
         f"{'.'.join(names)} is neither a dtype nor a layout",
         argument=argument,
         got=repr(text),
-        remedy=did_you_mean(names[-1], [*known, *of_vendors]),
+        remedy=did_you_mean(names[-1], [*known, *of_vendors, *_short_names()]),
     )
 
 
@@ -282,7 +301,18 @@ def _kind(text: str) -> Any:
     text = text.strip()
     if text.startswith("(") and text.endswith(")"):
         return tuple(_kind(item) for item in _items(text[1:-1]))
-    return text
+    pointer, word, rest = re.fullmatch(r"(\**)(\w*)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    return f"{pointer}{_short_names().get(word, word)}{rest}"
+
+
+@functools.cache
+def _short_names() -> dict[str, str]:
+    """`float32` -> `fp32`: the name in the language -> the name in a signature."""
+    from gluon_core import language
+    from gluon_core._triton import dtype
+
+    found = vars(language).items()
+    return {name: str(value.name) for name, value in found if isinstance(value, dtype)}
 
 
 def _types(kernel: Any, signature: str, constexprs: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import threading
 import traceback
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, fields, replace
@@ -12,11 +13,14 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, ContextManager, Optional, Sequence
 
+from gluon_core.cli.check import Verdict, against_device, simulated_twin
+from gluon_core.cli.evidence import weigh
 from gluon_core.cli.output import Exit, UsageError, print_json
 from gluon_core.contract.backend import Backend, Watch
+from gluon_core.contract.evidence import Record, recording
 from gluon_core.contract.paths import load_named
 from gluon_core.contract.registry import registry
-from gluon_core.errors import GluonError, did_you_mean, trimmed
+from gluon_core.errors import GluonError, PluginError, did_you_mean, trimmed
 
 __all__ = ["Runs", "run_file"]
 
@@ -52,7 +56,7 @@ class Runs:
         if self.progress:
             always["progress"] = True
         if self.check:
-            always["checks"] = True
+            always.update(checks=True, everywhere=True)
         if self.count is None:
             one = {} if self.schedule is None else {"schedule": self.schedule, "seed": self.seed}
             return [{**one, **always}]
@@ -69,14 +73,17 @@ def run_file(
     json: bool = False,
     wish: Optional[Watch] = None,
     runs: Runs = Runs(),
+    record: Optional[Record] = None,
 ) -> int:
-    """Run `file` as `python file ...` would, with `GLUON_TARGET` set; its exit code is ours.
+    """Run `file` as `python file ...` would, with `GLUON_TARGET` set; its exit code is ours, unless it
+    ended well and nothing of what was asked for happened.
 
     Args:
         json: print `{"exit": code}` and leave nothing else on stdout.
         wish: what to find out on the way.
         runs: under which schedules. Output of the file is shown of the first run, and of one that
             fails.
+        record: gets the launches; they are then for the caller to judge.
 
     Raises:
         UsageError: no such file, or `wish` or `runs` cannot be granted on the target.
@@ -84,38 +91,45 @@ def run_file(
     if not Path(file).is_file():
         close = did_you_mean(Path(file).name, (p.name for p in Path(file).parent.glob("*.py")))
         raise UsageError("no such file", argument="FILE", got=file, remedy=close)
+    asked = None if target is None else registry().target(target)
     if runs.check:
-        from gluon_core.cli.check import simulated_twin
-
         runs = replace(runs, count=runs.count or 10)
-        target = str(simulated_twin(target))
+        simulated = simulated_twin(target)
+        asked = asked and simulated
+        target = str(simulated)
     if target is not None:
         os.environ["GLUON_TARGET"] = str(registry().target(target))
     if wish or runs:
         _simulated(target, wish)
     sys.argv = [file, *arguments]
     sys.path.insert(0, str(Path(file).resolve().parent))
+    judged = record is None
+    record = record or Record()
+    with recording(record), redirect_stdout(sys.stderr) if json else nullcontext():
+        code = _run_all(file, wish, runs, target)
+    if code:
+        if json:
+            print_json({"exit": code})
+        return code
+    if not judged:
+        return code
+    found = weigh(record, asked, runs.check, bool(wish or runs), runs.count)
+    verdict = _verdict(file, target, runs) if runs.check and not found.code else None
+    code = found.code or int(verdict is not None and verdict.failed)
     if json:
-        with redirect_stdout(sys.stderr):
-            code = _run_all(file, wish, runs, target)
-            verdict = _verdict(file, target, runs) if runs.check and not code else None
-        code = code or int(verdict is not None and verdict.failed)
-        more = {} if verdict is None else {"schedules": runs.count, **asdict(verdict)}
+        more: dict[str, Any] = {}
+        if runs.check or asked is not None:
+            more.update(launches=found.launches, caught=found.caught, evidence=found.lines)
+        if runs.check:
+            more.update({"schedules": runs.count, **asdict(verdict or Verdict())})
         print_json({"exit": code, **more})
         return code
-    code = _run_all(file, wish, runs, target)
-    if not runs.check or code:
-        return code
-    verdict = _verdict(file, target, runs)
-    print(f"no mistake under {runs.count} schedules on {target}, with every check on")
-    for line in verdict.lines:
-        print(line)
-    return int(verdict.failed)
+    for line in [*found.lines, *(verdict.lines if verdict else ())]:
+        print(line, file=sys.stdout if runs.check else sys.stderr)
+    return code
 
 
-def _verdict(file: str, target: Optional[str], runs: Runs) -> Any:
-    from gluon_core.cli.check import against_device
-
+def _verdict(file: str, target: Optional[str], runs: Runs) -> Verdict:
     return against_device(file, registry().target(target), lambda: _run(file, nullcontext()))
 
 
@@ -156,9 +170,13 @@ def _run_all(file: str, wish: Optional[Watch], runs: Runs, target: Optional[str]
 
 
 def _run(file: str, watching: ContextManager[Any]) -> int:
+    before = set(threading.enumerate())
     try:
         with watching:
             runpy.run_path(file, run_name="__main__")
+            for thread in set(threading.enumerate()) - before:  # as Python waits at its end
+                if not thread.daemon:
+                    thread.join()
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
@@ -181,14 +199,14 @@ def _simulated(target: Optional[str], wish: Optional[Watch]) -> None:
     """Refuse a target that is not simulated, or whose backend cannot watch so."""
     simulator = _simulator(target)
     chosen = registry().target(target)
-    if simulator is None or not chosen.simulated:
+    if simulator is None:
+        raise PluginError("no simulator is installed")
+    if not chosen.simulated:
         raise UsageError(
             "only simulated kernels can be profiled, traced, debugged and scheduled",
             argument="--target",
             got=str(chosen),
-            remedy=f"Try --target {simulator.name}:{chosen.architecture.name}."
-            if simulator
-            else None,
+            remedy=f"Try --target {simulator.name}:{chosen.architecture.name}.",
         )
     lacking = [
         f.name for f in fields(Watch) if getattr(wish, f.name) and f.name not in simulator.watches

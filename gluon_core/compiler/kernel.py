@@ -10,6 +10,7 @@ from gluon_core import _triton
 from gluon_core.compiler.grid import check_grid
 from gluon_core.contract.answers import checked_launcher
 from gluon_core.contract.backend import Backend, Report
+from gluon_core.contract.evidence import witnessed
 from gluon_core.contract.launcher import Launcher
 from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, DeviceError
@@ -238,6 +239,7 @@ class CompiledKernel:
             runtime.kernel_load_start_hook(self.module, self.function, *details)
         with self.backend.device_scope(device):
             found = checked_launcher(self.backend, self.backend.launcher(self))
+        found = witnessed(self, found)
         if not _triton.hook_is_empty(runtime.kernel_load_end_hook):
             runtime.kernel_load_end_hook(self.module, self.function, *details)
         self._launchers[device] = found

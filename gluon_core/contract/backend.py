@@ -174,6 +174,7 @@ class Backend:
         argument_kinds: paths of `gluon_core.contract.launcher.ArgumentKind`s, for host objects of its own
             that kernels take and that are no descriptors. They are loaded when the first object of a
             class that the core does not know is passed to a kernel.
+        derives: the entries of `asm` that `derive` makes.
         cacheable: whether compiled kernels may be kept on disk.
         isolate: whether the stages may abort the process, and so run in a child where that works.
         tensor_device: the torch device type of the tensors its kernels take, such as `cpu`.
@@ -198,6 +199,7 @@ class Backend:
     lowerings: Sequence[Lowering] = ()
     descriptors: Mapping[str, str] = {}
     argument_kinds: Sequence[str] = ()
+    derives: Sequence[str] = ()
     cacheable: bool = True
     isolate: bool = False
     tensor_device: Optional[str] = None

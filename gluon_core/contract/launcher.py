@@ -106,6 +106,7 @@ class Simulation(Protocol):
         timeout: Optional[float] = ...,
         progress: bool = ...,
         checks: bool = ...,
+        everywhere: bool = ...,
         **more: Any,
     ) -> ContextManager[Any]:
         """Launches inside run under these settings.
@@ -116,6 +117,7 @@ class Simulation(Protocol):
             timeout: seconds after which a launch ends with an error; None for no limit.
             progress: show on standard error how far a long launch is.
             checks: switch every check on or off.
+            everywhere: also in other threads, and over what launches and settings inside say.
             more: what the simulator itself offers, such as `races`.
         """
 

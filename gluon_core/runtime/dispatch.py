@@ -19,9 +19,10 @@ from gluon_core.compiler.driver import compile_source, shared_options
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.contract.backend import Backend
+from gluon_core.contract.evidence import refused
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
-from gluon_core.errors import ArgumentError, GlobalVariableError, RecompileError
+from gluon_core.errors import ArgumentError, GlobalVariableError, GluonError, RecompileError
 from gluon_core.runtime import arguments, foreign, place, specialize
 from gluon_core.values.constants import Read, changed, text_of
 
@@ -116,8 +117,12 @@ class Dispatcher:
             return specialize.call(self.parameters, self.entry, sizes, seen, options)
         for hook in self.kernel.pre_run_hooks:
             hook(*values, **options)
-        specialization = self.specialize(values, options)
-        compiled = self._obtain(specialization, values, warmup=False)
+        try:
+            specialization = self.specialize(values, options)
+            compiled = self._obtain(specialization, values, warmup=False)
+        except GluonError as error:
+            refused(self.kernel.__name__, error)
+            raise
         if compiled is None:  # Triton's jit_cache_hook took over
             return None
         backend = registry().backend(specialization.target.backend)

@@ -11,6 +11,10 @@ illegal access fails the test with its text. The marker also takes settings of t
 (`races=False`) and the target to simulate (`target="hopper"`). A test that wants to know takes the
 fixture `gluon_schedule`.
 
+Such a test has to launch a kernel on a simulator, and on the target that its marker names: one that
+does not has checked nothing, and fails. The end of the run says what was launched, which checks were
+off and where, and which reports tests caught.
+
 `--gluon-schedules N` runs N instead, `--gluon-seed` starts the seeds elsewhere, and
 `--gluon-report FILE` writes the reports as JSON.
 """
@@ -18,13 +22,19 @@ fixture `gluon_schedule`.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Optional
 
 import pytest
 
+from gluon_core.contract.evidence import Launched, Record, recording
+
 __all__ = ["Schedule", "schedules"]
+
+_RECORD = pytest.StashKey[Record]()  # of one run of a test
+_ALL = pytest.StashKey["list[tuple[Schedule, Record]]"]()  # of all
 
 
 @dataclass(frozen=True)
@@ -101,17 +111,86 @@ def _gluon_scheduled(request: Any, monkeypatch: Any) -> Iterator[Any]:
 
     simulator = registry().simulator()
     if simulator is None or simulator.simulation is None:
-        pytest.skip("no simulator that knows schedules is installed: pip install gluon-sim")
+        pytest.fail(
+            "nothing can be checked: no simulator that knows schedules is installed. "
+            "Install one: pip install gluon-sim",
+            pytrace=False,
+        )
     monkeypatch.setenv("GLUON_TARGET", str(registry().target(schedule.target)))
     configured = load_named(simulator.simulation, f"backend {simulator.name!r}, simulation")
-    with configured(schedule=schedule.name, seed=schedule.seed, **schedule.settings):
-        yield schedule
+    record = Record()
+    request.node.stash[_RECORD] = record
+    with recording(record):
+        with configured(schedule=schedule.name, seed=schedule.seed, **schedule.settings):
+            yield schedule
+    request.config.stash.setdefault(_ALL, []).append((schedule, record))
 
 
 @pytest.fixture
 def gluon_schedule(_gluon_scheduled: Any) -> Any:
     """The `Schedule` of this run of the test."""
     return _gluon_scheduled
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: Any) -> Any:
+    """Fail a test that ended well and launched nothing where it should have."""
+    result = yield
+    record = item.stash.get(_RECORD, None)
+    if record is not None and not record.raised:
+        problem = _nothing(item.callspec.params["_gluon_scheduled"], record)
+        if problem:
+            pytest.fail(problem, pytrace=False)
+    return result
+
+
+def _nothing(schedule: Schedule, record: Record) -> Optional[str]:
+    """Why schedules told nothing of a test, None where they did."""
+    from gluon_core.contract.registry import registry
+
+    if not any(one.simulated for one in record.launches):
+        where = ", ".join(sorted({one.target for one in record.launches}))
+        what = f"all launches ran on {where}" if where else "no kernel was launched"
+        return f"nothing was checked: {what}. Launch one on a simulator, or drop gluon_schedules."
+    target = str(registry().target(schedule.target))
+    astray = sorted({(one.where, one.target) for one in record.launches if one.target != target})
+    if schedule.target == "sim" or any(one.target == target for one in record.launches):
+        return None
+    places = ", ".join(f"{file}:{line} on {there}" for (file, line), there in astray)
+    return (
+        f"nothing was checked on {target}, which the marker names: launches that name their own "
+        f"target= went there, {places}"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    runs = terminalreporter.config.stash.get(_ALL, [])
+    if not runs:
+        return
+    launches: Counter[Launched] = Counter()
+    for _, record in runs:
+        launches.update(record.launches)
+    kernels = len({one.kernel for one in launches})
+    targets = ", ".join(sorted({one.target for one in launches})) or "no target"
+    names = ", ".join(dict.fromkeys(schedule.name for schedule, _ in runs))
+    terminalreporter.section("Gluon Core: kernels under schedules")
+    terminalreporter.line(
+        f"{_many(sum(launches.values()), 'launch', 'es')} of {_many(kernels, 'kernel')} on {targets} "
+        f"in {_many(len(runs), 'run')} of tests: {names}"
+    )
+    for name in dict.fromkeys(name for one in launches for name in one.off):
+        places = dict.fromkeys(one.where for one in launches if name in one.off)
+        terminalreporter.line(f"{name}: off at " + ", ".join(f"{f}:{n}" for f, n in places))
+    caught = Counter(one for _, record in runs for one in record.raised if one.report)
+    for one, count in caught.items():
+        file, line = one.where
+        terminalreporter.line(
+            f"reported {_many(count, 'time')} at {file}:{line}: {one.error[:160]}"
+        )
+
+
+def _many(count: int, what: str, plural: str = "s") -> str:
+    return f"{count} {what}{plural if count != 1 else ''}"
 
 
 @pytest.hookimpl(wrapper=True)

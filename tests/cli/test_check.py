@@ -144,3 +144,107 @@ def test_an_example_without_its_device_is_unavailable():
     file = EXAMPLES / "scalar_copy.py"
     result = CliRunner().invoke(app, ["run", str(file), "--target", "sm_90"])
     assert result.exit_code == 3 and "Try sim:sm_90" in result.stderr
+
+
+class TestEvidence:
+    """What `--check` says, and the code it ends with, is what was launched."""
+
+    def file(self, tmp_path, *calls):
+        path = tmp_path / "calls.py"
+        path.write_text(CALLS + "".join(f"{call}\n" for call in calls))
+        return path
+
+    def line(self, path, call):
+        return f"{path}:{path.read_text().splitlines().index(call) + 1}"
+
+    def test_no_launch_is_no_success(self, tmp_path, alone):
+        file = self.file(tmp_path)
+        done = gluon(file, "--check", "-t", "sim:sm_90", code=3)
+        assert "nothing was checked: no kernel was launched" in done.stdout
+        assert "no mistake" not in done.stdout
+        assert gluon(file, "--schedules", "2", code=3).stdout == ""
+        found = json.loads(gluon(file, "--check", "--json", code=3).stdout)
+        assert found["exit"] == 3 and found["launches"] == []
+
+    def test_what_was_launched_is_said(self, tmp_path, alone):
+        call = "fine[(2,)](x)"
+        file = self.file(tmp_path, call)
+        done = gluon(file, "--check", "--schedules", "4", "-t", "sim:sm_90")
+        assert f"fine on sim:sm_90: 4 launches at {self.line(file, call)}" in done.stdout
+        found = json.loads(gluon(file, "--check", "--schedules", "4", "--json").stdout)
+        (row,) = found["launches"]
+        assert (row["kernel"], row["target"], row["count"]) == ("fine", "sim:sm_90", 4)
+
+    def test_launches_that_name_another_target(self, tmp_path, alone):
+        call = 'fine[(2,)](x, target="sim:sm_90")'
+        file = self.file(tmp_path, call)
+        done = gluon(file, "--check", "-t", "sim:gfx942", code=3)
+        assert "nothing was checked on sim:gfx942" in done.stdout
+        assert f"leave it out at {self.line(file, call)}" in done.stdout
+        done = gluon(file, "-t", "sim:gfx942", code=3)
+        assert "nothing ran on sim:gfx942" in done.stderr
+        # Where nobody asks for a target, any is as good.
+        assert "no mistake under 10 schedules on sim:sm_90" in gluon(file, "--check").stdout
+
+    def test_some_of_them_are_told(self, tmp_path, alone):
+        calls = ("fine[(2,)](x)", 'fine[(2,)](x, target="sim:sm_90")')
+        file = self.file(tmp_path, *calls)
+        done = gluon(file, "-t", "sim:sm_80")
+        assert f"not on sim:sm_80: fine on sim:sm_90: 1 launch at {self.line(file, calls[1])}" in (
+            done.stderr
+        )
+
+    @pytest.mark.parametrize(
+        "off", ["overlaps[(2,)](x, races=False)", "with using(races=False): overlaps[(2,)](x)"]
+    )
+    def test_checks_that_the_file_switches_off_are_on(self, tmp_path, alone, off):
+        file = self.file(tmp_path, off)
+        assert gluon(file, "-t", "sim:sm_80").stdout == ""
+        assert "RaceError" in gluon(file, "-t", "sim:sm_80", "--check", code=1).stderr
+        call = off.replace("overlaps", "fine")
+        file = self.file(tmp_path, call)
+        said = f"races: on again, which the file switches off at {self.line(file, call)}"
+        assert said in gluon(file, "-t", "sim:sm_80", "--check").stdout
+
+    def test_other_threads_are_checked_as_well(self, tmp_path, alone):
+        call = "threading.Thread(target=lambda: fine[(2,)](x, races=False)).start()"
+        file = self.file(tmp_path, "import threading", call)
+        said = gluon(file, "-t", "sim:sm_80", "--check").stdout
+        assert "races: on again" in said and "fine on sim:sm_80: 10 launches" in said
+
+    def test_a_report_that_the_file_catches_is_none_the_less_one(self, tmp_path, alone):
+        file = self.file(tmp_path, "try:", "    overlaps[(2,)](x)", "except Exception: pass")
+        done = gluon(file, "--check", "-t", "sim:sm_80", code=1)
+        assert "the file went on" in done.stdout and "RaceError" in done.stdout
+        assert "no mistake" not in done.stdout
+        found = json.loads(gluon(file, "--check", "--json", code=1).stdout)
+        assert found["exit"] == 1 and {c["kind"] for c in found["caught"]} == {"report"}
+
+    def test_what_a_target_refuses_is_no_report(self, tmp_path, alone):
+        calls = ("try:", "    cannot[(1,)](x)", "except Exception: pass", "fine[(2,)](x)")
+        done = gluon(self.file(tmp_path, *calls), "--check", "-t", "sim:sm_80")
+        assert "no mistake" in done.stdout and "refused, and the file went on" in done.stdout
+
+
+CALLS = """
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_sim.settings import using
+
+L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+
+@gluon.jit
+def fine(out):
+    gl.store(out + gl.program_id(0) * 128 + gl.arange(0, 128, layout=L1), 1)
+
+@gluon.jit
+def overlaps(out):
+    gl.store(out + gl.program_id(0) * 64 + gl.arange(0, 128, layout=L1), 1)
+
+@gluon.jit
+def cannot(out):
+    gl.store(out, gl.arange(0, 3, layout=L1))
+
+x = np.zeros(256, np.int32)
+"""

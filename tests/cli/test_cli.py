@@ -189,6 +189,29 @@ class TestCompile:
         done = gluon("compile", COPY, *start, *change, code=2)
         assert message in done.stderr and "Traceback" not in done.stderr
 
+    def test_several_texts_at_once(self, tmp_path):
+        out = gluon("compile", COPY, "-t", "sm_90", "--emit", "sass,ptx").stdout
+        assert out.index("==== sass ====") < out.index("LDG.E.128") < out.index("==== ptx ====")
+        assert "ld.global.v4" in out
+        base = tmp_path / "copy"
+        gluon("compile", COPY, "-t", "sm_90", "--emit", "cubin,report", "--output", base)
+        assert (tmp_path / "copy.cubin").read_bytes()[:4] == b"\x7fELF"
+        assert "per thread" in (tmp_path / "copy.report").read_text()
+        found = json.loads(gluon("compile", COPY, "-t", "sm_90", "-e", "ptx,sass", "--json").stdout)
+        assert set(found) == {"ptx", "sass"}
+        assert "sass" in gluon("compile", COPY, "-t", "sm_90", "-e", "x", code=2).stderr
+
+    def test_types_by_either_name(self, kernels):
+        kernels.write_text(
+            "import gluon_core as gluon\nfrom gluon_core import language as gl\n"
+            "@gluon.jit\ndef double(x):\n    return x * 2\n"
+            "@gluon.jit\ndef fill(out, x, D: gl.constexpr):\n    gl.store(out, double(x).to(D))\n"
+        )  # what another kernel calls is not the one that is meant
+        for pointer, value in (("*fp16:16", "bf16"), ("*float16:16", "bfloat16")):
+            call = ("compile", kernels, "-t", "sm_90", "-s", f"{pointer},float32")
+            ptx = gluon(*call, "-c", f"D={value}", "--emit", "ptx").stdout
+            assert "cvt.rn.bf16.f32" in ptx and "st.global.b16" in ptx
+
     def test_unknown_files_and_kernels(self):
         text = gluon("compile", str(EXAMPLES / "memcpy1d.py") + ":memcpy_1d", code=2).stderr
         assert "Did you mean 'memcpy_1d.py'" in text.replace("\n", " ")

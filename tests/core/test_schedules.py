@@ -139,8 +139,54 @@ def test_a_count_that_makes_no_sense_is_refused(run, count):
     done.stdout.fnmatch_lines(["*gluon_schedules: not a positive number*"])
 
 
-def test_without_a_simulator_it_is_skipped(run, monkeypatch):
+def test_without_a_simulator_nothing_can_be_checked(run, monkeypatch):
     from gluon_core.contract.registry import registry
 
     monkeypatch.setattr(type(registry()), "simulator", lambda self: None)
-    run("@pytest.mark.gluon_schedules(2)\ndef test_it():\n    pass\n").assert_outcomes(skipped=2)
+    done = run("@pytest.mark.gluon_schedules(2)\ndef test_it():\n    pass\n")
+    done.assert_outcomes(errors=2)
+    done.stdout.fnmatch_lines(["*pip install gluon-sim*"])
+
+
+def test_a_test_that_launches_nothing_has_checked_nothing(run):
+    done = run("@pytest.mark.gluon_schedules(2)\ndef test_it():\n    pass\n")
+    done.assert_outcomes(failed=2)
+    done.stdout.fnmatch_lines(["*nothing was checked: no kernel was launched*"])
+
+
+def test_a_test_that_launches_elsewhere_has_not_checked_its_target(run):
+    done = run(
+        """
+@pytest.mark.gluon_schedules(1, target="gfx942")
+def test_it():
+    x = np.ones(256, np.float32)
+    copies[(2,)](x, x.copy(), 128, target="sim:sm_90")
+"""
+    )
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*nothing was checked on sim:gfx942*:20 on sim:sm_90"])
+
+
+def test_the_end_of_a_run_says_what_was_checked(run):
+    done = run(
+        """
+@pytest.mark.gluon_schedules(3)
+def test_it():
+    run(256)
+    x = np.ones(256, np.float32)
+    copies[(2,)](x, x.copy(), 128, races=False)
+    with pytest.raises(Exception):
+        run(200)
+
+def test_other():
+    run(256)
+"""
+    )
+    done.assert_outcomes(passed=4)
+    done.stdout.fnmatch_lines(
+        [
+            "9 launches of 1 kernel on sim:sm_* in 3 runs of tests: latest, eager, random",
+            "races: off at *py:21",
+            "reported 3 times at *py:14: OutOfBoundsError: *",
+        ]
+    )

@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
+from gluon_core.contract.evidence import note
 from gluon_core.errors import ArgumentError, DeviceError
 from gluon_core.values.descriptors import is_descriptor_text
 from gluon_emu.decode.operands import EXEC, TTMP
@@ -27,7 +28,7 @@ from gluon_emu.machine.run import Machine
 from gluon_emu.machine.state import Batch
 from gluon_emu.machine.trace import Tally
 from gluon_emu.machine.trace import write as write_trace
-from gluon_emu.settings import Settings, current
+from gluon_emu.settings import Settings, of_launch
 
 __all__ = ["execute", "make_launcher", "storage_of"]
 
@@ -99,7 +100,9 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
             cluster,
             allocations,
         )
-        execute(request, current())
+        settings, overridden = of_launch()
+        note(settings.off, overridden)
+        execute(request, settings)
 
     return launch
 

@@ -10,7 +10,7 @@ from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core.errors import ArgumentError
 
-__all__ = ["Settings", "current", "using"]
+__all__ = ["Settings", "current", "of_launch", "using"]
 
 
 _SCHEDULES = ("latest", "eager", "random")
@@ -57,6 +57,13 @@ class Settings:
             if value is not None and not value > 0:
                 raise ArgumentError("must be positive", argument=name, got=value)
 
+    @property
+    def off(self) -> tuple[str, ...]:
+        """The checks that are off."""
+        return tuple(
+            f.name for f in fields(self) if f.default is True and not getattr(self, f.name)
+        )
+
     @classmethod
     def from_environment(cls, environ: Optional[Mapping[str, str]] = None) -> "Settings":
         """The settings that GLUON_EMU_WAITS, GLUON_EMU_TIMEOUT and so on ask for.
@@ -81,6 +88,9 @@ class Settings:
 
 
 _override: ContextVar[Optional[Settings]] = ContextVar("gluon_emu_settings", default=None)
+_everywhere: list[
+    dict[str, Any]
+] = []  # what `using(..., everywhere=True)` was given, innermost last
 
 
 def current() -> Settings:
@@ -88,20 +98,39 @@ def current() -> Settings:
     return _override.get() or Settings.from_environment()
 
 
+def of_launch() -> tuple[Settings, tuple[str, ...]]:
+    """The settings of a launch, and the names of the checks that somebody who wants them everywhere
+    has switched."""
+    wanted = current()
+    if not _everywhere:
+        return wanted, ()
+    forced = replace(wanted, **_everywhere[-1])
+    return forced, tuple(name for name in wanted.off if name not in forced.off)
+
+
 @contextmanager
 def using(
-    settings: Optional[Settings] = None, *, checks: Optional[bool] = None, **changes: Any
+    settings: Optional[Settings] = None,
+    *,
+    checks: Optional[bool] = None,
+    everywhere: bool = False,
+    **changes: Any,
 ) -> Iterator[Settings]:
     """Launches inside run with these settings; `using(races=False)` changes the current ones, and
-    `checks=True` switches all checks on that are not switched otherwise here."""
+    `checks=True` switches all checks on that are not switched otherwise here. With `everywhere` the
+    changes hold in all threads, and whatever a `using` inside says."""
     if checks is not None:
         changes = {**{f.name: checks for f in fields(Settings) if f.default is True}, **changes}
     chosen = replace(settings or current(), **changes)
     token = _override.set(chosen)
+    if everywhere:
+        _everywhere.append(changes)
     try:
         yield chosen
     finally:
         _override.reset(token)
+        if everywhere:
+            _everywhere.pop()
 
 
 def _boolean(name: str, text: str) -> bool:

@@ -34,6 +34,7 @@ class NvidiaBackend(TritonBackend):
     lowerings = LOWERINGS
     compiler = "triton.backends.nvidia.compiler:CUDABackend"
     compiler_options = "triton.backends.nvidia.compiler:CUDAOptions"
+    derives = ("sass",)
     tensor_device = "cuda"
     raw_pointers = True
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
+from gluon_core.contract.evidence import note
 from gluon_core.contract.host_descriptor import HostDescriptor
 from gluon_core.contract.reference import Descriptor
 from gluon_core.errors import ArgumentError, DeviceError
@@ -22,7 +22,7 @@ from gluon_sim.run.blas import one_thread
 from gluon_sim.run.capacity import refuse_excess
 from gluon_sim.run.lookup import models_for
 from gluon_sim.run.machine import Machine
-from gluon_sim.settings import current
+from gluon_sim.settings import of_launch
 from gluon_sim.watch.start import start
 
 __all__ = ["make_launcher"]
@@ -43,7 +43,8 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
     compiled.function = compiled.module = text.program
 
     def launch(grid: Any, stream: Any, *arguments: Any) -> None:
-        settings = replace(current(), **own) if own else current()
+        settings, overridden = of_launch(own)
+        note(settings.off, overridden)
         metadata = compiled.metadata
         refuse_excess(text.program, metadata.shared, compiled.target, metadata)
         memory = GlobalMemory()

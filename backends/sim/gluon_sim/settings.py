@@ -10,7 +10,7 @@ from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core.errors import ArgumentError
 
-__all__ = ["SCHEDULES", "Settings", "current", "using"]
+__all__ = ["SCHEDULES", "Settings", "current", "of_launch", "using"]
 
 SCHEDULES = ("latest", "eager", "random")
 
@@ -73,6 +73,13 @@ class Settings:
                 "there must be a thread to run a launch", argument="workers", got=self.workers
             )
 
+    @property
+    def off(self) -> tuple[str, ...]:
+        """The checks that are off."""
+        return tuple(
+            f.name for f in fields(self) if f.default is True and not getattr(self, f.name)
+        )
+
     @classmethod
     def without_checks(cls, **changes: Any) -> "Settings":
         """Only results, no reports; `changes` are applied on top."""
@@ -109,6 +116,9 @@ class Settings:
 
 
 _override: ContextVar[Optional[Settings]] = ContextVar("gluon_sim_settings", default=None)
+_everywhere: list[
+    dict[str, Any]
+] = []  # what `using(..., everywhere=True)` was given, innermost last
 
 
 def current() -> Settings:
@@ -116,20 +126,40 @@ def current() -> Settings:
     return _override.get() or Settings.from_environment()
 
 
+def of_launch(own: Optional[Mapping[str, Any]]) -> tuple[Settings, tuple[str, ...]]:
+    """The settings of a launch that brings `own`, and the names of those that somebody who wants them
+    everywhere has overridden: the launch's own, and checks."""
+    wanted = replace(current(), **own) if own else current()
+    if not _everywhere:
+        return wanted, ()
+    forced = replace(wanted, **_everywhere[-1])
+    changed = [f for f in fields(Settings) if getattr(wanted, f.name) != getattr(forced, f.name)]
+    return forced, tuple(f.name for f in changed if f.default is True or f.name in (own or ()))
+
+
 @contextmanager
 def using(
-    settings: Optional[Settings] = None, *, checks: Optional[bool] = None, **changes: Any
+    settings: Optional[Settings] = None,
+    *,
+    checks: Optional[bool] = None,
+    everywhere: bool = False,
+    **changes: Any,
 ) -> Iterator[Settings]:
     """Launches inside run with these settings; `using(races=False)` changes the current ones, and
-    `checks=True` switches all checks on that are not switched otherwise here."""
+    `checks=True` switches all checks on that are not switched otherwise here. With `everywhere` the
+    changes hold in all threads, and whatever a launch or a `using` inside says."""
     if checks is not None:
         changes = {**{f.name: checks for f in fields(Settings) if f.default is True}, **changes}
     chosen = replace(settings or current(), **changes)
     token = _override.set(chosen)
+    if everywhere:
+        _everywhere.append(changes)
     try:
         yield chosen
     finally:
         _override.reset(token)
+        if everywhere:
+            _everywhere.pop()
 
 
 def _boolean(name: str, text: str) -> bool:

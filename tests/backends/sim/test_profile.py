@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -359,6 +360,28 @@ def test_gluon_run_profile(tmp_path, monkeypatch):
     text = page.read_text()
     assert "def doubled(a, N: gl.constexpr" in text and "@gluon.jit" in text and "107 ps" in text
     assert "<script" not in text and "http" not in text
+
+
+def test_a_profile_fits_a_screen(tmp_path, monkeypatch):
+    file, data, page = tmp_path / "f.py", tmp_path / "p.json", tmp_path / "p.html"
+    file.write_text(FILE)
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    asked = ["run", str(file), "-t", "sim:sm_90", "--profile"]
+    asked += ["--profile-json", str(data), "--profile-html", str(page)]
+    done = CliRunner().invoke(app, asked, env={"COLUMNS": "80"})
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert re.search(r"\d+ +107 ps global +x = gl.load\(a \+ i\) \* 2 ", done.stdout)
+    assert re.search(r"doubled, memory.*\d+ +512 B.* 4 *\n", done.stdout, re.DOTALL)
+    assert "doubled on sim:sm_90: 1 launch, 1 program " in done.stdout
+    assert f"wrote {data}" in done.stderr and f"wrote {page}" in done.stderr
+    # The page starts with the time, and has no column of nothing.
+    (heads,) = re.findall(r"<table><tr>(.*?)</tr>", page.read_text())
+    names = re.findall(r"<th[^>]*>([^<]*)</th>", heads)
+    assert names == ["least time", "", "source", "ops", "global read", "global written"] + [
+        "sectors/request"
+    ]
+    assert re.search(r'<tr><td class="heat" style="--part: 100%">', page.read_text())
 
 
 def test_profiles_of_hardware_are_refused(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import linecache
 from html import escape
 from typing import Any, Mapping, Sequence
 
-from gluon_sim.watch.profile_text import cells, summary
+from gluon_sim.watch.profile_text import HEADS, cells, many, summary, used
 
 __all__ = ["render"]
 
@@ -22,10 +22,6 @@ td.no { color: #999; } tr.total td { border-top: 1px solid #999; font-weight: 60
 td.heat { background: linear-gradient(to right, #f5b7a0 var(--part), transparent var(--part)); }
 tr:hover td { background-color: #f3f6fa; }
 """
-_HEADS = (
-    "ops", "global read", "global written", "sectors/request", "shared read", "shared written",
-    "bank conflicts", "matrix FLOP", "conversions", "least time",
-)  # fmt: skip
 
 
 def render(report: Sequence[Mapping[str, Any]]) -> str:
@@ -40,33 +36,46 @@ def render(report: Sequence[Mapping[str, Any]]) -> str:
 def _kernel(kernel: Mapping[str, Any]) -> str:
     rows = {(r["file"], r["line"]): r for r in kernel["lines"]}
     worst = max((_cost(r) for r in rows.values()), default=0.0)
-    head = "".join(f"<th>{h}</th>" for h in _HEADS)
+    columns = used(cells(r) for r in (*kernel["lines"], kernel["total"]))
+    heads = [f"<th>{HEADS[i].lstrip('>')}</th>" for i in columns]
+    first, rest = _split(columns, heads)
     parts = [
         f"<h2>{escape(kernel['kernel'])} on {escape(kernel['target'])}</h2>",
-        f"<p>{kernel['launches']} launches, {kernel['programs']} programs</p>",
+        f"<p>{many(kernel['launches'], 'launch', 'es')}, {many(kernel['programs'], 'program')}</p>",
         *(f"<p>{escape(line)}</p>" for line in summary(kernel)),
-        f'<table><tr><th></th><th class="code">source</th>{head}</tr>',
+        f'<table><tr>{first}<th></th><th class="code">source</th>{rest}</tr>',
     ]
     for file, lines in _functions(kernel):
-        parts.append(f'<tr><td></td><td class="code no">{escape(file)}</td></tr>')
+        before = "<td></td>" * bool(first)
+        parts.append(f'<tr>{before}<td></td><td class="code no">{escape(file)}</td></tr>')
         for line in lines:
             text = linecache.getline(file, line).rstrip("\n")
             row = rows.get((file, line))
-            parts.append(_row(line, text, row, worst))
-    total = "".join(f"<td>{escape(c)}</td>" for c in cells(kernel["total"]))
-    parts.append(f'<tr class="total"><td></td><td class="code">all lines</td>{total}</tr></table>')
+            parts.append(_row(line, text, row, worst, columns))
+    total = cells(kernel["total"])
+    first, rest = _split(columns, [f"<td>{escape(total[i])}</td>" for i in columns])
+    text = '<td></td><td class="code">all lines</td>'
+    parts.append(f'<tr class="total">{first}{text}{rest}</tr></table>')
     return "\n".join(parts)
 
 
-def _row(line: int, text: str, row: Any, worst: float) -> str:
+def _split(columns: Sequence[int], texts: Sequence[str]) -> tuple[str, str]:
+    """What stands before the source, the time, and what stands behind it."""
+    before = 0 in columns
+    return "".join(texts[:before]), "".join(texts[before:])
+
+
+def _row(line: int, text: str, row: Any, worst: float, columns: Sequence[int]) -> str:
     if row is None:
-        rest = "<td></td>" * len(_HEADS)
+        found = ["<td></td>"] * len(columns)
     else:
-        *most, last = (escape(c) for c in cells(row))
-        part = 100 * _cost(row) / worst if worst else 0
-        rest = "".join(f"<td>{c}</td>" for c in most)
-        rest += f'<td class="heat" style="--part: {part:.0f}%">{last}</td>'
-    return f'<tr><td class="no">{line}</td><td class="code">{escape(text)}</td>{rest}</tr>'
+        numbers = cells(row)
+        found = [f"<td>{escape(numbers[i])}</td>" for i in columns]
+        if 0 in columns:
+            part = 100 * _cost(row) / worst if worst else 0
+            found[0] = f'<td class="heat" style="--part: {part:.0f}%">{escape(numbers[0])}</td>'
+    first, rest = _split(columns, found)
+    return f'<tr>{first}<td class="no">{line}</td><td class="code">{escape(text)}</td>{rest}</tr>'
 
 
 def _cost(row: Mapping[str, Any]) -> float:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["amount", "cells", "duration", "show", "summary"]
+__all__ = ["HEADS", "amount", "cells", "duration", "many", "show", "summary", "used"]
 
-_HEADS = (
-    ">line", "source", ">ops", ">global read", ">global written", ">sectors/request",
-    ">shared read", ">shared written", ">bank conflicts", ">matrix FLOP", "conversions", ">least time",
+# What a profile tells of a line beside its number and its text, the most telling first.
+HEADS = (
+    ">least time", ">ops", ">global read", ">global written", ">sectors/request",
+    ">shared read", ">shared written", ">bank conflicts", "matrix FLOP", "conversions",
 )  # fmt: skip
+# ... and which of them share a table where one for all is too wide.
+_TOPICS = {"": (0, 1), "memory": (2, 3, 4, 5, 6, 7), "products and conversions": (8, 9)}
+_LEAST_SOURCE = 40  # columns of source beside all the numbers
 
 
 def amount(value: float, unit: str = "") -> str:
@@ -39,6 +45,10 @@ def duration(seconds: Optional[float]) -> str:
     return f"{seconds / 1e-12:.3g} ps"
 
 
+def many(count: int, what: str, plural: str = "s") -> str:
+    return f"{count} {what}{plural if count != 1 else ''}"
+
+
 def _sectors(row: Mapping[str, Any]) -> str:
     """Sectors per request, and in brackets what the same bytes side by side would take."""
     requests = row["read_requests"] + row["write_requests"]
@@ -56,7 +66,7 @@ def _conflicts(row: Mapping[str, Any]) -> str:
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """The numbers of one line as text, in the order of the table's columns after the source."""
+    """The numbers of one line as text, in the order of `HEADS`."""
     matrix = ", ".join(f"{amount(n)} {kind}" for kind, n in sorted(row["matrix"].items()))
     convert = ", ".join(f"{amount(n)} {kind}" for kind, n in sorted(row["conversions"].items()))
     if row["conversion_bytes"]:
@@ -64,6 +74,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     times = row.get("seconds") or {}
     most = max(times, key=lambda k: times[k]) if times else None
     return [
+        f"{duration(times[most])} {most}" if most else "",
         amount(row["executed"]),
         amount(row["global_read"], "B"),
         amount(row["global_written"], "B"),
@@ -73,7 +84,6 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         _conflicts(row),
         matrix,
         convert,
-        f"{duration(times[most])} {most}" if most else "",
     ]
 
 
@@ -94,22 +104,67 @@ def summary(kernel: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _cut(source: str, width: int = 60) -> str:
-    return source if len(source) <= width else source[: width - 3] + "..."
+def used(rows: Iterable[Sequence[str]]) -> list[int]:
+    """The columns of `HEADS` that are not empty in every row."""
+    filled = list(rows)
+    return [i for i in range(len(HEADS)) if any(row[i] for row in filled)]
 
 
-def _table(title: str, rows: Sequence[Sequence[str]]) -> Table:
-    """Columns that are empty in every row are left out; the last row is the sum."""
-    made = Table(title=escape(title), title_justify="left", title_style="bold")
-    used = [i for i in range(len(_HEADS)) if i < 2 or any(row[i] for row in rows)]
-    for i in used:
-        head = _HEADS[i]
-        made.add_column(head.lstrip(">"), justify="right" if head[0] == ">" else "left")
-    for number, row in enumerate(rows):
+def _tables(title: str, kernel: Mapping[str, Any], width: int) -> Iterator[Table]:
+    """One table where `width` holds it, else one for each topic; the last row is the sum."""
+    rows = [(str(r["line"] or ""), str(r["source"]), cells(r)) for r in kernel["lines"]]
+    rows.append(("", "all lines", cells(kernel["total"])))
+    columns = used(numbers for _, _, numbers in rows)
+    whole = sum(2 + max(len(HEADS[i].lstrip(">")), *(len(r[2][i]) for r in rows)) for i in columns)
+    room = width - whole - 10  # of the line numbers and the edges
+    if room >= _LEAST_SOURCE:
+        yield _table(title, rows, columns, room)
+        return
+    for topic, all_of_it in _TOPICS.items():
+        shown = [i for i in all_of_it if i in columns]
+        some = [row for row in rows if any(row[2][i] for i in shown)]
+        if topic and some:
+            yield _table(f"{kernel['kernel']}, {topic}", some, shown, None)
+        elif not topic:
+            yield _table(title, rows, shown, width - 10 - 2 * len(shown) - _width(rows, shown))
+
+
+def _width(rows: Sequence[tuple[str, str, list[str]]], columns: Sequence[int]) -> int:
+    return sum(max(len(HEADS[i]) - 1, *(len(row[2][i]) for row in rows)) for i in columns)
+
+
+def _table(
+    title: str,
+    rows: Sequence[tuple[str, str, list[str]]],
+    columns: Sequence[int],
+    source: Optional[int],
+) -> Table:
+    """A table of these columns; `source` is the room for the lines' text, None to leave it out."""
+    made = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    made.padding = (0, 1, 0, 0)
+    made.add_column("line", justify="right", no_wrap=True)
+    first = [i for i in columns if i == 0 and source is not None]
+    rest = [i for i in columns if i not in first]
+    _add(made, first)
+    if source is not None:
+        made.add_column("source", no_wrap=True, overflow="ellipsis", max_width=max(12, source))
+    _add(made, rest)
+    for number, (line, text, numbers) in enumerate(rows):
         if number == len(rows) - 1:
             made.add_section()
-        made.add_row(*(escape(row[i]) for i in used))
+        told = [line if source is not None or line else "all"]
+        told += [numbers[i] for i in first] + [text] * (source is not None)
+        made.add_row(*(escape(cell) for cell in (*told, *(numbers[i] for i in rest))))
     return made
+
+
+def _add(made: Table, columns: Sequence[int]) -> None:
+    for i in columns:
+        name = HEADS[i]
+        text = name.lstrip(">").replace(" ", "\n", 1) if len(name) > 11 else name.lstrip(">")
+        text = text.replace("sectors/", "sectors/\n")
+        right = name[0] == ">"
+        made.add_column(text, justify="right" if right else "left", no_wrap=right)
 
 
 def show(report: Sequence[Mapping[str, Any]]) -> None:
@@ -118,11 +173,10 @@ def show(report: Sequence[Mapping[str, Any]]) -> None:
     console = Console() if wide else Console(width=160)
     for kernel in report:
         title = (
-            f"{kernel['kernel']} on {kernel['target']}: {kernel['launches']} launches, "
-            f"{kernel['programs']} programs"
+            f"{kernel['kernel']} on {kernel['target']}: {many(kernel['launches'], 'launch', 'es')}, "
+            f"{many(kernel['programs'], 'program')}"
         )
-        rows = [[str(r["line"] or ""), _cut(r["source"]), *cells(r)] for r in kernel["lines"]]
-        rows.append(["", "all lines", *cells(kernel["total"])])
-        console.print(_table(title, rows))
+        for made in _tables(title, kernel, console.width):
+            console.print(made)
         for text in summary(kernel):
             console.print(text, highlight=False, markup=False)

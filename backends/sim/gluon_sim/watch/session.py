@@ -66,10 +66,12 @@ def _profiled(report: list[dict[str, Any]], wish: Watch) -> None:
         print("no kernel ran on the simulator, so there is no profile", file=sys.stderr)
     if wish.profile_json:
         Path(wish.profile_json).write_text(json.dumps(report, indent=1))
+        print(f"wrote {wish.profile_json}", file=sys.stderr)
     if wish.profile_html:
         from gluon_sim.watch.profile_html import render
 
         Path(wish.profile_html).write_text(render(report), encoding="utf-8")
+        print(f"wrote {wish.profile_html}: open it in a browser", file=sys.stderr)
     if wish.profile:
         from gluon_sim.watch.profile_text import show
 

@@ -1,0 +1,163 @@
+"""What was launched while somebody kept a record: the evidence that a verdict stands on."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Optional, cast
+
+from gluon_core.contract.launcher import Compiled, Launcher
+from gluon_core.errors import ArgumentError, CapabilityError, DeviceError, GluonError
+
+__all__ = ["Launched", "Raised", "Record", "note", "recording", "refused", "witnessed"]
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch, as often as it came from one place.
+
+    Args:
+        kernel: its name.
+        target: where it ran, such as "sim:sm_90".
+        simulated: whether on a simulator.
+        where: (file, line) of the call, outside of Gluon Core.
+        off: the simulator's checks that were off.
+        overridden: settings that the file changed and that whoever keeps the record changed back.
+    """
+
+    kernel: str
+    target: str
+    simulated: bool
+    where: tuple[str, int]
+    off: tuple[str, ...] = ()
+    overridden: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An error that a launch ended with.
+
+    Args:
+        kernel: its name.
+        where: (file, line) of the call.
+        error: its class and its first line.
+        report: whether it says that the kernel is wrong, rather than that it cannot run there.
+    """
+
+    kernel: str
+    where: tuple[str, int]
+    error: str
+    report: bool
+
+
+@dataclass
+class Record:
+    """What happened while it was kept, in all threads of this process.
+
+    Attributes:
+        launches: each launch -> how often, those that ended with an error included.
+        raised: the errors that launches ended with, also those that the caller caught.
+        kernels: what was launched, compiled.
+    """
+
+    launches: Counter[Launched] = field(default_factory=Counter)
+    raised: list[Raised] = field(default_factory=list)
+    kernels: dict[int, Compiled] = field(default_factory=dict)
+    _seen: list[BaseException] = field(default_factory=list, repr=False)
+
+    def add_error(
+        self, kernel: str, where: tuple[str, int], error: GluonError, running: bool
+    ) -> None:
+        if any(error is one for one in self._seen):  # on its way out through several launchers
+            return
+        self._seen.append(error)
+        report = running and not isinstance(error, (ArgumentError, CapabilityError, DeviceError))
+        if report and getattr(error, "report", "") is None:  # the simulator is at its limits
+            report = False
+        text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        self.raised.append(Raised(kernel, where, text, report))
+
+
+_records: list[Record] = []
+_now = threading.local()
+_lock = threading.Lock()
+
+
+@contextmanager
+def recording(record: Optional[Record] = None) -> Iterator[Record]:
+    """Keep a record of the launches inside, in all threads. Launches on a device count where their
+    kernel was loaded inside; those of simulators always do."""
+    kept = Record() if record is None else record
+    _records.append(kept)
+    try:
+        yield kept
+    finally:
+        _records[:] = [one for one in _records if one is not kept]
+        kept._seen.clear()
+
+
+def note(off: tuple[str, ...] = (), overridden: tuple[str, ...] = ()) -> None:
+    """What a simulator says of the launch that runs in this thread: see `Launched`."""
+    if getattr(_now, "said", None) is not None:
+        _now.said = (off, overridden)
+
+
+def witnessed(compiled: Compiled, launch: Launcher) -> Launcher:
+    """`launch` of `compiled`, seen by those who keep records."""
+    if not (compiled.target.simulated or _records):
+        return launch
+    seen: Any = _witness(compiled, launch)
+    raw: Optional[Launcher] = getattr(launch, "raw", None)
+    if raw is not None:
+        seen.raw = _witness(compiled, raw)
+    return cast(Launcher, seen)
+
+
+def _witness(compiled: Compiled, launch: Launcher) -> Callable[..., Any]:
+    name, target = compiled.name, compiled.target
+
+    def seen(grid: Any, stream: int, *arguments: Any) -> Any:
+        if not _records:
+            return launch(grid, stream, *arguments)
+        where = caller()
+        before, _now.said = getattr(_now, "said", None), ((), ())
+        try:
+            return launch(grid, stream, *arguments)
+        except GluonError as error:
+            with _lock:
+                for record in _records:
+                    record.add_error(name, where, error, running=True)
+            raise
+        finally:
+            launched = Launched(name, str(target), target.simulated, where, *_now.said)
+            _now.said = before
+            with _lock:
+                for record in _records:
+                    record.launches[launched] += 1
+                    record.kernels[id(compiled)] = compiled
+
+    return seen
+
+
+def refused(name: str, error: GluonError) -> None:
+    """A launch of the kernel `name` ended with `error` before it began."""
+    if _records:
+        where = caller()
+        with _lock:
+            for record in _records:
+                record.add_error(name, where, error, running=False)
+
+
+def caller() -> tuple[str, int]:
+    """(file, line) of the nearest frame that is not Gluon Core's or made by it."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        file = frame.f_code.co_filename
+        if module.partition(".")[0] not in ("gluon_core", "triton") and not file.startswith("<"):
+            break
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno

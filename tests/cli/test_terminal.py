@@ -1,0 +1,216 @@
+"""What a terminal sees: tables on 80 columns, closed streams, interruptions, machines without plugins."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gluon_core.cli.app import app
+
+pytestmark = pytest.mark.once
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def gluon(*arguments, code=0, columns=80):
+    given = [str(a) for a in arguments]
+    result = CliRunner().invoke(app, given, env={"COLUMNS": str(columns)})
+    assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+    return result
+
+
+def process(*arguments, **more):
+    command = [sys.executable, "-m", "gluon_core", *map(str, arguments)]
+    return subprocess.run(command, text=True, timeout=100, **{"capture_output": True, **more})
+
+
+def fits(text, *words):
+    """No line is longer than a screen, and none of these names is broken."""
+    assert max(map(len, text.splitlines())) <= 80
+    for word in words:
+        assert re.search(rf"(?<![\w.:]){re.escape(word)}(?![\w.])", text), word
+
+
+def test_info_fits():
+    out = gluon("info").stdout
+    found = json.loads(gluon("info", "--json").stdout)
+    names = [name for arch in found["architectures"] for name in (arch["name"], *arch["aliases"])]
+    fits(out, *names, *found["capabilities"])
+    out = gluon("info", "hopper").stdout
+    fits(out, "nvidia.mbarrier_tx")
+    assert "227 KiB (232448 B) per block" in out and "255 per thread" in out
+
+
+def test_reports_fit_and_have_units():
+    out = gluon("compile", EXAMPLES / "softmax.py", "-t", "sm_90").stdout
+    fits(out, "nvidia:sm_90")
+    for text in ("32 B per block", "per thread", "warps per multiprocessor"):
+        assert text in out
+
+
+def test_explain_fits(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # a file elsewhere is called by its name
+    out = gluon("explain", EXAMPLES / "matmul.py", "-t", "sm_90").stdout
+    fits(out, "tile_store", "tma_store", "NVMMADistributedLayout")
+    assert re.search(r"(?<!/)matmul\.py:\d+", out) and str(EXAMPLES) not in out
+
+
+def test_the_demo_fits(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    from gluon_core.cli import demo
+    from gluon_core.cli.output import console
+
+    examples, _ = demo.load_examples()
+    rows = []
+    for example in examples.values():
+        rows.append(demo.Row(example.name, "sim:sm_100", "simulate", "right", seconds=0.02))
+        told = {"rate": 123.45, "unit": "TFLOP/s", "registers": 255, "spills": 1000}
+        told |= {"shared_memory": 229576, "instruction_count": 12345}
+        rows.append(demo.Row(example.name, "nvidia:sm_100", "run", "right", **told))
+        needs = f"needs {', '.join(example.requires)}"
+        rows.append(demo.Row(example.name, "amd:gfx1250", "compile", needs))
+    out = console()
+    with out.capture() as captured:
+        out.print(demo._table(rows))
+    capabilities = {name for example in examples.values() for name in example.requires}
+    fits(captured.get(), "nvidia:sm_100", "amd:gfx1250", "224.2 KiB", *capabilities)
+
+
+def test_help_in_short_and_as_a_module():
+    assert gluon("-h").stdout == gluon("--help").stdout
+    done = process("info", "hopper")
+    assert done.returncode == 0 and "sm_90" in done.stdout
+
+
+@pytest.mark.parametrize("closed", ["info hopper >&-", "run FILE >&- 2>&-"])
+def test_closed_streams(closed, tmp_path):
+    file = tmp_path / "prints.py"
+    file.write_text("print('nobody hears this')\n")
+    command = f"{sys.executable} -m gluon_core {closed.replace('FILE', str(file))}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+
+
+def test_an_ordinary_exception_shows_the_file_alone(tmp_path):
+    file = tmp_path / "divides.py"
+    file.write_text("def f(x):\n    return 1 / x\n\nf(0)\n")
+    done = gluon("run", file, code=1)
+    assert "ZeroDivisionError" in done.stderr and done.stderr.count("File ") == 2
+    error = json.loads(gluon("run", file, "--json", code=1).stdout)["error"]
+    assert error == {
+        "class": "ZeroDivisionError",
+        "message": "division by zero",
+        "file": str(file),
+        "line": 4,
+    }
+    file.write_text("x = (\n")
+    assert json.loads(gluon("run", file, "--json", code=1).stdout)["error"]["line"] == 1
+
+
+def test_json_holds_no_addresses(tmp_path):
+    file = tmp_path / "calls.py"
+    file.write_text(
+        "import gluon_core as gluon\nfrom gluon_core import language as gl\n"
+        "@gluon.jit\ndef calls(out):\n    gl.store(out, gl.full([object()], 0, gl.int32))\n"
+    )
+    found = process("compile", file, "-t", "sm_90", "-s", "*i32", "--json")
+    error = json.loads(found.stdout)["error"]
+    assert error["line"] == 5 and "0x" not in found.stdout
+
+
+BARE = """
+import importlib.machinery as machinery, importlib.metadata as metadata, sys
+finds, entries = machinery.PathFinder.find_spec, metadata.entry_points
+hidden = ("gluon_nvidia", "gluon_amd", "gluon_sim", "gluon_emu")
+machinery.PathFinder.find_spec = lambda name, *more: None if name in hidden else finds(name, *more)
+sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in repr(f).lower()]
+metadata.entry_points = lambda **k: [] if k.get("group", "").startswith("gluon") else entries(**k)
+from gluon_core.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["demo", "info hopper", "run FILE --check", "run FILE -t hopper"]
+)
+def test_without_plugins_the_packages_are_named(command, tmp_path):
+    file = tmp_path / "empty.py"
+    file.write_text("")
+    command = command.replace("FILE", str(file)).split()
+    done = subprocess.run(
+        [sys.executable, "-c", BARE, *command], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 3, done.stderr
+    said = done.stderr.replace("\n", " ")
+    assert "pip install" in said and "backends/sim" in said and "backends/nvidia" in said
+    assert "none wrong" not in done.stdout
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path):
+    """The rows that are finished are shown, and how many are not."""
+    command = [sys.executable, "-m", "gluon_core", "demo", "-t", "sm_90", "-j", "1"]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "COLUMNS": "80"}
+    told = tmp_path / "told"
+    with told.open("w") as out:
+        child = subprocess.Popen(
+            [*command[:1], "-c", HEARS, *command[3:]],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        for line in child.stderr:
+            if "advanced" in line:
+                break
+        os.killpg(child.pid, signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+    assert child.returncode == 130, said
+    shown = told.read_text()
+    assert "interrupted: " in shown and "none wrong" in shown and "Traceback" not in said
+    assert "scalar copy" in shown and "right, " in shown
+    for _ in range(50):
+        if not alive(child.pid):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"processes of the demo are left: {alive(child.pid)}")
+
+
+def alive(group):
+    """The processes of a group, but for those that nobody has asked how they ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, members = path.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(members) == group and state != "Z":
+            found.append(path.parent.name)
+    return found
+
+
+# A background job of a shell ignores Ctrl-C, and so do its children; this one hears it.
+HEARS = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from gluon_core.cli import demo, main
+own = demo._in_processes
+def in_processes(work, processes, rows, advance):
+    def told():
+        advance()
+        print("advanced", file=sys.stderr, flush=True)
+    own(work, processes, rows, told)
+demo._in_processes = in_processes
+if __name__ == "__main__":
+    main()
+"""
