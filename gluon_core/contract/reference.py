@@ -330,6 +330,20 @@ class Machine(Protocol):
         """What was done or learned so far becomes visible to the other proxies."""
         ...
 
+    def implied_fence(
+        self, buffers: Sequence[Any], known: Sequence[str], writes: bool = False
+    ) -> None:
+        """A fence that the compiler adds here, if it knows of accesses to `buffers` since the last one.
+
+        Args:
+            buffers: what the coming work accesses through the other proxy.
+            known: whose accesses through the generic proxy the compiler knows of: "own", of the
+                partition itself; "before", of the program before its partitions started;
+                "partitions", of those that are over; "calls", across functions that stay functions.
+            writes: the work writes, so what was read counts, too.
+        """
+        ...
+
     def commit(self, queue: str) -> None:
         """Close the queue's current group. A queue belongs to one partition."""
         ...

@@ -10,9 +10,10 @@ from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core.errors import ArgumentError
 
-__all__ = ["SCHEDULES", "Settings", "current", "using"]
+__all__ = ["PROXIES", "SCHEDULES", "Settings", "current", "using"]
 
 SCHEDULES = ("latest", "eager", "random")
+PROXIES = ("writes", "strict")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Settings:
         leaks: report copies that nobody waited for when the kernel ends.
         assertions: report `device_assert` that fails.
         deadlocks: report a launch in which every task waits; off, it ends there without a word.
+        proxy: between which accesses a fence is asked for, where they go through different proxies:
+            a write and what follows it (`writes`), or a read and the write over it, too (`strict`).
         timeout: seconds after which a launch ends with a report; None for no limit.
         workers: threads that share a launch where it pays; None for one per core,
             four at most.
@@ -51,18 +54,20 @@ class Settings:
     leaks: bool = True
     assertions: bool = True
     deadlocks: bool = True
+    proxy: str = "writes"
     timeout: Optional[float] = None
     workers: Optional[int] = None
     progress: bool = False
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise ArgumentError(
-                "unknown schedule of the simulator",
-                argument="schedule",
-                expected=", ".join(SCHEDULES),
-                got=self.schedule,
-            )
+        for name, known in (("schedule", SCHEDULES), ("proxy", PROXIES)):
+            if getattr(self, name) not in known:
+                raise ArgumentError(
+                    f"unknown {name} of the simulator",
+                    argument=name,
+                    expected=", ".join(known),
+                    got=getattr(self, name),
+                )
         if self.timeout is not None and not self.timeout > 0:
             raise ArgumentError(
                 "the timeout must be positive", argument="timeout", got=self.timeout
@@ -101,7 +106,7 @@ class Settings:
                 continue
             if isinstance(field.default, bool):
                 found[field.name] = _boolean(name, text)
-            elif field.name == "schedule":
+            elif field.name in ("schedule", "proxy"):
                 found[field.name] = text.lower()
             else:
                 found[field.name] = _number(name, text, float if field.name == "timeout" else int)

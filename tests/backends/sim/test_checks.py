@@ -422,12 +422,16 @@ def test_settings_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("GLUON_SIM_SEED", "7")
     monkeypatch.setenv("GLUON_SIM_SCHEDULE", "Random")
     monkeypatch.setenv("GLUON_SIM_TIMEOUT", "1.5")
-    assert current() == Settings(bounds=False, seed=7, schedule="random", timeout=1.5)
+    monkeypatch.setenv("GLUON_SIM_PROXY", "strict")
+    chosen = dict(seed=7, schedule="random", timeout=1.5, proxy="strict")
+    assert current() == Settings(bounds=False, **chosen)
     with using(seed=8) as inside:
         assert current() is inside and inside.seed == 8 and not inside.bounds
     monkeypatch.setenv("GLUON_SIM_CHECKS", "0")
     monkeypatch.setenv("GLUON_SIM_BOUNDS", "1")
-    assert current() == Settings.without_checks(bounds=True, seed=7, schedule="random", timeout=1.5)
+    assert current() == Settings.without_checks(bounds=True, **chosen)
+    with pytest.raises(ArgumentError, match="proxy.*writes, strict"):
+        using(proxy="letter").__enter__()
 
 
 @pytest.mark.parametrize(

@@ -392,6 +392,7 @@ def check(case, parts):
     assert not set(reported) & set(HARMLESS) - {"mbarrier_inval deleted"}
 
 
+@pytest.mark.usefixtures("no_implied_fences")
 @pytest.mark.parametrize("case", CASES)
 def test_mutants_are_reported(case):
     check(case, parts=4)

@@ -16,6 +16,7 @@ from gluon_core.contract.reference import Descriptor, Machine, SharedBuffer, per
 from gluon_core.errors import ArgumentError
 from gluon_core.layouts.dialect import follows
 from gluon_nvidia.features import MULTICAST_WAITS
+from gluon_nvidia.reference.proxy import ASYNC, before_read, before_write
 
 __all__ = [
     "async_tma_copy_global_to_local",
@@ -28,7 +29,6 @@ __all__ = [
 ]
 
 _LOADS, _STORES = "tma loads", "bulk stores"
-_PROXY = "async"
 _ALIGNMENT = 16
 _SHARED_ALIGNMENT = 128
 _MOST_STRIDE = 1 << 40
@@ -207,12 +207,13 @@ def _load(
             values = _tf32(values)
         machine.store_shared(into, values.reshape(len(values), *result.shape))
 
+    before_write(machine, result)
     machine.issue(
         _LOADS,
         perform,
         lambda: machine.barrier_complete(told, size),
         barrier=told,
-        proxy=_PROXY,
+        proxy=ASYNC,
         where=pred,
     )
 
@@ -347,7 +348,8 @@ def _store(
         shape = (len(values), *addresses.shape[1:])
         write(addresses, values.reshape(shape), inside)
 
-    machine.issue(_STORES, perform, proxy=_PROXY, read=read)
+    before_read(machine, src)
+    machine.issue(_STORES, perform, proxy=ASYNC, read=read)
     machine.commit(_STORES)
 
 

@@ -45,6 +45,7 @@ class Epochs:
     """All epochs of a launch by number; 0 is "never"."""
 
     def __init__(self) -> None:
+        self.strict = False  # whether reads, too, need a fence before a write through another proxy
         self.all: list[Optional[Epoch]] = [None]
         self.slots = np.zeros(64, np.int32)
         self.clocks = np.zeros(64, np.int64)
@@ -81,12 +82,11 @@ class Epochs:
         return found
 
     def ordered(
-        self, agent: Agent, ids: np.ndarray, rows: Optional[np.ndarray], reads: bool = False
+        self, agent: Agent, ids: np.ndarray, rows: Optional[np.ndarray], free: bool = False
     ) -> np.ndarray:
         """Is each epoch ordered before what `agent` does now? `rows` broadcasts like `ids`.
 
-        `reads`: they are reads, which are over when they are over: only what was written needs a
-        fence to be seen through another proxy.
+        `free`: they need no fence to be seen through another proxy.
         """
         low = int(ids.min()) if ids.size else 0
         if not ids.size or low == int(ids.max()):
@@ -100,7 +100,7 @@ class Epochs:
         else:
             known = seen[0][at, slots]
             fenced = seen[1][at, slots] if agent.proxy != GENERIC else known
-        if agent.proxy != GENERIC and not reads:
+        if agent.proxy != GENERIC and not free:
             known = np.where(self.asynchronous[ids], known, fenced)
         fine: np.ndarray = known >= clocks
         return fine
@@ -113,6 +113,7 @@ class SharedShadow:
         self.epochs = epochs
         self.rows = rows
         self.proxied = proxied  # whether it takes fences to be seen through another proxy
+        self.free = not (proxied and epochs.strict)  # what was read needs none
         self.grain = grain
         self.writes = np.zeros((1, size // grain), np.int32)
         self.reads: dict[int, np.ndarray] = {}
@@ -145,7 +146,7 @@ class SharedShadow:
             kept = self.reads[agent.slot]
         else:
             for slot, read in self.reads.items():
-                if slot != agent.slot and not ordered(agent, read[run], rows, True).all():
+                if slot != agent.slot and not ordered(agent, read[run], rows, self.free).all():
                     return False
         kept[run] = self.epochs.of(task, kind)
         return True
@@ -196,7 +197,7 @@ class SharedShadow:
         self, task: Task, agent: Agent, kind: str, ids: np.ndarray, rows: Optional[np.ndarray],
         index: np.ndarray, name: str, reads: bool = False,
     ) -> None:  # fmt: skip
-        fine = self.epochs.ordered(agent, ids, rows, reads or not self.proxied)
+        fine = self.epochs.ordered(agent, ids, rows, self.free if reads else not self.proxied)
         if fine.all():
             return
         fine = np.broadcast_to(fine, ids.shape)
@@ -530,15 +531,17 @@ def _access(
 def _missing(task: Task, earlier: Epoch) -> str:
     """What would have ordered the two accesses."""
     mine, theirs = task.agent, earlier.agent
-    if theirs is not None and theirs.flight is not None:
-        return theirs.flight.remedy(task)
     if mine is not None and mine.flight is not None and theirs is not None:
         seen = mine.known.widen(theirs.slot + 1)
-        if mine.proxy != GENERIC and (seen[0, :, theirs.slot] >= earlier.clock).all():
+        apart = mine.proxy != GENERIC and theirs.proxy == GENERIC
+        if apart and (seen[0, :, theirs.slot] >= earlier.clock).all():
             return (
                 f"A fence between the generic and the {mine.proxy} proxy is missing after line "
                 f"{earlier.op.loc.line} and before line {mine.flight.op.loc.line}."
             )
+    if theirs is not None and theirs.flight is not None:
+        return theirs.flight.remedy(task)
+    if mine is not None and mine.flight is not None and theirs is not None:
         if mine.flight.task.agent is theirs or mine.flight.task.name == earlier.task:
             return mine.flight.remedy(task, earlier)
     return (

@@ -64,6 +64,7 @@ class Flight:
     Attributes:
         rows: the programs that issued it.
         group: the number of its group, per batch row (or one for all).
+        issuer: who issued it, and at which of its clocks.
         landed: whether it has happened.
         moved: whether it touched global memory.
         reads: whether it only reads the sources of work that writes later.
@@ -85,6 +86,8 @@ class Flight:
         self.signal = signal
         self.barrier = barrier
         self.group = queue.closed
+        self.issuer = task.active()
+        self.issued = self.issuer.clock
         self.agent: Agent = None  # type: ignore[assignment]  # from its start on
         self.before: list[Flight] = []
         self.landed = False

@@ -9,6 +9,7 @@ import numpy as np
 from gluon_core.errors import GluonError
 from gluon_sim.check.addresses import initialised
 from gluon_sim.check.agents import GENERIC, Agent, Agents
+from gluon_sim.check.proxies import History, needs_fence
 from gluon_sim.check.threads import passive
 from gluon_sim.errors import BarrierError, SimulatorError, in_library, span_of
 from gluon_sim.memory.flight import Queue
@@ -46,6 +47,7 @@ class Task:
         self.op: Op = None  # type: ignore[assignment]
         self.agent: Optional[Agent] = None  # only once there is somebody else in the program
         self.queues: dict[str, Queue] = {}
+        self.history = History()  # what a compiler knows of accesses before
         self.num_warps = machine.num_warps
         # When its threads last waited for each other, for those who watch threads.
         self.since = machine.tracking.tick() if machine.tracking is not None else 0
@@ -246,6 +248,16 @@ class Task:
         """What this task knows becomes visible to the asynchronous proxies."""
         if self.agent is not None:
             self.agent.fence()
+            self.history.fenced()
+
+    def implied_fence(
+        self, buffers: Sequence[Any], known: Sequence[str], writes: bool = False
+    ) -> None:
+        """A fence that the compiler adds before an op, if it knows that one is missing."""
+        tracking = self.machine.tracking
+        views = [b for b in buffers if isinstance(b, SharedView) and not b.buffer.pitch]
+        if needs_fence(tracking, self.history, self.agent, views, known, writes):
+            self.fence()
 
     # Barriers in shared memory.
 
