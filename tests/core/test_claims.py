@@ -224,6 +224,14 @@ def test_asking_for_an_export_that_nobody_has_names_both(installed, monkeypatch)
             namespaces.resolve("Odd", lambda cls: cls)
 
 
+def test_the_namespace_of_a_senior_backend_comes_before_an_export(installed):
+    senior = acme(language="acme.language")
+    junior = roadrunner(exports={"acme": "c.d:Odd"})
+    for registry in installed(Plugin("first", senior), Plugin("late", junior)):
+        assert not registry.exports()
+        assert "gl.acme" in the(registry).text
+
+
 # -- lowerings -----------------------------------------------------------------------------------
 
 
