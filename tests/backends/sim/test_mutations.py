@@ -263,7 +263,7 @@ class Case:
         text.compiled = prepare(text.program, models_for(self.compiled.target))
         args = self.fresh()
         try:
-            with using(timeout=30):
+            with using(timeout=30, tolerated="error"):
                 make_launcher(self.compiled)(self.grid, None, *self.values(args))
         except SimulatorError as error:
             return error

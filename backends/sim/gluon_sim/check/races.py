@@ -17,7 +17,7 @@ import numpy as np
 from gluon_sim.check.agents import GENERIC, Agent, EpochKey
 from gluon_sim.check.earlier import Earlier
 from gluon_sim.check.program_order import ProgramOrder
-from gluon_sim.errors import Access, RaceError, span_of
+from gluon_sim.errors import Access, RaceError, span_of, tolerate
 
 if TYPE_CHECKING:
     from gluon_sim.record.ir import Op
@@ -424,13 +424,14 @@ class GlobalShadow:
         fine = np.broadcast_to(fine, ids.shape)
         # What was accessed before there were other agents is ordered before all of them.
         fine = fine | (self.epochs.clocks[ids] == 0)
-        if fine.all():
-            return
-        first = int(np.argmin(fine))
-        earlier = self.epochs.all[int(ids[first])]
-        assert earlier is not None
-        where = task.batch.program(int(rows[first]))
-        report(task, kind, earlier, where, where, int(flat[first]), name, True)
+        while not fine.all():
+            first = int(np.argmin(fine))
+            earlier = self.epochs.all[int(ids[first])]
+            assert earlier is not None
+            where = task.batch.program(int(rows[first]))
+            mild = kind == other == "write" and _read_before(agent, earlier)
+            report(task, kind, earlier, where, where, int(flat[first]), name, True, mild)
+            fine = fine | (ids == ids[first])
 
     def _clash(
         self, task: Task, index: np.ndarray, programs: np.ndarray, name: str,
@@ -459,6 +460,16 @@ _CONFLICTS = {
 }  # fmt: skip
 
 
+def _read_before(agent: Agent, earlier: Epoch) -> bool:
+    """Of two writes by asynchronous work: did the later one start when the earlier one was known to
+    have read its source? Then hardware is known to write in that order."""
+    theirs = earlier.agent.flight if earlier.agent is not None else None
+    mine = agent.flight
+    if mine is None or mine.source is None or theirs is None or theirs.source is None:
+        return False
+    return mine.queue == theirs.queue and theirs.source.known_by(agent)
+
+
 def byte_of(name: str, element: int) -> str:
     """Where a byte of a buffer is."""
     at = getattr(name, "at", None)
@@ -467,9 +478,9 @@ def byte_of(name: str, element: int) -> str:
 
 def report(
     task: Task, kind: str, earlier: Epoch, program: Program, other: Optional[Program], element: int,
-    name: str, in_global: bool,
+    name: str, in_global: bool, tolerated: bool = False,
 ) -> None:  # fmt: skip
-    """Raise the error for two accesses without order."""
+    """Raise the error for two accesses without order, unless it is tolerated."""
     place = f"element {element} of `{name}`" if in_global else byte_of(name, element)
     now = _access(task.op, kind, task.agent, task.name, program)
     then = _access(earlier.op, earlier.kind, earlier.agent, earlier.task, other)
@@ -480,7 +491,7 @@ def report(
         )
     else:
         remedy = _missing(task, earlier)
-    raise RaceError(
+    error = RaceError(
         f"race on {place}: the {now.describe()} and the {then.describe()} have no order",
         report="race.programs"
         if program != other
@@ -493,6 +504,9 @@ def report(
         remedy=remedy,
         span=span_of(task.op.loc),
     )
+    if not tolerated:
+        raise error
+    tolerate(error, task.machine.settings.tolerated, task.memory.told)
 
 
 def report_threads(task: Task, kind: str, op: Op, before: str, element: int, name: str) -> None:

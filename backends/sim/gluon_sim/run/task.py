@@ -104,7 +104,7 @@ class Task:
 
     def _moves(self, mask: Optional[np.ndarray]) -> None:
         flight = self.agent.flight if self.agent is not None else None
-        if flight is not None and (mask is None or np.any(mask)):
+        if flight is not None and (mask is None or flight.barrier is not None or np.any(mask)):
             flight.moved = True
 
     def atomic_global(
@@ -116,13 +116,19 @@ class Task:
     ) -> np.ndarray:
         return atomic_rmw(self, self.op, kind, addresses, values, mask)
 
-    def load_shared(self, view: SharedView, mask: Optional[np.ndarray] = None) -> np.ndarray:
+    def load_shared(
+        self, view: SharedView, mask: Optional[np.ndarray] = None, copied: bool = False
+    ) -> np.ndarray:
         if self.agent is not None:
             self.touch_shared("read", view, mask)
         if view.buffer.unwritten is not None:
             missing = view.missing(self.rows)
             initialised(
-                self, self.op.name, view.buffer, missing if mask is None else missing & mask
+                self,
+                self.op.name,
+                view.buffer,
+                missing if mask is None else missing & mask,
+                copied,
             )
         return view.load(self.rows)
 
@@ -167,6 +173,8 @@ class Task:
     ) -> None:
         if self.agent is not None:
             self.touch_shared("write", view, mask)
+            if self.agent.flight is not None and not view.buffer.pitch:
+                self.agent.flight.filled = True
         if view.buffer.barriers is not None:
             view.buffer.barriers.spared(view, self.rows)
         self.memory.version += 1
@@ -220,10 +228,11 @@ class Task:
         read: Optional[Callable[[], Any]] = None,
         where: Optional[np.ndarray] = None,
         fills: Optional[Promise] = None,
+        remote: bool = False,
     ) -> None:
         """Start work: `perform()` moves the data, then `signal()` tells whoever waits."""
         flight = self.machine.flights.issue(
-            self, queue, perform, signal, barrier, after, proxy, read, where
+            self, queue, perform, signal, barrier, after, proxy, read, where, remote
         )
         if fills is not None:
             fills.flight = flight
