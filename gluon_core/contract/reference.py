@@ -261,8 +261,11 @@ class Machine(Protocol):
         """Read-modify-write of kind add, fadd, max, min, umax, umin, and, or, xor or xchg; old values."""
         ...
 
-    def load_shared(self, buffer: SharedBuffer, mask: Any = None) -> np.ndarray:
-        """All elements, (programs, *shape); what `mask` leaves out is not read and has any value."""
+    def load_shared(
+        self, buffer: SharedBuffer, mask: Any = None, copied: bool = False
+    ) -> np.ndarray:
+        """All elements, (programs, *shape); what `mask` leaves out is not read and has any value.
+        Where they only go on to other memory, as they are, they are `copied`."""
         ...
 
     def store_shared(self, buffer: SharedBuffer, values: np.ndarray, mask: Any = None) -> None: ...
@@ -295,6 +298,7 @@ class Machine(Protocol):
         read: Optional[Callable[[], None]] = None,
         where: Any = None,
         fills: Any = None,
+        remote: bool = False,
     ) -> None:
         """Start work: `perform()` moves data, then `signal()` tells whoever waits for it.
 
@@ -312,6 +316,7 @@ class Machine(Protocol):
             where: a boolean per program; only these do it. Inside, operands are those of these
                 programs: see `select`.
             fills: the `promise` that `perform` writes to.
+            remote: it reaches shared memory of other blocks of the cluster.
         """
         ...
 
@@ -328,6 +333,20 @@ class Machine(Protocol):
 
     def fence(self) -> None:
         """What was done or learned so far becomes visible to the other proxies."""
+        ...
+
+    def implied_fence(
+        self, buffers: Sequence[Any], known: Sequence[str], writes: bool = False
+    ) -> None:
+        """A fence that the compiler adds here, if it knows of accesses to `buffers` since the last one.
+
+        Args:
+            buffers: what the coming work accesses through the other proxy.
+            known: whose accesses through the generic proxy the compiler knows of: "own", of the
+                partition itself; "before", of the program before its partitions started;
+                "partitions", of those that are over; "calls", across functions that stay functions.
+            writes: the work writes, so what was read counts, too.
+        """
         ...
 
     def commit(self, queue: str) -> None:

@@ -15,8 +15,9 @@ Such a test has to launch a kernel on a simulator, and on the target that its ma
 does not has checked nothing, and fails. The end of the run says what was launched, which checks were
 off and where, and which reports tests caught.
 
-`--gluon-schedules N` runs N instead, `--gluon-seed` starts the seeds elsewhere, and
-`--gluon-report FILE` writes the reports as JSON.
+`--gluon-schedules N` runs N instead, `--gluon-seed` starts the seeds elsewhere, `--gluon-check`
+switches every check on and makes errors of what hardware tolerates, and `--gluon-report FILE`
+writes the reports as JSON.
 """
 
 from __future__ import annotations
@@ -70,6 +71,11 @@ def pytest_addoption(parser: Any) -> None:
         "--gluon-schedules", type=int, metavar="N", help="schedules of each test that wants any"
     )
     group.addoption("--gluon-seed", type=int, default=0, help="the first seed of random schedules")
+    group.addoption(
+        "--gluon-check",
+        action="store_true",
+        help="every check of the simulator on, and errors of what hardware tolerates",
+    )
     group.addoption("--gluon-report", metavar="FILE", help="write the simulator's reports as JSON")
 
 
@@ -96,6 +102,8 @@ def pytest_generate_tests(metafunc: Any) -> None:
     target = str(settings.pop("target", "sim"))
     target = target if target.startswith("sim") else f"sim:{target}"
     seed = metafunc.config.getoption("--gluon-seed")
+    if metafunc.config.getoption("--gluon-check"):
+        settings = {"checks": True, **settings}
     params = schedules(count, seed, settings=settings, target=target)
     metafunc.parametrize("_gluon_scheduled", params, ids=str, indirect=True)
 

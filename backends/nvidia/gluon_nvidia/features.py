@@ -31,6 +31,17 @@ GATHER_MULTICAST = Feature((3, 8), "gathers for several blocks at once")
 STORE_WAIT_WRITTEN = Feature((3, 8), "store_wait until global memory is written")
 DESCRIPTOR_ROWS_CHECKED = Feature((3, 7), "a host descriptor's row must fit when it is made")
 
+# -- fences between the proxies -----------------------------------------------------------------
+# Where the compiler itself puts fence.proxy.async, for accesses of a partition's threads that come
+# before an asynchronous access to the same memory. Across partitions that run side by side no
+# release does; between a partition's own accesses and its asynchronous writes every release does.
+# Read off the PTX by tests/compile/test_proxy_fences.py.
+
+FENCES_READS = Feature((3, 7), "a fence between a partition's writes and its asynchronous reads")
+FENCES_BEFORE_PARTITIONS = Feature((3, 7), "those of the program before its partitions count, too")
+FENCES_AFTER_PARTITIONS = Feature((3, 9), "so do those of partitions that are over")
+FENCES_CALLS = Feature((3, 9), "so do those across the bounds of functions that are not inlined")
+
 # -- arithmetic ---------------------------------------------------------------------------------
 
 PACKED = Feature((3, 8), "packed arithmetic of two and four numbers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Access", "BarrierError", "CapacityError", "DeadlockError", "DeviceAssertionError", "LaunchInterrupted",
     "LeakError", "MisalignedError", "OffsetOverflowError", "OutOfBoundsError", "REPORTS", "RaceError", "Scene",
-    "SimulatorError", "TimeLimitError", "UninitialisedError", "in_library", "span_of",
+    "SimulatorError", "SimulatorWarning", "TimeLimitError", "UninitialisedError", "in_library",
+    "span_of", "tolerate",
 ]  # fmt: skip
 
 
@@ -72,6 +74,47 @@ class SimulatorError(GluonError, RuntimeError):
         self.report = report
         self.program = program
         self.element = element
+
+
+class SimulatorWarning(UserWarning):
+    """A kernel did something that its manual does not allow and that hardware is known to tolerate.
+
+    Args:
+        error: what it would be as an error; `report`, `span` and `as_dict()` are there.
+    """
+
+    def __init__(self, error: SimulatorError):
+        super().__init__(str(error))
+        self.error = error
+
+
+_warned: dict[Any, Any] = {}
+
+
+def tolerate(error: SimulatorError, how: str, told: set[tuple[Any, ...]]) -> None:
+    """Report what hardware tolerates: a warning, once for each line; or raise it; or nothing.
+
+    Args:
+        how: "warn", "error" or "ignore".
+        told: what was said of this launch before.
+
+    Raises:
+        SimulatorError: it is an error, also by the filters of `warnings`.
+    """
+    if how == "error":
+        raise error
+    span = error.span
+    where = (error.report, span and span.file, span and span.line)
+    if how == "ignore" or where in told:
+        return
+    told.add(where)
+    file, line = (span.file, span.line) if span is not None else ("<kernel>", 0)
+    try:
+        warnings.warn_explicit(
+            SimulatorWarning(error), SimulatorWarning, file, line, registry=_warned
+        )
+    except SimulatorWarning:
+        raise error from None
 
 
 class OutOfBoundsError(SimulatorError, IndexError):

@@ -10,9 +10,14 @@ from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core.errors import ArgumentError
 
-__all__ = ["SCHEDULES", "Settings", "current", "of_launch", "using"]
+__all__ = ["PROXIES", "SCHEDULES", "TOLERATED", "Settings", "current", "of_launch", "using"]
 
 SCHEDULES = ("latest", "eager", "random")
+PROXIES = ("writes", "strict")
+TOLERATED = ("warn", "error", "ignore")
+
+
+_CHOICES = {"schedule": SCHEDULES, "proxy": PROXIES, "tolerated": TOLERATED}
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,10 @@ class Settings:
         leaks: report copies that nobody waited for when the kernel ends.
         assertions: report `device_assert` that fails.
         deadlocks: report a launch in which every task waits; off, it ends there without a word.
+        proxy: between which accesses a fence is asked for, where they go through different proxies:
+            a write and what follows it (`writes`), or a read and the write over it, too (`strict`).
+        tolerated: what becomes of reports of what hardware is known to tolerate: a Python warning
+            (`warn`), an `error` like all others, or nothing (`ignore`).
         timeout: seconds after which a launch ends with a report; None for no limit.
         workers: threads that share a launch where it pays; None for one per core,
             four at most.
@@ -51,18 +60,21 @@ class Settings:
     leaks: bool = True
     assertions: bool = True
     deadlocks: bool = True
+    proxy: str = "writes"
+    tolerated: str = "warn"
     timeout: Optional[float] = None
     workers: Optional[int] = None
     progress: bool = False
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise ArgumentError(
-                "unknown schedule of the simulator",
-                argument="schedule",
-                expected=", ".join(SCHEDULES),
-                got=self.schedule,
-            )
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ArgumentError(
+                    f"unknown {name} of the simulator",
+                    argument=name,
+                    expected=", ".join(known),
+                    got=getattr(self, name),
+                )
         if self.timeout is not None and not self.timeout > 0:
             raise ArgumentError(
                 "the timeout must be positive", argument="timeout", got=self.timeout
@@ -108,7 +120,7 @@ class Settings:
                 continue
             if isinstance(field.default, bool):
                 found[field.name] = _boolean(name, text)
-            elif field.name == "schedule":
+            elif field.name in _CHOICES:
                 found[field.name] = text.lower()
             else:
                 found[field.name] = _number(name, text, float if field.name == "timeout" else int)
@@ -146,10 +158,14 @@ def using(
     **changes: Any,
 ) -> Iterator[Settings]:
     """Launches inside run with these settings; `using(races=False)` changes the current ones, and
-    `checks=True` switches all checks on that are not switched otherwise here. With `everywhere` the
-    changes hold in all threads, and whatever a launch or a `using` inside says."""
+    `checks=True` switches all checks on that are not switched otherwise here, and makes errors of
+    what hardware tolerates. With `everywhere` the changes hold in all threads, and whatever a launch
+    or a `using` inside says."""
     if checks is not None:
-        changes = {**{f.name: checks for f in fields(Settings) if f.default is True}, **changes}
+        switched: dict[str, Any] = {f.name: checks for f in fields(Settings) if f.default is True}
+        if checks:
+            switched["tolerated"] = "error"
+        changes = {**switched, **changes}
     chosen = replace(settings or current(), **changes)
     token = _override.set(chosen)
     if everywhere:

@@ -17,3 +17,11 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def _simulated(monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+
+
+@pytest.fixture
+def no_implied_fences(monkeypatch):
+    """The compiler adds no fences between the proxies."""
+    from gluon_nvidia.reference import proxy
+
+    monkeypatch.setattr(proxy, "_fence", lambda *operands: None)

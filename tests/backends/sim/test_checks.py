@@ -166,7 +166,7 @@ def reads_what_nobody_wrote(dst, N: gl.constexpr, WRITTEN: gl.constexpr):
     if WRITTEN:
         half = gl.arange(0, N // 2, layout=L1)
         buffer.slice(0, N // 2).store(half.to(gl.float32))
-    value = buffer.load(L1)
+    value = buffer.load(L1) + 0
     gl.store(dst + o, value)
 
 
@@ -190,7 +190,7 @@ def only_some_write(flags, dst, N: gl.constexpr):
     buffer = gl.allocate_shared_memory(gl.float16, [N], FLAT)
     if gl.load(flags + gl.program_id(0)) > 0:
         buffer.store(gl.full((N,), 1.0, gl.float16, L1))
-    gl.store(dst + gl.arange(0, N, layout=L1), buffer.load(L1))
+    gl.store(dst + gl.arange(0, N, layout=L1), buffer.load(L1) * 2)
 
 
 def test_each_program_has_written_for_itself():
@@ -215,7 +215,7 @@ def adds_to_bins(src, dst, N: gl.constexpr):
 def gathers_too_early(src, dst, N: gl.constexpr):
     buffer = gl.allocate_shared_memory(gl.int32, [N], FLAT)
     o = gl.arange(0, N, layout=L1)
-    gl.store(dst + o, buffer.gather(o, 0))
+    gl.store(dst + o, buffer.gather(o, 0) + 1)
 
 
 @pytest.mark.skipif(not _triton.at_least(3, 7), reason="gather on shared memory came with 3.7")
@@ -422,12 +422,16 @@ def test_settings_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("GLUON_SIM_SEED", "7")
     monkeypatch.setenv("GLUON_SIM_SCHEDULE", "Random")
     monkeypatch.setenv("GLUON_SIM_TIMEOUT", "1.5")
-    assert current() == Settings(bounds=False, seed=7, schedule="random", timeout=1.5)
+    monkeypatch.setenv("GLUON_SIM_PROXY", "strict")
+    chosen = dict(seed=7, schedule="random", timeout=1.5, proxy="strict")
+    assert current() == Settings(bounds=False, **chosen)
     with using(seed=8) as inside:
         assert current() is inside and inside.seed == 8 and not inside.bounds
     monkeypatch.setenv("GLUON_SIM_CHECKS", "0")
     monkeypatch.setenv("GLUON_SIM_BOUNDS", "1")
-    assert current() == Settings.without_checks(bounds=True, seed=7, schedule="random", timeout=1.5)
+    assert current() == Settings.without_checks(bounds=True, **chosen)
+    with pytest.raises(ArgumentError, match="proxy.*writes, strict"):
+        using(proxy="letter").__enter__()
 
 
 @pytest.mark.parametrize(

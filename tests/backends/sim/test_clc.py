@@ -118,6 +118,7 @@ def test_the_answer_is_sixteen_bytes():
         once[(1,)](out, 32, True)
 
 
+@pytest.mark.usefixtures("no_implied_fences")
 def test_the_answer_comes_through_the_other_proxy():
     with pytest.raises(RaceError, match="fence"):
         once[(1,)](np.zeros(1, np.int32), 16, False)

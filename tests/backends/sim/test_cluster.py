@@ -71,6 +71,7 @@ def test_a_product_of_clusters(schedule):
     np.testing.assert_allclose(c, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.usefixtures("no_implied_fences")
 def test_the_fence_is_asked_for_in_a_cluster_too():
     with pytest.raises(RaceError, match="fence"):
         product[(2,)](*matrices(), False, num_ctas=2)

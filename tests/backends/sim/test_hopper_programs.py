@@ -78,6 +78,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("no_implied_fences")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_synchronization_less_is_reported(name):
     old, new, error, match = MUTANTS[name]

@@ -154,6 +154,7 @@ def test_who_reads_without_a_barrier_is_told():
         run(k=64, WAIT=False, SIGNAL=False)
 
 
+@pytest.mark.usefixtures("no_implied_fences")
 def test_the_fence_is_needed():
     with pytest.raises(RaceError, match="fence"):
         run(FENCE=False)

@@ -132,6 +132,7 @@ def test_stores_in_a_loop(schedule):
     assert (b.base.reshape(4, -1) == b.base[::64, :1]).all()
 
 
+@pytest.mark.usefixtures("no_implied_fences")
 def test_a_fence_that_is_missing():
     found = report(
         RaceError, write_boxes, written(), "no fence",

@@ -80,6 +80,7 @@ def test_a_product(schedule, registers):
     np.testing.assert_allclose(c, product(a, b) + 1, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("no_implied_fences")
 def test_stores_without_a_fence():
     found = report(
         RaceError,

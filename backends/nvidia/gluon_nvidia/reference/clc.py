@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluon_core.contract.reference import Machine, SharedBuffer, claims_programs, returns
+from gluon_nvidia.reference.proxy import ASYNC, before_write
 
 __all__ = ["clc_get_program_id", "clc_is_canceled", "clc_load_result", "clc_try_cancel"]
 
@@ -30,12 +31,13 @@ def clc_try_cancel(machine: Machine, result: SharedBuffer, barrier: SharedBuffer
         answer = np.array([[x | y << 32, z | flag]], np.int64)
         machine.store_shared(result, answer)
 
+    before_write(machine, result)
     machine.issue(
         "clc",
         perform,
         lambda: machine.barrier_complete(barrier, _BYTES),
         barrier=barrier,
-        proxy="async",
+        proxy=ASYNC,
     )
 
 

@@ -38,6 +38,7 @@ def async_shared_store(
         lambda: machine.store_shared(dst, value),
         lambda: machine.barrier_complete(barrier, size),
         barrier=barrier,
+        remote=True,
     )
 
 

@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from gluon_core.contract.reference import Machine, SharedBuffer, select
+from gluon_nvidia.reference.proxy import ASYNC, before_read
 
 __all__ = ["tcgen05_commit", "tcgen05_mma", "tcgen05_mma_scaled", "tmem_copy"]
 
@@ -116,6 +117,7 @@ def _paired(barrier_layout: Any) -> bool:
 
 def _multiply(
     machine: Machine,
+    sources: Sequence[SharedBuffer],
     operands: Callable[[Callable[..., Any]], tuple[np.ndarray, np.ndarray]],
     acc: SharedBuffer,
     use_acc: Any,
@@ -139,7 +141,8 @@ def _multiply(
             start = np.where(keep.reshape(-1, 1, 1), start, np.zeros((), start.dtype))
         machine.store_shared(view, machine.dot(left, right, start, precision))
 
-    machine.issue(_QUEUE, perform, after=True, proxy="async", where=live)
+    before_read(machine, *sources)
+    machine.issue(_QUEUE, perform, after=True, proxy=ASYNC, where=live)
 
 
 def tcgen05_mma(
@@ -163,7 +166,7 @@ def tcgen05_mma(
         return load(a), load(b)
 
     precision = "tf32" if a.dtype == np.float32 else None
-    _multiply(machine, operands, acc, use_acc, pred, precision)
+    _multiply(machine, (a, b), operands, acc, use_acc, pred, precision)
     count = _arrivals(_layouts(machine)[:2], bool(multicast), bool(two_ctas))
     _signal(machine, barriers, barrier_preds, count, pred)
 
@@ -226,7 +229,7 @@ def tcgen05_mma_scaled(
         turned = _scaled(right.swapaxes(-1, -2), _scales(load(b_scale)))
         return left, turned.swapaxes(-1, -2)
 
-    _multiply(machine, operands, acc, use_acc, pred)
+    _multiply(machine, (a, b), operands, acc, use_acc, pred)
     count = _arrivals(_layouts(machine)[:2], bool(multicast), bool(two_ctas))
     _signal(machine, barriers, barrier_preds, count, pred)
 
@@ -242,4 +245,5 @@ def tmem_copy(machine: Machine, src: SharedBuffer, dst: SharedBuffer) -> None:
         target = dst.shape
         machine.store_shared(dst, values.reshape(len(values), *target).view(dst.dtype))
 
-    machine.issue(_QUEUE, perform, after=True, proxy="async")
+    before_read(machine, src)
+    machine.issue(_QUEUE, perform, after=True, proxy=ASYNC)

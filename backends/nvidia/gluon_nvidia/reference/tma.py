@@ -16,6 +16,7 @@ from gluon_core.contract.reference import Descriptor, Machine, SharedBuffer, per
 from gluon_core.errors import ArgumentError
 from gluon_core.layouts.dialect import follows
 from gluon_nvidia.features import MULTICAST_WAITS
+from gluon_nvidia.reference.proxy import ASYNC, before_read, before_write
 
 __all__ = [
     "async_tma_copy_global_to_local",
@@ -28,7 +29,6 @@ __all__ = [
 ]
 
 _LOADS, _STORES = "tma loads", "bulk stores"
-_PROXY = "async"
 _ALIGNMENT = 16
 _SHARED_ALIGNMENT = 128
 _MOST_STRIDE = 1 << 40
@@ -119,6 +119,11 @@ def _starts(
     )
 
 
+def _shared(desc: Descriptor) -> bool:
+    """Whether several blocks of a cluster have the same box."""
+    return not all(any(basis) for basis in getattr(desc.layout, "cga_layout", None) or [])
+
+
 def _nbytes(desc: Descriptor, elements: int) -> int:
     """Bytes of one block's part of the box."""
     shared = [basis for basis in getattr(desc.layout, "cga_layout", None) or [] if any(basis)]
@@ -157,7 +162,7 @@ def async_tma_copy_global_to_local(
 
     With multicast the blocks of a cluster still get the same: who fetches it is not seen.
     """
-    shared = not all(any(basis) for basis in getattr(desc.layout, "cga_layout", None) or [])
+    shared = _shared(desc)
     if multicast and shared and not follows(MULTICAST_WAITS):
         machine.barrier_remote(barrier)  # later compilers let the blocks wait for each other first
     if offsets is None:
@@ -167,7 +172,7 @@ def async_tma_copy_global_to_local(
         place: Place = lambda: desc.box(coord)  # noqa: E731
     else:
         place = lambda: _im2col(desc, coord, offsets)  # noqa: E731
-    _load(machine, desc, place, barrier, result, pred)
+    _load(machine, desc, place, barrier, result, pred, bool(multicast and shared))
 
 
 def async_tma_gather(
@@ -185,7 +190,8 @@ def async_tma_gather(
     """Rows to shared memory (sm_100), PTX 9.7.9.27.1, .tile::gather4."""
     _starts(machine, desc, y_offset, pred, "y_offset")
     desc, (rows, column), _ = _pick(pred, desc, (x_offsets, y_offset), None)
-    _load(machine, desc, lambda: _rows(desc, rows, column), barrier, result, pred)
+    remote = bool(multicast and _shared(desc))
+    _load(machine, desc, lambda: _rows(desc, rows, column), barrier, result, pred, remote)
 
 
 def _load(
@@ -195,6 +201,7 @@ def _load(
     barrier: SharedBuffer,
     result: SharedBuffer,
     pred: Any,
+    remote: bool,
 ) -> None:
     _aligned(result, "result")
     size = _nbytes(desc, prod(result.shape))
@@ -207,13 +214,15 @@ def _load(
             values = _tf32(values)
         machine.store_shared(into, values.reshape(len(values), *result.shape))
 
+    before_write(machine, result)
     machine.issue(
         _LOADS,
         perform,
         lambda: machine.barrier_complete(told, size),
         barrier=told,
-        proxy=_PROXY,
+        proxy=ASYNC,
         where=pred,
+        remote=remote,
     )
 
 
@@ -337,9 +346,10 @@ def _store(
 ) -> None:
     _aligned(src, "src")
     taken: list[np.ndarray] = []
+    copies = write == machine.store_global
 
     def read() -> None:
-        taken.append(machine.load_shared(src))
+        taken.append(machine.load_shared(src, copied=copies))
 
     def perform() -> None:
         addresses, inside = place()
@@ -347,7 +357,8 @@ def _store(
         shape = (len(values), *addresses.shape[1:])
         write(addresses, values.reshape(shape), inside)
 
-    machine.issue(_STORES, perform, proxy=_PROXY, read=read)
+    before_read(machine, src)
+    machine.issue(_STORES, perform, proxy=ASYNC, read=read)
     machine.commit(_STORES)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from gluon_core.contract.reference import Machine, SharedBuffer, like, returns
+from gluon_nvidia.reference.proxy import ASYNC, before_read
 
 __all__ = ["warpgroup_mma", "warpgroup_mma_wait"]
 
@@ -48,7 +49,8 @@ def warpgroup_mma(
         start = np.where(keep, start, np.zeros((), start.dtype))
         np.asarray(out)[...] = machine.dot(left, right, start, precision)
 
-    machine.issue(_QUEUE, perform, after=True, proxy="async", fills=out)
+    before_read(machine, a, b)
+    machine.issue(_QUEUE, perform, after=True, proxy=ASYNC, fills=out)
     machine.commit(_QUEUE)
     if not is_async:
         machine.wait_groups(_QUEUE, 0)

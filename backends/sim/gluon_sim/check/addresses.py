@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.errors import MisalignedError, OutOfBoundsError, UninitialisedError
+from gluon_sim.errors import (
+    MisalignedError,
+    OutOfBoundsError,
+    UninitialisedError,
+    span_of,
+    tolerate,
+)
+from gluon_sim.record.uses import first_use
 
 if TYPE_CHECKING:
     from gluon_core.errors import SourceSpan
@@ -46,13 +53,21 @@ def inside(task: Task, what: str, indices: np.ndarray, extent: int, of: str) -> 
     )
 
 
+_LOADS = ("local_load", "local_gather")  # what they read, others use
+
+
 def initialised(
-    task: Task, what: str, buffer: SharedBuffer, unwritten: Optional[np.ndarray]
+    task: Task,
+    what: str,
+    buffer: SharedBuffer,
+    unwritten: Optional[np.ndarray],
+    copied: bool = False,
 ) -> None:
-    """Refuse a read of shared memory that nobody wrote.
+    """Refuse the use of shared memory that nobody wrote; a copy of it is tolerated.
 
     Args:
         unwritten: which elements of the read were never written, None for none of them.
+        copied: whether what is read only goes on to other memory.
 
     Raises:
         UninitialisedError: there are some.
@@ -61,19 +76,26 @@ def initialised(
         return
     # A copy on its way may be what should have written it: then this is a race, and says which wait
     # is missing.
-    flights = task.machine.flights
-    for flight in list(flights.pending):
-        flights.land(flight)
+    task.machine.flights.land_all()
     program, element = place(task, unwritten)
     count = int(np.count_nonzero(unwritten))
     more = f" ({count} elements were not)" if count > 1 else ""
-    raise UninitialisedError(
-        f"{what} of {buffer.name}: {_of(program, element)} was never written{more}",
+    use = None
+    if not copied and task.op.name in _LOADS:
+        use = first_use(task.machine.program.program, task.op)
+        copied = use is None
+    later = f", and line {use.loc.line} uses it" if use is not None else ""
+    error = UninitialisedError(
+        f"{what} of {buffer.name}: {_of(program, element)} was never written{more}{later}",
         report="uninitialised.shared",
         remedy="Write the buffer first, and wait for what writes it.",
         program=program,
         element=element,
+        span=span_of(task.op.loc),
     )
+    if not copied:
+        raise error
+    tolerate(error, task.machine.settings.tolerated, task.memory.told)
 
 
 def arguments_aligned(

@@ -17,7 +17,7 @@ import numpy as np
 from gluon_sim.check.agents import GENERIC, Agent, EpochKey
 from gluon_sim.check.earlier import Earlier
 from gluon_sim.check.program_order import ProgramOrder
-from gluon_sim.errors import Access, RaceError, span_of
+from gluon_sim.errors import Access, RaceError, span_of, tolerate
 
 if TYPE_CHECKING:
     from gluon_sim.record.ir import Op
@@ -45,6 +45,7 @@ class Epochs:
     """All epochs of a launch by number; 0 is "never"."""
 
     def __init__(self) -> None:
+        self.strict = False  # whether reads, too, need a fence before a write through another proxy
         self.all: list[Optional[Epoch]] = [None]
         self.slots = np.zeros(64, np.int32)
         self.clocks = np.zeros(64, np.int64)
@@ -81,12 +82,11 @@ class Epochs:
         return found
 
     def ordered(
-        self, agent: Agent, ids: np.ndarray, rows: Optional[np.ndarray], reads: bool = False
+        self, agent: Agent, ids: np.ndarray, rows: Optional[np.ndarray], free: bool = False
     ) -> np.ndarray:
         """Is each epoch ordered before what `agent` does now? `rows` broadcasts like `ids`.
 
-        `reads`: they are reads, which are over when they are over: only what was written needs a
-        fence to be seen through another proxy.
+        `free`: they need no fence to be seen through another proxy.
         """
         low = int(ids.min()) if ids.size else 0
         if not ids.size or low == int(ids.max()):
@@ -100,7 +100,7 @@ class Epochs:
         else:
             known = seen[0][at, slots]
             fenced = seen[1][at, slots] if agent.proxy != GENERIC else known
-        if agent.proxy != GENERIC and not reads:
+        if agent.proxy != GENERIC and not free:
             known = np.where(self.asynchronous[ids], known, fenced)
         fine: np.ndarray = known >= clocks
         return fine
@@ -113,6 +113,7 @@ class SharedShadow:
         self.epochs = epochs
         self.rows = rows
         self.proxied = proxied  # whether it takes fences to be seen through another proxy
+        self.free = not (proxied and epochs.strict)  # what was read needs none
         self.grain = grain
         self.writes = np.zeros((1, size // grain), np.int32)
         self.reads: dict[int, np.ndarray] = {}
@@ -145,7 +146,7 @@ class SharedShadow:
             kept = self.reads[agent.slot]
         else:
             for slot, read in self.reads.items():
-                if slot != agent.slot and not ordered(agent, read[run], rows, True).all():
+                if slot != agent.slot and not ordered(agent, read[run], rows, self.free).all():
                     return False
         kept[run] = self.epochs.of(task, kind)
         return True
@@ -196,7 +197,7 @@ class SharedShadow:
         self, task: Task, agent: Agent, kind: str, ids: np.ndarray, rows: Optional[np.ndarray],
         index: np.ndarray, name: str, reads: bool = False,
     ) -> None:  # fmt: skip
-        fine = self.epochs.ordered(agent, ids, rows, reads or not self.proxied)
+        fine = self.epochs.ordered(agent, ids, rows, self.free if reads else not self.proxied)
         if fine.all():
             return
         fine = np.broadcast_to(fine, ids.shape)
@@ -423,13 +424,14 @@ class GlobalShadow:
         fine = np.broadcast_to(fine, ids.shape)
         # What was accessed before there were other agents is ordered before all of them.
         fine = fine | (self.epochs.clocks[ids] == 0)
-        if fine.all():
-            return
-        first = int(np.argmin(fine))
-        earlier = self.epochs.all[int(ids[first])]
-        assert earlier is not None
-        where = task.batch.program(int(rows[first]))
-        report(task, kind, earlier, where, where, int(flat[first]), name, True)
+        while not fine.all():
+            first = int(np.argmin(fine))
+            earlier = self.epochs.all[int(ids[first])]
+            assert earlier is not None
+            where = task.batch.program(int(rows[first]))
+            mild = kind == other == "write" and _read_before(agent, earlier)
+            report(task, kind, earlier, where, where, int(flat[first]), name, True, mild)
+            fine = fine | (ids == ids[first])
 
     def _clash(
         self, task: Task, index: np.ndarray, programs: np.ndarray, name: str,
@@ -458,6 +460,16 @@ _CONFLICTS = {
 }  # fmt: skip
 
 
+def _read_before(agent: Agent, earlier: Epoch) -> bool:
+    """Of two writes by asynchronous work: did the later one start when the earlier one was known to
+    have read its source? Then hardware is known to write in that order."""
+    theirs = earlier.agent.flight if earlier.agent is not None else None
+    mine = agent.flight
+    if mine is None or mine.source is None or theirs is None or theirs.source is None:
+        return False
+    return mine.queue == theirs.queue and theirs.source.known_by(agent)
+
+
 def byte_of(name: str, element: int) -> str:
     """Where a byte of a buffer is."""
     at = getattr(name, "at", None)
@@ -466,9 +478,9 @@ def byte_of(name: str, element: int) -> str:
 
 def report(
     task: Task, kind: str, earlier: Epoch, program: Program, other: Optional[Program], element: int,
-    name: str, in_global: bool,
+    name: str, in_global: bool, tolerated: bool = False,
 ) -> None:  # fmt: skip
-    """Raise the error for two accesses without order."""
+    """Raise the error for two accesses without order, unless it is tolerated."""
     place = f"element {element} of `{name}`" if in_global else byte_of(name, element)
     now = _access(task.op, kind, task.agent, task.name, program)
     then = _access(earlier.op, earlier.kind, earlier.agent, earlier.task, other)
@@ -479,7 +491,7 @@ def report(
         )
     else:
         remedy = _missing(task, earlier)
-    raise RaceError(
+    error = RaceError(
         f"race on {place}: the {now.describe()} and the {then.describe()} have no order",
         report="race.programs"
         if program != other
@@ -492,6 +504,9 @@ def report(
         remedy=remedy,
         span=span_of(task.op.loc),
     )
+    if not tolerated:
+        raise error
+    tolerate(error, task.machine.settings.tolerated, task.memory.told)
 
 
 def report_threads(task: Task, kind: str, op: Op, before: str, element: int, name: str) -> None:
@@ -530,15 +545,17 @@ def _access(
 def _missing(task: Task, earlier: Epoch) -> str:
     """What would have ordered the two accesses."""
     mine, theirs = task.agent, earlier.agent
-    if theirs is not None and theirs.flight is not None:
-        return theirs.flight.remedy(task)
     if mine is not None and mine.flight is not None and theirs is not None:
         seen = mine.known.widen(theirs.slot + 1)
-        if mine.proxy != GENERIC and (seen[0, :, theirs.slot] >= earlier.clock).all():
+        apart = mine.proxy != GENERIC and theirs.proxy == GENERIC
+        if apart and (seen[0, :, theirs.slot] >= earlier.clock).all():
             return (
                 f"A fence between the generic and the {mine.proxy} proxy is missing after line "
                 f"{earlier.op.loc.line} and before line {mine.flight.op.loc.line}."
             )
+    if theirs is not None and theirs.flight is not None:
+        return theirs.flight.remedy(task)
+    if mine is not None and mine.flight is not None and theirs is not None:
         if mine.flight.task.agent is theirs or mine.flight.task.name == earlier.task:
             return mine.flight.remedy(task, earlier)
     return (

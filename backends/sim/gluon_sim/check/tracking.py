@@ -51,6 +51,7 @@ class Tracking:
     ):
         self.order = ProgramOrder(grid)
         self.epochs = Epochs()
+        self.epochs.strict = memory.settings.proxy == "strict"
         self._alone = self.order.total == 1
         self._shadows: dict[int, GlobalShadow] = {}
         written = written_arguments(program)
@@ -122,6 +123,26 @@ class Tracking:
             rows, index = np.divmod(flat, view.buffer.size // size)
             shadow = self._shadow(view.buffer, size)
             shadow.touch(task, kind, index, rows, size, view.buffer.name)
+
+    def last_accesses(self, view: SharedView, reads: bool) -> Optional[np.ndarray]:
+        """Epochs of the last writes to a view, and of the last reads of each agent, each once."""
+        shadow = view.buffer.shadow
+        if shadow is None:
+            return None
+        size = view.dtype.itemsize
+        if size < shadow.grain:
+            shadow._refine(size)
+        ratio = size // shadow.grain
+        span = view.span()
+        at: Any
+        if span is not None:
+            at = slice(span.start // shadow.grain, span.stop // shadow.grain)
+        else:
+            at = view._elements()[None, :] + (view.base // size)[:, None]
+            at = (at[..., None] * ratio + np.arange(ratio)).reshape(-1)
+        kept = [shadow.writes, *(shadow.reads.values() if reads else ())]
+        found = np.unique(np.concatenate([_distinct(epochs[:, at]) for epochs in kept]))
+        return found[found > 0]
 
     # ---- global memory ----------------------------------------------------------------------
 
@@ -230,6 +251,12 @@ class Tracking:
             acquire = False
         addresses = index * size + allocation.base
         self.order.atomic(addresses, programs, acquire, release)
+
+
+def _distinct(ids: np.ndarray) -> np.ndarray:
+    """The numbers in an array, which mostly holds one."""
+    first = ids.flat[0]
+    return np.array([first]) if (ids == first).all() else np.unique(ids)
 
 
 def order_of(op: Op) -> tuple[bool, bool]:

@@ -6,13 +6,13 @@ does not depend on it: a wait makes the waiting agent know the work, whenever it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
 
 import numpy as np
 
 from gluon_core.errors import GluonError
 from gluon_sim.check.agents import Agent
-from gluon_sim.errors import LeakError, SimulatorError, span_of
+from gluon_sim.errors import LeakError, SimulatorError, span_of, tolerate
 
 if TYPE_CHECKING:
     from gluon_sim.check.races import Epoch
@@ -64,8 +64,11 @@ class Flight:
     Attributes:
         rows: the programs that issued it.
         group: the number of its group, per batch row (or one for all).
-        landed: whether it has happened.
-        moved: whether it touched global memory.
+        issuer: who issued it, and at which of its clocks.
+        landed, landing: whether it has happened, and happens now.
+        moved: whether it touched global memory; a copy that tells a barrier does so in any case.
+        remote: whether it reaches memory of other blocks.
+        filled: whether it wrote shared memory.
         reads: whether it only reads the sources of work that writes later.
         after: whether it starts when all earlier work of its queue is over.
         source: of work that writes, the part that reads its sources, if that is told apart.
@@ -74,7 +77,7 @@ class Flight:
     def __init__(
         self, task: Task, queue: Queue, rows: Rows, perform: Callable[[], Any],
         signal: Optional[Callable[[], Any]] = None, barrier: Optional[SharedView] = None,
-        reads: bool = False,
+        reads: bool = False, remote: bool = False,
     ):  # fmt: skip
         self.task = task
         self.op = task.op
@@ -85,10 +88,14 @@ class Flight:
         self.signal = signal
         self.barrier = barrier
         self.group = queue.closed
+        self.issuer = task.active()
+        self.issued = self.issuer.clock
         self.agent: Agent = None  # type: ignore[assignment]  # from its start on
         self.before: list[Flight] = []
-        self.landed = False
+        self.landed = self.landing = False
         self.moved = False
+        self.remote = remote
+        self.filled = False
         self.reads = reads
         self.after = False
         self.source: Optional[Flight] = None
@@ -97,7 +104,13 @@ class Flight:
     def awaited(self) -> bool:
         """Whether somebody must wait for it before the kernel ends. What only writes global memory
         does so in any case, once shared memory, which goes away, has been read."""
-        return self.reads or (self.moved and self.source is None)
+        return self.reads or self.remote or (self.moved and self.source is None)
+
+    @property
+    def tolerated(self) -> bool:
+        """Whether hardware is known to end well though nobody waited: of what only fills the shared
+        memory of its own block, which is held until it came."""
+        return self.filled and not (self.reads or self.remote)
 
     @property
     def in_order(self) -> bool:
@@ -172,6 +185,7 @@ class Flights:
         self, task: Task, queue: str, perform: Callable[[], Any],
         signal: Optional[Callable[[], Any]], barrier: Optional[SharedView], after: bool, proxy: str,
         read: Optional[Callable[[], Any]] = None, where: Optional[np.ndarray] = None,
+        remote: bool = False,
     ) -> Optional[Flight]:  # fmt: skip
         agent = task.active()
         home = task.queue(queue)
@@ -183,7 +197,7 @@ class Flights:
         parts = []
         if read is not None:
             parts.append(Flight(task, home, rows, read, reads=True))
-        parts.append(Flight(task, home, rows, perform, signal, barrier))
+        parts.append(Flight(task, home, rows, perform, signal, barrier, remote=remote))
         earlier = _last_in_order(home.flights) if after else []
         slot = None
         if len(parts) == 1 and rows.whole and earlier and earlier[0].in_order:
@@ -290,10 +304,20 @@ class Flights:
             else:
                 self._land(stack.pop())
 
+    def land_all(self) -> None:
+        """Let everything happen that does not come after work that is happening now."""
+        for flight in list(self.pending):
+            if not any(f.landing for f in _before(flight)):
+                try:
+                    self.land(flight)
+                except SimulatorError as error:
+                    if error.report is not None:  # else of the simulator itself: it tells nothing
+                        raise
+
     def _land(self, flight: Flight) -> None:
         if flight.landed:
             return
-        flight.landed = True
+        flight.landed = flight.landing = True
         flight.before = []
         if flight in self.pending:
             self.pending.remove(flight)
@@ -317,6 +341,7 @@ class Flights:
             ) from error
         finally:
             task.frame, task.op, task.agent = saved
+            flight.landing = False
             flight.perform = flight.signal = None
             task.memory.version += 1
 
@@ -345,16 +370,34 @@ class Flights:
         for flight in mine:
             self.land(flight)
         left = [f for f in mine if f.awaited and not f.known_by(agent)]
-        if left and report:
-            flight = left[0]
-            more = f" ({len(left)} such)" if len(left) > 1 else ""
-            raise LeakError(
+        if not report:
+            return
+        for flight in sorted(left, key=lambda f: f.tolerated):  # what is wrong in any case first
+            line = flight.op.loc.line
+            alike = sum(f.op.loc.line == line for f in left)
+            more = f" ({alike} such)" if alike > 1 else ""
+            what = "the memory of another block" if flight.remote else ""
+            error = LeakError(
                 f"the kernel ends while `{flight.op.name}` of {flight.task.name} may still be in "
-                f"flight: nobody waited for it{more}",
+                f"flight{what and f' to {what}'}: nobody waited for it{more}",
                 report="leak.copy",
                 remedy="Wait for it before the end.",
                 span=span_of(flight.op.loc),
             )
+            if not flight.tolerated:
+                raise error
+            tolerate(error, task.machine.settings.tolerated, task.memory.told)
+
+
+def _before(flight: Flight) -> Iterator[Flight]:
+    """All work that must be over before."""
+    left, seen = [flight], {id(flight)}
+    while left:
+        for earlier in left.pop().before:
+            if id(earlier) not in seen:
+                seen.add(id(earlier))
+                left.append(earlier)
+                yield earlier
 
 
 def _tells_known_work(flight: Flight, agent: Agent) -> bool:

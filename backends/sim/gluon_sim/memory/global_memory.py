@@ -7,7 +7,7 @@ with them (differences, alignment, casts) is what it would see on a GPU.
 from __future__ import annotations
 
 import bisect
-from typing import TYPE_CHECKING, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
@@ -64,6 +64,7 @@ class GlobalMemory:
         # Set when the program makes pointers other than by adding elements to arguments.
         self.check_alignment = False
         self.settings = Settings()
+        self.told: set[tuple[Any, ...]] = set()  # warnings of this launch
         self.tracking: Optional[Tracking] = None
         self.several = False  # threads at work here
 

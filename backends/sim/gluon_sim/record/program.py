@@ -28,6 +28,7 @@ class Findings:
         parted: the grid in which programs parted that were to stay together.
         atomics, breakpoints: whether it has such ops.
         met: what plain loads read, and what plain stores write.
+        users: by id of a value, the ops that take it.
         columns: of tensor memory in use at once, and the op that allocates most.
     """
 
@@ -39,6 +40,7 @@ class Findings:
     atomics: Optional[bool] = None
     breakpoints: Optional[bool] = None
     met: Optional[tuple[set[Origin], set[Origin]]] = None
+    users: Optional[dict[int, list[Op]]] = None
     columns: Optional[tuple[int, Optional[Op]]] = None
 
 

@@ -37,7 +37,12 @@ def call(task: Task, step: Step) -> Turns[None]:
     frame = task.frame
     function = task.machine.program.functions[step.plan[0].name]
     args = [frame.get(a) for a in step.plan[1]]
+    agent = task.agent if function.function.noinline else None
+    if agent is not None:
+        task.history.enter(agent)
     results = yield from task.call(function, args, frame.rows)
+    if agent is not None:
+        task.history.leave(agent)
     _bind(task, step, results)
 
 
@@ -202,6 +207,7 @@ def warp_specialize(task: Task, step: Step) -> Turns[None]:
     parent, agents = task.active(), task.batch.agents
     assert agents is not None  # there is one now
     forked = []
+    history = task.history.fork(parent)
     for i, region in enumerate(holder.blocks):
         partition = Task(task.machine, task.batch, f"partition {i + 1} of {task.name}")
         partition.num_warps = int(warps[i]) if i < len(warps) else task.num_warps
@@ -210,6 +216,7 @@ def warp_specialize(task: Task, step: Step) -> Turns[None]:
         for slot, value in zip(region[0].arguments, operands):
             inner.put(slot, value)
         running[0] += 1
+        partition.history = history
         agent = partition.agent = agents.fork(parent, partition.name)
         forked.append(agent)
         run = _partition(partition, region[0], running)
@@ -222,6 +229,7 @@ def warp_specialize(task: Task, step: Step) -> Turns[None]:
         )
     for agent in forked:
         parent.known.join(agent.known, None, task.batch.count)
+    task.history.ended += [agent.slot for agent in forked]
     _bind(task, step, values)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from gluon_core.errors import GluonError
 from gluon_sim.check.addresses import initialised
 from gluon_sim.check.agents import GENERIC, Agent, Agents
+from gluon_sim.check.proxies import History, needs_fence
 from gluon_sim.check.threads import passive
 from gluon_sim.errors import BarrierError, SimulatorError, in_library, span_of
 from gluon_sim.memory.flight import Queue
@@ -46,6 +47,7 @@ class Task:
         self.op: Op = None  # type: ignore[assignment]
         self.agent: Optional[Agent] = None  # only once there is somebody else in the program
         self.queues: dict[str, Queue] = {}
+        self.history = History()  # what a compiler knows of accesses before
         self.num_warps = machine.num_warps
         # When its threads last waited for each other, for those who watch threads.
         self.since = machine.tracking.tick() if machine.tracking is not None else 0
@@ -102,7 +104,7 @@ class Task:
 
     def _moves(self, mask: Optional[np.ndarray]) -> None:
         flight = self.agent.flight if self.agent is not None else None
-        if flight is not None and (mask is None or np.any(mask)):
+        if flight is not None and (mask is None or flight.barrier is not None or np.any(mask)):
             flight.moved = True
 
     def atomic_global(
@@ -114,13 +116,19 @@ class Task:
     ) -> np.ndarray:
         return atomic_rmw(self, self.op, kind, addresses, values, mask)
 
-    def load_shared(self, view: SharedView, mask: Optional[np.ndarray] = None) -> np.ndarray:
+    def load_shared(
+        self, view: SharedView, mask: Optional[np.ndarray] = None, copied: bool = False
+    ) -> np.ndarray:
         if self.agent is not None:
             self.touch_shared("read", view, mask)
         if view.buffer.unwritten is not None:
             missing = view.missing(self.rows)
             initialised(
-                self, self.op.name, view.buffer, missing if mask is None else missing & mask
+                self,
+                self.op.name,
+                view.buffer,
+                missing if mask is None else missing & mask,
+                copied,
             )
         return view.load(self.rows)
 
@@ -165,6 +173,8 @@ class Task:
     ) -> None:
         if self.agent is not None:
             self.touch_shared("write", view, mask)
+            if self.agent.flight is not None and not view.buffer.pitch:
+                self.agent.flight.filled = True
         if view.buffer.barriers is not None:
             view.buffer.barriers.spared(view, self.rows)
         self.memory.version += 1
@@ -218,10 +228,11 @@ class Task:
         read: Optional[Callable[[], Any]] = None,
         where: Optional[np.ndarray] = None,
         fills: Optional[Promise] = None,
+        remote: bool = False,
     ) -> None:
         """Start work: `perform()` moves the data, then `signal()` tells whoever waits."""
         flight = self.machine.flights.issue(
-            self, queue, perform, signal, barrier, after, proxy, read, where
+            self, queue, perform, signal, barrier, after, proxy, read, where, remote
         )
         if fills is not None:
             fills.flight = flight
@@ -246,6 +257,16 @@ class Task:
         """What this task knows becomes visible to the asynchronous proxies."""
         if self.agent is not None:
             self.agent.fence()
+            self.history.fenced()
+
+    def implied_fence(
+        self, buffers: Sequence[Any], known: Sequence[str], writes: bool = False
+    ) -> None:
+        """A fence that the compiler adds before an op, if it knows that one is missing."""
+        tracking = self.machine.tracking
+        views = [b for b in buffers if isinstance(b, SharedView) and not b.buffer.pitch]
+        if needs_fence(tracking, self.history, self.agent, views, known, writes):
+            self.fence()
 
     # Barriers in shared memory.
 
