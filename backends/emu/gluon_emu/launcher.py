@@ -287,7 +287,15 @@ def execute(request: Launch, settings: Settings) -> Tally:
         x, y, z = request.grid
         groups = np.stack((numbers % x, numbers // x % y, numbers // (x * y)), 1)
         machine = Machine(
-            code, memory, groups, request.waves, request.lds_bytes, settings, deadline, counted
+            code,
+            memory,
+            groups,
+            request.waves,
+            request.lds_bytes,
+            settings,
+            deadline,
+            counted,
+            request.cluster,
         )
         machine.add(_start(machine, request, rows))
         machine.run()

@@ -22,6 +22,7 @@ from gluon_emu.machine.trace import Tally
 __all__ = ["separable", "spread", "usable_cores"]
 
 Parts = list[tuple[int, int]]
+Share = list[tuple[int, tuple[int, int]]]
 Run = Callable[[int, int, Tally], None]
 # What a share ends with: the number of the part that failed and its error, changed bytes, counts.
 Outcome = tuple[Optional[tuple[int, Exception]], list[tuple[int, np.ndarray, np.ndarray]], Tally]
@@ -48,7 +49,7 @@ def spread(parts: Parts, run: Run, memory: GlobalMemory, tally: Tally, processes
         Exception: that of the first part that failed.
     """
     shares = [list(enumerate(parts))[i::processes] for i in range(processes)]
-    children: list[tuple[int, BinaryIO, list]] = []
+    children: list[tuple[int, BinaryIO, Share]] = []
     try:
         for share in shares[1:]:
             children.append((*_start(share, run, memory, tally), share))
@@ -77,7 +78,7 @@ def spread(parts: Parts, run: Run, memory: GlobalMemory, tally: Tally, processes
         raise min(found, key=lambda failure: failure[0])[1]
 
 
-def _work(share: list, run: Run, tally: Tally) -> Optional[tuple[int, Exception]]:
+def _work(share: Share, run: Run, tally: Tally) -> Optional[tuple[int, Exception]]:
     for number, (first, end) in share:
         try:
             run(first, end, tally)
@@ -86,7 +87,7 @@ def _work(share: list, run: Run, tally: Tally) -> Optional[tuple[int, Exception]
     return None
 
 
-def _start(share: list, run: Run, memory: GlobalMemory, tally: Tally) -> tuple[int, BinaryIO]:
+def _start(share: Share, run: Run, memory: GlobalMemory, tally: Tally) -> tuple[int, BinaryIO]:
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads of others are not touched
@@ -104,7 +105,7 @@ def _start(share: list, run: Run, memory: GlobalMemory, tally: Tally) -> tuple[i
         os._exit(status)  # nothing of the parent's is flushed or torn down twice
 
 
-def _outcome(share: list, run: Run, memory: GlobalMemory, tally: Tally) -> Outcome:
+def _outcome(share: Share, run: Run, memory: GlobalMemory, tally: Tally) -> Outcome:
     before = [(i, a, a.data.copy()) for i, a in enumerate(memory.allocations) if a.writable]
     own = Tally(tally.size, tally.watched)
     failure = _work(share, run, own)
