@@ -1,17 +1,21 @@
 """The emulator in numbers: what it models, how long the examples take, and which mistakes it sees.
 
-python benchmarks/emulator.py census           mnemonics of all examples and conformance kernels, by architecture
+python benchmarks/emulator.py census           mnemonics of examples and conformance kernels
+python benchmarks/emulator.py census FOLDER    and of all assembly in a folder, such as the cache of the tests
 python benchmarks/emulator.py times            seconds per example, and the simulator's
 python benchmarks/emulator.py mutants [N]      N waits, barriers and distances taken away or weakened
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import sys
 import time
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any, Iterator
 
 import numpy as np
@@ -24,7 +28,7 @@ from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError
 from gluon_core.testing.conformance.kernels import KERNELS
 from gluon_emu.decode.text import parse
-from gluon_emu.machine.code import unknown
+from gluon_emu.machine.code import bind, unknown
 from gluon_emu.settings import using
 from tests.backends.emu.mutants import Subject, distances, mutants
 
@@ -41,7 +45,7 @@ MUTATED = {
 
 
 def texts(arch: str) -> Iterator[tuple[str, str]]:
-    """(kernel, assembly) of everything that compiles for an architecture."""
+    """(kernel, assembly) of examples and conformance kernels that compile for an architecture."""
     target = registry().target(arch)
     for example in EXAMPLES:
         if not example.lacks(target):
@@ -52,24 +56,48 @@ def texts(arch: str) -> Iterator[tuple[str, str]]:
         yield name, compile(source, target, {"num_warps": 4}).asm["amdgcn"]
 
 
-def census() -> None:
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    lacking: dict[str, Counter[str]] = defaultdict(Counter)
-    for arch in TARGETS:
-        for _, text in texts(arch):
-            program = parse(text)
-            for ins in program.instructions:
-                for half in (ins, ins.second):
-                    if half is not None:
-                        counts[half.name][arch] += 1
-            for ins in unknown(program):
-                lacking[ins.name][arch] += 1
+def census_of(arch: str) -> tuple[Counter[str], Counter[str], int]:
+    """(mnemonics, those without semantics, kernels) of an architecture."""
+    warnings.simplefilter("ignore")
+    return count(arch, texts(arch))
+
+
+def count(label: str, found: Iterator[tuple[str, str]]) -> tuple[Counter[str], Counter[str], int]:
+    counts: Counter[str] = Counter()
+    lacking: Counter[str] = Counter()
+    kernels, started = 0, time.perf_counter()
+    for name, text in found:
+        program = parse(text)
+        kernels += 1
+        for ins in program.instructions:
+            for half in (ins, ins.second):
+                if half is not None:
+                    counts[half.name] += 1
+        missing = unknown(program)
+        lacking.update(ins.name for ins in missing)
+        if not missing:
+            bind(program)
+        seconds = time.perf_counter() - started
+        print(f"  {seconds:5.1f} s {label}: {kernels}, {name}", file=sys.stderr, flush=True)
+    return counts, lacking, kernels
+
+
+def census(folders: list[str]) -> None:
+    """Of examples and conformance kernels, or of all assembly under folders such as a cache."""
+    if folders:
+        paths = [path for folder in folders for path in Path(folder).rglob("*.amdgcn")]
+        results = [count("files", ((path.stem, path.read_text()) for path in paths))]
+    else:
+        with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+            results = list(pool.map(census_of, TARGETS))
+    counts = sum((r[0] for r in results), Counter())
+    lacking = sum((r[1] for r in results), Counter())
     for name in sorted(counts):
-        print(f"{name:40}", "  ".join(f"{a} {n}" for a, n in counts[name].items()))
-    total = sum(sum(c.values()) for c in counts.values())
-    print(f"{total} instructions, {len(counts)} mnemonics; without semantics: {len(lacking)}")
-    for name, where in sorted(lacking.items()):
-        print("   ", name, dict(where))
+        print(f"{name:40} {counts[name]}")
+    print(
+        f"{sum(r[2] for r in results)} kernels, {counts.total()} instructions, "
+        f"{len(counts)} mnemonics; without semantics: {dict(lacking) or 'none'}"
+    )
 
 
 def times() -> None:
@@ -124,4 +152,4 @@ if __name__ == "__main__":
     if what == "mutants":
         see(int(sys.argv[2]) if len(sys.argv) > 2 else 300)
     else:
-        {"census": census, "times": times}[what]()
+        times() if what == "times" else census(sys.argv[2:])

@@ -164,27 +164,35 @@ def compiled(target, dtype="fp16", shape=(64, 64, 32), num_warps=4, aligned=True
     )
 
 
-def check_on_simulator(monkeypatch, target, dtype="fp16", shape=(64, 64, 32), num_warps=4):
-    """Run `one_tile` on `sim:<target>` and compare with NumPy."""
+def check(target, dtype="fp16", shape=(64, 64, 32), num_warps=4):
+    """Run `one_tile` on `target`, a simulated one, and compare with NumPy."""
+    import ml_dtypes
     import numpy as np
 
+    kinds = {
+        "fp16": np.float16,
+        "bf16": ml_dtypes.bfloat16,
+        "fp32": np.float32,
+        "fp8e4nv": ml_dtypes.float8_e4m3fn,
+        "fp8e5": ml_dtypes.float8_e5m2,
+        "fp8e4b8": ml_dtypes.float8_e4m3fnuz,
+    }
     m, n, k = shape
     rng = np.random.default_rng(0)
-    monkeypatch.setenv("GLUON_TARGET", f"sim:{target}")
     if dtype == "i8":
         a, b = (rng.integers(-128, 128, s).astype(np.int8) for s in ((m, k), (k, n)))
         c = np.full((m, n), 3, np.int32)
         wide = np.int32
     else:
-        kind = {"fp16": np.float16, "fp32": np.float32}[dtype]
-        a, b = (rng.standard_normal(s).astype(kind) for s in ((m, k), (k, n)))
+        a, b = (rng.standard_normal(s).astype(kinds[dtype]) for s in ((m, k), (k, n)))
         c = np.full((m, n), 3, np.float32)
         wide = np.float64
     limit = m * k - k - 5
     cut = a.reshape(-1).copy()
     cut[limit:] = 0
     expected = cut.reshape(m, k).astype(wide) @ b.astype(wide) + 3
-    one_tile[(1,)](a, b, c, limit, **_arguments(dtype, shape), num_warps=num_warps)
+    constants = _arguments(dtype, shape)
+    one_tile[(1,)](a, b, c, limit, **constants, num_warps=num_warps, target=target)
     np.testing.assert_allclose(c, expected, rtol=1e-5, atol=1e-4)
 
 

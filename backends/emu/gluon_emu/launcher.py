@@ -25,6 +25,7 @@ from gluon_emu.machine.code import Code, bind, rows_of
 from gluon_emu.machine.descriptor import descriptor_leaves
 from gluon_emu.machine.memory import Allocation, GlobalMemory
 from gluon_emu.machine.run import Machine
+from gluon_emu.machine.spread import separable, spread, usable_cores
 from gluon_emu.machine.state import Batch
 from gluon_emu.machine.trace import Tally
 from gluon_emu.machine.trace import write as write_trace
@@ -35,6 +36,7 @@ __all__ = ["execute", "make_launcher", "storage_of"]
 _GARBAGE = np.uint32(0x7FA5A5A5)  # a signalling NaN, and no likely address
 _RESIDENT = 128  # waves that run at once
 _STATE_BYTES = 256 << 20
+_WORTHWHILE = 1.0  # seconds of work that are shared among processes
 
 
 @dataclass
@@ -282,19 +284,42 @@ def execute(request: Launch, settings: Settings) -> Tally:
     started = time.monotonic()
     deadline = None if settings.timeout is None else started + settings.timeout
     tally = Tally(len(code.steps), watched=bool(settings.trace))
+
+    def run(first: int, end: int, counted: Tally) -> None:
+        numbers = np.arange(first, end)
+        x, y, z = request.grid
+        groups = np.stack((numbers % x, numbers // x % y, numbers // (x * y)), 1)
+        machine = Machine(
+            code,
+            memory,
+            groups,
+            request.waves,
+            request.lds_bytes,
+            settings,
+            deadline,
+            counted,
+            request.cluster,
+        )
+        machine.add(_start(machine, request, rows))
+        machine.run()
+        if settings.progress and time.monotonic() - started > 2:
+            print(f"{code.program.name}: workgroup {end} of {total}", file=sys.stderr)
+
+    parts = [(i, min(i + together, total)) for i in range(0, total, together)]
+    processes = settings.processes or usable_cores()
     with np.errstate(all="ignore"):
-        for first in range(0, total, together):
-            numbers = np.arange(first, min(first + together, total))
-            x, y, z = request.grid
-            groups = np.stack((numbers % x, numbers // x % y, numbers // (x * y)), 1)
-            machine = Machine(
-                code, memory, groups, request.waves, request.lds_bytes, settings, deadline, tally
-            )
-            machine.add(_start(machine, request, rows))
-            machine.run()
-            if settings.progress and time.monotonic() - started > 2:
-                done = min(first + together, total)
-                print(f"{code.program.name}: {done} of {total} workgroups", file=sys.stderr)
+        for number, (first, end) in enumerate(parts):
+            left = parts[number:]
+            seconds = (time.monotonic() - started) / number * len(left) if number else 0.0
+            if (
+                processes > 1
+                and len(left) > 1
+                and seconds > _WORTHWHILE
+                and separable(code.program)
+            ):
+                spread(left, run, memory, tally, min(processes, len(left)))
+                break
+            run(first, end, tally)
     if settings.trace:
         write_trace(settings.trace, code, tally, request.grid)
     return tally

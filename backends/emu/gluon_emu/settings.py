@@ -28,6 +28,7 @@ class Settings:
         timeout: seconds after which a launch ends with a report; None for no limit.
         trace: a file that gets the executed instructions, counted by line of the kernel's source.
         resident: waves that run at once; None chooses.
+        processes: that share a launch which takes seconds; None for one per core.
         schedule, seed: as the simulator's; they change nothing, for what may be late is reported
             however late it is.
         progress: show on standard error how far a launch is that takes more than two seconds.
@@ -40,6 +41,7 @@ class Settings:
     timeout: Optional[float] = None
     trace: Optional[str] = None
     resident: Optional[int] = None
+    processes: Optional[int] = None
     schedule: str = "latest"
     seed: int = 0
     progress: bool = False
@@ -52,7 +54,7 @@ class Settings:
                 expected=", ".join(_SCHEDULES),
                 got=self.schedule,
             )
-        for name in ("timeout", "resident"):
+        for name in ("timeout", "resident", "processes"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ArgumentError("must be positive", argument=name, got=value)

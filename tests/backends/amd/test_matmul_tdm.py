@@ -36,14 +36,14 @@ def test_right_under_every_schedule(schedule):
 
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("sizes", [(16, 16, 8), (130, 70, 64), (64, 64, 300)])
-def test_any_size(sizes, stages):
+def test_any_size(on, sizes, stages):
     m, n, k = sizes
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((m, k)), rng.standard_normal((n, k))
     a, b, c = a.astype(np.float16), b.astype(np.float16), np.zeros((m, n), np.float16)
     args = {"a": a, "b": b, "c": c, "M": m, "N": n, "K": k}
     config = {**EXAMPLE.config(32), "STAGES": stages}
-    EXAMPLE.launch(args, config, target=TARGET)
+    EXAMPLE.launch(args, config, target=registry().target(on("gfx1250")))
     wanted = a.astype(np.float64) @ b.astype(np.float64).T
     np.testing.assert_allclose(c, wanted, rtol=2e-3, atol=2e-3 * np.abs(wanted).max())
 

@@ -85,12 +85,12 @@ def add_one(src, dst, n):
         tdm.async_wait(0)
 
 
-def test_kernels_take_them(monkeypatch):
-    monkeypatch.setenv("GLUON_TARGET", "sim:gfx1250")
+def test_kernels_take_them(on):
     for x in (np.arange(32 * 100, dtype=np.float32).reshape(32, 100), torch.randn(32, 100)):
         out = x * 0
         src = TensorDescriptor.from_tensor(x, [32, 64], PADDED)
-        add_one[(1,)](src, TensorDescriptor.from_tensor(out, [32, 64], PLAIN), 2)
+        dst = TensorDescriptor.from_tensor(out, [32, 64], PLAIN)
+        add_one[(1,)](src, dst, 2, target=on("gfx1250"))
         assert (out == x + 1).all()
 
 
@@ -124,6 +124,14 @@ def test_descriptor_arguments_compile():
     (meta,) = compiled.metadata.tensordesc_meta
     assert meta["elem_bits"] == 16 and list(meta["block_size"]) == [32, 64]
     assert [list(pair) for pair in meta["interval_padding_pairs"]] == [[64, 8]]
+
+
+@since(3, 7)
+def test_descriptor_arguments(on):
+    x = np.arange(40 * 130, dtype=np.float16).reshape(40, 130)
+    out = np.zeros((32, 64), np.float16)
+    read[(1,)](TensorDescriptor.from_tensor(x, [32, 64], PADDED), out, target=on("gfx1250"))
+    np.testing.assert_array_equal(out, x[:32, 64:128])
 
 
 @since(3, 7)  # 3.6 runs out of preloaded registers for two of them
@@ -162,6 +170,12 @@ def test_copies_and_barriers_compile():
         assert re.search(pattern, text), pattern
 
 
+def test_copies_and_barriers(on):
+    p, q = np.arange(6144, dtype=np.float16), np.zeros(2048, np.float16)
+    copies[(1,)](p, q, 7, target=on("gfx1250"))
+    np.testing.assert_array_equal(q, p[4096:])
+
+
 @gluon.jit
 def rows_and_back(p, q, index):
     at: gl.constexpr = gl.SliceLayout(1, gl.BlockedLayout([32, 1], [1, 32], [1, 4], [1, 0]))
@@ -182,6 +196,17 @@ def test_gather_and_scatter_compile():
     text = isa(rows_and_back, (HALVES, HALVES, MockTensor(torch.int32))).asm["amdgcn"]
     for pattern in ("tensor_load_to_lds", "tensor_store_from_lds", "global_prefetch_b8"):
         assert pattern in text, pattern
+
+
+@since(3, 7)
+def test_gather_and_scatter(on):
+    rng = np.random.default_rng(1)
+    p, q = rng.standard_normal((512, 64)).astype(np.float16), np.zeros((512, 64), np.float16)
+    index = rng.permutation(512)[:32].astype(np.int32)
+    rows_and_back[(1,)](p, q, index, target=on("gfx1250"))
+    wanted = np.zeros_like(p)
+    wanted[index] = p[index]
+    np.testing.assert_array_equal(q, wanted)
 
 
 if VERSION >= (3, 7):
@@ -221,16 +246,15 @@ def test_scaled_wmma_compiles():
     assert text.count("v_wmma_scale_f32_16x16x128_f8f6f4") == 4  # 16 tiles of 4 warps
 
 
-def test_scaled_wmma_on_the_simulator(monkeypatch):
+def test_scaled_wmma(on):
     import ml_dtypes
 
-    monkeypatch.setenv("GLUON_TARGET", "sim:gfx1250")
     rng = np.random.default_rng(3)
     a = rng.standard_normal((64, 128)).astype(ml_dtypes.float8_e4m3fn)
     b = rng.standard_normal((64, 128)).astype(ml_dtypes.float8_e5m2)
     s, t = rng.integers(120, 134, (2, 64, 4)).astype(np.uint8)
     c = np.zeros((64, 64), np.float32)
-    scaled[(1,)](a.view(np.uint8), b.view(np.uint8), s, t, c)
+    scaled[(1,)](a.view(np.uint8), b.view(np.uint8), s, t, c, target=on("gfx1250"))
     wide = [
         x.astype(np.float64) * 2.0 ** (np.repeat(e, 32, 1).astype(int) - 127)
         for x, e in ((a, s), (b, t))

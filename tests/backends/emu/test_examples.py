@@ -18,7 +18,7 @@ TARGETS = [
     t if t in ("gfx942", "gfx1250") else pytest.param(t, marks=pytest.mark.once) for t in ALL
 ]
 FOUND, _ = load_examples()
-EXAMPLES = {e.name: e for e in FOUND.values() if not hasattr(e.kernel, "configs")}
+EXAMPLES = {e.name: e for e in FOUND.values()}
 # docs/known-compiler-bugs.md: waits that count copies which some waves do not issue
 RACES_BEFORE_3_8 = {
     ("gfx950", "matmul, CDNA4, mxfp8"),
@@ -35,14 +35,22 @@ def results(example, target):
     return got, np.asarray(wanted).reshape(got.shape)
 
 
+def cases():
+    """(example, architecture) of all that an architecture has the capabilities for."""
+    for target in TARGETS:
+        arch, marks = (target, ()) if isinstance(target, str) else (target.values[0], target.marks)
+        found = registry().target(f"emu:{arch}")
+        for name, example in EXAMPLES.items():
+            if not example.lacks(found):
+                yield pytest.param(name, arch, marks=marks)
+
+
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("arch", TARGETS)
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name, arch", cases())
 def test_examples(name, arch):
     example = EXAMPLES[name]
     emulated = registry().target(f"emu:{arch}")
-    if example.lacks(emulated):
-        pytest.skip(f"needs {', '.join(example.lacks(emulated))}")
     if (arch, name) in RACES_BEFORE_3_8 and VERSION < (3, 8):
         with pytest.raises(RaceError, match="no wait before the barrier"):
             results(example, emulated)
@@ -53,6 +61,7 @@ def test_examples(name, arch):
     assert example.difference(got, simulated.astype(wanted.dtype)) is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("arch", TARGETS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_conformance_kernels(name, arch):

@@ -10,6 +10,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, CapabilityError
+from gluon_emu import launcher
 from gluon_emu.errors import AccessError
 from gluon_emu.settings import Settings, using
 from tests.frontend.vendor_oracle import VERSION
@@ -61,6 +62,49 @@ def test_grids(arch, resident):
     np.testing.assert_array_equal(
         out, np.broadcast_to((x + 10 * y + 100 * z)[..., None], out.shape)
     )
+
+
+@gluon.jit
+def slowly(x, out, n, L: gl.constexpr):
+    block = gl.program_id(0)
+    offsets = block * L + gl.arange(0, L, gl.BlockedLayout([1], [L], [1], [0]))
+    for _ in range(block):
+        gl.store(out + offsets, gl.load(x + offsets) + gl.load(out + offsets), mask=offsets < n)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_large_grids_over_processes(monkeypatch, tmp_path, processes):
+    shared = []
+    whole = launcher.spread
+    monkeypatch.setattr(launcher, "spread", lambda *a: shared.append(a[-1]) or whole(*a))
+    monkeypatch.setattr(launcher, "_WORTHWHILE", 0)
+    x, out = np.arange(20 * 64, dtype=np.int32), np.zeros(20 * 64, np.int32)
+    path = tmp_path / "trace"
+    with using(resident=2, processes=processes, trace=str(path)):
+        slowly[(20,)](x, out, out.size - 3, 64, target="emu:gfx942", num_warps=1)
+    wanted = x * np.repeat(np.arange(20), 64)
+    wanted[-3:] = 0
+    np.testing.assert_array_equal(out, wanted)
+    assert shared == [processes] * (processes > 1)
+    (found,) = map(json.loads, path.read_text().splitlines())
+    assert found["mix"]["global_store_dword"] == sum(range(20))
+    with using(resident=2, processes=processes):
+        with pytest.raises(AccessError, match=r"past the end of x.*\n.*workgroup \(7, 0, 0\)"):
+            slowly[(20,)](x[: 7 * 64].copy(), out, 20 * 64, 64, target="emu:gfx942", num_warps=1)
+
+
+@gluon.jit
+def counted(out, L: gl.constexpr):
+    offsets = gl.arange(0, L, gl.BlockedLayout([1], [L], [1], [0]))
+    gl.atomic_add(out + offsets, 1)
+
+
+def test_workgroups_that_add_to_the_same_stay_together(monkeypatch):
+    monkeypatch.setattr(launcher, "_WORTHWHILE", 0)
+    out = np.zeros(64, np.int32)
+    with using(resident=1, processes=3):
+        counted[(9,)](out, 64, target="emu:gfx942", num_warps=1)
+    assert (out == 9).all()
 
 
 @gluon.jit

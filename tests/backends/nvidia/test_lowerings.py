@@ -10,7 +10,7 @@ from gluon_core.contract.backend import load_path
 from gluon_core.errors import CapabilityError
 from gluon_core.portable import MmaRequest
 from tests.portable_kernels import (
-    check_on_simulator,
+    check,
     compiled,
     selections,
     tiles_compiled,
@@ -102,8 +102,8 @@ def test_the_layouts_fit_tile_and_warps(m, n, num_warps, dtype, width):
         ("sm_80", "fp16", (16, 16, 4), 4),
     ],
 )
-def test_the_simulator_agrees_with_numpy(monkeypatch, target, dtype, shape, num_warps):
-    check_on_simulator(monkeypatch, target, dtype, shape, num_warps)
+def test_the_simulator_agrees_with_numpy(target, dtype, shape, num_warps):
+    check(f"sim:{target}", dtype, shape, num_warps)
 
 
 # -- tiles and units that read shared memory on their own ----------------------------------------

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from gluon_core.errors import BackendError
-from gluon_emu.decode.operands import EXEC, VCC, Const, Reg
+from gluon_emu.decode.operands import EXEC, M0, VCC, Const, Reg
 from gluon_emu.decode.text import Instruction
-from gluon_emu.errors import TrapError, span_of
+from gluon_emu.errors import AccessError, TrapError, span_of
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.table import Step, custom
@@ -261,47 +261,118 @@ def s_barrier(ins: Instruction, ctx: Context) -> Step:
     """Wait until all waves of the workgroup that have not ended are here."""
 
     def step(b: Any) -> Any:
-        machine = b.machine
-        machine.arrive(b, again=False)
-        return machine.pass_barrier(b, ins.index + 1)
+        b.machine.arrive_once(b)
+        return b.machine.pass_barrier(b, _WORKGROUP, ins.index + 1)
 
     return step
 
 
-def _workgroup_barrier(ins: Instruction) -> None:
-    """
+_WORKGROUP = -1
+_LAST_NAMED = 16
+
+
+def _by_barrier(ins: Instruction, act: Any) -> Step:
+    """`act(batch, barrier, members)` for the barrier that an immediate or M0 names.
+
+    M0: bits 0 to 5 the barrier, 16 to 21 how many arrivals complete it.
+
     Raises:
-        BackendError: a named barrier or one of a cluster, which are not modelled.
+        BackendError: there is no such barrier.
     """
-    which = ins.operands[0]
-    if not (isinstance(which, Const) and which.value == -1):
-        raise BackendError(
-            f"`{ins.text}`: the emulator knows the barrier of the workgroup only",
-            span=span_of(ins.location),
-        )
+    operand = ins.operands[-1]
+    if isinstance(operand, Const):
+        which = int(operand.value)
+        if which not in (-1, -3) and not 0 < which <= _LAST_NAMED:
+            raise BackendError(
+                f"`{ins.text}`: there is no such barrier",
+                expected=f"-1 (workgroup), -3 (cluster), 1 to {_LAST_NAMED}",
+                got=which,
+                span=span_of(ins.location),
+            )
+        return lambda b: act(b, which, 0)
+
+    def step(b: Any) -> Any:
+        words = b.s[M0]
+        if (words != words[0]).any():  # one barrier at a time; the others come back here
+            other = b.split(words != words[0])
+            other.pc = ins.index
+            b.machine.add(other)
+        word = int(words[0])
+        which = word & 63
+        if not 0 < which <= _LAST_NAMED:
+            raise b.machine.report(AccessError, f"there is no barrier {which}", ins, b, 0)
+        return act(b, which, word >> 16 & 63)
+
+    return step
 
 
 @custom("s_barrier_signal", "s_barrier_signal_isfirst", family="barrier", results=0)
 def s_barrier_signal(ins: Instruction, ctx: Context) -> Step:
-    """Arrive at the barrier of the workgroup; SCC = whether nobody has, for `isfirst`."""
-    _workgroup_barrier(ins)
+    """Arrive at a barrier; SCC = whether nobody has, for `isfirst`."""
     asks = ins.name.endswith("isfirst")
 
-    def step(b: Any) -> Any:
+    def arrive(b: Any, which: int, members: int) -> Any:
         if asks:
-            b.scc = b.machine.first_to_arrive(b)
-        b.machine.arrive(b, again=True)
+            b.scc = b.machine.barriers.first(b, which)
+        b.machine.arrive(b, which, members)
         b.pc = ins.index + 1
         return SWITCH
 
-    return step
+    return _by_barrier(ins, arrive)
 
 
 @custom("s_barrier_wait", family="barrier", results=0)
 def s_barrier_wait(ins: Instruction, ctx: Context) -> Step:
-    """Wait until all have arrived."""
-    _workgroup_barrier(ins)
-    return lambda b: b.machine.pass_barrier(b, ins.index + 1)
+    """Wait until the barrier is complete."""
+    return _by_barrier(ins, lambda b, which, _: b.machine.pass_barrier(b, which, ins.index + 1))
+
+
+@custom("s_barrier_init", family="barrier", results=0)
+def s_barrier_init(ins: Instruction, ctx: Context) -> Step:
+    """A named barrier wants as many arrivals as M0 says."""
+
+    def set_up(b: Any, which: int, members: int) -> Any:
+        count = members or int(b.s[M0][0]) >> 16 & 63
+        b.machine.barriers.set_up(b, which, count)
+        b.pc = ins.index + 1
+        return SWITCH
+
+    return _by_barrier(ins, set_up)
+
+
+@custom("s_barrier_join", family="barrier", results=0)
+def s_barrier_join(ins: Instruction, ctx: Context) -> Step:
+    """The wave will wait for what is completed from now on."""
+
+    def join(b: Any, which: int, _: int) -> Any:
+        b.machine.barriers.join(b, which)
+        b.pc = ins.index + 1
+        return SWITCH
+
+    return _by_barrier(ins, join)
+
+
+@custom("s_barrier_leave", family="barrier", results=0)
+def s_barrier_leave(ins: Instruction, ctx: Context) -> Step:
+    """The wave waits at its named barrier no more; SCC = 0, as it is still counted there."""
+
+    def step(b: Any) -> None:
+        b.scc = np.zeros(b.scc.shape, bool)
+
+    return step
+
+
+@custom("s_get_barrier_state", family="barrier")
+def s_get_barrier_state(ins: Instruction, ctx: Context) -> Step:
+    """D = whether the barrier is set up, arrivals from bit 4, members from bit 12."""
+    write = _bind.scalar_writer(ins.operands[0], "u32", ctx)
+
+    def read(b: Any, which: int, _: int) -> Any:
+        write(b, b.machine.barriers.state(b, which))
+        b.pc = ins.index + 1
+        return SWITCH
+
+    return _by_barrier(ins, read)
 
 
 # -- the state of a wave ---------------------------------------------------------------------------

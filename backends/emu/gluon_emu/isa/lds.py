@@ -183,7 +183,8 @@ def _pair(ins: Instruction, ctx: Context, reads: bool, size: int, scale: int) ->
 
 # -- loads that transpose --------------------------------------------------------------------------
 
-# name -> (bits of an element, bytes of a lane, lanes that exchange among each other)
+# name -> (bits of an element, bytes of a lane, lanes that exchange among each other); where two lanes
+# load a row, they are next to each other, or on gfx1250 four apart.
 _TRANSPOSING = {
     "ds_read_b64_tr_b16": (16, 8, 16),
     "ds_read_b64_tr_b8": (8, 8, 16),
@@ -196,17 +197,20 @@ _TRANSPOSING = {
 }
 
 
-def transposed(bits: int, size: int, group: int, lanes: int) -> tuple[np.ndarray, np.ndarray]:
+def transposed(
+    bits: int, size: int, group: int, lanes: int, apart: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
     """For each lane and element of a result the (lane, element) that is loaded there.
 
     Lanes of a group load rows of as many elements as the group has lanes, one row after the other;
-    each gets a column.
+    each gets a column. Lanes that load one row are `apart`.
     """
     count = size * 8 // bits
     lane, element = np.meshgrid(np.arange(lanes), np.arange(count), indexing="ij")
     inside = lane % group
     of_row = max(1, group // count)  # lanes that load one row
-    return lane - inside + (of_row * element + inside // count) % group, inside % count
+    loader = element % apart + of_row * (element - element % apart) + apart * (inside // count)
+    return lane - inside + loader % group, inside % count
 
 
 @custom(*_TRANSPOSING, family="lds")
@@ -218,7 +222,9 @@ def transposing(ins: Instruction, ctx: Context) -> Step:
     address = _bind.vector_reader(ins, ins.operands[1], "u32", ctx)
     offset, name = _offset(ins), counter(ctx)
     rows = [ctx.row(destination, i) for i in range(size // 4)]
-    lanes, places = transposed(bits, size, group, ctx.lanes)
+    lanes, places = transposed(
+        bits, size, group, ctx.lanes, 4 if ins.name == "ds_load_tr8_b64" else 1
+    )
 
     def step(b: Any) -> None:
         machine = b.machine

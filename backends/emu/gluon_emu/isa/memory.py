@@ -38,7 +38,7 @@ _WIDTHS: dict[str, tuple[int, bool, str]] = {
     "d16_hi_b8": (1, False, "hi"),
 }  # fmt: skip
 
-_LOAD = re.compile(r"(global|flat|scratch|buffer)_load_(.+)$")
+_LOAD = re.compile(r"(global|flat|scratch|buffer|cluster)_load_(.+)$")
 _STORE = re.compile(r"(global|flat|scratch|buffer)_store_(.+)$")
 
 
@@ -68,6 +68,8 @@ def _load(name: str) -> Optional[Op]:
     if not found or found[2] not in _WIDTHS:
         return None
     space, (size, signed, half) = found[1], _WIDTHS[found[2]]
+    if space == "cluster":
+        space = "global"
     if space == "scratch":
         return Op(lambda i, c: _scratch_load(i, c, size, signed, half), "vmem", 1, doc="A load.")
 
@@ -306,12 +308,14 @@ def _async(ins: Instruction, ctx: Context, size: int, load: bool) -> Step:
 for _bits in (8, 32, 64, 128):
     for _load_it in (True, False):
         _name = "load_async_to_lds" if _load_it else "store_async_from_lds"
-        OPS[f"global_{_name}_b{_bits}"] = Op(
-            lambda ins, ctx, size=_bits // 8, load=_load_it: _async(ins, ctx, size, load),
-            "vmem",
-            0,
-            doc=_async.__doc__ or "",
-        )
+        # `cluster_`: workgroups of a cluster ask for the same, and each gets it
+        for _space in ("global", "cluster") if _load_it else ("global",):
+            OPS[f"{_space}_{_name}_b{_bits}"] = Op(
+                lambda ins, ctx, size=_bits // 8, load=_load_it: _async(ins, ctx, size, load),
+                "vmem",
+                0,
+                doc=_async.__doc__ or "",
+            )
 
 # -- caches ----------------------------------------------------------------------------------------
 

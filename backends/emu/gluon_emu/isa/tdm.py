@@ -2,7 +2,9 @@
 
 The descriptor's groups are those that LLVM's and AMD's drivers write: group 0 with the LDS and
 global addresses, group 1 with sizes, padding and the first strides, groups 2 and 3 with what more
-than two dimensions need, or the rows of a gather. One copy per wave; EXEC plays no part.
+than two dimensions need, or the rows of a gather. One copy per wave; EXEC plays no part. A mask of
+the workgroups of a cluster lets those that ask for the same box share the way to it; each asks, and
+each gets it in its own LDS.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from gluon_core.errors import BackendError
 from gluon_emu.decode.operands import Reg
 from gluon_emu.decode.text import Instruction
 from gluon_emu.errors import AccessError
@@ -131,8 +132,6 @@ def _groups(ins: Instruction, b: Any, row: int) -> list[list[int]]:
 def _move(ins: Instruction, b: Any, row: int, number: Any, load: bool) -> None:
     machine = b.machine
     groups = _groups(ins, b, row)
-    if groups[1][0] & 0xFFFF:
-        raise BackendError(f"`{ins.text}`: multicast to a cluster is not modelled")
     box = read_descriptor(groups)
     if not box.live:
         return

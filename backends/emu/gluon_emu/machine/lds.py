@@ -64,10 +64,13 @@ class Lds:
 
     def _look_at(self, b: Any, index: np.ndarray, row: np.ndarray) -> None:
         """Waves that read barrier objects learn what those who arrived there had done."""
-        for place, seen in self.objects.items():
-            rows = np.unique(row[index == place // self.granule])
-            for one in b.waves[rows]:
-                self.acquired[:, one] = np.maximum(self.acquired[:, one], seen)
+        for place in self.objects:
+            self.learn(place, b.waves[np.unique(row[index == place // self.granule])])
+
+    def learn(self, place: int, waves: np.ndarray) -> None:
+        """Waves learn what those who arrived at a barrier object, or a named barrier, had done."""
+        for one in waves:
+            self.acquired[:, one] = np.maximum(self.acquired[:, one], self.objects[place])
 
     # -- access ------------------------------------------------------------------------------------
 
@@ -226,7 +229,7 @@ class Lds:
         other = (writer >= 0) & (writer != own)
         if other.any():
             machine = self.machine
-            parity = machine.passed[b.waves][row] & 1
+            parity = machine.barriers.passed[b.waves][row] & 1
             wave = (b.groups * self.waves)[row] + np.maximum(writer, 0)
             bad = other & (number > self.released[classes, wave, parity])
             if self.objects:
@@ -268,7 +271,7 @@ class Lds:
         self, b: Any, ins: Any, index: np.ndarray, row: np.ndarray, kind: int
     ) -> None:
         own = (b.waves % self.waves)[row]
-        parity = self.machine.passed[b.waves][row] & 1
+        parity = self.machine.barriers.passed[b.waves][row] & 1
         base = (b.groups * self.waves)[row]
         for wave in range(self.waves):
             reads = self.read_number[wave][index]

@@ -23,6 +23,7 @@ from gluon_emu.errors import (
 )
 from gluon_emu.isa.control import BLOCK, END, SWITCH
 from gluon_emu.isa.smem import SCALAR
+from gluon_emu.machine.barriers import WORKGROUP, Barriers
 from gluon_emu.machine.code import Code
 from gluon_emu.machine.lds import Lds
 from gluon_emu.machine.memory import GlobalMemory
@@ -58,6 +59,7 @@ class Machine:
         lds_bytes: of a workgroup.
         settings: what is checked.
         deadline: of `time.monotonic`, None for none.
+        cluster: workgroups of a cluster, which are next to each other.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Machine:
         settings: Settings,
         deadline: Optional[float] = None,
         tally: Optional[Tally] = None,
+        cluster: int = 1,
     ):
         self.code, self.program = code, code.program
         self.memory, self.settings = memory, settings
@@ -87,8 +90,7 @@ class Machine:
         )
         self.lds = Lds(len(groups), waves, lds_bytes, code.granule, self)
         self.scratch = Scratch(total, code.context.lanes, code.scratch_bytes, self)
-        self.arrived = np.zeros(total, np.int64)
-        self.passed = np.zeros(total, np.int64)
+        self.barriers = Barriers(len(groups), waves, cluster, self)
         self.ended = np.zeros(total, bool)
         self.hardware: dict[str, int] = {}
         self.time = 0
@@ -111,7 +113,7 @@ class Machine:
         while self.batches or self.blocked:
             if not self.batches:
                 self.batches, self.blocked = self.blocked, []
-                if not any(self._can_pass(b) for b in self.batches):
+                if not any(self.barriers.ready(b, b.barrier).any() for b in self.batches):
                     raise self._deadlock()
             self._run(self._next())
 
@@ -194,48 +196,30 @@ class Machine:
 
     # -- barriers ----------------------------------------------------------------------------------
 
-    def arrive(self, b: Batch, again: bool) -> None:
-        """The waves of `b` arrive at the workgroup's barrier; unless `again`, those that have not."""
-        waves = b.waves
-        if again or (self.arrived[waves] == self.passed[waves]).all():
-            self.arrived[waves] += 1
-            self.lds.release(b, self.arrived[waves] & 1)
-            if self.blocked:
-                self.batches += self.blocked
-                self.blocked = []
+    def arrive(self, b: Batch, which: int, members: int = 0) -> None:
+        """The waves of `b` arrive at a barrier; who waits is asked again."""
+        self.barriers.arrive(b, which, members)
+        self.batches += self.blocked
+        self.blocked = []
 
-    def first_to_arrive(self, b: Batch) -> np.ndarray:
-        grouped = self.arrived.reshape(-1, self.waves_per_group)
-        mine = self.arrived[b.waves]
-        first = (grouped[b.groups] <= mine[:, None]).all(1)
-        seen: set[int] = set()
-        answer = np.zeros(first.size, bool)
-        for i, group in enumerate(b.groups):
-            if first[i] and int(group) not in seen:
-                answer[i] = True
-                seen.add(int(group))
-        return answer
+    def arrive_once(self, b: Batch) -> None:
+        """Arrive at the workgroup's barrier, unless the waves did and wait there."""
+        barriers = self.barriers
+        if (barriers.arrived[b.waves] == barriers.passed[b.waves]).all():
+            self.arrive(b, WORKGROUP)
 
-    def _ready(self, b: Batch) -> np.ndarray:
-        """Waves of `b` whose barrier is complete."""
-        grouped = np.where(self.ended, np.int64(1 << 60), self.arrived)
-        least = grouped.reshape(-1, self.waves_per_group).min(1)
-        return least[b.groups] > self.passed[b.waves]
-
-    def _can_pass(self, b: Batch) -> bool:
-        return bool(self._ready(b).any())
-
-    def pass_barrier(self, b: Batch, behind: int) -> Any:
+    def pass_barrier(self, b: Batch, which: int, behind: int) -> Any:
         """Let waves whose barrier is complete go on to `behind`."""
-        ready = self._ready(b)
+        b.barrier = which
+        ready = self.barriers.ready(b, which)
         if ready.all():
-            self.passed[b.waves] += 1
+            self.barriers.go_on(b, which)
             b.pc = behind
             return SWITCH
         if not ready.any():
             return BLOCK
         other = b.split(ready)
-        self.passed[other.waves] += 1
+        self.barriers.go_on(other, which)
         other.pc = behind
         self.batches.append(other)
         return BLOCK

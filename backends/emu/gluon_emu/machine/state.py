@@ -32,10 +32,11 @@ class Batch:
         pc: the instruction to be executed next.
         flushes: whether float32 arithmetic takes denormals for 0.
         outstanding: memory operations that are not known to be done.
+        barrier: the one that the waves wait at, or waited at last.
     """
 
     __slots__ = (
-        "clock", "exec", "flushes", "full", "groups", "hazards", "lanes", "machine", "mode",
+        "barrier", "clock", "exec", "flushes", "full", "groups", "hazards", "lanes", "machine", "mode",
         "outstanding", "patience", "pc", "s", "scc", "v", "waves", "written",
     )  # fmt: skip
 
@@ -60,6 +61,7 @@ class Batch:
         self.hazards: dict[int, Any] = {}
         self.clock = 0
         self.patience = 0
+        self.barrier = -1
         self.set_mode(mode)
         self.exec_changed()
 
@@ -127,7 +129,7 @@ class Batch:
         other.outstanding = self.outstanding.split(taken)
         other.written = set(self.written)
         other.hazards, other.clock = dict(self.hazards), self.clock
-        other.patience = self.patience
+        other.patience, other.barrier = self.patience, self.barrier
         return other
 
     def joins(self, other: "Batch") -> bool:

@@ -36,6 +36,13 @@ class Tally:
         self.counts, self.moved = [0] * self.size, [0] * self.size
         self.conflicts, self.useful = [0] * self.size, [False] * self.size
 
+    def add(self, other: Tally) -> None:
+        """Count in what other workgroups of the launch did."""
+        for name in ("counts", "moved", "conflicts"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            mine[:] = [a + b for a, b in zip(mine, theirs)]
+        self.useful[:] = [a or b for a, b in zip(self.useful, other.useful)]
+
 
 def bank_cycles(place: np.ndarray, size: int, mask: np.ndarray, banks: int) -> int:
     """Cycles beyond the first that the banks of LDS need for one access of each wave.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from gluon_core.compiler import compile
@@ -63,3 +64,19 @@ def test_instructions(target):
     isa = compile(source, target=target).asm["amdgcn"]
     missing = [pattern for pattern in [*INSTRUCTIONS, instruction] if not re.search(pattern, isa)]
     assert not missing, isa[:2000]
+
+
+@pytest.mark.parametrize("target", list(UNITS))
+def test_results(on, target):
+    acc, width, unit, _ = UNITS[target]
+    module = oracle.load(SOURCE.format(acc=acc, width=width, unit=unit), oracle.OURS)
+    rng = np.random.default_rng(0)
+    a, b = rng.uniform(-1, 1, (2, 64, 64)).astype(np.float16)
+    c, counts = np.zeros(4096, np.float32), np.zeros(4096, np.uint32)
+    module.kernel[(1,)](a, b, c, 4000, counts, target=on(target))
+    cut = a.copy().reshape(-1)
+    cut[4000:] = 0
+    product = (cut.reshape(64, 64).astype(np.float64) @ b.astype(np.float64)).reshape(-1)
+    wanted = np.where(np.arange(4096) < 4000, 2 * product, product)
+    np.testing.assert_allclose(c, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(counts, np.maximum(np.arange(4096), 1))
