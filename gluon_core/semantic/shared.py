@@ -12,6 +12,7 @@ from gluon_core.features import SLICED_COPIES
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.semantic.base import SemanticBase, describe, shape_of
+from gluon_core.semantic.copies import like
 from gluon_core.semantic.operands import check_stored, compile_time_int, wrap_axis
 from gluon_core.values import (
     check_block_shape,
@@ -269,8 +270,12 @@ class SharedOps(SemanticBase):
                 )
         return dimension
 
-    def _check_element_values(self, mem: Any, values: Any, indices: Any) -> None:
-        self.require_distributed(values, "values")
+    def _element_values(
+        self, mem: Any, values: Any, indices: Any, axis: Any
+    ) -> tuple[Any, Any, int]:
+        """Values and indices of one shape and layout, and the dimension that the indices count."""
+        dimension = self._check_indexed(mem, indices, axis)
+        self.require_tensor(values, "values")
         if values.dtype != mem.dtype:
             raise DtypeError(
                 "must have the buffer's dtype",
@@ -278,14 +283,16 @@ class SharedOps(SemanticBase):
                 expected=mem.dtype,
                 got=values.dtype,
             )
-        if shape_of(values) != shape_of(indices):
-            raise ShapeError(
-                "must have the shape of the indices",
-                argument="values",
-                expected=shape_of(indices),
-                got=shape_of(values),
-            )
-        self.unify_layouts(values, indices)
+        if values.type.is_block():
+            have, want = shape_of(values), shape_of(indices)
+            if len(have) != len(want) or any(h != w and 1 not in (h, w) for h, w in zip(have, want)):
+                raise ShapeError(
+                    "does not fit the indices", argument="values", expected=want, got=have
+                )
+            self.unify_layouts(values, indices)
+        values, indices = self.broadcast_impl_value(values, indices)
+        self._check_indexed(mem, indices, axis)
+        return values, indices, dimension
 
     def shared_gather(self, mem: Any, indices: Any, axis: Any) -> Any:
         axis = self._check_indexed(mem, indices, axis)
@@ -296,20 +303,19 @@ class SharedOps(SemanticBase):
         return self.make_tensor(handle, result_type)
 
     def shared_scatter(self, mem: Any, values: Any, indices: Any, axis: Any) -> None:
-        axis = self._check_indexed(mem, indices, axis)
-        self._check_element_values(mem, values, indices)
+        values, indices, axis = self._element_values(mem, values, indices, axis)
         self.builder.create_local_scatter(mem.handle, values.handle, indices.handle, axis)
 
     def shared_atomic_scatter(
         self, op: str, mem: Any, values: Any, indices: Any, axis: Any, mask: Any
     ) -> Any:
-        axis = self._check_indexed(mem, indices, axis)
-        self._check_element_values(mem, values, indices)
+        values, indices, axis = self._element_values(mem, values, indices, axis)
         kind = self._shared_rmw(op, mem.dtype)
         if mask is not None:
-            mask = self.broadcast_impl_value(indices, self.to_tensor(mask))[1]
+            mask = self.to_tensor(mask)
             if not mask.dtype.is_bool():
                 raise DtypeError("must be boolean", argument="mask", got=mask.dtype)
+            mask = like(self, indices, mask, "mask", "indices")
         handle = self.builder.create_local_atomic_scatter_rmw(
             kind,
             mem.handle,

@@ -158,7 +158,7 @@ def _atomic(what: str) -> Callable[[F], F]:
         ptr: scalar pointer to one of {dtypes}.
         offsets: tensor of int32 or uint32, in elements, not negative.
         value: tensor of `offsets`' shape and layout and of the pointed-to dtype, or a scalar.
-        mask: int1, broadcast to the offsets; where false nothing happens.
+        mask: numbers, broadcast to the offsets; where 0 or false nothing happens.
         sem: "acq_rel" (default), "acquire", "release" or "relaxed".
         scope: "gpu" (default), "cta" or "sys".
 
@@ -166,7 +166,7 @@ def _atomic(what: str) -> Callable[[F], F]:
         What was there before, a tensor like `value`.
 
     Raises:
-        DtypeError: another pointer, other offsets, another value, a mask that is not boolean.
+        DtypeError: another pointer, other offsets, another value.
         ShapeError: value or mask do not fit the offsets.
         ArgumentError: no such order or scope.
         LayoutError: a 16-bit float, of which the hardware adds pairs, held one by one.
@@ -214,6 +214,7 @@ def _emit_atomic(
     if since is not None:
         vendor.require(since, f"{name} of {element}")
     value = _value(semantic, ptr, offsets, value, "value")
+    mask = _truth(semantic, mask)
     mask, _ = masked(semantic, offsets, value.dtype, mask, what="offsets")
     sem, scope = semantic._order(sem, scope)
     handle = semantic.builder.create_buffer_atomic_rmw(
@@ -226,6 +227,17 @@ def _emit_atomic(
         handle_or_absent(semantic, mask),
     )
     return semantic.make_tensor(handle, value.type)
+
+
+def _truth(semantic: Any, mask: Optional[Operand]) -> Any:
+    """The mask of an atomic as booleans: any number but 0 is true."""
+    mask = unwrap(mask)
+    if mask is None:
+        return None
+    made = semantic.to_tensor(mask)
+    if made.dtype.is_ptr() or made.dtype == tl.int1:
+        return made
+    return semantic.cast(made, tl.int1)
 
 
 def _lowered_since(op: str, element: dtype) -> Optional[Feature]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Sequence
 
+from gluon_amd.features import SCALES_OF_16
+from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.values.typing import ConstStr, Operand
@@ -159,16 +161,26 @@ def _scale(
             )
         return scale
     scale = _ONE if scale is None else scale
-    if isinstance(scale, int) and not isinstance(scale, bool):
+    if isinstance(scale, int):
         if not 0 <= scale <= 255:
             raise ArgumentError(
                 "not an E8M0 exponent", argument=argument, expected="0 to 255", got=scale
             )
-    elif not isinstance(scale, tl.tensor) or scale.dtype not in _BYTES:
+        scale = int(scale)
+    elif not isinstance(scale, tl.tensor) or not (
+        scale.dtype in dtypes or scale.dtype.is_int() or _casts_floats(scale)
+    ):
         raise DtypeError(
             "scales are E8M0 exponents",
             argument=argument,
             expected="a tensor of uint8 or int8, an integer, or None for 1",
             got=describe(scale),
         )
-    return semantic.full(shape, scale, tl.uint8, layout(operand.type.layout, shape))
+    kept = isinstance(scale, tl.tensor) and scale.dtype in dtypes and scale.dtype.is_floating()
+    element = scale.dtype if kept else tl.uint8
+    return semantic.full(shape, scale, element, layout(operand.type.layout, shape))
+
+
+def _casts_floats(scale: tensor) -> bool:
+    """Earlier releases cast a scalar of any dtype to an exponent."""
+    return scale.dtype.is_floating() and not vendor.has(SCALES_OF_16)
