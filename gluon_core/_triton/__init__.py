@@ -345,6 +345,11 @@ def cache_manager(key: str, purpose: str = "") -> Any:
     return cache.get_cache_manager(key)
 
 
+def cache_folder() -> str:
+    """Where Triton keeps compiled kernels."""
+    return str(knobs.cache.dir)
+
+
 def invalidating_environment() -> dict[str, str]:
     """The environment variables that change what the compiler makes."""
     from triton._C.libtriton import get_cache_invalidating_env_vars
