@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
-from gluon_core import __version__, _triton
+from gluon_core import _triton
 from gluon_core.compiler.bundle import form as forms
 from gluon_core.compiler.bundle import source_map
 from gluon_core.compiler.bundle.reader import runtime, translated
@@ -427,7 +428,8 @@ def _key(request: _Request) -> str:
 
 
 def _tools() -> dict[str, str]:
-    return {"gluon-core": __version__, "triton": _triton.VERSION_TEXT}
+    ours = sys.modules["gluon_core"].__version__  # no room may import the package's own file
+    return {"gluon-core": ours, "triton": _triton.VERSION_TEXT}
 
 
 def _order(form: Mapping[str, Any]) -> tuple[str, str]:
