@@ -323,7 +323,7 @@ class BundledKernel:
         divisibility = rules.divisibility
         key: list[Any] = []
         passed: list[Any] = []
-        for constexpr, value in zip(self._constexpr, values):
+        for name, constexpr, value in zip(self.names, self._constexpr, values):
             cls = value.__class__
             if constexpr:
                 plain = cls in (int, bool, str) or value is None or value is LEFT_OUT
@@ -338,7 +338,7 @@ class BundledKernel:
                 key.append(cls)
                 passed.append(value)
             else:
-                part, made = self._key_of(look(value))
+                part, made = self._key_of(self._look(name, value))
                 key.append(part)
                 passed.append(made)
         if options:
@@ -368,18 +368,15 @@ class BundledKernel:
             if parameter.constexpr:
                 seen.append(value)
                 continue
-            try:
-                found = look(value)
-                if found.kind == "other":
-                    raise BundleArgumentError(
-                        "kernels cannot take a value of this type",
-                        expected="a tensor, an array with __cuda_array_interface__ or __dlpack__, an "
-                        "int, float, bool, None, tuple or gluon_runtime.Pointer",
-                        got=type(value).__name__,
-                    )
-            except BundleArgumentError as error:
-                error.argument = f"{self.name}({parameter.name})"
-                raise
+            found = self._look(parameter.name, value)
+            if found.kind == "other":
+                raise BundleArgumentError(
+                    "kernels cannot take a value of this type",
+                    argument=f"{self.name}({parameter.name})",
+                    expected="a tensor, an array with __cuda_array_interface__ or __dlpack__, an int, "
+                    "float, bool, None, tuple or gluon_runtime.Pointer",
+                    got=type(value).__name__,
+                )
             _places(parameter.name, found, places)
             seen.append(found)
         device = self._device(places)
@@ -388,6 +385,13 @@ class BundledKernel:
         hit = self._load(form, device)
         self._hits[key] = hit
         return hit
+
+    def _look(self, name: str, value: Any) -> Seen:
+        try:
+            return look(value)
+        except BundleArgumentError as error:
+            error.argument = f"{self.name}({name})"
+            raise
 
     def _device(self, places: Mapping[str, tuple[str, int]]) -> int:
         driver = self.bundle.driver

@@ -227,7 +227,11 @@ def _missing(
         )
     _, form, bad = min(wrong, key=lambda item: item[0])
     names = [kernel.parameters[index].name for index in bad]
-    expected = [spoken(form.arguments[index], rules) for index in bad]
+    near = [other for _, other, theirs in wrong if theirs == bad]
+    expected = []
+    for index in bad:
+        words = dict.fromkeys(spoken(other.arguments[index], rules) for other in near)
+        expected.append(" or ".join(words))
     got = [
         _told(kernel.parameters[index], form.arguments[index], seen[index], rules) for index in bad
     ]
