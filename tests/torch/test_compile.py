@@ -12,6 +12,8 @@ from torch._subclasses import FakeTensorMode
 from gluon_core.errors import ArgumentError, TensorError
 from tests.torch.ops_for_tests import BLOCK, blocks, scale_kernel
 
+pytestmark = pytest.mark.once  # PyTorch decides here, and it is the same one
+
 
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch):
