@@ -9,6 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from gluon_core import __version__
+from gluon_core.cli import bundle
 from gluon_core.cli.output import command
 
 __all__ = ["app"]
@@ -22,6 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+app.add_typer(bundle.app, name="bundle")
 
 Kernel = Annotated[
     str, typer.Argument(help="FILE:KERNEL; FILE alone where it has one kernel.", metavar="KERNEL")
@@ -176,18 +179,28 @@ def run(
             "terminal.",
         ),
     ] = None,
+    record: Annotated[
+        Optional[str],
+        typer.Option(
+            "--record",
+            metavar="SPECS.toml",
+            help="Write which forms of which kernels are launched, for `gluon bundle`.",
+        ),
+    ] = None,
 ) -> Optional[int]:
     """Run a Python file with its kernels on a target; further arguments go to the file.
 
     Profiles, timelines, schedules, the timeout and the prompt need a simulated target.
     """
     from gluon_core.cli.run import Runs, run_file
+    from gluon_core.cli.specs import recording_to
     from gluon_core.contract.backend import Watch
 
     wish = Watch(profile, profile_json, profile_html, trace, pdb, trace_isa)
     shown = sys.stderr.isatty() if progress is None else progress
     runs = Runs(schedules, schedule, seed, timeout, check, shown)
-    return run_file(file, target, context.args, json, wish, runs)
+    with recording_to(record):
+        return run_file(file, target, context.args, json, wish, runs)
 
 
 @app.command()

@@ -58,10 +58,12 @@ class Constant:
     Args:
         value: what JSON holds; the text of anything else.
         opaque: whether `value` is such a text, of a layout or another object.
+        identity: hash of what makes an opaque constant what it is.
     """
 
     value: Any
     opaque: bool = False
+    identity: str = ""
 
 
 @dataclass(frozen=True)
@@ -372,7 +374,7 @@ def _parameter(reader: _Reader) -> Parameter:
 
 def _constant(reader: _Reader) -> Constant:
     if "opaque" in reader.left:
-        found = Constant(reader.take("opaque", str), True)
+        found = Constant(reader.take("opaque", str), True, reader.take("identity", str))
     else:
         found = Constant(frozen(reader.take("constant")))
     reader.done()

@@ -8,10 +8,15 @@ L64 = gl.BlockedLayout([4], [64], [4], [0])
 
 
 @gluon.jit
+def times(value, factor):
+    return value * factor
+
+
+@gluon.jit
 def scale(x, y, n, factor, BLOCK: gl.constexpr, LAYOUT: gl.constexpr):
     offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=LAYOUT)
     inside = offsets < n
-    gl.store(y + offsets, gl.load(x + offsets, mask=inside) * factor, mask=inside)
+    gl.store(y + offsets, times(gl.load(x + offsets, mask=inside), factor), mask=inside)
 
 
 @gluon.jit(do_not_specialize=["n"], do_not_specialize_on_alignment=["y"])

@@ -150,7 +150,7 @@ class Bundle:
         called = name or source.fn.__name__
         made = forms.kernel_of(source.fn)
         there = self.kernels.setdefault(called, made)
-        _same_kernel(called, there, made)
+        check_same_kernel(called, there, made)
         key = forms.form_key(source, target, forms.given_options(options, backend, target))
         known = {form["key"] for form in there["forms"]}
         known |= {_key(r) for r in self._waiting if r.name == called}
@@ -397,8 +397,8 @@ class Bundle:
         for name, theirs in other.kernels.items():
             mine = self.kernels.get(name)
             if mine is not None:
-                _same_kernel(name, mine, theirs)
-                _same_code(name, mine, theirs)
+                check_same_kernel(name, mine, theirs)
+                check_same_code(name, mine, theirs)
         for name, theirs in other.kernels.items():
             mine = self.kernels.setdefault(name, {**theirs, "forms": []})
             known = {form["key"] for form in mine["forms"]}
@@ -439,7 +439,12 @@ def _order(form: Mapping[str, Any]) -> tuple[str, str]:
 _INTERFACE = ("function", "identity", "parameters")
 
 
-def _same_kernel(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+def check_same_kernel(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """See that two kernels of one name are the same.
+
+    Raises:
+        BundleNameError: they are not.
+    """
     differing = [what for what in _INTERFACE if mine[what] != theirs[what]]
     if differing:
         raise BundleNameError(
@@ -456,7 +461,12 @@ def _origin(kernel: Mapping[str, Any]) -> str:
     return f"{where}{kernel['function']} (source {kernel['identity'][:12] or 'of one process'})"
 
 
-def _same_code(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+def check_same_code(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """See that two bundles have the same code where both have the same form of a kernel.
+
+    Raises:
+        BundleNameError: they do not.
+    """
     known = {form["key"]: form for form in mine["forms"]}
     for form in theirs["forms"]:
         there = known.get(form["key"])
@@ -474,16 +484,17 @@ def _kernel_diff(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) 
     lines = [f"! {name}: {what} differs" for what in _INTERFACE if mine[what] != theirs[what]]
     ours = {form["key"]: form for form in mine["forms"]}
     others = {form["key"]: form for form in theirs["forms"]}
-    lines += [f"- {name} for {_spoken(ours[key])}" for key in ours if key not in others]
-    lines += [f"+ {name} for {_spoken(others[key])}" for key in others if key not in ours]
+    lines += [f"- {name} for {spoken(ours[key])}" for key in ours if key not in others]
+    lines += [f"+ {name} for {spoken(others[key])}" for key in others if key not in ours]
     for key in ours:
         if key in others and ours[key] != others[key]:
             names = [what for what in ours[key] if ours[key][what] != others[key][what]]
-            lines.append(f"! {name} for {_spoken(ours[key])}: {', '.join(names)} differs")
+            lines.append(f"! {name} for {spoken(ours[key])}: {', '.join(names)} differs")
     return lines
 
 
-def _spoken(form: Mapping[str, Any]) -> str:
+def spoken(form: Mapping[str, Any]) -> str:
+    """A form in words: target, what it assumes of each parameter, options."""
     manifests, select = runtime("manifest"), runtime("select")
     rules = manifests.rules_of(forms.RULES)
     words = ", ".join(select.spoken(manifests.pattern_of(p), rules) for p in form["arguments"])

@@ -70,7 +70,10 @@ def constant_of(value: Any) -> dict[str, Any]:
     value = _triton.unwrap(value)
     if _is_plain(value):
         return {"constant": value}
-    return {"opaque": repr(value) if not isinstance(value, _triton.dtype) else str(value)}
+    return {
+        "opaque": repr(value) if not isinstance(value, _triton.dtype) else str(value),
+        "identity": hashlib.sha256(text_of(value).encode()).hexdigest(),  # texts may be the same
+    }
 
 
 def _is_plain(value: Any) -> bool:
@@ -143,7 +146,7 @@ def _parameter(found: Parameter) -> dict[str, Any]:
 
 def identity_of(fn: Any) -> str:
     """Hash of a kernel's source and of all that it refers to; "" for what only this process knows."""
-    found = identity(fn)
+    found = identity(fn, home=fn.fn.__module__)
     return hashlib.sha256(found.text.encode()).hexdigest() if found.lasting else ""
 
 
