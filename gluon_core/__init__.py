@@ -66,7 +66,17 @@ _WHERE = {
     "must_use_result": "runtime.results",
     "register_argument_kind": "runtime.arguments",
 }
-_MODULES = ("errors", "language", "layouts", "plugins", "portable", "targets", "testing", "torch")
+_MODULES = (
+    "bundle",
+    "errors",
+    "language",
+    "layouts",
+    "plugins",
+    "portable",
+    "targets",
+    "testing",
+    "torch",
+)
 
 
 def __getattr__(name: str) -> _typing.Any:

@@ -411,6 +411,11 @@ def put_in_cache(manager: Any, data: Any, name: str) -> str:
     return path
 
 
+def cache_folder() -> str:
+    """Where Triton keeps compiled kernels."""
+    return str(knobs.cache.dir)
+
+
 def invalidating_environment() -> dict[str, str]:
     """The environment variables that change what the compiler makes."""
     from triton._C.libtriton import get_cache_invalidating_env_vars

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from gluon_core import __version__
+from gluon_core.cli import bundle
 from gluon_core.cli.output import command
 
 __all__ = ["app"]
@@ -22,6 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(bundle.app, name="bundle")
 
 Kernel = Annotated[
     str, typer.Argument(help="FILE:KERNEL; FILE alone where it has one kernel.", metavar="KERNEL")
@@ -192,12 +195,21 @@ def run(
             "terminal.",
         ),
     ] = None,
+    record: Annotated[
+        Optional[str],
+        typer.Option(
+            "--record",
+            metavar="SPECS.toml",
+            help="Write which forms of which kernels are launched, for `gluon bundle`.",
+        ),
+    ] = None,
 ) -> Optional[int]:
     """Run a Python file with its kernels on a target; further arguments go to the file.
 
     Profiles, timelines, schedules, the timeout and the prompt need a simulated target.
     """
     from gluon_core.cli.run import Runs, run_file
+    from gluon_core.cli.specs import recording_to
     from gluon_core.contract.backend import Watch
 
     if watch:
@@ -207,9 +219,10 @@ def run(
     wish = Watch(profile, profile_json, profile_html, trace, pdb, trace_isa)
     shown = sys.stderr.isatty() if progress is None else progress
     runs = Runs(schedules, schedule, seed, timeout, check, shown)
-    if targets is not None or compile_for is not None:
-        return _for_many(context, targets, compile_for, target, runs, bool(wish), json)
-    return run_file(file, target, context.args, json, wish, runs)
+    with recording_to(record):
+        if targets is not None or compile_for is not None:
+            return _for_many(context, targets, compile_for, target, runs, bool(wish), json)
+        return run_file(file, target, context.args, json, wish, runs)
 
 
 def _for_many(

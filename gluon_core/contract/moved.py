@@ -8,6 +8,7 @@ __all__ = ["MOVED"]
 
 MOVED: Mapping[str, str] = {
     "gluon_core.backend": "gluon_core.contract.backend",
+    "gluon_core.bundle": "gluon_core.compiler.bundle",
     "gluon_core.builtin": "gluon_core.values.builtin",
     "gluon_core.descriptors": "gluon_core.values.descriptors",
     "gluon_core.hookspec": "gluon_core.contract.hookspec",

@@ -15,6 +15,7 @@ from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core.compiler import grid
+from gluon_core.compiler.bundle import recording, supply
 from gluon_core.compiler.driver import compile_source, shared_options
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.source import GluonASTSource
@@ -128,6 +129,8 @@ class Dispatcher:
         backend = registry().backend(specialization.target.backend)
         hit = self._remember(specialization, values, options, compiled, backend)
         measured = self._measure(sizes, values)
+        if recording.ACTIVE:
+            recording.note(compiled.src, specialization.target, specialization.options, measured)
         if measured is not None:
             stream = hit[1](hit[2])
             told = compiled.launch_metadata(measured, stream, *values)
@@ -359,11 +362,12 @@ class Dispatcher:
             if self._hooked(_triton.knobs.runtime.jit_cache_hook, specialization, told):
                 return None
             strict = not warmup and os.environ.get("GLUON_NO_JIT", "0") not in ("", "0")
-            made = compile_source(
-                source, specialization.target, backend, specialization.options, load_only=strict
-            )
+            wanted = (source, specialization.target, backend, specialization.options)
+            made = supply.take(*wanted) if supply.wanted() else None
             if made is None:
-                self._refuse(specialization)
+                made = compile_source(*wanted, load_only=strict)
+            if made is None:
+                self._refuse(specialization, supply.nearest(*wanted))
             with self._lock:
                 self._compiled[specialization.key] = made
                 self._known.append(specialization)
@@ -378,9 +382,20 @@ class Dispatcher:
         shown = _triton.gpu_target(target) if target.architecture.triton_backend else target
         return hook(**_triton.jit_hook_arguments(self.kernel, specialization.key, told, shown))
 
-    def _refuse(self, wanted: Specialization) -> NoReturn:
+    def _refuse(self, wanted: Specialization, near: Optional[supply.Nearest]) -> NoReturn:
         """Say which argument asks for code that is not there."""
         name = self.kernel.__name__
+        if near is not None and not self._known:
+            differences = list(near.differences)
+            if near.changed:
+                differences.append(("source", "as when the bundle was built", "another"))
+            raise RecompileError(
+                f"this launch of {name} is in no bundle, and would compile while GLUON_NO_JIT is set",
+                argument=", ".join(what for what, _, _ in differences),
+                expected="; ".join(f"{what}: {old}" for what, old, _ in differences),
+                got="; ".join(f"{what}: {new}" for what, _, new in differences),
+                remedy="Add this form to the bundle, or keep the argument from changing the key.",
+            )
         if not self._known:
             raise RecompileError(
                 f"{name} is not compiled and GLUON_NO_JIT is set",

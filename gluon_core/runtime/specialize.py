@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, Callable, Mapping, Protocol, Sequence, cast
 
+from gluon_core.compiler import parameters as of_kernel
 from gluon_core.errors import GluonError, trimmed
 from gluon_core.runtime import arguments, opaque
 from gluon_core.values.constants import identity
@@ -20,21 +21,8 @@ __all__ = ["Parameter", "Tokens", "entry", "handle", "parameters_of", "variant"]
 _PREFIX = "_g_"  # names of ours in generated code; parameters may have any other
 
 
-class Parameter:
+class Parameter(of_kernel.Parameter):
     """What the generated code needs to know of one parameter of a kernel."""
-
-    def __init__(self, param: Any, kind: Any):
-        self.name: str = param.name
-        self.kind = kind
-        self.default = param.default
-        self.has_default: bool = param.has_default
-        self.is_constexpr: bool = param.is_constexpr
-        self.is_const: bool = param.is_const
-        self.annotation_type: str = "" if self.is_constexpr else param.annotation_type
-        self.align: bool = not param.do_not_specialize_on_alignment
-        self.specialize: bool = not param.do_not_specialize
-        if self.annotation_type == "u1" or self.annotation_type[:2] in ("fp", "bf"):
-            self.specialize = False
 
     def describe(self, value: Any, pointer_range_bits: Any) -> arguments.Described:
         """What the compiler is told of `value` in this place."""
@@ -57,8 +45,7 @@ class Parameter:
 
 def parameters_of(kernel: Any) -> tuple[Parameter, ...]:
     """The parameters of a jit function, in order."""
-    kinds = [p.kind for p in kernel.signature.parameters.values()]
-    return tuple(Parameter(param, kind) for param, kind in zip(kernel.params, kinds))
+    return cast("tuple[Parameter, ...]", of_kernel.parameters_of(kernel, Parameter))
 
 
 class Tokens:

@@ -285,7 +285,9 @@ class SharedOps(SemanticBase):
             )
         if values.type.is_block():
             have, want = shape_of(values), shape_of(indices)
-            if len(have) != len(want) or any(h != w and 1 not in (h, w) for h, w in zip(have, want)):
+            if len(have) != len(want) or any(
+                h != w and 1 not in (h, w) for h, w in zip(have, want)
+            ):
                 raise ShapeError(
                     "does not fit the indices", argument="values", expected=want, got=have
                 )

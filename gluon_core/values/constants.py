@@ -28,7 +28,7 @@ import sys
 import types
 import weakref
 from dataclasses import fields, is_dataclass
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 import numpy
 
@@ -97,8 +97,13 @@ class Identity(NamedTuple):
     reads: tuple[Read, ...]
 
 
-def identity(value: Any) -> Identity:
-    """What `value` is as a compile-time value; a `constexpr` is what it holds."""
+def identity(value: Any, home: Optional[str] = None) -> Identity:
+    """What `value` is as a compile-time value; a `constexpr` is what it holds.
+
+    Args:
+        home: a module whose name says nothing of what it defines: a file is called otherwise when it
+            is run than when it is imported.
+    """
     if type(value) is _triton.constexpr:
         value = value.value
     atom = _ATOMS.get(type(value))
@@ -106,7 +111,7 @@ def identity(value: Any) -> Identity:
         return Identity(atom(value), True, True, ())
     if type(value) in _layouts:
         return Identity(_layout_text(value), True, True, ())
-    reader = _Reader()
+    reader = _Reader(home=home)
     text = reader.text(value)
     return Identity(text, reader.lasting, reader.settled, tuple(reader.reads))
 
@@ -136,7 +141,8 @@ _ATOMS: dict[type, Callable[[Any], str]] = {
 class _Reader:
     """Reads one value; what it learns besides the text is in its fields."""
 
-    def __init__(self, within: tuple[type, ...] = ()):
+    def __init__(self, within: tuple[type, ...] = (), home: Optional[str] = None):
+        self._home = home
         self.lasting = True
         self.settled = True
         self.reads: list[Read] = []
@@ -250,16 +256,16 @@ class _Reader:
         offered = _offered.get(cls)
         if offered is not None:
             return offered
-        known = _classes.get(cls)
+        known = _classes.get(cls) if self._home is None else None
         if known is None or not known.holds(cls):
             if is_offered(cls):
                 return _offered.setdefault(cls, offered_text(cls))
             if cls in self._within:
                 return f"^class{self._within.index(cls)}"
-            reader = _Reader((*self._within, cls))
+            reader = _Reader((*self._within, cls), self._home)
             text, members = reader._class(cls), _members_of(cls)
             known = _Class(text, reader.lasting, tuple(reader.reads), members)
-            if not self._within:
+            if not self._within and self._home is None:
                 _classes[cls] = known
         self.lasting &= known.lasting
         self.reads += known.reads
@@ -277,7 +283,8 @@ class _Reader:
         digest = hashlib.sha256()
         for part in read(value):
             digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
-        return f"{value.__module__}.{value.__qualname__}#{digest.hexdigest()}"
+        module = "" if value.__module__ == self._home else value.__module__
+        return f"{module}.{value.__qualname__}#{digest.hexdigest()}"
 
     def _jit(self, value: Any) -> str:
         if hasattr(value, "__func__"):  # a method with the object that it is asked of

@@ -1,0 +1,176 @@
+"""The file: a zip archive, stored and not compressed, whose bytes depend on its content alone.
+
+Order, timestamps and attributes of the members are fixed. The archive's comment is
+`gluon-bundle/<version> sha256=<hex>`, the hash of every byte before those 64 digits, so any changed
+byte is noticed, the bookkeeping of the archive included. Reading evaluates nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import Mapping, Optional, Union
+
+from gluon_runtime.errors import (
+    BundleDamagedError,
+    BundleFormatError,
+    BundleHashError,
+    BundleTruncatedError,
+    BundleVersionError,
+)
+
+__all__ = ["FORMAT", "MANIFEST", "INDEX", "Container", "pack", "read", "unpack"]
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+INDEX = "index.bin"
+
+_HEAD = b"gluon-bundle/"
+_MIDDLE = b" sha256="
+_DIGITS = 64
+_START = b"PK\x03\x04"
+_LOCAL = struct.Struct("<4s5H3I2H")  # the header before each member
+_FIRST = MANIFEST.encode()
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class Container:
+    """The members of a bundle.
+
+    Attributes:
+        members: name -> bytes, in the order of the file.
+        digest: the hash that the file carries, hex: what to compare with what was published.
+    """
+
+    def __init__(self, members: Mapping[str, bytes], digest: str):
+        self.members = dict(members)
+        self.digest = digest
+
+
+def pack(members: Mapping[str, bytes]) -> bytes:
+    """The bytes of a bundle: the manifest first, the index after it, the others by name."""
+    import zipfile  # a launch does not need it
+
+    first = [name for name in (MANIFEST, INDEX) if name in members]
+    names = first + sorted(set(members) - set(first))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name in names:
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.create_system = 3  # else it names the machine that wrote
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, members[name])
+        archive.comment = _HEAD + b"%d" % FORMAT + _MIDDLE + b"0" * _DIGITS
+    body = buffer.getvalue()[:-_DIGITS]
+    return body + hashlib.sha256(body).hexdigest().encode()
+
+
+def read(path: Union[str, os.PathLike[str]], digest: Optional[str] = None) -> Container:
+    """The bundle in a file, see `unpack`.
+
+    Raises:
+        BundleFormatError: there is no such file, or it is no bundle.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise BundleFormatError(
+            f"the bundle cannot be read: {error.strerror or error}", argument=str(path)
+        ) from error
+    return unpack(data, str(path), digest)
+
+
+def unpack(data: bytes, where: str, digest: Optional[str] = None) -> Container:
+    """The members of a bundle, once its hash is right.
+
+    Args:
+        data: the file.
+        where: what errors call it.
+        digest: the hash that the caller knows the bundle to have, from elsewhere.
+
+    Raises:
+        BundleFormatError: no bundle.
+        BundleVersionError: of another version of the format.
+        BundleTruncatedError: the end of the file is missing.
+        BundleDamagedError: its bytes are not those that were written.
+        BundleHashError: intact, but not the one with this `digest`.
+    """
+    place = data.rfind(_HEAD, max(0, len(data) - 256))
+    if place < 0:
+        raise _headless(data, where)
+    version, found, rest = data[place + len(_HEAD) :].partition(_MIDDLE)
+    if found and version.isdigit() and version != b"%d" % FORMAT:
+        raise BundleVersionError(
+            "the bundle has a format that this release does not read",
+            argument=where,
+            expected=f"format {FORMAT}",
+            got=f"format {version.decode()}",
+            remedy="Build it anew, or install the release of gluon-runtime that it was built with.",
+        )
+    if len(rest) < _DIGITS:
+        raise BundleTruncatedError("the end of the file is missing", argument=where)
+    said = rest.decode("ascii", "replace")
+    really = hashlib.sha256(data[:-_DIGITS]).hexdigest()
+    if said != really:
+        raise BundleDamagedError(
+            "the file is damaged or was changed",
+            argument=where,
+            expected=f"sha256 {said}",
+            got=really,
+            remedy="Fetch or build it again.",
+        )
+    if digest is not None and digest.lower() != really:
+        raise BundleHashError(
+            "this is another bundle than the one asked for",
+            argument=where,
+            expected=f"sha256 {digest}",
+            got=really,
+        )
+    return Container(_members(data, where), really)
+
+
+def _headless(data: bytes, where: str) -> Exception:
+    """What is wrong with a file that does not end as a bundle does."""
+    begins = data[:4] == _START and data[30 : 30 + len(_FIRST)] == _FIRST
+    short = len(data) < 30 + len(_FIRST) and (_START.startswith(data[:4]) or data[:4] == _START)
+    if begins or (data and short):
+        return BundleTruncatedError(
+            "the end of the file is missing", argument=where, got=f"{len(data)} bytes"
+        )
+    return BundleFormatError(
+        "not a bundle",
+        argument=where,
+        got="an empty file" if not data else f"a file that begins with {data[:8]!r}",
+        remedy="`gluon bundle OUT KERNEL...` makes one.",
+    )
+
+
+def _members(data: bytes, where: str) -> dict[str, bytes]:
+    """All members, read from their headers in a row; nothing else may stand in between."""
+    members: dict[str, bytes] = {}
+    place = 0
+    while data[place : place + 4] == _START:
+        if place + _LOCAL.size > len(data):
+            raise BundleFormatError("a member has no header", argument=where)
+        fields = _LOCAL.unpack_from(data, place)
+        flags, method, checksum, packed, size, name_size, more = (fields[2], fields[3], *fields[6:])
+        start = place + _LOCAL.size + name_size + more
+        name = data[place + _LOCAL.size :][:name_size].decode("utf-8", "replace")
+        content = data[start : start + size]
+        if flags & ~0x800 or method or packed != size or len(content) != size or name in members:
+            raise BundleFormatError(
+                "a member is not stored as bundles do", argument=f"{where}:{name}"
+            )
+        if zlib.crc32(content) != checksum:
+            raise BundleHashError("a member has another checksum", argument=f"{where}:{name}")
+        members[name] = content
+        place = start + size
+    if MANIFEST not in members or INDEX not in members:
+        raise BundleFormatError(
+            "a part is missing", argument=where, expected=f"{MANIFEST} and {INDEX}"
+        )
+    return members

@@ -1,0 +1,262 @@
+"""The driver of NVIDIA GPUs, `libcuda` through ctypes.
+
+Sources: CUDA Driver API reference, sections Module Management and Execution Control.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from gluon_runtime.driver import torch_cuda, torch_stream
+from gluon_runtime.errors import BundleDeviceError, BundleDriverError
+from gluon_runtime.manifest import Launch
+from gluon_runtime.pack import Arguments
+
+__all__ = ["CudaDriver", "open_driver"]
+
+_INVALID_CONTEXT = 201
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _SHARED_OPTIN = 75, 76, 97  # CUdevice_attribute
+_MAX_THREADS, _SHARED_STATIC, _SHARED_DYNAMIC, _NON_PORTABLE = 0, 1, 8, 14  # CUfunction_attribute
+_DEFAULT_SHARED = 48 * 1024
+_PREFER_SHARED = 1
+_CAPTURE_RELAXED = 2
+_COOPERATIVE, _CLUSTER, _CLUSTER_POLICY, _DEPENDENT = 2, 4, 5, 6  # CUlaunchAttributeID
+_SPREAD = 1
+
+
+class Config(ctypes.Structure):
+    """CUlaunchConfig; HIP_LAUNCH_CONFIG has the same fields."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    ]
+
+
+class Attribute(ctypes.Structure):
+    """CUlaunchAttribute: the value is a union of 64 bytes."""
+
+    _fields_ = [("id", ctypes.c_uint), ("_pad", ctypes.c_uint), ("value", ctypes.c_uint * 16)]
+
+
+def attributes_of(launch: Launch) -> Any:
+    """The launch attributes as an array."""
+    found: list[tuple[int, tuple[int, ...]]] = []
+    if launch.dependent:
+        found.append((_DEPENDENT, (1,)))
+    if launch.cooperative:
+        found.append((_COOPERATIVE, (1,)))
+    if launch.num_ctas != 1:
+        found.append((_CLUSTER, (launch.num_ctas, 1, 1)))
+        found.append((_CLUSTER_POLICY, (_SPREAD,)))
+    made = (Attribute * len(found))()
+    for attribute, (kind, values) in zip(made, found):
+        attribute.id = kind
+        for index, value in enumerate(values):
+            attribute.value[index] = value
+    return made
+
+
+@dataclass
+class Loaded:
+    """A kernel on a device. The module stays loaded for the life of the process: unloading would
+    break a graph that is being captured."""
+
+    device: int
+    function: int
+    attributes: Any
+
+
+class CudaDriver:
+    """See `gluon_runtime.driver.Driver`.
+
+    Args:
+        library: `libcuda`, initialised.
+    """
+
+    name = "cuda"
+    tensor_device = "cuda"
+
+    def __init__(self, library: Any):
+        self.library = library
+        self._contexts: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._launch = library.cuLaunchKernelEx
+        count = ctypes.c_int()
+        self._check(library.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
+        self._count = count.value
+
+    def device_count(self) -> int:
+        return self._count
+
+    def _attribute(self, index: int, attribute: int) -> int:
+        device, value = ctypes.c_int(), ctypes.c_int()
+        self._check(self.library.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+        status = self.library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        self._check(status, "cuDeviceGetAttribute")
+        return value.value
+
+    def architecture(self, device: int) -> str:
+        major = self._attribute(device, _CAPABILITY_MAJOR)
+        return f"sm_{major}{self._attribute(device, _CAPABILITY_MINOR)}"
+
+    def current_device(self) -> int:
+        cuda = torch_cuda()
+        if cuda is not None:
+            current: int = cuda.current_device()
+            return current
+        device = ctypes.c_int()
+        return device.value if not self.library.cuCtxGetDevice(ctypes.byref(device)) else 0
+
+    def stream(self, device: int) -> int:
+        return torch_stream(device)
+
+    def _enter(self, index: int) -> None:
+        """Make the primary context of a device current in this thread."""
+        context = self._contexts.get(index)
+        if context is None:
+            with self._lock:
+                device, made = ctypes.c_int(), ctypes.c_void_p()
+                self._check(self.library.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+                status = self.library.cuDevicePrimaryCtxRetain(ctypes.byref(made), device)
+                self._check(status, "cuDevicePrimaryCtxRetain")
+                context = self._contexts[index] = int(made.value or 0)
+        current = ctypes.c_void_p()
+        self._check(self.library.cuCtxGetCurrent(ctypes.byref(current)), "cuCtxGetCurrent")
+        if current.value != context:
+            status = self.library.cuCtxSetCurrent(ctypes.c_void_p(context))
+            self._check(status, "cuCtxSetCurrent")
+
+    def load(self, device: int, code: bytes, launch: Launch) -> Loaded:
+        lib = self.library
+        most = self._attribute(device, _SHARED_OPTIN)
+        if launch.shared > most:
+            raise BundleDeviceError(
+                "the kernel needs more shared memory than the device has",
+                argument=launch.entry,
+                expected=f"at most {most} bytes",
+                got=f"{launch.shared} bytes",
+            )
+        self._enter(device)
+        # Loading is not allowed while this thread captures a graph in a stricter mode.
+        mode = ctypes.c_int(_CAPTURE_RELAXED)
+        swapped = not lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        try:
+            return self._load(device, code, launch, most)
+        finally:
+            if swapped:
+                lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+    def _load(self, device: int, code: bytes, launch: Launch, most: int) -> Loaded:
+        lib = self.library
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._check(lib.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
+        status = lib.cuModuleGetFunction(ctypes.byref(function), module, launch.entry.encode())
+        self._check(status, "cuModuleGetFunction")
+        threads = self._of(function, _MAX_THREADS)
+        if launch.threads > threads:
+            raise BundleDeviceError(
+                "the kernel needs so many registers that its block does not fit",
+                argument=launch.entry,
+                expected=f"at most {threads} threads",
+                got=f"{launch.threads} threads",
+            )
+        if launch.shared > _DEFAULT_SHARED:
+            status = lib.cuFuncSetCacheConfig(function, _PREFER_SHARED)
+            self._check(status, "cuFuncSetCacheConfig")
+            most -= self._of(function, _SHARED_STATIC)
+            status = lib.cuFuncSetAttribute(function, _SHARED_DYNAMIC, most)
+            self._check(status, "cuFuncSetAttribute")
+        if launch.num_ctas > 8:  # more blocks than every device of the generation can hold
+            status = lib.cuFuncSetAttribute(function, _NON_PORTABLE, 1)
+            self._check(status, "cuFuncSetAttribute")
+        return Loaded(device, int(function.value or 0), attributes_of(launch))
+
+    def _of(self, function: ctypes.c_void_p, attribute: int) -> int:
+        value = ctypes.c_int()
+        status = self.library.cuFuncGetAttribute(ctypes.byref(value), attribute, function)
+        self._check(status, "cuFuncGetAttribute")
+        return value.value
+
+    def launch(
+        self,
+        loaded: Loaded,
+        launch: Launch,
+        grid: tuple[int, int, int],
+        stream: int,
+        arguments: Arguments,
+    ) -> None:
+        if self._count > 1:
+            self._enter(loaded.device)
+        config = Config()
+        config.grid[:] = (grid[0] * launch.num_ctas, grid[1], grid[2])
+        config.block[:] = (launch.threads, 1, 1)
+        config.shared, config.stream = launch.shared, stream
+        config.count = len(loaded.attributes)
+        if config.count:
+            config.attributes = ctypes.addressof(loaded.attributes)
+        operands = (
+            ctypes.byref(config),
+            ctypes.c_void_p(loaded.function),
+            ctypes.c_void_p(arguments.pointers),
+            None,
+        )
+        status = self._launch(*operands)
+        if status == _INVALID_CONTEXT:  # a thread that has no context yet
+            self._enter(loaded.device)
+            status = self._launch(*operands)
+        if status:
+            clusters = f"clusters of {launch.num_ctas} blocks, each " if launch.num_ctas > 1 else ""
+            raise BundleDriverError(
+                "the driver refused the launch",
+                argument=launch.entry,
+                expected=f"grid {grid} of {clusters}{launch.threads} threads, {launch.shared} bytes "
+                "of shared memory",
+                got=self._text(status),
+            )
+
+    def allocate(self, device: int, size: int, stream: int) -> int:
+        self._enter(device)
+        address = ctypes.c_uint64()
+        status = self.library.cuMemAllocAsync(
+            ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_void_p(stream)
+        )
+        self._check(status, "cuMemAllocAsync")
+        return address.value
+
+    def free(self, device: int, address: int, stream: int) -> None:
+        status = self.library.cuMemFreeAsync(ctypes.c_uint64(address), ctypes.c_void_p(stream))
+        self._check(status, "cuMemFreeAsync")
+
+    def _text(self, status: int) -> str:
+        name, text = ctypes.c_char_p(), ctypes.c_char_p()
+        self.library.cuGetErrorName(status, ctypes.byref(name))
+        self.library.cuGetErrorString(status, ctypes.byref(text))
+        head = (name.value or b"CUDA error").decode()
+        return f"{head} ({status}): {(text.value or b'no description').decode()}"
+
+    def _check(self, status: int, call: str) -> None:
+        if status:
+            raise BundleDriverError(f"{call} failed", got=self._text(status))
+
+
+def open_driver() -> tuple[Optional[CudaDriver], Optional[str]]:
+    """The driver, or None and why."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None, "libcuda.so.1 is not installed"
+    try:
+        status = library.cuInit(0)
+        if status:
+            return None, f"cuInit failed with error {status}"
+        return CudaDriver(library), None
+    except (AttributeError, BundleDriverError) as error:
+        return None, f"libcuda.so.1 is too old or broken: {error}"

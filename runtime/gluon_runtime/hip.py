@@ -1,0 +1,171 @@
+"""The driver of AMD GPUs, `libamdhip64` through ctypes.
+
+Sources: HIP Runtime API reference, sections Module Management and Execution Control.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from gluon_runtime.cuda import Attribute, Config
+from gluon_runtime.driver import torch_cuda, torch_stream
+from gluon_runtime.errors import BundleDriverError
+from gluon_runtime.manifest import Launch
+from gluon_runtime.pack import Arguments
+
+__all__ = ["HipDriver", "open_driver"]
+
+_LIBRARIES = ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6")
+_COOPERATIVE, _CLUSTER = 2, 4  # hipLaunchAttributeID
+_PROPERTIES = 4096  # more than hipDeviceProp_t of any release has
+
+
+@dataclass
+class Loaded:
+    """A kernel on a device; the module stays loaded for the life of the process."""
+
+    device: int
+    function: int
+    attributes: Any
+
+
+class HipDriver:
+    """See `gluon_runtime.driver.Driver`.
+
+    Args:
+        library: `libamdhip64`.
+    """
+
+    name = "hip"
+    tensor_device = "cuda"  # as torch calls it
+
+    def __init__(self, library: Any):
+        self.library = library
+        library.hipGetErrorString.restype = ctypes.c_char_p
+        count = ctypes.c_int()
+        self._check(library.hipGetDeviceCount(ctypes.byref(count)), "hipGetDeviceCount")
+        self._count = count.value
+        self._architectures: dict[int, str] = {}
+
+    def device_count(self) -> int:
+        return self._count
+
+    def architecture(self, device: int) -> str:
+        found = self._architectures.get(device)
+        if found is None:
+            found = self._architectures[device] = self._ask(device)
+        return found
+
+    def _ask(self, device: int) -> str:
+        cuda = torch_cuda()
+        if cuda is not None:
+            return str(cuda.get_device_properties(device).gcnArchName).split(":")[0]
+        # The name stands in hipDeviceProp_t, at a place that differs between releases: `gfx` and what
+        # follows up to the end of the string is looked for.
+        room = ctypes.create_string_buffer(_PROPERTIES)
+        ask = getattr(self.library, "hipGetDevicePropertiesR0600", None)
+        ask = ask or self.library.hipGetDeviceProperties
+        self._check(ask(room, device), "hipGetDeviceProperties")
+        place = room.raw.find(b"gfx", 256)  # behind the device's own name
+        end = room.raw.find(b"\0", place)
+        return (
+            room.raw[place:end].decode("ascii", "replace").split(":")[0] if place > 0 else "unknown"
+        )
+
+    def current_device(self) -> int:
+        device = ctypes.c_int()
+        self._check(self.library.hipGetDevice(ctypes.byref(device)), "hipGetDevice")
+        return device.value
+
+    def stream(self, device: int) -> int:
+        return torch_stream(device)
+
+    def _enter(self, index: int) -> None:
+        if self._count > 1 and self.current_device() != index:
+            self._check(self.library.hipSetDevice(index), "hipSetDevice")
+
+    def load(self, device: int, code: bytes, launch: Launch) -> Loaded:
+        self._enter(device)
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        status = self.library.hipModuleLoadData(ctypes.byref(module), code)
+        self._check(status, "hipModuleLoadData")
+        status = self.library.hipModuleGetFunction(
+            ctypes.byref(function), module, launch.entry.encode()
+        )
+        self._check(status, "hipModuleGetFunction")
+        attributes = (Attribute * 2)()
+        attributes[0].id = _CLUSTER
+        attributes[0].value[:3] = (launch.num_ctas, 1, 1)
+        attributes[1].id = _COOPERATIVE
+        attributes[1].value[0] = int(launch.cooperative)
+        return Loaded(device, int(function.value or 0), attributes)
+
+    def launch(
+        self,
+        loaded: Loaded,
+        launch: Launch,
+        grid: tuple[int, int, int],
+        stream: int,
+        arguments: Arguments,
+    ) -> None:
+        self._enter(loaded.device)
+        function = ctypes.c_void_p(loaded.function)
+        pointers = ctypes.c_void_p(arguments.pointers)
+        if launch.num_ctas > 1:
+            config = Config()
+            config.grid[:] = (grid[0] * launch.num_ctas, grid[1], grid[2])
+            config.block[:] = (launch.threads, 1, 1)
+            config.shared, config.stream = launch.shared, stream
+            config.attributes = ctypes.addressof(loaded.attributes)
+            config.count = len(loaded.attributes)
+            call = getattr(self.library, "hipDrvLaunchKernelEx", None)
+            if call is None:
+                raise BundleDriverError(
+                    "the HIP runtime cannot launch clusters", argument=launch.entry
+                )
+            status = call(ctypes.byref(config), function, pointers, None)
+        else:
+            sizes = [ctypes.c_uint(size) for size in (*grid, launch.threads, 1, 1, launch.shared)]
+            if launch.cooperative:
+                status = self.library.hipModuleLaunchCooperativeKernel(
+                    function, *sizes, ctypes.c_void_p(stream), pointers
+                )
+            else:
+                status = self.library.hipModuleLaunchKernel(
+                    function, *sizes, ctypes.c_void_p(stream), pointers, None
+                )
+        self._check(status, f"the launch of {launch.entry}")
+
+    def allocate(self, device: int, size: int, stream: int) -> int:
+        self._enter(device)
+        address = ctypes.c_void_p()
+        status = self.library.hipMallocAsync(
+            ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_void_p(stream)
+        )
+        self._check(status, "hipMallocAsync")
+        return int(address.value or 0)
+
+    def free(self, device: int, address: int, stream: int) -> None:
+        status = self.library.hipFreeAsync(ctypes.c_void_p(address), ctypes.c_void_p(stream))
+        self._check(status, "hipFreeAsync")
+
+    def _check(self, status: int, call: str) -> None:
+        if status:
+            text = (self.library.hipGetErrorString(status) or b"no description").decode()
+            raise BundleDriverError(f"{call} failed", got=f"HIP error {status}: {text}")
+
+
+def open_driver() -> tuple[Optional[HipDriver], Optional[str]]:
+    """The driver, or None and why."""
+    for name in _LIBRARIES:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        try:
+            return HipDriver(library), None
+        except (AttributeError, BundleDriverError) as error:
+            return None, f"{name} is broken: {error}"
+    return None, "libamdhip64.so is not installed"

@@ -1,0 +1,272 @@
+"""Which compiled form of a kernel fits the arguments of a launch.
+
+A form fits where all that its code assumes holds. Of those that fit, the one that assumes most is taken,
+which is the one that the compiler in Gluon Core would be asked for. Assumptions are data of the
+manifest: what an argument's type, its constants and its marks are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional, Sequence
+
+from gluon_runtime.errors import BundleAmbiguousError, BundleArgumentError, BundleMissingError
+from gluon_runtime.manifest import Constant, Form, Kernel, Parameter, Pattern, Rules, Tuple, Value
+from gluon_runtime.values import Seen
+
+__all__ = ["LEFT_OUT", "select", "spoken"]
+
+
+class _LeftOut:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+LEFT_OUT: Any = _LeftOut()  # a constexpr that the caller leaves to the bundle
+
+_CONSTANT, _MARK, _WIDER, _RAW = 4, 1, -2, -3
+
+
+def select(
+    name: str,
+    kernel: Kernel,
+    forms: Sequence[Form],
+    seen: Sequence[Any],
+    options: Mapping[str, Any],
+    rules: Rules,
+) -> Form:
+    """The form for a launch.
+
+    Args:
+        name: of the kernel.
+        forms: those for the device's architecture; at least one.
+        seen: per parameter, a `Seen`, the value of a constexpr, or `LEFT_OUT`.
+        options: compile options that the caller names.
+
+    Raises:
+        BundleMissingError: none fits; the message names the arguments that keep the nearest from it.
+        BundleAmbiguousError: several do, and differ in a constexpr or an option that was not given.
+        BundleArgumentError: an option that no form knows.
+    """
+    known = {option for form in forms for option in form.options}
+    for option in options:
+        if option not in known:
+            raise BundleArgumentError(
+                f"{name} has no such parameter or option",
+                argument=option,
+                expected=f"one of {', '.join([*(p.name for p in kernel.parameters), *sorted(known)])}",
+            )
+    fitting: list[tuple[int, Form]] = []
+    wrong: list[tuple[int, Form, list[int]]] = []
+    for form in forms:
+        if any(not _same(form.options.get(k), v) for k, v in options.items()):
+            continue
+        scores = [
+            _score(parameter, pattern, value, rules)
+            for parameter, pattern, value in zip(kernel.parameters, form.arguments, seen)
+        ]
+        bad = [index for index, score in enumerate(scores) if score is None]
+        if bad:
+            wrong.append((len(bad), form, bad))
+        else:
+            fitting.append((sum(score or 0 for score in scores), form))
+    if not fitting:
+        raise _missing(name, kernel, forms, seen, options, wrong, rules)
+    best = max(score for score, _ in fitting)
+    left = [form for score, form in fitting if score == best]
+    if len(left) > 1:
+        plain = [form for form in left if set(form.given) <= set(options)]
+        left = plain if len(plain) == 1 else left
+    if len(left) > 1:
+        raise _ambiguous(name, kernel, left, seen)
+    return left[0]
+
+
+def _same(ours: Any, given: Any) -> bool:
+    """Whether two constants compile to the same: 1, True and 1.0 do not."""
+    if isinstance(ours, tuple) and isinstance(given, (tuple, list)):
+        return len(ours) == len(given) and all(map(_same, ours, given))
+    if isinstance(ours, float) and isinstance(given, float):
+        return repr(ours) == repr(given)
+    return type(ours) is type(given) and bool(ours == given)
+
+
+def _score(parameter: Parameter, pattern: Pattern, seen: Any, rules: Rules) -> Optional[int]:
+    """How much of what is seen the pattern makes use of; None where it does not fit."""
+    if seen is LEFT_OUT:
+        return 0
+    if parameter.constexpr:
+        return 0 if _constant_fits(pattern, seen) else None
+    return _fits(parameter, pattern, seen, rules)
+
+
+def _constant_fits(pattern: Pattern, value: Any) -> bool:
+    if not isinstance(pattern, Constant):
+        return False
+    if pattern.opaque:
+        return bool(pattern.value == (value if isinstance(value, str) else repr(value)))
+    return _same(pattern.value, getattr(value, "value", value))
+
+
+def _fits(parameter: Parameter, pattern: Pattern, seen: Seen, rules: Rules) -> Optional[int]:
+    if isinstance(pattern, Tuple):
+        if seen.kind != "tuple" or len(seen.value) != len(pattern.items):
+            return None
+        inside = [_fits(parameter, p, s, rules) for p, s in zip(pattern.items, seen.value)]
+        return None if None in inside else sum(score or 0 for score in inside)
+    if isinstance(pattern, Constant):
+        if seen.kind == "other":
+            return _CONSTANT if _constant_fits(pattern, seen.value) else None
+        plain = seen.kind in ("int", "none") and not pattern.opaque
+        return _CONSTANT if plain and _same(pattern.value, seen.value) else None
+    if pattern.type.startswith("*"):
+        return _pointer_fits(pattern, seen, rules)
+    return _number_fits(parameter, pattern, seen, rules)
+
+
+def _pointer_fits(pattern: Value, seen: Seen, rules: Rules) -> Optional[int]:
+    if seen.kind not in ("pointer", "int") or not 0 <= seen.value < 2**64:
+        return None
+    if seen.dtype is not None and seen.dtype != _element(pattern.type):
+        return None
+    if pattern.divisible and seen.value % rules.divisibility:
+        return None
+    if pattern.small and (seen.size is None or seen.size > rules.small):
+        return None
+    return (pattern.divisible + pattern.small) * _MARK + (_RAW if seen.kind == "int" else 0)
+
+
+def _element(kind: str) -> str:
+    """The element type of a pointer type; `k` marks those that are only read."""
+    name = kind[2:] if kind.startswith("*k") else kind[1:]
+    return "u1" if name == "i1" else name
+
+
+def _number_fits(parameter: Parameter, pattern: Value, seen: Seen, rules: Rules) -> Optional[int]:
+    kind = pattern.type
+    if seen.kind == "float":
+        return 0 if kind in ("fp32", "f32") else _WIDER if kind[:2] in ("fp", "bf") else None
+    if seen.kind == "bool":
+        return 0 if kind in ("u1", "i1") else None
+    if seen.kind != "int":
+        return None
+    if kind[:2] in ("fp", "bf"):
+        return 0 if parameter.type == kind else None  # without an annotation it is another kernel
+    if kind in ("u1", "i1"):
+        return 0 if parameter.type and seen.value in (0, 1) else None
+    least, most = _range(kind)
+    if not least <= seen.value <= most:
+        return None
+    if pattern.divisible and seen.value % rules.divisibility:
+        return None
+    usual = next((name for name, low, high in rules.integers if low <= seen.value <= high), kind)
+    return _MARK * pattern.divisible + (0 if kind in (usual, parameter.type) else _WIDER)
+
+
+def _range(kind: str) -> tuple[int, int]:
+    bits = int(kind[1:]) if kind[:1] in "iu" and kind[1:].isdigit() else 0
+    if kind[:1] == "u":
+        return 0, 2**bits - 1
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if bits else (1, 0)
+
+
+# -- what errors say -------------------------------------------------------------------------------
+
+
+def spoken(pattern: Pattern, rules: Rules) -> str:
+    """A pattern in words."""
+    if isinstance(pattern, Tuple):
+        return f"({', '.join(spoken(item, rules) for item in pattern.items)})"
+    if isinstance(pattern, Constant):
+        return f"constant {pattern.value if pattern.opaque else repr(pattern.value)}"
+    words = [pattern.type]
+    if pattern.divisible:
+        words.append(f"divisible by {rules.divisibility}")
+    if pattern.small:
+        words.append(f"into at most {rules.small} bytes")
+    return " ".join(words)
+
+
+def _told(parameter: Parameter, pattern: Pattern, seen: Any, rules: Rules) -> str:
+    """What came, in the words that matter for `pattern`."""
+    if parameter.constexpr:
+        return f"constant {seen!r}"
+    if seen.kind == "tuple":
+        parts = pattern.items if isinstance(pattern, Tuple) else [pattern] * len(seen.value)
+        items = (_told(parameter, p, s, rules) for p, s in zip(parts, seen.value))
+        return f"({', '.join(items)})" if seen.value else "()"
+    if seen.kind == "pointer":
+        text = f"*{seen.dtype or '?'}"
+        if isinstance(pattern, Value) and pattern.divisible and seen.value % rules.divisibility:
+            text += f" at {seen.value:#x}, which is not divisible by {rules.divisibility}"
+        elif isinstance(pattern, Value) and pattern.small:
+            text += f" into {'an unknown number of' if seen.size is None else seen.size} bytes"
+        return text
+    if seen.kind == "none":
+        return "None"
+    return f"{type(seen.value).__name__} {seen.value!r}"
+
+
+def _missing(
+    name: str,
+    kernel: Kernel,
+    forms: Sequence[Form],
+    seen: Sequence[Any],
+    options: Mapping[str, Any],
+    wrong: Sequence[tuple[int, Form, list[int]]],
+    rules: Rules,
+) -> BundleMissingError:
+    remedy = "Add this form to the bundle, or keep the argument from changing what is compiled."
+    if not wrong:
+        there = sorted({f"{k}={f.options.get(k)!r}" for f in forms for k in options})
+        return BundleMissingError(
+            f"{name} is not in the bundle with these options",
+            argument=", ".join(options),
+            expected=" or ".join(there),
+            got=", ".join(f"{k}={v!r}" for k, v in options.items()),
+            remedy=remedy,
+        )
+    _, form, bad = min(wrong, key=lambda item: item[0])
+    names = [kernel.parameters[index].name for index in bad]
+    near = [other for _, other, theirs in wrong if theirs == bad]
+    expected = []
+    for index in bad:
+        words = dict.fromkeys(spoken(other.arguments[index], rules) for other in near)
+        expected.append(" or ".join(words))
+    got = [
+        _told(kernel.parameters[index], form.arguments[index], seen[index], rules) for index in bad
+    ]
+    return BundleMissingError(
+        f"{name} is not in the bundle for these arguments",
+        argument=", ".join(names),
+        expected="; ".join(f"{n}: {text}" for n, text in zip(names, expected)),
+        got="; ".join(f"{n}: {text}" for n, text in zip(names, got)),
+        remedy=remedy
+        if len(wrong) == 1
+        else f"{remedy} That is the nearest of {len(wrong)} forms.",
+    )
+
+
+def _ambiguous(
+    name: str, kernel: Kernel, forms: Sequence[Form], seen: Sequence[Any]
+) -> BundleAmbiguousError:
+    told: list[tuple[str, list[str]]] = []
+    for index, parameter in enumerate(kernel.parameters):
+        values = sorted({_constant_text(form.arguments[index]) for form in forms})
+        if seen[index] is LEFT_OUT and len(values) > 1:
+            told.append((parameter.name, values))
+    for option in sorted({option for form in forms for option in form.given}):
+        values = sorted({repr(form.options.get(option)) for form in forms})
+        if len(values) > 1:
+            told.append((option, values))
+    return BundleAmbiguousError(
+        f"{len(forms)} forms of {name} fit",
+        argument=", ".join(what for what, _ in told) or None,
+        expected="; ".join(f"{what}: {' or '.join(values)}" for what, values in told) or None,
+        remedy="Give it with the launch.",
+    )
+
+
+def _constant_text(pattern: Pattern) -> str:
+    if isinstance(pattern, Constant):
+        return str(pattern.value) if pattern.opaque else repr(pattern.value)
+    return "a value"

@@ -1,0 +1,122 @@
+"""The calls that reach `libcuda` and `libamdhip64`, over stand-ins for the libraries."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+
+from gluon_runtime import errors, open_bundle
+from gluon_runtime.cuda import CudaDriver
+from gluon_runtime.hip import HipDriver
+from tests.bundle.double import Tensor
+from tests.bundle.libraries import Cuda, Hip, arguments_at
+
+ARGUMENTS = (Tensor(0x1000), Tensor(0x2000), 500, 2.5, 512)
+SIZES = [8, 8, 4, 4, 8, 8]
+PACKED = struct.pack("<QQifQQ", 0x1000, 0x2000, 500, 2.5, 0, 0)
+
+
+@pytest.fixture
+def cuda():
+    return Cuda()
+
+
+@pytest.fixture
+def hip():
+    return Hip()
+
+
+def kernel_of(path, driver, name="scale", **changed):
+    """A kernel of the bundle, its launch parameters changed."""
+    found = open_bundle(path, driver=driver)[name]
+    forms = [replace(form, launch=replace(form.launch, **changed)) for form in found.kernel.forms]
+    found.kernel = replace(found.kernel, forms=tuple(forms))
+    return found
+
+
+class TestCuda:
+    def test_a_launch(self, bundle_file, cuda):
+        kernel = kernel_of(bundle_file, CudaDriver(cuda))
+        seen = []
+        launch = cuda.cuLaunchKernelEx
+
+        def look(config, function, pointers, extra):  # the buffer is used again afterwards
+            seen.append(arguments_at(pointers.value, SIZES))
+            return launch(config, function, pointers, extra)
+
+        kernel.bundle.driver._launch = look
+        kernel[(4, 2)](*ARGUMENTS, stream=33)
+        (told,) = cuda.launched
+        assert told["grid"] == (4, 2, 1) and told["block"] == (128, 1, 1)
+        assert (told["shared"], told["stream"], told["function"]) == (0, 33, 0xF0)
+        assert told["attributes"] == [] and told["extra"] is None
+        assert seen == [PACKED]
+        ((code,),) = cuda.named("load")
+        assert code[:4] == b"\x7fELF" and cuda.named("function") == [(0xD0, b"scale")]
+        assert cuda.named("mode") == [(2,), (2,)] and cuda.named("set") == []
+
+    def test_clusters_cooperative_and_dependent(self, bundle_file, cuda):
+        driver = CudaDriver(cuda)
+        kernel = kernel_of(
+            bundle_file, driver, num_ctas=16, cooperative=True, dependent=True, shared=100_000
+        )
+        kernel[(4, 2)](*ARGUMENTS)
+        (told,) = cuda.launched
+        assert told["grid"] == (64, 2, 1) and told["shared"] == 100_000
+        attributes = [(6, (1, 0, 0)), (2, (1, 0, 0)), (4, (16, 1, 1)), (5, (1, 0, 0))]
+        assert told["attributes"] == attributes
+        # All that the device has, less what the kernel holds already; and clusters beyond 8 blocks.
+        assert cuda.named("set") == [(8, 232448 - 1000), (14, 1)] and cuda.named("prefer") == [(1,)]
+
+    def test_scratch_comes_and_goes_in_the_order_of_the_stream(self, bundle_file, cuda):
+        kernel = kernel_of(bundle_file, CudaDriver(cuda), global_scratch=(64, 128))
+        kernel[(4, 2)](*ARGUMENTS, stream=5)
+        assert [call[0] for call in cuda.calls][-3:] == ["allocate", "launch", "free"]
+        assert cuda.named("allocate") == [(64 * 8, 5)] and cuda.named("free") == [(0xABC000, 5)]
+
+    def test_a_thread_without_a_context(self, bundle_file, cuda):
+        kernel = kernel_of(bundle_file, CudaDriver(cuda))
+        cuda.fails["launch"] = 201
+        kernel[1](*ARGUMENTS)
+        assert [call[0] for call in cuda.calls][-3:] == ["launch", "enter", "launch"]
+
+    def test_what_the_device_does_not_have(self, bundle_file, cuda):
+        driver = CudaDriver(cuda)
+        with pytest.raises(errors.BundleDeviceError, match="232448 bytes, got 300000 bytes"):
+            kernel_of(bundle_file, driver, shared=300_000)[1](*ARGUMENTS)
+        cuda.threads = 64
+        with pytest.raises(errors.BundleDeviceError, match="at most 64 threads, got 128 threads"):
+            kernel_of(bundle_file, driver)[1](*ARGUMENTS)
+        assert not cuda.launched
+
+    @pytest.mark.parametrize("call", ["load", "function", "launch"])
+    def test_what_the_driver_refuses(self, bundle_file, cuda, call):
+        cuda.fails[call] = 999
+        text = r"CUDA_ERROR_TESTED \(999\): as the test wanted"
+        with pytest.raises(errors.BundleDriverError, match=text):
+            kernel_of(bundle_file, CudaDriver(cuda))[1](*ARGUMENTS)
+        assert len(cuda.named("mode")) == 2  # the mode of captures is as it was
+
+
+class TestHip:
+    def test_a_launch(self, bundle_file, hip):
+        driver = HipDriver(hip)
+        assert driver.architecture(0) == "gfx942"
+        kernel_of(bundle_file, driver)[(4, 2)](*ARGUMENTS, stream=33)
+        assert hip.launched == [[4, 2, 1, 256, 1, 1, 0]]
+        ((function, stream, pointers, extra),) = hip.named("launch")
+        assert (function, stream, extra) == (0xF0, 33, None) and pointers
+
+    def test_cooperative_and_clusters(self, bundle_file, hip):
+        kernel_of(bundle_file, HipDriver(hip), cooperative=True)[4](*ARGUMENTS)
+        assert hip.named("cooperative")[0][0] == 0xF0
+        kernel_of(bundle_file, HipDriver(hip), num_ctas=2)[4](*ARGUMENTS)
+        assert hip.launched[1]["grid"] == (8, 1, 1) and hip.launched[1]["block"] == (256, 1, 1)
+        assert hip.launched[1]["attributes"] == [(4, (2, 1, 1)), (2, (0, 0, 0))]
+
+    def test_what_the_driver_refuses(self, bundle_file, hip):
+        hip.fails["launch"] = 7
+        with pytest.raises(errors.BundleDriverError, match="HIP error 7: as the test wanted"):
+            kernel_of(bundle_file, HipDriver(hip))[1](*ARGUMENTS)
