@@ -305,13 +305,38 @@ def types(
 @command
 def layout(
     expression: Annotated[
-        str, typer.Argument(help="Such as 'BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])'.")
-    ],
-    shape: Annotated[str, typer.Option("--shape", help="Of the tensor or buffer: 64x64.")],
+        Optional[str],
+        typer.Argument(
+            metavar="LAYOUT", help="Such as 'BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])'."
+        ),
+    ] = None,
+    shape: Annotated[
+        Optional[str],
+        typer.Option("--shape", help="Of the tensor or buffer: 64x64. A picture finds one itself."),
+    ] = None,
     view: Annotated[str, typer.Option("--view", help="explain, tensor or hardware.")] = "explain",
+    compare: Annotated[
+        Optional[tuple[str, str]],
+        typer.Option(
+            "--compare",
+            metavar="LAYOUT LAYOUT",
+            help="Two register layouts: what a conversion moves how far. A register and a shared "
+            "one: the banks that an access hits.",
+        ),
+    ] = None,
+    bits: Annotated[
+        Optional[int], typer.Option("--bits", min=1, max=128, help="Of one element; 32.")
+    ] = None,
+    svg: Annotated[
+        Optional[Path], typer.Option("--svg", metavar="FILE", help="Draw it as SVG.")
+    ] = None,
+    html: Annotated[
+        Optional[Path],
+        typer.Option("--html", metavar="FILE", help="Draw it as a page that needs no network."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Which thread, register or address holds which element of a tensor."""
     from gluon_core.cli.layout import show
 
-    show(expression, shape, view, json)
+    show(expression, compare, shape, view, bits, svg, html, json)

@@ -22,6 +22,8 @@ from gluon_core.layouts.distributed import (
     DotOperandLayout,
     SliceLayout,
 )
+from gluon_core.layouts.draw import Picture
+from gluon_core.layouts.draw_pair import compare
 from gluon_core.layouts.dump import dump
 from gluon_core.layouts.infer import as_linear
 from gluon_core.layouts.linear import LinearLayout
@@ -39,12 +41,14 @@ __all__ = [
     "Layout",
     "LinearLayout",
     "PaddedSharedLayout",
+    "Picture",
     "SharedLayout",
     "SharedLinearLayout",
     "SliceLayout",
     "SwizzledSharedLayout",
     "as_linear",
     "bank_conflicts",
+    "compare",
     "compiler_version",
     "conversion",
     "dump",

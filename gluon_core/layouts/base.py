@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, wraps
+from html import escape
 from operator import index
 from typing import Any, Callable, Generic, Optional, Sequence, TypeVar, cast
 
 from gluon_core.errors import LayoutError
 from gluon_core.layouts.dialect import compiler_version
+from gluon_core.layouts.draw import Picture, picture
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.render import hardware_view, tensor_view
 
@@ -316,6 +318,36 @@ class Layout:
     def format_hardware_view(self, shape: Sequence[int]) -> str:
         """Text: for each piece of hardware, which tensor elements it holds."""
         return hardware_view(self, shape)
+
+    def show(
+        self,
+        shape: Optional[Sequence[int]] = None,
+        *,
+        bits: Optional[int] = None,
+        banks: int = 32,
+    ) -> Picture:
+        """The layout drawn for a tensor or a buffer of `shape`; notebooks show what this returns.
+
+        Hovering over an element tells who holds it: block, warp, lane and register, or offset, byte
+        and bank. `show().save("layout.svg")` (or .html) writes a file that needs nothing else.
+
+        Args:
+            shape: by default a small one that shows one tile.
+            bits: of one element; by default what the layout says, or 32. Tells bytes and banks.
+            banks: of shared memory, 4 bytes each.
+
+        Raises:
+            LayoutError: the layout is left to the compiler, does not fit the shape, or the picture
+                would have more than 16384 elements.
+            ArgumentError: `bits` or `banks` is no power of two.
+        """
+        return picture(self, shape, bits=bits, banks=banks)
+
+    def _repr_html_(self) -> str:
+        try:
+            return self.show()._repr_html_()
+        except LayoutError:  # nothing to draw: the compiler will choose, or no small shape fits
+            return f"<code>{escape(repr(self))}</code>"
 
 
 @lru_cache(maxsize=4096)

@@ -400,6 +400,28 @@ class TestLayout:
         found = json.loads(gluon("layout", self.EXPRESSION, "--shape", "8x32", "--json").stdout)
         assert found["bases"]["register"] == [[0, 1]] and len(found["bases"]["lane"]) == 5
 
+    def test_pictures(self, tmp_path):
+        svg, html = tmp_path / "a.svg", tmp_path / "a.html"
+        said = gluon("layout", self.EXPRESSION, "--svg", svg, "--html", html).stdout
+        assert f"wrote {svg}: BlockedLayout of shape" in said and f"wrote {html}" in said
+        assert svg.read_text().startswith("<svg") and "thread 5" in html.read_text()
+        gluon("layout", self.EXPRESSION, "--svg", tmp_path / "no" / "a.svg", code=2)
+
+    def test_two_layouts_compared(self, tmp_path):
+        columns = "BlockedLayout([4, 1], [4, 8], [1, 4], [0, 1])"
+        svg = tmp_path / "move.svg"
+        said = gluon(
+            "layout", "--compare", self.EXPRESSION, columns, "--shape", "32x32", "--svg", svg
+        ).stdout
+        assert "of shared memory and a barrier" in said and "to another warp" in svg.read_text()
+        buffer = "SwizzledSharedLayout(1, 1, 1, [1, 0])"
+        said = gluon("layout", "--compare", columns, buffer, "--shape", "64x64").stdout
+        assert "3 extra passes" in said
+        gluon("layout", "--compare", columns, buffer, "--json", code=2)
+        gluon("layout", columns, "--compare", columns, buffer, code=2)
+        gluon("layout", "--shape", "8x32", code=2)
+        gluon("layout", columns, code=2)
+
     def test_layouts_of_vendors_go_by_their_own_names(self):
         for prefix in ("", "nvidia.blackwell.", "gl.nvidia.blackwell."):
             expression = f"{prefix}TensorMemoryLayout([128, 64], col_stride=1)"

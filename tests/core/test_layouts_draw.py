@@ -1,0 +1,191 @@
+"""Pictures of layouts, read back: what hovering over a cell tells is what the algebra says."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+hypothesis = pytest.importorskip("hypothesis")
+sys.path.insert(0, os.path.dirname(__file__))
+
+import layouts_random as make  # noqa: E402
+import numpy as np  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from gluon_core import layouts as L  # noqa: E402
+from gluon_core.errors import ArgumentError, LayoutError  # noqa: E402
+from gluon_core.layouts.draw_pair import MOVES, moves  # noqa: E402
+
+CASES = settings(max_examples=15, deadline=None, derandomize=True, database=None)
+pytestmark = pytest.mark.once
+SEEDS = st.integers(0, 2**40).map(random.Random)
+SVG = "{http://www.w3.org/2000/svg}"
+
+ROWS = L.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
+COLUMNS = L.BlockedLayout([4, 1], [4, 8], [1, 4], [0, 1])
+
+
+def titles(picture, panel):
+    """What hovering tells of each cell of a panel, in order."""
+    root = ElementTree.fromstring(picture.svg())  # so every picture is well-formed, too
+    group = root.findall(f"{SVG}g")[panel]
+    return [title.text for title in group.iter(f"{SVG}title")]
+
+
+def told(picture):
+    """Element -> the lines about its holders, from the panel of the tensor."""
+    found = {}
+    for title in titles(picture, 0):
+        head, *lines = title.split("\n")
+        coord = tuple(map(int, re.fullmatch(r"element \((.*)\)", head)[1].split(", ")))
+        assert coord not in found
+        found[coord] = lines
+    return found
+
+
+def numbers(line):
+    return {name: int(value) for name, value in re.findall(r"(\w+) (\d+)", line)}
+
+
+@CASES
+@given(rng=SEEDS)
+def test_every_element_of_a_register_layout_is_drawn_with_its_owners(rng):
+    shape = make.shape(rng, rng.randint(1, 3), most=7)
+    layout = make.distributed(rng, shape)
+    picture = layout.show(shape)
+    seen = told(picture)
+    assert set(seen) == set(np.ndindex(*shape))
+    for coord, lines in seen.items():
+        found = [numbers(line) for line in lines]
+        places = [(at.get("block", 0), at["warp"], at["lane"], at["register"]) for at in found]
+        assert sorted(places) == L.owner(layout, shape, coord)
+        lanes = layout.to_linear(shape).in_size("lane")
+        assert all(at["thread"] == at["warp"] * lanes + at["lane"] for at in found)
+
+
+@CASES
+@given(rng=SEEDS)
+def test_every_element_of_a_buffer_is_drawn_at_its_byte_and_bank(rng):
+    shape = make.shape(rng, rng.randint(1, 3), most=8)
+    layout = make.padded(rng, shape) if rng.random() < 0.4 else make.shared(rng, shape)
+    bits, banks = rng.choice([8, 16, 32, 64]), rng.choice([32, 64])
+    picture = layout.show(shape, bits=bits, banks=banks)
+    seen, linear = told(picture), layout.to_linear(shape)
+    assert set(seen) == set(np.ndindex(*shape))
+    memory = {tuple(title.split("\n")) for title in titles(picture, 1)}
+    for coord, lines in seen.items():
+        for line in lines:
+            at = numbers(line)
+            held = [
+                tuple(linear.apply(offset=raw, block=at.get("block", 0)).values())
+                for raw in range(linear.in_size("offset"))
+                if layout.place(raw) == at["offset"]
+            ]
+            assert held == [coord]
+            assert at["byte"] == at["offset"] * bits // 8 and at["bank"] == at["byte"] // 4 % banks
+            assert (line, f"element ({', '.join(map(str, coord))})") in memory
+
+
+@CASES
+@given(rng=SEEDS)
+def test_the_hardware_is_drawn_whole(rng):
+    shape = make.shape(rng, 2, most=6)
+    layout = make.blocked(rng, 2, blocks=0)
+    linear = layout.to_linear(shape)
+    if linear.total_in_size > 4096:
+        return
+    for title in titles(layout.show(shape), 1):
+        place, element = title.split("\n")
+        at = numbers(place)
+        image = linear.apply(register=at["register"], lane=at["lane"], warp=at["warp"])
+        assert element == f"element ({image['dim0']}, {image['dim1']})"
+    assert len(titles(layout.show(shape), 1)) == linear.total_in_size
+
+
+@CASES
+@given(rng=SEEDS)
+def test_an_element_moves_as_far_as_its_holders_say(rng):
+    shape = make.shape(rng, 2, most=6)
+    blocks = rng.choice([0, 0, 1])
+    before, after = (make.blocked(rng, 2, blocks) for _ in range(2))
+    far = moves(before, after, shape)
+    for coord in np.ndindex(*shape):
+        old, new = (L.owner(layout, shape, coord) for layout in (before, after))
+
+        def way(a, b):
+            return next((4 - i for i in range(4) if a[i] != b[i]), 0)
+
+        assert far[coord] == max(min(way(a, b) for a in old) for b in new)
+    kind = L.conversion(before, after, shape, 32).kind
+    # Warps that are more in number cannot be what they were, whoever holds the elements.
+    if before.to_linear(shape).in_dims == after.to_linear(shape).in_dims:
+        assert (far.max() == 4) == (kind == "cluster")
+        assert (far.max() == 3) == (kind == "shared")
+
+
+def test_bases_are_drawn_as_a_matrix():
+    flips = [t for t in titles(ROWS.show([32, 16]), 2) if " moves " in t]
+    assert flips[:3] == [
+        "register=1 moves dim1=1",
+        "register=2 moves dim1=2",
+        "lane=1 moves dim1=4",
+    ]
+    assert len(flips) == 9
+
+
+def test_a_conversion_says_what_moves_and_what_it_costs():
+    picture = L.compare(ROWS, COLUMNS, [32, 32], bits=16)
+    assert "through 2048 bytes of shared memory" in picture.text
+    assert "32 of 1024 elements: stays" in picture.text
+    first = titles(picture, 0)[1]
+    assert first.startswith(f"element (0, 1): {MOVES[2]}\nfrom warp 0, lane 0, register 1")
+    assert "to warp 0, lane 4, register 0 (thread 4)" in first
+    same = L.compare(ROWS, ROWS)
+    assert "no data moves" in same.text and "512 of 512 elements: stays" in same.text
+
+
+@pytest.mark.parametrize("phases, extra", [(1, 3), (32, 1)])
+def test_an_access_is_drawn_over_its_banks(phases, extra):
+    buffer = L.SwizzledSharedLayout(1, 1, phases, [1, 0])
+    for pair in ((COLUMNS, buffer), (buffer, COLUMNS)):
+        picture = L.compare(*pair, [64, 64])
+        assert f"{extra} extra passes" in picture.text
+        stacked = [int(t.split(",")[0].split()[1]) for t in titles(picture, 0)]
+        assert max(map(stacked.count, stacked)) == extra + 1 and len(stacked) == 32
+
+
+def test_a_notebook_shows_a_layout():
+    html = ROWS._repr_html_()
+    assert len(list(ElementTree.fromstring(html).iter("input"))) == 5 + 5
+    assert "element (31, 15)" in html and "all warps" in html and "<script" not in html
+    assert "http" not in html.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert repr(ROWS.show()) == L.explain_layout(ROWS, [32, 16])
+    assert L.AutoLayout()._repr_html_() == "<code>AutoLayout()</code>"
+
+
+def test_pictures_are_written(tmp_path):
+    picture = L.SliceLayout(1, ROWS).show()
+    picture.save(tmp_path / "slice.svg")
+    picture.save(tmp_path / "slice.html")
+    assert ElementTree.parse(tmp_path / "slice.svg").getroot().tag == f"{SVG}svg"
+    assert (tmp_path / "slice.html").read_text().startswith("<!doctype html>")
+    with pytest.raises(ArgumentError, match=r"expected \.svg or \.html"):
+        picture.save(tmp_path / "slice.png")
+
+
+def test_what_cannot_be_drawn_says_why():
+    with pytest.raises(LayoutError, match="AutoLayout has no linear form"):
+        L.AutoLayout().show()
+    with pytest.raises(LayoutError, match="at most 16384 elements"):
+        ROWS.show([256, 128])
+    with pytest.raises(ArgumentError, match="bits: not a power of two"):
+        ROWS.show(bits=12)
+    buffer = L.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    with pytest.raises(LayoutError, match="two register layouts, or a register layout and a"):
+        L.compare(buffer, buffer)
