@@ -75,9 +75,9 @@ def read(path: str) -> list[Spec]:
     Raises:
         UsageError: no such file, no TOML, or an entry that is none.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
+    try:
+        import tomllib  # Python 3.11 has it
+    except ModuleNotFoundError:
         import tomli as tomllib
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))

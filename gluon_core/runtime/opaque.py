@@ -130,17 +130,17 @@ class _Later(importlib.abc.MetaPathFinder):
 _LATER = _Later()
 
 
-def _teach(builder: Any) -> None:
+def _teach(tracer: Any) -> None:
     """Enter the marked classes, and what tunes their kernels, into the tracer's table of types."""
     from gluon_core._triton import Autotuner
 
     try:
-        find = builder.VariableBuilder
+        find = tracer.VariableBuilder
         if hasattr(find, "_type_dispatch_impl"):
             tables = [find._type_dispatch_impl(trace_numpy) for trace_numpy in (True, False)]
         else:
             tables = [find._type_dispatch()]
-        kernel_variable, identity = builder.TritonKernelVariable, builder.GuardBuilder.ID_MATCH
+        kernel_variable, identity = tracer.TritonKernelVariable, tracer.GuardBuilder.ID_MATCH
     except AttributeError:  # another torch: there it stays with the marks
         return
 
