@@ -3,6 +3,7 @@
 import functools
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -338,6 +339,7 @@ def test_what_was_open_is_not_held_open():
     put(1.0)
     assert workers_now()
     os.close(write)
+    assert select.select([read], [], [], 5)[0], "the process that compiles holds it open"
     assert os.read(read, 1) == b""
     os.close(read)
 
