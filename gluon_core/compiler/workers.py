@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import mmap
 import os
 import pickle
 import select
@@ -92,6 +93,11 @@ class Ended(Exception):
 fork_lock = ForkLock()
 
 
+def _write_note(board: mmap.mmap, text: str) -> None:
+    data = text.encode()[:255]
+    board[: 1 + len(data)] = bytes((len(data),)) + data
+
+
 class Link:
     """The child's ends of the pipes.
 
@@ -99,12 +105,19 @@ class Link:
         jobs: descriptor that jobs come from.
         answers: descriptor that answers go to.
         log: descriptor of the file that takes what is printed.
+        board: memory that both processes see.
     """
 
-    def __init__(self, jobs: int, answers: int, log: int):
+    def __init__(self, jobs: int, answers: int, log: int, board: mmap.mmap):
         self._jobs = jobs
         self._answers = answers
         self._log = log
+        self._board = board
+
+    def note(self, text: str) -> None:
+        """Say where the work stands: what `Process.noted` answers, whatever happens next. Nobody is
+        woken for it, as for a message."""
+        _write_note(self._board, text)
 
     def tell(self, kind: str, value: Any = None) -> None:
         """Send a message; a value that cannot be pickled raises before anything is sent."""
@@ -154,6 +167,7 @@ class Process:
     def __init__(self, work: Callable[[Link], None]):
         self.owner = os.getpid()
         self.log = tempfile.TemporaryFile()
+        self._board = mmap.mmap(-1, 256)
         pipes: list[int] = []
         try:
             with fork_lock:
@@ -166,7 +180,8 @@ class Process:
                     warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: threads and fork
                     self.pid = os.fork()
                 if self.pid == 0:
-                    _live(work, Link(pipes[0], pipes[3], self.log.fileno()), pipes)
+                    link = Link(pipes[0], pipes[3], self.log.fileno(), self._board)
+                    _live(work, link, pipes)
         except BaseException:
             for number in pipes:
                 os.close(number)
@@ -188,6 +203,7 @@ class Process:
         Raises:
             Ended: it is gone, or does not take it before `deadline` (of `time.monotonic()`).
         """
+        _write_note(self._board, "")
         view = memoryview(_HEADER.pack(_MAGIC, len(job)) + job)
         poll = select.poll()
         poll.register(self._jobs, select.POLLOUT)
@@ -233,6 +249,10 @@ class Process:
             size -= len(part)
         return b"".join(parts)
 
+    def noted(self) -> str:
+        """What it noted last of its job, "" if it did not begin."""
+        return self._board[1 : 1 + self._board[0]].decode(errors="replace")
+
     def said(self) -> str:
         """What was printed since the last job began."""
         size = os.fstat(self.log.fileno()).st_size
@@ -277,6 +297,7 @@ class Process:
         os.close(self._jobs)
         os.close(self._answers)
         self.log.close()
+        self._board.close()
 
 
 def _late() -> str:
