@@ -218,13 +218,14 @@ class _Job:
     def in_child(self, recipe: Optional[Recipe]) -> Result:
         """In a process that is warm, where what is to do can be said to it; else in one forked for it."""
         text = self._input_text()
-        deadline = time.monotonic() + timeout()
+        timeout()  # whether it is one, before anything is begun
         if recipe is not None and text is not None:
             job = recipe.packed(text, self.metadata)
             if job is not None:
-                result = self._by_worker(recipe, job, text, deadline)
+                result = self._by_worker(recipe, job, text)
                 if result is not None:
                     return result
+        deadline = time.monotonic() + timeout()
         process = self._begun(lambda: Process(self._tell))
         try:
             result = self._answer(process, text, deadline)
@@ -246,12 +247,11 @@ class _Job:
                 None,
             ) from error
 
-    def _by_worker(
-        self, recipe: Recipe, job: bytes, text: str, deadline: float
-    ) -> Optional[Result]:
+    def _by_worker(self, recipe: Recipe, job: bytes, text: str) -> Optional[Result]:
         """The result, or None where a process that was forked before cannot make it."""
         for _ in range(3):  # one that was idle may just have ended
             process = self._begun(lambda: _pool.take(recipe.surroundings))
+            deadline = time.monotonic() + timeout()  # waiting for a process does not count
             usable = False
             try:
                 process.send(job, deadline)

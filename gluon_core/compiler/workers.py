@@ -2,7 +2,7 @@
 
 A `Process` runs one piece of work; a warm one runs job after job. It is a copy of this process as it
 was, so a `Pool` lends a process only to jobs that would find the same surroundings now: another
-environment, working directory, knob or backend ends it and forks a new one. It holds no file of the
+environment, working directory, knob or backend forks another. It holds no file of the
 user's open, runs no finalizer of the user's objects, and goes away on its own: when this process
 does, when it has been idle for a while (the memory it shares with us is copied page by page as we
 write to ours), and when the interpreter exits.
@@ -31,6 +31,7 @@ from gluon_core.errors import OptionError
 
 __all__ = ["Ended", "Link", "Pool", "Process", "fork_lock", "limit", "timeout"]
 
+_OTHERS = 2  # idle ones kept for other surroundings, as when kernels are compiled for two vendors
 IDLE = 30.0  # seconds after which a process that has nothing to do ends itself
 _HEADER = struct.Struct("<4sQ")
 _MAGIC = b"gluo"
@@ -281,6 +282,16 @@ class Process:
             return f"the compiler was killed by {name}"
         return f"the compiler ended with status {os.WEXITSTATUS(status)}"
 
+    def over(self) -> bool:
+        """Whether it has ended by itself."""
+        try:
+            if self.pid and os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+                return False
+        except ChildProcessError:
+            pass
+        self.pid = 0
+        return True
+
     def end(self) -> None:
         """End it with what it started, and give back what it holds here."""
         if not self._open:
@@ -388,19 +399,23 @@ class Pool:
         """
         with self._free:
             while True:
-                stale = [warm for warm in self._idle if warm.surroundings != surroundings]
-                for warm in stale:
+                for warm in [warm for warm in self._idle if warm.process.over()]:
                     self._idle.remove(warm)
                     warm.process.end()
-                if self._idle:
-                    warm = self._idle.pop()
-                    break
-                if len(self._lent) < max(limit(), self.most):
+                most = max(limit(), self.most)
+                fitting = [warm for warm in self._idle if warm.surroundings == surroundings]
+                if len(self._lent) >= most:
+                    self._free.wait(1.0)
+                    continue
+                if fitting:
+                    warm = fitting[-1]
+                    self._idle.remove(warm)
+                else:
+                    if len(self._idle) + len(self._lent) >= most + _OTHERS:
+                        self._idle.pop(0).process.end()
                     warm = _Warm(Process(self._work), surroundings)
-                    break
-                self._free.wait(1.0)
-            self._lent.append(warm)
-            return warm.process
+                self._lent.append(warm)
+                return warm.process
 
     def give(self, process: Process, usable: bool) -> None:
         """Give a process back; one that is not usable is ended."""
