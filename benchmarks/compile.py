@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -176,14 +177,19 @@ def batch(who: str, count: int) -> None:
 
 
 def child(*arguments: str) -> list[list[float]]:
-    """The numbers that this file prints when it is run so, with empty caches."""
+    """The lines of numbers that this file prints when it is run so, with empty caches; and a last one,
+    the seconds of processors' time that it took with what it started."""
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ, TRITON_CACHE_DIR=folder, HOME=folder)
         command = [sys.executable, "-W", "ignore", __file__, *arguments]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         raise SystemExit(textwrap.indent(done.stderr[-2000:], "  "))
-    return [[float(number) for number in line.split()] for line in done.stdout.splitlines()]
+    spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    found = [[float(number) for number in line.split()] for line in done.stdout.splitlines()]
+    return [*found, [spent]]
 
 
 def main() -> int:
@@ -207,13 +213,18 @@ def main() -> int:
             row[0].append(found[0])
             row[1].append(found[1])
     for _ in turns:
-        both = [child("--child", who_, who, str(given.kernels))[0] for who_, who in _SIDES]
-        names = ("import", "first kernel", f"{given.kernels} kernels")
-        for at, (name, bound) in enumerate(zip(names, (None, 1.0, 0.6))):
+        both = [
+            sum(child("--child", "batch", who, str(given.kernels)), [])
+            for who in ("ours", "upstream")
+        ]
+        names = ("import", "first kernel", f"{given.kernels} kernels", "their processors' time")
+        for at, (name, bound) in enumerate(zip(names, (None, 1.0, 0.6, None))):
             row = rows.setdefault(name, ([], [], "s", bound or float("inf")))
             row[0].append(both[0][at])
             row[1].append(both[1][at])
     missed = False
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    print(f"Load of the machine ({os.cpu_count()} processors) at the end: {load}\n")
     print("| what | ours | upstream | ours / upstream | wanted |\n| --- | --- | --- | --- | --- |")
     for name, (mine, theirs, unit, bound) in rows.items():
         left, right = statistics.median(mine), statistics.median(theirs)
@@ -224,8 +235,6 @@ def main() -> int:
         )
     return int(missed)
 
-
-_SIDES = (("batch", "ours"), ("batch", "upstream"))
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -218,16 +218,21 @@ class _Job:
     def in_child(self, recipe: Optional[Recipe]) -> Result:
         """In a process that is warm, where what is to do can be said to it; else in one forked for it."""
         text = self._input_text()
-        deadline = time.monotonic() + timeout()
+        timeout()  # whether it is one, before anything is begun
         if recipe is not None and text is not None:
             job = recipe.packed(text, self.metadata)
             if job is not None:
-                result = self._by_worker(recipe, job, text, deadline)
+                result = self._by_worker(recipe, job, text)
                 if result is not None:
                     return result
+        deadline = time.monotonic() + timeout()
         process = self._begun(lambda: Process(self._tell))
         try:
-            return self._answer(process, text, deadline)
+            result = self._answer(process, text, deadline)
+            assert result is not None
+            return result
+        except Ended as ended:
+            raise self._ended(ended, process, text) from ended
         finally:
             process.end()
 
@@ -242,45 +247,41 @@ class _Job:
                 None,
             ) from error
 
-    def _by_worker(
-        self, recipe: Recipe, job: bytes, text: str, deadline: float
-    ) -> Optional[Result]:
+    def _by_worker(self, recipe: Recipe, job: bytes, text: str) -> Optional[Result]:
         """The result, or None where a process that was forked before cannot make it."""
         for _ in range(3):  # one that was idle may just have ended
             process = self._begun(lambda: _pool.take(recipe.surroundings))
+            deadline = time.monotonic() + timeout()  # waiting for a process does not count
             usable = False
             try:
-                try:
-                    process.send(job, deadline)
-                    _triton.keep_context_ready()
-                    kind, _ = process.receive(deadline)
-                except Ended as ended:
-                    if time.monotonic() >= deadline:
-                        raise self.failure(ended.how, process.said(), self._saved(text)) from None
-                    continue
-                if kind != "began":
-                    usable = True
-                    return None
-                try:
-                    result = self._answer(process, text, deadline)
-                except GluonError as error:
-                    usable = not isinstance(error.__cause__, Ended)
-                    raise
+                process.send(job, deadline)
+                _triton.keep_context_ready()
+                result = self._answer(process, text, deadline)
                 usable = True
                 return result
+            except Ended as ended:
+                if process.noted() or time.monotonic() >= deadline:
+                    raise self._ended(ended, process, text) from ended
+            except GluonError as error:
+                usable = not isinstance(error.__cause__, Ended)
+                raise
             finally:
                 _pool.give(process, usable)
         return None
 
-    def _answer(self, process: Process, text: Optional[str], deadline: float) -> Result:
-        """What a process makes of this job."""
-        try:
-            kind, value = process.receive(deadline)
-            while kind == "stage":
-                self.current = value
-                kind, value = process.receive(deadline)
-        except Ended as ended:
-            raise self.failure(ended.how, process.said(), self._saved(text)) from ended
+    def _ended(self, ended: Ended, process: Process, text: Optional[str]) -> GluonError:
+        self.current = process.noted() or self.current
+        return self.failure(ended.how, process.said(), self._saved(text))
+
+    def _answer(self, process: Process, text: Optional[str], deadline: float) -> Optional[Result]:
+        """What a process makes of this job, None where it cannot begin with it.
+
+        Raises:
+            Ended: it will say nothing more.
+            GluonError: the job failed.
+        """
+        kind, value = process.receive(deadline)
+        self.current = process.noted() or self.current
         said = process.said()
         if kind == "done":
             result: Result = value
@@ -294,12 +295,13 @@ class _Job:
         if kind == "error":
             message, detail = value
             raise self.failure(message, "\n".join(filter(None, (said, detail))), self._saved(text))
-        problem = Ended(f"the compiler's process sent something that is no answer ({kind!r})")
-        raise self.failure(problem.how, said, self._saved(text)) from problem
+        if kind == "cannot":
+            return None
+        raise Ended(f"the compiler's process sent something that is no answer ({kind!r})")
 
     def _tell(self, link: Link) -> None:
         """In the child: do the work and say what came of it."""
-        self.entering = lambda name, value: link.tell("stage", name)  # type: ignore[method-assign]  # in the child
+        self.entering = lambda name, value: link.note(name)  # type: ignore[method-assign]  # in the child
         try:
             link.tell("done", self.steps())
         except LimitError as error:
@@ -426,7 +428,6 @@ def _serve(link: Link) -> None:
         except Exception as error:
             link.tell("cannot", str(error))
             continue
-        link.tell("began")
         _Job(list(stages), module, metadata, "", True, None)._tell(link)
         del module, context, job
         _triton.keep_context_ready()  # while nobody waits

@@ -2,7 +2,7 @@
 
 A `Process` runs one piece of work; a warm one runs job after job. It is a copy of this process as it
 was, so a `Pool` lends a process only to jobs that would find the same surroundings now: another
-environment, working directory, knob or backend ends it and forks a new one. It holds no file of the
+environment, working directory, knob or backend forks another. It holds no file of the
 user's open, runs no finalizer of the user's objects, and goes away on its own: when this process
 does, when it has been idle for a while (the memory it shares with us is copied page by page as we
 write to ours), and when the interpreter exits.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import mmap
 import os
 import pickle
 import select
@@ -30,6 +31,7 @@ from gluon_core.errors import OptionError
 
 __all__ = ["Ended", "Link", "Pool", "Process", "fork_lock", "limit", "timeout"]
 
+_OTHERS = 2  # idle ones kept for other surroundings, as when kernels are compiled for two vendors
 IDLE = 30.0  # seconds after which a process that has nothing to do ends itself
 _HEADER = struct.Struct("<4sQ")
 _MAGIC = b"gluo"
@@ -92,6 +94,11 @@ class Ended(Exception):
 fork_lock = ForkLock()
 
 
+def _write_note(board: mmap.mmap, text: str) -> None:
+    data = text.encode()[:255]
+    board[: 1 + len(data)] = bytes((len(data),)) + data
+
+
 class Link:
     """The child's ends of the pipes.
 
@@ -99,12 +106,19 @@ class Link:
         jobs: descriptor that jobs come from.
         answers: descriptor that answers go to.
         log: descriptor of the file that takes what is printed.
+        board: memory that both processes see.
     """
 
-    def __init__(self, jobs: int, answers: int, log: int):
+    def __init__(self, jobs: int, answers: int, log: int, board: mmap.mmap):
         self._jobs = jobs
         self._answers = answers
         self._log = log
+        self._board = board
+
+    def note(self, text: str) -> None:
+        """Say where the work stands: what `Process.noted` answers, whatever happens next. Nobody is
+        woken for it, as for a message."""
+        _write_note(self._board, text)
 
     def tell(self, kind: str, value: Any = None) -> None:
         """Send a message; a value that cannot be pickled raises before anything is sent."""
@@ -154,6 +168,7 @@ class Process:
     def __init__(self, work: Callable[[Link], None]):
         self.owner = os.getpid()
         self.log = tempfile.TemporaryFile()
+        self._board = mmap.mmap(-1, 256)
         pipes: list[int] = []
         try:
             with fork_lock:
@@ -166,7 +181,8 @@ class Process:
                     warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: threads and fork
                     self.pid = os.fork()
                 if self.pid == 0:
-                    _live(work, Link(pipes[0], pipes[3], self.log.fileno()), pipes)
+                    link = Link(pipes[0], pipes[3], self.log.fileno(), self._board)
+                    _live(work, link, pipes)
         except BaseException:
             for number in pipes:
                 os.close(number)
@@ -188,6 +204,7 @@ class Process:
         Raises:
             Ended: it is gone, or does not take it before `deadline` (of `time.monotonic()`).
         """
+        _write_note(self._board, "")
         view = memoryview(_HEADER.pack(_MAGIC, len(job)) + job)
         poll = select.poll()
         poll.register(self._jobs, select.POLLOUT)
@@ -233,6 +250,10 @@ class Process:
             size -= len(part)
         return b"".join(parts)
 
+    def noted(self) -> str:
+        """What it noted last of its job, "" if it did not begin."""
+        return self._board[1 : 1 + self._board[0]].decode(errors="replace")
+
     def said(self) -> str:
         """What was printed since the last job began."""
         size = os.fstat(self.log.fileno()).st_size
@@ -261,6 +282,16 @@ class Process:
             return f"the compiler was killed by {name}"
         return f"the compiler ended with status {os.WEXITSTATUS(status)}"
 
+    def over(self) -> bool:
+        """Whether it has ended by itself."""
+        try:
+            if self.pid and os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+                return False
+        except ChildProcessError:
+            pass
+        self.pid = 0
+        return True
+
     def end(self) -> None:
         """End it with what it started, and give back what it holds here."""
         if not self._open:
@@ -277,6 +308,7 @@ class Process:
         os.close(self._jobs)
         os.close(self._answers)
         self.log.close()
+        self._board.close()
 
 
 def _late() -> str:
@@ -367,19 +399,23 @@ class Pool:
         """
         with self._free:
             while True:
-                stale = [warm for warm in self._idle if warm.surroundings != surroundings]
-                for warm in stale:
+                for warm in [warm for warm in self._idle if warm.process.over()]:
                     self._idle.remove(warm)
                     warm.process.end()
-                if self._idle:
-                    warm = self._idle.pop()
-                    break
-                if len(self._lent) < max(limit(), self.most):
+                most = max(limit(), self.most)
+                fitting = [warm for warm in self._idle if warm.surroundings == surroundings]
+                if len(self._lent) >= most:
+                    self._free.wait(1.0)
+                    continue
+                if fitting:
+                    warm = fitting[-1]
+                    self._idle.remove(warm)
+                else:
+                    if len(self._idle) + len(self._lent) >= most + _OTHERS:
+                        self._idle.pop(0).process.end()
                     warm = _Warm(Process(self._work), surroundings)
-                    break
-                self._free.wait(1.0)
-            self._lent.append(warm)
-            return warm.process
+                self._lent.append(warm)
+                return warm.process
 
     def give(self, process: Process, usable: bool) -> None:
         """Give a process back; one that is not usable is ended."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Mapping
 
-__all__ = ["MOVED"]
+__all__ = ["GONE_IN", "MOVED"]
+
+GONE_IN = "1.0"  # the release that no longer has these paths
 
 MOVED: Mapping[str, str] = {
     "gluon_core.backend": "gluon_core.contract.backend",

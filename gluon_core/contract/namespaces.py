@@ -15,10 +15,11 @@ import importlib.machinery
 import importlib.util
 import pkgutil
 import sys
+import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
-from gluon_core.contract.moved import MOVED
+from gluon_core.contract.moved import GONE_IN, MOVED
 from gluon_core.contract.paths import load_named
 from gluon_core.errors import GluonError, PluginError, did_you_mean
 
@@ -78,6 +79,19 @@ class _Alias(importlib.abc.Loader):
                 sys.modules.setdefault(alias + name[len(self.real) :], loaded)
 
 
+class _Moved(_Alias):
+    """An alias of a module that stood elsewhere; it says so once for each place that imports it."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        # Python leaves out its own import machinery: the level is that of the `import`.
+        warnings.warn(
+            f"{module.__name__} has moved to {self.real}; the older path goes in {GONE_IN}",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        super().exec_module(module)
+
+
 class _VendorAlias(_Alias):
     """An alias of what users type `dir()` of."""
 
@@ -110,7 +124,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         moved = MOVED.get(fullname)
         if moved is not None:
-            return importlib.machinery.ModuleSpec(fullname, _Alias(moved), origin=moved)
+            return importlib.machinery.ModuleSpec(fullname, _Moved(moved), origin=moved)
         language = fullname.startswith(_LANGUAGE + ".")
         prefix = _LANGUAGE if language else _HOST
         name, _, inner = fullname[len(prefix) + 1 :].partition(".")

@@ -88,8 +88,15 @@ def kind_of(value: Any) -> str:
 
 
 def viewed(value: Any) -> Any:
-    """`value`, or where it is an array that only offers DLPack, a tensor or array in its memory."""
-    return foreign.viewed(value) if kind_of(value) == "unknown" else value
+    """`value`, or where it is an array that only offers DLPack, a tensor or array in its memory; the
+    items of a tuple likewise."""
+    kind = kind_of(value)
+    if kind == "tuple":
+        items = [viewed(item) for item in value]
+        if all(new is old for new, old in zip(items, value)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return foreign.viewed(value) if kind == "unknown" else value
 
 
 _dtype_names: dict[Any, str] = {}

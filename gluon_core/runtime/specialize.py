@@ -12,7 +12,7 @@ import inspect
 from typing import Any, Callable, Mapping, Protocol, Sequence, cast
 
 from gluon_core.compiler import parameters as of_kernel
-from gluon_core.errors import GluonError, trimmed
+from gluon_core.errors import ArgumentError, GluonError, trimmed
 from gluon_core.runtime import arguments, opaque
 from gluon_core.values.constants import identity
 
@@ -459,6 +459,9 @@ def width_key(value: int) -> int:
     return 65 if 0 <= value < 2**64 else 66
 
 
+_NEVER = object()  # in the key of no kernel
+
+
 def tuple_key(value: Any, token: Tokens, bits: Any = None) -> Any:
     """The key of a tuple argument: types, marks, constants and places, nested."""
     parts: list[Any] = [type(value)]
@@ -471,7 +474,13 @@ def tuple_key(value: Any, token: Tokens, bits: Any = None) -> Any:
             at = kind.place(item) if kind.place is not None else None
             parts.append((type(item), kind.key(item), arguments.home_of(at)))
             continue
-        found = arguments.describe(item, pointer_range_bits=bits)
+        try:
+            found = arguments.describe(item, pointer_range_bits=bits)
+        except ArgumentError:
+            if not hasattr(item, "__dlpack__"):
+                raise
+            parts.append(_NEVER)  # the call is made again with what it is a view of
+            continue
         constant = token(found.attributes) if found.kind == "constexpr" else found.attributes
         parts.append((found.kind, constant, arguments.place_of(item)))
     return tuple(parts)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import configparser
 import email
+import functools
+import os
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
 
@@ -21,16 +25,28 @@ PACKAGES = {
 }
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """`built(package)`: the path of its wheel, built once."""
+    paths = {}
+
+    def build(package):
+        if package not in paths:
+            folder = tmp_path_factory.mktemp(package)
+            command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+            command += ["--no-build-isolation", "--wheel-dir", str(folder), str(PACKAGES[package])]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            (paths[package],) = folder.glob("*.whl")
+        return paths[package]
+
+    return build
+
+
 @pytest.fixture(scope="module", params=PACKAGES)
-def wheel(request, tmp_path_factory):
+def wheel(request, built):
     """(package, names in its wheel, reader of one of them)."""
-    folder = tmp_path_factory.mktemp(request.param)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    command += ["--wheel-dir", str(folder), str(PACKAGES[request.param])]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (path,) = folder.glob("*.whl")
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(built(request.param)) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     return request.param, files
 
@@ -73,3 +89,73 @@ def test_entry_points(wheel):
     else:
         vendor = package.removeprefix("gluon_")
         assert entry["gluon_core.backends"][vendor] == f"{package}.plugin"
+
+
+def test_an_extra_for_each_plugin(built):
+    with zipfile.ZipFile(built("gluon_core")) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    header = email.message_from_string(metadata(files, "METADATA"))
+    plugins = {package.removeprefix("gluon_") for package in PACKAGES} - {"core"}
+    assert plugins <= set(header.get_all("Provides-Extra"))
+    for name in plugins:
+        (needed,) = (r for r in header.get_all("Requires-Dist") if f"extra == '{name}'" in r)
+        assert needed.startswith(f"gluon-{name}<0.2,>=0.1")
+
+
+SMOKE = """
+import importlib.metadata, sys
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.contract.registry import registry
+
+assert gluon.__file__.startswith(sys.prefix), gluon.__file__
+assert gluon.__version__ == importlib.metadata.version("gluon-core")
+assert set(registry().backends) == {"nvidia", "amd", "sim", "emu"}, registry().explain()
+assert not registry().failures
+
+@gluon.jit
+def double(x, n, BLOCK: gl.constexpr, LAYOUT: gl.constexpr):
+    i = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=LAYOUT)
+    gl.store(x + i, gl.load(x + i, mask=i < n) * 2, mask=i < n)
+
+layout = {32: gl.BlockedLayout([1], [32], [4], [0]), 64: gl.BlockedLayout([1], [64], [4], [0])}
+for target, suffix in (("sim:sm_90", None), ("sm_90", "cubin"), ("gfx942", "hsaco")):
+    if suffix is None:
+        x = np.ones(300, np.float32)
+        double[(2,)](x, 300, 256, layout[32], target=target)
+        assert (x == 2).all()
+    else:
+        warp = registry().target(target).warp_size
+        made = gluon.compile(double, target, signature={"x": "*fp32", "n": "i32"},
+                             constexprs={"BLOCK": 256, "LAYOUT": layout[warp]})
+        assert made.asm[suffix][:4] == b"\\x7fELF"
+print("well")
+"""
+
+
+def test_the_wheels_work_where_nothing_else_of_ours_is(built, tmp_path):
+    """Installed into an empty environment, which only borrows the dependencies of this one."""
+    wheels = [str(built(package)) for package in PACKAGES]
+    clean = tmp_path / "clean"
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(clean)
+    python = clean / "bin" / "python"
+    (site,) = clean.glob("lib/python*/site-packages")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    done = subprocess.run(
+        [*command, "--target", str(site), *wheels], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    # A path in a .pth file: what is installed there can be imported, links to checkouts do not count.
+    (site / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "GLUON_TARGET")}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path / "cache")
+    file = tmp_path / "smoke.py"
+    file.write_text(SMOKE)
+    run = functools.partial(
+        subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    done = run([str(python), "-W", "ignore", str(file)])
+    assert done.stdout == "well\n", done.stderr
+    done = run([str(python), "-m", "gluon_core.cli", "info"])
+    assert done.returncode == 0 and "nvidia" in done.stdout and "emu" in done.stdout, done.stderr

@@ -138,6 +138,22 @@ print(*registry().backends)
     assert "sim" in done.stdout.split()
 
 
+def test_an_older_import_path_says_where_the_module_is(tmp_path):
+    file = tmp_path / "old.py"
+    file.write_text(
+        "import gluon_core\nimport gluon_core.targets\nfrom gluon_core.isa import Loop\n"
+    )
+    command = [sys.executable, "-W", "always::DeprecationWarning:__main__", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for line, old, new in ((2, "targets", "contract.targets"), (3, "isa", "contract.isa")):
+        warning = (
+            f"old.py:{line}: DeprecationWarning: gluon_core.{old} has moved to gluon_core.{new}; "
+        )
+        assert warning in done.stderr
+    assert "the older path goes in 1.0" in done.stderr
+
+
 # -- frozen and shared ---------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import triton
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
 
+import gluon_core as gluon
+from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, TensorError
 from tests.torch.ops_for_tests import BLOCK, blocks, scale_kernel
 
@@ -302,6 +305,38 @@ def test_an_array_of_another_library_is_not_copied(own):
     mixed = torch.zeros(300)
     scale_kernel[(2,)](x=Array(x), out=mixed, n=300, factor=3.0, BLOCK=BLOCK, num_warps=4)
     assert np.array_equal(mixed.numpy(), np.asarray(x) * np.float32(3))
+
+
+@gluon.jit
+def scale_both(pairs, n, BLOCK: gl.constexpr):
+    i = gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [4], [0]))
+    for at in gl.static_range(2):
+        x, out = pairs[at]
+        gl.store(out + i, gl.load(x + i, mask=i < n) * 2, mask=i < n)
+
+
+@pytest.mark.parametrize("own", [torch.Tensor.clone, torch.Tensor.numpy], ids=["torch", "numpy"])
+def test_arrays_of_another_library_within_tuples(own):
+    scale_both.forget()
+    x = own(torch.randn(100))
+
+    class Pair(NamedTuple):
+        x: object
+        out: object
+
+    for _ in range(3):
+        first, second = own(torch.zeros(100)), own(torch.zeros(100))
+        scale_both[(1,)]((Pair(Array(x), Array(first)), Pair(x, Array(second))), 100, BLOCK=128)
+        for out in (first, second):
+            assert np.array_equal(np.asarray(out), np.asarray(x) * 2)
+    whole = torch.zeros(100)
+    pairs = ((Array(x), Array(whole)), (x, own(torch.zeros(100))))
+    handle = scale_both.prepare(pairs, 100, BLOCK=128, grid=(1,))
+    whole.zero_()
+    handle(pairs, 100, BLOCK=128)
+    assert np.array_equal(whole.numpy(), np.asarray(x) * 2)
+    with pytest.raises(ArgumentError, match="object"):
+        scale_both[(1,)](((object(), x), (x, x)), 100, BLOCK=128)
 
 
 def test_an_array_of_another_library_in_a_prepared_launch():
