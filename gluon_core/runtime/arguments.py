@@ -88,8 +88,17 @@ def kind_of(value: Any) -> str:
 
 
 def viewed(value: Any) -> Any:
-    """`value`, or where it is an array that only offers DLPack, a tensor or array in its memory."""
-    return foreign.viewed(value) if kind_of(value) == "unknown" else value
+    """`value` as kernels take it: a scalar of NumPy as Python's of the same value, an array that only
+    offers DLPack as a tensor or array in its memory, all else as it is."""
+    what = kind_of(value)
+    if what == "unknown":
+        return foreign.viewed(foreign.number(value))
+    if what == "tuple":
+        items = [viewed(item) for item in value]
+        if all(map(operator.is_, items, value)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value
 
 
 _dtype_names: dict[Any, str] = {}
