@@ -32,6 +32,7 @@ if _typing.TYPE_CHECKING:
     from gluon_core.runtime.arguments import ArgumentKind, register_argument_kind
     from gluon_core.runtime.jit import GluonJITFunction, jit
     from gluon_core.runtime.results import must_use_result
+    from gluon_core.runtime.sizes import cdiv, next_power_of_2
     from gluon_core.values.aggregate import aggregate, aggregate_replace
 
 __all__ = [
@@ -42,11 +43,13 @@ __all__ = [
     "__version__",
     "aggregate",
     "aggregate_replace",
+    "cdiv",
     "compile",
     "compile_many",
     "constexpr_function",
     "jit",
     "must_use_result",
+    "next_power_of_2",
     "register_argument_kind",
 ]
 
@@ -59,11 +62,13 @@ _WHERE = {
     "GluonJITFunction": "runtime.jit",
     "aggregate": "values.aggregate",
     "aggregate_replace": "values.aggregate",
+    "cdiv": "runtime.sizes",
     "compile": "compiler",
     "compile_many": "compiler",
     "constexpr_function": "_triton",
     "jit": "runtime.jit",
     "must_use_result": "runtime.results",
+    "next_power_of_2": "runtime.sizes",
     "register_argument_kind": "runtime.arguments",
 }
 _MODULES = (

@@ -28,6 +28,7 @@ class Limits:
         register_file: 32-bit registers of one block, all threads together.
         register_range: least and most registers of a thread that gives or takes some, and the step.
         warp_group: warps that get the same registers, and that a kernel with partitions counts by.
+        partitions: whether the warps of a block can run different functions at once.
     """
 
     shared_memory: int
@@ -39,6 +40,7 @@ class Limits:
     register_file: int = 65536
     register_range: tuple[int, int, int] = (24, 256, 8)
     warp_group: int = 4
+    partitions: bool = True
 
 
 @dataclass(frozen=True)

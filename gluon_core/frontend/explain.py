@@ -354,6 +354,13 @@ def _call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
     if getattr(function, "__triton_builtin__", False) and isinstance(root, TypeError):
         if re.search(r"\w+\(\) (?:takes|missing|got)", str(root)):
             return _arguments(called, inspect.signature(function), node, root)
+    if "'function' object" in str(root):
+        names = (n for tree in given for n in ast.walk(tree) if isinstance(n, ast.Attribute))
+        for attribute in names:
+            if getattr(value_of(generator, attribute), "__triton_builtin__", False):
+                shown = ast.unparse(attribute)
+                what = f"{shown!r} is a function, and was not called"
+                return DtypeError(what, remedy=f"Call it: {shown}().")
     own = _PYTHON.get(called)
     if own is not None:
         return DtypeError(
@@ -375,8 +382,8 @@ def _call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
         found.span = generator._span(node.func)
         return found
     if function is None and "is not callable" in str(root) or isinstance(function, ModuleType):
-        what = "a module" if isinstance(function, ModuleType) else None
-        return DtypeError(f"{called} cannot be called", got=what)
+        kind = "a module" if isinstance(function, ModuleType) else None
+        return DtypeError(f"{called} cannot be called", got=kind)
     if function is not None and not callable(function):
         return DtypeError(
             f"{called!r} cannot be called",

@@ -81,6 +81,19 @@ class Session:
 
         return [a.name for a in registry().architectures() if capability in a.capabilities]
 
+    def architectures_with_partitions(self) -> Sequence[str]:
+        """Names of the known architectures whose warps can run different functions."""
+        from gluon_core.contract.registry import registry
+
+        return [a.name for a in registry().architectures() if a.limits.partitions]
+
+    def all_descriptors(self, head: str) -> Sequence[str]:
+        """Where the classes of type are that backends have for descriptors of this head."""
+        from gluon_core.contract.registry import registry
+
+        backends = registry().backends.values()
+        return [b.descriptors[head] for b in backends if head in b.descriptors]
+
     def check_layout(self, layout: Layout) -> None:
         """Raise `CapabilityError` for a vendor's layout on hardware that does not have it."""
         for capability in getattr(layout, "requires", ()):

@@ -9,10 +9,14 @@ from typing import Any, Mapping
 from gluon_core import _triton
 from gluon_core._triton import tl
 from gluon_core.contract.paths import load_named
-from gluon_core.errors import DtypeError
-from gluon_core.values.descriptors import is_descriptor_text, parse_descriptor
+from gluon_core.errors import CapabilityError, DtypeError, GluonError
+from gluon_core.values.descriptors import (
+    is_descriptor_text,
+    parse_descriptor,
+    split_descriptor,
+)
 
-__all__ = ["parse_type"]
+__all__ = ["check_descriptor", "parse_type"]
 
 _SCALARS: Mapping[str, str] = {
     "i1": "int1",
@@ -39,6 +43,42 @@ _SCALARS: Mapping[str, str] = {
     "f64": "float64",
     "fp64": "float64",
 }
+
+
+def check_descriptor(parameter: str, text: Any, session: Any) -> None:
+    """See that the target has the engine that a descriptor in a signature is for.
+
+    Raises:
+        CapabilityError: naming what is lacking, of the vendor whose descriptor it is.
+    """
+    if not isinstance(text, str) or not is_descriptor_text(text):
+        return
+    head = split_descriptor(text).head
+    own = session.vendor.descriptors.get(head)
+    lacking = [] if own is None else _lacking(own, head, session)
+    if own is not None and not lacking:
+        return
+    for path in session.all_descriptors(head):
+        found = _lacking(path, head, session)
+        try:
+            parse_descriptor(text, parse_type, {head: load_named(path, head)})
+        except GluonError:
+            continue  # not of this vendor
+        lacking = found
+        break
+    if lacking:
+        where = ", ".join(session.architectures_with(lacking[0]))
+        raise CapabilityError(
+            f"this tensor descriptor needs {lacking[0]} ({where}); target is {session.target}",
+            argument=parameter,
+            remedy="Pass the tensor, and copy with gl.portable.pipeline, gl.portable.async_copy or "
+            "gl.load.",
+        )
+
+
+def _lacking(path: str, head: str, session: Any) -> list[str]:
+    wanted = load_named(path, f"descriptors[{head!r}]").requires
+    return [capability for capability in wanted if not session.target.has(capability)]
 
 
 def parse_type(text: Any, descriptors: Mapping[str, str] = MappingProxyType({})) -> Any:

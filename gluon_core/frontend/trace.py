@@ -17,7 +17,7 @@ from gluon_core.frontend.callees import naming
 from gluon_core.frontend.diagnostics import kernel_error
 from gluon_core.frontend.generator import KernelGenerator
 from gluon_core.frontend.session import Session
-from gluon_core.frontend.signature import parse_type
+from gluon_core.frontend.signature import check_descriptor, parse_type
 
 __all__ = ["trace"]
 
@@ -58,6 +58,7 @@ def trace(
     session = Session(backend, target, options, context, refused=refused)
     arg_types: list[Any] = [None] * len(fn.arg_names)
     for name, text in signature.items():
+        check_descriptor(name, text, session)
         arg_types[fn.arg_names.index(name)] = parse_type(text, session.vendor.descriptors)
     prototype = _triton.make_prototype(arg_types, constexprs, attrs)
     by_name = {fn.arg_names[path[0]]: v for path, v in constexprs.items() if len(path) == 1}

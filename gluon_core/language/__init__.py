@@ -99,6 +99,8 @@ from gluon_core.language.memory import atomic_xor as atomic_xor
 from gluon_core.language.memory import bank_conflicts as bank_conflicts
 from gluon_core.language.memory import load as load
 from gluon_core.language.memory import store as store
+from gluon_core.language.reductions import argmax as argmax
+from gluon_core.language.reductions import argmin as argmin
 from gluon_core.language.reductions import associative_scan as associative_scan
 from gluon_core.language.reductions import cumprod as cumprod
 from gluon_core.language.reductions import cumsum as cumsum

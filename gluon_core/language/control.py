@@ -178,6 +178,7 @@ def warp_specialize(
         LimitError: more warps than a block has, default warps that are no multiple of four, or
             registers outside 24 to 256.
         LayoutError: a tensor that is laid out over other warps than the worker has.
+        CapabilityError: the target's warps all run one function.
 
     ISA: PTX 9.7.19.5, setmaxnreg.
     """

@@ -19,6 +19,8 @@ from gluon_core.values.typing import (
 )
 
 __all__ = [
+    "argmax",
+    "argmin",
     "associative_scan",
     "cumprod",
     "cumsum",
@@ -150,6 +152,33 @@ def min(
     keep_dims: ConstBool = False,
 ) -> Any:
     """The smallest along `axis`; see `max`."""
+    ...
+
+
+@library(tl.argmax)
+def argmax(
+    input: tensor,
+    axis: Optional[ConstInt],
+    tie_break_left: ConstBool = True,
+    keep_dims: ConstBool = False,
+) -> tensor:
+    """Where the greatest along `axis` is, of all elements for None; int32.
+
+    Args:
+        tie_break_left: of equal ones, the first; any of them otherwise.
+        keep_dims: the dimension stays, with size 1.
+    """
+    ...
+
+
+@library(tl.argmin)
+def argmin(
+    input: tensor,
+    axis: Optional[ConstInt],
+    tie_break_left: ConstBool = True,
+    keep_dims: ConstBool = False,
+) -> tensor:
+    """Where the smallest along `axis` is; see `argmax`."""
     ...
 
 

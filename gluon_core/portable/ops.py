@@ -23,7 +23,8 @@ own, and are as fast as they can be when TMA fills it: see `tile_ops` for the sa
 
 from __future__ import annotations
 
-from typing import Optional, Union
+from dataclasses import replace
+from typing import Optional, Sequence, Union
 
 from gluon_core import _triton
 from gluon_core._triton import constexpr, tensor, tl, unwrap
@@ -223,6 +224,9 @@ def blocked_layout(
         dtype: of its elements.
         order: dimensions, fastest first; the last is the fastest by default.
         num_warps: warps that share the tile, those of the kernel by default.
+
+    The blocks of a cluster split the slowest dimension that is long enough, and hold the same where
+    none is left.
     """
     dims = unwrap_shape(shape)
     wanted = unwrap(order)
@@ -234,5 +238,22 @@ def blocked_layout(
     bits = unwrap(dtype).primitive_bitwidth
     semantic = semantic_layer()
     warps = unwrap(num_warps) or semantic.num_warps
-    layout = _blocked(dims, bits, warps, semantic.target.warp_size, fastest_first)
-    return tl.constexpr(layout)
+    own, cga = _split_over_blocks(dims, fastest_first, semantic.num_ctas)
+    layout = _blocked(own, bits, warps, semantic.target.warp_size, fastest_first)
+    return tl.constexpr(replace(layout, cga_layout=cga))
+
+
+def _split_over_blocks(
+    shape: Sequence[int], fastest_first: Sequence[int], num_ctas: int
+) -> tuple[list[int], list[list[int]]]:
+    """The shape that one block of a cluster holds, and a basis for each bit of its index."""
+    own, cga = list(shape), []
+    while num_ctas > 1:
+        basis = [0] * len(own)
+        dim = next((d for d in reversed(fastest_first) if own[d] > 1), None)
+        if dim is not None:
+            basis[dim] = shape[dim] // own[dim]
+            own[dim] //= 2
+        cga.append(basis)
+        num_ctas //= 2
+    return own, cga

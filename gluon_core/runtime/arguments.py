@@ -88,15 +88,17 @@ def kind_of(value: Any) -> str:
 
 
 def viewed(value: Any) -> Any:
-    """`value`, or where it is an array that only offers DLPack, a tensor or array in its memory; the
-    items of a tuple likewise."""
-    kind = kind_of(value)
-    if kind == "tuple":
+    """`value` as kernels take it: a scalar of NumPy as Python's of the same value, an array that only
+    offers DLPack as a tensor or array in its memory, all else as it is."""
+    what = kind_of(value)
+    if what == "unknown":
+        return foreign.viewed(foreign.number(value))
+    if what == "tuple":
         items = [viewed(item) for item in value]
-        if all(new is old for new, old in zip(items, value)):
+        if all(map(operator.is_, items, value)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return foreign.viewed(value) if kind == "unknown" else value
+    return value
 
 
 _dtype_names: dict[Any, str] = {}

@@ -143,7 +143,7 @@ class Dispatcher:
 
     def _viewed(self, values: Sequence[Any]) -> tuple[Any, ...]:
         pairs = zip(self.parameters, values)
-        return tuple(v if p.is_constexpr else arguments.viewed(v) for p, v in pairs)
+        return tuple(foreign.number(v) if p.is_constexpr else arguments.viewed(v) for p, v in pairs)
 
     def _refuse_memory(self, values: tuple[Any, ...], error: Exception) -> Exception:
         """What to raise where torch would not tell an address, which it does with an error of its own."""

@@ -11,10 +11,24 @@ from typing import Any
 
 from gluon_core.errors import ArgumentError, TensorError
 
-__all__ = ["check_memory", "viewed"]
+__all__ = ["check_memory", "number", "viewed"]
 
 _CPU = 1  # DLPack's number for the memory of the host
 _OP = 'launch from a function under @gluon_core.torch.op("library::name", mutates_args=...)'
+
+
+def number(value: Any) -> Any:
+    """A scalar of NumPy, or of ml_dtypes, as Python's number of the same value; all else as it is."""
+    if type(value).__module__ not in ("numpy", "ml_dtypes") or getattr(value, "ndim", None) != 0:
+        return value
+    kind = value.dtype.kind
+    if hasattr(value, "__array_finalize__"):  # an array of no dimensions is memory
+        return value
+    if kind == "b":
+        return bool(value)
+    if kind in "iu":
+        return int(value)
+    return float(value) if kind == "f" or type(value).__module__ == "ml_dtypes" else value
 
 
 def viewed(value: Any) -> Any:

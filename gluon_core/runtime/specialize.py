@@ -13,7 +13,7 @@ from typing import Any, Callable, Mapping, Protocol, Sequence, cast
 
 from gluon_core.compiler import parameters as of_kernel
 from gluon_core.errors import ArgumentError, GluonError, trimmed
-from gluon_core.runtime import arguments, opaque
+from gluon_core.runtime import arguments, foreign, opaque
 from gluon_core.values.constants import identity
 
 __all__ = ["Parameter", "Tokens", "entry", "handle", "parameters_of", "variant"]
@@ -468,6 +468,9 @@ def tuple_key(value: Any, token: Tokens, bits: Any = None) -> Any:
     for item in value:
         if isinstance(item, tuple):
             parts.append(tuple_key(item, token, bits))
+            continue
+        if foreign.number(item) is not item:
+            parts.append(object())  # never found: `dispatch` makes numbers of NumPy's scalars
             continue
         kind = arguments.registered_kind(type(item))
         if kind is not None:

@@ -84,6 +84,14 @@ class ControlOps(SemanticBase):
         self, functions_and_args: Any, worker_num_warps: Any, worker_num_regs: Any, generator: Any
     ) -> Any:
         """See `gl.warp_specialize`."""
+        if not self.target.limits.partitions:
+            raise CapabilityError(
+                "gl.warp_specialize needs warps that run different functions"
+                f" ({', '.join(self.session.architectures_with_partitions())}); "
+                f"target is {self.target}",
+                remedy="Overlap copies and arithmetic in one function: gl.portable.pipeline, or "
+                "gl.portable.async_copy some rounds ahead.",
+            )
         if self.session.specialized:
             raise ArgumentError(
                 "a partition cannot be cut into partitions",

@@ -188,9 +188,22 @@ def compile_time(fn: F) -> F:
     return op  # type: ignore[return-value]
 
 
+class _Library(_triton.JITFunction):  # type: ignore[misc]  # Triton has no types
+    """A function of the language that is written in it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = self.fn.__name__
+        raise NotInKernelError(
+            f"gl.{name} was called outside a kernel",
+            remedy="Host code has gluon.cdiv and gluon.next_power_of_2."
+            if name in ("cdiv", "next_power_of_2")
+            else "Call it from a function decorated with @gluon.jit.",
+        )
+
+
 def traced(fn: F) -> F:
     """`fn`, written in the language: kernels that call it trace it."""
-    made: Any = functools.update_wrapper(_triton.JITFunction(fn), fn, updated=())
+    made: Any = functools.update_wrapper(_Library(fn), fn, updated=())
     return made
 
 
@@ -202,6 +215,8 @@ def library(fn: Any) -> Callable[[F], F]:
         # Its module and qualified name stay: they are the function's name in IR.
         shown = ("__name__", "__doc__")
         made: Any = functools.update_wrapper(copy.copy(fn), declared, shown, ())
+        if isinstance(made, _triton.JITFunction):
+            made.__class__ = _Library
         return made
 
     return put

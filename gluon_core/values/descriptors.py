@@ -57,6 +57,7 @@ class tensor_descriptor_type(base_type):
 
     _name = "tensor_descriptor"
     _prefix = "TD"
+    requires: tuple[str, ...] = ()  # capabilities of the engine that takes it
 
     def __init__(self, block_type: Any, shape_type: Any, strides_type: Any, layout: Any):
         self.block_type = unwrap(block_type)

@@ -128,6 +128,7 @@ def _arch(
             max_warps=16 if cdna else 32,  # 1024 work-items
             max_registers=registers,
             max_ctas_per_cluster=16 if "clusters" in features else 1,
+            partitions="clusters" in features,  # gfx1250, as its compiler says
         ),
         capabilities=frozenset(f"amd.{feature}" for feature in features),
         banks=64 if "lds_transpose" in features else 32,

@@ -27,6 +27,8 @@ class tensor_descriptor_type(core.tensor_descriptor_type):
         ShapeError, DtypeError, LayoutError: TDM cannot move such boxes.
     """
 
+    requires = ("amd.tdm",)
+
     def __init__(
         self,
         block_type: block_type,

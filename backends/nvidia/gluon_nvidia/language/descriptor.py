@@ -58,6 +58,8 @@ class tensor_descriptor_type(core.tensor_descriptor_type):
         DtypeError: elements that TMA does not copy.
     """
 
+    requires = ("nvidia.tma",)
+
     def __init__(
         self,
         block_type: block_type,
