@@ -16,6 +16,7 @@ from collections import namedtuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, TypeVar
 
+from gluon_core._triton.ending import LastOfAll
 from gluon_core.errors import (
     CapabilityError,
     GluonError,
@@ -587,3 +588,7 @@ def own_driver() -> Optional[Any]:
 def set_active_driver(driver: Any) -> None:
     """Make `driver` what `triton.runtime.driver.active` is."""
     triton.runtime.driver.set_active(driver)
+
+
+if VERSION >= (3, 9):  # its bindings print what they think has leaked
+    _last = LastOfAll()

@@ -286,6 +286,27 @@ def demo(
 
 @app.command()
 @command
+def doctor(json: Json = False) -> Optional[int]:
+    """Find what is wrong with this installation, and say the command that mends it; exit 3 if so."""
+    from gluon_core.cli.doctor import show
+
+    return show(json)
+
+
+@app.command()
+@command
+def new(
+    name: Annotated[str, typer.Argument(help="Of the kernel, such as row_sum.", metavar="NAME")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Write there.")] = Path(),
+) -> Optional[int]:
+    """Write a kernel with its test and its benchmark, which pass as they are written."""
+    from gluon_core.cli.new import show
+
+    return show(name, to)
+
+
+@app.command()
+@command
 def types(
     to: Annotated[
         Optional[Path],

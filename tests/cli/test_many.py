@@ -1,0 +1,233 @@
+"""`gluon run` for several targets at once, and again when a file changes; `new` and `doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from typer.testing import CliRunner
+
+from gluon_core.cli import doctor
+from gluon_core.cli.app import app
+
+pytestmark = pytest.mark.once
+
+ASKS = """
+import sys
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@gluon.jit
+def scale(x, out, n, B: gl.constexpr):
+    layout: gl.constexpr = gl.portable.blocked_layout([B], gl.float32)
+    o = gl.program_id(0) * B + gl.arange(0, B, layout=layout)
+    gl.store(out + o, 2 * gl.load(x + o, mask=o < n), mask=o < n)
+
+@gluon.jit
+def matrices(x):
+    gl.target.require("nvidia.wgmma")
+    gl.store(x, 1)
+
+x = np.ones(1000, np.float32)
+out = x.copy()
+for _ in range(3):
+    scale[(2,)](x, out, 1000, 512)
+scale[(2,)](x.astype(np.float16), out, 1000, 512, num_warps=8)
+print("scaled")
+if "matrices" in sys.argv:
+    matrices[(1,)](x)
+"""
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch):
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "asks.py"
+    path.write_text(ASKS)
+    return path
+
+
+def gluon(*arguments, code=0):
+    given = list(map(str, arguments))
+    result = CliRunner().invoke(app, given, env={"COLUMNS": "80"})
+    assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+    return result
+
+
+def process(*arguments):
+    command = [sys.executable, "-m", "gluon_core", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+class TestCompileFor:
+    def test_types_come_from_the_launches(self, file):
+        found = json.loads(gluon("run", file, "--compile-for", "sm_90", "--json").stdout)
+        rows = {row["signature"]: row for row in found["kernels"]}
+        assert set(rows) == {"*fp32, *fp32, i32", "*fp16, *fp32, i32"}  # once each
+        assert all(row["registers"] > 0 for row in rows.values())
+        assert {row["target"] for row in rows.values()} == {"nvidia:sm_90"}
+
+    def test_each_kernel_for_each_target(self, file):
+        done = process("run", file, "--compile-for", "sm_90,gfx942", "--", "matrices")
+        assert done.returncode == 1, done.stderr
+        lines = done.stdout.splitlines()
+        at = lines.index(next(line for line in lines if "scale(*fp32" in line))
+        assert "nvidia:sm_90" in lines[at + 1] and "compiled" in lines[at + 1]
+        assert "amd:gfx942" in lines[at + 2] and "compiled" in lines[at + 2]
+        assert "CapabilityError" in done.stdout and "matrices" in done.stdout
+        assert done.stderr.count("scaled") == 1  # what the file prints is told once
+
+    def test_nothing_to_compile(self, file):
+        file.write_text("print('launches nothing')\n")
+        assert (
+            "no kernel was launched" in gluon("run", file, "--compile-for", "sm_90", code=3).stderr
+        )
+
+    def test_what_does_not_go_together(self, file):
+        gluon("run", file, "--compile-for", "sm_90", "-t", "sm_90", code=2)
+        gluon("run", file, "--compile-for", "sm_90", "--check", code=2)
+        gluon("run", file, "--targets", "sim:sm_90,nonsense", code=2)
+
+
+def test_targets(file):
+    done = process("run", file, "--targets", "sim:sm_90,sim:gfx942", "--", "matrices")
+    assert done.returncode == 3, done.stderr  # one of them cannot
+    assert done.stdout.count("scaled") == 2
+    assert "sim:gfx942" in done.stdout and "cannot run there" in done.stdout
+    found = json.loads(process("run", file, "--targets", "sim:sm_90", "--json").stdout)
+    assert found["exit"] == 0
+    assert [t["launches"][0]["target"] for t in found["targets"]] == ["sim:sm_90"]
+
+
+def test_watch(tmp_path):
+    file = tmp_path / "changes.py"
+    file.write_text("print('first')\n")
+    command = [sys.executable, "-u", "-m", "gluon_core", "run", str(file), "--watch"]
+    heard = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from gluon_core.cli import main\nmain()"
+    command = [sys.executable, "-u", "-c", code, *command[4:]]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=heard
+    )
+    timer = threading.Timer(60, child.kill)
+    timer.start()
+    try:
+        for line in child.stderr:
+            if "exit code 0" in line:
+                break
+        file.write_text("print('second')\nraise SystemExit(7)\n")
+        os.utime(file, (1, 1))
+        for line in child.stderr:
+            if "exit code 7" in line:
+                break
+        child.send_signal(2)
+        out, _ = child.communicate()
+    finally:
+        timer.cancel()
+    assert out == "first\nsecond\n" and child.returncode == 0
+
+
+class TestNew:
+    def test_what_it_writes_passes(self, tmp_path):
+        said = gluon("new", "row_twice", "--to", tmp_path).stdout
+        assert "gluon run" in said and "pytest" in said
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert names == ["bench_row_twice.py", "row_twice.py", "test_row_twice.py"]
+        done = process("run", tmp_path / "row_twice.py", "--check", "--schedules", "2")
+        assert done.returncode == 0 and "no mistake" in done.stdout, done.stderr
+        plugins = ["-p", "no:cacheprovider"]
+        tests = [sys.executable, "-m", "pytest", *plugins, "-q", str(tmp_path)]
+        done = subprocess.run(tests, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0 and "failed" not in done.stdout, done.stdout
+        bench = [sys.executable, str(tmp_path / "bench_row_twice.py")]
+        done = subprocess.run(bench, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0 and "elements" in done.stdout, done.stderr
+
+    def test_nothing_is_overwritten(self, tmp_path):
+        (tmp_path / "test_mine.py").write_text("precious")
+        assert "is there already" in gluon("new", "mine", "--to", tmp_path, code=2).stderr
+        assert [p.name for p in tmp_path.iterdir()] == ["test_mine.py"]
+
+    @pytest.mark.parametrize("name", ["3d", "a-b", "class", "../up"])
+    def test_names_that_python_cannot_import(self, tmp_path, name):
+        assert "a name" in gluon("new", name, "--to", tmp_path, code=2).stderr
+        assert not list(tmp_path.iterdir())
+
+
+class TestDoctor:
+    def findings(self, code=0):
+        found = json.loads(gluon("doctor", "--json", code=code).stdout)
+        assert found["exit"] == code
+        return {one["what"]: one for one in found["findings"]}
+
+    def test_a_good_installation(self):
+        found = self.findings()
+        assert found["triton"]["state"] == found["plugin sim"]["state"] == "well"
+        assert "machine code" in found["compiler of nvidia"]["text"]
+        assert found["simulator"]["text"] == "ran a kernel"
+        assert "all is well" in gluon("doctor").stdout
+
+    def test_torch_and_triton_that_do_not_fit(self, monkeypatch):
+        own = doctor._requirements
+        pin = ['triton==3.1.0; platform_system == "Linux"']
+        monkeypatch.setattr(doctor, "_requirements", lambda n: pin if n == "torch" else own(n))
+        found = self.findings(code=3)["torch"]
+        assert found["state"] == "wrong" and found["mend"] == "pip install triton==3.1.0"
+
+    def test_a_cache_that_cannot_be_written(self, monkeypatch, tmp_path):
+        (tmp_path / "file").write_text("no folder")
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+        monkeypatch.setattr(doctor, "_trials", tuple)
+        found = self.findings(code=3)["cache"]
+        assert "cannot be written" in found["text"] and "TRITON_CACHE_DIR" in found["mend"]
+
+    def test_plugins_that_are_missing_or_broken(self, monkeypatch):
+        from gluon_core.contract.registry import registry
+
+        monkeypatch.setattr(doctor, "absent", lambda: {"gluon-x": "./backends/x"})
+        monkeypatch.setattr(doctor, "_trials", tuple)
+        found = self.findings()["packages"]  # others are there
+        assert (found["state"], found["mend"]) == ("note", "pip install ./backends/x")
+        known = registry()
+        without = {n: b for n, b in known.backends.items() if not b.simulates}
+        monkeypatch.setattr(type(known), "backends", property(lambda self: without))
+        found = self.findings(code=3)["packages"]
+        assert found["state"] == "wrong" and "there is no simulator" in found["text"]
+
+    def test_a_driver_that_does_not_answer(self, monkeypatch):
+        from gluon_core.contract.registry import registry
+
+        backend = registry().backend("nvidia")
+        monkeypatch.setattr(type(backend), "device_problem", lambda self: "the driver is too old")
+        monkeypatch.setattr(doctor, "_trials", tuple)
+        found = self.findings(code=3)["GPU of nvidia"]
+        assert "too old" in found["text"] and "sim:" in found["mend"]
+
+    def test_a_compiler_that_fails(self, monkeypatch):
+        from gluon_core.cli import trial
+        from gluon_core.errors import StageError
+
+        def fails(architecture):
+            raise StageError("ptxas is not there")
+
+        monkeypatch.setattr(trial, "source", fails)
+        found = self.findings(code=3)["compiler of nvidia"]
+        assert "ptxas is not there" in found["text"] and "pip install" in found["mend"]
+
+
+def test_completion_knows_the_commands():
+    told = {"_GLUON_COMPLETE": "complete_bash", "COMP_WORDS": "gluon do", "COMP_CWORD": "1"}
+    result = CliRunner().invoke(app, [], env=told, prog_name="gluon")
+    assert result.stdout.split() == ["doctor"]
