@@ -7,6 +7,7 @@ with them (differences, alignment, casts) is what it would see on a GPU.
 from __future__ import annotations
 
 import bisect
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
@@ -14,13 +15,14 @@ import numpy as np
 from gluon_sim.check.overflow import Wrapped, settle
 from gluon_sim.errors import MisalignedError, OutOfBoundsError, SimulatorError
 from gluon_sim.record.dtypes import compute, finish, unsigned
+from gluon_sim.record.origins import pointed_at
 from gluon_sim.settings import Settings
 
 if TYPE_CHECKING:
     from gluon_sim.check.tracking import Tracking
     from gluon_sim.run.task import Task
 
-__all__ = ["Allocation", "GlobalMemory", "apply_atomic"]
+__all__ = ["Allocation", "GlobalMemory", "Home", "apply_atomic"]
 
 
 class Allocation:
@@ -49,6 +51,15 @@ class Allocation:
         return found
 
 
+@dataclass(frozen=True)
+class Home:
+    """The bytes that a pointer which came from one argument may reach: from `low` up to `high`."""
+
+    name: str
+    low: int
+    high: int
+
+
 # What of an access is in one allocation: all of it (None), or the elements of a mask.
 Part = tuple[Allocation, Optional[np.ndarray]]
 
@@ -65,6 +76,9 @@ class GlobalMemory:
         self.check_alignment = False
         self.settings = Settings()
         self.told: set[tuple[Any, ...]] = set()  # warnings of this launch
+        # Of each argument of the kernel; None where nobody knows.
+        self.homes: list[Optional[Home]] = []
+        self._reach: dict[int, Optional[list[Home]]] = {}  # by op
         self.tracking: Optional[Tracking] = None
         self.several = False  # threads at work here
 
@@ -91,6 +105,16 @@ class GlobalMemory:
             return self._all[at]
         return None
 
+    def _homes(self, task: Task) -> Optional[list[Home]]:
+        """What the op of a task may reach by the arguments that its pointers come from."""
+        op = task.op
+        if id(op) not in self._reach:
+            positions = pointed_at(task.machine.program.program, op)
+            known = None if positions is None else [self.homes[i] for i in sorted(positions)]
+            homes = [home for home in known or () if home is not None]
+            self._reach[id(op)] = homes if known and len(homes) == len(known) else None
+        return self._reach[id(op)]
+
     # ---- access ---------------------------------------------------------------------------
 
     def _parts(
@@ -107,18 +131,25 @@ class GlobalMemory:
             bad_alignment = bool((live & (size - 1)).any())
         if bad_alignment and self.settings.alignment:
             self._misaligned(task, what, addresses, size, mask)
+        homes = self._homes(task) if self.settings.bounds and self.homes else None
         if found is not None and high + size <= found.end:
-            return [(found, None)]
+            if homes is None or any(h.low <= low and high + size <= h.high for h in homes):
+                return [(found, None)]
         parts: list[Part] = []
         covered = np.zeros(addresses.shape, bool) if mask is None else ~mask
+        within = np.ones((), bool)
+        if homes is not None:
+            within = np.zeros(addresses.shape, bool)
+            for home in homes:
+                within |= (addresses >= home.low) & (addresses + size <= home.high)
         for allocation in self._all:
             inside = (addresses >= allocation.base) & (addresses + size <= allocation.end)
-            inside &= ~covered
+            inside &= within & ~covered
             if inside.any():
                 parts.append((allocation, inside))
                 covered |= inside
         if not covered.all() and self.settings.bounds:
-            self._out_of_bounds(task, what, addresses, size, ~covered)
+            self._out_of_bounds(task, what, addresses, size, ~covered, homes)
         return parts
 
     def load(
@@ -291,28 +322,26 @@ class GlobalMemory:
         )
 
     def _out_of_bounds(
-        self, task: Task, what: str, addresses: np.ndarray, size: int, bad: np.ndarray
-    ) -> None:
+        self, task: Task, what: str, addresses: np.ndarray, size: int, bad: np.ndarray,
+        homes: Optional[list[Home]],
+    ) -> None:  # fmt: skip
         first, program, element = self._where(task, bad)
         address = int(addresses[first])
         count = int(np.count_nonzero(bad))
         text = "there are no arrays among the arguments"
+        whose = "every argument's storage" if homes is None else "its argument's storage"
         name = None
-        if self._all:
-
-            def distance(a: Allocation) -> int:
-                return max(a.base - address, address + size - a.end)
-
-            near = min(self._all, key=distance)
-            name = near.name
-            if address < near.base:
-                text = f"{near.base - address} bytes before the start of `{name}`"
+        near = homes or [Home(a.name, a.base, a.end) for a in self._all]
+        if near:
+            home = min(near, key=lambda h: max(h.low - address, address + size - h.high))
+            name = home.name
+            if address < home.low:
+                text = f"{home.low - address} bytes before the start of `{name}`"
             else:
-                text = f"byte {address - near.base} of `{name}`, which has {near.data.nbytes}"
+                text = f"byte {address - home.low} of `{name}`, which has {home.high - home.low}"
         more = f" ({count} elements are outside)" if count > 1 else ""
         raise OutOfBoundsError(
-            f"{what} outside every argument's storage: element {element} of program {program} is "
-            f"{text}{more}",
+            f"{what} outside {whose}: element {element} of program {program} is {text}{more}",
             report="bounds.global",
             argument=name,
             remedy="Mask the access, or pass a larger array.",

@@ -13,6 +13,7 @@ __all__ = [
     "ANYWHERE",
     "address_of",
     "origins",
+    "pointed_at",
     "positions_in",
     "users_of",
     "written_arguments",
@@ -163,6 +164,17 @@ def written_arguments(program: Program) -> set[Origin]:
 def positions_in(found: Iterable[Origin]) -> set[int]:
     """The arguments of the kernel among what values come from."""
     return {origin for origin in found if isinstance(origin, int)}
+
+
+def pointed_at(program: Program, op: Op) -> Optional[set[int]]:
+    """The kernel's arguments that the pointers of an op come from; None where that is unknown."""
+    found = origins(program)
+    out: set[Origin] = set()
+    for value in op.operands():
+        value = value.resolve()
+        if _matters(value) and not isinstance(value.type, MemDescType):
+            out |= found.get(id(value), {ANYWHERE})
+    return None if not out or ANYWHERE in out else positions_in(out)
 
 
 def address_of(argument: Any) -> int:
