@@ -183,6 +183,8 @@ class RaceError(SimulatorError):
         place: index of the element (of global memory) or byte (of a shared buffer).
     """
 
+    epoch: Any = None  # of the earlier access, for who looks for the right remedy
+
     def __init__(
         self,
         message: str,

@@ -15,6 +15,7 @@ __all__ = [
     "origins",
     "pointed_at",
     "positions_in",
+    "unawaited",
     "users_of",
     "written_arguments",
 ]
@@ -181,6 +182,19 @@ def address_of(argument: Any) -> int:
     """Where the memory of a kernel's argument, a pointer or a descriptor, begins."""
     base = argument.base if isinstance(argument, Descriptor) else argument
     return int(base.flat[0])
+
+
+def unawaited(program: Program) -> list[tuple[Op, list[Op]]]:
+    """Allocations of barriers at which somebody arrives and for which nobody waits."""
+    found = []
+    for alloc in program.walk_ops():
+        if alloc.name == "local_alloc":
+            users = users_of(program, alloc)
+            arrives = [op for op in users if "arrive" in op.name or "commit" in op.name]
+            inits = any(op.name.endswith("barrier_init") for op in users)
+            if inits and arrives and not any("wait" in op.name for op in users):
+                found.append((alloc, arrives))
+    return found
 
 
 def users_of(program: Program, alloc: Op) -> list[Op]:
