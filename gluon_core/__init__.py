@@ -29,6 +29,7 @@ if _typing.TYPE_CHECKING:
     from gluon_core import testing as testing
     from gluon_core._triton import constexpr_function
     from gluon_core.compiler import CompiledKernel, GluonASTSource, compile
+    from gluon_core.contract.unwritten import uninitialised
     from gluon_core.runtime.arguments import ArgumentKind, register_argument_kind
     from gluon_core.runtime.jit import GluonJITFunction, jit
     from gluon_core.runtime.results import must_use_result
@@ -47,6 +48,7 @@ __all__ = [
     "jit",
     "must_use_result",
     "register_argument_kind",
+    "uninitialised",
 ]
 
 _namespaces.install()
@@ -63,6 +65,7 @@ _WHERE = {
     "jit": "runtime.jit",
     "must_use_result": "runtime.results",
     "register_argument_kind": "runtime.arguments",
+    "uninitialised": "contract.unwritten",
 }
 _MODULES = ("errors", "language", "layouts", "plugins", "portable", "targets", "testing", "torch")
 

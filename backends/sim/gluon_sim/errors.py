@@ -36,6 +36,7 @@ REPORTS = {
     "bounds.view": "bounds",  # a buffer seen as something larger
     "bounds.readonly": "bounds",
     "uninitialised.shared": "uninitialised",
+    "uninitialised.global": "uninitialised",  # of arrays that are marked
     "alignment.address": "alignment",
     "alignment.promise": "alignment",  # multiple_of and its like
     "alignment.argument": "alignment",
@@ -126,7 +127,7 @@ class OutOfBoundsError(SimulatorError, IndexError):
 
 
 class UninitialisedError(SimulatorError):
-    """A read of shared memory that nobody wrote."""
+    """A read of memory that nobody wrote."""
 
 
 class MisalignedError(SimulatorError):

@@ -70,7 +70,10 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         )
         machine.watched = watched is not None
         with one_thread(), watched or nullcontext():
-            machine.run(values)
+            try:
+                machine.run(values)
+            finally:
+                memory.unmark()
         machine.release()
 
     return launch

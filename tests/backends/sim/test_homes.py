@@ -9,7 +9,7 @@ import torch
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import mbarrier, tma
-from gluon_sim.errors import OutOfBoundsError
+from gluon_sim.errors import OutOfBoundsError, UninitialisedError
 from gluon_sim.settings import using
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -109,3 +109,62 @@ def test_the_parts_of_one_tensor_that_lie_in_each_other():
         add_from[(1,)](k, y, 380, 128)
         with pytest.raises(OutOfBoundsError):
             add_from[(1,)](k, y, 382, 128)
+
+
+# ---- arrays that nobody wrote yet -----------------------------------------------------------------
+
+
+@gluon.jit
+def add_one(x, y, n, N: gl.constexpr):
+    o = gl.arange(0, N, layout=L1)
+    gl.store(y + o, gl.load(x + o, mask=o < n) + 1, mask=o < n)
+
+
+@gluon.jit
+def count(bins, N: gl.constexpr):
+    gl.atomic_add(bins + gl.arange(0, N, layout=L1), 1)
+
+
+@pytest.mark.parametrize("make", [np.empty, torch.empty])
+def test_what_is_marked_must_be_written_before_it_is_read(make):
+    dtype = np.float32 if make is np.empty else torch.float32
+    x, y, z = np.ones(128, np.float32), make(128, dtype=dtype), np.zeros(128, np.float32)
+    assert gluon.uninitialised(y) is y
+    with pytest.raises(UninitialisedError, match="`x`.*128 elements were not") as caught:
+        add_one[(1,)](y, z, 128, 128)
+    assert "gl.load(x + o" in caught.value.span.text and caught.value.element == (0,)
+    add_one[(1,)](x, y, 100, 128)
+    add_one[(1,)](y, z, 100, 128)
+    assert (z[:100] == 3).all()
+    with pytest.raises(UninitialisedError, match="28 elements were not") as caught:
+        add_one[(1,)](y, z, 128, 128)
+    assert caught.value.element == (100,)
+    with using(uninitialised=False):  # what is written then counts, too
+        add_one[(1,)](y, z, 128, 128)
+        add_one[(1,)](x, y, 128, 128)
+    add_one[(1,)](y, z, 128, 128)
+
+
+def test_an_atomic_reads_what_it_changes():
+    bins = gluon.uninitialised(np.empty(128, np.int32))
+    with pytest.raises(UninitialisedError, match="atomic"):
+        count[(2,)](bins, 128)
+
+
+def test_a_part_that_is_marked():
+    x, y = np.ones(256, np.float32), np.zeros(128, np.float32)
+    gluon.uninitialised(x[128:])
+    add_one[(1,)](x, y, 128, 128)
+    add_from[(1,)](x, y, 0, 128)
+    with pytest.raises(UninitialisedError, match="1 elements|element"):
+        add_from[(1,)](x, y, 1, 128)
+
+
+def test_marks_go_with_their_arrays():
+    from gluon_core.contract.unwritten import marks_within
+
+    x = gluon.uninitialised(np.empty(1 << 20, np.uint8))
+    base = x.ctypes.data
+    assert marks_within(base, base + 1)
+    del x
+    assert not marks_within(base, base + 1)

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
+from gluon_core.contract.unwritten import marks_within
 from gluon_sim.check.overflow import Wrapped, settle
-from gluon_sim.errors import MisalignedError, OutOfBoundsError, SimulatorError
+from gluon_sim.errors import (
+    MisalignedError,
+    OutOfBoundsError,
+    SimulatorError,
+    UninitialisedError,
+)
 from gluon_sim.record.dtypes import compute, finish, unsigned
 from gluon_sim.record.origins import pointed_at
 from gluon_sim.settings import Settings
@@ -40,6 +46,7 @@ class Allocation:
         self.base = data.ctypes.data if data.size else 0
         self.end = self.base + data.nbytes
         self.writable = writable
+        self.missing: Optional[np.ndarray] = None  # of each byte, whether it was never written
         self._views: dict[np.dtype, np.ndarray] = {}
 
     def view(self, dtype: np.dtype) -> np.ndarray:
@@ -49,6 +56,36 @@ class Allocation:
             found = self.data[: self.data.nbytes // size * size].view(dtype)
             self._views[dtype] = found
         return found
+
+    def mark(self) -> None:
+        """Know again which bytes nobody has written, by the marks on arrays in it."""
+        self.missing = None
+        for mark in marks_within(self.base, self.end):
+            if self.missing is None:
+                self.missing = np.zeros(self.data.nbytes, np.uint8)
+            first = mark.base - self.base
+            there = self.missing[max(first, 0) : first + mark.missing.size]
+            there |= mark.missing[max(-first, 0) :][: there.size]
+
+    def unmark(self) -> None:
+        """Let the marks know what was written."""
+        if self.missing is None:
+            return
+        for mark in marks_within(self.base, self.end):
+            first = mark.base - self.base
+            there = self.missing[max(first, 0) : first + mark.missing.size]
+            mark.missing[max(-first, 0) :][: there.size] &= there
+
+    def unwritten(self, index: np.ndarray, size: int) -> Optional[np.ndarray]:
+        """Which elements of `size` bytes were never written; None for none of them."""
+        if self.missing is None or size not in (1, 2, 4, 8):
+            return None
+        found = self.missing[: self.missing.size // size * size].view(f"u{size}")[index] != 0
+        return found if found.any() else None
+
+    def written(self, index: np.ndarray, size: int) -> None:
+        if self.missing is not None and size in (1, 2, 4, 8):
+            self.missing[: self.missing.size // size * size].view(f"u{size}")[index] = 0
 
 
 @dataclass(frozen=True)
@@ -178,6 +215,8 @@ class GlobalMemory:
                 self.tracking.touched(
                     task, what, "read", parts[0][0], index, None, addresses.shape, size
                 )
+            if parts[0][0].missing is not None:
+                self._initialised(task, what, parts[0][0], index, size, None)
             return parts[0][0].view(dtype).take(index, mode="clip")
         if other is None:
             out = np.zeros(addresses.shape, dtype)
@@ -195,6 +234,8 @@ class GlobalMemory:
                 self.tracking.touched(
                     task, what, "read", allocation, index, live, addresses.shape, size
                 )
+            if allocation.missing is not None:
+                self._initialised(task, what, allocation, index, size, live)
             out[live] = allocation.view(dtype)[index]
         return out
 
@@ -229,6 +270,7 @@ class GlobalMemory:
             chosen = addresses if live is None else addresses[live]
             index = np.subtract(chosen, allocation.base, order="C")
             index >>= shift
+            allocation.written(index, size)
             first = run_of(index)
             if self.tracking is not None:
                 self.tracking.touched(
@@ -278,6 +320,8 @@ class GlobalMemory:
             if self.tracking is not None:
                 size = dtype.itemsize
                 self.tracking.touched(task, what, "update", allocation, index, live, shape, size)
+            if allocation.missing is not None:
+                self._initialised(task, what, allocation, index, dtype.itemsize, live)
             old, changed = apply_atomic(
                 allocation.view(dtype), index, update, tuple(o[live] for o in operands), in_place
             )
@@ -286,6 +330,16 @@ class GlobalMemory:
             if changed:
                 self.version += 1
         return out
+
+    def mark(self) -> None:
+        """A run begins, or begins again."""
+        for allocation in self._all:
+            allocation.mark()
+
+    def unmark(self) -> None:
+        """A run is over."""
+        for allocation in self._all:
+            allocation.unmark()
 
     # ---- what went wrong --------------------------------------------------------------------
 
@@ -305,6 +359,29 @@ class GlobalMemory:
     ) -> tuple[tuple[np.intp, ...], tuple[int, int, int], tuple[int, ...]]:
         first = np.unravel_index(int(np.argmax(bad)), bad.shape)
         return first, task.program_id(int(first[0])), tuple(int(i) for i in first[1:])
+
+    def _initialised(
+        self, task: Task, what: str, allocation: Allocation, index: np.ndarray, size: int,
+        live: Optional[np.ndarray],
+    ) -> None:  # fmt: skip
+        missing = allocation.unwritten(index, size) if self.settings.uninitialised else None
+        if missing is None:
+            return
+        bad = missing
+        if live is not None:
+            bad = np.zeros(live.shape, bool)
+            bad[live] = missing.reshape(-1)
+        _, program, element = self._where(task, bad)
+        count = int(np.count_nonzero(missing))
+        more = f" ({count} elements were not)" if count > 1 else ""
+        raise UninitialisedError(
+            f"{what} of `{allocation.name}`: element {element} of program {program} was never "
+            f"written{more}",
+            report="uninitialised.global",
+            remedy="Write it first, by a kernel, or do not mark the array as uninitialised.",
+            program=program,
+            element=element,
+        )
 
     def _misaligned(
         self, task: Task, what: str, addresses: np.ndarray, size: int, mask: Optional[np.ndarray]
