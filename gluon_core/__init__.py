@@ -29,6 +29,7 @@ if _typing.TYPE_CHECKING:
     from gluon_core import testing as testing
     from gluon_core._triton import constexpr_function
     from gluon_core.compiler import CompiledKernel, GluonASTSource, compile, compile_many
+    from gluon_core.contract.unwritten import uninitialised
     from gluon_core.runtime.arguments import ArgumentKind, register_argument_kind
     from gluon_core.runtime.jit import GluonJITFunction, jit
     from gluon_core.runtime.results import must_use_result
@@ -51,6 +52,7 @@ __all__ = [
     "must_use_result",
     "next_power_of_2",
     "register_argument_kind",
+    "uninitialised",
 ]
 
 _namespaces.install()
@@ -70,6 +72,7 @@ _WHERE = {
     "must_use_result": "runtime.results",
     "next_power_of_2": "runtime.sizes",
     "register_argument_kind": "runtime.arguments",
+    "uninitialised": "contract.unwritten",
 }
 _MODULES = (
     "bundle",

@@ -72,6 +72,7 @@ CLUSTER_BARRIER_OP = Feature((3, 8), "that barrier as an operation of its own")
 INLINE_ASM = Feature((3, 9), "inline assembly that every thread runs on scalars")
 WORKERS_WITHOUT_REGISTERS = Feature((3, 7), "warp_specialize without worker_num_regs")
 PARTITION_CAPTURES = Feature((3, 7), "what warp_specialize captures is given to its partitions")
+COLUMNS = Feature((3, 8), "an op's location is its expression's, with the column in the file")
 
 # -- layouts ------------------------------------------------------------------------------------
 

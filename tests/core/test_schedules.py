@@ -109,7 +109,7 @@ def test_it():
     done.stdout.fnmatch_lines(
         [
             "*report of the kernel*",
-            "*load outside every argument's storage*program (1, 0, 0)*",
+            "*load outside its argument's storage*program (1, 0, 0)*",
             "*gl.store(dst + o, gl.load(src + o))*",
             "schedule random, seed 41",
         ]

@@ -1,8 +1,9 @@
 """Every block of Python and every `$` command of the documentation runs.
 
 On a page, blocks run in order in one folder with the examples in it. A Python block that starts with
-`# name.py` is saved under that name; `# exit code N` after a command says what it ends with. Blocks
-of `sh`, `py` and `toml` are not run: they install things, need a GPU, or are fragments.
+`# name.py` is saved under that name, and not run by itself where a command of the page runs it and
+says how it fails; `# exit code N` after a command says what it ends with. What follows a command is
+part of its output. Blocks of `sh`, `py` and `toml` are not run: they install things, need a GPU, or are fragments.
 """
 
 from __future__ import annotations
@@ -58,16 +59,22 @@ def test_a_page_runs(page, tmp_path):
             name = re.match(r"# (\w+\.py)\n", text)
             file = tmp_path / (name.group(1) if name else f"block_{number}.py")
             file.write_text(text)
+            if name and re.search(
+                rf"^\$ gluon run {name.group(1)} .*# exit code", page.read_text(), re.M
+            ):
+                continue
             code, output = run([sys.executable, file], tmp_path, dict(common))
             assert code == 0, f"{page.name}, block {number}:\n{text}\n{output}"
             continue
-        for line in text.splitlines():
+        for part in re.split(r"^(?=\$ )", text, flags=re.MULTILINE):
+            line, _, shown = part.partition("\n")
             if line.startswith("$ "):
-                environment = dict(common)
+                environment = {**common, "PYTHONWARNINGS": "ignore"}
                 command = command_line(line[2:], environment)
                 wanted = re.search(r"# exit code (\d)", line)
                 code, output = run(command, tmp_path, environment)
                 assert code == int(wanted.group(1) if wanted else 0), f"{line}\n{output}"
+                assert " ".join(shown.split()) in " ".join(output.split()), f"{line}\n{output}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: f"{p.parent.name}-{p.stem}")

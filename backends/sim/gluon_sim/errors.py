@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Optional
 
 from gluon_core.errors import GluonError, LimitError, SourceSpan
+from gluon_core.features import COLUMNS
+from gluon_core.layouts.dialect import follows
 
 if TYPE_CHECKING:
     from gluon_sim.record.ir import Location
@@ -32,6 +36,7 @@ REPORTS = {
     "bounds.view": "bounds",  # a buffer seen as something larger
     "bounds.readonly": "bounds",
     "uninitialised.shared": "uninitialised",
+    "uninitialised.global": "uninitialised",  # of arrays that are marked
     "alignment.address": "alignment",
     "alignment.promise": "alignment",  # multiple_of and its like
     "alignment.argument": "alignment",
@@ -122,7 +127,7 @@ class OutOfBoundsError(SimulatorError, IndexError):
 
 
 class UninitialisedError(SimulatorError):
-    """A read of shared memory that nobody wrote."""
+    """A read of memory that nobody wrote."""
 
 
 class MisalignedError(SimulatorError):
@@ -178,6 +183,8 @@ class RaceError(SimulatorError):
         accesses: the two, in the order in which this run took them.
         place: index of the element (of global memory) or byte (of a shared buffer).
     """
+
+    epoch: Any = None  # of the earlier access, for who looks for the right remedy
 
     def __init__(
         self,
@@ -288,6 +295,55 @@ def span_of(loc: Optional[Location]) -> Optional[SourceSpan]:
     text = linecache.getline(loc.file, loc.line).rstrip("\n")
     if not text.strip():
         return SourceSpan(loc.file, loc.line, loc.column)
-    # A kernel is parsed dedented; its first statement tells nothing about columns of a method.
-    column = min(loc.column, len(text))
-    return SourceSpan(loc.file, loc.line, column, len(text), text)
+    source = "".join(linecache.getlines(loc.file))
+    found = [part for part in _parts(loc.file, source) if part[0] == loc.line]
+    if follows(COLUMNS):
+        column = _characters(text, loc.column - 1 - _indent(loc.file, source, loc.line))
+        ends = [end for _, start, end in found if start == column]
+    else:  # somewhere within the statement, and counted from the kernel's own indentation
+        starts = [start for _, start, _ in found]
+        column = min(starts, default=len(text) - len(text.lstrip()))
+        ends = [end for _, _, end in found]
+    column = max(0, min(column, len(text)))
+    return SourceSpan(loc.file, loc.line, column, max(ends, default=len(text)), text)
+
+
+_STATEMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return, ast.Assert)
+
+
+@lru_cache(maxsize=16)
+def _tree(file: str, source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def _characters(text: str, column: int) -> int:
+    """A column that is counted in bytes."""
+    return len(text.encode()[: max(0, column)].decode(errors="ignore"))
+
+
+def _indent(file: str, source: str, line: int) -> int:
+    """Of the function around a line, which its locations count twice."""
+    around = [
+        node
+        for node in ast.walk(_tree(file, source))
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max((node.col_offset for node in around), default=0)
+
+
+@lru_cache(maxsize=16)
+def _parts(file: str, source: str) -> list[tuple[int, int, int]]:
+    """(line, first column, column behind the last) of the statements and expressions of a file."""
+    lines = source.splitlines()
+    found = []
+    for node in ast.walk(_tree(file, source)):
+        if isinstance(node, (ast.expr, *_STATEMENTS)):
+            text = lines[node.lineno - 1]
+            end = None if node.end_lineno != node.lineno else node.end_col_offset
+            start = _characters(text, node.col_offset)
+            stop = len(text) if end is None else _characters(text, end)
+            found.append((node.lineno, start, stop))
+    return found

@@ -15,7 +15,7 @@ from gluon_core.errors import ArgumentError, DeviceError
 from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
 from gluon_sim.check.addresses import arguments_aligned
 from gluon_sim.errors import span_of
-from gluon_sim.memory.global_memory import Allocation, GlobalMemory
+from gluon_sim.memory.global_memory import Allocation, GlobalMemory, Home
 from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.types import OpaqueType, PointerType, ScalarType, Type
 from gluon_sim.run.blas import one_thread
@@ -50,7 +50,10 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         memory = GlobalMemory()
         leaves = zip(inputs, _leaves(kinds, names, arguments))
         with np.errstate(all="ignore"):  # a float32 argument of 1e300 is infinite, as on a GPU
-            values = [convert(memory, name, type, value) for type, (name, value) in leaves]
+            values = []
+            for type, (name, value) in leaves:
+                values.append(convert(memory, name, type, value))
+                memory.homes.append(home_of(name, value, settings.views))
         if len(values) != len(inputs):
             raise ArgumentError(
                 "the simulator cannot take an argument of this kind apart",
@@ -68,7 +71,10 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         )
         machine.watched = watched is not None
         with one_thread(), watched or nullcontext():
-            machine.run(values)
+            try:
+                machine.run(values)
+            finally:
+                memory.unmark()
         machine.release()
 
     return launch
@@ -195,6 +201,29 @@ def storage_of(name: str, value: Any) -> Optional[Allocation]:
         return None
     flat = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.size(),), (1,))
     return Allocation(name, flat.numpy())
+
+
+def home_of(name: str, value: Any, views: bool) -> Optional[Home]:
+    """What a pointer made from an argument may reach: its storage, or of a view only that.
+
+    None of a bare address, and of what is no pointer.
+    """
+    if isinstance(value, HostDescriptor):
+        return home_of(f"{name}.base", value.base, views)
+    if not isinstance(value, np.ndarray) and not hasattr(value, "untyped_storage"):
+        base = getattr(value, "base", None)
+        return None if base is None else home_of(name, base, views)
+    storage = storage_of(name, value)
+    if storage is None or not storage.data.size:
+        return Home(name, 0, 0)
+    if not views:
+        return Home(name, storage.base, storage.end)
+    start = _address(name, value)
+    if isinstance(value, np.ndarray):
+        return Home(name, start, start + value.nbytes)
+    last = sum((size - 1) * step for size, step in zip(value.shape, value.stride()))
+    length = (last + 1) * value.element_size() if value.numel() else 0
+    return Home(name, start, start + length)
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -42,6 +42,7 @@ class Settings:
             a write and what follows it (`writes`), or a read and the write over it, too (`strict`).
         tolerated: what becomes of reports of what hardware is known to tolerate: a Python warning
             (`warn`), an `error` like all others, or nothing (`ignore`).
+        views: what bounds the accesses through a view of an array is the view, not the storage.
         timeout: seconds after which a launch ends with a report; None for no limit.
         workers: threads that share a launch where it pays; None for one per core,
             four at most.
@@ -62,6 +63,7 @@ class Settings:
     deadlocks: bool = True
     proxy: str = "writes"
     tolerated: str = "warn"
+    views: bool = False
     timeout: Optional[float] = None
     workers: Optional[int] = None
     progress: bool = False
@@ -158,13 +160,13 @@ def using(
     **changes: Any,
 ) -> Iterator[Settings]:
     """Launches inside run with these settings; `using(races=False)` changes the current ones, and
-    `checks=True` switches all checks on that are not switched otherwise here, and makes errors of
-    what hardware tolerates. With `everywhere` the changes hold in all threads, and whatever a launch
-    or a `using` inside says."""
+    `checks=True` switches all checks on that are not switched otherwise here, makes errors of what
+    hardware tolerates, and bounds views by themselves. With `everywhere` the changes hold in all
+    threads, and whatever a launch or a `using` inside says."""
     if checks is not None:
         switched: dict[str, Any] = {f.name: checks for f in fields(Settings) if f.default is True}
         if checks:
-            switched["tolerated"] = "error"
+            switched.update(tolerated="error", views=True)
         changes = {**switched, **changes}
     chosen = replace(settings or current(), **changes)
     token = _override.set(chosen)

@@ -46,7 +46,7 @@ MUTANTS = {
         "mbarrier.wait(ring.empty.index(slot), phase ^ 1)", "pass", (RaceError, BarrierError), "",
     ),
     "the wrong phase": (
-        "phase ^ 1", "phase", DeadlockError, "partition 1 of the kernel waits for phase 0",
+        "phase ^ 1", "phase", DeadlockError, r"partition 1 of the kernel +\d+ +phase 0",
     ),
     "a buffer given back too early": (
         "ring.empty.index((step - 1) % ring.stages), count=1)\n            step",
@@ -55,7 +55,7 @@ MUTANTS = {
     ),
     "the last buffer kept": (
         "        mbarrier.arrive(ring.empty.index((step - 1) % ring.stages), count=1)\n"
-        "        tma", "        tma", DeadlockError, "partition 1 of the kernel waits",
+        "        tma", "        tma", DeadlockError, r"partition 1 of the kernel +\d+ ",
     ),
     "too many arrivals": ("ring.stages), count=1)", "ring.stages), count=2)", BarrierError, "more"),
     "too few arrivals": (

@@ -106,7 +106,7 @@ def test_out_of_bounds_load_names_op_line_program_element_and_argument():
     with pytest.raises(OutOfBoundsError) as caught:
         copy_all[(2,)](src, dst, 128)
     text = str(caught.value)
-    assert "load outside every argument's storage" in text
+    assert "load outside its argument's storage" in text
     assert "element (100,) of program (0, 0, 0)" in text
     assert "byte 400 of `src`, which has 400" in text
     assert "value = gl.load(src + o)" in text and "test_memory.py:" in text

@@ -115,6 +115,12 @@ def sees_more_than_there_is(a, out):
 
 
 @gluon.jit
+def stores_again(a, out):
+    o = gl.arange(0, 128, layout=L1)
+    gl.store(a + o, gl.load(out + o))
+
+
+@gluon.jit
 def stores(a, out):
     o = gl.arange(0, 128, layout=L1)
     gl.store(a + o, o)
@@ -266,6 +272,11 @@ def read_only(case: Case) -> None:
     compiled[(1,)](a, out)
 
 
+def marked(case: Case) -> None:
+    a, out = np.zeros(256, np.int32), gluon.uninitialised(np.zeros(256, np.int32))
+    case.kernel[(1,)](a, out)
+
+
 def compiled_for_aligned(case: Case) -> None:
     big = np.zeros(1024, np.int32)
     start = -big.ctypes.data // 4 % 4
@@ -306,6 +317,7 @@ CASES = {
     "bounds.view": Case(sees_more_than_there_is, "s.reinterpret"),
     "bounds.readonly": Case(stores, "gl.store(a + o, o)", launch=read_only),
     "uninitialised.shared": Case(reads_unwritten, "s.load(L1)"),
+    "uninitialised.global": Case(stores_again, "gl.load(out + o)", launch=marked),
     "alignment.address": Case(off_by_a_byte, "gl.load(address"),
     "alignment.promise": Case(promises, "o + 1"),
     "alignment.argument": Case(copies, "def copies", launch=compiled_for_aligned),

@@ -156,6 +156,29 @@ def test_a_buffer_that_is_written_before_it_was_read():
     assert (b.base == 4).all()
 
 
+@gluon.jit
+def reuse(b, n, BUFFERS: gl.constexpr, PENDING: gl.constexpr):
+    s = gl.allocate_shared_memory(gl.float16, [BUFFERS, 64, 64], F16_)
+    for i in range(n):
+        if PENDING >= 0:
+            tma.store_wait(PENDING)
+        s.index(i % BUFFERS).store(gl.full([64, 64], i + 1.0, gl.float16, REGISTERS))
+        fence_async_shared()
+        tma.async_store(b, [i * 64, 0], s.index(i % BUFFERS))
+    tma.store_wait(0)
+
+
+@pytest.mark.parametrize("buffers, pending", [(1, -1), (1, 1), (2, -1), (2, 3), (3, 3)])
+def test_the_remedy_is_right_at_once(buffers, pending):
+    b = describe(np.zeros((8 * 64, 64), np.float16), (64, 64))
+    right = buffers - 1
+    for schedule, seed in SCHEDULES:
+        with using(schedule=schedule, seed=seed), pytest.raises(RaceError) as found:
+            reuse[(1,)](b, 8, buffers, pending)
+        assert f"at most {right} closed groups of bulk stores" in str(found.value), schedule
+    reuse[(1,)](b, 8, buffers, right)
+
+
 def test_a_buffer_that_goes_before_it_was_read():
     report(
         LeakError,
@@ -304,6 +327,49 @@ def test_a_pipeline_of_partitions(schedule):
     with using(schedule=schedule[0], seed=schedule[1]):
         pipeline[(1,)](describe(a, (64, 64)), describe(b, (64, 64)), 7, False)
     np.testing.assert_array_equal(b, a + a)
+
+
+@gluon.jit
+def hurry(a, s, full, empty, n, WAIT: gl.constexpr):
+    for i in range(n):
+        if WAIT:
+            mbarrier.wait(empty, (i + 1) % 2)
+        mbarrier.expect(full, a.nbytes_per_cta)
+        tma.async_load(a, [i * 64, 0], full, s)
+
+
+@gluon.jit
+def take(s, full, empty, out, n, WAIT: gl.constexpr):
+    acc = gl.zeros([64, 64], gl.float32, REGISTERS)
+    for i in range(n):
+        if WAIT:
+            mbarrier.wait(full, i % 2)
+        acc += s.load(REGISTERS).to(gl.float32)
+        mbarrier.arrive(empty)
+    gl.store(out, gl.sum(gl.sum(acc, axis=1), axis=0))
+
+
+@gluon.jit
+def hurried(a, out, n, WAIT: gl.constexpr):
+    s = gl.allocate_shared_memory(gl.float16, [64, 64], F16_)
+    full, empty = mbarrier.allocate_mbarrier(), mbarrier.allocate_mbarrier()
+    mbarrier.init(full, 1)
+    mbarrier.init(empty, 1)
+    gl.warp_specialize(
+        [(take, (s, full, empty, out, n, True)), (hurry, (a, s, full, empty, n, WAIT))], [4], [24]
+    )
+
+
+def test_an_arrival_too_many_names_the_wait_that_is_missing():
+    a, out = describe(numbers(4 * 64, 64), (64, 64)), np.zeros(1, np.float32)
+    hurried[(1,)](a, out, 4, True)
+    with pytest.raises(BarrierError, match="more arrivals at a barrier") as caught:
+        hurried[(1,)](a, out, 4, False)
+    empty = hurried.fn.__code__.co_firstlineno + 3
+    arrives = take.fn.__code__.co_firstlineno + 7
+    text = str(caught.value)
+    assert f"Nobody waits for the barrier of line {empty}, at which line {arrives} arrives" in text
+    assert f"wait for it before line {caught.value.span.line}" in text
 
 
 def test_a_buffer_given_back_before_it_was_read():

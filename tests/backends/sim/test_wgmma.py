@@ -368,9 +368,9 @@ def test_partitions(schedule, how):
         ("no fence", RaceError, "fence", "warpgroup_mma("),
         ("gives back too early", RaceError, "race on byte", ""),
         ("waits for less", RaceError, "race on byte", ""),
-        ("wrong phase", DeadlockError, "partition 1 of the kernel waits for phase 0", "wait("),
-        ("expects two", DeadlockError, "the kernel waits for phase 0.*1 arrivals", "wait(full"),
-        ("never arrives", DeadlockError, "the kernel waits for phase 1.*1 arrivals", "wait(full"),
+        ("wrong phase", DeadlockError, r"partition 1 of the kernel +\d+ +phase 0", "wait("),
+        ("expects two", DeadlockError, r"the kernel +\d+ +phase 0.*1 arrivals", "wait(full"),
+        ("never arrives", DeadlockError, r"the kernel +\d+ +phase 1.*1 arrivals", "wait(full"),
     ],
 )
 def test_partitions_that_go_wrong(how, error, match, line):

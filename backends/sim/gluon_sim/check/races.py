@@ -504,6 +504,7 @@ def report(
         remedy=remedy,
         span=span_of(task.op.loc),
     )
+    error.epoch = earlier
     if not tolerated:
         raise error
     tolerate(error, task.machine.settings.tolerated, task.memory.told)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gluon_core.errors import GluonError
 from gluon_sim.check.agents import Agent
-from gluon_sim.errors import LeakError, SimulatorError, span_of, tolerate
+from gluon_sim.errors import LeakError, RaceError, SimulatorError, span_of, tolerate
 
 if TYPE_CHECKING:
     from gluon_sim.check.races import Epoch
@@ -140,7 +140,8 @@ class Flight:
             return self._untracked(line, here)
         if before is not None and before.closed:
             closed = before.closed.get(self.queue, closed)
-        behind = int((closed - self.group).max())
+        last = self if before is None else self._last_like(before, closed)
+        behind = int((closed - last.group).max())
         if behind <= 0:
             return (
                 f"Close the group of `{self.op.name}` of line {line}, and wait for it before "
@@ -152,6 +153,32 @@ class Flight:
             f"Wait for {what}`{self.op.name}` of line {line} before line {here}: at most "
             f"{behind - 1} closed groups of {self.queue} may be pending there{more}."
         )
+
+    def _last_like(self, before: Epoch, closed: np.ndarray) -> "Flight":
+        """The last of the pieces of work like this one that miss what `before` did: the first is told
+        of, but a wait must reach that far."""
+        flights, found = self.task.machine.flights, self
+        alike = [
+            f
+            for f in self.home.flights
+            if f.op is self.op and f.reads == self.reads and not f.landed
+            if (f.group < closed).all() and (f.group > self.group).all()
+        ]
+        if flights.probing:
+            return found
+        flights.probing = True
+        try:
+            for flight in alike:
+                try:
+                    flights.land(flight)
+                except RaceError as race:
+                    if race.epoch is before:
+                        found = flight
+                except GluonError:
+                    pass
+        finally:
+            flights.probing = False
+        return found
 
     def _untracked(self, line: int, here: int) -> str:
         """Of work that belongs to no group yet."""
@@ -178,6 +205,7 @@ class Flights:
         self.schedule = schedule
         self.random = np.random.default_rng(seed) if schedule == "random" else None
         self.pending: list[Flight] = []
+        self.probing = False  # whether work lands only to find out which of it is at fault
 
     # ---- what a task asks -------------------------------------------------------------------
 

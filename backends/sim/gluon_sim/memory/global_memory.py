@@ -7,20 +7,28 @@ with them (differences, alignment, casts) is what it would see on a GPU.
 from __future__ import annotations
 
 import bisect
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
+from gluon_core.contract.unwritten import marks_within
 from gluon_sim.check.overflow import Wrapped, settle
-from gluon_sim.errors import MisalignedError, OutOfBoundsError, SimulatorError
+from gluon_sim.errors import (
+    MisalignedError,
+    OutOfBoundsError,
+    SimulatorError,
+    UninitialisedError,
+)
 from gluon_sim.record.dtypes import compute, finish, unsigned
+from gluon_sim.record.origins import pointed_at
 from gluon_sim.settings import Settings
 
 if TYPE_CHECKING:
     from gluon_sim.check.tracking import Tracking
     from gluon_sim.run.task import Task
 
-__all__ = ["Allocation", "GlobalMemory", "apply_atomic"]
+__all__ = ["Allocation", "GlobalMemory", "Home", "apply_atomic"]
 
 
 class Allocation:
@@ -38,6 +46,7 @@ class Allocation:
         self.base = data.ctypes.data if data.size else 0
         self.end = self.base + data.nbytes
         self.writable = writable
+        self.missing: Optional[np.ndarray] = None  # of each byte, whether it was never written
         self._views: dict[np.dtype, np.ndarray] = {}
 
     def view(self, dtype: np.dtype) -> np.ndarray:
@@ -47,6 +56,45 @@ class Allocation:
             found = self.data[: self.data.nbytes // size * size].view(dtype)
             self._views[dtype] = found
         return found
+
+    def mark(self) -> None:
+        """Know again which bytes nobody has written, by the marks on arrays in it."""
+        self.missing = None
+        for mark in marks_within(self.base, self.end):
+            if self.missing is None:
+                self.missing = np.zeros(self.data.nbytes, np.uint8)
+            first = mark.base - self.base
+            there = self.missing[max(first, 0) : first + mark.missing.size]
+            there |= mark.missing[max(-first, 0) :][: there.size]
+
+    def unmark(self) -> None:
+        """Let the marks know what was written."""
+        if self.missing is None:
+            return
+        for mark in marks_within(self.base, self.end):
+            first = mark.base - self.base
+            there = self.missing[max(first, 0) : first + mark.missing.size]
+            mark.missing[max(-first, 0) :][: there.size] &= there
+
+    def unwritten(self, index: np.ndarray, size: int) -> Optional[np.ndarray]:
+        """Which elements of `size` bytes were never written; None for none of them."""
+        if self.missing is None or size not in (1, 2, 4, 8):
+            return None
+        found = self.missing[: self.missing.size // size * size].view(f"u{size}")[index] != 0
+        return found if found.any() else None
+
+    def written(self, index: np.ndarray, size: int) -> None:
+        if self.missing is not None and size in (1, 2, 4, 8):
+            self.missing[: self.missing.size // size * size].view(f"u{size}")[index] = 0
+
+
+@dataclass(frozen=True)
+class Home:
+    """The bytes that a pointer which came from one argument may reach: from `low` up to `high`."""
+
+    name: str
+    low: int
+    high: int
 
 
 # What of an access is in one allocation: all of it (None), or the elements of a mask.
@@ -65,6 +113,9 @@ class GlobalMemory:
         self.check_alignment = False
         self.settings = Settings()
         self.told: set[tuple[Any, ...]] = set()  # warnings of this launch
+        # Of each argument of the kernel; None where nobody knows.
+        self.homes: list[Optional[Home]] = []
+        self._reach: dict[int, Optional[list[Home]]] = {}  # by op
         self.tracking: Optional[Tracking] = None
         self.several = False  # threads at work here
 
@@ -91,6 +142,16 @@ class GlobalMemory:
             return self._all[at]
         return None
 
+    def _homes(self, task: Task) -> Optional[list[Home]]:
+        """What the op of a task may reach by the arguments that its pointers come from."""
+        op = task.op
+        if id(op) not in self._reach:
+            positions = pointed_at(task.machine.program.program, op)
+            known = None if positions is None else [self.homes[i] for i in sorted(positions)]
+            homes = [home for home in known or () if home is not None]
+            self._reach[id(op)] = homes if known and len(homes) == len(known) else None
+        return self._reach[id(op)]
+
     # ---- access ---------------------------------------------------------------------------
 
     def _parts(
@@ -107,18 +168,25 @@ class GlobalMemory:
             bad_alignment = bool((live & (size - 1)).any())
         if bad_alignment and self.settings.alignment:
             self._misaligned(task, what, addresses, size, mask)
+        homes = self._homes(task) if self.settings.bounds and self.homes else None
         if found is not None and high + size <= found.end:
-            return [(found, None)]
+            if homes is None or any(h.low <= low and high + size <= h.high for h in homes):
+                return [(found, None)]
         parts: list[Part] = []
         covered = np.zeros(addresses.shape, bool) if mask is None else ~mask
+        within = np.ones((), bool)
+        if homes is not None:
+            within = np.zeros(addresses.shape, bool)
+            for home in homes:
+                within |= (addresses >= home.low) & (addresses + size <= home.high)
         for allocation in self._all:
             inside = (addresses >= allocation.base) & (addresses + size <= allocation.end)
-            inside &= ~covered
+            inside &= within & ~covered
             if inside.any():
                 parts.append((allocation, inside))
                 covered |= inside
         if not covered.all() and self.settings.bounds:
-            self._out_of_bounds(task, what, addresses, size, ~covered)
+            self._out_of_bounds(task, what, addresses, size, ~covered, homes)
         return parts
 
     def load(
@@ -147,6 +215,8 @@ class GlobalMemory:
                 self.tracking.touched(
                     task, what, "read", parts[0][0], index, None, addresses.shape, size
                 )
+            if parts[0][0].missing is not None:
+                self._initialised(task, what, parts[0][0], index, size, None)
             return parts[0][0].view(dtype).take(index, mode="clip")
         if other is None:
             out = np.zeros(addresses.shape, dtype)
@@ -164,6 +234,8 @@ class GlobalMemory:
                 self.tracking.touched(
                     task, what, "read", allocation, index, live, addresses.shape, size
                 )
+            if allocation.missing is not None:
+                self._initialised(task, what, allocation, index, size, live)
             out[live] = allocation.view(dtype)[index]
         return out
 
@@ -198,6 +270,7 @@ class GlobalMemory:
             chosen = addresses if live is None else addresses[live]
             index = np.subtract(chosen, allocation.base, order="C")
             index >>= shift
+            allocation.written(index, size)
             first = run_of(index)
             if self.tracking is not None:
                 self.tracking.touched(
@@ -247,6 +320,8 @@ class GlobalMemory:
             if self.tracking is not None:
                 size = dtype.itemsize
                 self.tracking.touched(task, what, "update", allocation, index, live, shape, size)
+            if allocation.missing is not None:
+                self._initialised(task, what, allocation, index, dtype.itemsize, live)
             old, changed = apply_atomic(
                 allocation.view(dtype), index, update, tuple(o[live] for o in operands), in_place
             )
@@ -255,6 +330,16 @@ class GlobalMemory:
             if changed:
                 self.version += 1
         return out
+
+    def mark(self) -> None:
+        """A run begins, or begins again."""
+        for allocation in self._all:
+            allocation.mark()
+
+    def unmark(self) -> None:
+        """A run is over."""
+        for allocation in self._all:
+            allocation.unmark()
 
     # ---- what went wrong --------------------------------------------------------------------
 
@@ -275,6 +360,29 @@ class GlobalMemory:
         first = np.unravel_index(int(np.argmax(bad)), bad.shape)
         return first, task.program_id(int(first[0])), tuple(int(i) for i in first[1:])
 
+    def _initialised(
+        self, task: Task, what: str, allocation: Allocation, index: np.ndarray, size: int,
+        live: Optional[np.ndarray],
+    ) -> None:  # fmt: skip
+        missing = allocation.unwritten(index, size) if self.settings.uninitialised else None
+        if missing is None:
+            return
+        bad = missing
+        if live is not None:
+            bad = np.zeros(live.shape, bool)
+            bad[live] = missing.reshape(-1)
+        _, program, element = self._where(task, bad)
+        count = int(np.count_nonzero(missing))
+        more = f" ({count} elements were not)" if count > 1 else ""
+        raise UninitialisedError(
+            f"{what} of `{allocation.name}`: element {element} of program {program} was never "
+            f"written{more}",
+            report="uninitialised.global",
+            remedy="Write it first, by a kernel, or do not mark the array as uninitialised.",
+            program=program,
+            element=element,
+        )
+
     def _misaligned(
         self, task: Task, what: str, addresses: np.ndarray, size: int, mask: Optional[np.ndarray]
     ) -> None:
@@ -291,28 +399,26 @@ class GlobalMemory:
         )
 
     def _out_of_bounds(
-        self, task: Task, what: str, addresses: np.ndarray, size: int, bad: np.ndarray
-    ) -> None:
+        self, task: Task, what: str, addresses: np.ndarray, size: int, bad: np.ndarray,
+        homes: Optional[list[Home]],
+    ) -> None:  # fmt: skip
         first, program, element = self._where(task, bad)
         address = int(addresses[first])
         count = int(np.count_nonzero(bad))
         text = "there are no arrays among the arguments"
+        whose = "every argument's storage" if homes is None else "its argument's storage"
         name = None
-        if self._all:
-
-            def distance(a: Allocation) -> int:
-                return max(a.base - address, address + size - a.end)
-
-            near = min(self._all, key=distance)
-            name = near.name
-            if address < near.base:
-                text = f"{near.base - address} bytes before the start of `{name}`"
+        near = homes or [Home(a.name, a.base, a.end) for a in self._all]
+        if near:
+            home = min(near, key=lambda h: max(h.low - address, address + size - h.high))
+            name = home.name
+            if address < home.low:
+                text = f"{home.low - address} bytes before the start of `{name}`"
             else:
-                text = f"byte {address - near.base} of `{name}`, which has {near.data.nbytes}"
+                text = f"byte {address - home.low} of `{name}`, which has {home.high - home.low}"
         more = f" ({count} elements are outside)" if count > 1 else ""
         raise OutOfBoundsError(
-            f"{what} outside every argument's storage: element {element} of program {program} is "
-            f"{text}{more}",
+            f"{what} outside {whose}: element {element} of program {program} is {text}{more}",
             report="bounds.global",
             argument=name,
             remedy="Mask the access, or pass a larger array.",

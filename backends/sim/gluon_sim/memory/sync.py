@@ -16,7 +16,7 @@ from gluon_sim.errors import (
     TimeLimitError,
     span_of,
 )
-from gluon_sim.record.origins import users_of
+from gluon_sim.record.origins import unawaited, users_of
 
 if TYPE_CHECKING:
     from gluon_sim.memory.flight import Flights
@@ -156,24 +156,25 @@ class Scheduler:
             )
 
     def _deadlock(self, tasks: list[_Task]) -> None:
-        lines: list[str] = []
+        rows: list[tuple[str, ...]] = []
         scenes: list[Scene] = []
         for task in tasks:
             assert task.waits is not None
             line = getattr(task.waits.loc, "line", 0)
             text = f"{task.name} waits for {task.waits.describe()}"
             more = task.waits.scene() if task.waits.scene is not None else {}
+            cells = _cells(more) if more else (task.waits.describe(), "", "")
+            rows.append((task.name, str(line or ""), *cells))
             more = {k: v for k, v in more.items() if k in Scene.__dataclass_fields__}
             scenes.append(Scene(task.name, span_of(task.waits.loc), text, **more))
-            if len(lines) < 16:
-                lines.append(text + (f" (line {line})" if line else ""))
+        lines = table([("who", "line", "waits for", "missing", "so far"), *rows[:16]])
         if len(tasks) > 16:
             lines.append(f"and {len(tasks) - 16} more")
         if self._ended:
             lines.append(f"{', '.join(self._ended[:16])} ended before")
         waits = tasks[0].waits
         raise DeadlockError(
-            "every task waits and nothing can happen any more: " + "; ".join(lines),
+            "every task waits and nothing can happen any more:\n  " + "\n  ".join(lines),
             report="deadlock.tasks",
             waiting=tuple(scenes),
             ended=tuple(self._ended),
@@ -253,7 +254,7 @@ class Barriers:
                 report="barrier.arrivals",
                 expected=f"at most {int(self.pending[at].min())}",
                 got=count,
-                remedy=self.history(int(at[1][0])) or None,
+                remedy=self._too_early(int(at[1][0]), task),
             )
         self.pending[at] -= count
         over = (self.bytes[at] < 0) & (self.pending[at] == 0)
@@ -370,6 +371,25 @@ class Barriers:
                 whole = None if len(rows) == self.rows else rows
                 task.agent.known.join(over, whole, self.rows)
 
+    def _too_early(self, slot: int, task: Optional[Task]) -> Optional[str]:
+        """Of an arrival that came before the last phase was over: which wait is missing."""
+        text = self.history(slot)
+        if task is None:
+            return text or None
+        program, line = task.machine.program.program, task.op.loc.line
+        idle = unawaited(program)
+        if idle:
+            known = [
+                f"the barrier of line {alloc.loc.line}, at which line "
+                f"{', '.join(map(str, sorted({op.loc.line for op in arrives})))} arrives"
+                for alloc, arrives in idle[:2]
+            ]
+            return f"{text} Nobody waits for {' nor for '.join(known)}: wait for it before line {line}."
+        return (
+            f"{text} Before line {line} comes again, {task.name} must wait until the phase is over, or "
+            "until those who wait for it have arrived at a barrier of their own."
+        )
+
     def history(self, slot: int) -> str:
         """Who has arrived at a barrier so far."""
         known = [f"{name} at line {op.loc.line}" for name, op in self.arrived.get(slot, {})]
@@ -395,6 +415,7 @@ class Barriers:
             "size": int(self.bytes[row, slot]),
             "arrived": tuple(sorted({op.loc.line for _, op in before})),
             "candidates": tuple(sorted(candidates)),
+            "where": buffer.name,
             "completed": int(self.phase[row, slot]),
             "bytes": self._bytes(row, slot) if self.announced.get(slot) else "",
         }
@@ -427,6 +448,29 @@ def _distinct(slots: np.ndarray) -> list[int]:
     """The slots of an access by several programs, which are nearly always one."""
     first = int(slots[0])
     return [first] if (slots == first).all() else np.unique(slots).tolist()
+
+
+def table(rows: list[tuple[str, ...]]) -> list[str]:
+    """Lines of cells under each other."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows]
+
+
+def _cells(scene: dict[str, Any]) -> tuple[str, str, str]:
+    """What a task waits for, what is missing, and what has happened there, for a table."""
+    waits = (
+        f"phase {scene['phase']} of the barrier at byte {scene['slot'] * 8} of {scene['where']} in "
+        f"program {scene['program']}"
+    )
+    missing = f"{scene['pending']} arrivals and {scene['size']} bytes missing"
+    far = [f"{scene['completed']} phases completed"]
+    known = ", ".join(map(str, scene["arrived"]))
+    far.append(f"arrivals at line {known}" if known else "nobody has arrived yet")
+    if scene["bytes"]:
+        far.append(f"it{scene['bytes']}")
+    if scene["candidates"]:
+        far.append(f"line {', '.join(map(str, scene['candidates']))} could arrive but did not")
+    return waits, missing, ", ".join(far)
 
 
 def in_words(task: Task, buffer: SharedBuffer, scene: dict[str, Any]) -> str:

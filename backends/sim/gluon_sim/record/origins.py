@@ -13,7 +13,9 @@ __all__ = [
     "ANYWHERE",
     "address_of",
     "origins",
+    "pointed_at",
     "positions_in",
+    "unawaited",
     "users_of",
     "written_arguments",
 ]
@@ -165,10 +167,34 @@ def positions_in(found: Iterable[Origin]) -> set[int]:
     return {origin for origin in found if isinstance(origin, int)}
 
 
+def pointed_at(program: Program, op: Op) -> Optional[set[int]]:
+    """The kernel's arguments that the pointers of an op come from; None where that is unknown."""
+    found = origins(program)
+    out: set[Origin] = set()
+    for value in op.operands():
+        value = value.resolve()
+        if _matters(value) and not isinstance(value.type, MemDescType):
+            out |= found.get(id(value), {ANYWHERE})
+    return None if not out or ANYWHERE in out else positions_in(out)
+
+
 def address_of(argument: Any) -> int:
     """Where the memory of a kernel's argument, a pointer or a descriptor, begins."""
     base = argument.base if isinstance(argument, Descriptor) else argument
     return int(base.flat[0])
+
+
+def unawaited(program: Program) -> list[tuple[Op, list[Op]]]:
+    """Allocations of barriers at which somebody arrives and for which nobody waits."""
+    found = []
+    for alloc in program.walk_ops():
+        if alloc.name == "local_alloc":
+            users = users_of(program, alloc)
+            arrives = [op for op in users if "arrive" in op.name or "commit" in op.name]
+            inits = any(op.name.endswith("barrier_init") for op in users)
+            if inits and arrives and not any("wait" in op.name for op in users):
+                found.append((alloc, arrives))
+    return found
 
 
 def users_of(program: Program, alloc: Op) -> list[Op]:

@@ -228,6 +228,7 @@ class Machine:
         return Batch(number, self.grid).program(0)
 
     def _track(self, arguments: Sequence[np.ndarray]) -> None:
+        self.memory.mark()
         if self.settings.races:
             program = self.program.program
             self.tracking = Tracking(program, self.memory, arguments, self.grid)
