@@ -116,6 +116,8 @@ def _complaint(said: str) -> str:
 
 def warm() -> None:
     """Load what every child needs, so that a fork costs milliseconds."""
+    import torch  # noqa: F401  # descriptors of host code are made of its tensors
+
     empty = "@gluon.jit\ndef kernel():\n    pass\n"
     for arch in ("GPUTarget('cuda', 90, 32)", "GPUTarget('hip', 'gfx942', 64)"):
         for side in (oracle.ours, oracle.upstream):
