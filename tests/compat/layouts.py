@@ -7,7 +7,7 @@ from typing import Callable, Sequence
 
 from gluon_core._triton import VERSION
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "Draw"]
 
 RELEASE = VERSION[:2]
 CUDA = 'GPUTarget("cuda", {arch}, 32)'
@@ -141,7 +141,9 @@ def linear(d: Draw, s: Setting, rank: int, shape: Sequence[int]) -> str:
         parts.append(part)
     registers = rows
     if d.chance(0.2):
-        registers.insert(d.random.randint(0, len(registers)), d.pick([zero, zero, *d.bases(1, rank)]))
+        registers.insert(
+            d.random.randint(0, len(registers)), d.pick([zero, zero, *d.bases(1, rank)])
+        )
     if d.chance(0.1) and parts[0] and registers:
         # A basis that moves along several bits at once.
         k = d.random.randrange(len(parts[0]))
@@ -176,9 +178,7 @@ def mfma(d: Draw, s: Setting, rank: int) -> str:
     if d.chance(0.3):
         more += f", tiles_per_warp={d.pick([[1, 1], [2, 1], [2, 2], [1, 4], [1, 2, 2]])}"
     transposed = d.pick(["True", "False"])
-    return (
-        f"gl.amd.AMDMFMALayout({version}, {instr}, {transposed}, {d.parts(s.warps, rank)}{more})"
-    )
+    return f"gl.amd.AMDMFMALayout({version}, {instr}, {transposed}, {d.parts(s.warps, rank)}{more})"
 
 
 def wmma(d: Draw, s: Setting, rank: int) -> str:
@@ -291,7 +291,9 @@ def in_registers(d: Draw) -> str:
         body += [f"x = gl.sum(x, {axis})", f"i = gl.max(i, {axis})"]
     elif use == "expand":
         axis = d.random.randint(0, rank)
-        body[0] = f"P: gl.constexpr = {distributed(d, s, rank + 1, [*shape[:axis], 1, *shape[axis:]])}"
+        body[0] = (
+            f"P: gl.constexpr = {distributed(d, s, rank + 1, [*shape[:axis], 1, *shape[axis:]])}"
+        )
         body[1] = f"i = gl.full({shape}, 0, gl.int32, gl.SliceLayout({axis}, P)) + n"
         body += [f"x = gl.expand_dims(x, {axis})", f"i = gl.expand_dims(i, {axis})"]
     elif use == "trans":
@@ -440,7 +442,10 @@ def in_tensor_memory(d: Draw) -> str:
     bits = d.pick(["float32", "float32", "float16", "int8"])
     rows, columns = d.pick([64, 128, 128, 256]), d.power(8)
     columns = max(columns, 1)
-    block = [d.pick([rows if rows <= 128 else 128, 64, 128]), d.pick([columns, columns, max(1, columns // 2)])]
+    block = [
+        d.pick([rows if rows <= 128 else 128, 64, 128]),
+        d.pick([columns, columns, max(1, columns // 2)]),
+    ]
     stride = d.pick([1, 1, 32 // DTYPES[bits], 2])
     if RELEASE >= (3, 8):
         cga = f", cga_layout={d.cga(2, s.ctas)}" if s.ctas > 1 or d.chance(0.03) else ""
@@ -459,25 +464,41 @@ def in_tensor_memory(d: Draw) -> str:
     ways = ["blocked", "method", "method", "linear"]
     way = d.pick(ways)
     if way == "method":
-        variant = d.pick(["", "", "instr_variant='32x32b'", "instr_variant='16x64b'", "instr_variant='16x128b'",
-                          "instr_variant='16x256b'", "instr_variant='16x32bx2'", "instr_variant='32x32b_splitn'"])
+        variant = d.pick(
+            [
+                "",
+                "",
+                "instr_variant='32x32b'",
+                "instr_variant='16x64b'",
+                "instr_variant='16x128b'",
+                "instr_variant='16x256b'",
+                "instr_variant='16x32bx2'",
+                "instr_variant='32x32b_splitn'",
+            ]
+        )
         body.append(f"L: gl.constexpr = t.get_reg_layout({variant})")
         if RELEASE == (3, 6) or d.chance(0.3):
             variant = variant or "instr_variant='32x32b'"
-            body[-1] = f"L: gl.constexpr = blackwell.get_tmem_reg_layout(gl.{bits}, {shape}, T, {s.warps}, {variant})"
+            body[-1] = (
+                f"L: gl.constexpr = blackwell.get_tmem_reg_layout(gl.{bits}, {shape}, T, {s.warps}, {variant})"
+            )
     elif way == "blocked":
         per = max(1, columns // (s.warps // 4))
-        body.append(f"L: gl.constexpr = gl.BlockedLayout([1, {per}], [32, 1], [4, {s.warps // 4}], [0, 1]{cga_argument(d, s, 2)})")
+        body.append(
+            f"L: gl.constexpr = gl.BlockedLayout([1, {per}], [32, 1], [4, {s.warps // 4}], [0, 1]{cga_argument(d, s, 2)})"
+        )
     else:
         body.append(f"L: gl.constexpr = {linear(d, s, 2, shape)}")
     body += [
         f"i = gl.full({shape}, 0, gl.int32, L) + n",
         f"x = gl.load(p + i).to(gl.{bits})",
         "t.store(x)",
-        "y = t.load(L)" if RELEASE < (3, 8) or d.chance(0.5) else "y = gl.convert_layout(t.load(), L)",
+        "y = t.load(L)"
+        if RELEASE < (3, 8) or d.chance(0.5)
+        else "y = gl.convert_layout(t.load(), L)",
         "gl.store(p + i, y.to(gl.float32))",
     ]
-    
+
     return kernel(body, s.end(), "blackwell = gl.nvidia.blackwell\n")
 
 

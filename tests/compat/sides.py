@@ -10,6 +10,7 @@ ours alone only if that works. On the command line, for files with such sources:
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 import re
@@ -76,6 +77,7 @@ def child(work: Callable[[], str]) -> Answer:
             os.close(out)
             os.dup2(noise.fileno(), 1)
             os.dup2(noise.fileno(), 2)
+            faulthandler.disable()
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             signal.alarm(_SECONDS)
             try:
