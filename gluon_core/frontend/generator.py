@@ -26,12 +26,31 @@ from gluon_core.frontend.host_calls import host_function, is_library
 from gluon_core.frontend.scope import value_of
 from gluon_core.frontend.session import Session
 from gluon_core.language.control import kernel_breakpoint, static_assert, static_print
+from gluon_core.layouts.base import Layout
 from gluon_core.semantic import Semantic
 
 __all__ = ["KernelGenerator"]
 
 _MOST_UNROLLED = 1 << 18  # rounds; each is code of its own, which compilers take minutes for
+
+class _Nothing:
+    """Stands for what is not there; for the module until ours exists: the base class must not make
+    one."""
+
+
 _STATIC = code_generator.CodeGenerator.statically_implemented_functions
+
+
+def _present(value: Any, name: str) -> bool:
+    """`hasattr` in a kernel: ops that the installed Triton cannot emit are not there."""
+    found = getattr(value, name, _Nothing)
+    parts = vars(found).values() if isinstance(found, ModuleType) else [found]
+    needs = [
+        getattr(part, "since", None) for part in parts if getattr(part, "__triton_builtin__", False)
+    ]
+    return found is not _Nothing and (
+        not needs or any(since is None or _triton.has(since) for since in needs)
+    )
 
 
 class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Triton has no types
@@ -41,6 +60,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
     builtin_namespace = {
         **code_generator.CodeGenerator.builtin_namespace,
         "breakpoint": kernel_breakpoint,
+        "hasattr": _present,
     }
     statically_implemented_functions = {
         **_STATIC,
@@ -227,6 +247,11 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             return self.semantic.cast(value, tl.int1)  # as in Python, and in Triton from 3.9
         return value
 
+    def visit_Call(self, node: Any) -> Any:
+        made = super().visit_Call(node)
+        # A call right in the arguments of another one: Triton 3.6 would pass on the bare layout.
+        return tl.constexpr(made) if isinstance(made, Layout) else made
+
     def visit(self, node: Any) -> Any:
         if id(node) in self.visited:
             return self.visited.pop(id(node))
@@ -322,10 +347,6 @@ def _handles(value: Any) -> list[Any]:
     if isinstance(value, _triton.base_value) and not isinstance(value, tl.constexpr):
         value._flatten_ir(handles)
     return handles
-
-
-class _Nothing:
-    """Stands for the module until ours exists: the base class must not make one."""
 
 
 def _is_namedtuple_class(value: Any) -> bool:

@@ -121,10 +121,11 @@ class SharedOps(SemanticBase):
     def memdesc_slice(self, mem: Any, start: Any, length: Any, dim: Any) -> Any:
         start = compile_time_int(start, "start")
         length, dim = compile_time_int(length, "length"), compile_time_int(dim, "dim")
-        if not 0 <= dim < mem.rank:
+        if not -mem.rank <= dim < mem.rank:
             raise ShapeError(
                 "no such dimension", argument="dim", expected=f"0 to {mem.rank - 1}", got=dim
             )
+        dim %= mem.rank
         copies = mem.rank - (mem.layout.rank or mem.rank)  # dimensions in front: whole buffers
         if copies and (start, length) != (0, mem.shape[dim]):
             _triton.require(SLICED_COPIES, "slicing a view of several buffers")
@@ -317,6 +318,11 @@ class SharedOps(SemanticBase):
             mask = self.to_tensor(mask)
             if not mask.dtype.is_bool():
                 raise DtypeError("must be boolean", argument="mask", got=mask.dtype)
+            if mask.type.is_block() and len(shape_of(mask)) == mem.rank:
+                values, mask = self.broadcast_impl_value(values, mask)
+                indices, mask = self.broadcast_impl_value(indices, mask)
+                values, indices = self.broadcast_impl_value(values, indices)
+                self._check_indexed(mem, indices, axis)
             mask = like(self, indices, mask, "mask", "indices")
         handle = self.builder.create_local_atomic_scatter_rmw(
             kind,

@@ -7,7 +7,7 @@ from typing import Callable, Sequence
 
 from gluon_core._triton import VERSION
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "Draw"]
 
 RELEASE = VERSION[:2]
 CUDA = 'GPUTarget("cuda", {arch}, 32)'

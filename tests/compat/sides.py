@@ -10,6 +10,7 @@ ours alone only if that works. On the command line, for files with such sources:
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 import re
@@ -76,6 +77,7 @@ def child(work: Callable[[], str]) -> Answer:
             os.close(out)
             os.dup2(noise.fileno(), 1)
             os.dup2(noise.fileno(), 2)
+            faulthandler.disable()
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             signal.alarm(_SECONDS)
             try:
@@ -116,6 +118,8 @@ def _complaint(said: str) -> str:
 
 def warm() -> None:
     """Load what every child needs, so that a fork costs milliseconds."""
+    import torch  # noqa: F401  # descriptors of host code are made of its tensors
+
     empty = "@gluon.jit\ndef kernel():\n    pass\n"
     for arch in ("GPUTarget('cuda', 90, 32)", "GPUTarget('hip', 'gfx942', 64)"):
         for side in (oracle.ours, oracle.upstream):

@@ -138,7 +138,8 @@ def _packed(
     low = cols[:bits]
     packed = [row for row in low if any(row)]
     # Either the elements fill the column from below, or one lies in it alone.
-    if low[: len(packed)] != packed:
+    stride = getattr(layout, "col_stride", 1)
+    if low[: len(packed)] != packed or stride not in (1, 1 << bits):
         raise LayoutError(
             "elements are neither packed into 32-bit columns nor one to a column",
             argument="layout",

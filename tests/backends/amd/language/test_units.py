@@ -221,7 +221,6 @@ OTHER = "gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])"
         ("cdna3.buffer_atomic_add(p, offsets, offsets)", DtypeError, "value: the dtype"),
         ("cdna3.buffer_atomic_add(p, offsets, x, sem='now')", ArgumentError, "sem"),
         ("cdna3.buffer_atomic_add(p, offsets, x, scope='here')", ArgumentError, "scope"),
-        ("cdna3.buffer_atomic_add(p, offsets, x, mask=offsets)", DtypeError, "mask"),
     ],
 )  # fmt: skip
 def test_buffer_errors(call, error, match):

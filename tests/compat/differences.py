@@ -1,0 +1,202 @@
+"""What remains between Triton's own Gluon and ours, each with its reason and a program that shows it.
+
+`docs/compatibility.md` is made of it; see `tests.compat.page`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Optional
+
+from gluon_core._triton import VERSION
+from tests.compat.sides import Verdict
+
+__all__ = ["BUG", "DIFFERENCES", "Difference", "known"]
+
+HARDWARE = "impossible on hardware"
+ABORTS = "upstream's compile fails or aborts"
+BUG = "upstream's bug"
+STRICT = "of a class that upstream's compiler mostly aborts on"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that theirs traces, or makes another module of, and ours does not.
+
+    Args:
+        title: what it is.
+        reason: one of the four above.
+        why: in a sentence.
+        pattern: what our message or, where both trace, the source matches.
+        source: a kernel, as `tests.frontend.oracle` takes them.
+        kinds: verdicts that it explains.
+    """
+
+    title: str
+    reason: str
+    why: str
+    pattern: str
+    source: str
+    kinds: tuple[str, ...] = ("refused", "refused early")
+
+
+def _registers(layout: str, shape: str, end: str = "") -> str:
+    return f"""\
+@gluon.jit
+def kernel(p, n):
+    L: gl.constexpr = {layout}
+    i = gl.full({shape}, 0, gl.int32, L) + n
+    gl.store(p + i, gl.load(p + i))
+ARGS = (ptr(gl.float32), 5)
+{end}"""
+
+
+def _shared(layout: str, shape: str, line: str, dtype: str = "float32", rank: int = 2) -> str:
+    blocked = {
+        1: "gl.BlockedLayout([1], [32], [4], [0])",
+        2: "gl.BlockedLayout([1, 1], [4, 8], [4, 1], [1, 0])",
+    }[rank]
+    return f"""\
+@gluon.jit
+def kernel(p, n):
+    B: gl.constexpr = {blocked}
+    S: gl.constexpr = {layout}
+    s = gl.allocate_shared_memory(gl.{dtype}, {shape}, S)
+    {line}
+ARGS = (ptr(gl.float32), 5)
+"""
+
+
+_SCALED = """\
+@gluon.jit
+def kernel(p, n):
+    M: gl.constexpr = gl.amd.AMDMFMALayout(4, [32, 32, 64], True, [1, 1])
+    a = gl.full([32, 32], 1, gl.uint8, gl.DotOperandLayout(0, M, 16))
+    b = gl.full([32, 32], 1, gl.uint8, gl.DotOperandLayout(1, M, 16))
+    acc = gl.zeros([32, 32], gl.float32, M)
+    acc = gl.amd.cdna4.mfma_scaled(a, {scale}, 'e2m1', b, None, 'e2m1', acc)
+    gl.store(p + gl.full([32, 32], 0, gl.int32, M), acc)
+ARGS = (ptr(gl.float32), 5)
+TARGET, KWARGS = GPUTarget("hip", "gfx950", 64), dict(num_warps=1)
+"""
+_HIP = 'TARGET, KWARGS = GPUTarget("hip", "gfx942", 64), dict(num_warps={warps})\n'
+_LOAD = "gl.store(p + gl.zeros([{shape}], gl.int32, B), {view}.load(B))"
+
+DIFFERENCES = [
+    Difference(
+        "A `DistributedLinearLayout` with a basis that moves along several bits at once",
+        STRICT,
+        "the compiler's own verifier aborts the process on many such layouts, and others of its "
+        "passes on the rest; which ones depends on the op. Bases of one bit say the same after "
+        "`gl.convert_layout`.",
+        r"a basis moves by something else than a power of two|the bases do not reach every element",
+        _registers(
+            "gl.DistributedLinearLayout([[64], [16], [2], [32]], [[1], [72], [0], [4], [8]], "
+            "[[128]], [], [256])",
+            "[256]",
+            'KWARGS = {"num_warps": 2}\n',
+        ),
+    ),
+    Difference(
+        "`NVMMADistributedLayout` with a version of one number",
+        BUG,
+        "the second number is read from beyond the list.",
+        r"version: wrong rank",
+        _registers("gl.NVMMADistributedLayout([2], [2, 2], [16, 8])", "[32, 16]"),
+    ),
+    Difference(
+        "`NVMMADistributedLayout` of version 3 with more than two dimensions",
+        HARDWARE,
+        "wgmma multiplies two matrices, no batches: accumulators abort the compiler, and dot operands "
+        "get a layout that is no fragment of the instruction.",
+        r"a tile has two dimensions, and more only with mma.sync",
+        _registers("gl.NVMMADistributedLayout([3, 0], [1, 4, 1], [1, 16, 8])", "[2, 64, 16]"),
+    ),
+    Difference(
+        "`NVMMADistributedLayout` whose tile is no instruction's, or of a version without a unit",
+        HARDWARE,
+        "the registers of such a tile are no fragment of an instruction.",
+        r"not the tile of an instruction|no such matrix unit",
+        _registers("gl.NVMMADistributedLayout([2, 0], [2, 2], [8, 8])", "[32, 16]"),
+    ),
+    Difference(
+        "`AMDMFMALayout` with fields that no instruction has",
+        HARDWARE,
+        "no MFMA accumulates 64 bits but 16x16, none has other tiles than the four; tiles per warp "
+        "beyond the rank are read by nothing.",
+        r"64-bit accumulators exist|not an MFMA instruction|no such accumulator"
+        r"|tiles_per_warp: wrong rank|64x4 instruction|version: not a legal value",
+        _registers(
+            "gl.amd.AMDMFMALayout(3, [32, 32, 8], True, [2, 2], element_bitwidth=64)",
+            "[64, 64]",
+            _HIP.format(warps=4),
+        ),
+    ),
+    Difference(
+        "`AMDWMMALayout` with an instruction that its version does not have",
+        HARDWARE,
+        "the unit has no such instruction.",
+        r"not an instruction of WMMA|two tiles of one warp are the same|do not share out the tiles"
+        r"|a block basis is not a fresh power of two|leave a gap",
+        _registers(
+            "gl.amd.AMDWMMALayout(2, True, warps_per_cta=[2, 2], instr_shape=[16, 16, 8])"
+            if VERSION[:2] == (3, 6)
+            else "gl.amd.AMDWMMALayout(2, True, [[1, 0], [0, 1]], instr_shape=[16, 16, 8])",
+            "[64, 64]",
+            'TARGET = GPUTarget("hip", "gfx1200", 32)\n',
+        ),
+    ),
+    Difference(
+        "`NVMMASharedLayout` wider than the buffer",
+        ABORTS,
+        "the compiler ends with an error when it makes addresses.",
+        r"the buffer is too small for the swizzle|fewer elements than slices",
+        _shared(
+            "gl.NVMMASharedLayout(128, 32, 2)",
+            "[8, 8]",
+            f"s.store(gl.full([8, 8], 1.0, gl.float32, B)); {_LOAD.format(shape='8, 8', view='s')}",
+        ),
+    ),
+    Difference(
+        "`SwizzledSharedLayout` with an entry of 0",
+        ABORTS,
+        "the compiler divides by it.",
+        r"(vec|per_phase|max_phase): not a power of two",
+        _shared(
+            "gl.SwizzledSharedLayout(8, 2, 0, [1, 0])",
+            "[32, 32]",
+            "s.store(gl.full([32, 32], 1.0, gl.float32, B)); "
+            + _LOAD.format(shape="32, 32", view="s"),
+        ),
+    ),
+    Difference(
+        "A constant index beyond a multi-buffered view",
+        HARDWARE,
+        "the address lies outside the allocation.",
+        r"the index leaves the leading dimension",
+        _shared(
+            "gl.SwizzledSharedLayout(1, 1, 1, [0])",
+            "[2, 128]",
+            _LOAD.format(shape="128", view="s.index(2)"),
+            rank=1,
+        ),
+    ),
+    Difference(
+        "A scale of `mfma_scaled` that is a constant float, or beyond a byte",
+        HARDWARE,
+        "scales are bytes, exponents of two; upstream cuts off what does not fit, or from 3.8 on "
+        "passes a float8 that the instruction takes for an exponent.",
+        r"not an E8M0 exponent|scales are E8M0 exponents",
+        _SCALED.format(scale="300"),
+    ),
+]
+
+
+def known(verdict: Verdict, source: str) -> Optional[Difference]:
+    """The difference that explains a verdict, None if none does."""
+    text = verdict.ours.text if verdict.ours.how != "ok" else source
+    for difference in DIFFERENCES:
+        if verdict.kind in difference.kinds and re.search(difference.pattern, text):
+            return difference
+    return None

@@ -1,0 +1,67 @@
+"""`docs/compatibility.md`: for each release what remains of `tests.compat.differences`.
+
+    python -m tests.compat.page
+
+writes the part of the installed release anew; the others stay.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gluon_core._triton import VERSION
+from tests.compat import sides
+from tests.compat.differences import BUG, DIFFERENCES
+
+__all__ = ["PAGE", "part", "written"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+RELEASE = ".".join(map(str, VERSION[:2]))
+_HEAD = """\
+# Compatibility with Triton's own Gluon
+
+A kernel that Triton's own Gluon takes and hardware runs is to run here with its import lines changed. What follows is all that
+is known to differ: where our tracer refuses what theirs traces. Each row is a program in `tests/compat/differences.py`, run through
+both on that release; random programs are compared besides, and what none of the rows explains fails the test.
+
+Written by `python -m tests.compat.page` on each release; do not edit.
+"""
+
+
+def part() -> str:
+    """The part of the installed release."""
+    sides.warm()
+    rows = []
+    for difference in DIFFERENCES:
+        found = sides.verdict(difference.source)
+        if found.kind not in difference.kinds and difference.reason != BUG:
+            continue
+        theirs = "compiles it" if found.kind == "refused" else "traces it, and its compile fails"
+        if difference.reason == BUG:  # what it reads beyond a list is one thing or another
+            theirs = "takes it"
+        elif found.compiled is not None and found.compiled.how == "abort":
+            theirs = "traces it, and its compile aborts"
+        rows.append(f"| {difference.title} | {theirs} | {difference.reason}: {difference.why} |")
+    lines = [f"## Triton {RELEASE}", "", "| what ours refuses | upstream | why |"]
+    return "\n".join([*lines, "| --- | --- | --- |", *rows]) + "\n"
+
+
+def written() -> str:
+    """The part of the installed release as the page has it; empty if it has none."""
+    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    found = re.search(rf"^## Triton {re.escape(RELEASE)}\n.*?(?=^## |\Z)", text, re.M | re.S)
+    return found.group(0).rstrip("\n") + "\n" if found else ""
+
+
+def main() -> None:
+    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    parts = dict(re.findall(r"^(## Triton [\d.]+)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+    title, _, rest = part().partition("\n")
+    parts[title] = rest
+    body = "\n".join(f"{name}\n{parts[name].rstrip()}\n" for name in sorted(parts))
+    PAGE.write_text(f"{_HEAD}\n{body}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Random layouts and operands, through Triton's own Gluon and through ours."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.compat import layouts, operands, page, sides
+from tests.compat.differences import known
+
+FAMILIES = {**layouts.FAMILIES, **operands.FAMILIES}
+COUNT = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded():
+    sides.warm()
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(100, 150))],
+    ids=lambda seed: "one" if seed == 0 else str(seed),
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_is_refused_that_theirs_compiles(family, seed):
+    kinds = set()
+    for number in range(COUNT if seed == 0 else 40):
+        source = FAMILIES[family](layouts.Draw(random.Random(f"{family}:{seed}:{number}")))
+        found = sides.verdict(source)
+        kinds.add(found.kind)
+        if found.kind in ("foreign", "abort"):
+            pytest.fail(f"ours ends in {found.ours.text}\n{source}")
+        if found.kind == "refused" and not known(found, source):
+            pytest.fail(f"ours alone refuses: {found.ours.text}\n{source}")
+    assert "same" in kinds or seed == 0
+
+
+def test_the_page_is_not_stale():
+    assert page.part() == page.written(), "run: python -m tests.compat.page"
