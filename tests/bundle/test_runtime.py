@@ -23,6 +23,8 @@ from gluon_runtime import Pointer, errors, open_bundle
 from tests.bundle import kernels
 from tests.bundle.double import Double, Tensor
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[2]
 
 
