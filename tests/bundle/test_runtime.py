@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import os
 import struct
@@ -473,3 +474,15 @@ def test_the_rules_of_the_manifest_are_those_of_the_jit():
             assert said["align"] == parameter.align
             assert said["constexpr"] == parameter.is_constexpr
             assert said["type"] == parameter.annotation_type
+
+
+def test_the_distribution_imports_nothing_but_pythons_own_library():
+    found = set()
+    for path in (ROOT / "runtime" / "gluon_runtime").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add(str(node.module).partition(".")[0])
+    assert found - {"gluon_runtime"} <= sys.stdlib_module_names
+    assert {"ctypes", "gluon_runtime"} <= found
