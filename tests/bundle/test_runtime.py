@@ -486,3 +486,16 @@ def test_the_distribution_imports_nothing_but_pythons_own_library():
                 found.add(str(node.module).partition(".")[0])
     assert found - {"gluon_runtime"} <= sys.stdlib_module_names
     assert {"ctypes", "gluon_runtime"} <= found
+
+
+def test_prepared_with_a_tuple_and_with_too_few_arguments(found, driver):
+    arguments = (Tensor(0x10), -3, 5, 1.5, 0.5, -2.0, True, (-7, 3.25))
+    handle = found["many"].prepare(*arguments, grid=1)
+    handle(Tensor(0x20), *arguments[1:])
+    found["many"][1](Tensor(0x20), *arguments[1:])
+    assert driver.launches[0] == driver.launches[1]
+    with pytest.raises(errors.BundleArgumentError, match="flag, pair"):
+        handle(*arguments[:6])
+    scale = found["scale"].prepare(Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512, grid=3)
+    with pytest.raises(errors.BundleArgumentError, match="factor: scale takes x, y"):
+        scale(Tensor(0x1000), Tensor(0x2000), 50)
