@@ -22,7 +22,7 @@ from gluon_runtime.errors import (
 from gluon_runtime.manifest import Constant, Form, Kernel, Parameter
 from gluon_runtime.pack import Packer
 from gluon_runtime.select import LEFT_OUT, select
-from gluon_runtime.values import Seen, look
+from gluon_runtime.values import Seen, look, storage_size
 
 __all__ = ["Bundle", "BundledKernel", "Grid", "open_bundle"]
 
@@ -158,10 +158,11 @@ class BundledKernel:
         self.name = name
         self.kernel = kernel
         self.names = [parameter.name for parameter in kernel.parameters]
-        self._index = {name: index for index, name in enumerate(self.names)}
         self._constexpr = [parameter.constexpr for parameter in kernel.parameters]
         self._simple = all(p.kind == "plain" for p in kernel.parameters)
-        self._takes_stream = "stream" in self._index
+        self._takes_stream = "stream" in self.names
+        self._rests = [self._rest(count) for count in range(len(self.names) + 1)]
+        self._tensors: set[type] = set()  # classes with data_ptr(), dtype and device
         self._ranged = any(
             getattr(pattern, "small", False)
             for form in kernel.forms
@@ -202,23 +203,35 @@ class BundledKernel:
         hit = self._hits.get(key) or self._miss(key, values, options)
         sizes = self._measure(grid, hit, values)
         driver = self.bundle.driver
-        pointers = [not c and look(v).kind == "pointer" for c, v in zip(self._constexpr, values)]
-        count = len(self.names)
+        kinds = ["" if c else look(v).kind for c, v in zip(self._constexpr, values)]
+        reads = {"pointer": _address, "tuple": _addresses}
+        count, run, device = len(self.names), self._run, hit.device
+        plain = [] if hit.plain is None else [(i, kinds[i] == "pointer") for i in hit.plain]
+        least = len(self.names) if hit.plain is None else max(hit.plain, default=-1) + 1
 
         def handle(*given: Any) -> None:
-            if len(given) != count:
-                given = tuple(self._bind(given, {})[0])
-            flat = [_address(v) if pointer else v for pointer, v in zip(pointers, given)]
+            if (
+                least <= len(given) <= count and hit.plain is not None
+            ):  # constants are not looked at
+                flat = [_address(given[i]) if pointer else given[i] for i, pointer in plain]
+            else:
+                if len(given) != count:
+                    given = tuple(self._bind(given, {})[0])  # says what is missing
+                read = (reads[k](v) if k in reads else v for k, v in zip(kinds, given))
+                flat = hit.flat(list(read))
             if sizes is not None:
-                self._run(driver, hit, sizes, driver.stream(hit.device), hit.flat(flat))
+                run(driver, hit, sizes, driver.stream(device), flat)
 
         return handle
 
     def _launch(
         self, grid: Optional[Grid], arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        if not named and len(arguments) == len(self.names) and self._simple:
-            values: Sequence[Any] = arguments
+        rest = None
+        if not named and len(arguments) < len(self._rests):
+            rest = self._rests[len(arguments)]
+        if rest is not None:
+            values: Sequence[Any] = arguments + rest
             options: Mapping[str, Any] = {}
             stream = None
         else:
@@ -281,6 +294,14 @@ class BundledKernel:
 
     # -- arguments ---------------------------------------------------------------------------------
 
+    def _rest(self, count: int) -> Optional[tuple[Any, ...]]:
+        """The values of the parameters after the first `count` where no argument has a name; None where
+        that takes a closer look."""
+        left = self.kernel.parameters[count:]
+        if not self._simple or any(p.default is None and not p.constexpr for p in left):
+            return None
+        return tuple(_left_out(parameter) for parameter in left)
+
     def _bind(
         self, arguments: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any], Optional[int]]:
@@ -300,11 +321,8 @@ class BundledKernel:
                 values.append(rest.pop(0))
             elif parameter.name in left:
                 values.append(left.pop(parameter.name))
-            elif parameter.default is not None:
-                default = parameter.default
-                values.append(default.value if not default.opaque or parameter.constexpr else None)
-            elif parameter.constexpr:
-                values.append(LEFT_OUT)
+            elif parameter.default is not None or parameter.constexpr:
+                values.append(_left_out(parameter))
             else:
                 missing.append(parameter.name)
         if missing or rest:
@@ -337,6 +355,15 @@ class BundledKernel:
             elif cls is float or cls is bool or value is None:
                 key.append(cls)
                 passed.append(value)
+            elif cls in self._tensors:  # as below, without the steps between
+                try:
+                    address = value.data_ptr()
+                except RuntimeError:
+                    address = self._look(name, value).value  # says what is wrong
+                size = storage_size(value) if self._ranged else None
+                small = size is not None and size <= rules.small
+                key.append((value.dtype, not address % divisibility, small, value.device))
+                passed.append(address)
             else:
                 part, made = self._key_of(self._look(name, value))
                 key.append(part)
@@ -378,6 +405,8 @@ class BundledKernel:
                     got=type(value).__name__,
                 )
             _places(parameter.name, found, places)
+            if found.owner is value and found.device is not None and hasattr(value, "data_ptr"):
+                self._tensors.add(type(value))
             seen.append(found)
         device = self._device(places)
         forms = self._forms_for(device)
@@ -460,9 +489,19 @@ class BundledKernel:
             sizes = grid({p.name: _known(p, pattern, value) for p, pattern, value in told})
         else:
             sizes = grid
+        if type(sizes) is int and 0 < sizes <= _MOST[0]:
+            return sizes, 1, 1
         if type(sizes) is tuple and len(sizes) == 3 and 0 < min(sizes) and max(sizes) <= 65535:
             return sizes
         return _checked(sizes)
+
+
+def _left_out(parameter: Parameter) -> Any:
+    """The value of a parameter that no argument is given for."""
+    default = parameter.default
+    if default is None:
+        return LEFT_OUT
+    return default.value if not default.opaque or parameter.constexpr else None
 
 
 def _known(parameter: Parameter, pattern: Any, value: Any) -> Any:
@@ -515,7 +554,15 @@ def _stream(value: Any) -> int:
 
 
 def _address(value: Any) -> Any:
-    read = getattr(value, "data_ptr", None)
-    if read is not None:
-        return read()
-    return value if type(value) is int else look(value).value
+    try:
+        return value.data_ptr()
+    except AttributeError:
+        return value if type(value) is int else look(value).value
+
+
+def _addresses(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The items of a tuple as they are passed."""
+    seen = zip(values, map(look, values))
+    return tuple(
+        _addresses(value) if found.kind == "tuple" else found.value for value, found in seen
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from gluon_runtime.driver import torch_cuda, torch_stream
@@ -70,8 +70,9 @@ class Loaded:
     break a graph that is being captured."""
 
     device: int
-    function: int
+    function: ctypes.c_void_p
     attributes: Any
+    configs: list[Any] = field(default_factory=list)  # not in use by a thread
 
 
 class CudaDriver:
@@ -177,7 +178,7 @@ class CudaDriver:
         if launch.num_ctas > 8:  # more blocks than every device of the generation can hold
             status = lib.cuFuncSetAttribute(function, _NON_PORTABLE, 1)
             self._check(status, "cuFuncSetAttribute")
-        return Loaded(device, int(function.value or 0), attributes_of(launch))
+        return Loaded(device, function, attributes_of(launch))
 
     def _of(self, function: ctypes.c_void_p, attribute: int) -> int:
         value = ctypes.c_int()
@@ -195,23 +196,18 @@ class CudaDriver:
     ) -> None:
         if self._count > 1:
             self._enter(loaded.device)
-        config = Config()
-        config.grid[:] = (grid[0] * launch.num_ctas, grid[1], grid[2])
-        config.block[:] = (launch.threads, 1, 1)
-        config.shared, config.stream = launch.shared, stream
-        config.count = len(loaded.attributes)
-        if config.count:
-            config.attributes = ctypes.addressof(loaded.attributes)
-        operands = (
-            ctypes.byref(config),
-            ctypes.c_void_p(loaded.function),
-            ctypes.c_void_p(arguments.pointers),
-            None,
-        )
+        try:
+            config, sizes = loaded.configs.pop()
+        except IndexError:
+            config, sizes = self._config(loaded, launch)
+        sizes[0], sizes[1], sizes[2] = grid[0] * launch.num_ctas, grid[1], grid[2]
+        config.stream = stream
+        operands = (ctypes.byref(config), loaded.function, arguments.operand, None)
         status = self._launch(*operands)
         if status == _INVALID_CONTEXT:  # a thread that has no context yet
             self._enter(loaded.device)
             status = self._launch(*operands)
+        loaded.configs.append((config, sizes))
         if status:
             clusters = f"clusters of {launch.num_ctas} blocks, each " if launch.num_ctas > 1 else ""
             raise BundleDriverError(
@@ -221,6 +217,16 @@ class CudaDriver:
                 "of shared memory",
                 got=self._text(status),
             )
+
+    @staticmethod
+    def _config(loaded: Loaded, launch: Launch) -> tuple[Config, Any]:
+        """What the launches of a kernel have in common, and the place of the grid in it."""
+        config = Config()
+        config.block[:] = (launch.threads, 1, 1)
+        config.shared, config.count = launch.shared, len(loaded.attributes)
+        if config.count:
+            config.attributes = ctypes.addressof(loaded.attributes)
+        return config, config.grid
 
     def allocate(self, device: int, size: int, stream: int) -> int:
         self._enter(device)

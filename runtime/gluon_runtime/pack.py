@@ -24,10 +24,11 @@ class Arguments:
     Attributes:
         buffer: the values, each at the offset that the manifest gives.
         pointers: address of an array of the values' addresses, those of the scratch memory at the end.
+        operand: the same for ctypes.
         size: bytes of `buffer`.
     """
 
-    __slots__ = ("buffer", "pointers", "size", "_array")
+    __slots__ = ("buffer", "operand", "pointers", "size", "_array")
 
     def __init__(self, packing: Packing):
         self.size = packing.size
@@ -36,6 +37,7 @@ class Arguments:
         offsets = [*(field.offset for field in packing.fields), *packing.scratch]
         self._array = (ctypes.c_void_p * len(offsets))(*(start + offset for offset in offsets))
         self.pointers = ctypes.addressof(self._array)
+        self.operand = ctypes.c_void_p(self.pointers)
 
     def content(self) -> bytes:
         """A copy of the values."""

@@ -13,6 +13,8 @@ from gluon_runtime.hip import HipDriver
 from tests.bundle.double import Tensor
 from tests.bundle.libraries import Cuda, Hip, arguments_at
 
+pytestmark = pytest.mark.once
+
 ARGUMENTS = (Tensor(0x1000), Tensor(0x2000), 500, 2.5, 512)
 SIZES = [8, 8, 4, 4, 8, 8]
 PACKED = struct.pack("<QQifQQ", 0x1000, 0x2000, 500, 2.5, 0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import os
 import struct
@@ -22,6 +23,8 @@ from gluon_core.runtime.dispatch import Dispatcher
 from gluon_runtime import Pointer, errors, open_bundle
 from tests.bundle import kernels
 from tests.bundle.double import Double, Tensor
+
+pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parents[2]
 
@@ -471,3 +474,28 @@ def test_the_rules_of_the_manifest_are_those_of_the_jit():
             assert said["align"] == parameter.align
             assert said["constexpr"] == parameter.is_constexpr
             assert said["type"] == parameter.annotation_type
+
+
+def test_the_distribution_imports_nothing_but_pythons_own_library():
+    found = set()
+    for path in (ROOT / "runtime" / "gluon_runtime").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add(str(node.module).partition(".")[0])
+    assert found - {"gluon_runtime"} <= sys.stdlib_module_names
+    assert {"ctypes", "gluon_runtime"} <= found
+
+
+def test_prepared_with_a_tuple_and_with_too_few_arguments(found, driver):
+    arguments = (Tensor(0x10), -3, 5, 1.5, 0.5, -2.0, True, (-7, 3.25))
+    handle = found["many"].prepare(*arguments, grid=1)
+    handle(Tensor(0x20), *arguments[1:])
+    found["many"][1](Tensor(0x20), *arguments[1:])
+    assert driver.launches[0] == driver.launches[1]
+    with pytest.raises(errors.BundleArgumentError, match="flag, pair"):
+        handle(*arguments[:6])
+    scale = found["scale"].prepare(Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512, grid=3)
+    with pytest.raises(errors.BundleArgumentError, match="factor: scale takes x, y"):
+        scale(Tensor(0x1000), Tensor(0x2000), 50)

@@ -128,7 +128,7 @@ def _marks(
     ours, known = _leaves(form["arguments"]), _leaves(needed)
     if len(ours) != len(known) or not all(map(_implied, ours, known)):
         return None
-    return sum(bool(leaf.get("divisible")) + bool(leaf.get("small")) for leaf in ours)
+    return sum(bool(leaf.get(mark)) for leaf in ours for mark in ("divisible", "small"))
 
 
 def _leaves(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:

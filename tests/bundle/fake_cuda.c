@@ -1,0 +1,82 @@
+/* A libcuda that prints what it is asked. FAKE_FAIL names a function that fails with 700. */
+#include <stdio.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    void *stream, *attributes;
+    unsigned count;
+} Config;
+typedef struct {
+    unsigned id, pad, value[16];
+} Attribute;
+
+static int answer(const char *name)
+{
+    const char *fails = getenv("FAKE_FAIL");
+    return fails != NULL && strcmp(fails, name) == 0 ? 700 : 0;
+}
+
+int cuInit(unsigned flags) { return (int)flags; }
+int cuDeviceGet(int *device, int index) { return *device = 40 + index, index > 0 ? 101 : 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    (void)device;
+    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : 232448;
+    return 0;
+}
+int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = (void *)0xc0, device != 40; }
+int cuCtxGetCurrent(void **context) { return *context = NULL, 0; }
+int cuCtxSetCurrent(void *context) { return context != (void *)0xc0; }
+int cuModuleLoadData(void **module, const void *code)
+{
+    printf("load %.3s\n", (const char *)code + 1);
+    *module = (void *)0xd0;
+    return answer("cuModuleLoadData");
+}
+int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    printf("function %s of %p\n", name, module);
+    *function = (void *)0xf0;
+    return answer("cuModuleGetFunction");
+}
+int cuFuncGetAttribute(int *value, int attribute, void *function)
+{
+    (void)function;
+    return *value = attribute == 0 ? 1024 : 1000, 0;
+}
+int cuFuncSetAttribute(void *function, int attribute, int value)
+{
+    (void)function;
+    printf("set %d to %d\n", attribute, value);
+    return 0;
+}
+int cuFuncSetCacheConfig(void *function, int config) { return (void)function, config != 1; }
+int cuMemAllocAsync(uint64_t *address, size_t size, void *stream)
+{
+    printf("allocate %zu on %p\n", size, stream);
+    *address = 0xabc000;
+    return answer("cuMemAllocAsync");
+}
+int cuMemFreeAsync(uint64_t address, void *stream)
+{
+    printf("free %llx on %p\n", (unsigned long long)address, stream);
+    return 0;
+}
+int cuLaunchKernelEx(const Config *config, void *function, void **pointers, void **extra)
+{
+    const Attribute *attributes = config->attributes;
+    unsigned i;
+    printf("launch %p grid %u,%u,%u block %u shared %u stream %p extra %p attributes", function,
+           config->grid[0], config->grid[1], config->grid[2], config->block[0], config->shared,
+           config->stream, (void *)extra);
+    for (i = 0; i < config->count; i++)
+        printf(" %u=%u", attributes[i].id, attributes[i].value[0]);
+    /* scale: two pointers, an int, a float, and two pointers to scratch memory */
+    printf(" arguments %llx %llx %d %g %llx %llx\n", (unsigned long long)*(uint64_t *)pointers[0],
+           (unsigned long long)*(uint64_t *)pointers[1], *(int *)pointers[2], *(float *)pointers[3],
+           (unsigned long long)*(uint64_t *)pointers[4], (unsigned long long)*(uint64_t *)pointers[5]);
+    return answer("cuLaunchKernelEx");
+}

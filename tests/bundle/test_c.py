@@ -1,0 +1,357 @@
+"""The loader for C: built with the compiler that is here, compared with the one in Python, and fed wrong files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gluon_core.bundle import Bundle
+from gluon_runtime import Pointer, c_sources, errors, open_bundle
+from tests.bundle.double import Double
+from tests.bundle.test_bundle import repacked
+
+HERE = Path(__file__).parent
+GCC = shutil.which("gcc") or shutil.which("cc")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(GCC is None, reason="there is no C compiler"),
+]
+
+OK, FORMAT, VERSION, TRUNCATED, DAMAGED, HASH, KERNEL, TARGET, MISSING, AMBIGUOUS, ARGUMENT = range(
+    11
+)
+DEVICE, DRIVER = 11, 12
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """The program, and a libcuda that prints."""
+    made = tmp_path_factory.mktemp("c")
+    sources = [str(HERE / "program.c"), str(c_sources() / "gluon_bundle.c")]
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g", "-O1"]
+    flags += [f"-I{c_sources()}", "-ldl"]
+    checked = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    for more in (checked, []):
+        command = [GCC, *sources, *flags, *more, "-o", str(made / "program")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 0:
+            break
+    assert done.returncode == 0, done.stderr
+    fake = [GCC, "-shared", "-fPIC", str(HERE / "fake_cuda.c"), "-o", str(made / "libcuda.so.1")]
+    subprocess.run(fake, check=True)
+    return made
+
+
+@pytest.fixture(scope="session")
+def program(folder):
+    def run(*words, **environment):
+        done = subprocess.run(
+            [str(folder / "program"), *map(str, words)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0", **environment},
+        )
+        assert done.returncode == 0, (done.stdout[-500:], done.stderr[-3000:])
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_the_header_is_c_plus_plus(tmp_path):
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    (tmp_path / "a.cpp").write_text(
+        '#include "gluon_bundle.h"\nint main() { return gb_integer(3).bits == 3 ? 0 : 1; }\n'
+    )
+    command = [
+        compiler,
+        "-Wall",
+        "-Werror",
+        f"-I{c_sources()}",
+        str(tmp_path / "a.cpp"),
+        "-o",
+        str(tmp_path / "a"),
+    ]
+    assert subprocess.run(command).returncode == 0
+    assert subprocess.run([str(tmp_path / "a")]).returncode == 0
+
+
+def test_it_reads_what_the_manifest_says(program, bundle_file):
+    lines = program("list", bundle_file)
+    found = Bundle.open(bundle_file)
+    expected = []
+    for name, kernel in sorted(found.kernels.items()):
+        expected.append(" ".join(["kernel", name, *(p["name"] for p in kernel["parameters"])]))
+        for form in kernel["forms"]:
+            launch = form["launch"]
+            options = json.dumps(
+                {n: form["options"][n] for n in form["given"]}, separators=(",", ":")
+            )
+            grid = form["grid"] or [0, 0, 0]
+            words = ["form", form["target"], form["driver"], form["architecture"], launch["entry"]]
+            words += [options, launch["num_warps"], launch["warp_size"], launch["num_ctas"]]
+            words += [launch["shared"], int(form["grid"] is not None), ",".join(map(str, grid))]
+            words += [form["packing"]["size"], len(found.file(form["code"]))]
+            expected.append(" ".join(map(str, words)))
+    assert lines == expected
+
+
+class TestWrongFiles:
+    def check(self, program, tmp_path, files):
+        paths = []
+        for number, data in enumerate(files):
+            paths.append(tmp_path / f"{number}.glb")
+            paths[-1].write_bytes(data)
+        return [(int(line.split()[0]), line) for line in program("check", *paths)]
+
+    def test_each_has_its_status(self, program, tmp_path, bundle_file):
+        data = bundle_file.read_bytes()
+        flipped = bytearray(data)
+        flipped[len(data) // 2] ^= 16
+        new = data.replace(b"gluon-bundle/1 ", b"gluon-bundle/7 ")
+        found = self.check(
+            program,
+            tmp_path,
+            [data, b"", b"\x7fELF" + bytes(500), data[:-1], data[:3], bytes(flipped), new],
+        )
+        expected = [OK, FORMAT, FORMAT, TRUNCATED, TRUNCATED, DAMAGED, VERSION]
+        assert [status for status, _ in found] == expected
+        assert found[0][1] == f"0 {data[-64:].decode()}"
+        assert "has format 7, this loader reads 1" in found[6][1]
+        (missing,) = program("check", tmp_path / "none.glb")
+        assert missing.startswith(f"{FORMAT} ") and "cannot be read" in missing
+
+    def test_every_length(self, program, tmp_path, bundle_file):
+        data = bundle_file.read_bytes()
+        lengths = [
+            *range(1, 60),
+            *range(len(data) - 170, len(data), 3),
+            *range(60, len(data) - 170, 997),
+        ]
+        found = self.check(program, tmp_path, [data[:length] for length in lengths])
+        assert {status for status, _ in found} == {TRUNCATED}
+
+    def test_flipped_bits(self, program, tmp_path, bundle_file):
+        data, files, draw = bundle_file.read_bytes(), [], random.Random(0)
+        for _ in range(60):
+            changed = bytearray(data)
+            changed[draw.randrange(len(data) - 90)] ^= 1 << draw.randrange(8)
+            files.append(bytes(changed))
+        found = self.check(program, tmp_path, files)
+        assert {status for status, _ in found} == {DAMAGED}
+
+    def test_an_index_that_leads_out_of_the_file(self, program, tmp_path, bundle_file):
+        """Whoever computes the hash anew still reaches nothing outside of the file."""
+        data, draw = bundle_file.read_bytes(), random.Random(1)
+        files = []
+        for _ in range(60):
+
+            def exchange(members):
+                index = bytearray(members["index.bin"])
+                place = 4 * draw.randrange(2, len(index) // 4)
+                struct.pack_into("<I", index, place, draw.choice([2**31, 2**32 - 1, 5000, 3, 0]))
+                members["index.bin"] = bytes(index)
+
+            files.append(repacked(data, exchange))
+        found = self.check(program, tmp_path, files)
+        statuses = [status for status, _ in found]
+        assert set(statuses) <= {OK, FORMAT, VERSION, HASH} and statuses.count(FORMAT) > 5
+        for number, (status, _) in enumerate(found):
+            if status == OK and number % 10 == 0:
+                program("list", tmp_path / f"{number}.glb")
+
+
+def words_of(values):
+    """Arguments of the program for values of Python."""
+    found = []
+    for value in values:
+        if isinstance(value, Pointer):
+            found.append(f"p{value.dtype or ''}@{value.address:x}")
+        elif isinstance(value, bool):
+            found.append(f"b{int(value)}")
+        elif isinstance(value, int):
+            found.append(f"i{value}" if value < 2**63 else f"u{value}")
+        elif isinstance(value, float):
+            found.append(f"f{value!r}")
+        elif isinstance(value, tuple):
+            found += words_of(value)
+        elif isinstance(value, str):
+            found.append(f"c{value}")
+        else:
+            found.append("-")
+    return found
+
+
+class TestSameAsPython:
+    def both(self, program, path, kernel, values, architecture="sm_90"):
+        driver = Double(architecture_=architecture)
+        word = " ".join(program("pack", path, kernel, "cuda", architecture, *words_of(values)))
+        try:
+            open_bundle(path, driver=driver)[kernel][1](*values)
+        except errors.BundleError as error:
+            return word, error
+        launched = driver.launches[0]
+        return word, f"0 {launched.threads // 32} {launched.content.hex()}"
+
+    def test_bytes(self, program, bundle_file):
+        x, y = Pointer(0x1000, "fp32"), Pointer(0x2000, "fp32")
+        for values in (
+            (x, y, 500, 2.5, 512),
+            (x, y, 512, -0.1, 512),
+            (x, y, -16, 1e30, 1024),
+            (Pointer(0x1000), y, 0, 0.0, 512),
+        ):
+            ours, theirs = self.both(program, bundle_file, "scale", (*values, None)[:5])
+            word = " ".join(
+                program("pack", bundle_file, "scale", "cuda", "sm_90", *words_of(values), "-")
+            )
+            assert word == theirs
+        ours, theirs = self.both(program, bundle_file, "ones", (Pointer(0x20, "i32"), 1))
+        assert ours == theirs
+
+    def test_every_width(self, program, bundle_file):
+        @settings(max_examples=15, deadline=None)
+        @given(
+            st.integers(-128, 127),
+            st.integers(-(2**63), 2**63 - 1),
+            st.floats(width=32, allow_nan=False),
+            st.floats(-65000, 65000),
+            st.floats(width=32, allow_nan=False, allow_infinity=False),
+            st.booleans(),
+            st.integers(-(2**15), 2**15 - 1),
+            st.floats(allow_nan=False),
+        )
+        def same(a, b, c, d, e, flag, first, second):
+            values = (Pointer(0x30, "fp32"), a, b, c, d, e, flag, (first, second))
+            ours, theirs = self.both(program, bundle_file, "many", values)
+            assert ours == theirs
+
+        same()
+
+    @pytest.mark.parametrize(
+        "values, status, error, said",
+        [
+            (
+                (0x1004, 0x2000, 500, 2.5, 512),
+                MISSING,
+                errors.BundleMissingError,
+                "x: scale is not in",
+            ),
+            ((0x1000, 0x2000, 2**31, 2.5, 512), MISSING, errors.BundleMissingError, "n: scale"),
+            ((0x1000, 0x2000, 50, 2.5, 64), MISSING, errors.BundleMissingError, "BLOCK: scale"),
+            ((0x1000, 0x2000, 50, 3, 512), MISSING, errors.BundleMissingError, "factor: scale"),
+            ((0x1000, 0x2000, 50, 2.5, None), AMBIGUOUS, errors.BundleAmbiguousError, "several"),
+        ],
+    )
+    def test_what_is_missing(self, program, bundle_file, values, status, error, said):
+        x, y, n, factor, block = values
+        pointers = Pointer(x, "fp32"), Pointer(y, "fp32")
+        words = words_of([*pointers, n, factor, block, None])
+        (line,) = program("pack", bundle_file, "scale", "cuda", "sm_90", *words)
+        assert line.startswith(f"{status} ") and said in line
+        named = {} if block is None else {"BLOCK": block}
+        with pytest.raises(error):
+            open_bundle(bundle_file, driver=Double())["scale"][1](*pointers, n, factor, **named)
+
+    def test_what_else_is_wrong(self, program, bundle_file):
+        (line,) = program("pack", bundle_file, "scales", "cuda", "sm_90", "i1")
+        assert line == f"{KERNEL} the bundle has no kernel 'scales'"
+        (line,) = program("pack", bundle_file, "scale", "cuda", "sm_75", "i1")
+        assert line == f"{TARGET} scale was not compiled for sm_75"
+        (line,) = program("pack", bundle_file, "scale", "cuda", "sm_90", "i1")
+        assert line == f"{ARGUMENT} scale takes 6 arguments, got 1"
+
+
+class TestLaunch:
+    ARGUMENTS = ("pfp32@1000", "pfp32@2000", "i500", "f2.5", "c512", "-")
+
+    def test_through_the_driver(self, program, bundle_file, folder):
+        lines = program(
+            "launch",
+            bundle_file,
+            "scale",
+            4,
+            2,
+            1,
+            33,
+            *self.ARGUMENTS,
+            LD_LIBRARY_PATH=str(folder),
+        )
+        launch = (
+            "launch 0xf0 grid 4,2,1 block 128 shared 0 stream 0x21 extra (nil) attributes "
+            "arguments 1000 2000 500 2.5 0 0"
+        )
+        assert lines == ["load ELF", "function scale of 0xd0", launch, launch, "0 sm_90 "]
+
+    def test_over_the_grid_of_the_bundle(self, program, bundle_file, folder):
+        words = ("launch", bundle_file, "scale", 9999, 1, 1, 0)
+        lines = program(*words, *self.ARGUMENTS, LD_LIBRARY_PATH=str(folder))
+        assert "grid 4,2,1" in lines[2]
+
+    def test_clusters_shared_memory_and_scratch(self, program, bundle_file, folder, tmp_path):
+        def exchange(members):
+            from gluon_runtime import index, manifest
+
+            document = json.loads(members["manifest.json"])
+            for form in document["kernels"]["scale"]["forms"]:
+                form["launch"].update(num_ctas=16, cooperative=True, dependent=True, shared=100000)
+                form["launch"]["global_scratch"] = [64, 512]
+            parsed = manifest.parse(manifest.canonical(document), "test")
+            members["index.bin"] = index.build(parsed)
+            digest = hashlib.sha256(members["index.bin"]).hexdigest()
+            document["members"]["index.bin"] = digest
+            members["manifest.json"] = manifest.canonical(document)
+
+        path = tmp_path / "large.glb"
+        path.write_bytes(repacked(bundle_file.read_bytes(), exchange))
+        words = ("launch", path, "scale", 4, 2, 1, 5, *self.ARGUMENTS)
+        lines = program(*words, LD_LIBRARY_PATH=str(folder))
+        assert lines[2:4] == ["set 8 to 231448", "set 14 to 1"]
+        assert lines[4] == f"allocate {64 * 8 * 16 + 512} on 0x5"
+        assert "grid 64,2,1" in lines[5] and "attributes 6=1 2=1 4=16 5=1" in lines[5]
+        assert lines[5].endswith("500 2.5 abc000 0") and lines[6] == "free abc000 on 0x5"
+        failed = program(*words, LD_LIBRARY_PATH=str(folder), FAKE_FAIL="cuLaunchKernelEx")
+        assert failed.count("free abc000 on 0x5") == 2
+
+    @pytest.mark.parametrize(
+        "call, said",
+        [
+            ("cuModuleLoadData", "scale cannot be loaded: error 700"),
+            ("cuLaunchKernelEx", "refused the launch of scale over 4 x 2 x 1: error 700"),
+        ],
+    )
+    def test_what_the_driver_refuses(self, program, bundle_file, folder, call, said):
+        words = ("launch", bundle_file, "scale", 4, 2, 1, 33, *self.ARGUMENTS)
+        lines = program(*words, LD_LIBRARY_PATH=str(folder), FAKE_FAIL=call)
+        assert lines[-1].startswith(f"{DRIVER} sm_90") and said in lines[-1]
+
+    def test_code_that_was_exchanged(self, program, bundle_file, folder, tmp_path):
+        def exchange(members):
+            for name in [name for name in members if name.endswith(".cubin")]:
+                members[name] = members[name][:-1] + b"!"
+
+        path = tmp_path / "evil.glb"
+        path.write_bytes(repacked(bundle_file.read_bytes(), exchange))
+        words = ("launch", path, "scale", 4, 2, 1, 33, *self.ARGUMENTS)
+        lines = program(*words, LD_LIBRARY_PATH=str(folder))
+        assert len(lines) == 1 and lines[0].startswith(
+            f"{HASH} sm_90 the code of scale was exchanged"
+        )
+
+    def test_a_machine_without_a_driver(self, program, bundle_file):
+        (line,) = program("launch", bundle_file, "scale", 4, 2, 1, 33, *self.ARGUMENTS)
+        if not line.startswith(f"{DEVICE} "):
+            pytest.skip("this machine has a driver")
+        assert "libamdhip64.so is not installed" in line
