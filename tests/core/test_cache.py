@@ -15,6 +15,8 @@ from gluon_core.compiler import cache, driver
 from gluon_core.errors import GluonError
 from tests.core import kernels_for_runtime as kernels
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch, tmp_path):

@@ -25,6 +25,8 @@ from tests.core.fakes import (
     simulator,
 )
 
+pytestmark = pytest.mark.once  # plugins are found and verified without Triton
+
 
 @pytest.fixture
 def installed(monkeypatch):
@@ -220,6 +222,14 @@ def test_asking_for_an_export_that_nobody_has_names_both(installed, monkeypatch)
         monkeypatch.setattr(plugins, "_default", registry)
         with pytest.raises(AttributeError, match="gl.Odd is claimed twice.*'p'.*'q'"):
             namespaces.resolve("Odd", lambda cls: cls)
+
+
+def test_the_namespace_of_a_senior_backend_comes_before_an_export(installed):
+    senior = acme(language="acme.language")
+    junior = roadrunner(exports={"acme": "c.d:Odd"})
+    for registry in installed(Plugin("first", senior), Plugin("late", junior)):
+        assert not registry.exports()
+        assert "gl.acme" in the(registry).text
 
 
 # -- lowerings -----------------------------------------------------------------------------------

@@ -293,6 +293,37 @@ def test_an_object_that_changes_is_another_constant():
     assert (before, run(inherits)) == (11, 12)
 
 
+class Labelled(Pair):
+    """A tuple that also holds state."""
+
+
+def test_a_tuple_with_state_is_another_constant_when_that_changes():
+    value = Labelled(1, 2)
+    value.number = 5
+    before = identity(value)
+    assert not before.settled and identity(Pair(1, 2)).settled
+    value.number = 6
+    assert text_of(value) != before.text
+
+
+def layout_of(code):
+    @dataclasses.dataclass(frozen=True)
+    class Own(Layout):
+        size: int = 1
+
+        @property
+        def number(self):
+            return code
+
+    return Own()
+
+
+def test_a_programs_own_layouts_are_told_by_their_code():
+    one, two = layout_of(1), layout_of(2)
+    assert text_of(one) != text_of(two)
+    assert (run(one), run(two)) == (1, 2)
+
+
 def test_equal_constants_share_one_compiled_kernel():
     y = np.zeros(1, np.int32)
     launch = functools.partial(kernel[(1,)], y, target=TARGET)

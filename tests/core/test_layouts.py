@@ -23,6 +23,8 @@ from gluon_core.layouts import (
     SwizzledSharedLayout,
 )
 
+pytestmark = pytest.mark.once  # layouts know no Triton
+
 BLOCKED = BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0])
 CLUSTERED = BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0], [[1, 0], [0, 1]])
 LINEAR = DistributedLinearLayout([[1]], [[2], [4]], [[0]], [[8]], [16])

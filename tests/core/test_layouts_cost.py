@@ -22,6 +22,8 @@ from gluon_core.layouts import (
     SwizzledSharedLayout,
 )
 
+pytestmark = pytest.mark.once  # layouts know no Triton
+
 sys.path.insert(0, os.path.dirname(__file__))
 import layouts_random as make  # noqa: E402
 

@@ -17,6 +17,8 @@ from gluon_core.layouts import (
     infer,
 )
 
+pytestmark = pytest.mark.once  # layouts know no Triton
+
 BLOCKED = BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0])
 
 

@@ -11,6 +11,8 @@ import pytest
 from gluon_core.errors import LayoutError
 from gluon_core.layouts import BlockedLayout, LinearLayout
 
+pytestmark = pytest.mark.once  # layouts know no Triton
+
 TILE = BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0], [[1, 0]]).to_linear([64, 64])
 
 

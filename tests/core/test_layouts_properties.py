@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.once  # layouts know no Triton
+
 pytest.importorskip("triton")
 hypothesis = pytest.importorskip("hypothesis")
 sys.path.insert(0, os.path.dirname(__file__))

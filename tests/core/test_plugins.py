@@ -26,6 +26,8 @@ from tests.core.fakes import (
     simulator,
 )
 
+pytestmark = pytest.mark.once  # plugins are found and verified without Triton
+
 PLUGIN_SOURCE = """
 from tests.core.fakes import {factory}
 from gluon_core.contract.hookspec import hookimpl

@@ -12,6 +12,8 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import GluonError
 
+pytestmark = pytest.mark.once
+
 pytest_plugins = "pytester"
 
 KERNELS = """

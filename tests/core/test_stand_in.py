@@ -7,6 +7,10 @@ import textwrap
 
 import pytest
 
+pytestmark = (
+    pytest.mark.once
+)  # what Triton asks a driver for is little, and the same in its releases
+
 pytest.importorskip("torch")
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.docs.test_docs import ROOT, command_line, run
 
+pytestmark = pytest.mark.once
+
 PAGE = ROOT / "docs" / "plugins.md"
 NAMED = re.compile(r"^```(?:toml|py|python)\n# (\S+\.(?:py|toml))\n(.*?)^```", re.M | re.S)
 COMMANDS = re.compile(r"^```console\n(.*?)^```", re.M | re.S)

@@ -220,7 +220,7 @@ def test_the_signature_is_upstreams(dtype, block, swizzle, bits, more, monkeypat
     theirs = pytest.importorskip("triton.experimental.gluon.nvidia.hopper")
     if more.get("fp4_padded") and TRITON in ((3, 7), (3, 8)):
         pytest.skip("asks for a device")
-    tensor = torch.zeros([64] * len(block), dtype=dtype)
+    tensor = torch.zeros([1] * (len(block) - 1) + [128], dtype=dtype)
     ours = TensorDescriptor.from_tensor(
         tensor, block, NVMMASharedLayout(swizzle, bits, len(block), **more)
     )
