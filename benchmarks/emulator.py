@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any, Iterator
 
 import numpy as np
+from gluon_emu.decode.text import parse
+from gluon_emu.machine.code import bind, unknown
+from gluon_emu.settings import using
 
 from gluon_core.cli.demo import load_examples
 from gluon_core.cli.example import Arrays
@@ -27,9 +30,6 @@ from gluon_core.compiler.source import GluonASTSource
 from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError
 from gluon_core.testing.conformance.kernels import KERNELS
-from gluon_emu.decode.text import parse
-from gluon_emu.machine.code import bind, unknown
-from gluon_emu.settings import using
 from tests.backends.emu.mutants import Subject, distances, mutants
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250")

@@ -57,7 +57,11 @@ def on_each(context: Any, targets: Sequence[str], as_json: bool) -> int:
         command = again(context, targets=None, target=target)
         done = subprocess.run(command, stdout=subprocess.PIPE if as_json else None, text=True)
         seconds = time.perf_counter() - started
-        row: dict[str, Any] = {"target": target, "exit": done.returncode, "seconds": round(seconds, 2)}
+        row: dict[str, Any] = {
+            "target": target,
+            "exit": done.returncode,
+            "seconds": round(seconds, 2),
+        }
         if as_json:
             row.update(parsed(done.stdout))
         found.append(row)

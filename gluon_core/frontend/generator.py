@@ -33,6 +33,7 @@ __all__ = ["KernelGenerator"]
 
 _MOST_UNROLLED = 1 << 18  # rounds; each is code of its own, which compilers take minutes for
 
+
 class _Nothing:
     """Stands for what is not there; for the module until ours exists: the base class must not make
     one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Mapping, Optional
 
 import numpy as np
-
 from gluon_emu.decode.operands import EXEC, VCC
 from gluon_emu.decode.text import Program, parse
 from gluon_emu.launcher import Launch, execute

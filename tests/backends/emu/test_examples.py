@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gluon_emu.errors import RaceError
 
 from gluon_core.cli.demo import load_examples
 from gluon_core.cli.example import Arrays
 from gluon_core.contract.registry import registry
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
-from gluon_emu.errors import RaceError
 from tests.frontend.vendor_oracle import VERSION
 
 ALL = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"]

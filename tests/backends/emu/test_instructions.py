@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-
 from gluon_emu.isa.floats import fma32
+
 from tests.backends.emu.assembly import lanes_of, one
 
 RNG = np.random.default_rng(0)

@@ -6,13 +6,13 @@ import json
 
 import numpy as np
 import pytest
+from gluon_emu import launcher
+from gluon_emu.errors import AccessError
+from gluon_emu.settings import Settings, using
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, CapabilityError
-from gluon_emu import launcher
-from gluon_emu.errors import AccessError
-from gluon_emu.settings import Settings, using
 from tests.frontend.vendor_oracle import VERSION
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

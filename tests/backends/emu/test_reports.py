@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from gluon_core.errors import GluonError
 from gluon_emu.errors import (
     AccessError,
     DeadlockError,
@@ -18,6 +16,8 @@ from gluon_emu.errors import (
     UnknownInstructionError,
 )
 from gluon_emu.settings import Settings, using
+
+from gluon_core.errors import GluonError
 from tests.backends.emu.assembly import run
 from tests.backends.emu.mutants import Subject, distances, mutants
 

@@ -1,0 +1,119 @@
+"""The examples of the language reference: files of sections, each with the output that it has.
+
+A section starts with a line `# -- name, name: what it shows`, ends where the next one starts, and
+holds what it prints as lines `#> ...`. What stands before the first section is common to all. Where
+the title ends in `from Triton 3.9 on`, older releases skip the section.
+
+    python docs/_build/examples.py [--write] [FILE ...]
+
+runs the files and compares what they print with what they say that they print; `--write` puts the
+former into the files.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator
+
+from gluon_core import _triton
+
+FOLDER = Path(__file__).parents[1] / "reference" / "examples"
+_SINCE = re.compile(r"from Triton (\d)\.(\d) on$")
+_HEAD = re.compile(r"# -- ([^:]+)(?:: (.*))?$")
+
+
+@dataclass(frozen=True)
+class Section:
+    """An example: what it is for, its code, what it prints, and its first and last line."""
+
+    file: Path
+    names: tuple[str, ...]
+    title: str
+    code: str
+    output: str
+    first: int
+    last: int
+
+
+def files() -> list[Path]:
+    return sorted(FOLDER.glob("*.py"))
+
+
+def preamble(file: Path) -> str:
+    """What the sections of a file have in common."""
+    lines = file.read_text().splitlines()
+    first = next(i for i, line in enumerate(lines) if _HEAD.match(line))
+    return "\n".join(lines[:first]).strip()
+
+
+def sections(file: Path) -> list[Section]:
+    lines = file.read_text().splitlines()
+    heads = [i for i, line in enumerate(lines) if _HEAD.match(line)]
+    made = []
+    for start, stop in zip(heads, [*heads[1:], len(lines)]):
+        names, title = _HEAD.match(lines[start]).groups()  # type: ignore[union-attr]
+        body = lines[start + 1 : stop]
+        code = "\n".join(line for line in body if not line.startswith("#>")).strip()
+        output = "\n".join(line[3:] for line in body if line.startswith("#>"))
+        every = tuple(name.strip() for name in names.split(","))
+        made.append(Section(file, every, title or "", code, output, start + 1, stop))
+    return made
+
+
+def run(file: Path) -> Iterator[tuple[Section, str]]:
+    """Run a file; each section with what it printed."""
+    tree = ast.parse(file.read_text(), str(file))
+    module = types.ModuleType(f"reference_{file.stem}")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module  # where classes look up their annotations
+    space = vars(module)
+    found = sections(file)
+
+    def execute(low: int, high: int) -> str:
+        body = [node for node in tree.body if low <= node.lineno <= high]
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            exec(compile(ast.Module(body, []), str(file), "exec"), space)
+        return said.getvalue().rstrip()
+
+    execute(1, found[0].first)
+    for section in found:
+        since = _SINCE.search(section.title)
+        if since and _triton.VERSION < tuple(map(int, since.groups())):
+            continue
+        said = execute(section.first, section.last)
+        yield section, "\n".join(line.rstrip() for line in said.splitlines())
+
+
+def write(file: Path) -> None:
+    """Put what the sections print into their file."""
+    text = [preamble(file), ""]
+    for section, said in run(file):
+        head = f"# -- {', '.join(section.names)}" + (f": {section.title}" if section.title else "")
+        text += ["", head, section.code]
+        text += [f"#> {line}".rstrip() for line in said.splitlines()]
+    file.write_text("\n".join(text) + "\n")
+
+
+def main(arguments: list[str]) -> int:
+    wrong = 0
+    for file in [Path(a).resolve() for a in arguments if a != "--write"] or files():
+        if "--write" in arguments:
+            write(file)
+            continue
+        for section, said in run(file):
+            if said != section.output:
+                wrong += 1
+                print(f"{file}:{section.first}: prints\n{said}\nand not\n{section.output}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,436 @@
+"""The pages of the language reference, made from the language itself and from examples that ran.
+
+What an op requires and since when it exists stands in the live objects, and plugins add names to
+them, so this asks the objects and not the source. `docs/conf.py` writes the pages where Sphinx reads them.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Iterable, Iterator, Optional
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import examples  # noqa: E402
+import gluon_core as gluon  # noqa: E402
+from gluon_core import language as gl  # noqa: E402
+from gluon_core.contract.registry import registry  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+VENDORS = ("nvidia", "amd")
+
+# Page -> (title, what stands above its entries, files of examples).
+PAGES = {
+    "control": (
+        "Programs and control",
+        "Where a program is, what it waits for, what happens while it is traced.",
+        ("control",),
+    ),
+    "tensors": (
+        "Tensors and dtypes",
+        "Making tensors, turning their shape, moving them to other layouts.",
+        ("tensors",),
+    ),
+    "elementwise": ("Element by element", "Arithmetic and mathematics.", ("elementwise",)),
+    "reductions": (
+        "Reductions, scans, products",
+        "What combines the elements of a tensor.",
+        ("reductions",),
+    ),
+    "memory": (
+        "Memory",
+        "Global memory through pointers, shared memory through buffers, atomics.",
+        ("memory",),
+    ),
+    "layouts": (
+        "Layouts",
+        "Where each element lies. [Layouts](../layouts.md) explains them, and shows pictures.",
+        ("layouts",),
+    ),
+    "portable": (
+        "Portable ops",
+        "One meaning, an implementation for each kind of hardware, chosen when a kernel is traced.",
+        ("portable",),
+    ),
+    "host": ("Host code", "What programs import: `import gluon_core as gluon`.", ("host",)),
+}
+
+
+# -- names ---------------------------------------------------------------------------------------
+
+
+def language_names() -> list[str]:
+    """Every public name of the language itself, dotted: `where`, `portable.mma`, `fpsan.embed`."""
+    found = []
+    for name in dir(gl):
+        value = getattr(gl, name)
+        if name in VENDORS:
+            continue
+        if inspect.ismodule(value):
+            found += [f"{name}.{inner}" for inner in dir(value) if not inner.startswith("_")]
+        else:
+            found.append(name)
+    return found
+
+
+def host_names() -> list[str]:
+    """The public names of `gluon_core`, modules of plugins and of the language left out."""
+    modules = {"language", "plugins", "portable", "targets", "testing", "torch", *VENDORS}
+    return [f"gluon.{n}" for n in dir(gluon) if not n.startswith("_") and n not in modules]
+
+
+def vendor_names(vendor: str) -> dict[str, Any]:
+    """Names of `gl.<vendor>`, each under the oldest generation that has it."""
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+
+    def walk(module: ModuleType, path: str) -> None:
+        for name in dir(module):
+            value = None if name.startswith("_") else getattr(module, name, None)
+            if value is None or id(value) in seen:
+                continue
+            seen.add(id(value))
+            if inspect.ismodule(value):
+                walk(value, f"{path}.{name}")
+            else:
+                found[f"{path}.{name}"] = value
+
+    walk(getattr(gl, vendor), vendor)
+    return found
+
+
+def resolve(name: str) -> Any:
+    value: Any = gluon if name.startswith("gluon.") else gl
+    for part in name.removeprefix("gluon.").split("."):
+        value = getattr(value, part)
+    return value
+
+
+def exampled() -> dict[str, examples.Section]:
+    """Name -> the example that shows it; a vendor's op also under the name of its first module."""
+    return {
+        name: s for file in examples.files() for s in examples.sections(file) for name in s.names
+    }
+
+
+def used_in_examples() -> dict[str, list[str]]:
+    """Identifier -> files of `examples/` whose kernels use it; tests run these on the simulator."""
+    found: dict[str, list[str]] = {}
+    for file in sorted((ROOT / "examples").glob("*.py")):
+        names = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, (ast.Attribute, ast.Name)):
+                names.add(node.attr if isinstance(node, ast.Attribute) else node.id)
+        for name in names:
+            found.setdefault(name, []).append(file.name)
+    return found
+
+
+# -- an entry ------------------------------------------------------------------------------------
+
+
+def signature(name: str, value: Any) -> str:
+    """As one would call it, with the types that it takes."""
+    if not callable(value) or inspect.isclass(value) and not hasattr(value, "__dataclass_fields__"):
+        return ""
+    try:
+        found = inspect.signature(getattr(value, "fn", value))
+    except (TypeError, ValueError):
+        return ""
+    parts, star = [], False
+    for parameter in found.parameters.values():
+        if parameter.name in ("self", "_semantic", "_generator"):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
+            parts.append("*")
+        star = star or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
+        text = str(parameter).replace("'", "")
+        parts.append(re.sub(r"<factory>|<dataclasses\._HAS_DEFAULT_FACTORY_CLASS.*?>", "[]", text))
+    line = f"{name}({', '.join(parts)})"
+    back = found.return_annotation
+    if back is not inspect.Signature.empty and not inspect.isclass(value):
+        line += f" -> {back if isinstance(back, str) else getattr(back, '__name__', back)}"
+    line = line.replace("'", "")
+    if len(line) > 90:
+        head, _, tail = line.rpartition(")")
+        line = f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){tail}"
+        line = line.replace("'", "")
+    return f"```py\n{line}\n```\n"
+
+
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$")
+
+
+def prose(text: str) -> str:
+    """A docstring as Markdown: the sections as lists."""
+    out: list[str] = []
+    section = ""
+    for line in inspect.cleandoc(text).splitlines():
+        found = _SECTION.match(line)
+        if found:
+            section = found[1]
+            out += ["", f"**{section}**", ""]
+        elif section and line.startswith("    "):
+            item = re.match(r"    ([\w*, .]+): (.*)", line)
+            if item and not line.startswith("     "):
+                names = ", ".join(f"`{n.strip()}`" for n in item[1].split(","))
+                out.append(f"- {names}: {item[2]}")
+            elif line.startswith("     ") or section in ("Returns", "Yields"):
+                out.append(
+                    "  " + line.strip() if out[-1].startswith(("- ", "  ")) else line.strip()
+                )
+            else:
+                out.append(line.strip())
+        else:
+            section = section if not line else ""
+            out.append(line)
+    return "\n".join(out) + "\n"
+
+
+def needs(value: Any) -> str:
+    """What an op requires of the target and of Triton."""
+    words = []
+    for capability in getattr(value, "requires", ()):
+        having = [a.name for a in registry().architectures() if capability in a.capabilities]
+        words.append(f"`{capability}` ({', '.join(having)})")
+    since = getattr(value, "since", None)
+    if since is not None:
+        words.append(since.releases)
+    return f"Needs {', '.join(words)}.\n" if words else ""
+
+
+def doc(value: Any) -> str:
+    text = inspect.getdoc(value) or ""
+    ours = (getattr(value, "__module__", None) or "").startswith("gluon_")
+    if inspect.isclass(value) and not ours:
+        return ""  # a class of Triton's that the language shows under its own name
+    if not callable(value) and not hasattr(type(value), "has"):
+        return ""  # a dtype: its class says nothing of it
+    return prose(text)
+
+
+def entry(name: str, value: Any) -> str:
+    shown = name if name.startswith("gluon.") else f"gl.{name}"
+    return f"({shown})=\n### {shown}\n\n" + "\n".join(
+        part for part in (signature(shown, value), doc(value), needs(value)) if part
+    )
+
+
+def shown_example(section: examples.Section) -> str:
+    text = f"```python\n{section.code}\n```\n"
+    if section.output:
+        text += f"\nprints\n\n```text\n{section.output}\n```\n"
+    return text
+
+
+def lowerings(op: str) -> str:
+    """What a portable op becomes, and where."""
+    found = registry().lowerings(op)
+    if not found:
+        return ""
+    rows = ["| lowering | of | needs |", "| --- | --- | --- |"]
+    for one in found:
+        wanted = ", ".join(f"`{c}`" for c in one.requires) or "nothing"
+        rows.append(f"| `{one.name}` | `{registry().contributor(one)}` | {wanted} |")
+    return f"What `{op}` becomes, the first that the target has and the operands fit:\n\n" + (
+        "\n".join(rows) + "\n"
+    )
+
+
+# -- pages ---------------------------------------------------------------------------------------
+
+
+def _examples_page(title: str, lead: str, stems: Iterable[str]) -> str:
+    out = [f"# {title}\n", f"{lead}\n"]
+    for stem in stems:
+        file = examples.FOLDER / f"{stem}.py"
+        out.append(f"The examples{'' if stem == stems[0] else ' below'} have in common:\n")
+        out.append(f"```python\n{examples.preamble(file)}\n```\n")
+        for section in examples.sections(file):
+            head = ", ".join(n.rpartition(".")[2] for n in section.names[:4])
+            head += ", ..." if len(section.names) > 4 else ""
+            out.append(f"## {head}\n")
+            out.append(
+                f"{section.title[:1].upper()}{section.title[1:]}.\n" if section.title else ""
+            )
+            out.append(shown_example(section))
+            for name in section.names:
+                out.append(entry(name, resolve(name)))
+                out.append(lowerings(name.rpartition(".")[2]) if "portable." in name else "")
+    return "\n".join(out)
+
+
+def _vendor_page(vendor: str) -> str:
+    file = examples.FOLDER / f"{vendor}.py"
+    own = {id(resolve(name)): s for name, s in exampled().items() if name.startswith(vendor + ".")}
+    used = used_in_examples()
+    out = [
+        f"# gl.{vendor}\n",
+        "Each name stands under the oldest generation that has it; later ones have it as well "
+        "(`dir(gl.nvidia.hopper)` lists one). The examples have in common:\n",
+        f"```python\n{examples.preamble(file)}\n```\n",
+    ]
+    shown: set[int] = set()
+    group = ""
+    for name, value in sorted(vendor_names(vendor).items()):
+        module = name.rpartition(".")[0]
+        if module != group:
+            group = module
+            out.append(f"## gl.{module}\n")
+        out.append(entry(name, value))
+        section = own.get(id(value))
+        if section is not None and section.first not in shown:
+            shown.add(section.first)
+            out.append(shown_example(section))
+        elif section is not None:
+            out.append(f"Its example stands with [gl.{section.names[0]}](#gl.{_first(section)}).\n")
+        else:
+            files = used.get(name.rpartition(".")[2], [])
+            if files:
+                out.append(f"Used in {', '.join(f'`examples/{f}`' for f in files[:4])}.\n")
+    return "\n".join(out)
+
+
+def _first(section: examples.Section) -> str:
+    """The heading under which the page has an example: its first name in the page's order."""
+    listed = {id(v): n for n, v in vendor_names(section.names[0].partition(".")[0]).items()}
+    return sorted(listed[id(resolve(name))] for name in section.names)[0]
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """The commands of `gluon`."""
+    import typer.main
+
+    from gluon_core.cli.app import app
+
+    yield from sorted(typer.main.get_command(app).commands.items())  # type: ignore[attr-defined]
+
+
+def _cli_page() -> str:
+    out = [
+        "# The command line\n",
+        "Exit codes: 0 all is well, 1 a kernel or a result is wrong, 2 the command line is wrong, "
+        "3 this machine or target cannot do it.\n",
+    ]
+    for name, command in commands():
+        out.append(f"## gluon {name}\n\n{(command.help or '').strip()}\n")
+        out.append("| argument or option | |\n| --- | --- |")
+        for parameter in command.params:
+            if parameter.name == "help":
+                continue
+            names = "/".join((*parameter.opts, *parameter.secondary_opts))
+            if parameter.param_type_name == "argument":
+                names = parameter.metavar or parameter.name.upper()
+            text = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("\n", " ")
+            out.append(f"| `{names}` | {text} |")
+        out.append("")
+    return "\n".join(out)
+
+
+# Variables of the environment that no dataclass describes.
+SETTINGS = {
+    "GLUON_TARGET": "Where kernels run and what they are compiled for, when the launch does not say: "
+    "`sim:hopper`, `emu:gfx942`, `sm_90`.",
+    "GLUON_PLUGINS": "Entry points of the plugins to load, by name: `nvidia,sim`; all by default.",
+    "GLUON_NO_JIT": "`1`: a launch that would compile is an error that says what changed.",
+    "GLUON_COMPILE_ISOLATION": "`0`: compile in this process, not in a child that an abort may end.",
+    "GLUON_COMPILE_TIMEOUT": "Seconds after which a stage of the compiler is ended; 600.",
+    "GLUON_NATIVE_LAUNCH": "`0`: launch through `ctypes`, not through the C module.",
+    "GLUON_BUILD_NATIVE": "When the wheel of the NVIDIA plugin is built: `0` leaves the C module out, "
+    "`1` fails where it cannot be built.",
+    "GLUON_TORCH_DEBUG": "`1`: check each call of an operator that is made of kernels.",
+}
+
+
+def _settings_page() -> str:
+    out = ["# Settings\n", "Variables of the environment.\n", "| variable | |\n| --- | --- |"]
+    out += [f"| `{name}` | {text} |" for name, text in SETTINGS.items()]
+    for module, prefix, title in (
+        ("gluon_sim.settings", "GLUON_SIM_", "The simulator"),
+        ("gluon_emu.settings", "GLUON_EMU_", "The emulator"),
+    ):
+        cls = __import__(module, fromlist=["Settings"]).Settings
+        texts = _args(inspect.getdoc(cls) or "")
+        out.append(f"\n## {title}\n\nAlso keyword arguments of a launch.\n")
+        out.append("| variable | argument | default | |\n| --- | --- | --- | --- |")
+        for one in fields(cls):
+            default = f"`{one.default!r}`"
+            text = texts.get(one.name, "")
+            out.append(f"| `{prefix}{one.name.upper()}` | `{one.name}` | {default} | {text} |")
+    return "\n".join(out) + "\n"
+
+
+def _args(text: str) -> dict[str, str]:
+    """Name -> text of the `Args:` of a docstring."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.partition("Args:")[2].splitlines():
+        item = re.match(r"    ([\w, ]+): (.*)", line)
+        if item:
+            names = [name.strip() for name in item[1].split(",")]
+        for name in names:
+            found[name] = f"{found.get(name, '')} {item[2] if item else line.strip()}".strip()
+    return found
+
+
+def _index_page() -> str:
+    rows = [f"| [{title}]({page}.md) | {lead} |" for page, (title, lead, _) in PAGES.items()]
+    rows += [f"| [gl.{vendor}]({vendor}.md) | What only one vendor has. |" for vendor in VENDORS]
+    rows.append("| [The command line](cli.md) | `gluon ...` |")
+    rows.append("| [Settings](settings.md) | Variables of the environment. |")
+    listed = []
+    where = {n: page for page, (_, _, stems) in PAGES.items() for n in _names(stems)}
+    for name in sorted(where, key=str.lower):
+        shown = name if name.startswith("gluon.") else f"gl.{name}"
+        listed.append(f"[`{shown}`](#{shown})")
+    return (
+        "# Reference\n\nMade from the language itself. Every example ran on the simulator, and shows what "
+        "it printed.\n\n| page | |\n| --- | --- |\n"
+        + "\n".join(rows)
+        + "\n\n## All names\n\n"
+        + ", ".join(listed)
+        + "\n\n```{toctree}\n:hidden:\n\n"
+        + "\n".join([*PAGES, *VENDORS, "cli", "settings"])
+        + "\n```\n"
+    )
+
+
+def _names(stems: Iterable[str]) -> list[str]:
+    files = (examples.FOLDER / f"{stem}.py" for stem in stems)
+    return [name for file in files for s in examples.sections(file) for name in s.names]
+
+
+def pages() -> dict[str, str]:
+    """Path below docs/ -> Markdown."""
+    made = {f"reference/{name}.md": _examples_page(*page) for name, page in PAGES.items()}
+    made |= {f"reference/{vendor}.md": _vendor_page(vendor) for vendor in VENDORS}
+    made["reference/cli.md"] = _cli_page()
+    made["reference/settings.md"] = _settings_page()
+    made["reference/index.md"] = _index_page()
+    return made
+
+
+def missing(vendor: Optional[str] = None) -> list[str]:
+    """Names without an example of their own, and that no file of `examples/` uses."""
+    have = exampled()
+    if vendor is None:
+        return [n for n in [*language_names(), *host_names()] if n not in have]
+    ids = {id(resolve(name)) for name in have}
+    used = used_in_examples()
+    return [
+        name
+        for name, value in vendor_names(vendor).items()
+        if id(value) not in ids and name.rpartition(".")[2] not in used
+    ]
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        print(path, len(text))
+    print("without an example:", *missing(), *missing("nvidia"), *missing("amd"))

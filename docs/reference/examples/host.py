@@ -1,0 +1,99 @@
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+ROW = gl.BlockedLayout([1], [32], [1], [0])
+
+
+# -- gluon.jit, gluon.GluonJITFunction: a kernel, and its launch
+@gluon.jit
+def scale(x, out, factor, N: gl.constexpr):
+    i = gl.arange(0, N, ROW)
+    gl.store(out + i, factor * gl.load(x + i))
+
+
+x, out = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+scale[(1,)](x, out, 0.5, N=32, target="sim:hopper", num_warps=1)
+print(out[:4], isinstance(scale, gluon.GluonJITFunction))
+#> [0.  0.5 1.  1.5] True
+
+# -- gluon.compile, gluon.CompiledKernel: for any target, with no device
+kinds = {"x": "*fp32:16", "out": "*fp32:16", "factor": "fp32"}
+for target in ("sm_90", "gfx942"):
+    layout = gl.BlockedLayout([1], [32 if target == "sm_90" else 64], [1], [0])
+    try:
+        made = gluon.compile(scale, target, signature=kinds, constexprs={"N": 32}, num_warps=1)
+    except gluon.errors.LayoutError as error:
+        print(target, str(error).split(";")[0])
+        continue
+    print(target, sorted(made.asm)[:3], isinstance(made, gluon.CompiledKernel))
+#> sm_90 ['cubin', 'llir', 'ptx'] True
+#> gfx942 layout: the layout's threads per warp are not the target's
+
+# -- gluon.GluonASTSource: what `gluon.compile` makes of a kernel and its types
+source = gluon.GluonASTSource(scale, kinds, {"N": 32})
+print(gluon.compile(source, "sm_90", num_warps=1).metadata.name)
+#> scale
+
+# -- gluon.constexpr_function, gluon.must_use_result
+@gluon.constexpr_function
+def lanes():
+    return 32
+
+
+@gluon.must_use_result
+@gluon.jit
+def twice(v):
+    return v + v
+
+
+@gluon.jit
+def doubled(out):
+    i = gl.arange(0, lanes(), ROW)
+    gl.store(out + i, twice(i))
+
+
+doubled[(1,)](whole := np.zeros(32, np.int32), target="sim:hopper", num_warps=1)
+print(whole[:4])
+#> [0 2 4 6]
+
+# -- gluon.aggregate, gluon.aggregate_replace: `gl.aggregate`, under the name that host code has, from Triton 3.8 on
+@gluon.aggregate
+class Pair:
+    a: gl.tensor
+    b: gl.tensor
+
+
+@gluon.jit
+def summed(out):
+    pair = Pair(gl.to_tensor(1), gl.to_tensor(2))
+    pair = gluon.aggregate_replace(pair, b=gl.to_tensor(5))
+    gl.store(out, pair.a + pair.b)
+
+
+summed[(1,)](total := np.zeros(1, np.int32), target="sim:hopper", num_warps=1)
+print(total)
+#> [6]
+
+# -- gluon.ArgumentKind, gluon.register_argument_kind: what objects of another class are to kernels
+class Meters(float):
+    """A number that says what it counts."""
+
+
+kind = gluon.ArgumentKind(Meters, describe=lambda value: ("fp32", ""), key=lambda value: "meters")
+gluon.register_argument_kind(kind)
+scale[(1,)](x, out, Meters(2.0), N=32, target="sim:hopper", num_warps=1)
+print(out[:4])
+#> [0. 2. 4. 6.]
+
+# -- gluon.errors: one class per mistake, with what was expected, what came, and what to do
+try:
+    gluon.compile(scale, "sm_91", signature=kinds, constexprs={"N": 32})
+except gluon.errors.TargetError as error:
+    print(type(error).__name__, str(error).split(";")[0])
+#> TargetError target: unknown target 'sm_91'
+
+# -- gluon.layouts: the layouts and their algebra, without Triton
+print(gluon.layouts.equal(ROW, gl.BlockedLayout([1], [32], [1], [0]), [32]))
+#> True

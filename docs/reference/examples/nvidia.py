@@ -1,0 +1,153 @@
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.nvidia.hopper import TensorDescriptor
+
+FLAT = gl.SwizzledSharedLayout(1, 1, 1, [0])
+LINE = gl.BlockedLayout([4], [32], [1], [0])
+TILE = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+
+
+def run(kernel, *arguments, target="sim:hopper", num_warps=1, grid=1, **constants):
+    """Launch on the simulator, and return the last argument."""
+    kernel[(grid,)](*arguments, **constants, target=target, num_warps=num_warps)
+    return arguments[-1]
+
+
+# -- nvidia.ampere.async_copy.async_copy_global_to_shared, nvidia.ampere.async_copy.commit_group, nvidia.ampere.async_copy.wait_group
+@gluon.jit
+def copied(x, out):
+    i = gl.arange(0, 128, LINE)
+    buffer = gl.allocate_shared_memory(gl.float32, [128], FLAT)
+    gl.nvidia.ampere.async_copy.async_copy_global_to_shared(buffer, x + i)
+    gl.nvidia.ampere.async_copy.commit_group()
+    gl.nvidia.ampere.async_copy.wait_group(0)
+    gl.store(out + i, buffer.load(LINE))
+
+
+x = np.arange(128, dtype=np.float32)
+print(run(copied, x, np.zeros_like(x), target="sim:sm_80")[:4])
+#> [0. 1. 2. 3.]
+
+# -- nvidia.ampere.mbarrier.MBarrierLayout, nvidia.ampere.mbarrier.allocate_mbarrier, nvidia.ampere.mbarrier.init, nvidia.ampere.mbarrier.arrive, nvidia.ampere.mbarrier.wait, nvidia.ampere.mbarrier.invalidate, nvidia.ampere.async_copy.mbarrier_arrive: a copy that a barrier waits for
+@gluon.jit
+def waited(x, out):
+    i = gl.arange(0, 128, LINE)
+    buffer = gl.allocate_shared_memory(gl.float32, [128], FLAT)
+    done = gl.nvidia.ampere.mbarrier.allocate_mbarrier()
+    gl.static_print(done.layout == gl.nvidia.ampere.mbarrier.MBarrierLayout())
+    gl.nvidia.ampere.mbarrier.init(done, count=1)
+    gl.nvidia.ampere.async_copy.async_copy_global_to_shared(buffer, x + i)
+    gl.nvidia.ampere.async_copy.mbarrier_arrive(done)
+    gl.nvidia.ampere.mbarrier.arrive(done)
+    gl.nvidia.ampere.mbarrier.wait(done, 0)
+    gl.nvidia.ampere.mbarrier.invalidate(done)
+    gl.store(out + i, buffer.load(LINE))
+
+
+print(run(waited, x, np.zeros_like(x), target="sim:sm_80")[:4])
+#> True
+#> [0. 1. 2. 3.]
+
+# -- nvidia.ampere.mma_v2: `mma.sync` on operands in registers
+@gluon.jit
+def multiplied(a, b, c):
+    acc: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 8])
+    r = gl.arange(0, 64, gl.SliceLayout(1, TILE))[:, None] * 64
+    at = r + gl.arange(0, 64, gl.SliceLayout(0, TILE))[None, :]
+    left = gl.convert_layout(gl.load(a + at), gl.DotOperandLayout(0, acc, 2))
+    right = gl.convert_layout(gl.load(b + at), gl.DotOperandLayout(1, acc, 2))
+    out = gl.nvidia.ampere.mma_v2(left, right, gl.zeros([64, 64], gl.float32, acc))
+    gl.store(c + at, gl.convert_layout(out, TILE))
+
+
+a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float16)
+right = a.astype(np.float32) @ b.astype(np.float32)
+c = run(multiplied, a, b, np.zeros((64, 64), np.float32), target="sim:sm_80", num_warps=4)
+print(np.abs(c - right).max() < 1e-2)
+#> True
+
+# -- nvidia.hopper.tma.async_copy_global_to_shared, nvidia.hopper.tma.async_copy_shared_to_global, nvidia.hopper.tma.store_wait, nvidia.hopper.mbarrier.expect, nvidia.hopper.fence_async_shared: a tile in and out by the tensor memory accelerator
+@gluon.jit
+def through(source, sink):
+    tma: gl.constexpr = gl.nvidia.hopper.tma
+    mbarrier: gl.constexpr = gl.nvidia.hopper.mbarrier
+    buffer = gl.allocate_shared_memory(source.dtype, source.block_type.shape, source.layout)
+    done = mbarrier.allocate_mbarrier()
+    mbarrier.init(done, count=1)
+    mbarrier.expect(done, source.block_type.nbytes)
+    tma.async_copy_global_to_shared(source, [0, 0], done, buffer)
+    mbarrier.wait(done, 0)
+    buffer.store(2 * buffer.load(TILE))
+    gl.nvidia.hopper.fence_async_shared()
+    tma.async_copy_shared_to_global(sink, [0, 0], buffer)
+    tma.store_wait(0)
+
+
+layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float16)
+doubled = np.zeros_like(a)
+source, sink = (TensorDescriptor.from_tensor(m, [64, 64], layout) for m in (a, doubled))
+run(through, source, sink, num_warps=4)
+print((doubled == 2 * a).all())
+#> True
+
+# -- nvidia.hopper.warpgroup_mma, nvidia.hopper.warpgroup_mma_init, nvidia.hopper.warpgroup_mma_wait: `wgmma` on operands in shared memory
+@gluon.jit
+def grouped(a, b, c, layout: gl.constexpr):
+    hopper: gl.constexpr = gl.nvidia.hopper
+    out: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    r = gl.arange(0, 64, gl.SliceLayout(1, TILE))[:, None] * 64
+    at = r + gl.arange(0, 64, gl.SliceLayout(0, TILE))[None, :]
+    left = gl.allocate_shared_memory(gl.float16, [64, 64], layout, gl.load(a + at))
+    right = gl.allocate_shared_memory(gl.float16, [64, 64], layout, gl.load(b + at))
+    hopper.fence_async_shared()
+    acc = hopper.warpgroup_mma_init(gl.zeros([64, 64], gl.float32, out))
+    acc = hopper.warpgroup_mma(left, right, acc, is_async=True)
+    acc = hopper.warpgroup_mma_wait(0, deps=(acc,))
+    gl.store(c + at, gl.convert_layout(acc, TILE))
+
+
+c = np.zeros((64, 64), np.float32)
+grouped[(1,)](a, b, c, layout=layout, target="sim:hopper", num_warps=4)
+print(np.abs(c - right).max() < 1e-2)
+#> True
+
+# -- nvidia.hopper.tma.async_atomic_add, nvidia.hopper.tma.async_atomic_min, nvidia.hopper.tma.async_atomic_max: a tile added to what is there, by the copy engine
+@gluon.jit
+def added(values, total, least, most):
+    tma: gl.constexpr = gl.nvidia.hopper.tma
+    r = gl.arange(0, 64, gl.SliceLayout(1, TILE))[:, None] * 64
+    v = gl.load(values + r + gl.arange(0, 64, gl.SliceLayout(0, TILE))[None, :])
+    buffer = gl.allocate_shared_memory(total.dtype, [64, 64], total.layout, v)
+    gl.nvidia.hopper.fence_async_shared()
+    tma.async_atomic_add(total, [0, 0], buffer)
+    tma.async_atomic_min(least, [0, 0], buffer)
+    tma.async_atomic_max(most, [0, 0], buffer)
+    tma.store_wait(0)
+
+
+values = np.arange(-2048, 2048, dtype=np.int32).reshape(64, 64)
+whole = gl.NVMMASharedLayout.get_default_for([64, 64], gl.int32)
+made = [np.zeros((64, 64), np.int32) for _ in range(3)]
+run(added, values, *(TensorDescriptor.from_tensor(m, [64, 64], whole) for m in made), num_warps=4)
+wanted = (values, values.clip(None, 0), values.clip(0))
+print(all((m == want).all() for m, want in zip(made, wanted)))
+#> True
+
+# -- nvidia.blackwell.allocate_tensor_memory, nvidia.blackwell.TensorMemoryLayout, nvidia.blackwell.get_tmem_reg_layout, nvidia.blackwell.tensor_memory_descriptor: accumulators beside the registers
+@gluon.jit
+def remembered(x, out):
+    blackwell: gl.constexpr = gl.nvidia.blackwell
+    buffer: gl.constexpr = blackwell.TensorMemoryLayout([128, 64], 1)
+    memory = blackwell.allocate_tensor_memory(gl.float32, [128, 64], buffer)
+    regs: gl.constexpr = blackwell.get_tmem_reg_layout(gl.float32, (128, 64), buffer, 4)
+    r = gl.arange(0, 128, gl.SliceLayout(1, regs))[:, None] * 64
+    at = r + gl.arange(0, 64, gl.SliceLayout(0, regs))[None, :]
+    memory.store(gl.load(x + at))
+    gl.store(out + at, memory.load(regs))
+
+
+x = np.arange(128 * 64, dtype=np.float32)
+print((run(remembered, x, np.zeros_like(x), target="sim:sm_100", num_warps=4) == x).all())
+#> True

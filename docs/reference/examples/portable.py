@@ -1,0 +1,141 @@
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+TARGETS = ("sim:sm_80", "sim:hopper", "sim:gfx942", "sim:gfx1201")
+
+
+# -- portable.load, portable.store, portable.blocked_layout: by base and offsets, for whatever a warp is
+@gluon.jit
+def doubled(x, out):
+    layout: gl.constexpr = gl.portable.blocked_layout([256], gl.float32)
+    i = gl.arange(0, 256, layout)
+    gl.portable.store(out, i, 2 * gl.portable.load(x, i, mask=i < 200, other=0.0))
+
+
+x = np.arange(256, dtype=np.float32)
+for target in TARGETS:
+    out = np.zeros_like(x)
+    doubled[(1,)](x, out, target=target)
+    print(target, out[[1, 199, 200]])
+#> sim:sm_80 [  2. 398.   0.]
+#> sim:hopper [  2. 398.   0.]
+#> sim:gfx942 [  2. 398.   0.]
+#> sim:gfx1201 [  2. 398.   0.]
+
+# -- portable.async_copy, portable.commit, portable.wait: into shared memory, in the background where that exists
+@gluon.jit
+def staged(x, out):
+    layout: gl.constexpr = gl.portable.blocked_layout([256], gl.float32)
+    i = gl.arange(0, 256, layout)
+    buffer = gl.allocate_shared_memory(gl.float32, [256], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    gl.portable.async_copy(buffer, x, i)
+    gl.portable.commit()
+    gl.portable.wait(0)
+    gl.portable.store(out, i, buffer.load(layout))
+
+
+for target in TARGETS:
+    out = np.zeros_like(x)
+    staged[(1,)](x, out, target=target)
+    print(target, (out == x).all())
+#> sim:sm_80 True
+#> sim:hopper True
+#> sim:gfx942 True
+#> sim:gfx1201 True
+
+# -- portable.mma, portable.mma_layouts: `acc + a @ b` on the matrix unit that there is
+@gluon.jit
+def product(a, b, c, M: gl.constexpr):
+    wanted: gl.constexpr = gl.portable.mma_layouts(M, M, M, gl.float16, gl.float16)
+    tile: gl.constexpr = gl.portable.blocked_layout([M, M], gl.float16)
+    r = gl.arange(0, M, gl.SliceLayout(1, tile))[:, None] * M
+    at = r + gl.arange(0, M, gl.SliceLayout(0, tile))[None, :]
+    left = gl.convert_layout(gl.load(a + at), wanted.a)
+    right = gl.convert_layout(gl.load(b + at), wanted.b)
+    acc = gl.zeros([M, M], gl.float32, wanted.accumulator)
+    acc = gl.portable.mma(left, right, acc)
+    gl.store(c + at, gl.convert_layout(acc, tile))
+
+
+a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float16)
+for target in TARGETS:
+    c = np.zeros((64, 64), np.float32)
+    product[(1,)](a, b, c, M=64, target=target)
+    print(target, np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max() < 1e-2)
+#> sim:sm_80 True
+#> sim:hopper True
+#> sim:gfx942 True
+#> sim:gfx1201 True
+
+# -- portable.descriptor, portable.pipeline, portable.accumulator, portable.mma_wait, portable.read: tiles under way while others are multiplied
+@gluon.jit
+def long_product(a, b, c, K, M: gl.constexpr):
+    wanted: gl.constexpr = gl.portable.mma_layouts(
+        M, M, M, gl.float16, gl.float16, operands="shared"
+    )
+    rows = gl.portable.descriptor(a, [M, K], [K, 1], [M, M], wanted.a_shared)
+    columns = gl.portable.descriptor(b, [K, M], [M, 1], [M, M], wanted.b_shared)
+    out = gl.portable.descriptor(c, [M, M], [M, 1], [M, M])
+    tiles = gl.portable.pipeline([rows, columns], 2)
+    acc = gl.portable.accumulator(wanted)
+    tiles.fetch(0, [[0, 0], [0, 0]])
+    for step in range(K // M):
+        ahead = step + 1
+        left, right = tiles.wait(step)
+        acc = gl.portable.mma(left, right, acc, is_async=True)
+        acc = gl.portable.mma_wait(acc, pending=0)
+        tiles.fetch(ahead, [[0, ahead * M], [ahead * M, 0]], pred=ahead < K // M)
+    gl.portable.store(out, [0, 0], gl.portable.read(acc))
+
+
+a, b = np.random.default_rng(1).standard_normal((2, 64 * 256)).astype(np.float16)
+a, b = a.reshape(64, 256), b.reshape(256, 64)
+for target in TARGETS:
+    c = np.zeros((64, 64), np.float32)
+    long_product[(1,)](a, b, c, 256, M=64, target=target)
+    print(target, np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max() < 1e-1)
+#> sim:sm_80 True
+#> sim:hopper True
+#> sim:gfx942 True
+#> sim:gfx1201 True
+
+# -- portable.fence: between stores to shared memory and a matrix unit that reads it
+@gluon.jit
+def stored_product(a, b, c, M: gl.constexpr):
+    wanted: gl.constexpr = gl.portable.mma_layouts(
+        M, M, M, gl.float16, gl.float16, operands="shared"
+    )
+    tile: gl.constexpr = gl.portable.blocked_layout([M, M], gl.float16)
+    r = gl.arange(0, M, gl.SliceLayout(1, tile))[:, None] * M
+    at = r + gl.arange(0, M, gl.SliceLayout(0, tile))[None, :]
+    left = gl.allocate_shared_memory(gl.float16, [M, M], wanted.a_shared, gl.load(a + at))
+    right = gl.allocate_shared_memory(gl.float16, [M, M], wanted.b_shared, gl.load(b + at))
+    gl.portable.fence()
+    acc = gl.portable.mma(left, right, gl.portable.accumulator(wanted))
+    gl.store(c + at, gl.convert_layout(gl.portable.read(acc), tile))
+
+
+a, b = np.random.default_rng(2).standard_normal((2, 64, 64)).astype(np.float16)
+c = np.zeros((64, 64), np.float32)
+stored_product[(1,)](a, b, c, M=64, target="sim:hopper")
+print(np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max() < 1e-2)
+#> True
+
+# -- portable.OPS, portable.MmaLayouts, portable.Request, portable.LoadRequest, portable.StoreRequest, portable.AsyncCopyRequest, portable.MmaRequest, portable.TileRequest, portable.TileStoreRequest: what a plugin's lowerings are asked
+portable = gl.portable
+for name, op in portable.OPS.items():
+    print(name, sorted(op)[:2])
+requests = (portable.LoadRequest, portable.StoreRequest, portable.AsyncCopyRequest)
+requests += (portable.MmaRequest, portable.TileRequest, portable.TileStoreRequest)
+print(all(issubclass(kind, portable.Request) for kind in requests))
+print([name for name in portable.MmaLayouts.__dataclass_fields__][:5])
+#> load []
+#> store []
+#> async_copy ['commit', 'wait']
+#> mma ['layouts']
+#> tile_copy ['arrived', 'begin']
+#> tile_store []
+#> True
+#> ['accumulator', 'a', 'b', 'a_shared', 'b_shared']

@@ -1,0 +1,118 @@
+"""The language reference: complete, and every example prints what it says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "_build"))
+
+import reference  # noqa: E402
+
+import examples  # noqa: E402
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("file", examples.files(), ids=lambda file: file.stem)
+def test_examples_print_what_they_say(file):
+    for section, said in examples.run(file):
+        assert said == section.output, f"{file.name}:{section.first}"
+
+
+@pytest.mark.parametrize("file", examples.files(), ids=lambda file: file.stem)
+def test_examples_use_what_they_are_for(file):
+    for section in examples.sections(file):
+        used = set()
+        for node in ast.walk(ast.parse(section.code)):
+            if isinstance(node, (ast.Attribute, ast.Name)):
+                used.add(node.attr if isinstance(node, ast.Attribute) else node.id)
+        # The type of a value is there without being named, and `gl.void` is an annotation, too.
+        unused = {name.rpartition(".")[2] for name in section.names} - used
+        assert not {name for name in unused if not name.endswith(("_type", "_descriptor"))}, (
+            f"{file.name}:{section.first} does not use {unused}"
+        )
+        assert section.output, f"{file.name}:{section.first} prints nothing"
+
+
+def test_every_name_of_the_language_and_of_host_code_has_an_example():
+    assert reference.missing() == []
+    names = {*reference.language_names(), *reference.host_names()}
+    assert len(names) > 150
+    extra = {n for n in reference.exampled() if n.partition(".")[0] not in reference.VENDORS}
+    assert extra <= names | {"gluon.errors", "gluon.layouts", "gluon.jit"}, extra - names
+
+
+# Names of vendors whose only kernels are tests. A name leaves the list with its example.
+WITHOUT = set((Path(__file__).parent / "without_example.txt").read_text().split())
+
+
+@pytest.mark.parametrize("vendor", reference.VENDORS)
+def test_names_of_vendors_have_examples_but_for_those_known(vendor):
+    mine = {name for name in WITHOUT if name.startswith(f"{vendor}.")}
+    assert set(reference.missing(vendor)) == mine
+
+
+def test_pages_hold_every_name_and_link_to_no_other():
+    pages = reference.pages()
+    everything = "\n".join(pages.values())
+    targets = re.findall(r"^\((g[\w.]+)\)=$", everything, re.M)
+    assert len(targets) == len(set(targets))
+    wanted = {n if n.startswith("gluon.") else f"gl.{n}" for n in reference.exampled()}
+    of_vendors = {f"gl.{n}" for v in reference.VENDORS for n in reference.vendor_names(v)}
+    elsewhere = {n for n in wanted if n.startswith(("gl.nvidia.", "gl.amd."))} - of_vendors
+    assert wanted | of_vendors == set(targets) | elsewhere
+    assert set(re.findall(r"\]\(#([\w.]+)\)", everything)) <= set(targets)
+    assert "_semantic" not in everything and "<factory>" not in everything
+    assert not re.search(r"0x[0-9a-f]{6,}", everything)
+
+
+def test_an_op_says_what_it_requires():
+    page = reference.pages()["reference/nvidia.md"]
+    entry = page.partition("### gl.nvidia.hopper.warpgroup_mma\n")[2].partition("\n### ")[0]
+    assert "Needs `nvidia.wgmma` (sm_90" in entry
+    assert "Needs Triton >= 3.9" in reference.pages()["reference/memory.md"]
+    assert "| `global_load` |" in reference.pages()["reference/portable.md"]
+
+
+def test_every_command_and_setting_is_there():
+    pages = reference.pages()
+    for name, command in reference.commands():
+        assert f"## gluon {name}" in pages["reference/cli.md"]
+        for parameter in command.params:
+            assert parameter.opts[0] in pages["reference/cli.md"] or parameter.name in (
+                "help",
+                *(p.name for p in command.params if p.param_type_name == "argument"),
+            )
+    found = set()
+    for folder in ("gluon_core", "backends"):
+        for file in (ROOT / folder).rglob("*.py"):
+            found |= set(re.findall(r"GLUON_[A-Z_]+[A-Z]\b", file.read_text()))
+    missing = {name for name in found if name not in pages["reference/settings.md"]}
+    assert missing <= {"GLUON_SIM_CHECKS", "GLUON_SIM", "GLUON_EMU"}, missing
+
+
+def test_a_wrong_output_is_found(tmp_path):
+    file = tmp_path / "wrong.py"
+    file.write_text("x = 2\n\n# -- gluon.jit: a number\nprint(x)\n#> 3\n")
+    command = [sys.executable, ROOT / "docs" / "_build" / "examples.py"]
+    done = subprocess.run([*command, file], capture_output=True, text=True)
+    assert done.returncode == 1 and "prints\n2\nand not\n3" in done.stdout, done
+    subprocess.run([*command, "--write", file], check=True)
+    assert subprocess.run([*command, file]).returncode == 0
+
+
+def test_pictures_are_what_our_tools_draw():
+    import pictures
+
+    made = pictures.pictures()
+    assert {path.name for path in pictures.FOLDER.glob("*")} == set(made)
+    for name, text in made.items():
+        assert (pictures.FOLDER / name).read_text() == text, "python docs/_build/pictures.py"
+        assert any(name in page.read_text() for page in (ROOT / "docs").glob("*.md")), name
