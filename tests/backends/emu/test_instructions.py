@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gluon_emu.isa.floats import fma32
+from gluon_emu.isa.trig import trig_preop, two_over_pi
 from tests.backends.emu.assembly import lanes_of, one
 
 RNG = np.random.default_rng(0)
@@ -228,6 +229,19 @@ def nearest_float32(value: Fraction) -> np.float32:
     ]
     around = [x for x in around if np.isfinite(x)]
     return min(around, key=lambda x: (abs(Fraction(float(x)) - value), int(x.view(np.uint32)) & 1))
+
+
+def test_digits_of_two_over_pi():
+    digits = "0.63661977236758134307553505349005744813783858296182579499"  # 2/pi
+    exact = Fraction(digits)
+    assert abs(Fraction(two_over_pi(), 2**1201) - exact) < Fraction(1, 10**55)
+    parts = [Fraction(float(trig_preop(np.float64([1.0]), np.uint32([i]))[0])) for i in range(3)]
+    assert all(part.numerator.bit_length() <= 53 for part in parts)
+    assert 0 <= exact - sum(parts) < Fraction(1, 2**158)
+    # An exponent of 1077 + 10 asks for the digits from the tenth on.
+    (far,) = trig_preop(np.ldexp(1.0, [1087 - 1023]), np.uint32([0]))
+    mask = (1 << 53) - 1
+    assert far == float(two_over_pi() >> (1201 - 63) & mask) * 2.0**-63
 
 
 def test_fma_rounds_once():

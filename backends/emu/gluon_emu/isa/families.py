@@ -16,6 +16,7 @@ from gluon_emu.isa import (
     salu,
     smem,
     tdm,
+    trig,
     valu,
     valu_float,
     wmma,
@@ -25,5 +26,5 @@ __all__ = ["modules"]
 
 modules = (
     salu, valu, valu_float, compare, convert, packed, lane, smem, memory, atomics, lds, mfma, wmma,
-    mbarrier, tdm, control,
+    mbarrier, tdm, trig, control,
 )  # fmt: skip
