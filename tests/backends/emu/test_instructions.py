@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -521,3 +522,33 @@ def test_mfma(size, depth, arch):
         for lane in range(64):
             row = 4 * (lane // size) + i % 4 + (4 * 64 // size) * (i // 4)
             assert got[i].view(np.float32)[lane] == result[row, lane % size]
+
+
+NARROW = {
+    "fp8": ml_dtypes.float8_e4m3fn,
+    "bf8": ml_dtypes.float8_e5m2,
+    "fp4": ml_dtypes.float4_e2m1fn,
+}
+
+
+@pytest.mark.parametrize("kind", list(NARROW))
+def test_conversions_of_eight(kind):
+    """To float32 by a byte of scale, and back over a float's exponent."""
+    values = np.random.default_rng(4).uniform(-6, 6, (8, 32)).astype(NARROW[kind])
+    width = 4 if kind == "fp4" else 8
+    codes = values.view(np.uint8).astype(np.uint64) & np.uint64((1 << width) - 1)
+    whole = np.bitwise_or.reduce(codes << (width * np.arange(8, dtype=np.uint64))[:, None])
+    words = {"v0": (whole & np.uint64(0xFFFFFFFF)).astype(np.uint32)}
+    source = "v0"
+    if width == 8:
+        words["v1"], source = (whole >> np.uint64(32)).astype(np.uint32), "v[0:1]"
+    text = f"v_cvt_scale_pk8_f32_{kind} v[8:15], {source}, v2 scale_sel:1"
+    scale = {"v2": np.full(32, 0x55008255, np.uint32)}
+    found = one(text, {**words, **scale}, *[f"v{8 + i}" for i in range(8)], arch="gfx1250")
+    wanted = values.astype(np.float32) * np.float32(8)  # 0x82 - 127 = 3
+    np.testing.assert_array_equal(np.stack(found).view(np.float32), wanted)
+    registers = {f"v{8 + i}": wanted[i].view(np.uint32) for i in range(8)}
+    text = f"v_cvt_scalef32_pk8_{kind}_f32 {source}, v[8:15], v2"
+    registers["v2"] = np.full(32, 8.0, np.float32).view(np.uint32)
+    for got, word in zip(one(text, registers, *words, arch="gfx1250"), words.values()):
+        np.testing.assert_array_equal(got, word)

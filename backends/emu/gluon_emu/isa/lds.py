@@ -166,7 +166,7 @@ def _pair(ins: Instruction, ctx: Context, reads: bool, size: int, scale: int) ->
     def step(b: Any) -> None:
         machine = b.machine
         number = b.outstanding.issue(name, "lds", written, ins.index, lds=not reads)
-        base = address(b)
+        base = address(b).copy()  # a load may overwrite it
         for offset, rows in zip(offsets, groups):
             place = machine.lds.checked(b, ins, base + _U32(offset), size, b.exec)
             if reads:
