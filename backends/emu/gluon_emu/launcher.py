@@ -15,8 +15,12 @@ from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
+<<<<<<< HEAD
 from gluon_core.contract.evidence import note
 from gluon_core.errors import ArgumentError, DeviceError
+=======
+from gluon_core.errors import ArgumentError, BackendError, DeviceError
+>>>>>>> emu
 from gluon_core.values.descriptors import is_descriptor_text
 from gluon_emu.decode.operands import EXEC, TTMP
 from gluon_emu.decode.text import Program, parse
@@ -61,8 +65,22 @@ class Launch:
 
 
 def make_launcher(compiled: Any) -> Callable[..., Any]:
-    """`launch(grid, stream, *arguments)` for a `CompiledKernel` of AMD's pipeline."""
-    program = parse(compiled.asm["amdgcn"], compiled.metadata.name)
+    """`launch(grid, stream, *arguments)` for a `CompiledKernel` of AMD's pipeline.
+
+    Raises:
+        BackendError: there is a code object but no assembly of it.
+    """
+    try:
+        text = compiled.asm["amdgcn"]
+    except KeyError:
+        raise BackendError(
+            f"{compiled.metadata.name} comes without its assembly, which is what the emulator reads",
+            expected='asm["amdgcn"]',
+            got=", ".join(compiled.asm) or "nothing",
+            remedy="Compile the kernel from its source. No Python package brings a disassembler for "
+            "AMD's code objects.",
+        ) from None
+    program = parse(text, compiled.metadata.name)
     code = bind(program)
     kinds = compiled.signature_types()
     names = list(compiled.src.fn.arg_names)

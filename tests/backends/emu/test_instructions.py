@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 from gluon_emu.isa.floats import fma32
+<<<<<<< HEAD
 
+=======
+from gluon_emu.isa.trig import trig_preop, two_over_pi
+>>>>>>> emu
 from tests.backends.emu.assembly import lanes_of, one
 
 RNG = np.random.default_rng(0)
@@ -228,6 +233,19 @@ def nearest_float32(value: Fraction) -> np.float32:
     ]
     around = [x for x in around if np.isfinite(x)]
     return min(around, key=lambda x: (abs(Fraction(float(x)) - value), int(x.view(np.uint32)) & 1))
+
+
+def test_digits_of_two_over_pi():
+    digits = "0.63661977236758134307553505349005744813783858296182579499"  # 2/pi
+    exact = Fraction(digits)
+    assert abs(Fraction(two_over_pi(), 2**1201) - exact) < Fraction(1, 10**55)
+    parts = [Fraction(float(trig_preop(np.float64([1.0]), np.uint32([i]))[0])) for i in range(3)]
+    assert all(part.numerator.bit_length() <= 53 for part in parts)
+    assert 0 <= exact - sum(parts) < Fraction(1, 2**158)
+    # An exponent of 1077 + 10 asks for the digits from the tenth on.
+    (far,) = trig_preop(np.ldexp(1.0, [1087 - 1023]), np.uint32([0]))
+    mask = (1 << 53) - 1
+    assert far == float(two_over_pi() >> (1201 - 63) & mask) * 2.0**-63
 
 
 def test_fma_rounds_once():
@@ -507,3 +525,33 @@ def test_mfma(size, depth, arch):
         for lane in range(64):
             row = 4 * (lane // size) + i % 4 + (4 * 64 // size) * (i // 4)
             assert got[i].view(np.float32)[lane] == result[row, lane % size]
+
+
+NARROW = {
+    "fp8": ml_dtypes.float8_e4m3fn,
+    "bf8": ml_dtypes.float8_e5m2,
+    "fp4": ml_dtypes.float4_e2m1fn,
+}
+
+
+@pytest.mark.parametrize("kind", list(NARROW))
+def test_conversions_of_eight(kind):
+    """To float32 by a byte of scale, and back over a float's exponent."""
+    values = np.random.default_rng(4).uniform(-6, 6, (8, 32)).astype(NARROW[kind])
+    width = 4 if kind == "fp4" else 8
+    codes = values.view(np.uint8).astype(np.uint64) & np.uint64((1 << width) - 1)
+    whole = np.bitwise_or.reduce(codes << (width * np.arange(8, dtype=np.uint64))[:, None])
+    words = {"v0": (whole & np.uint64(0xFFFFFFFF)).astype(np.uint32)}
+    source = "v0"
+    if width == 8:
+        words["v1"], source = (whole >> np.uint64(32)).astype(np.uint32), "v[0:1]"
+    text = f"v_cvt_scale_pk8_f32_{kind} v[8:15], {source}, v2 scale_sel:1"
+    scale = {"v2": np.full(32, 0x55008255, np.uint32)}
+    found = one(text, {**words, **scale}, *[f"v{8 + i}" for i in range(8)], arch="gfx1250")
+    wanted = values.astype(np.float32) * np.float32(8)  # 0x82 - 127 = 3
+    np.testing.assert_array_equal(np.stack(found).view(np.float32), wanted)
+    registers = {f"v{8 + i}": wanted[i].view(np.uint32) for i in range(8)}
+    text = f"v_cvt_scalef32_pk8_{kind}_f32 {source}, v[8:15], v2"
+    registers["v2"] = np.full(32, 8.0, np.float32).view(np.uint32)
+    for got, word in zip(one(text, registers, *words, arch="gfx1250"), words.values()):
+        np.testing.assert_array_equal(got, word)

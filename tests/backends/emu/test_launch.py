@@ -12,7 +12,14 @@ from gluon_emu.settings import Settings, using
 
 import gluon_core as gluon
 from gluon_core import language as gl
+<<<<<<< HEAD
 from gluon_core.errors import ArgumentError, CapabilityError
+=======
+from gluon_core.errors import ArgumentError, BackendError, CapabilityError
+from gluon_emu import launcher
+from gluon_emu.errors import AccessError
+from gluon_emu.settings import Settings, using
+>>>>>>> emu
 from tests.frontend.vendor_oracle import VERSION
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -140,6 +147,18 @@ def test_bad_arguments():
         double[(2,)](out, out, 300, 64, target="emu:hopper")
     with pytest.raises(ArgumentError, match="unknown schedule"):
         Settings(schedule="late")
+
+
+def test_code_objects_without_assembly():
+    x = np.arange(300, dtype=np.float32)
+    compiled = double[(2,)](x, x.copy(), 300, 64, target="emu:gfx942")
+
+    class Bare:
+        asm = {"hsaco": compiled.asm["hsaco"]}
+        metadata = compiled.metadata
+
+    with pytest.raises(BackendError, match="double comes without its assembly.*\n?.*hsaco"):
+        launcher.make_launcher(Bare())
 
 
 @gluon.jit(noinline=True)

@@ -155,6 +155,29 @@ def test_addresses_outside_of_lds():
         run(EXCHANGE, np.zeros(128, np.uint32), waves=2, lds=256)
 
 
+@pytest.mark.parametrize(
+    "load", ["ds_read_b32 v3, v2 offset:252", "ds_read2_b32 v[3:4], v2 offset0:63 offset1:62"]
+)
+def test_offsets_into_lds_wrap(load):
+    """As compilers write `252 - 4 * lane`."""
+    last = "v_add_u32_e32 v2, 4, v2\n" if "read2" in load else ""
+    body = f"""
+s_load_dwordx2 s[4:5], s[0:1], 0x0
+v_lshlrev_b32_e32 v1, 2, v0
+v_sub_u32_e32 v2, 0, v1
+{last}s_waitcnt lgkmcnt(0)
+ds_write_b32 v1, v0
+ds_write_b32 v1, v0 offset:256
+s_waitcnt lgkmcnt(0)
+{load}
+s_waitcnt lgkmcnt(0)
+global_store_dword v1, {"v4" if last else "v3"}, s[4:5]
+"""
+    out = np.zeros(64, np.uint32)
+    run(body, out, lds=512)
+    np.testing.assert_array_equal(out, 63 - lines(64))
+
+
 def test_what_nobody_wrote():
     with pytest.raises(UninitialisedError, match="uses v2"):
         run("v_add_u32_e32 v2, v9, v0\nds_write_b32 v2, v0", lds=256)

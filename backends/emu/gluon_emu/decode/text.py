@@ -253,7 +253,8 @@ class _Reader:
         if stripped:
             name, suffix = stripped[1], stripped[2]
         raw = (found[2] or "").strip()
-        if name.startswith(("s_waitcnt", "s_delay_alu", "s_sendmsg", "s_wait_alu")):
+        whole = ("s_waitcnt", "s_delay_alu", "s_sendmsg", "s_wait_alu")
+        if name.startswith(whole) and not name.startswith("s_sendmsg_rtn"):
             operands: tuple[Operand, ...] = (parse_operand(raw),) if raw else ()
             modifiers: dict[str, str] = {}
         else:

@@ -7,6 +7,7 @@ from gluon_emu.isa import (
     compare,
     control,
     convert,
+    convert8,
     lane,
     lds,
     mbarrier,
@@ -16,6 +17,7 @@ from gluon_emu.isa import (
     salu,
     smem,
     tdm,
+    trig,
     valu,
     valu_float,
     wmma,
@@ -24,6 +26,6 @@ from gluon_emu.isa import (
 __all__ = ["modules"]
 
 modules = (
-    salu, valu, valu_float, compare, convert, packed, lane, smem, memory, atomics, lds, mfma, wmma,
-    mbarrier, tdm, control,
+    salu, valu, valu_float, compare, convert, convert8, packed, lane, smem, memory, atomics, lds, mfma, wmma,
+    mbarrier, tdm, trig, control,
 )  # fmt: skip

@@ -41,7 +41,7 @@ def _offset(ins: Instruction, name: str = "offset") -> int:
 
 
 def reached(b: Any, address: Any) -> Any:
-    """The active lanes whose address is meant: compilers switch lanes off by one that is far past
+    """The active lanes whose address (32 bits, in which an offset wraps) is meant: compilers switch lanes off by one that is far past
     the end of LDS, where stores are dropped and loads give 0."""
     if address.size and int(address.max()) < FAR:
         return b.exec
@@ -79,7 +79,7 @@ def _load(ins: Instruction, ctx: Context, size: int, signed: bool, half: str) ->
 
     def step(b: Any) -> None:
         machine = b.machine
-        target = address(b).astype(np.int64) + offset
+        target = address(b) + _U32(offset)
         mask = reached(b, target)
         place = machine.lds.checked(b, ins, target, size, mask)
         number = b.outstanding.issue(name, "lds", rows, ins.index)
@@ -117,7 +117,7 @@ def _store(ins: Instruction, ctx: Context, size: int, half: str) -> Step:
 
     def step(b: Any) -> None:
         machine = b.machine
-        target = address(b).astype(np.int64) + offset
+        target = address(b) + _U32(offset)
         mask = reached(b, target)
         place = machine.lds.checked(b, ins, target, size, mask)
         number = b.outstanding.issue(name, "lds", (), ins.index, lds=True)
@@ -166,9 +166,9 @@ def _pair(ins: Instruction, ctx: Context, reads: bool, size: int, scale: int) ->
     def step(b: Any) -> None:
         machine = b.machine
         number = b.outstanding.issue(name, "lds", written, ins.index, lds=not reads)
-        base = address(b).astype(np.int64)
+        base = address(b).copy()  # a load may overwrite it
         for offset, rows in zip(offsets, groups):
-            place = machine.lds.checked(b, ins, base + offset, size, b.exec)
+            place = machine.lds.checked(b, ins, base + _U32(offset), size, b.exec)
             if reads:
                 machine.lds.note_read(b, ins, place, size, b.exec, number)
                 for row, value in zip(rows, machine.lds.load(place, size)):
@@ -228,7 +228,7 @@ def transposing(ins: Instruction, ctx: Context) -> Step:
 
     def step(b: Any) -> None:
         machine = b.machine
-        place = machine.lds.checked(b, ins, address(b).astype(np.int64) + offset, size, b.exec)
+        place = machine.lds.checked(b, ins, address(b) + _U32(offset), size, b.exec)
         number = b.outstanding.issue(name, "lds", rows, ins.index)
         machine.lds.note_read(b, ins, place, size, b.exec, number)
         words = np.stack(machine.lds.load(place, size), -1)
@@ -286,7 +286,7 @@ def _atomic(name: str) -> Optional[Op]:
 
         def step(b: Any) -> None:
             machine = b.machine
-            place = machine.lds.checked(b, ins, address(b).astype(np.int64) + offset, size, b.exec)
+            place = machine.lds.checked(b, ins, address(b) + _U32(offset), size, b.exec)
             number = b.outstanding.issue(label, "lds", into, ins.index, lds=True)
             machine.lds.note_atomic(b, ins, place, size, b.exec, number)
             array = machine.lds.data if words == 1 else machine.lds.bytes.view(_U64)

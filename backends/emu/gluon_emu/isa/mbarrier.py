@@ -51,7 +51,7 @@ def ds_atomic_barrier_arrive_rtn_b64(ins: Instruction, ctx: Context) -> Step:
 
     def step(b: Any) -> None:
         lds = b.machine.lds
-        place = lds.checked(b, ins, address(b).astype(np.int64) + offset, 8, b.exec)
+        place = lds.checked(b, ins, address(b) + np.uint32(offset), 8, b.exec)
         counts = np.broadcast_to(count(b), b.exec.shape)
         b.outstanding.issue("ds", "lds", (row, row + 1), ins.index)
         known = lds.done(b)
@@ -73,7 +73,7 @@ def ds_atomic_async_barrier_arrive_b64(ins: Instruction, ctx: Context) -> Step:
 
     def step(b: Any) -> None:
         lds = b.machine.lds
-        place = lds.checked(b, ins, address(b).astype(np.int64) + offset, 8, b.exec)
+        place = lds.checked(b, ins, address(b) + np.uint32(offset), 8, b.exec)
         number = b.outstanding.issue("async", "async", (), ins.index)
         known = lds.done(b).copy()
         known[2] = np.maximum(known[2], number)  # it comes behind the copies

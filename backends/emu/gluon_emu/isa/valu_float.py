@@ -398,3 +398,9 @@ for _kind in ("f32", "f64"):
     custom(f"v_div_fmas_{_kind}", family="valu")(_div_fmas(_kind))
 for _kind in ("f32", "f64", "f16"):
     vector(f"v_div_fixup_{_kind}", dst=_kind, src=(_kind,) * 3)(div_fixup)
+
+vector("v_dual_add_f64", dst="f64", src="f64 f64")(lambda a, b: a + b)
+vector("v_dual_mul_f64", dst="f64", src="f64 f64")(lambda a, b: a * b)
+vector("v_dual_fma_f64", dst="f64", src="f64 f64 f64")(fma64)
+vector("v_dual_max_num_f64", dst="f64", src="f64 f64")(np.fmax)
+vector("v_dual_min_num_f64", dst="f64", src="f64 f64")(np.fmin)

@@ -1,0 +1,28 @@
+"""Random kernels: NumPy, the simulator and machine code agree to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gluon_emu.settings import using
+
+from gluon_core.contract.registry import registry
+from tests.backends.emu.fuzz import generate
+from tests.frontend import oracle
+
+ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250")
+
+
+@pytest.mark.sampled(40)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("seed", range(120))
+def test_random_kernels(seed):
+    arch = ARCHITECTURES[seed % 6]
+    source, inputs, *wanted = generate(seed, registry().target(arch).warp_size)
+    kernel = oracle.load(source, oracle.OURS).kernel
+    for machine in ("sim", "emu"):
+        found = [np.zeros_like(array) for array in wanted]
+        with using(timeout=60):
+            kernel[(1,)](*(x.copy() for x in inputs), *found, target=f"{machine}:{arch}")
+        for got, expected in zip(found, wanted):
+            np.testing.assert_array_equal(got, expected, err_msg=f"{machine}:{arch}\n{source}")

@@ -1,0 +1,34 @@
+"""What the snippets of the frontend's tests compute: machine code against the simulator."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from gluon_emu.settings import using
+
+from gluon_core.contract.registry import registry
+from tests.kernels import differential
+
+# Their layouts are for 32 lanes. Each snippet runs on one of these.
+TARGETS = ("gfx1100", "gfx1201", "gfx1250")
+# What differs or does not run, and whose doing that is.
+EXPLAINED = {
+    r"operator-sh[lr]-\d+": "counts beyond the width: LLVM leaves the result open, AMD takes them modulo it",
+    r"atomic_\w+-11": "what an atomic operation answers where it is masked off is open",
+    r"argmax-4": "tie_break_left=False: any of equal elements",
+    r"device-\d+": "what kernels print goes through a service of the runtime, which is not modelled",
+    r"warp_specialize.*": "Triton has no code for it on these architectures",
+}
+CASES = [(name, TARGETS[i % 3]) for i, name in enumerate(differential.usable_snippets())]
+
+
+@pytest.mark.sampled(50)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name, arch", CASES)
+def test_snippets(name, arch):
+    targets = (registry().target(f"{kind}:{arch}") for kind in ("sim", "emu"))
+    with using(timeout=60):
+        outcome = differential.outcome_of(f"snippet:{name}", *targets)
+    if not any(re.fullmatch(pattern, name) for pattern in EXPLAINED):
+        assert outcome.kind in ("same", "near", "reported", "refused", "unable"), outcome
