@@ -15,12 +15,8 @@ from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
-<<<<<<< HEAD
 from gluon_core.contract.evidence import note
-from gluon_core.errors import ArgumentError, DeviceError
-=======
 from gluon_core.errors import ArgumentError, BackendError, DeviceError
->>>>>>> emu
 from gluon_core.values.descriptors import is_descriptor_text
 from gluon_emu.decode.operands import EXEC, TTMP
 from gluon_emu.decode.text import Program, parse

@@ -8,11 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gluon_emu.isa.floats import fma32
-<<<<<<< HEAD
-
-=======
 from gluon_emu.isa.trig import trig_preop, two_over_pi
->>>>>>> emu
+
 from tests.backends.emu.assembly import lanes_of, one
 
 RNG = np.random.default_rng(0)

@@ -12,14 +12,7 @@ from gluon_emu.settings import Settings, using
 
 import gluon_core as gluon
 from gluon_core import language as gl
-<<<<<<< HEAD
-from gluon_core.errors import ArgumentError, CapabilityError
-=======
 from gluon_core.errors import ArgumentError, BackendError, CapabilityError
-from gluon_emu import launcher
-from gluon_emu.errors import AccessError
-from gluon_emu.settings import Settings, using
->>>>>>> emu
 from tests.frontend.vendor_oracle import VERSION
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
