@@ -371,6 +371,22 @@ def test_what_was_open_is_not_held_open():
     os.close(read)
 
 
+def test_what_writes_to_a_file_of_before_does_not_write_into_one_of_now(tmp_path, monkeypatch):
+    """A logger that is used within a stage holds a number, which must not be another file's now."""
+    log = open(tmp_path / "log", "w")  # noqa: SIM115
+
+    def write():
+        with open(tmp_path / "new", "w") as new:
+            log.write("a word for the log")
+            log.flush()
+            new.write("new")
+
+    stage_of(monkeypatch, "ptx", write)
+    put(1.0)
+    log.close()
+    assert (tmp_path / "new").read_text() == "new" and (tmp_path / "log").read_text() == ""
+
+
 def test_no_descriptor_is_leaked(monkeypatch, kept_reproducers):
     put(1.0)
     before = len(os.listdir("/proc/self/fd"))
