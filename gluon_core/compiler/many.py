@@ -5,8 +5,18 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, Callable, Iterable, Iterator, Literal, Mapping, Optional, Union, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Iterable,
+    Iterator,
+    Literal,
+    Mapping,
+    Optional,
+    Union,
+    overload,
+)
 
 from gluon_core.compiler.driver import compile
 from gluon_core.compiler.kernel import CompiledKernel
@@ -14,6 +24,9 @@ from gluon_core.compiler.source import GluonASTSource
 from gluon_core.compiler.stages import processes
 from gluon_core.compiler.workers import limit
 from gluon_core.errors import ArgumentError, GluonError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["Request", "compile_many"]
 
@@ -101,6 +114,8 @@ def compile_many(
                 results[at] = _outcome(job)
                 bar.advance()
         else:
+            from concurrent.futures import ThreadPoolExecutor
+
             stack.enter_context(processes(count))
             pool = ThreadPoolExecutor(count, thread_name_prefix="gluon-compile")
             # Ctrl-C leaves what has not begun, and waits for what has.
@@ -119,6 +134,8 @@ def compile_many(
 
 
 def _as_done(places: dict[Future[Any], int]) -> Iterator[tuple[int, Any]]:
+    from concurrent.futures import FIRST_COMPLETED, wait
+
     left = set(places)
     while left:
         done, left = wait(left, return_when=FIRST_COMPLETED)

@@ -335,7 +335,10 @@ class Recipe:
     def of(
         cls, backend: Backend, target: Target, options: Any, stages: Sequence[Stage]
     ) -> Optional[Recipe]:
-        """The recipe, None where stages are what code of the user's makes of them."""
+        """The recipe, None where stages are what code of the user's makes of them, or of a backend that
+        another process would not find by its name."""
+        if registry().backends.get(backend.name) is not backend:
+            return None
         if _triton.knobs.runtime.add_stages_inspection_hook is not None:
             return None
         return cls(backend, target, options, stages)

@@ -355,14 +355,19 @@ def _live(work: Callable[[Link], None], link: Link, pipes: list[int]) -> NoRetur
 
 
 def _close_others(keep: set[int]) -> None:
-    """Close what the parent had open: an end of a pipe that lives on here never tells its reader."""
+    """Give up what the parent had open: an end of a pipe that lives on here never tells its reader.
+
+    The numbers stay taken, or what a library writes to its log would go into a file of ours.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
     try:
         found = {int(name) for name in os.listdir("/proc/self/fd")}
     except OSError:
         found = set(range(os.sysconf("SC_OPEN_MAX")))
-    for number in found - keep:
+    for number in found - keep - {nothing}:
         with contextlib.suppress(OSError):
-            os.close(number)
+            os.fstat(number)  # the folder that was listed is closed
+            os.dup2(nothing, number, inheritable=False)
 
 
 class _Warm:

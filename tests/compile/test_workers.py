@@ -15,7 +15,9 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import _triton
-from gluon_core.compiler import many, stages, workers
+from gluon_core.compiler import compile_source, many, stages, workers
+from gluon_core.contract.backend import Stage
+from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, OptionError, StageError
 from tests.core import kernels_for_runtime as kernels
 from tests.core.kernels_for_runtime import L32, L64
@@ -149,6 +151,21 @@ def test_stages_that_a_hook_changes_run_as_the_hook_says_now(monkeypatch):
     assert put(2.0).asm["ptx"].endswith("// first\n")
     words.append("second")
     assert put(2.0).asm["ptx"].endswith("// second\n")
+
+
+def test_a_backend_that_only_shares_its_name_compiles_by_itself():
+    from gluon_nvidia.backend import NvidiaBackend
+
+    class Mine(NvidiaBackend):
+        def pipeline(self, target, options):
+            *stages, last = super().pipeline(target, options)
+            return (*stages, Stage(last.name, lambda s, m: last.run(s, m) + b"mine"))
+
+    put(1.0)
+    target = registry().target("sm_80")
+    source = gluon.GluonASTSource(kernels.put, {"y": "*fp32"}, {"VALUE": 3.0})
+    made = compile_source(source, target, Mine(), Mine().options(target, {}))
+    assert made.kernel.endswith(b"mine")
 
 
 def test_options_that_cannot_be_sent_are_compiled_all_the_same(monkeypatch):
@@ -352,6 +369,22 @@ def test_what_was_open_is_not_held_open():
     assert select.select([read], [], [], 5)[0], "the process that compiles holds it open"
     assert os.read(read, 1) == b""
     os.close(read)
+
+
+def test_what_writes_to_a_file_of_before_does_not_write_into_one_of_now(tmp_path, monkeypatch):
+    """A logger that is used within a stage holds a number, which must not be another file's now."""
+    log = open(tmp_path / "log", "w")  # noqa: SIM115
+
+    def write():
+        with open(tmp_path / "new", "w") as new:
+            log.write("a word for the log")
+            log.flush()
+            new.write("new")
+
+    stage_of(monkeypatch, "ptx", write)
+    put(1.0)
+    log.close()
+    assert (tmp_path / "new").read_text() == "new" and (tmp_path / "log").read_text() == ""
 
 
 def test_no_descriptor_is_leaked(monkeypatch, kept_reproducers):
