@@ -67,6 +67,7 @@ from triton.language.core import _unwrap_if_constexpr as unwrap  # noqa: E402
 from triton.language.core import constexpr_type  # noqa: E402
 from triton.language.extra import libdevice  # noqa: E402
 from triton.language.semantic import IncompatibleTypeErrorImpl, TritonSemantic  # noqa: E402
+from triton.runtime.autotuner import Autotuner  # noqa: E402
 from triton.runtime.errors import OutOfResources  # noqa: E402
 from triton.runtime.jit import (  # noqa: E402
     BoundConstexprFunction,
@@ -106,6 +107,7 @@ else:
 
 __all__ = [
     "ASTSource",
+    "Autotuner",
     "BoundConstexprFunction",
     "CompilationError",
     "CompileTimeAssertionFailure",

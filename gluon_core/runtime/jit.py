@@ -49,6 +49,7 @@ class Launch(Protocol[P]):
     def __call__(self, *args: Any, **arguments_and_options: Any) -> CompiledKernel: ...
 
 
+@opaque.no_triton_source
 class GluonJITFunction(_triton.JITFunction, Generic[P, R]):  # type: ignore[misc]  # Triton has no types
     """A kernel, or a function that kernels call.
 

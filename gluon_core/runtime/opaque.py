@@ -6,19 +6,26 @@ functions here carry the marks that it looks for, so nothing imports torch and a
 
 Two marks are needed. One stops the tracer where it comes to a call: the graph ends there, with a
 message. The other stops it where Python itself makes the call, after the graph has ended.
+
+Where there is a GPU, torch takes any function that Triton's `jit` made, and what inherits from that
+class, for source that Inductor may copy into a module of its own. A kernel of Gluon is not that.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import sys
 import weakref
-from types import FunctionType
-from typing import Any, Callable, TypeVar
+from types import FunctionType, ModuleType
+from typing import Any, Callable, Optional, Sequence, TypeVar
 
-__all__ = ["arm", "closed", "subscript"]
+__all__ = ["arm", "closed", "no_triton_source", "subscript"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 REASON = (
     "a kernel of Gluon is launched here, and a launch is not traced: the graph ends before it. "
@@ -80,3 +87,77 @@ def subscript(kernel: Any, grid: Any) -> Callable[..., Any]:
     """What torch traces in the place of `kernel[grid]`: nothing of the kernel is looked at."""
     _armed()
     return functools.partial(launch, kernel, grid)
+
+
+# -- kernels are objects like others -------------------------------------------------------------
+
+_BUILDER = "torch._dynamo.variables.builder"  # what meets a value first when torch traces
+_kernel_types: list[type] = []
+
+
+def no_triton_source(cls: C) -> C:
+    """Mark a class of kernels, which inherits from Triton's: torch takes its objects for any others."""
+    _kernel_types.append(cls)
+    loaded = sys.modules.get(_BUILDER)
+    if loaded is not None:
+        _teach(loaded)
+    elif _LATER not in sys.meta_path:
+        sys.meta_path.insert(0, _LATER)
+    return cls
+
+
+class _Later(importlib.abc.MetaPathFinder):
+    """Waits for torch's tracer, which `torch.compile` imports when it is first called."""
+
+    def find_spec(
+        self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
+    ) -> Optional[importlib.machinery.ModuleSpec]:
+        if fullname != _BUILDER:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                _teach(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+_LATER = _Later()
+
+
+def _teach(builder: Any) -> None:
+    """Enter the marked classes, and what tunes their kernels, into the tracer's table of types."""
+    from gluon_core._triton import Autotuner
+
+    try:
+        find = builder.VariableBuilder
+        if hasattr(find, "_type_dispatch_impl"):
+            tables = [find._type_dispatch_impl(trace_numpy) for trace_numpy in (True, False)]
+        else:
+            tables = [find._type_dispatch()]
+        kernel_variable, identity = builder.TritonKernelVariable, builder.GuardBuilder.ID_MATCH
+    except AttributeError:  # another torch: there it stays with the marks
+        return
+
+    def plain(self: Any, value: Any) -> Any:
+        return self.wrap_user_defined(value)
+
+    def tuned(self: Any, value: Any) -> Any:
+        from torch.utils._triton import has_triton
+
+        inner = value
+        while type(inner) not in _kernel_types and hasattr(inner, "fn"):
+            inner = inner.fn
+        if type(inner) in _kernel_types or not has_triton():
+            return plain(self, value)
+        self.install_guards(identity)
+        return kernel_variable(value, None, None, source=self.source)
+
+    for table in tables:
+        table.update(dict.fromkeys(_kernel_types, plain))
+        table[Autotuner] = tuned

@@ -1,4 +1,4 @@
-"""A launch that torch's tracers may look through."""
+"""A launch in a function that also tells the shapes of its results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._pytree import tree_leaves
 
 __all__ = ["launch"]
@@ -16,8 +15,7 @@ def launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> Any:
     """`kernel[grid](*args, **options)` in a function under `gluon_core.torch.op`.
 
     It differs where there is no memory to work on. While torch propagates shapes, nothing is launched,
-    so that the function itself tells the shape of what it returns. In an op made with
-    `transparent=True`, `torch.compile` is given the kernel in the place of the op.
+    so that the function itself tells the shape of what it returns.
 
     Args:
         kernel: a `gluon.jit` function, also autotuned.
@@ -29,9 +27,6 @@ def launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> Any:
         What `kernel[grid](...)` returns; None where nothing is launched.
     """
     if torch._C._len_torch_dispatch_stack():  # some mode of torch takes part in every call
-        classes = set(map(type, tree_leaves((args, options))))
-        if FunctionalTensor in classes:
-            return torch.library.wrap_triton(kernel)[grid](*args, **options)
-        if FakeTensor in classes:
+        if FakeTensor in set(map(type, tree_leaves((args, options)))):
             return None
     return kernel[grid](*args, **options)

@@ -155,7 +155,6 @@ def op(
     autocast: Union[torch.dtype, Mapping[str, torch.dtype], None] = None,
     vmap: Union[Function, str, None] = None,
     deterministic: bool = True,
-    transparent: bool = False,
     tags: Sequence[torch.Tag] = (),
 ) -> Any:
     """Make an operator of torch of a function that launches kernels; usable as a decorator.
@@ -177,10 +176,6 @@ def op(
         autocast: the dtype to cast to under `torch.autocast`, or one per device type.
         vmap: see `Op.register_vmap`.
         deterministic: False if equal calls may differ, as with atomic additions of floats.
-        transparent: let `torch.compile` see the kernels in the place of the op. They must be launched
-            through `gluon_core.torch.launch` with what Inductor knows: tensors, numbers, constants.
-            Without a GPU that Triton knows, the op stays opaque; with one, the debug mode and
-            `deterministic` do not reach it.
         tags: of `torch.Tag`.
 
     Raises:
@@ -191,12 +186,6 @@ def op(
         given = {k: v for k, v in locals().items() if k not in ("name", "function")}
         return functools.partial(op, name, **given)
     _check_name(name)
-    if transparent and (schema, device_types, tuple(tags)) != (None, None, ()):
-        raise OpSchemaError(
-            "a transparent op is one implementation with the schema of its annotations",
-            argument="transparent",
-            remedy="Leave out schema=, device_types= and tags=.",
-        )
     if fake is not None and shape is not None:
         raise OpSchemaError("give one of fake= and shape=", argument="shape")
     if setup_context is not None and backward is None:
@@ -205,27 +194,22 @@ def op(
     text = _infer(function, written, tags) if schema is None else schema
     if schema is not None:
         _check_schema(name, schema, function, written)
-    transparent = transparent and _compiles_kernels()
-    if transparent:
-        definition = torch.library.triton_op(name, function, mutates_args=written)
-    else:
-        definition = torch.library.custom_op(
-            name,
-            function,
-            mutates_args=written,
-            device_types=device_types,
-            schema=text,
-            **_tagged(tags),
-        )
+    definition = torch.library.custom_op(
+        name,
+        function,
+        mutates_args=written,
+        device_types=device_types,
+        schema=text,
+        **_tagged(tags),
+    )
     made = Op(name, function, definition, deterministic)
-    if not transparent:
-        definition.register_kernel(device_types, made._guarded(function))
+    definition.register_kernel(device_types, made._guarded(function))
     if shape is not None:
         _same_parameters("shape", shape, function)
         definition.register_fake(_fake_of_shape(made, shape))
     elif fake is not None:
         made.register_fake(fake)
-    elif not transparent:
+    else:
         made.register_fake(function if made.overload._schema.returns else _nothing)
     if backward is not None:
         made.register_autograd(backward, setup_context=setup_context)
@@ -405,10 +389,3 @@ def _empty(like: torch.Tensor, told: Any) -> torch.Tensor:
     if isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], torch.dtype):
         told, dtype = told
     return torch.empty(tuple(told), dtype=dtype, device=like.device)
-
-
-def _compiles_kernels() -> bool:
-    """Whether Inductor can compile kernels here."""
-    from torch.utils._triton import has_triton
-
-    return bool(has_triton())

@@ -97,7 +97,7 @@ def scale_into(x: torch.Tensor, out: torch.Tensor, factor: float) -> None:
     scale_kernel[(blocks(x.numel(), BLOCK),)](x, out, x.numel(), factor, BLOCK=BLOCK)
 
 
-@gluon.torch.op("gluon_tests::scale_seen", transparent=True)
+@gluon.torch.op("gluon_tests::scale_seen")
 def scale_seen(x: torch.Tensor, factor: float) -> torch.Tensor:
     out = torch.empty_like(x)
     n = x.numel()

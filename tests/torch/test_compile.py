@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import triton
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
 
@@ -73,7 +74,10 @@ def through_run(x):
         (through_run, False),
     ],
 )
-def test_the_graph_ends_at_a_launch(function, warm):
+@pytest.mark.parametrize("triton_has", ["nothing", "a GPU"])
+def test_the_graph_ends_at_a_launch(function, warm, triton_has, monkeypatch):
+    if triton_has == "a GPU":  # then torch looks for kernels that Inductor may copy
+        monkeypatch.setattr(torch.utils._triton, "has_triton", lambda: True)
     scale_kernel.forget()
     if warm:
         function(torch.randn(300))
@@ -85,7 +89,7 @@ def test_the_graph_ends_at_a_launch(function, warm):
         torch.testing.assert_close(compiled(x), function(x), atol=0, rtol=0)
         counts.append(counter.frame_count)
     ours = [str(gm.print_readable(print_output=False)) for gm in counter.graphs]
-    assert not any("gluon" in text for text in ours)
+    assert not any("gluon" in text or "triton" in text for text in ours)
     assert counts[1] == counts[3] > 1  # one size, then any
 
 
@@ -96,6 +100,51 @@ def test_a_launch_is_one_break_that_says_what_to_do():
     assert found.break_reasons[0].user_stack[-1].name == "launch"
     with pytest.raises(torch._dynamo.exc.Unsupported, match="gluon_core.torch.op"):
         torch.compile(bare, backend="aot_eager", fullgraph=True)(torch.randn(300))
+
+
+@pytest.mark.parametrize("triton_has", ["nothing", "a GPU"])
+def test_the_graph_ends_at_a_tuned_launch(triton_has, monkeypatch):
+    if triton_has == "a GPU":
+        monkeypatch.setattr(torch.utils._triton, "has_triton", lambda: True)
+    tuned = triton.autotune([triton.Config({"BLOCK": BLOCK})], key=["n"])(scale_kernel)
+
+    def function(x):
+        out = torch.empty_like(x)
+        tuned[(blocks(x.numel(), BLOCK),)](x + 1, out, x.numel(), 2.0)
+        return out * 1
+
+    x = torch.randn(300)
+    counter = CompileCounterWithBackend("aot_eager")
+    assert torch.equal(torch.compile(function, backend=counter)(x), (x + 1) * 2)
+    assert not any("triton" in gm.print_readable(print_output=False) for gm in counter.graphs)
+
+
+def test_triton_knows_its_own_kernels_as_before(monkeypatch):
+    monkeypatch.setattr(torch.utils._triton, "has_triton", lambda: True)
+
+    @triton.jit
+    def theirs(x):
+        pass
+
+    def function(x):
+        theirs[(1,)](x)
+        return x * 1
+
+    tuned = triton.autotune([triton.Config({})], key=[])(theirs)
+
+    def function_tuned(x):
+        tuned[(1,)](x)
+        return x * 1
+
+    graphs = []
+
+    def keep(gm, inputs):
+        graphs.append(gm.print_readable(print_output=False))
+        return lambda *args: args
+
+    for compiled in (function, function_tuned):
+        torch.compile(compiled, backend=keep, fullgraph=True)(torch.randn(4))
+    assert all("triton_kernel_wrapper_mutation" in text for text in graphs) and len(graphs) == 2
 
 
 def test_a_prepared_launch_ends_the_graph():

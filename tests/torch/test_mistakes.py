@@ -76,7 +76,6 @@ def test_a_function_without_a_schema(function, said):
         (dict(shape=lambda: ()), "shape: does not take"),
         (dict(fake=add, shape=add), "one of fake= and shape="),
         (dict(setup_context=add), "setup_context: .*no"),
-        (dict(transparent=True, device_types="cpu"), "transparent: .*device_types="),
         (dict(vmap="all at once"), "vmap: unknown rule"),
         (dict(mutates_args="x", backward=add), "backward: .*writes its arguments"),
     ],

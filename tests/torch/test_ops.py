@@ -1,5 +1,7 @@
 """Ops of torch that launch kernels: torch's own checks of them, gradients, graphs, export."""
 
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -140,15 +142,55 @@ def test_export(device, tmp_path):
     assert {"gluon_tests.scale.default", "gluon_tests.norm.default"} <= targets
 
 
+PLAIN = """
+import sys, torch
+
+@torch.library.custom_op("plain::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+class Twice(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.plain.twice(x)
+
+program = torch.export.export(Twice(), (torch.ones(4, device=sys.argv[1]),))
+package = torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[2])
+torch._inductor.aoti_load_package(package)
+"""
+
+
 @pytest.mark.once
 def test_ahead_of_time(device, tmp_path):
     """AOTInductor's library calls the op."""
+    if device != "cpu":  # torch 2.11 ends with a segmentation fault there
+        plain = [sys.executable, "-c", PLAIN, device, str(tmp_path / "plain.pt2")]
+        if subprocess.run(plain, capture_output=True, timeout=100).returncode:
+            pytest.skip("this torch loads no package with an op of Python's on a GPU")
     model, program = exported(device)
     package = torch._inductor.aoti_compile_and_package(
         program, package_path=str(tmp_path / "normed.pt2")
     )
     x = torch.randn(7, 24, device=device)
     torch.testing.assert_close(torch._inductor.aoti_load_package(package)(x), model(x))
+
+
+@pytest.mark.parametrize("mode", [{}, {"dynamic": True}, {"mode": "reduce-overhead"}])
+def test_a_launch_without_an_op_ends_the_graph(mode, device):
+    kernel = ops.scale_kernel
+
+    def function(x):
+        y = x + 1
+        kernel[(ops.blocks(y.numel(), ops.BLOCK),)](y, y, y.numel(), 2.0, BLOCK=ops.BLOCK)
+        return y.view(-1) * 3
+
+    compiled = torch.compile(function, **({"backend": "aot_eager"} if device == "cpu" else mode))
+    for n in (100, 100, 40, 70):
+        x = torch.randn(n, device=device)
+        torch.testing.assert_close(compiled(x), (x + 1) * 2 * 3)
 
 
 def test_inductor_keeps_the_op(device):
