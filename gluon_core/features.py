@@ -50,6 +50,10 @@ class Feature:
         return f"{what} needs {self.releases}, found {found}"
 
 
+# -- arithmetic ---------------------------------------------------------------------------------
+
+NARROW_DIVISION = Feature((3, 9), "division of 8-bit floats")
+
 # -- memory -------------------------------------------------------------------------------------
 
 CACHE_POLICY = Feature((3, 9), "loads, stores and copies take one cache policy, not two strings")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Mapping, Optional, Union
 
-from gluon_core.features import OLDEST
+from gluon_core.features import OLDEST, Feature
 
 __all__ = ["Architecture", "Limits", "Target"]
 
@@ -62,6 +62,8 @@ class Architecture:
         peaks: what one device of it does at best, for estimates: "global" and "shared" in bytes/s,
             "vector" float32 FLOP/s, and of the matrix unit FLOP/s by operand type ("fp64", "tf32",
             "bf16", "fp16", "fp8", "fp4", "int8"), dense. What is unknown is left out.
+        no_casts: conversions that its compiler rejects, (from, to) with Triton's short names of the
+            dtypes, and the releases of Triton that have them all the same.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Architecture:
     description: str = ""
     default: bool = False
     peaks: Mapping[str, float] = field(default_factory=dict, compare=False)
+    no_casts: Mapping[tuple[str, str], Feature] = field(default_factory=dict, compare=False)
 
     @property
     def spellings(self) -> tuple[str, ...]:

@@ -142,6 +142,9 @@ def _of_floats(name: str, *operands: Operand) -> Any:
 @builtin
 def abs(x: Operand) -> tensor:
     """Absolute value."""
+    value = unwrap(x)
+    if isinstance(value, tensor) and value.dtype == tl.float8e4b15:
+        semantic_layer().refuse_narrow("the absolute value", value)
     return tl_math.abs(x, _semantic=semantic_layer())
 
 
@@ -226,6 +229,7 @@ def div_rn(x: Operand, y: Operand) -> tensor:
 @builtin
 def fma(x: Operand, y: Operand, z: Operand) -> tensor:
     """`x * y + z` with one rounding."""
+    semantic_layer().refuse_narrow("fma", unwrap(x), unwrap(y), unwrap(z))
     return _of_floats("fma", x, y, z)
 
 

@@ -125,6 +125,13 @@ class ReduceOps(SemanticBase):
             raise ShapeError("histogram takes one dimension", argument="input", got=shape_of(input))
         if not input.dtype.is_int():
             raise DtypeError("histogram takes integers", argument="input", got=input.dtype)
+        if input.dtype.primitive_bitwidth != 32:
+            raise DtypeError(
+                "histogram takes integers of 32 bits",
+                argument="input",
+                got=input.dtype,
+                remedy="Convert them: x.to(gl.int32).",
+            )
         if unwrap(layout) is None:
             layout = AutoLayout()
         layout = self.check_layout(layout, [num_bins])

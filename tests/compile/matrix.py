@@ -34,15 +34,17 @@ BYTES |= dict.fromkeys(NARROW, 1) | {"bf16": 2}
 
 BINARY = {
     "add": "a + b",
+    "sub": "a - b",
     "mul": "a * b",
     "div": "a / b",
     "floordiv": "a // b",
     "mod": "a % b",
     "and": "a & b",
     "shift": "a << b",
-    "less": "a < b",
+    "less": "gl.where(a < b, 1, 0)",
+    "equal": "gl.where(a == b, 1, 0)",
     "maximum": "gl.maximum(a, b)",
-    "where": "gl.where(a > b, a, b)",
+    "where": "gl.where(o > 3, a, b)",
     "fma": "gl.fma(a, b, a)",
     "umulhi": "gl.umulhi(a, b)",
     "div_rn": "gl.div_rn(a, b)",
@@ -52,9 +54,10 @@ UNARY = {
     for name in "abs exp exp2 log log2 sin cos sqrt sqrt_rn rsqrt erf floor ceil".split()
 }
 REDUCED = {name: f"gl.{name}(a, 0)" for name in "sum max min xor_sum cumsum cumprod".split()}
-ATOMIC = {name: f"gl.atomic_{name}(p + o, a)" for name in "add max min and or xor xchg".split()} | {
-    "cas": "gl.atomic_cas(p + o, a, b)"
-}
+ATOMIC = {
+    f"atomic_{name}": f"gl.atomic_{name}(p + o, a)"
+    for name in "add max min and or xor xchg".split()
+} | {"atomic_cas": "gl.atomic_cas(p + o, a, b)"}
 MOVED = {
     "neg": "-a",
     "gather": "gl.gather(a, o, 0)",
@@ -116,7 +119,8 @@ def cells() -> Iterator[Cell]:
                 body += "s = gl.allocate_shared_memory(z.dtype, [z.shape[0]], SH)\ns.store(z)"
             else:
                 body += "gl.store(r + o, z)"
-            yield Cell(f"{name}-{dtype}", body, dtype, dtype)
+            result = "i32" if name in ("less", "equal") else dtype
+            yield Cell(f"{name}-{dtype}", body, dtype, result)
     for source in WHOLE + FLOATS + NARROW:
         for goal in WHOLE + FLOATS + NARROW:
             if source != goal:

@@ -42,11 +42,20 @@ from typing import Any
 
 from gluon_core.contract.targets import Architecture, Limits
 from gluon_core.features import OLDEST
-from gluon_nvidia.features import SM_107, SM_110
+from gluon_nvidia.features import SM_107, SM_110, TURING_CASTS
 from gluon_nvidia.peaks import PEAKS
 
 __all__ = ["ARCHITECTURES", "properties"]
 
+# What ptxas says to the code of later releases for these: it needs sm_80.
+_TURING_CASTS = {
+    ("fp16", "bf16"): TURING_CASTS,
+    ("fp8e4b15", "bf16"): TURING_CASTS,
+    ("fp16", "fp8e5"): TURING_CASTS,
+    ("bf16", "fp8e5"): TURING_CASTS,
+    ("fp32", "fp8e5"): TURING_CASTS,
+    ("fp8e4b15", "fp8e5"): TURING_CASTS,
+}
 _TURING = ("ldmatrix", "mma_turing")
 _AMPERE = (*_TURING, "mma_v2", "bf16", "tf32", "fp64_mma", "cp_async", "mbarrier")
 _ADA = (*_AMPERE, "fp8")
@@ -102,6 +111,7 @@ def _arch(
         description=description,
         default=default,
         peaks=PEAKS.get(number, {}),
+        no_casts=_TURING_CASTS if number == 75 else {},
     )
 
 

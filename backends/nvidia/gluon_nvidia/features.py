@@ -6,6 +6,7 @@ from gluon_core.features import Feature
 
 # -- architectures ------------------------------------------------------------------------------
 
+TURING_CASTS = Feature((3, 6), "conversions to bf16 and fp8e5 for sm_75", last=(3, 8))
 SM_107 = Feature((3, 9), "code for sm_107")
 SM_110 = Feature((3, 7), "code for sm_110")
 

@@ -1,0 +1,81 @@
+"""The simulator's answer is the compiler's: op by dtype by architecture."""
+
+from __future__ import annotations
+
+import pytest
+
+from gluon_core import _triton, errors
+from tests.compile.matrix import answers, cells, kind, targets
+
+CELLS = {cell.name: cell for cell in cells()}
+SAMPLED = ("sm_75", "sm_90", "gfx942", "gfx1201")
+
+# Where a compiler of some release fails and the simulator does not, target by cell; Triton's to mend.
+KNOWN = {("gfx1250", "warp_specialize-fp32"): (3, 6)}
+CAS_OF_TENSORS = (3, 6)  # the last release that cannot make them for AMD
+
+
+def is_known(target, name):
+    last = KNOWN.get((target, name), (0, 0))
+    if target.startswith("gfx") and name.startswith("atomic_cas"):
+        last = CAS_OF_TENSORS
+    return _triton.VERSION <= last
+
+
+def disagreements(target, names):
+    found = []
+    for name in names:
+        simulated, compiled = answers(CELLS[name], target)
+        if kind(simulated) == kind(compiled):
+            continue
+        if not is_known(target, name):
+            said = str(compiled or simulated).split("\n")[0]
+            found.append(f"{name}: {kind(simulated)}, compiled: {kind(compiled)}: {said}")
+    return found
+
+
+@pytest.mark.parametrize("target", SAMPLED)
+def test_a_sample(target):
+    names = list(CELLS)
+    assert not disagreements(target, names[SAMPLED.index(target) :: 59])
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("target", targets())
+def test_all(target):
+    assert len(CELLS) > 1000
+    assert not disagreements(target, CELLS)
+
+
+REFUSED = {
+    "add-fp8e5": errors.DtypeError,
+    "mul-fp8e5": errors.DtypeError,
+    "sub-fp8e5": errors.DtypeError,
+    "less-fp8e5": errors.DtypeError,
+    "maximum-fp8e5": errors.DtypeError,
+    "fma-fp8e5": errors.DtypeError,
+    "neg-fp8e5": errors.DtypeError,
+    "sum-fp8e5": errors.DtypeError,
+    "cumsum-fp8e5": errors.DtypeError,
+    "histogram-i64": errors.DtypeError,
+    "cast-fp8e5-fp64": errors.DtypeError,
+    "cast-fp64-fp8e5": errors.DtypeError,
+    "cast-fp8e5-fp8e4nv": errors.DtypeError,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_what_no_compiler_makes_is_refused_under_the_line(target, name):
+    for error in answers(CELLS[name], target):
+        assert type(error).__name__ == REFUSED[name].__name__, str(error)
+        assert error.span is not None and error.remedy, str(error)
+
+
+def test_what_a_release_lacks_is_a_capability():
+    lacking = not _triton.at_least(3, 9)
+    for name in ("cast-fp16-bf16", "cast-fp32-fp8e5"):
+        for error in answers(CELLS[name], "sm_75"):
+            assert kind(error) == ("accepted" if lacking else "CapabilityError"), str(error)
+        assert answers(CELLS[name], "sm_80") == (None, None)
