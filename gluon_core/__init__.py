@@ -29,6 +29,7 @@ if _typing.TYPE_CHECKING:
     from gluon_core import testing as testing
     from gluon_core._triton import constexpr_function
     from gluon_core.compiler import CompiledKernel, GluonASTSource, compile
+    from gluon_core.language._host import cdiv, next_power_of_2
     from gluon_core.runtime.arguments import ArgumentKind, register_argument_kind
     from gluon_core.runtime.jit import GluonJITFunction, jit
     from gluon_core.runtime.results import must_use_result
@@ -42,10 +43,12 @@ __all__ = [
     "__version__",
     "aggregate",
     "aggregate_replace",
+    "cdiv",
     "compile",
     "constexpr_function",
     "jit",
     "must_use_result",
+    "next_power_of_2",
     "register_argument_kind",
 ]
 
@@ -58,10 +61,12 @@ _WHERE = {
     "GluonJITFunction": "runtime.jit",
     "aggregate": "values.aggregate",
     "aggregate_replace": "values.aggregate",
+    "cdiv": "language._host",
     "compile": "compiler",
     "constexpr_function": "_triton",
     "jit": "runtime.jit",
     "must_use_result": "runtime.results",
+    "next_power_of_2": "language._host",
     "register_argument_kind": "runtime.arguments",
 }
 _MODULES = ("errors", "language", "layouts", "plugins", "portable", "targets", "testing", "torch")

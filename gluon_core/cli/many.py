@@ -48,7 +48,7 @@ def again(context: Any, **changed: Any) -> list[str]:
 
 def on_each(context: Any, targets: Sequence[str], as_json: bool) -> int:
     """Run a file on each target, one after the other; the exit code is the worst."""
-    found = []
+    found: list[dict[str, Any]] = []
     for target in targets:
         started = time.perf_counter()
         if not as_json:
@@ -57,7 +57,11 @@ def on_each(context: Any, targets: Sequence[str], as_json: bool) -> int:
         command = again(context, targets=None, target=target)
         done = subprocess.run(command, stdout=subprocess.PIPE if as_json else None, text=True)
         seconds = time.perf_counter() - started
-        row = {"target": target, "exit": done.returncode, "seconds": round(seconds, 2)}
+        row: dict[str, Any] = {
+            "target": target,
+            "exit": done.returncode,
+            "seconds": round(seconds, 2),
+        }
         if as_json:
             row.update(parsed(done.stdout))
         found.append(row)
