@@ -30,10 +30,10 @@ if _typing.TYPE_CHECKING:
     from gluon_core._triton import constexpr_function
     from gluon_core.compiler import CompiledKernel, GluonASTSource, compile, compile_many
     from gluon_core.contract.unwritten import uninitialised
+    from gluon_core.language._host import cdiv, next_power_of_2
     from gluon_core.runtime.arguments import ArgumentKind, register_argument_kind
     from gluon_core.runtime.jit import GluonJITFunction, jit
     from gluon_core.runtime.results import must_use_result
-    from gluon_core.runtime.sizes import cdiv, next_power_of_2
     from gluon_core.values.aggregate import aggregate, aggregate_replace
 
 __all__ = [
@@ -64,13 +64,13 @@ _WHERE = {
     "GluonJITFunction": "runtime.jit",
     "aggregate": "values.aggregate",
     "aggregate_replace": "values.aggregate",
-    "cdiv": "runtime.sizes",
+    "cdiv": "language._host",
     "compile": "compiler",
     "compile_many": "compiler",
     "constexpr_function": "_triton",
     "jit": "runtime.jit",
     "must_use_result": "runtime.results",
-    "next_power_of_2": "runtime.sizes",
+    "next_power_of_2": "language._host",
     "register_argument_kind": "runtime.arguments",
     "uninitialised": "contract.unwritten",
 }

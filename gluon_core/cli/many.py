@@ -48,7 +48,7 @@ def again(context: Any, **changed: Any) -> list[str]:
 
 def on_each(context: Any, targets: Sequence[str], as_json: bool) -> int:
     """Run a file on each target, one after the other; the exit code is the worst."""
-    found = []
+    found: list[dict[str, Any]] = []
     for target in targets:
         started = time.perf_counter()
         if not as_json:

@@ -233,9 +233,10 @@ def fma(x: Operand, y: Operand, z: Operand) -> tensor:
     return _of_floats("fma", x, y, z)
 
 
-@library(tl.cdiv)
+@library(tl.cdiv, host=lambda x, div: -(-x // div))
 def cdiv(x: Operand, div: Operand) -> Any:
-    """`x` divided by `div`, rounded up; integers. A compile-time value of compile-time values."""
+    """`x` divided by `div`, rounded up; integers. A compile-time value of compile-time values. Host
+    code, such as a grid, may call it, too."""
     ...
 
 

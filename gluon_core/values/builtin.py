@@ -188,35 +188,39 @@ def compile_time(fn: F) -> F:
     return op  # type: ignore[return-value]
 
 
-class _Library(_triton.JITFunction):  # type: ignore[misc]  # Triton has no types
-    """A function of the language that is written in it."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        name = self.fn.__name__
-        raise NotInKernelError(
-            f"gl.{name} was called outside a kernel",
-            remedy="Host code has gluon.cdiv and gluon.next_power_of_2."
-            if name in ("cdiv", "next_power_of_2")
-            else "Call it from a function decorated with @gluon.jit.",
-        )
-
-
 def traced(fn: F) -> F:
     """`fn`, written in the language: kernels that call it trace it."""
-    made: Any = functools.update_wrapper(_Library(fn), fn, updated=())
+    made: Any = functools.update_wrapper(_triton.JITFunction(fn), fn, updated=())
+    made.__class__ = _InKernels
     return made
 
 
-def library(fn: Any) -> Callable[[F], F]:
+class _InKernels(_triton.JITFunction):  # type: ignore[misc]  # Triton's, without types
+    """A function of the language that kernels trace; host code gets what `host` answers, if any."""
+
+    host: Optional[Callable[..., Any]] = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.host is not None:
+            return self.host(*args, **kwargs)
+        raise NotInKernelError(
+            f"gl.{self.__name__} was called outside a kernel",
+            remedy="Call it from a function decorated with @gluon.jit.",
+        )
+
+
+def library(fn: Any, host: Optional[Callable[..., Any]] = None) -> Callable[[F], F]:
     """`@library(fn)` over a declaration: `fn`, a function of Triton's library that is written in the
-    language, with the signature and the documentation of the declaration."""
+    language, with the signature and the documentation of the declaration. Outside of kernels it is
+    `host`, if there is one."""
 
     def put(declared: F) -> F:
         # Its module and qualified name stay: they are the function's name in IR.
         shown = ("__name__", "__doc__")
         made: Any = functools.update_wrapper(copy.copy(fn), declared, shown, ())
         if isinstance(made, _triton.JITFunction):
-            made.__class__ = _Library
+            made.__class__ = _InKernels
+            made.host = host
         return made
 
     return put
