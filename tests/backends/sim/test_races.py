@@ -240,11 +240,13 @@ def test_atomics_do_not_race_with_each_other_but_with_stores():
 
 
 @gluon.jit
-def last_one_sums(a, parts, ticket, out, N: gl.constexpr, SEM: gl.constexpr):
+def last_one_sums(
+    a, parts, ticket, out, N: gl.constexpr, SEM: gl.constexpr, SCOPE: gl.constexpr = "gpu"
+):
     o = gl.program_id(0) * N + gl.arange(0, N, layout=L1)
     gl.store(parts + gl.program_id(0), gl.sum(gl.load(a + o), 0))
     count = gl.num_programs(0)
-    if gl.atomic_add(ticket, 1, sem=SEM) == count - 1:
+    if gl.atomic_add(ticket, 1, sem=SEM, scope=SCOPE) == count - 1:
         p = gl.arange(0, N, layout=L1)
         gl.store(out, gl.sum(gl.load(parts + p, mask=p < count, other=0), 0))
 
@@ -258,6 +260,18 @@ def test_a_ticket_orders_programs_if_it_releases_and_acquires():
         ticket[:] = 0
         with pytest.raises(RaceError, match="of `parts`"):
             last_one_sums[(8,)](a, parts, ticket, out, 128, weak)
+
+
+def test_the_scope_of_one_program_orders_no_others():
+    a = np.arange(1024, dtype=np.int32)
+    for scope in ("gpu", "sys", "cta"):
+        parts, ticket, out = np.zeros(8, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int32)
+        if scope != "cta":
+            last_one_sums[(8,)](a, parts, ticket, out, 128, "acq_rel", scope)
+            assert out[0] == a.sum()
+            continue
+        with pytest.raises(RaceError, match="of `parts`"):
+            last_one_sums[(8,)](a, parts, ticket, out, 128, "acq_rel", scope)
 
 
 @gluon.jit

@@ -260,13 +260,16 @@ def _distinct(ids: np.ndarray) -> np.ndarray:
 
 
 def order_of(op: Op) -> tuple[bool, bool]:
-    """(acquires, releases) of an atomic; both where nothing else is said."""
+    """(acquires, releases) of an atomic, as other programs see it; both where nothing else is said."""
     known = op.orders
     if known is None:
-        known = (True, True)
+        known, narrow = (True, True), False
         for value in (*op.attrs.get("order", ()), *op.args):
             name = str(getattr(value, "name", value)).lower() if _enumerated(value) else ""
             known = _ORDERS.get(name, known)
+            narrow |= name == "cta"
+        if narrow:  # it reaches no other program
+            known = (False, False)
         op.orders = known
     return known
 

@@ -116,6 +116,7 @@ class GlobalMemory:
         # Of each argument of the kernel; None where nobody knows.
         self.homes: list[Optional[Home]] = []
         self._reach: dict[int, Optional[list[Home]]] = {}  # by op
+        self._one: dict[int, tuple[int, int, list[Part]]] = {}  # by op: all of the only argument
         self.tracking: Optional[Tracking] = None
         self.several = False  # threads at work here
 
@@ -162,15 +163,20 @@ class GlobalMemory:
         if live.size == 0:
             return []
         low, high = int(live.min()), int(live.max())
-        found = self.find(low)
         bad_alignment = (low | high) & (size - 1)
         if not bad_alignment and self.check_alignment and size > 1:
             bad_alignment = bool((live & (size - 1)).any())
         if bad_alignment and self.settings.alignment:
             self._misaligned(task, what, addresses, size, mask)
+        known = self._one.get(id(task.op))  # nearly always
+        if known is not None and known[0] <= low and high + size <= known[1]:
+            return known[2]
+        found = self.find(low)
         homes = self._homes(task) if self.settings.bounds and self.homes else None
         if found is not None and high + size <= found.end:
             if homes is None or any(h.low <= low and high + size <= h.high for h in homes):
+                if homes is not None and len(homes) == 1:
+                    self._one[id(task.op)] = homes[0].low, homes[0].high, [(found, None)]
                 return [(found, None)]
         parts: list[Part] = []
         covered = np.zeros(addresses.shape, bool) if mask is None else ~mask
