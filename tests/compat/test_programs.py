@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gluon_core._triton import VERSION
+from tests.compat import sides
 from tests.frontend import oracle
 
 RELEASE = VERSION[:2]
@@ -151,3 +152,26 @@ def test_a_scatter_broadcasts_on_the_simulator():
     out = torch.zeros(32, 32, dtype=torch.int32)
     kernel[(1,)](out, target="sim:sm_90")
     assert torch.equal(out, (31 - torch.arange(32, dtype=torch.int32))[:, None].expand(32, 32))
+
+
+# What aborts the compiler is refused under its line.
+REFUSED = {
+    "trivial conversion to a layout that is left open": _kernel(
+        "i = gl.full([128], 0, gl.int32, gl.BlockedLayout([1], [32], [4], [0]))",
+        "i = gl.convert_layout(i, gl.CoalescedLayout(), assert_trivial=True)",
+    ),
+    "bytes of tensor memory that fill half of a column": _kernel(
+        "blackwell = gl.nvidia.blackwell",
+        "T: gl.constexpr = blackwell.TensorMemoryLayout([64, 1], col_stride=2)",
+        "t = blackwell.allocate_tensor_memory(gl.int8, [64, 2], T)",
+        "L: gl.constexpr = gl.BlockedLayout([1, 2], [32, 1], [4, 1], [0, 1])",
+        "t.store(gl.full([64, 2], 0, gl.int8, L))",
+        end='TARGET = GPUTarget("cuda", 100, 32)\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_no_abort(name):
+    found = sides.traced_by(oracle.ours, REFUSED[name])
+    assert found.how == "error" and "^^^" in found.text, found
