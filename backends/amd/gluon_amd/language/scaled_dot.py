@@ -176,8 +176,9 @@ def _scale(
             expected="a tensor of uint8 or int8, an integer, or None for 1",
             got=describe(scale),
         )
-    kept = isinstance(scale, tl.tensor) and scale.dtype in dtypes and scale.dtype.is_floating()
-    element = scale.dtype if kept else tl.uint8
+    element = tl.uint8
+    if isinstance(scale, tl.tensor) and scale.dtype in dtypes and scale.dtype.is_floating():
+        element = scale.dtype
     return semantic.full(shape, scale, element, layout(operand.type.layout, shape))
 
 
