@@ -1,0 +1,177 @@
+"""Programs that Triton's own Gluon takes and ours refused once: both trace them, to one module."""
+
+from __future__ import annotations
+
+import pytest
+
+from gluon_core._triton import VERSION
+from tests.compat import sides
+from tests.frontend import oracle
+
+RELEASE = VERSION[:2]
+_GFX950 = 'TARGET = GPUTarget("hip", "gfx950", 64)\n'
+
+
+def _kernel(*lines: str, before: str = "", end: str = "", more: str = "") -> str:
+    body = "".join(f"    {line}\n" for line in lines)
+    args = "ARGS = (ptr(gl.float32), ptr(gl.int32), 5)\n"
+    return f"{before}@gluon.jit\ndef kernel(p, q, n):\n{body}{more}{args}{end}"
+
+
+_ROWS = (
+    "L: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])",
+    "S: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",
+    "s = gl.allocate_shared_memory(gl.int32, [32, 32], S)",
+    "i = gl.full([32, 32], 0, gl.int32, L) + n",
+    "column = gl.full([32, 1], 0, gl.int32, L) + n",
+    "row = gl.full([1, 32], 0, gl.int32, L) + n",
+    "s.store(i)",
+)
+_READ = "gl.store(q + i, s.load(L))"
+_INNER = """\
+@gluon.jit
+def inner(q, L: gl.constexpr):
+    gl.store(q + gl.zeros([64, 64], gl.int32, L), 1)
+@gluon.jit
+def buffer(q, S: gl.constexpr):
+    B: gl.constexpr = gl.BlockedLayout([1, 2], [32, 1], [4, 1], [1, 0])
+    s = gl.allocate_shared_memory(gl.int32, [64, 64], S)
+    s.store(gl.zeros([64, 64], gl.int32, B))
+    gl.store(q + gl.zeros([64, 64], gl.int32, B), s.load(B))
+"""
+
+
+def _scaled(scale: str) -> str:
+    return _kernel(
+        "M: gl.constexpr = gl.amd.AMDMFMALayout(4, [32, 32, 64], True, [1, 1])",
+        "a = gl.full([32, 32], 1, gl.uint8, gl.DotOperandLayout(0, M, 16))",
+        "b = gl.full([32, 32], 1, gl.uint8, gl.DotOperandLayout(1, M, 16))",
+        "c = gl.zeros([32, 32], gl.float32, M)",
+        f"c = gl.amd.cdna4.mfma_scaled(a, {scale}, 'e2m1', b, None, 'e2m1', c)",
+        "gl.store(p + gl.full([32, 32], 0, gl.int32, M), c)",
+        end=f"{_GFX950}KWARGS = dict(num_warps=1)\n",
+    )
+
+
+def _atomic(mask: str) -> str:
+    return _kernel(
+        "L: gl.constexpr = gl.BlockedLayout([2], [64], [4], [0])",
+        "i = gl.arange(0, 512, L)",
+        f"gl.amd.cdna3.buffer_atomic_add(p, i, i.to(gl.float32), mask={mask})",
+        end=_GFX950,
+    )
+
+
+# Name -> (the first release, the last, the program).
+PROGRAMS = {
+    **{
+        f"scale {scale}": ((3, 6), (3, 7), _scaled(scale))
+        for scale in ("n", "n.to(gl.int64)", "n.to(gl.float32)")
+    },
+    "scale of 2": ((3, 6), (3, 9), _scaled("2")),
+    **{
+        f"buffer atomic, mask {mask}": ((3, 6), (3, 9), _atomic(mask))
+        for mask in ("i", "i.to(gl.int8)", "n", "1", "i > 3")
+    },
+    **{
+        f"scatter {call}": ((3, 7), (3, 9), _kernel(*_ROWS, f"s.scatter({call}, 0)", _READ))
+        for call in ("column, i", "n, i", "row, i")
+    },
+    **{
+        f"atomic scatter {call}": (
+            (3, 8),
+            (3, 9),
+            _kernel(*_ROWS, f"gl.store(q + i, s.atomic_scatter_add({call}))", _READ),
+        )
+        for call in ("column, i, 0", "i, column, 0", "column, row, 1", "n, i, 0, row > 2",
+                     "column, column, 1, i > 2", "i, i, 0, n > 2")
+    },
+    "slice of the last dimension": (
+        (3, 6),
+        (3, 9),
+        _kernel(*_ROWS, "h = s.slice(16, 16, -1)", "h.store(gl.load(q + gl.zeros([32, 16], gl.int32, L)))", _READ),
+    ),
+    "register layout made in a call": (
+        (3, 6),
+        (3, 9),
+        _kernel(
+            "inner(q, gl.to_linear_layout(gl.BlockedLayout([1, 2], [32, 1], [4, 1], [1, 0]), [64, 64]))",
+            before=_INNER,
+        ),
+    ),
+    "swizzled layout made in a call": (
+        (3, 6),
+        (3, 9),
+        _kernel("buffer(q, gl.NVMMASharedLayout.get_default_for([64, 64], gl.int32))", before=_INNER),
+    ),
+    "padded layout made in a call": (
+        (3, 6),
+        (3, 9),
+        _kernel("buffer(q, S=gl.PaddedSharedLayout.with_identity_for([[64, 8]], [64, 64], [1, 0]))", before=_INNER),
+    ),
+    "hasattr": (
+        (3, 6),
+        (3, 9),
+        _kernel(
+            'if hasattr(gl, "atomic_poll"):',
+            "    gl.store(q, gl.atomic_poll(q, 1).to(gl.int32))",
+            "else:",
+            "    gl.store(q, 2)",
+            'if hasattr(gl.nvidia.blackwell, "clc"):',
+            "    gl.store(q, 3)",
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_both_trace_it_to_one_module(name):
+    first, last, source = PROGRAMS[name]
+    if not first <= RELEASE <= last:
+        pytest.skip(f"upstream has it from Triton {first} to {last}")
+    oracle.compare(source, raw=False)
+
+
+@pytest.mark.skipif(RELEASE < (3, 7), reason="scatters came with Triton 3.7")
+def test_a_scatter_broadcasts_on_the_simulator():
+    import torch
+
+    import gluon_core as gluon
+    from gluon_core import language as gl
+
+    @gluon.jit
+    def kernel(out):
+        layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+        buffer = gl.allocate_shared_memory(gl.int32, [32, 32], flat)
+        rows = gl.expand_dims(gl.arange(0, 32, gl.SliceLayout(1, layout)), 1)
+        columns = gl.expand_dims(gl.arange(0, 32, gl.SliceLayout(0, layout)), 0)
+        buffer.scatter(rows, 31 - rows + gl.zeros([32, 32], gl.int32, layout), 0)
+        gl.store(out + rows * 32 + columns, buffer.load(layout))
+
+    out = torch.zeros(32, 32, dtype=torch.int32)
+    kernel[(1,)](out, target="sim:sm_90")
+    assert torch.equal(out, (31 - torch.arange(32, dtype=torch.int32))[:, None].expand(32, 32))
+
+
+# What aborts the compiler is refused under its line.
+REFUSED = {
+    "trivial conversion to a layout that is left open": _kernel(
+        "i = gl.full([128], 0, gl.int32, gl.BlockedLayout([1], [32], [4], [0]))",
+        "i = gl.convert_layout(i, gl.CoalescedLayout(), assert_trivial=True)",
+    ),
+    "bytes of tensor memory that fill half of a column": _kernel(
+        "blackwell = gl.nvidia.blackwell",
+        "T: gl.constexpr = blackwell.TensorMemoryLayout([64, 1], col_stride=2)",
+        "t = blackwell.allocate_tensor_memory(gl.int8, [64, 2], T)",
+        "L: gl.constexpr = gl.BlockedLayout([1, 2], [32, 1], [4, 1], [0, 1])",
+        "t.store(gl.full([64, 2], 0, gl.int8, L))",
+        end='TARGET = GPUTarget("cuda", 100, 32)\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_no_abort(name):
+    found = sides.traced_by(oracle.ours, REFUSED[name])
+    assert found.how == "error" and "^^^" in found.text, found
