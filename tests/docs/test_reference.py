@@ -106,3 +106,13 @@ def test_a_wrong_output_is_found(tmp_path):
     assert done.returncode == 1 and "prints\n2\nand not\n3" in done.stdout, done
     subprocess.run([*command, "--write", file], check=True)
     assert subprocess.run([*command, file]).returncode == 0
+
+
+def test_pictures_are_what_our_tools_draw():
+    import pictures
+
+    made = pictures.pictures()
+    assert {path.name for path in pictures.FOLDER.glob("*")} == set(made)
+    for name, text in made.items():
+        assert (pictures.FOLDER / name).read_text() == text, "python docs/_build/pictures.py"
+        assert any(name in page.read_text() for page in (ROOT / "docs").glob("*.md")), name
