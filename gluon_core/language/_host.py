@@ -11,11 +11,11 @@ __all__ = ["cdiv", "next_power_of_2"]
 
 @constexpr_function
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is not less than `n`; in kernels, of a compile-time value.
+    """The least power of two that is not less than `n`, 1 for 0; in kernels, of a compile-time value.
 
     Raises:
-        ArgumentError: `n` is not positive, or no integer.
+        ArgumentError: `n` is negative, or no integer.
     """
-    if not hasattr(n, "__index__") or n < 1:
-        raise ArgumentError("must be a positive integer", argument="n", got=repr(n))
-    return 1 << (int(n) - 1).bit_length()
+    if not hasattr(n, "__index__") or n < 0:
+        raise ArgumentError("must be an integer of 0 or more", argument="n", got=repr(n))
+    return 1 << max(0, int(n) - 1).bit_length()
