@@ -17,7 +17,7 @@ from typing import Any, Iterable, Iterator, Optional
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import examples  # noqa: E402
+import sections  # noqa: E402
 import gluon_core as gluon  # noqa: E402
 from gluon_core import language as gl  # noqa: E402
 from gluon_core.contract.registry import registry  # noqa: E402
@@ -112,10 +112,10 @@ def resolve(name: str) -> Any:
     return value
 
 
-def exampled() -> dict[str, examples.Section]:
+def exampled() -> dict[str, sections.Section]:
     """Name -> the example that shows it; a vendor's op also under the name of its first module."""
     return {
-        name: s for file in examples.files() for s in examples.sections(file) for name in s.names
+        name: s for file in sections.files() for s in sections.sections(file) for name in s.names
     }
 
 
@@ -222,7 +222,7 @@ def entry(name: str, value: Any) -> str:
     )
 
 
-def shown_example(section: examples.Section) -> str:
+def shown_example(section: sections.Section) -> str:
     text = f"```python\n{section.code}\n```\n"
     if section.output:
         text += f"\nprints\n\n```text\n{section.output}\n```\n"
@@ -249,10 +249,10 @@ def lowerings(op: str) -> str:
 def _examples_page(title: str, lead: str, stems: Iterable[str]) -> str:
     out = [f"# {title}\n", f"{lead}\n"]
     for stem in stems:
-        file = examples.FOLDER / f"{stem}.py"
+        file = sections.FOLDER / f"{stem}.py"
         out.append(f"The examples{'' if stem == stems[0] else ' below'} have in common:\n")
-        out.append(f"```python\n{examples.preamble(file)}\n```\n")
-        for section in examples.sections(file):
+        out.append(f"```python\n{sections.preamble(file)}\n```\n")
+        for section in sections.sections(file):
             head = ", ".join(n.rpartition(".")[2] for n in section.names[:4])
             head += ", ..." if len(section.names) > 4 else ""
             out.append(f"## {head}\n")
@@ -267,14 +267,14 @@ def _examples_page(title: str, lead: str, stems: Iterable[str]) -> str:
 
 
 def _vendor_page(vendor: str) -> str:
-    file = examples.FOLDER / f"{vendor}.py"
+    file = sections.FOLDER / f"{vendor}.py"
     own = {id(resolve(name)): s for name, s in exampled().items() if name.startswith(vendor + ".")}
     used = used_in_examples()
     out = [
         f"# gl.{vendor}\n",
         "Each name stands under the oldest generation that has it; later ones have it as well "
         "(`dir(gl.nvidia.hopper)` lists one). The examples have in common:\n",
-        f"```python\n{examples.preamble(file)}\n```\n",
+        f"```python\n{sections.preamble(file)}\n```\n",
     ]
     shown: set[int] = set()
     group = ""
@@ -297,7 +297,7 @@ def _vendor_page(vendor: str) -> str:
     return "\n".join(out)
 
 
-def _first(section: examples.Section) -> str:
+def _first(section: sections.Section) -> str:
     """The heading under which the page has an example: its first name in the page's order."""
     listed = {id(v): n for n, v in vendor_names(section.names[0].partition(".")[0]).items()}
     return sorted(listed[id(resolve(name))] for name in section.names)[0]
@@ -341,6 +341,9 @@ SETTINGS = {
     "GLUON_NO_JIT": "`1`: a launch that would compile is an error that says what changed.",
     "GLUON_COMPILE_ISOLATION": "`0`: compile in this process, not in a child that an abort may end.",
     "GLUON_COMPILE_TIMEOUT": "Seconds after which a stage of the compiler is ended; 600.",
+    "GLUON_COMPILE_WORKERS": "How many processes `gluon.compile_many` compiles in; the number of cores.",
+    "GLUON_BUNDLE": "Bundles, as in `PATH`: launches take from them what they would compile.",
+    "GLUON_TRACEBACK": "`full`: errors show the frames of this package and of Triton, too.",
     "GLUON_NATIVE_LAUNCH": "`0`: launch through `ctypes`, not through the C module.",
     "GLUON_BUILD_NATIVE": "When the wheel of the NVIDIA plugin is built: `0` leaves the C module out, "
     "`1` fails where it cannot be built.",
@@ -402,8 +405,8 @@ def _index_page() -> str:
 
 
 def _names(stems: Iterable[str]) -> list[str]:
-    files = (examples.FOLDER / f"{stem}.py" for stem in stems)
-    return [name for file in files for s in examples.sections(file) for name in s.names]
+    files = (sections.FOLDER / f"{stem}.py" for stem in stems)
+    return [name for file in files for s in sections.sections(file) for name in s.names]
 
 
 def pages() -> dict[str, str]:

@@ -6,7 +6,6 @@ import os
 import runpy
 import sys
 import threading
-import traceback
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, fields, replace
 from io import StringIO
@@ -20,7 +19,7 @@ from gluon_core.contract.backend import Backend, Watch
 from gluon_core.contract.evidence import Record, recording
 from gluon_core.contract.paths import load_named
 from gluon_core.contract.registry import registry
-from gluon_core.errors import GluonError, PluginError, did_you_mean, trimmed
+from gluon_core.errors import PluginError, did_you_mean
 
 __all__ = ["Runs", "run_file"]
 
@@ -181,11 +180,6 @@ def _run(file: str, watching: ContextManager[Any]) -> int:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
         print(end.code, file=sys.stderr)
-        return 1
-    except GluonError:
-        raise  # told without a traceback
-    except Exception as error:  # the file's own, told as Python tells it
-        traceback.print_exception(trimmed(error))
         return 1
     return 0
 

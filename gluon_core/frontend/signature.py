@@ -46,7 +46,7 @@ _SCALARS: Mapping[str, str] = {
 
 
 def check_descriptor(parameter: str, text: Any, session: Any) -> None:
-    """See that the target has the engine that a descriptor in a signature is for.
+    """See that a descriptor in a signature is for an engine of the target's vendor.
 
     Raises:
         CapabilityError: naming what is lacking, of the vendor whose descriptor it is.
@@ -55,17 +55,10 @@ def check_descriptor(parameter: str, text: Any, session: Any) -> None:
         return
     head = split_descriptor(text).head
     own = session.vendor.descriptors.get(head)
-    lacking = [] if own is None else _lacking(own, head, session)
-    if own is not None and not lacking:
-        return
-    for path in session.all_descriptors(head):
-        found = _lacking(path, head, session)
-        try:
-            parse_descriptor(text, parse_type, {head: load_named(path, head)})
-        except GluonError:
-            continue  # not of this vendor
-        lacking = found
-        break
+    if own is not None and _parses(text, own, head):
+        return  # the ops say at their lines what they need
+    theirs = [path for path in session.all_descriptors(head) if _parses(text, path, head)]
+    lacking = _lacking(theirs[0], head, session) if theirs else []
     if lacking:
         where = ", ".join(session.architectures_with(lacking[0]))
         raise CapabilityError(
@@ -74,6 +67,15 @@ def check_descriptor(parameter: str, text: Any, session: Any) -> None:
             remedy="Pass the tensor, and copy with gl.portable.pipeline, gl.portable.async_copy or "
             "gl.load.",
         )
+
+
+def _parses(text: str, path: str, head: str) -> bool:
+    """Whether a descriptor is one of the vendor who has `path`."""
+    try:
+        parse_descriptor(text, parse_type, {head: load_named(path, head)})
+    except GluonError:
+        return False
+    return True
 
 
 def _lacking(path: str, head: str, session: Any) -> list[str]:

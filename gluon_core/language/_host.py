@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gluon_core._triton import constexpr_function
 from gluon_core.errors import ArgumentError
 from gluon_core.language.elementwise import cdiv
+from gluon_core.values.builtin import compile_time
 
 __all__ = ["cdiv", "next_power_of_2"]
 
 
-@constexpr_function
+@compile_time
 def next_power_of_2(n: int) -> int:
     """The least power of two that is not less than `n`, 1 for 0; in kernels, of a compile-time value.
 

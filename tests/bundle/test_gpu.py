@@ -82,11 +82,7 @@ def tensors():
 def test_a_process_without_triton_and_gluon_core(path):
     program = """
     import sys
-    class Wall:
-        def find_spec(self, name, path=None, target=None):
-            if name.partition(".")[0] in ("triton", "gluon_core"):
-                raise ImportError(f"{name} was imported")
-    sys.meta_path.insert(0, Wall())
+    sys.modules["triton"] = sys.modules["gluon_core"] = None  # to import either is an error
     import torch
     from gluon_runtime import open_bundle
     found = open_bundle(sys.argv[1])
@@ -97,7 +93,6 @@ def test_a_process_without_triton_and_gluon_core(path):
     torch.testing.assert_close(y, expected)
     found["scale"](x, y, 2048, 3.0)
     torch.testing.assert_close(y, x * 3.0)
-    assert not {"triton", "gluon_core"} & set(sys.modules)
     print("launched")
     """
     done = subprocess.run(

@@ -46,7 +46,7 @@ def described(desc, out):
     gl.store(out, 1.0)
 
 
-@pytest.mark.parametrize("target", ["gfx942", "gfx1201", "sm_80"])
+@pytest.mark.parametrize("target", ["gfx942", "gfx1201"])
 @pytest.mark.parametrize("place", ["", "sim:"])
 def test_descriptors(place, target):
     layout = gl.NVMMASharedLayout(128, 16, 2)

@@ -95,7 +95,7 @@ def test_the_language_on_the_host(name, arguments):
 
 @gluon.jit
 def sized(out, SIZE: gl.constexpr, L: gl.constexpr):
-    half: gl.constexpr = gluon.next_power_of_2(gluon.cdiv(SIZE, 2))
+    half: gl.constexpr = gluon.next_power_of_2((SIZE + 1) // 2)
     gl.store(out, half)
     v = gl.arange(0, 128, layout=L)
     gl.store(out + 1, gl.argmax(gl.where(v == 77, 200, v), 0))

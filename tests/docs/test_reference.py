@@ -14,21 +14,20 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_build"))
 
 import reference  # noqa: E402
-
-import examples  # noqa: E402
+import sections  # noqa: E402
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("file", examples.files(), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sections.files(), ids=lambda file: file.stem)
 def test_examples_print_what_they_say(file):
-    for section, said in examples.run(file):
+    for section, said in sections.run(file):
         assert said == section.output, f"{file.name}:{section.first}"
 
 
-@pytest.mark.parametrize("file", examples.files(), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sections.files(), ids=lambda file: file.stem)
 def test_examples_use_what_they_are_for(file):
-    for section in examples.sections(file):
+    for section in sections.sections(file):
         used = set()
         for node in ast.walk(ast.parse(section.code)):
             if isinstance(node, (ast.Attribute, ast.Name)):
@@ -101,7 +100,7 @@ def test_every_command_and_setting_is_there():
 def test_a_wrong_output_is_found(tmp_path):
     file = tmp_path / "wrong.py"
     file.write_text("x = 2\n\n# -- gluon.jit: a number\nprint(x)\n#> 3\n")
-    command = [sys.executable, ROOT / "docs" / "_build" / "examples.py"]
+    command = [sys.executable, ROOT / "docs" / "_build" / "sections.py"]
     done = subprocess.run([*command, file], capture_output=True, text=True)
     assert done.returncode == 1 and "prints\n2\nand not\n3" in done.stdout, done
     subprocess.run([*command, "--write", file], check=True)

@@ -91,9 +91,30 @@ print(out[:4])
 try:
     gluon.compile(scale, "sm_91", signature=kinds, constexprs={"N": 32})
 except gluon.errors.TargetError as error:
-    print(type(error).__name__, str(error).split(";")[0])
+    print(type(error).__name__, str(error).split(".")[0])
 #> TargetError target: unknown target 'sm_91'
 
 # -- gluon.layouts: the layouts and their algebra, without Triton
 print(gluon.layouts.equal(ROW, gl.BlockedLayout([1], [32], [1], [0]), [32]))
 #> True
+
+# -- gluon.cdiv, gluon.next_power_of_2: sizes of grids and blocks
+print(gluon.cdiv(1000, 128), gluon.next_power_of_2(100))
+#> 8 128
+
+# -- gluon.compile_many: several kernels at once, on all cores
+wanted = [dict(fn=scale, signature=kinds, constexprs={"N": n}) for n in (32, 64)]
+print([made.metadata.name for made in gluon.compile_many(wanted, "sm_90", {"num_warps": 1})])
+#> ['scale', 'scale']
+
+# -- gluon.uninitialised: an output that a kernel is not to read before it writes it
+fresh = gluon.uninitialised(np.zeros(32, np.float32))
+scale[(1,)](x, fresh, 2.0, N=32, target="sim:hopper", num_warps=1)
+print(fresh[:4])
+#> [0. 2. 4. 6.]
+
+# -- gluon.bundle: compiled kernels in one file, which is launched without a compiler
+bundle = gluon.bundle.Bundle()
+bundle.add(scale, kinds, {"N": 32}, target="sm_90", num_warps=1)
+print(list(bundle.inspect()["kernels"]))
+#> ['scale']

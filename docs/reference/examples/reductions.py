@@ -71,6 +71,17 @@ def picked(x, out):
 print(run(picked, np.arange(32, dtype=np.int32) ** 2, np.zeros(32, np.int32))[:4])
 #> [961 900 841 784]
 
+# -- argmax, argmin: the index of the extreme, the first of equal ones
+@gluon.jit
+def extremes(x, out):
+    values = gl.load(x + gl.arange(0, 32, ROW))
+    gl.store(out, gl.argmax(values, 0))
+    gl.store(out + 1, gl.argmin(values, 0))
+
+
+print(run(extremes, np.arange(32, dtype=np.int32) % 20, np.zeros(2, np.int32)))
+#> [19  0]
+
 # -- histogram
 @gluon.jit
 def counted(x, out):

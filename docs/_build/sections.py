@@ -4,7 +4,7 @@ A section starts with a line `# -- name, name: what it shows`, ends where the ne
 holds what it prints as lines `#> ...`. What stands before the first section is common to all. Where
 the title ends in `from Triton 3.9 on`, older releases skip the section.
 
-    python docs/_build/examples.py [--write] [FILE ...]
+    python docs/_build/sections.py [--write] [FILE ...]
 
 runs the files and compares what they print with what they say that they print; `--write` puts the
 former into the files.
