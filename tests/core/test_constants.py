@@ -560,6 +560,7 @@ EDITS = [
 def hashes(folder, seed):
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": path}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # bytecode is told from its source by the second
     done = subprocess.run(
         [sys.executable, "cases.py"],
         cwd=folder,
