@@ -200,7 +200,9 @@ def _check_attributes(broken: _Broken, backend: Backend) -> None:
             raise broken(attribute, "must be a bool", got=repr(getattr(backend, attribute)))
     device = backend.tensor_device
     if device is not None and not (isinstance(device, str) and device):
-        raise broken("tensor_device", "must be a device type", expected="'cuda'", got=repr(device))
+        raise broken(
+            "tensor_device", "must be a device type", expected="such as 'cpu'", got=repr(device)
+        )
     if backend.raw_pointers and device is None:
         raise broken("raw_pointers", "needs a tensor_device: whose tensors have the addresses?")
     bits = backend.pointer_range_bits

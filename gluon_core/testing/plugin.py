@@ -134,7 +134,7 @@ def _gpu() -> Optional[Place]:
     for backend in registry().backends.values():
         target = None if backend.simulates else backend.device()
         if target is not None:
-            return Place(target, backend.tensor_device or "cuda")
+            return Place(target, backend.tensor_device or "cpu")
     return None
 
 

@@ -215,7 +215,7 @@ def op(
         made.register_autograd(backward, setup_context=setup_context)
     if autocast is not None:
         per_device = (
-            autocast if isinstance(autocast, Mapping) else dict.fromkeys(("cpu", "cuda"), autocast)
+            autocast if isinstance(autocast, Mapping) else dict.fromkeys(_device_types(), autocast)
         )
         for device_type, dtype in per_device.items():
             made.register_autocast(device_type, dtype)
@@ -389,3 +389,9 @@ def _empty(like: torch.Tensor, told: Any) -> torch.Tensor:
     if isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], torch.dtype):
         told, dtype = told
     return torch.empty(tuple(told), dtype=dtype, device=like.device)
+
+
+def _device_types() -> list[str]:
+    """Where this torch has tensors: on the host, and on its accelerator if it was built for one."""
+    accelerator = torch.accelerator.current_accelerator()
+    return ["cpu"] if accelerator is None else ["cpu", accelerator.type]

@@ -241,7 +241,8 @@ class _Reader:
         second = None
         if len(halves) == 2:
             other = _OPCODE.match(" " + halves[1].strip())
-            assert other is not None
+            if other is None:
+                raise BackendError(f"the emulator does not understand `{text}` at line {number}")
             second = self._one(index, other, text, number, None)
         self.instructions.append(self._one(index, found, text, number, second))
 

@@ -158,7 +158,7 @@ def _step(ins: Instruction, context: Context) -> Callable[[Any], Any]:
         other = table.find(ins.second.name)
         assert other is not None and op.pair is not None and other.pair is not None
         return _both(*op.pair(ins, context), *other.pair(ins.second, context))
-    except (AssertionError, ValueError, IndexError, KeyError, TypeError) as error:
+    except (AssertionError, AttributeError, ValueError, IndexError, KeyError, TypeError) as error:
         raise BackendError(
             f"the emulator does not understand `{ins.text}`: {type(error).__name__}: {error}",
             span=span_of(ins.location),
