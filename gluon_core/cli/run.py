@@ -144,8 +144,12 @@ def run_file(
 
 def _together(runs: Runs, wish: Optional[Watch]) -> None:
     """Refuse what cannot be had at once."""
-    others = {"--check": runs.check, "--schedules": runs.count, "--schedule": runs.schedule}
-    others["--profile, --trace or --pdb"] = wish
+    others = {
+        "--check": runs.check,
+        "--schedules": runs.count is not None,
+        "--schedule": runs.schedule is not None,
+        "--profile, --trace or --pdb": bool(wish),
+    }
     beside = next((name for name, given in others.items() if given), None)
     if runs.explore and beside is not None:
         raise UsageError(
@@ -232,7 +236,9 @@ def _simulated(target: Optional[str], wish: Optional[Watch]) -> None:
             remedy=f"Try --target {simulator.name}:{chosen.architecture.name}.",
         )
     lacking = [
-        f.name for f in fields(Watch) if getattr(wish, f.name) and f.name not in simulator.watches
+        f.name
+        for f in fields(Watch)
+        if getattr(wish, f.name, None) and f.name not in simulator.watches
     ]
     if wish and lacking:
         able = [

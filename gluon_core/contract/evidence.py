@@ -20,8 +20,8 @@ class Walked:
     """Under how many schedules a simulator ran one launch.
 
     Args:
-        runs: so many.
-        least: how many there are at least.
+        runs: so many; as long as there are others, those count that turned out to repeat one.
+        least: how many there are to run, at least.
         all: whether there are no others.
         differ: the arguments that hold something else after some of them than after the first.
     """

@@ -82,7 +82,9 @@ class SimulatorError(GluonError, RuntimeError):
         self.order: tuple[str, ...] = ()  # who did what after whom, where only some schedules fail
 
     def __str__(self) -> str:
-        return "\n  ".join([super().__str__(), *(["in this order:"] if self.order else ()), *self.order])
+        return "\n  ".join(
+            [super().__str__(), *(["in this order:"] if self.order else ()), *self.order]
+        )
 
 
 class SimulatorWarning(UserWarning):

@@ -47,7 +47,9 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
 
     def launch(grid: Any, stream: Any, *arguments: Any) -> None:
         settings, overridden = of_launch(own)
-        if settings.schedule == "explore":  # what no schedule may change rests on there being no race
+        if (
+            settings.schedule == "explore"
+        ):  # what no schedule may change rests on there being no race
             settings = replace(settings, races=True, deadlocks=True)
         note(settings.off, overridden)
         metadata = compiled.metadata

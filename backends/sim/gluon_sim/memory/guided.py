@@ -228,7 +228,11 @@ class Guided(Schedule):
         elif kind == "blocked":
             text = f"waits for phase {parity} of {what}"
         elif kind in ("arrive", "bytes", "expect"):
-            does = {"arrive": "arrives at", "bytes": "brings bytes to", "expect": "expects bytes in"}
+            does = {
+                "arrive": "arrives at",
+                "bytes": "brings bytes to",
+                "expect": "expects bytes in",
+            }
             text = f"{does[kind]} phase {phase} of {what}"
         else:
             return
@@ -275,9 +279,11 @@ class Guided(Schedule):
         self, tasks: Sequence[Turn], ready: Sequence[Turn], flights: Sequence[Flight]
     ) -> Union[Turn, Flight]:
         """Who takes the next step."""
-        things: dict[str, Union[Turn, Flight]] = {self.of(t.task): t for t in ready}
-        names = list(things)
-        if self._current in things and getattr(things[self._current].waits, "step", False):
+        turns = {self.of(t.task): t for t in ready}
+        things: dict[str, Union[Turn, Flight]] = dict(turns)
+        names = list(turns)
+        now = turns[self._current].waits if self._current in turns else None
+        if self._current in turns and now is not None and now.step:
             first = names.index(self._current)
         else:
             all_tasks = [self.of(t.task) for t in tasks]
@@ -288,7 +294,8 @@ class Guided(Schedule):
         names = names[first:] + names[:first]
         wanted = [t.waits.buffer for t in tasks if t.waits is not None and t.waits.buffer]
         later = sorted(
-            flights, key=lambda f: f.barrier is None or all(f.barrier.buffer is not b for b in wanted)
+            flights,
+            key=lambda f: f.barrier is None or all(f.barrier.buffer is not b for b in wanted),
         )
         things.update((self.of(f), f) for f in later)
         names += [self.of(f) for f in later]
@@ -327,8 +334,9 @@ class Replay(Guided):
 
     def __init__(self, segments: Sequence[tuple[str, int]], number: Optional[int] = None):
         super().__init__()
-        self._segments = [list(s) for s in segments]
+        self._segments = list(segments)
         self._at = 0
+        self._taken = 0  # steps of the segment
         self._number = number
         self.own: list[str] = []  # steps of that program
         self.missed = 0  # segments that could not be taken
@@ -338,13 +346,13 @@ class Replay(Guided):
             return names[0]
         name = names[0]
         while self._at < len(self._segments):
-            segment = self._segments[self._at]
-            if segment[1] and segment[0] in names:
-                segment[1] -= 1
-                name = str(segment[0])
+            who, count = self._segments[self._at]
+            if self._taken < count and who in names:
+                self._taken += 1
+                name = who
                 break
-            self.missed += bool(segment[1])
-            self._at += 1
+            self.missed += self._taken < count
+            self._at, self._taken = self._at + 1, 0
         self.own.append(name)
         return name
 

@@ -20,8 +20,8 @@ from gluon_sim.memory.schedule import Schedule
 from gluon_sim.record.origins import unawaited, users_of
 
 if TYPE_CHECKING:
-    from gluon_sim.memory.guided import Guided
     from gluon_sim.memory.flight import Flights
+    from gluon_sim.memory.guided import Guided
     from gluon_sim.memory.shared import SharedBuffer, SharedView
     from gluon_sim.record.ir import Location, Op
     from gluon_sim.run.frame import Rows

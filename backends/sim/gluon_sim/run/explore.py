@@ -125,7 +125,7 @@ class Exploration:
         settings = self._settings
         started = told = monotonic()
         trees: dict[Optional[int], Tree] = {}
-        runs, complete, differ = 0, True, set[str]()
+        runs, repeats, complete, differ = 0, 0, True, set[str]()
         after: Contents = []
         focus: Optional[int] = None
         try:
@@ -133,16 +133,15 @@ class Exploration:
                 walk = Walk(trees, focus, first=not runs)
                 try:
                     self._once(walk)
+                    if runs:
+                        differ.update(self._memory.changed(after))
                 except Redundant:
-                    pass
+                    repeats += 1
                 except TooLong:
                     complete = False
                 runs += 1
                 walk.finish()
-                if runs == 1:
-                    after = self._memory.contents()
-                else:
-                    differ.update(self._memory.changed(after))
+                after = after or self._memory.contents()
                 now = monotonic()
                 if settings.progress and now - told > 5:
                     told = now
@@ -167,7 +166,9 @@ class Exploration:
             if after:
                 self._memory.restore(after)
         left = sum(tree.left for tree in trees.values())
-        return Walked(runs, runs + max(left, int(not complete)), complete, tuple(sorted(differ)))
+        if complete:
+            return Walked(runs - repeats, runs - repeats, True, tuple(sorted(differ)))
+        return Walked(runs, runs + max(left, 1), False, tuple(sorted(differ)))
 
     def _once(self, guided: Walk) -> None:
         self._memory.restore(self._before)
@@ -262,6 +263,7 @@ def told(guided: Guided) -> list[str]:
 
 
 # ---- replay -----------------------------------------------------------------------------------
+
 
 def replay(
     path: str, make: Callable[[Guided], Machine], arguments: Sequence[np.ndarray],
