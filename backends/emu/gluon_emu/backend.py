@@ -58,10 +58,12 @@ class EmuBackend(Backend):
         raise KeyError(name)
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
-        return load_path("gluon_emu.launcher:make_launcher")(compiled)
+        make: Callable[[Any], Callable[..., Any]] = load_path("gluon_emu.launcher:make_launcher")
+        return make(compiled)
 
     def watch(self, wish: Watch) -> ContextManager[Any]:
-        return load_path(self.simulation)(trace=wish.trace_isa)
+        using: Callable[..., ContextManager[Any]] = load_path(self.simulation)
+        return using(trace=wish.trace_isa)
 
     def inspect(self, compiled: Any) -> Report:
         return _vendor(compiled.target).inspect(compiled)

@@ -63,6 +63,10 @@ class Reg:
         return f"{name}[{first}:{first + self.count - 1}]"
 
 
+def _word(form: str, value: float) -> int:
+    return int.from_bytes(struct.pack(form, value), "little")
+
+
 @dataclass(frozen=True)
 class Const:
     """An immediate: an integer, or a float where assembly writes one."""
@@ -77,12 +81,12 @@ class Const:
         value = self.value
         if isinstance(value, float):
             if kind in ("f64", "u64", "i64", "b64"):
-                return struct.unpack("<Q", struct.pack("<d", value))[0]
+                return _word("<d", value)
             if kind in ("f16", "h16", "pkf16"):
-                return struct.unpack("<H", struct.pack("<e", value))[0]
+                return _word("<e", value)
             if kind in ("bf16", "pkbf16"):
-                return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
-            return struct.unpack("<I", struct.pack("<f", value))[0]
+                return _word("<f", value) >> 16
+            return _word("<f", value)
         if kind == "f64" and self.literal and 0 <= value < 1 << 32:
             return value << 32
         if kind in ("f64", "u64", "i64", "b64"):

@@ -110,7 +110,9 @@ def buffer_address(
     return find
 
 
-def locate(b: Any, ins: Instruction, address: Any, mask: Any, size: int, write: bool) -> np.ndarray:
+def locate(
+    b: Any, ins: Instruction, address: np.ndarray, mask: Any, size: int, write: bool
+) -> np.ndarray:
     """Addresses that may be used, in lanes that are off that of anything.
 
     Raises:

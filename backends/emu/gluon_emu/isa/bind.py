@@ -193,7 +193,9 @@ def selection_bit(text: Optional[str], position: int, default: bool = False) -> 
     return bits[position] == "1" if position < len(bits) else default
 
 
-def vector_writer(ins: Instruction, operand: Operand, kind: str, ctx: Context) -> Callable:
+def vector_writer(
+    ins: Instruction, operand: Operand, kind: str, ctx: Context
+) -> Callable[..., Any]:
     """`write(batch, value)` of a destination in vector registers, where EXEC allows."""
     if not isinstance(operand, Reg):
         raise BackendError(f"cannot write {operand} in {ins.text}")
@@ -236,7 +238,7 @@ def vector_writer(ins: Instruction, operand: Operand, kind: str, ctx: Context) -
 
 def _partial_writer(
     ins: Instruction, reg: Reg, kind: str, ctx: Context, row: int, allowed: Any
-) -> Callable:
+) -> Callable[..., Any]:
     """Writers of results that are less than a register, or go to a part of one."""
     sources = len(ins.operands) - 1
     high = reg.half == "h" or (
@@ -307,7 +309,7 @@ def scalar_reader(operand: Operand, kind: str, ctx: Context) -> Reader:
     return typed
 
 
-def scalar_writer(operand: Operand, kind: str, ctx: Context) -> Callable:
+def scalar_writer(operand: Operand, kind: str, ctx: Context) -> Callable[..., Any]:
     """`write(batch, value)` of a scalar destination; EXEC's mask follows what is written to it."""
     if not isinstance(operand, Reg) or operand.kind != "s":
         raise BackendError(f"not a scalar destination: {operand}")
@@ -352,7 +354,7 @@ def mask_reader(operand: Operand, ctx: Context) -> Reader:
     return lambda b: b.mask(number)
 
 
-def mask_writer(operand: Operand, ctx: Context) -> Callable:
+def mask_writer(operand: Operand, ctx: Context) -> Callable[..., Any]:
     """`write(batch, bools)`: bits of lanes that EXEC switches off are cleared."""
     assert isinstance(operand, Reg)
     number = operand.first

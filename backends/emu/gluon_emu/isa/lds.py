@@ -6,7 +6,7 @@ ISA: CDNA3 11 and 12.12, CDNA4 11.4 (transposing loads), RDNA3 and RDNA4 12 and 
 from __future__ import annotations
 
 import re
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -251,6 +251,10 @@ _ATOMIC = re.compile(
 )
 
 
+def _reversed(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda old, value: function(value, old)
+
+
 @pattern
 def _atomic(name: str) -> Optional[Op]:
     found = _ATOMIC.match(name.replace("_rtn_", "_")) if "_rtn_" in name else _ATOMIC.match(name)
@@ -262,8 +266,8 @@ def _atomic(name: str) -> Optional[Op]:
     kind = found[3]
     if stem == "rsub":
         known = operation(f"sub_{kind}")
-        assert known is not None
-        known = ((lambda old, value, f=known[0]: f(value, old)), known[1])  # type: ignore[misc]
+        assert known is not None  # subtraction is there
+        known = _reversed(known[0]), known[1]
     else:
         known = operation(f"{stem}_{kind}")
     if known is None:
@@ -365,7 +369,7 @@ def swizzled(offset: int, lanes: int) -> np.ndarray:
             mask = offset & 31
             return lane // 32 * 32 + ((lane & mask) | ((lane + move) & ~mask & 31))
         picks = np.array([offset >> (2 * i) & 3 for i in range(4)])
-        return lane // 4 * 4 + picks[lane % 4]
+        return np.asarray(lane // 4 * 4 + picks[lane % 4])
     inside = lane & 31
     found = ((inside & (offset & 31)) | (offset >> 5 & 31)) ^ (offset >> 10 & 31)
     return lane // 32 * 32 + found

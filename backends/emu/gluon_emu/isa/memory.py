@@ -5,6 +5,7 @@ ISA: CDNA3 9-10 and 12.13-12.14, RDNA3 9, 11 and 16.14-16.16, RDNA4 the same.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, Optional
 
@@ -76,7 +77,7 @@ def _load(name: str) -> Optional[Op]:
     def bind(ins: Instruction, ctx: Context) -> Step:
         """D = memory at the address; done when the counter says so."""
         if "lds" in ins.modifiers:
-            return _to_lds(ins, ctx, space, size, ins.operands)
+            return _to_lds(ins, ctx, space, size)
         return _bound_load(ins, ctx, space, size, signed, half)
 
     return Op(bind, "vmem", 1, doc=bind.__doc__ or "")
@@ -228,16 +229,14 @@ def _scratch_store(ins: Instruction, ctx: Context, size: int, half: str) -> Step
 # -- past the registers into LDS -------------------------------------------------------------------
 
 
-def _to_lds(ins: Instruction, ctx: Context, space: str, size: int, operands: Any) -> Step:
+def _to_lds(ins: Instruction, ctx: Context, space: str, size: int) -> Step:
     """LDS at M0 + offset + the lane's place = memory: lanes of a wave one after the other.
 
     ISA: CDNA3 9.1.9 and 10.4, CDNA4 the same with 12 and 16 bytes.
     """
-    find = _addresses(space, ins, ctx, operands, size)
+    find = _addresses(space, ins, ctx, ins.operands, size)
     keys = counters(ctx, False)
-    offset = int(ins.modifiers.get("offset", "0"), 0) if space == "buffer" else 0
-    if space != "buffer":
-        offset = int(ins.modifiers.get("offset", "0"), 0)
+    offset = int(ins.modifiers.get("offset", "0"), 0)
     step_of_lane = (np.arange(ctx.lanes) * size)[None, :]
 
     def step(b: Any) -> None:
@@ -263,9 +262,7 @@ for _suffix in ("dword", "dwordx3", "dwordx4", "ubyte", "sbyte", "ushort", "ssho
     for _space in ("global", "buffer"):
         _size = max(4, _WIDTHS[_suffix][0])
         OPS[f"{_space}_load_lds_{_suffix}"] = Op(
-            lambda ins, ctx, space=_space, size=_size: _to_lds(
-                ins, ctx, space, size, ins.operands if space == "buffer" else ins.operands
-            ),
+            functools.partial(_to_lds, space=_space, size=_size),
             "vmem",
             0,
             doc=_to_lds.__doc__ or "",
@@ -311,7 +308,7 @@ for _bits in (8, 32, 64, 128):
         # `cluster_`: workgroups of a cluster ask for the same, and each gets it
         for _space in ("global", "cluster") if _load_it else ("global",):
             OPS[f"{_space}_{_name}_b{_bits}"] = Op(
-                lambda ins, ctx, size=_bits // 8, load=_load_it: _async(ins, ctx, size, load),
+                functools.partial(_async, size=_bits // 8, load=_load_it),
                 "vmem",
                 0,
                 doc=_async.__doc__ or "",

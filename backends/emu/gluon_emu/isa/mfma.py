@@ -91,7 +91,7 @@ def tables(result: str, m: int, n: int, k: int, held: int, kind: str) -> Matrice
         if m == 4:  # four blocks, one number per lane
             row, column, block = lane // 16, lane % 4, lane % 16 // 4
         else:
-            row, column, block = lane // 16 + 4 * registers, lane % 16, 0
+            row, column, block = lane // 16 + 4 * registers, lane % 16, np.zeros_like(lane)
     elif m == 4:
         row, column, block = registers, lane % 4, lane // 4
     else:

@@ -5,7 +5,7 @@ ISA: CDNA3 5 and 12.1-12.4; RDNA3 6 and 16.1-16.4; RDNA4 6 and 16.1-16.4.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -546,7 +546,7 @@ def s_max_u32(a: Any, b: Any) -> Any:
 
 # -- comparisons -----------------------------------------------------------------------------------
 
-_COMPARE = {
+_COMPARE: dict[str, Callable[..., Any]] = {
     "eq": np.equal,
     "lg": np.not_equal,
     "ne": np.not_equal,

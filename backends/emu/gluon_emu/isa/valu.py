@@ -63,7 +63,7 @@ def _saturating(names: tuple[str, ...], dst: str, function: Any, reverse: bool =
         if "clamp" not in ins.modifiers:
             return (lambda b: function(first(b), second(b))), write
         dtype = _bind.TYPES[dst]
-        limits = np.iinfo(dtype)
+        limits: Any = np.iinfo(np.dtype(dtype).name)
 
         def clamped(b: Any) -> Any:
             x, y = np.asarray(first(b)).astype(_I64), np.asarray(second(b)).astype(_I64)

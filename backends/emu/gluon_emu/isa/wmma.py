@@ -147,7 +147,7 @@ def _wide(row: np.ndarray, depth: np.ndarray, held: int) -> np.ndarray:
     half = held // 2
     lane = row % 16 + 16 * (depth // 32 % 2)
     element = depth % 32 + 32 * (depth // 64) + half * (row // 16)
-    return lane * held + element
+    return np.asarray(lane * held + element)
 
 
 def _run(version: int, held: int, kind: str, k: int) -> int:

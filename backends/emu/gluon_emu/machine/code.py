@@ -49,7 +49,7 @@ class Code:
     sources: list[frozenset[int]] = field(default_factory=list)
     own_keys: list[tuple[tuple[str, str], ...]] = field(default_factory=list)
     visible: list[bool] = field(default_factory=list)
-    hazards: list[Optional[Callable]] = field(default_factory=list)
+    hazards: list[Optional[Callable[..., Any]]] = field(default_factory=list)
     granule: int = 4
     scratch_bytes: int = 0
     banks: int = 32
