@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from gluon_emu.decode.operands import Operand, Reg
+from gluon_emu.decode.operands import Operand, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa.addresses import buffer_address, counters, flat_address, locate
 from gluon_emu.isa.bind import Context
@@ -159,7 +159,7 @@ def _atomic(name: str) -> Optional[Op]:
             address, data = operands[:2]
             base = operands[2] if len(operands) > 2 else None
             find = flat_address(ins, ctx, address, base, size)
-        assert isinstance(data, Reg)
+        data = register(data)
         words = size // 4
         rows = [ctx.row(data, i) for i in range(words * (2 if swaps else 1))]
         into = [ctx.row(destination, i) for i in range(words)] if wanted else []  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_core.errors import BackendError
-from gluon_emu.decode.operands import EXEC, M0, NULL, SCC, VCC, Const, Operand, Reg
+from gluon_emu.decode.operands import EXEC, M0, NULL, SCC, VCC, Const, Operand, Reg, register
 from gluon_emu.decode.text import Instruction, Program
 from gluon_emu.isa import dpp, sdwa
 from gluon_emu.isa.floats import to_bf16
@@ -111,7 +111,7 @@ def vector_reader(
         value = constant(operand, kind)
         return lambda b: value
     if not isinstance(operand, Reg):
-        raise BackendError(f"cannot read {operand} in {ins.text}")
+        raise BackendError(f"cannot read {operand}")
     read = _typed(ins, operand, kind, ctx, position)
     if operand.abs and operand.neg:
         return lambda b: -np.abs(read(b))
@@ -198,7 +198,7 @@ def vector_writer(
 ) -> Callable[..., Any]:
     """`write(batch, value)` of a destination in vector registers, where EXEC allows."""
     if not isinstance(operand, Reg):
-        raise BackendError(f"cannot write {operand} in {ins.text}")
+        raise BackendError(f"cannot write {operand}")
     row = ctx.row(operand)
     wide = kind in _WIDE
     allowed = dpp.allowed(ins, ctx.lanes)
@@ -347,7 +347,7 @@ def mask_reader(operand: Operand, ctx: Context) -> Reader:
         value = operand.bits("u64")
         bits = np.array([(value >> lane) & 1 for lane in range(lanes)], bool)[None, :]
         return lambda b: bits
-    assert isinstance(operand, Reg)
+    operand = register(operand)
     number = operand.first
     if number == NULL:
         return lambda b: np.zeros((1, lanes), bool)
@@ -356,7 +356,7 @@ def mask_reader(operand: Operand, ctx: Context) -> Reader:
 
 def mask_writer(operand: Operand, ctx: Context) -> Callable[..., Any]:
     """`write(batch, bools)`: bits of lanes that EXEC switches off are cleared."""
-    assert isinstance(operand, Reg)
+    operand = register(operand)
     number = operand.first
     if number == NULL:
         return lambda b, value: None

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_core.errors import BackendError
-from gluon_emu.decode.operands import Const, Operand, Reg
+from gluon_emu.decode.operands import Const, Operand, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.floats import narrow_dtype, to_bf16
@@ -87,7 +87,7 @@ def accumulator_reader(
     if isinstance(operand, Const):
         value = np.float64(operand.value)
         return lambda b: value
-    assert isinstance(operand, Reg)
+    operand = register(operand)
     first = ctx.row(operand)
     sign = -1.0 if operand.neg else 1.0
     if kind == "f64":
@@ -110,7 +110,7 @@ def accumulator_reader(
 
 def result_writer(operand: Operand, ctx: Context, kind: str) -> Callable[..., Any]:
     """`f(batch, value)`: D from float64 [registers or elements, waves, lanes]; EXEC plays no part."""
-    assert isinstance(operand, Reg)
+    operand = register(operand)
     first, count = ctx.row(operand), operand.count
 
     def write(b: Any, value: np.ndarray) -> None:
@@ -141,4 +141,4 @@ def refuse(ins: Instruction, *names: str) -> None:
     for name in names:
         text: Optional[str] = ins.modifiers.get(name)
         if text not in (None, "0"):
-            raise BackendError(f"`{ins.text}`: the modifier {name} is not modelled")
+            raise BackendError(f"the modifier {name} is not modelled")

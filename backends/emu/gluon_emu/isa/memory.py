@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from gluon_emu.decode.operands import M0, Reg
+from gluon_emu.decode.operands import M0, Reg, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.addresses import buffer_address, counters, flat_address, locate
@@ -87,7 +87,7 @@ def _bound_load(
     ins: Instruction, ctx: Context, space: str, size: int, signed: bool, half: str
 ) -> Step:
     destination = ins.operands[0]
-    assert isinstance(destination, Reg)
+    destination = register(destination)
     find = _addresses(space, ins, ctx, ins.operands[1:], size)
     words = max(1, size // 4)
     rows = [ctx.row(destination, i) for i in range(words)]
@@ -142,7 +142,7 @@ def _store(name: str) -> Optional[Op]:
             data, rest = ins.operands[0], ins.operands[1:]
         else:
             data, rest = ins.operands[1], (ins.operands[0], *ins.operands[2:])
-        assert isinstance(data, Reg)
+        data = register(data)
         find = _addresses(space, ins, ctx, rest, size)
         rows = [ctx.row(data, i) for i in range(max(1, size // 4))]
         keys = counters(ctx, True, space == "flat")
@@ -185,7 +185,7 @@ def _scratch_offset(ins: Instruction, ctx: Context, address: Any, base: Any) -> 
 
 def _scratch_load(ins: Instruction, ctx: Context, size: int, signed: bool, half: str) -> Step:
     destination = ins.operands[0]
-    assert isinstance(destination, Reg)
+    destination = register(destination)
     find = _scratch_offset(ins, ctx, *ins.operands[1:3])
     rows = [ctx.row(destination, i) for i in range(max(1, size // 4))]
     keys = counters(ctx, False)
@@ -210,7 +210,7 @@ def _scratch_load(ins: Instruction, ctx: Context, size: int, signed: bool, half:
 
 def _scratch_store(ins: Instruction, ctx: Context, size: int, half: str) -> Step:
     address, data, base = ins.operands[:3]
-    assert isinstance(data, Reg)
+    data = register(data)
     find = _scratch_offset(ins, ctx, address, base)
     rows = [ctx.row(data, i) for i in range(max(1, size // 4))]
     keys = counters(ctx, True)

@@ -10,6 +10,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
+from gluon_core.errors import BackendError
 from gluon_emu.decode.operands import Reg
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
@@ -98,7 +99,7 @@ def vector(
                 _bind.vector_reader(ins, operand, kind, ctx, place)
                 for place, (operand, kind) in enumerate(zip(ins.operands[1:], kinds))
             ]
-            assert len(reads) == len(kinds), ins.text
+            _check_count(reads, kinds)
             if swap:
                 reads[0], reads[1] = reads[1], reads[0]
             write = _bind.vector_writer(ins, ins.operands[0], dst, ctx)
@@ -119,6 +120,11 @@ def vector(
         return function
 
     return register
+
+
+def _check_count(reads: Sequence[Any], kinds: Sequence[str]) -> None:
+    if len(reads) != len(kinds):
+        raise BackendError("sources are missing", expected=str(len(kinds)), got=str(len(reads)))
 
 
 def _computing(
@@ -191,6 +197,7 @@ def scalar(
             if len(sources) < len(kinds):  # sopk: the destination is a source too
                 sources = ins.operands
             reads = [_bind.scalar_reader(o, k, ctx) for o, k in zip(sources, kinds)]
+            _check_count(reads, kinds)
             if dst is None:
 
                 def compare(b: Any) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_core.errors import BackendError
-from gluon_emu.decode.operands import VCC, Reg
+from gluon_emu.decode.operands import VCC, Reg, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
@@ -144,10 +143,7 @@ def _mixed(name: str, result: str) -> None:
         if result == "f32":
             write = _bind.vector_writer(ins, ins.operands[0], "f32", ctx)
         else:
-            into = ins.operands[0]
-            if not isinstance(into, Reg):
-                raise BackendError(f"cannot write {into} in {ins.text}")
-            write = _half_writer(into, ctx, result == "hi", narrow)
+            write = _half_writer(register(ins.operands[0]), ctx, result == "hi", narrow)
 
         def step(b: Any) -> None:
             value = fma32(*[read(b) for read in reads])

@@ -184,8 +184,9 @@ class Outstanding:
             twins = by_place.get((entry.key, entry.where, entry.registers))
             if twins:
                 twin = twins.pop(0)
-                assert isinstance(twin.number, np.ndarray)
-                twin.number[mine:] = entry.number
+                number = np.asarray(twin.number)
+                number[mine:] = entry.number
+                twin.number = number
                 continue
             entry.number = _spread(0, entry.number, mine, theirs)
             self.entries.append(entry)
