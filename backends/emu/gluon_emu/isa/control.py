@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluon_core.errors import BackendError
-from gluon_emu.decode.operands import EXEC, M0, VCC, Const, immediate, register
+from gluon_emu.decode.operands import EXEC, M0, VCC, Const, immediate
 from gluon_emu.decode.text import Instruction
 from gluon_emu.errors import AccessError, TrapError
 from gluon_emu.isa import bind as _bind
@@ -404,15 +404,13 @@ def s_getreg_b32(ins: Instruction, ctx: Context) -> Step:
 def _set_register(ins: Instruction, ctx: Context) -> Step:
     """A field of a hardware register = S0; of MODE, rounding and denormals matter here."""
     name, offset, size = _hardware_register(str(ins.operands[0]))
-    operand = ins.operands[1]
-    source = None if isinstance(operand, Const) else register(operand)
-    constant = immediate(operand) if isinstance(operand, Const) else 0
+    read = _bind.scalar_reader(ins.operands[1], "u32", ctx)
     field = (1 << size) - 1
 
     def step(b: Any) -> None:
         if name != "MODE":
             return
-        value = (constant if source is None else int(b.s[source.first][0])) & field
+        value = int(np.ravel(read(b))[0]) & field
         b.set_mode(b.mode & ~(field << offset) | value << offset)
 
     return step
