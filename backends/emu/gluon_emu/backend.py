@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, ContextManager, Mapping
 
-from gluon_core.contract.backend import Backend, Report, Stage, Watch, load_path
+from gluon_core.contract.backend import Backend, Executed, Report, Stage, Watch, load_path
 from gluon_core.contract.targets import Target
 from gluon_core.errors import CapabilityError
 
@@ -67,6 +67,10 @@ class EmuBackend(Backend):
 
     def inspect(self, compiled: Any) -> Report:
         return _vendor(compiled.target).inspect(compiled)
+
+    def executed(self, compiled: Any, path: str) -> Executed:
+        read: Callable[[Any, str], Executed] = load_path("gluon_emu.machine.trace:executed")
+        return read(compiled, path)
 
 
 def _real(target: Target) -> Target:
