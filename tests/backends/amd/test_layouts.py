@@ -254,7 +254,7 @@ ILLEGAL = [
 @pytest.mark.parametrize("make, argument", ILLEGAL)
 def test_illegal_fields_are_named(make, argument):
     with pytest.raises(LayoutError) as caught:
-        make()
+        make().check()
     assert caught.value.argument == argument
 
 
