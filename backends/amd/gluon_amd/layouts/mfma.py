@@ -73,7 +73,7 @@ class AMDMFMALayout(DistributedLayout):
 
     def verify(self) -> None:
         """Check the fields against each other. Raises LayoutError."""
-        check_int(self.version, "version", 1, 4)
+        check_int(self.version, "version", 0, 4)
         check_powers(self.warps_per_cta, "warps_per_cta")
         check_cga(self.cga_layout, self.rank)
         if self.rank not in (2, 3):
@@ -83,7 +83,9 @@ class AMDMFMALayout(DistributedLayout):
                 expected="2 or 3 entries",
                 got=self.warps_per_cta,
             )
-        check_powers(self.tiles_per_warp, "tiles_per_warp", self.rank)
+        tiles = check_powers(self.tiles_per_warp, "tiles_per_warp")
+        if len(tiles) < self.rank:
+            check_powers(tiles, "tiles_per_warp", self.rank)
         shape = self.instr_shape
         if len(shape) != 3 or shape[:2] not in _MFMA_TILES or not is_power_of_two(shape[2]):
             raise LayoutError(
@@ -105,13 +107,6 @@ class AMDMFMALayout(DistributedLayout):
                 argument="element_bitwidth",
                 expected="32 or 64",
                 got=self.element_bitwidth,
-            )
-        if self.element_bitwidth == 64 and (shape[:2] != [16, 16] or self.version < 2):
-            raise LayoutError(
-                "64-bit accumulators exist for 16x16 from version 2 on only",
-                argument="element_bitwidth",
-                expected=32,
-                got=64,
             )
 
     @property

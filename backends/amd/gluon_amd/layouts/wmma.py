@@ -136,19 +136,12 @@ class AMDWMMALayout(DistributedLayout):
                 expected=" or ".join(map(str, _WMMA_SHAPES[self.version])),
                 got=self.instr_shape,
             )
-        if not all(any(basis) for basis in self.reg_bases):
-            raise LayoutError(
-                "two tiles of one warp are the same",
-                argument="reg_bases",
-                expected="bases that are not zero",
-                got=self.reg_bases,
-            )
-        moves = self.reg_bases + [basis for basis in self.warp_bases if any(basis)]
+        moves = [basis for basis in self.reg_bases + self.warp_bases if any(basis)]
         argument = "warp_bases and reg_bases"
         if not self._mixed:
             check_cga(moves, self.rank, argument)
             return
-        sizes = [1 << max(b[d].bit_length() for b in moves) for d in range(self.rank)]
+        sizes = [1 << max((b[d].bit_length() for b in moves), default=0) for d in range(self.rank)]
         tiles = LinearLayout({"tile": moves}, dict(zip(dim_names(self.rank), sizes)))
         if not tiles.is_invertible():
             raise LayoutError(
