@@ -29,8 +29,8 @@ WANTED = {"copy": (">=", 0.9)}
 # (elements, rows, warps) of a step of a running sum.
 BLOCKS = ((1024, 4), (2048, 4), (4096, 8))
 WHOLE = {
-    1024: ((1, 1), (2, 2), (4, 4), (8, 4), (4, 2)),
-    8192: ((1, 4), (1, 8), (1, 16)),
+    1024: ((1, 1), (1, 4), (2, 2), (4, 4), (8, 4)),
+    8192: ((1, 4), (1, 8), (1, 16), (1, 32)),
     65536: ((1, 16), (1, 32)),
 }
 PARTS = ((8, 4), (16, 2), (16, 4), (32, 2), (32, 4))
@@ -157,8 +157,8 @@ def swiglu_backward(args: Mapping[str, Any]) -> Any:
 CASES = (
     Case("softmax", "row_softmax", 0, 1, softmax),
     Case("softmax backward", "row_softmax", 2, 3, softmax_backward, tolerance=2e-2),
-    Case("cross entropy", "row_softmax", None, 4, cross_entropy),
-    Case("cross entropy backward", "row_softmax", 5, None, cross_entropy_backward, "blocks"),
+    Case("cross entropy", "row_softmax", 4, 5, cross_entropy),
+    Case("cross entropy backward", "row_softmax", 6, None, cross_entropy_backward, "blocks"),
     Case("layer norm", "row_norm", 0, None, normalized, tolerance=2e-2),
     Case("RMS norm", "row_norm", 1, None, normalized, tolerance=2e-2),
     Case("RMS norm of a sum", "row_norm", 2, None, normalized, tolerance=2e-2),

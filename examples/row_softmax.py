@@ -102,10 +102,32 @@ def softmax_backward_wide(
 @gluon.jit
 def cross_entropy(
     src, labels, loss, logsum, rows, columns, stride, ignored,
-    DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+    ROWS: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
     """The loss of each row, and the logarithm of its sum for the way back; a row of the label
     `ignored` has the loss 0."""
+    layout: gl.constexpr = gl.portable.blocked_layout([ROWS, BLOCK], src.dtype.element_ty)
+    first = gl.program_id(0) * ROWS
+    at, inside = rows_at(rows - first, columns, stride, layout, ROWS, BLOCK)
+    src = row_start(src, first, stride)
+    x = gl.portable.load(src, at, inside, -float("inf")).to(gl.float32)
+    highest = gl.max(x, axis=1)
+    total = gl.sum(gl.exp2((x - highest[:, None]) * LOG2E), axis=1)
+    normal = highest + gl.log(total)
+    near = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    row = first + near
+    label = gl.load(labels + row, mask=row < rows, other=0)
+    counts = (row < rows) & (label != ignored)
+    hit = gl.load(src + near * stride + label, mask=counts, other=0.0)
+    gl.store(loss + row, gl.where(counts, normal - hit, 0.0), mask=row < rows)
+    gl.store(logsum + row, normal, mask=row < rows)
+
+
+@gluon.jit
+def cross_entropy_wide(
+    src, labels, loss, logsum, rows, columns, stride, ignored,
+    DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
     row = gl.program_id(0)
     src = row_start(src, row, stride)
     highest, total = maximum_and_sum(src, columns, layout, DEPTH, WIDTH)
@@ -177,6 +199,10 @@ def loss_arguments(new, large, shape=None):
     }
 
 
+def wide_loss_arguments(new, large, shape=None):
+    return loss_arguments(new, large, shape or ((1024, 131072) if large else (3, 5000)))
+
+
 def loss_backward_arguments(new, large, shape=None):
     given = loss_arguments(new, large, shape)
     rows, columns = given["rows"], given["columns"]
@@ -231,6 +257,15 @@ EXAMPLES = [
     ),
     example(
         "cross entropy", cross_entropy, loss_arguments, loss_reference, "loss", 1, tolerance=1e-5
+    ),
+    example(
+        "cross entropy of wide rows",
+        cross_entropy_wide,
+        wide_loss_arguments,
+        loss_reference,
+        "loss",
+        1,
+        tolerance=1e-5,
     ),
     example(
         "cross entropy, backward",
