@@ -17,7 +17,7 @@ from gluon_sim.memory.guided import Guided
 from gluon_sim.memory.schedule import Schedule
 
 if TYPE_CHECKING:
-    from gluon_sim.check.races import Epoch
+    from gluon_sim.check.epochs import Epoch
     from gluon_sim.memory.shared import SharedView
     from gluon_sim.memory.sync import Wait
     from gluon_sim.run.frame import Rows
