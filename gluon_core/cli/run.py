@@ -23,6 +23,8 @@ from gluon_core.errors import PluginError, did_you_mean
 
 __all__ = ["Runs", "run_file"]
 
+RESULTS = 4  # other ones that a file is to judge
+
 
 @dataclass(frozen=True)
 class Runs:
@@ -120,6 +122,8 @@ def run_file(
     record = record or Record()
     with recording(record), redirect_stdout(sys.stderr) if json else nullcontext():
         code = _run_all(file, wish, runs, target)
+        if runs.explore and not code:
+            code = _other_results(file, runs, target, record)
     if code:
         if json:
             print_json({"exit": code})
@@ -199,6 +203,36 @@ def _run_all(file: str, wish: Optional[Watch], runs: Runs, target: Optional[str]
                     + (f" --seed {seed}" if name == "random" else ""),
                     file=sys.stderr,
                 )
+    return 0
+
+
+def _other_results(file: str, runs: Runs, target: Optional[str], record: Record) -> int:
+    """Let the file judge what its launches gave under other schedules, too."""
+    simulator = _simulator(target)
+    assert simulator is not None and simulator.simulation is not None  # it ran there
+    configured = load_named(simulator.simulation, f"backend {simulator.name!r}, simulation")
+    walks = [one.walked for one in record.launches if one.walked is not None]
+    known = record.launches.copy()
+    more = max((one.results for one in walks), default=1) - 1
+    try:
+        for number in range(1, min(more, RESULTS) + 1):
+            code: Optional[int] = None
+            hidden = StringIO()
+            try:
+                with configured(**runs.settings()[0], leave=number), redirect_stdout(hidden):
+                    code = _run(file, nullcontext())
+            finally:
+                if code != 0:
+                    print(hidden.getvalue(), end="")
+                    print(
+                        "wrong with what launches give under another schedule; repeat it with "
+                        "--schedule and the file of the kernel, KERNEL.schedule.json",
+                        file=sys.stderr,
+                    )
+            if code:
+                return code
+    finally:
+        record.launches = known
     return 0
 
 

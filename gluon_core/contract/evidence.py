@@ -24,12 +24,14 @@ class Walked:
         least: how many there are to run, at least.
         all: whether there are no others.
         differ: the arguments that hold something else after some of them than after the first.
+        results: how many results there were that differ from each other.
     """
 
     runs: int
     least: int
     all: bool
     differ: tuple[str, ...] = ()
+    results: int = 1
 
     def __str__(self) -> str:
         if not self.all:

@@ -29,6 +29,8 @@ class Settings(LaunchSettings):
         seed: of the random schedule.
         within: seconds after which no further schedule is explored.
         most: schedules that are explored at most.
+        leave: of the results that explored schedules differ in, which memory holds afterwards; 0 for
+            what the usual schedule gives.
         replay: a file with a schedule that failed; its launch runs under it.
         races: report accesses that nothing orders.
         bounds: report accesses outside the arguments and outside shared buffers.
@@ -65,6 +67,7 @@ class Settings(LaunchSettings):
     seed: int = 0
     within: float = 60.0
     most: int = 1000
+    leave: int = 0
     replay: Optional[str] = None
     races: bool = True
     bounds: bool = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 
 import numpy as np
@@ -406,25 +405,44 @@ def last(ticket, out):
 if __name__ == "__main__":
     import sys
     kernel = last if "wrong" in sys.argv else tickets
-    kernel[(3,)](np.zeros(1, np.int32), np.zeros(3, np.int32))
+    out = np.zeros(3, np.int32)
+    kernel[(3,)](np.zeros(1, np.int32), out)
+    if "judged" in sys.argv:
+        assert out[0] != 2, out
 """
 
 
-def gluon_run(tmp_path, *arguments):
+@pytest.fixture
+def gluon_run(tmp_path, monkeypatch):
     (tmp_path / "file.py").write_text(FILE)
-    command = [sys.executable, "-m", "gluon_core", "run", "file.py", "--target", "sim:sm_90"]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+
+    def run(*arguments, **runs):
+        return run_file("file.py", "sim:sm_90", arguments, runs=Runs(**runs))
+
+    return run
 
 
-def test_the_command_explores_and_replays(tmp_path):
-    done = gluon_run(tmp_path, "--explore")
-    assert done.returncode == 0, done.stderr
-    assert "no mistake under all schedules of each launch on sim:sm_90" in done.stdout
-    assert "all 6 schedules, after which out did not always hold the same" in done.stdout
-    done = gluon_run(tmp_path, "--explore", "wrong")
-    assert done.returncode == 1 and "in this order:" in done.stderr
-    done = gluon_run(tmp_path, "--schedule", "last.schedule.json", "wrong")
-    assert done.returncode == 1 and "OutOfBoundsError" in done.stderr
+def test_the_command_explores_and_replays(gluon_run, capsys):
+    assert gluon_run(explore=True) == 0
+    out = capsys.readouterr().out
+    assert "no mistake under all schedules of each launch on sim:sm_90" in out
+    assert "tickets on sim:sm_90: 1 launch at file.py:" in out
+    assert "all 6 schedules, after which out did not always hold the same" in out
+    with pytest.raises(gluon.errors.GluonError) as caught:
+        gluon_run("wrong", explore=True)
+    assert "in this order:" in str(caught.value)
+    with pytest.raises(type(caught.value)):
+        gluon_run("wrong", schedule="last.schedule.json")
+
+
+def test_the_file_judges_other_results(gluon_run, capsys):
+    with pytest.raises(AssertionError, match=r"\[2 "):
+        gluon_run("judged", explore=True)
+    assert "under another schedule" in capsys.readouterr().err
+    with pytest.raises(AssertionError, match=r"\[2 "):
+        gluon_run("judged", schedule="tickets.schedule.json")
 
 
 def test_what_cannot_be_asked_for_at_once(tmp_path):

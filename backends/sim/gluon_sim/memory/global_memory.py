@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
@@ -356,6 +357,13 @@ class GlobalMemory:
     def changed(self, contents: Contents) -> list[str]:
         """The names of the allocations that hold something else."""
         return [a.name for a, (data, _) in zip(self._all, contents) if (a.data != data).any()]
+
+    def digest(self) -> bytes:
+        """Of all bytes."""
+        found = blake2b()
+        for allocation in self._all:
+            found.update(allocation.data.data)
+        return found.digest()
 
     def mark(self) -> None:
         """A run begins, or begins again."""

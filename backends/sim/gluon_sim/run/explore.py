@@ -50,7 +50,8 @@ class Steps:
     program: Optional[int]
     segments: tuple[tuple[str, int], ...]
 
-    def write(self, path: Path, error: SimulatorError, story: Sequence[Told]) -> None:
+    def write(self, path: Path, error: Optional[SimulatorError], story: Sequence[Told]) -> None:
+        told = error and {"class": type(error).__name__, "message": error.message}
         found = {
             "version": VERSION,
             "kernel": self.kernel,
@@ -58,7 +59,7 @@ class Steps:
             "launch": self.launch,
             "program": self.program,
             "steps": [list(s) for s in self.segments],
-            "error": {"class": type(error).__name__, "message": error.message},
+            "error": told,
             "timeline": [[t.who, t.line, t.what] for t in story],
         }
         path.write_text(json.dumps(found, indent=1) + "\n")
@@ -114,6 +115,8 @@ class Exploration:
         self._settings = settings
         self._name = name
         self._before = memory.contents()
+        # Of each result that differs from the first: the schedule, and the program that it is of.
+        self._results: dict[bytes, tuple[list[tuple[str, int]], Optional[int]]] = {}
 
     def run(self) -> Walked:
         """Every schedule that differs, until one fails or time is over. Memory then holds what it
@@ -133,8 +136,10 @@ class Exploration:
                 walk = Walk(trees, focus, first=not runs)
                 try:
                     self._once(walk)
-                    if runs:
-                        differ.update(self._memory.changed(after))
+                    if runs and (changed := self._memory.changed(after)):
+                        differ.update(changed)
+                        steps = segments_of(walk.own), walk.program
+                        self._results.setdefault(self._memory.digest(), steps)
                 except Redundant:
                     repeats += 1
                 except TooLong:
@@ -165,10 +170,32 @@ class Exploration:
         finally:
             if after:
                 self._memory.restore(after)
+        if settings.leave:
+            self._leave(settings.leave)
         left = sum(tree.left for tree in trees.values())
-        if complete:
-            return Walked(runs - repeats, runs - repeats, True, tuple(sorted(differ)))
-        return Walked(runs, runs + max(left, 1), False, tuple(sorted(differ)))
+        count, least = (runs, runs + max(left, 1)) if not complete else (runs - repeats,) * 2
+        return Walked(count, least, complete, tuple(sorted(differ)), 1 + len(self._results))
+
+    def _leave(self, number: int) -> None:
+        """Let memory hold another result than the usual one, if there are so many, and keep its schedule."""
+        if number > len(self._results):
+            return
+        steps, program = list(self._results.values())[number - 1]
+        guided, _ = self._again(steps, program)
+        self._keep(steps, program, None, guided.story)
+
+    def _keep(
+        self, steps: Sequence[tuple[str, int]], program: Optional[int],
+        error: Optional[SimulatorError], story: Sequence[Told],
+    ) -> str:  # fmt: skip
+        """Write a schedule down; what to say of that."""
+        kernel, target, launch = self._name
+        path = Path(f"{kernel}.schedule.json")
+        try:
+            Steps(kernel, target, launch, program, tuple(steps)).write(path, error, story)
+        except OSError as failure:
+            return f"The schedule could not be kept: {failure}."
+        return f"Repeat it: gluon run FILE --schedule {path}."
 
     def _once(self, guided: Walk) -> None:
         self._memory.restore(self._before)
@@ -232,15 +259,8 @@ class Exploration:
         guided, found = self._again(segments, number)
         if found is None or not _alike(found, error):
             return error  # it cannot be repeated; what was seen is told all the same
-        kernel, target, launch = self._name
-        path = Path(f"{kernel}.schedule.json")
-        story = told(guided)
-        try:
-            Steps(kernel, target, launch, number, tuple(segments)).write(path, found, guided.story)
-            again = f"Repeat it: gluon run FILE --schedule {path}."
-        except OSError as failure:
-            again = f"The schedule could not be kept: {failure}."
-        found.order = tuple(story)
+        again = self._keep(segments, number, found, guided.story)
+        found.order = tuple(told(guided))
         found.remedy = f"{found.remedy.rstrip('.')}. {again}" if found.remedy else again
         return found
 
