@@ -259,6 +259,7 @@ class tile_writer(Record):
 
         Raises:
             ShapeError: `value` has another shape.
+            LayoutError: several blocks, and a thread does not hold elements of each.
         """
         semantic = semantic_layer()
         desc, buffers = self.parts.values
