@@ -126,8 +126,7 @@ def attend(
             total = gl.sum(p, 1)
             p_tile = gl.convert_layout(p.to(dtype), p_layout)
             acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
-            behind = at
-            at = at.next()
+            behind, at = at, at.next()
 
             for j in range(1, count):
                 k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
@@ -149,8 +148,7 @@ def attend(
                 values.release(behind)
                 acc = warpgroup_mma_init(done * gl.convert_layout(kept, out_row)[:, None])
                 p_tile = gl.convert_layout(p.to(dtype), p_layout)
-                behind = at
-                at = at.next()
+                behind, at = at, at.next()
 
             queries.release(query)
             query = query.next()
@@ -179,10 +177,8 @@ def attention_hopper(
     lower = tma_ring(q_desc, 1)
     keys = tma_ring(k_desc, STAGES, consumers=2)
     values = tma_ring(v_desc, STAGES, consumers=2)
-    first = tma_writer(out_desc, buffers=1)
-    second = tma_writer(out_desc, buffers=1)
-    above = (upper, keys, values)
-    below = (lower, keys, values)
+    above, below = (upper, keys, values), (lower, keys, values)
+    first, second = tma_writer(out_desc), tma_writer(out_desc)
     gl.warp_specialize(
         [
             (attend, (above, first, heads, length, scale, 0, CAUSAL, GROUP)),

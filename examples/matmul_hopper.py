@@ -85,8 +85,8 @@ def matmul_specialized(
     gl.static_assert(num_warps == 4, "each half of a tile is multiplied by four warps")
     ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
     tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
-    first = tma_writer(c_desc)
-    second = tma_writer(c_desc)
+    first = tma_writer(c_desc, parts=4)
+    second = tma_writer(c_desc, parts=4)
     gl.warp_specialize(
         [
             (multiply_tiles, (ring, tiles, first, K, 0, BLOCK_K, TRANSPOSED)),

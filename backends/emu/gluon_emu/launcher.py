@@ -148,7 +148,9 @@ def _leaves(
 
 def _allocation(name: str, value: Any) -> Optional[Allocation]:
     storage = storage_of(name, value, "emulator")
-    return None if storage is None else Allocation(name, storage.data, storage.writable, storage.owner)
+    return (
+        None if storage is None else Allocation(name, storage.data, storage.writable, storage.owner)
+    )
 
 
 def _global_scratch(

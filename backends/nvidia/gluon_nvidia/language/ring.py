@@ -21,7 +21,7 @@ empty, at which every consumer arrives. Phases are the positions' business.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Sequence, Union
+from typing import Any, Optional, Sequence, Union
 
 from gluon_core.errors import ArgumentError, ShapeError
 from gluon_core.portable.masked_tiles import moved, split
@@ -67,8 +67,9 @@ class RingFacts:
 
 @dataclass(frozen=True)
 class WriterFacts:
-    """The buffers of a writer."""
+    """The blocks side by side in what is stored at once, and the buffers that they take turns in."""
 
+    parts: int
     buffers: int
 
 
@@ -254,23 +255,23 @@ class tile_writer(Record):
 
         Args:
             coordinates: where it begins: an integer scalar per dimension.
-            value: a tensor of the descriptor's block, or of several blocks side by side, which go
-                through the buffers in turn; converted to the descriptor's element type.
+            value: a tensor of as many of the descriptor's blocks side by side as the writer has
+                parts; converted to the descriptor's element type.
 
         Raises:
             ShapeError: `value` has another shape.
-            LayoutError: several blocks, and a thread does not hold elements of each.
+            LayoutError: there are several parts, and a thread does not hold elements of each.
         """
         semantic = semantic_layer()
         desc, buffers = self.parts.values
         value = semantic.require_distributed(value, "value")
         block, shape = _block(desc), shape_of(value)
         plain = [size for size in block if size > 1] if len(shape) < len(block) else block
-        if len(plain) != len(shape) or shape[:-1] != plain[:-1] or shape[-1] % plain[-1]:
+        if shape != [*plain[:-1], plain[-1] * self.facts.parts]:
             raise ShapeError(
-                "not a block of the descriptor, nor several side by side",
+                "not what the writer was made for",
                 argument="value",
-                expected=block,
+                expected=f"{self.facts.parts} of {block} side by side",
                 got=shape,
             )
         count = self.facts.buffers
@@ -290,13 +291,16 @@ class tile_writer(Record):
 
 
 @builtin(requires=_REQUIRES, name=_SPACE + "tma_writer")
-def tma_writer(descriptor: tensor_descriptor, buffers: ConstInt = 2) -> tile_writer:
-    """Allocate `buffers` buffers through which one role stores tiles by TMA: one is written while
-    those before are read. Make it before `gl.warp_specialize`, one for each role.
+def tma_writer(
+    descriptor: tensor_descriptor, parts: ConstInt = 1, buffers: Optional[ConstInt] = None
+) -> tile_writer:
+    """Allocate buffers through which one role stores tiles by TMA: where there are several, one is
+    written while those before are read. Make it before `gl.warp_specialize`, one for each role.
 
     Args:
-        descriptor: of the tensor; a store is cut into its blocks.
-        buffers: compile-time integer.
+        descriptor: of the tensor.
+        parts: compile-time integer: a tile is so many of the descriptor's blocks side by side.
+        buffers: compile-time integer that divides `parts`; 2 by default where it does, else 1.
 
     Returns:
         A `tile_writer`.
@@ -305,12 +309,22 @@ def tma_writer(descriptor: tensor_descriptor, buffers: ConstInt = 2) -> tile_wri
         ArgumentError: no descriptor, or an illegal number.
     """
     semantic = semantic_layer()
-    count = compile_time_int(buffers, "buffers", 1)
     _check_descriptor(descriptor, "descriptor")
+    blocks = compile_time_int(parts, "parts", 1)
+    given = 2 - blocks % 2 if unwrap(buffers) is None else buffers
+    count = compile_time_int(given, "buffers", 1)
+    # A tile begins with the first buffer: what the one before left under way is in the others.
+    if blocks % count:
+        raise ArgumentError(
+            "does not divide the parts",
+            argument="buffers",
+            expected=f"a divisor of {blocks}",
+            got=count,
+        )
     memory = semantic.allocate_shared(
         descriptor.dtype, [count, *_block(descriptor)], descriptor.layout
     )
-    return tile_writer([descriptor, memory], WriterFacts(count))
+    return tile_writer([descriptor, memory], WriterFacts(blocks, count))
 
 
 # -- shared --------------------------------------------------------------------------------------

@@ -42,10 +42,12 @@ def add_turned(ring, writer, rounds, ROWS: gl.constexpr, half: gl.constexpr):
 
 
 @gluon.jit
-def through_a_ring(a, b, out, rounds, ROWS: gl.constexpr, STAGES: gl.constexpr):
+def through_a_ring(
+    a, b, out, rounds, ROWS: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr
+):
     ring = tma_ring([a, b], STAGES, consumers=2)
-    upper = tma_writer(out)
-    lower = tma_writer(out)
+    upper = tma_writer(out, PARTS)
+    lower = tma_writer(out, PARTS)
     gl.warp_specialize(
         [
             (add_turned, (ring, upper, rounds, ROWS, 0)),
@@ -72,16 +74,18 @@ def arrays(rounds):
     return {"a": a, "b": b, "out": np.full_like(a, np.nan)}
 
 
-def operands(args, rounds, stages):
-    blocks = {"a": [ROWS, COLUMNS], "b": [COLUMNS, ROWS], "out": [ROWS // 2, COLUMNS // 2]}
+def operands(args, rounds, stages, parts=2):
+    blocks = {"a": [ROWS, COLUMNS], "b": [COLUMNS, ROWS], "out": [ROWS // 2, COLUMNS // parts]}
     made = [described(args[name], block) for name, block in blocks.items()]
-    return [*made, rounds, ROWS, stages]
+    return [*made, rounds, ROWS, stages, parts]
 
 
-@pytest.mark.parametrize("rounds, stages", [(1, 1), (5, 1), (1, 3), (7, 2), (8, 3)])
-def test_tiles_go_through(rounds, stages):
+@pytest.mark.parametrize(
+    "rounds, stages, parts", [(1, 1, 2), (5, 1, 1), (1, 3, 2), (7, 2, 1), (8, 3, 2)]
+)
+def test_tiles_go_through(rounds, stages, parts):
     args = arrays(rounds)
-    through_a_ring[(1,)](*operands(args, rounds, stages), target=SIM, num_warps=4)
+    through_a_ring[(1,)](*operands(args, rounds, stages, parts), target=SIM, num_warps=4)
     np.testing.assert_array_equal(args["out"], args["a"] + args["b"].T)
 
 
@@ -156,11 +160,12 @@ def kernel(a, b, out, LAYOUT: gl.constexpr):
         ("tma_ring(a, 0)", ArgumentError, "stages"),
         ("tma_ring(a, 1, consumers=0)", ArgumentError, "consumers"),
         ("tma_writer(ring)", ArgumentError, "not a descriptor"),
-        ("tma_writer(out, 0)", ArgumentError, "buffers"),
+        ("tma_writer(out, 0)", ArgumentError, "parts"),
+        ("tma_writer(out, 3, buffers=2)", ArgumentError, "does not divide the parts"),
         (
             "writer.store([0, 0], gl.zeros([16, 32], gl.float32, LAYOUT))",
             ShapeError,
-            "not a block of the descriptor",
+            "not what the writer was made for",
         ),
         ("gl.portable.grouped_tiles([8], [4])", ShapeError, "sides of a matrix"),
         ("gl.portable.grouped_tiles([8, 8], [4, 4], 0)", ArgumentError, "group"),
