@@ -6,13 +6,14 @@ from __future__ import annotations
 import importlib
 import itertools
 import sys
-from typing import Any
+from typing import Any, Callable
 
 from common import Result, device, parse_arguments, write
 from row_kernels import difference, in_turns
 
 from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays
+from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
 
 CASES = {
@@ -45,69 +46,68 @@ def exact(args: Any) -> Any:
     return made
 
 
+def launcher(module: Any, args: Any, config: Any, out: Any) -> Callable[[], Any]:
+    """A function that launches both kernels."""
+    first = module.paged_attention[module.grid(args, config)]
+    second = module.combine[(args["logsums"].shape[0],)]
+    given = (args["parts"], args["logsums"], out, config["D"], config["SPLITS"])
+
+    def run() -> None:
+        first(*args.values(), **config)
+        second(*given, num_warps=1)
+
+    return run
+
+
+def measure(name: str, shape: tuple[int, ...], target: Target) -> Result:
+    import torch
+
+    module = importlib.import_module(f"{examples_package().__name__}.attention_paged")
+    base = module.arguments(Arrays(target), True, shape)
+    wanted, out = exact(base), torch.empty_like(base["q"])
+    runs, errors = {}, {}
+    for choice, splits in itertools.product(CHOICES, SPLITS):
+        if not 400 <= shape[0] * shape[1] * splits <= 6000:
+            continue
+        parts = torch.empty((shape[0] * shape[1] * shape[2], splits, shape[3]), device="cuda")
+        args = {**base, "parts": parts, "logsums": parts.new_empty(parts.shape[:2])}
+        config = module.large_config(target.warp_size, splits=splits, **choice)
+        text = ", ".join(f"{k} {v}" for k, v in {**choice, "splits": splits}.items())
+        run = launcher(module, args, config, out)
+        try:
+            run()
+        except GluonError as error:
+            print(f"{name} {text}: {str(error).splitlines()[0]}", file=sys.stderr)
+            continue
+        errors[text] = difference(out, wanted)
+        if errors[text] <= 1e-2:
+            runs[text] = run
+        else:
+            print(f"WRONG {name} {text}: {errors[text]}", flush=True)
+    moved = module.bytes_read(base)
+    times = in_turns(runs, 3, 3)
+    for text, time in times.items():
+        print(f"{name} {text}: {moved / time / 1e12:.2f} TB/s", file=sys.stderr)
+    best = min(times, key=lambda text: times[text])
+    source = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
+    into = torch.empty_like(source)
+    times = in_turns({"ours": runs[best], "copy": lambda: into.copy_(source)})
+    ours, copy = (moved / times[who] / 1e12 for who in ("ours", "copy"))
+    wants = {"copy": (">=", 0.85)}
+    ratios = {"copy": ours / copy}
+    return Result(
+        f"decode, {name}", "TB/s", ours, {"copy": copy}, ratios, wants, best, errors[best]
+    )
+
+
 def results(only: str = "") -> list[Result]:
     import torch
 
     target, found = device(), []
-    module = importlib.import_module(f"{examples_package().__name__}.attention_paged")
     for name, shape in CASES.items():
-        if only not in name:
-            continue
-        runs, errors, wanted, args = {}, {}, None, {}
-        base = module.arguments(Arrays(target), True, shape)
-        wanted = exact(base)
-        many = shape[0] * shape[1]
-        for choice, splits in itertools.product(CHOICES, SPLITS):
-            if not 400 <= many * splits <= 6000:
-                continue
-            queries = many * shape[2]
-            parts = torch.empty((queries, splits, shape[3]), device="cuda")
-            args = {**base, "parts": parts, "logsums": parts.new_empty(parts.shape[:2])}
-            config = module.large_config(target.warp_size, splits=splits, **choice)
-            text = ", ".join(f"{k} {v}" for k, v in {**choice, "splits": splits}.items())
-            out = torch.empty_like(base["q"])
-            first = module.paged_attention[module.grid(args, config)]
-            second = module.combine[(queries,)]
-
-            def run(first=first, second=second, args=args, config=config, out=out) -> Any:  # type: ignore[no-untyped-def]
-                first(*args.values(), **config)
-                second(
-                    args["parts"], args["logsums"], out, config["D"], config["SPLITS"], num_warps=1
-                )
-
-            try:
-                run()
-            except GluonError as error:
-                print(f"{name} {text}: {str(error).splitlines()[0]}", file=sys.stderr)
-                continue
-            errors[text] = difference(out, wanted)
-            if errors[text] <= 1e-2:
-                runs[text] = run
-            else:
-                print(f"WRONG {name} {text}: {errors[text]}", flush=True)
-        seconds = in_turns(runs, 3, 3)
-        moved = module.bytes_read(base)
-        for text, time in seconds.items():
-            print(f"{name} {text}: {moved / time / 1e12:.2f} TB/s", file=sys.stderr)
-        best = min(seconds, key=lambda text: seconds[text])
-        source = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
-        into = torch.empty_like(source)
-        times = in_turns({"ours": runs[best], "copy": lambda: into.copy_(source)})
-        rate = {who: moved / time / 1e12 for who, time in times.items()}
-        found.append(
-            Result(
-                f"decode, {name}",
-                "TB/s",
-                rate["ours"],
-                {"copy": rate["copy"]},
-                {"copy": rate["ours"] / rate["copy"]},
-                {"copy": (">=", 0.85)},
-                best,
-                errors[best],
-            )
-        )
-        del base, args, runs, source, into
-        torch.cuda.empty_cache()
+        if only in name:
+            found.append(measure(name, shape, target))
+            torch.cuda.empty_cache()
     return found
 
 
