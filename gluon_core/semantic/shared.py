@@ -11,7 +11,7 @@ from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.features import SLICED_COPIES
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.semantic.base import SemanticBase, describe, shape_of
+from gluon_core.semantic.base import SemanticBase, shape_of
 from gluon_core.semantic.copies import like
 from gluon_core.semantic.operands import check_stored, compile_time_int, wrap_axis
 from gluon_core.values import (
@@ -21,6 +21,7 @@ from gluon_core.values import (
     shared_memory_descriptor_type,
     unwrap_shape,
 )
+from gluon_core.values.tensors import describe
 
 __all__ = ["SharedOps"]
 
