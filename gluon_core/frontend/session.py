@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core.contract.answers import checked_builder, checked_options
 from gluon_core.contract.backend import Backend
@@ -38,6 +38,9 @@ class Session:
     selections: list[Selection] = field(default_factory=list)
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     unrolled: int = 0  # rounds of loops over `static_range` so far
+    shared_accesses: list[Callable[[], int]] = field(
+        default_factory=list
+    )  # each tells its conflicts
     specialized: bool = False  # while the functions of `warp_specialize` are generated
 
     def __post_init__(self) -> None:
