@@ -181,6 +181,8 @@ def _key(
 ) -> tuple[Key, dict[str, Any]]:
     """What configurations compete for, and what else a worker says of the task."""
     measured = settings.objective == "time"
+    for _ in range(engine.slots if measured else 0):  # those that compile start meanwhile
+        engine.compile(work.about, reference, settings.target, shape, False)
     submit = engine.measure if measured else engine.compile
     try:
         about = submit(work.about, reference, settings.target, shape, measured).result()

@@ -125,7 +125,7 @@ class Lookup:
             elif hasattr(value, "get_device"):
                 parts += (dtype, value.get_device())
             else:
-                parts.append((value.__class__, str(dtype)))
+                parts += (value.__class__, dtype)
         return (*parts, *given.items(), os.environ.get("GLUON_TARGET"))
 
     def _find(self, how: Any, values: Sequence[Any], given: Mapping[str, Any]) -> Optional[Found]:

@@ -7,16 +7,18 @@ several machines are merged, see `Store.merge`; a file system of a network is no
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sqlite3
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Mapping, Optional, Union
 
-from gluon_core import __version__, _triton
+from gluon_core import _triton
 from gluon_core.errors import TuneStoreError, TuneStoreVersionError
 
 __all__ = ["FORMAT", "Key", "Store", "Trial", "default_path", "plain_text", "versions"]
@@ -43,9 +45,14 @@ def default_path() -> Path:
     return Path(os.environ.get("GLUON_TUNE_STORE") or Path.home() / ".gluon" / "tuned.db")
 
 
+@functools.cache
 def versions() -> str:
     """What a measurement holds for beside kernel and device: the releases that made the code."""
-    return f"gluon-core {__version__}, triton {_triton.VERSION_TEXT}"
+    try:
+        own = metadata.version("gluon-core")
+    except metadata.PackageNotFoundError:  # a folder on the path
+        own = "of a folder"
+    return f"gluon-core {own}, triton {_triton.VERSION_TEXT}"
 
 
 def plain_text(value: Mapping[str, Any]) -> str:
