@@ -159,7 +159,8 @@ class _Bar:
             )
             return
         value = None if told.best is None else told.best.value
-        if self._quiet or (value == self._best and time.monotonic() - self._said < 10):
+        news = value != self._best or told.done == told.wanted
+        if self._quiet or not (news or time.monotonic() - self._said > 10):
             return
         self._said, self._best = time.monotonic(), value
         print(f"{told.done} of {told.wanted}; {left}best {best}", file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from multiprocessing.connection import Connection
-from typing import Any, Mapping, Optional
+from typing import Any, Optional
 
 from gluon_core.tune.task import Reference
 
@@ -68,29 +68,28 @@ class Isolated:
     next one when it was lost.
 
     Args:
-        reference, target, index: the workbench's.
-        environment: of the process, besides this one's.
+        target, index: the workbench's.
     """
 
-    def __init__(
-        self,
-        reference: Reference,
-        target: Optional[str],
-        index: Optional[int] = None,
-        environment: Mapping[str, str] = {},
-    ):
-        self._opened = (reference, target, index)
-        self._environment = dict(environment)
+    def __init__(self, target: Optional[str], index: Optional[int] = None):
+        self._target, self._index = target, index
+        self._wanted: Optional[Reference] = None
+        self._opened: Optional[Reference] = None
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._link: Optional[Connection] = None
         self._log: Any = None
         self.started = 0  # how many processes there have been
 
-    def _start(self, limit: float) -> None:
+    def on(self, reference: Reference) -> Isolated:
+        """The same, for calls about another task."""
+        self._wanted = reference
+        return self
+
+    def _start(self) -> None:
         ours, theirs = socket.socketpair()
         self._log = tempfile.TemporaryFile()
         # An abort of the compiler ends this process, so there is no need for another one around it.
-        environment = {"GLUON_COMPILE_ISOLATION": "0", **os.environ, **self._environment}
+        environment = {"GLUON_COMPILE_ISOLATION": "0", **os.environ}
         environment.pop("GLUON_TARGET", None)  # a stand-in for torch is no device
         paths = [path for path in sys.path if path]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
@@ -108,7 +107,6 @@ class Isolated:
         self.started += 1
         with _lock:
             _LIVE.add(self)
-        self._ask("open", self._opened, limit)
 
     def call(self, method: str, *arguments: Any, limit: float = 600.0) -> Any:
         """The answer of a method.
@@ -121,7 +119,11 @@ class Isolated:
             Lost: the process ended, or had to be.
         """
         if self._process is None:
-            self._start(max(limit, 120.0))
+            self._start()
+        if self._opened != self._wanted:
+            told = (self._wanted, self._target, self._index)
+            self._ask("open", told, max(limit, 120.0))
+            self._opened = self._wanted
         return self._ask(method, arguments, limit)
 
     def _ask(self, method: str, arguments: Any, limit: float) -> Any:
@@ -136,8 +138,6 @@ class Isolated:
         except (EOFError, OSError):
             raise Lost(self._epitaph()) from None
         if kind == "error":
-            if method == "open":
-                self.close()
             raise Failed(*value)
         return value
 
@@ -161,6 +161,7 @@ class Isolated:
         """End the process with all that it started."""
         with _lock:
             _LIVE.discard(self)
+        self._opened = None
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -38,7 +38,8 @@ class Settings:
         compile_limit, run_limit, simulate_limit: seconds after which one compilation, one sample, one
             simulation is killed.
         spills: what a configuration may spill and still be measured.
-        conflicts: extra passes over the banks from which on one is not measured; None ignores them.
+        conflicts: extra passes over the banks from which on one is not measured; None ignores them. What
+            the default configuration spills and needs is never too much.
         again: try what is known, too.
     """
 
@@ -54,7 +55,7 @@ class Settings:
     run_limit: float = 10.0
     simulate_limit: float = 120.0
     spills: int = 64
-    conflicts: Optional[int] = 16
+    conflicts: Optional[int] = 7
     again: bool = False
 
     def limits(self) -> dict[str, Any]:
@@ -236,6 +237,8 @@ class _Search:
         self.asked = 0
         self.done = 0
         self.best: Optional[Trial] = None
+        self.default: Optional[Mapping[str, Any]] = None  # what its code is like
+        self.held: list[tuple[Config, Mapping[str, Any]]] = []  # wait for that
         self.ready: list[tuple[Config, dict[str, Any]]] = []  # compiled, not measured yet
         self.under_way: dict[Future[Any], tuple[str, Any]] = {}
         self.lost: dict[str, int] = {}  # how often a configuration went with its worker
@@ -274,6 +277,8 @@ class _Search:
             return
         for trial in self.store.of(self.key):
             config = self._bare(trial.config)
+            if config == self.about["default"]:
+                self.default = trial.detail
             if config in self.task.searched:
                 self.strategy.tell(config, trial.value if trial.status == "ok" else None)
                 self.asked += 1
@@ -392,13 +397,30 @@ class _Search:
 
     def _compiled(self, config: Config, answer: Mapping[str, Any]) -> None:
         self._same_build(answer)
-        detail = answer["detail"]
-        if answer["status"] == "compiled":
+        self.held.append((config, answer))
+        if config == self.about["default"]:
+            self.default = answer["detail"]
+        waits = any(
+            kind == "compile" and what == self.about["default"]
+            for kind, what in self.under_way.values()
+        )
+        if not waits:
+            held, self.held = self.held, []
+            for one in held:
+                self._judge(*one)
+
+    def _judge(self, config: Config, answer: Mapping[str, Any]) -> None:
+        """Whether a configuration is worth a measurement, now that it is known what the default needs."""
+        status, reason, detail = answer["status"], answer["reason"], answer["detail"]
+        value = answer.get("value")
+        if status in ("ok", "compiled"):
+            why = work.pruned(detail, self.settings.limits(), self.default)
+            if why:
+                status, reason, value = "pruned", why, None
+        if status == "compiled":
             self.ready.append((config, detail))
             return
-        value = answer.get("value")
-        trial = Trial({}, answer["status"], value, value, value, answer["reason"], detail)
-        self._keep(config, trial)
+        self._keep(config, Trial({}, status, value, value, value, reason, detail))
 
     def _measured(
         self, batch: Sequence[Any], results: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]

@@ -150,9 +150,17 @@ class Task:
         return f"{count} of {got.size} elements of {self.output} are wrong" if count else None
 
     def with_space(self, values: Mapping[str, Sequence[Any]]) -> Task:
-        """The same with other values to search, by name; constraints of the old space are kept."""
+        """The same with other values to search, by name. What is searched no more has the default's value;
+        constraints hold where all that they are about is still searched."""
         when = self.searched.when if set(values) >= set(self.searched.values) else None
-        return replace(self, space=Space(values, when))
+        rest = [name for name in self.searched.values if name not in values]
+
+        def fixed(target: Any) -> dict[str, Any]:
+            default = self.told(self.default, target)
+            kept = {name: default[name] for name in rest if name in default}
+            return {**self.told(self.fixed, target), **kept}
+
+        return replace(self, space=Space(values, when), fixed=fixed)
 
 
 def of_example(example: Any, values: Optional[Mapping[str, Sequence[Any]]], shapes: Any) -> Task:

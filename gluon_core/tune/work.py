@@ -33,16 +33,10 @@ _own = threading.local()
 
 
 def _isolated(reference: Reference, target: Optional[str], index: Optional[int] = None) -> Isolated:
-    """This thread's process for a task."""
+    """This thread's process for a target and a device, to be asked about a task."""
     kept: dict[Any, Isolated] = _own.__dict__.setdefault("kept", {})
-    key = (reference.digest, target, index)
-    found = kept.get(key)
-    if found is None:
-        for other in kept.values():  # of another task: its device memory is wanted now
-            other.close()
-        kept.clear()
-        found = kept[key] = Isolated(reference, target, index)
-    return found
+    found = kept.setdefault((target, index), Isolated(target, index))
+    return found.on(reference)
 
 
 def about(
@@ -76,7 +70,7 @@ def compile_one(
     objective: str,
     limits: Mapping[str, Any],
 ) -> Result:
-    """Compile a configuration and look whether it is worth a measurement.
+    """Compile a configuration and look what its code is like.
 
     Returns:
         `status` and `reason`, `detail`, and `value` where the objective needs no device.
@@ -86,13 +80,7 @@ def compile_one(
     detail = result["detail"]
     try:
         detail.update(bench.call("compile", shape, config, limit=limits["compile"]))
-        pruned = _pruned(detail, limits)
-        if not pruned and limits["conflicts"] is not None:
-            detail["conflicts"] = bench.call("conflicts", shape, config, limit=limits["compile"])
-            if detail["conflicts"] >= limits["conflicts"]:
-                pruned = f"an access to shared memory takes {detail['conflicts'] + 1} passes"
-        if pruned:
-            return {**result, "status": "pruned", "reason": pruned}
+        detail["conflicts"] = bench.call("conflicts", shape, config, limit=limits["compile"])
         if objective == "time":
             detail["bound"] = bench.call("bound", shape, config)
             return {**result, "status": "compiled", "reason": ""}
@@ -109,13 +97,26 @@ def compile_one(
         return {**result, **_failed(error)}
 
 
-def _pruned(detail: Mapping[str, Any], limits: Mapping[str, Any]) -> str:
-    """Why what was compiled needs no measurement; "" where it does."""
+def pruned(
+    detail: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    default: Optional[Mapping[str, Any]] = None,
+) -> str:
+    """Why what was compiled needs no measurement; "" where it does.
+
+    Args:
+        default: what is known of the default configuration; nothing that it does is too much.
+    """
     warps, room = detail["num_warps"], detail["occupancy"]
     if room is not None and room < warps:
         return f"{warps} warps do not fit where {room} do"
-    if detail["spills"] and detail["spills"] > limits["spills"]:
-        return f"spills {detail['spills']}"
+    own = default or {}
+    spills, conflicts = detail["spills"] or 0, detail["conflicts"]
+    if spills > max(limits["spills"], own.get("spills") or 0):
+        return f"spills {spills}"
+    most = limits["conflicts"]
+    if most is not None and conflicts >= most and conflicts > own.get("conflicts", 0):
+        return f"an access to shared memory takes {conflicts + 1} passes over the banks"
     return ""
 
 

@@ -210,6 +210,7 @@ def serve(link: Connection) -> None:
         answer: tuple[str, Any]
         try:
             if method == "open":
+                workbench = None  # what it holds on the device is let go first
                 workbench = Workbench(*arguments)
                 answer = ("ok", None)
             else:
