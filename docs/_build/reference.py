@@ -362,6 +362,8 @@ def _settings_page() -> str:
         texts = _args(inspect.getdoc(cls) or "")
         out.append(f"\n## {title}\n\nAlso keyword arguments of a launch.\n")
         out.append("| variable | argument | default | |\n| --- | --- | --- | --- |")
+        every = "every check that is not switched by its own name"
+        out.append(f"| `{prefix}CHECKS` | `checks` | `True` | {every} |")
         for one in fields(cls):
             default = f"`{one.default!r}`"
             text = texts.get(one.name, "")

@@ -105,12 +105,20 @@ def compile(
     output: Annotated[
         Optional[Path], typer.Option("--output", "-O", help="Write to this file.")
     ] = None,
+    trace_isa: Annotated[
+        Optional[str],
+        typer.Option(
+            "--trace-isa",
+            metavar="FILE",
+            help="Add to the report what `gluon run --trace-isa FILE` counted of the kernel.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compile a kernel for a target; no device is needed."""
     from gluon_core.cli.compile import show
 
-    show(kernel, target, signature, constexpr, num_warps, option, emit, output, json)
+    show(kernel, target, signature, constexpr, num_warps, option, emit, output, json, trace_isa)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -132,6 +140,15 @@ def run(
     profile_html: Annotated[
         Optional[str],
         typer.Option("--profile-html", metavar="FILE", help="... as a page, beside the source."),
+    ] = None,
+    html: Annotated[
+        Optional[str],
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write one page of all: profile, banks, layouts, timeline, mistakes as pictures, emitted "
+            "code beside the source. With --targets, of all of them.",
+        ),
     ] = None,
     trace: Annotated[
         Optional[str],
@@ -217,12 +234,20 @@ def run(
         from gluon_core.cli import many
 
         return many.watch(context, file)
+    if html is not None:
+        from gluon_core.cli.report.write import checked
+
+        checked(html)
     wish = Watch(profile, profile_json, profile_html, trace, pdb, trace_isa)
     shown = sys.stderr.isatty() if progress is None else progress
     runs = Runs(schedules, schedule, seed, timeout, check, shown)
     with recording_to(record):
         if targets is not None or compile_for is not None:
-            return _for_many(context, targets, compile_for, target, runs, bool(wish), json)
+            return _for_many(context, targets, compile_for, target, runs, bool(wish or html), json)
+        if html is not None:
+            from gluon_core.cli.report.write import run_to_page
+
+            return run_to_page(file, target, context.args, json, wish, runs, html)
         return run_file(file, target, context.args, json, wish, runs)
 
 
@@ -242,7 +267,12 @@ def _for_many(
     if target is not None or (targets and compile_for):
         raise UsageError("choose one of --target, --targets and --compile-for", argument="--target")
     if compile_for is None:
-        return many.on_each(context, many.listed(targets or "", "--targets"), json)
+        chosen = many.listed(targets or "", "--targets")
+        if context.params["html"] is not None:
+            from gluon_core.cli.report.write import on_each_to_page
+
+            return on_each_to_page(context, chosen, json)
+        return many.on_each(context, chosen, json)
     if watched or runs.check or runs.count:
         raise UsageError("compiles only, and neither checks nor watches", argument="--compile-for")
     return compile_all(context, many.listed(compile_for, "--compile-for"), runs, json)

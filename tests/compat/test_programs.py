@@ -74,7 +74,7 @@ PROGRAMS = {
         for mask in ("i", "i.to(gl.int8)", "n", "1", "i > 3")
     },
     **{
-        f"scatter {call}": ((3, 7), (3, 9), _kernel(*_ROWS, f"s.scatter({call}, 0)", _READ))
+        f"scatter {call}": ((3, 8), (3, 9), _kernel(*_ROWS, f"s.scatter({call}, 0)", _READ))
         for call in ("column, i", "n, i", "row, i")
     },
     **{

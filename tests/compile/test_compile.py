@@ -140,6 +140,7 @@ def test_not_a_kernel():
         ({"num_warps": 3}, "power of two"),
         ({"num_warps": 0}, "power of two"),
         ({"num_warps": "4"}, "power of two"),
+        ({"num_warps": True}, "power of two"),
         ({"num_warps": 64}, "at most"),
         ({"num_ctas": 2}, "num_ctas"),
     ],
@@ -153,6 +154,12 @@ def test_bad_options(target, options, words):
 def test_bad_register_limits(registers):
     with pytest.raises(OptionError, match="maxnreg"):
         scale("sm_90", maxnreg=registers)
+
+
+def test_options_at_their_limits():
+    wide = gl.BlockedLayout([1], [32], [32], [0])
+    assert ".reqntid 1024" in scale("sm_90", layout=wide, num_warps=32).asm["ptx"]
+    assert ".maxnreg 255" in scale("sm_90", maxnreg=255).asm["ptx"]
 
 
 def test_what_ptxas_says_is_in_the_error(capfd):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -221,6 +221,17 @@ def test_asking_for_an_export_that_nobody_has_names_both(installed, monkeypatch)
         assert not registry.exports()
         monkeypatch.setattr(plugins, "_default", registry)
         with pytest.raises(AttributeError, match="gl.Odd is claimed twice.*'p'.*'q'"):
+            namespaces.resolve("Odd", lambda cls: cls)
+
+
+def test_an_export_goes_with_its_plugin(installed, monkeypatch):
+    exporting = acme(exports={"Odd": "types:SimpleNamespace"})
+    for registry in installed(Plugin("p", exporting)):
+        monkeypatch.setattr(plugins, "_default", registry)
+        assert namespaces.resolve("Odd", lambda cls: cls) is SimpleNamespace
+    for registry in installed(Plugin("p", acme())):
+        monkeypatch.setattr(plugins, "_default", registry)
+        with pytest.raises(AttributeError, match="Odd"):
             namespaces.resolve("Odd", lambda cls: cls)
 
 

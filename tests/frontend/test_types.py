@@ -114,6 +114,13 @@ def test_the_language_lists_what_kernels_may_use():
     assert all(hasattr(gl, name) for name in names)
 
 
+def test_what_plugins_export_is_no_name_of_the_host():
+    assert gl.NVMMASharedLayout is gl.NVMMASharedLayout
+    assert not hasattr(gluon, "NVMMASharedLayout")
+    with pytest.raises(AttributeError, match="NVMMASharedLayout"):
+        gl.NVMMASharedLayouts
+
+
 def test_no_op_of_the_language_is_left_out():
     from gluon_core.language import (
         _standard,

@@ -1,7 +1,7 @@
 """The project's kernels on the simulator and on a GPU: what to launch, with what, and how to compare.
 
 `outcome_of(name, one, other)` runs a case of `names()` on both targets. Values that a snippet of
-`tests/frontend/snippets.py` computes are kept in an array, so that they can be compared, too.
+`tests/frontend/snippets` computes are kept in an array, so that they can be compared, too.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def kept(source: str) -> str:
     tree = ast.parse(source)
     (kernel,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "kernel")
     kernel.args.args += [ast.arg(name) for name in KEPT]
-    loaded = {text for text in snippets._PRELUDE.values()}
+    loaded = {text for text in snippets.PRELUDE.values()}
     body: list[ast.stmt] = []
     slot = 0
     for statement in kernel.body:

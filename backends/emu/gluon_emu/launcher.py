@@ -16,7 +16,8 @@ from typing import Any, Callable, Iterator, Optional
 import numpy as np
 
 from gluon_core.contract.evidence import note
-from gluon_core.errors import ArgumentError, BackendError, DeviceError
+from gluon_core.contract.host_memory import address_of, storage_of
+from gluon_core.errors import ArgumentError, BackendError
 from gluon_core.values.descriptors import is_descriptor_text
 from gluon_emu.decode.operands import EXEC, TTMP
 from gluon_emu.decode.text import Program, parse
@@ -31,7 +32,7 @@ from gluon_emu.machine.trace import Tally
 from gluon_emu.machine.trace import write as write_trace
 from gluon_emu.settings import Settings, of_launch
 
-__all__ = ["execute", "make_launcher", "storage_of"]
+__all__ = ["execute", "make_launcher"]
 
 _GARBAGE = np.uint32(0x7FA5A5A5)  # a signalling NaN, and no likely address
 _RESIDENT = 128  # waves that run at once
@@ -87,14 +88,14 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
     static = program.directives.get("group_segment_fixed_size", 0)
 
     def launch(grid: Any, stream: Any, *arguments: Any) -> None:
-        size = (*(int(g) for g in grid), 1, 1)[:3]
+        x, y, z = [*(int(g) for g in grid), 1, 1][:3]
         cluster = int(metadata.num_ctas or 1)
-        size = (size[0] * cluster, *size[1:])
+        size = (x * cluster, y, z)
         allocations: list[Allocation] = []
         metas = list(getattr(metadata, "tensordesc_meta", None) or [])
 
         def pointed(name: str, value: Any) -> int:
-            found = storage_of(name, value)
+            found = _allocation(name, value)
             if found is not None:
                 allocations.append(found)
             return address_of(name, value)
@@ -138,66 +139,18 @@ def _leaves(
             yield from descriptors(name, value)
         elif kind != "constexpr":
             if str(kind).startswith("*"):
-                found = storage_of(name, value)
+                found = _allocation(name, value)
                 if found is not None:
                     allocations.append(found)
                 value = address_of(name, value)
             yield name, kind, value
 
 
-def address_of(name: str, value: Any) -> int:
-    """The address that a pointer argument holds."""
-    if value is None:
-        return 0
-    if isinstance(value, np.ndarray):
-        return value.ctypes.data
-    if isinstance(value, int):
-        return value
-    pointer = getattr(value, "data_ptr", None)
-    if pointer is None:
-        raise ArgumentError(
-            "not a pointer",
-            argument=name,
-            expected="a torch CPU tensor or a NumPy array",
-            got=value.__class__.__name__,
-        )
-    return int(pointer())
-
-
-def storage_of(name: str, value: Any) -> Optional[Allocation]:
-    """All bytes that an argument's pointer may reach, or None for a bare address."""
-    if isinstance(value, np.ndarray):
-        if not value.flags.c_contiguous:
-            raise ArgumentError(
-                "the array is not C-contiguous",
-                argument=name,
-                got=f"strides {value.strides} for shape {value.shape}",
-                remedy="Pass numpy.ascontiguousarray(x), or a torch tensor with its strides.",
-            )
-        owner = value
-        while isinstance(owner.base, np.ndarray) and owner.base.flags.c_contiguous:
-            owner = owner.base
-        flat = owner.reshape(-1)
-        data = flat.view(np.uint8) if flat.size else np.zeros(0, np.uint8)
-        return Allocation(name, data, value.flags.writeable, owner)
-    base = getattr(value, "base", None)
-    if base is not None and hasattr(base, "untyped_storage"):
-        value = base  # a tensor that only pretends to have another element type
-    if not hasattr(value, "untyped_storage"):
-        return None
-    if value.device.type != "cpu":
-        raise DeviceError(
-            "the emulator works on CPU tensors",
-            argument=name,
-            got=str(value.device),
-            remedy="Pass x.cpu(), or launch on that device.",
-        )
-    torch = sys.modules["torch"]
-    storage = value.untyped_storage()
-    if not storage.size():
-        return None
-    flat = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.size(),), (1,))
-    return Allocation(name, flat.numpy(), True, flat)
+def _allocation(name: str, value: Any) -> Optional[Allocation]:
+    storage = storage_of(name, value, "emulator")
+    return (
+        None if storage is None else Allocation(name, storage.data, storage.writable, storage.owner)
+    )
 
 
 def _global_scratch(
@@ -239,7 +192,11 @@ def encode(kind: Any, value: Any, size: int) -> bytes:
 
 
 def _kernarg(
-    program: Program, leaves: list, scratch: list[int], grid: tuple[int, int, int], threads: int
+    program: Program,
+    leaves: list[tuple[str, Any, Any]],
+    scratch: list[int],
+    grid: tuple[int, int, int],
+    threads: int,
 ) -> np.ndarray:
     """The segment, as the metadata of the code object lays it out."""
     info = program.info

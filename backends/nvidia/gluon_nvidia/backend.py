@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, ContextManager, Mapping, Optional
 
 from gluon_core.contract.backend import Report, load_path
+from gluon_core.contract.listing import CodeLine
 from gluon_core.contract.targets import Target
 from gluon_core.contract.triton_backend import TritonBackend
 from gluon_nvidia.arch import ARCHITECTURES, properties
@@ -35,6 +36,7 @@ class NvidiaBackend(TritonBackend):
     compiler = "triton.backends.nvidia.compiler:CUDABackend"
     compiler_options = "triton.backends.nvidia.compiler:CUDAOptions"
     derives = ("sass",)
+    listings = ("sass", "ptx", "ttgir")
     tensor_device = "cuda"
     raw_pointers = True
 
@@ -105,6 +107,12 @@ class NvidiaBackend(TritonBackend):
         if name == "sass" and "cubin" in asm:
             return load_path("triton.tools.disasm:get_sass")(asm["cubin"])
         return super().derive(name, asm)
+
+    def listing(self, name: str, asm: Mapping[str, Any]) -> tuple[CodeLine, ...]:
+        if name != "sass":
+            return super().listing(name, asm)
+        found: tuple[CodeLine, ...] = load_path("gluon_nvidia.inspect:listing")(asm["cubin"])
+        return found
 
     def inspect(self, compiled: Any) -> Report:
         found: Report = load_path("gluon_nvidia.inspect:report")(compiled)

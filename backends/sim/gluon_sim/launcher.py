@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from typing import Any, Callable, Iterator, Optional
 
@@ -10,8 +9,9 @@ import numpy as np
 
 from gluon_core.contract.evidence import note
 from gluon_core.contract.host_descriptor import HostDescriptor
+from gluon_core.contract.host_memory import address_of, storage_of
 from gluon_core.contract.reference import Descriptor
-from gluon_core.errors import ArgumentError, DeviceError
+from gluon_core.errors import ArgumentError
 from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
 from gluon_sim.check.addresses import arguments_aligned
 from gluon_sim.errors import span_of
@@ -111,10 +111,10 @@ def convert(memory: GlobalMemory, name: str, type: Type, value: Any) -> Any:
     if isinstance(value, HostDescriptor):
         return _descriptor(memory, name, type, value)
     if isinstance(type, PointerType):
-        allocation = storage_of(name, value)
+        allocation = _allocation(name, value)
         if allocation is not None:
             memory.add(allocation)
-        return np.array([_address(name, value)], np.int64)
+        return np.array([address_of(name, value)], np.int64)
     if isinstance(type, OpaqueType) or not isinstance(type, ScalarType):
         raise ArgumentError(
             "the simulator cannot take such an argument yet", argument=name, got=str(type)
@@ -134,12 +134,12 @@ def _descriptor(memory: GlobalMemory, name: str, type: Type, value: HostDescript
             "the kernel takes no descriptor here", argument=name, expected=str(type)
         )
     value.check_launch()
-    allocation = storage_of(f"{name}.base", value.base)
+    allocation = _allocation(f"{name}.base", value.base)
     if allocation is not None:
         memory.add(allocation)
     extra = dict(value.extra)
     return Descriptor(
-        base=np.array([_address(name, value.base)], np.int64),
+        base=np.array([address_of(name, value.base)], np.int64),
         shape=tuple(np.array([int(extent)], np.int64) for extent in value.shape),
         strides=tuple(np.array([int(stride)], np.int64) for stride in value.strides),
         dtype=numpy_dtype(type.fields[0]),
@@ -151,56 +151,9 @@ def _descriptor(memory: GlobalMemory, name: str, type: Type, value: HostDescript
     )
 
 
-def _address(name: str, value: Any) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, np.ndarray):
-        return value.ctypes.data
-    if isinstance(value, int):
-        return value
-    data_ptr = getattr(value, "data_ptr", None)
-    if data_ptr is None:
-        raise ArgumentError(
-            "not a pointer",
-            argument=name,
-            expected="a torch CPU tensor or a NumPy array",
-            got=value.__class__.__name__,
-        )
-    return int(data_ptr())
-
-
-def storage_of(name: str, value: Any) -> Optional[Allocation]:
-    """All bytes that an argument's pointer may reach, or None for a bare address."""
-    if isinstance(value, np.ndarray):
-        if not value.flags.c_contiguous:
-            raise ArgumentError(
-                "the array is not C-contiguous",
-                argument=name,
-                got=f"strides {value.strides} for shape {value.shape}",
-                remedy="Pass numpy.ascontiguousarray(x), or a torch tensor with its strides.",
-            )
-        owner = value
-        while isinstance(owner.base, np.ndarray) and owner.base.flags.c_contiguous:
-            owner = owner.base
-        return Allocation(name, _bytes(owner), value.flags.writeable)
-    base = getattr(value, "base", None)
-    if base is not None and hasattr(base, "untyped_storage"):
-        value = base  # a tensor that only pretends to have another element type
-    if not hasattr(value, "untyped_storage"):
-        return None
-    if value.device.type != "cpu":
-        raise DeviceError(
-            "the simulator works on CPU tensors",
-            argument=name,
-            got=str(value.device),
-            remedy="Pass x.cpu(), or launch on that device.",
-        )
-    torch = sys.modules["torch"]
-    storage = value.untyped_storage()
-    if not storage.size():
-        return None
-    flat = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.size(),), (1,))
-    return Allocation(name, flat.numpy())
+def _allocation(name: str, value: Any) -> Optional[Allocation]:
+    storage = storage_of(name, value, "simulator")
+    return None if storage is None else Allocation(name, storage.data, storage.writable)
 
 
 def home_of(name: str, value: Any, views: bool) -> Optional[Home]:
@@ -213,19 +166,14 @@ def home_of(name: str, value: Any, views: bool) -> Optional[Home]:
     if not isinstance(value, np.ndarray) and not hasattr(value, "untyped_storage"):
         base = getattr(value, "base", None)
         return None if base is None else home_of(name, base, views)
-    storage = storage_of(name, value)
+    storage = _allocation(name, value)
     if storage is None or not storage.data.size:
         return Home(name, 0, 0)
     if not views:
         return Home(name, storage.base, storage.end)
-    start = _address(name, value)
+    start = address_of(name, value)
     if isinstance(value, np.ndarray):
         return Home(name, start, start + value.nbytes)
     last = sum((size - 1) * step for size, step in zip(value.shape, value.stride()))
     length = (last + 1) * value.element_size() if value.numel() else 0
     return Home(name, start, start + length)
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    flat = array.reshape(-1)
-    return flat.view(np.uint8) if flat.size else np.zeros(0, np.uint8)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
-from typing import Any, Iterator, Mapping, Optional
+from dataclasses import dataclass
+from typing import Any, ClassVar, Mapping, Optional
 
-from gluon_core.errors import ArgumentError
+from gluon_core.contract.settings import LaunchSettings, Scopes
 
 __all__ = ["PROXIES", "SCHEDULES", "TOLERATED", "Settings", "current", "of_launch", "using"]
 
@@ -17,11 +14,8 @@ PROXIES = ("writes", "strict")
 TOLERATED = ("warn", "error", "ignore")
 
 
-_CHOICES = {"schedule": SCHEDULES, "proxy": PROXIES, "tolerated": TOLERATED}
-
-
 @dataclass(frozen=True)
-class Settings:
+class Settings(LaunchSettings):
     """How the simulator runs a launch.
 
     Args:
@@ -49,6 +43,16 @@ class Settings:
         progress: show on standard error how far a launch is that takes more than two seconds.
     """
 
+    PREFIX: ClassVar[str] = "GLUON_SIM"
+    RUNNER: ClassVar[str] = "simulator"
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "schedule": SCHEDULES,
+        "proxy": PROXIES,
+        "tolerated": TOLERATED,
+    }
+    POSITIVE: ClassVar[tuple[str, ...]] = ("timeout", "workers")
+    STRICT: ClassVar[Mapping[str, Any]] = {"tolerated": "error", "views": True}
+
     schedule: str = "latest"
     seed: int = 0
     races: bool = True
@@ -68,130 +72,13 @@ class Settings:
     workers: Optional[int] = None
     progress: bool = False
 
-    def __post_init__(self) -> None:
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ArgumentError(
-                    f"unknown {name} of the simulator",
-                    argument=name,
-                    expected=", ".join(known),
-                    got=getattr(self, name),
-                )
-        if self.timeout is not None and not self.timeout > 0:
-            raise ArgumentError(
-                "the timeout must be positive", argument="timeout", got=self.timeout
-            )
-
-        if self.workers is not None and not self.workers > 0:
-            raise ArgumentError(
-                "there must be a thread to run a launch", argument="workers", got=self.workers
-            )
-
-    @property
-    def off(self) -> tuple[str, ...]:
-        """The checks that are off."""
-        return tuple(
-            f.name for f in fields(self) if f.default is True and not getattr(self, f.name)
-        )
-
     @classmethod
     def without_checks(cls, **changes: Any) -> "Settings":
         """Only results, no reports; `changes` are applied on top."""
-        off = {f.name: False for f in fields(cls) if f.default is True}
-        return cls(**{**off, **changes})
-
-    @classmethod
-    def from_environment(cls, environ: Optional[Mapping[str, str]] = None) -> "Settings":
-        """The settings that GLUON_SIM_SCHEDULE, GLUON_SIM_RACES and so on ask for.
-
-        GLUON_SIM_CHECKS=0 switches every check off that is not switched on by its own name.
-
-        Raises:
-            ArgumentError: a variable holds something else than its field can.
-        """
-        environ = os.environ if environ is None else environ
-        found: dict[str, Any] = {}
-        everything = environ.get("GLUON_SIM_CHECKS", "").strip()
-        if everything:
-            on = _boolean("GLUON_SIM_CHECKS", everything)
-            found = {f.name: on for f in fields(cls) if f.default is True}
-        for field in fields(cls):
-            name = f"GLUON_SIM_{field.name.upper()}"
-            text = environ.get(name, "").strip()
-            if not text:
-                continue
-            if isinstance(field.default, bool):
-                found[field.name] = _boolean(name, text)
-            elif field.name in _CHOICES:
-                found[field.name] = text.lower()
-            else:
-                found[field.name] = _number(name, text, float if field.name == "timeout" else int)
-        return cls(**found)
+        return cls(**{**dict.fromkeys(cls.checks(), False), **changes})
 
 
-_override: ContextVar[Optional[Settings]] = ContextVar("gluon_sim_settings", default=None)
-_everywhere: list[
-    dict[str, Any]
-] = []  # what `using(..., everywhere=True)` was given, innermost last
-
-
-def current() -> Settings:
-    """The settings of `using`, or those of the environment."""
-    return _override.get() or Settings.from_environment()
-
-
-def of_launch(own: Optional[Mapping[str, Any]]) -> tuple[Settings, tuple[str, ...]]:
-    """The settings of a launch that brings `own`, and the names of those that somebody who wants them
-    everywhere has overridden: the launch's own, and checks."""
-    wanted = replace(current(), **own) if own else current()
-    if not _everywhere:
-        return wanted, ()
-    forced = replace(wanted, **_everywhere[-1])
-    changed = [f for f in fields(Settings) if getattr(wanted, f.name) != getattr(forced, f.name)]
-    return forced, tuple(f.name for f in changed if f.default is True or f.name in (own or ()))
-
-
-@contextmanager
-def using(
-    settings: Optional[Settings] = None,
-    *,
-    checks: Optional[bool] = None,
-    everywhere: bool = False,
-    **changes: Any,
-) -> Iterator[Settings]:
-    """Launches inside run with these settings; `using(races=False)` changes the current ones, and
-    `checks=True` switches all checks on that are not switched otherwise here, makes errors of what
-    hardware tolerates, and bounds views by themselves. With `everywhere` the changes hold in all
-    threads, and whatever a launch or a `using` inside says."""
-    if checks is not None:
-        switched: dict[str, Any] = {f.name: checks for f in fields(Settings) if f.default is True}
-        if checks:
-            switched.update(tolerated="error", views=True)
-        changes = {**switched, **changes}
-    chosen = replace(settings or current(), **changes)
-    token = _override.set(chosen)
-    if everywhere:
-        _everywhere.append(changes)
-    try:
-        yield chosen
-    finally:
-        _override.reset(token)
-        if everywhere:
-            _everywhere.pop()
-
-
-def _boolean(name: str, text: str) -> bool:
-    if text.lower() in ("1", "true", "on", "yes"):
-        return True
-    if text.lower() in ("0", "false", "off", "no"):
-        return False
-    raise ArgumentError("not a switch", argument=name, expected="0 or 1", got=text)
-
-
-def _number(name: str, text: str, kind: Any) -> Any:
-    try:
-        return kind(text)
-    except ValueError:
-        raise ArgumentError(
-            "not a number", argument=name, expected=kind.__name__, got=text
-        ) from None
+_scopes = Scopes(Settings)
+current = _scopes.current
+of_launch = _scopes.of_launch
+using = _scopes.using

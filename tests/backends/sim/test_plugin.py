@@ -95,10 +95,10 @@ def test_two_arguments_may_share_storage():
 
 
 def test_tensors_of_another_device_are_refused():
-    from gluon_sim.launcher import storage_of
+    from gluon_core.contract.host_memory import storage_of
 
-    with pytest.raises(DeviceError, match="CPU tensors"):
-        storage_of("x", torch.empty(4, device="meta"))
+    with pytest.raises(DeviceError, match="the simulator works on CPU tensors"):
+        storage_of("x", torch.empty(4, device="meta"), "simulator")
 
 
 @gluon.jit
