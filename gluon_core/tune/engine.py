@@ -43,8 +43,8 @@ class Engine:
 
     def close(self) -> None:
         """End what still runs."""
-        self._compiling.shutdown(wait=False, cancel_futures=True)
-        self._measuring.shutdown(wait=False, cancel_futures=True)
+        self._compiling.shutdown(wait=False)
+        self._measuring.shutdown(wait=False)
 
 
 class Local(Engine):
