@@ -126,14 +126,14 @@ def _section(outcome: Outcome) -> str:
         parts.append(_table((">trial", f">{objective}", "configuration"), rows))
         parts.append("<h3>What each parameter does</h3>")
         for name, groups in effects(outcome.trials).items():
-            lines = [
+            cells = [
                 (value, count, f"{least:.3f}", f"{middle:.3f}")
                 for value, (count, least, middle) in groups.items()
             ]
-            parts.append(_table((name, ">worked", ">best", ">median"), lines))
+            parts.append(_table((name, ">worked", ">best", ">median"), cells))
         parts.append('<p class="note">Relative to the best of all; 1 is the best.</p>')
     parts.append("<details><summary>All configurations</summary>")
-    rows = [
+    lines = [
         (
             spoken(trial.config),
             trial.status,
@@ -145,7 +145,7 @@ def _section(outcome: Outcome) -> str:
         for trial in outcome.trials
     ]
     columns = ("configuration", "status", f">{objective}", ">registers", ">spills", "why")
-    parts.append(_table(columns, rows) + "</details>")
+    parts.append(_table(columns, lines) + "</details>")
     return "".join(parts)
 
 
@@ -168,7 +168,8 @@ def _plot(trials: Sequence[Trial]) -> str:
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#888"/>'
         for x, y in (place(*one) for one in good)
     )
-    points, so_far = [], float("inf")
+    points: list[tuple[float, float]] = []
+    so_far = float("inf")
     for number, value in good:
         if value < so_far:
             if points:

@@ -204,10 +204,10 @@ def _key(
             remedy="Without a device, let something be counted: --objective roofline, instructions "
             "or registers.",
         )
+    names = ("kernel", "target", "device", "bucket", "versions")
+    told = {name: str(about[name]) for name in names}
     fixed = plain_text(about["fixed"])
-    names = ("kernel", "target", "device", "bucket")
-    key = Key(*(about[n] for n in names), fixed, about["versions"], settings.objective)
-    return key, about
+    return Key(**told, fixed=fixed, objective=settings.objective), about
 
 
 class _Search:

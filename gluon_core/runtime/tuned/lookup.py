@@ -18,7 +18,7 @@ from gluon_core.runtime.specialize import ABSENT, Parameter
 from gluon_core.runtime.tuned.store import OBJECTIVES, Key, Store, Trial, default_path, versions
 from gluon_core.values.constants import text_of
 
-__all__ = ["Lookup", "bucket_of", "fixed_of", "is_plain"]
+__all__ = ["Lookup", "bucket_of", "fixed_of", "identity_of", "is_plain"]
 
 _WAYS = ("tuned", "tuned:nearest")
 _MOST = 4096  # kinds of calls remembered by one kernel
