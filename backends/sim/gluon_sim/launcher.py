@@ -78,7 +78,7 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         def make(guided: Optional[Guided] = None) -> Machine:
             return Machine(
                 chosen, memory, size, num_warps, compiled.target, models=models, settings=settings,
-                schedule=guided,
+                num_ctas=int(getattr(metadata, "num_ctas", 1)), schedule=guided,
             )  # fmt: skip
 
         with one_thread(), watched or nullcontext():
