@@ -311,7 +311,7 @@ class Outcomes(Exploration):
     def run(self):
         trees, focus = {}, None
         Outcomes.found, Outcomes.runs = set(), 0
-        while not trees or any(tree.left for tree in trees.values()):
+        while True:
             walk = self.kind(trees, focus, not trees)
             walk._first = Outcomes.runs == 0
             self._memory.restore(self._before)
@@ -356,28 +356,38 @@ def some_program(seed):
 
 
 def compare(monkeypatch, seed):
+    """(how runs end under all interleavings, runs that the walk took, all interleavings)"""
     ops = some_program(seed)
     a = np.zeros(128, np.int32)
     less, runs = ends(monkeypatch, Walk, acts, (1,), a, *ops)
+    if all(isinstance(end, str) for end in less):
+        return less, runs, runs  # the usual schedule fails, and says all
     more, all_runs = ends(monkeypatch, Everything, acts, (1,), a, *ops)
-    bad = [{e for e in found if isinstance(e, str)} for found in (less, more)]
-    assert bool(bad[0]) == bool(bad[1]), (seed, ops, bad)
-    if not bad[1]:
-        assert less == more
-    assert runs <= all_runs
-    return bad, runs, all_runs
+    assert less == more, (seed, ops, less ^ more)
+    return more, runs, all_runs
 
 
-@pytest.mark.parametrize("seed", [1, 2, 4, 5])
-def test_nothing_is_forgotten(monkeypatch, seed):
-    compare(monkeypatch, seed)
+# Three that some schedules make fail, one of them by a copy that lands, and two that none does.
+@pytest.mark.parametrize("seed, schedules", [(97, 2), (210, 2), (381, 2), (140, 3), (2, 1)])
+def test_nothing_is_forgotten(monkeypatch, seed, schedules):
+    found, runs, all_runs = compare(monkeypatch, seed)
+    assert runs == schedules < all_runs
+    assert any(isinstance(end, str) for end in found) == (seed in (97, 210, 381))
+
+
+def test_a_wait_that_could_have_passed_two_phases_before(monkeypatch):
+    found, runs = ends(monkeypatch, Walk, acts, (1,), np.zeros(128, np.int32), (0, 0), (6,), 1)
+    assert len(found) == 1 and runs == 2
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("seed", range(6, 60))
-def test_nothing_is_forgotten_in_many(monkeypatch, seed):
-    bad, runs, all_runs = compare(monkeypatch, seed)
-    print(f"seed {seed}: {bad[1] or 'right'}, {runs} runs instead of {all_runs}")
+@pytest.mark.parametrize("first", range(0, 400, 20))
+def test_nothing_is_forgotten_in_many(monkeypatch, first):
+    for seed in range(first, first + 20):
+        found, runs, all_runs = compare(monkeypatch, seed)
+        reports = [end for end in found if isinstance(end, str)]
+        if all_runs > runs:
+            print(f"seed {seed}: {reports or 'right'}, {runs} runs instead of {all_runs}")
 
 
 def test_orders_of_atomics_are_all_there(monkeypatch):
