@@ -80,7 +80,7 @@ def bundle() -> None:
     """Launches out of a bundle beside a prepared one of the core."""
     import torch
 
-    from gluon_core.bundle import Bundle
+    from gluon_core.compiler.bundle import Bundle
     from gluon_core.contract.registry import registry
     from gluon_runtime import open_bundle
     from tests.bundle import kernels
@@ -177,7 +177,7 @@ def cold() -> None:
     sys.path.insert(0, str(folder))
     import ours  # type: ignore[import-not-found]
 
-    from gluon_core.bundle import Bundle
+    from gluon_core.compiler.bundle import Bundle
     from gluon_core.contract.registry import registry
 
     target = registry().backend("nvidia").device()
