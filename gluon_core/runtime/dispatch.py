@@ -21,11 +21,12 @@ from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.contract.backend import Backend
 from gluon_core.contract.evidence import refused
+from gluon_core.contract.launcher import FastPath
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, GlobalVariableError, GluonError, RecompileError
 from gluon_core.runtime import arguments, foreign, place, specialize
-from gluon_core.values.constants import Read, changed, text_of
+from gluon_core.values.constants import Read, changed, identity, text_of
 
 if TYPE_CHECKING:
     from gluon_core.runtime.tuned.lookup import Lookup
@@ -106,6 +107,8 @@ class Dispatcher:
             "_g_width": specialize.width_key,
         }
         self.entry = specialize.entry(self.parameters, self.namespace, kernel.__name__)
+        self.call: Callable[..., Any] = self.entry  # what launches ask: `entry`, or what is faster
+        self._fast: dict[str, Optional[FastPath]] = {}  # by name of the backend
 
     # -- launching -----------------------------------------------------------------------------------
 
@@ -207,7 +210,27 @@ class Dispatcher:
             except TypeError:
                 return hit  # an option that cannot be a key: every call takes this path
             table[self._key(classes, values)] = fast
+            path = self._fast_path(backend)
+            if path is not None and self._addressed(values):
+                path.remember(
+                    values, options, compiled.launcher(device), stream_of, device, compiled
+                )
         return hit
+
+    def _fast_path(self, backend: Backend) -> Optional[FastPath]:
+        """That of `backend`, which takes the place of `entry` in launches from now on."""
+        if backend.name not in self._fast:
+            told = specialize.calls_of(self.parameters, self, self.namespace)
+            made = backend.fast_path(told) if told is not None else None
+            self._fast[backend.name] = made
+            if made is not None:
+                self.call = made.call
+        return self._fast[backend.name]
+
+    def _addressed(self, values: tuple[Any, ...]) -> bool:
+        """Whether the constants among `values` are what they are as long as they live."""
+        pairs = zip(self.parameters, values)
+        return all(identity(value).settled for param, value in pairs if param.is_constexpr)
 
     def _guard_environment(
         self, launch: Callable[..., Any], options: Mapping[str, Any]
@@ -243,7 +266,13 @@ class Dispatcher:
         self._tables[classes] = tables
         self._flags[classes] = (raw, ranged)
         self._variants[classes] = made
-        self.entry = made
+        self._enter(made)
+
+    def _enter(self, entry: Callable[..., Any]) -> None:
+        """Make `entry` the function that is asked first, or that a fast path asks."""
+        if self.call is self.entry:
+            self.call = entry
+        self.entry = entry
 
     def _key(self, classes: tuple[type, ...], values: tuple[Any, ...]) -> Any:
         """The key that the generated function computes for `values`."""
@@ -261,7 +290,10 @@ class Dispatcher:
             self._globals.clear()
             self._reads.clear()
             self._lookup = None
-            self.entry = specialize.entry(self.parameters, self.namespace, self.kernel.__name__)
+            for path in self._fast.values():
+                if path is not None:
+                    path.forget()
+            self._enter(specialize.entry(self.parameters, self.namespace, self.kernel.__name__))
 
     # -- deciding ------------------------------------------------------------------------------------
 

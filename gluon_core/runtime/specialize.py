@@ -9,9 +9,10 @@ happens on a miss, in `dispatch`.
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Mapping, Protocol, Sequence, cast
+from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, cast
 
 from gluon_core.compiler import parameters as of_kernel
+from gluon_core.contract.launcher import CallParameter, CallsOf
 from gluon_core.errors import ArgumentError, GluonError, trimmed
 from gluon_core.runtime import arguments, foreign, opaque
 from gluon_core.values.constants import identity
@@ -275,6 +276,31 @@ def entry(parameters: Sequence[Parameter], namespace: Mapping[str, Any], where: 
         passed=passed(parameters),
     )
     return make_function(source, "_g_entry", where, {**namespace, **defaults})
+
+
+def calls_of(
+    parameters: Sequence[Parameter], decide: Any, namespace: Mapping[str, Any]
+) -> Optional[CallsOf]:
+    """What a backend's fast path has to know of the kernel; None where a parameter takes several."""
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return None
+    by_name = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters]
+    return CallsOf(
+        parameters=tuple(
+            CallParameter(p.name, p.default, p.has_default, p.is_constexpr, p.specialize, p.align)
+            for p in parameters
+        ),
+        positional=by_name.index(True) if any(by_name) else len(by_name),
+        decide=decide,
+        runtime=namespace["_g_runtime"],
+        hooks=(
+            (namespace["_g_enter"], namespace["_g_enter_calls"]),
+            (namespace["_g_exit"], namespace["_g_exit_calls"]),
+        ),
+        before=namespace["_g_pre_run_hooks"],
+        globals=namespace["_g_globals"],
+        changed=namespace["_g_changed"],
+    )
 
 
 class Variant(Protocol):
