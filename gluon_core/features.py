@@ -90,4 +90,8 @@ SQUEEZES_TO_SLICES = Feature((3, 9), "reshapes by a dimension of size 1 go throu
 PADDED_BY_TILE = Feature((3, 7), "blocks of padded buffers are counted in tiles, and may be copies")
 INTERLEAVED_BUFFERS = Feature((3, 7), "blocks of a buffer may interleave; before, an abort")
 INTERLEAVED_SLICES = Feature((3, 8), "blocks of a slice may interleave; before, an abort")
+REGISTERS_BY_BITS = Feature(
+    (3, 6), "registers of a linear layout may move along several bits; later, an abort", (3, 7)
+)
+MIXED_WARPS = Feature((3, 8), "warps of a linear layout may move along several dimensions at once")
 CLUSTERED_JOINS = Feature((3, 8), "slices along a clustered layout's last dimension join")
