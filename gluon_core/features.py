@@ -76,6 +76,7 @@ FPSAN = Feature((3, 9), "the floating-point sanitizer's embedding")
 
 CLUSTER_BARRIER = Feature((3, 7), "a barrier for all threads of a cluster")
 CLUSTER_BARRIER_OP = Feature((3, 8), "that barrier as an operation of its own")
+CLUSTER_ENDS = Feature((3, 9), "the blocks of a cluster wait for each other before the kernel ends")
 INLINE_ASM = Feature((3, 9), "inline assembly that every thread runs on scalars")
 WORKERS_WITHOUT_REGISTERS = Feature((3, 7), "warp_specialize without worker_num_regs")
 PARTITION_CAPTURES = Feature((3, 7), "what warp_specialize captures is given to its partitions")

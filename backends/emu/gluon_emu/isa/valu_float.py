@@ -14,7 +14,17 @@ from gluon_emu.decode.operands import VCC, Reg, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
-from gluon_emu.isa.floats import flush, fma16, fma32, fma64, max_number, min_number
+from gluon_emu.isa.floats import (
+    flush,
+    fma16,
+    fma32,
+    fma64,
+    max_number,
+    maximum,
+    median,
+    min_number,
+    minimum,
+)
 from gluon_emu.isa.table import OPS, Op, Step, custom, output_modifiers, vector
 
 _U32 = np.uint32
@@ -43,8 +53,8 @@ for _kind in ("f32", "f16", "f64"):
     vector(*_both("min", _kind, "min"), *_both("min_num", _kind, "min_num"), dst=_kind, src=_two)(
         min_number
     )
-    vector(f"v_maximum_{_kind}", dst=_kind, src=_two)(np.maximum)
-    vector(f"v_minimum_{_kind}", dst=_kind, src=_two)(np.minimum)
+    vector(f"v_maximum_{_kind}", dst=_kind, src=_two)(maximum)
+    vector(f"v_minimum_{_kind}", dst=_kind, src=_two)(minimum)
     vector(*_both("fma", _kind, "fma"), dst=_kind, src=_three)(_FMA[_kind])
     for _name in ("max3", "max3_num"):
         vector(f"v_{_name}_{_kind}", dst=_kind, src=_three)(
@@ -62,16 +72,16 @@ for _kind in ("f32", "f16", "f64"):
         vector(f"v_{_name}_{_kind}", dst=_kind, src=_three)(
             lambda a, b, c: max_number(min_number(a, b), c)
         )
-    vector(f"v_maximum3_{_kind}", dst=_kind, src=_three)(
-        lambda a, b, c: np.maximum(np.maximum(a, b), c)
+    vector(f"v_maximum3_{_kind}", dst=_kind, src=_three)(lambda a, b, c: maximum(maximum(a, b), c))
+    vector(f"v_minimum3_{_kind}", dst=_kind, src=_three)(lambda a, b, c: minimum(minimum(a, b), c))
+    vector(f"v_maximumminimum_{_kind}", dst=_kind, src=_three)(
+        lambda a, b, c: minimum(maximum(a, b), c)
     )
-    vector(f"v_minimum3_{_kind}", dst=_kind, src=_three)(
-        lambda a, b, c: np.minimum(np.minimum(a, b), c)
+    vector(f"v_minimummaximum_{_kind}", dst=_kind, src=_three)(
+        lambda a, b, c: maximum(minimum(a, b), c)
     )
     for _name in ("med3", "med3_num"):
-        vector(f"v_{_name}_{_kind}", dst=_kind, src=_three)(
-            lambda a, b, c: max_number(min_number(a, b), min_number(max_number(a, b), c))
-        )
+        vector(f"v_{_name}_{_kind}", dst=_kind, src=_three)(median)
     vector(f"v_floor_{_kind}", dst=_kind, src=(_kind,))(np.floor)
     vector(f"v_ceil_{_kind}", dst=_kind, src=(_kind,))(np.ceil)
     vector(f"v_trunc_{_kind}", dst=_kind, src=(_kind,))(np.trunc)
@@ -85,6 +95,12 @@ for _kind in ("f32", "f16"):
 def v_mul_legacy_f32(a: Any, b: Any) -> Any:
     """D = S0 * S1, where 0 times anything is 0."""
     return np.where((a == 0) | (b == 0), _F32(0), a * b)
+
+
+@vector("v_fma_dx9_zero_f32", "v_fma_legacy_f32", dst="f32", src="f32 f32 f32")
+def v_fma_dx9_zero_f32(a: Any, b: Any, c: Any) -> Any:
+    """D = S0 * S1 + S2, where 0 times anything is 0."""
+    return np.where((a == 0) | (b == 0), c, fma32(a, b, c))
 
 
 def _accumulating(name: str, kind: str, literal: str = "") -> None:
@@ -234,6 +250,12 @@ vector("v_sqrt_f64", dst="f64", src="f64", family="trans")(np.sqrt)
 
 
 def _scalar_transcendental(name: str, function: Any) -> None:
+    def half(ins: Instruction, ctx: Context) -> Step:
+        """A transcendental function on a float16 in a scalar register."""
+        read = _bind.scalar_reader(ins.operands[1], "f16", ctx)
+        write = _bind.scalar_writer(ins.operands[0], "f16", ctx)
+        return lambda b: write(b, function(np.asarray(read(b), _F64)).astype(np.float16))
+
     def bind(ins: Instruction, ctx: Context) -> Step:
         """A transcendental function on scalar registers."""
         read = _bind.scalar_reader(ins.operands[1], "f32", ctx)
@@ -241,6 +263,7 @@ def _scalar_transcendental(name: str, function: Any) -> None:
         return lambda b: write(b, flush(function(flush(read(b)).astype(_F64)).astype(_F32)))
 
     custom(f"v_s_{name}_f32", family="trans")(bind)
+    custom(f"v_s_{name}_f16", family="trans")(half)
 
 
 _scalar_transcendental("rcp", lambda a: 1.0 / a)
