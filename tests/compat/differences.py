@@ -103,7 +103,7 @@ DIFFERENCES = [
         HARDWARE,
         "the registers of such a tile are no fragment of an instruction.",
         r"not the tile of an instruction|no such matrix unit",
-        _registers("gl.NVMMADistributedLayout([2, 0], [2, 2], [8, 8])", "[32, 16]"),
+        _registers("gl.NVMMADistributedLayout([2, 0], [1, 2, 2], [16, 8])", "[2, 32, 16]"),
     ),
     Difference(
         "`AMDWMMALayout` with an instruction that its version does not have",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
@@ -75,9 +74,9 @@ def test_a_tensor_has_any_layout_that_a_compiler_has(layout, target):
 
 def test_bases_of_several_bits():
     layout = gl.DistributedLinearLayout(
-        [[0, 2], [8, 0]],
+        [[0, 2], [4, 0]],
         [[0, 9], [2, 0], [0, 1], [1, 0], [0, 4]],
-        [[6, 0], [0, 8]],
+        [[14, 0], [0, 0]],
         [],
         [16, 16],
     )
@@ -101,7 +100,8 @@ def test_bases_of_several_bits():
 def test_a_pair_is_split_into_scalars():
     @gluon.jit
     def kernel(src, dst):
-        pair = gl.load(src + gl.arange(0, 2, gl.BlockedLayout([2], [32], [4], [0])))
+        row: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 2], [32, 1], [4, 1], [1, 0]))
+        pair = gl.load(src + gl.arange(0, 2, row))
         a, b = gl.split(pair)
         gl.store(dst, a - b)
 
@@ -143,8 +143,10 @@ def test_a_conversion_may_leave_the_layout_open(open_layout):
     def kernel(src, dst, OPEN: gl.constexpr):
         row: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
         x = gl.convert_layout(gl.load(src + gl.arange(0, 256, row)), OPEN)
-        at = gl.set_auto_layout(gl.arange(0, 256, gl.AutoLayout()), row)
-        gl.store(dst + at, gl.convert_layout(x + 1, row))
+        at = gl.arange(0, 256, OPEN)
+        if OPEN == gl.AutoLayout():
+            at = gl.set_auto_layout(at, row)
+        gl.store(dst + at, x + 1 if OPEN != gl.AutoLayout() else gl.set_auto_layout(x + 1, row))
 
     x, out = torch.randn(256), torch.zeros(256)
     launch(kernel, x, out, getattr(gl, open_layout)())
@@ -186,36 +188,49 @@ def test_shared_memory_is_that_of_one_block():
     assert 256 * 128 * 4 <= handle.metadata.shared < 256 * 128 * 4 + 2048
 
 
-def test_a_configuration_that_is_too_large_is_skipped():
-    import triton
+TUNED = """\
+import torch, triton
+import gluon_core as gluon
+from gluon_core import language as gl
 
-    os.environ["GLUON_TARGET"] = "sim:sm_90"
-    try:
+@triton.autotune([triton.Config({"N": n}, num_warps=4) for n in (1 << 17, 256)], key=[])
+@gluon.jit
+def kernel(dst, N: gl.constexpr):
+    row: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    buffer = gl.allocate_shared_memory(gl.float32, [N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    buffer.store(gl.full([N], 3.0, gl.float32, row))
+    gl.thread_barrier()
+    gl.store(dst + gl.arange(0, N, row), buffer.load(row))
 
-        @triton.autotune([triton.Config({"N": n}, num_warps=4) for n in (1 << 17, 256)], key=[])
-        @gluon.jit
-        def kernel(dst, N: gl.constexpr):
-            row: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-            buffer = gl.allocate_shared_memory(
-                gl.float32, [N], gl.SwizzledSharedLayout(1, 1, 1, [0])
-            )
-            buffer.store(gl.full([N], 3.0, gl.float32, row))
-            gl.thread_barrier()
-            gl.store(dst + gl.arange(0, N, row), buffer.load(row))
+out = torch.zeros(1 << 17)
+kernel[(1,)](out)
+assert out[:256].eq(3).all()
+print(kernel.best_config.kwargs["N"])
+"""
 
-        out = torch.zeros(1 << 17)
-        kernel[(1,)](out)
-    finally:
-        del os.environ["GLUON_TARGET"]
-    assert kernel.best_config.kwargs["N"] == 256
-    assert out[:256].eq(3).all()
+
+def _run(tmp_path, code, *options):
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    environment = {**os.environ, "GLUON_TARGET": "sim:sm_90", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, *options, str(script)],
+        env=environment, capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.once
+def test_a_configuration_that_is_too_large_is_skipped(tmp_path):
+    assert _run(tmp_path, TUNED) == ["256"]
 
 
 # -- copies, memory, types ------------------------------------------------------------------------
 
 
 @gluon.jit
-def _copy_tile(source, target, SHAPE: gl.constexpr):
+def _copy_tile(source, dst, SHAPE: gl.constexpr):
     rows: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
     barrier = gl.allocate_shared_memory(gl.int64, [1], hopper.mbarrier.MBarrierLayout())
     hopper.mbarrier.init(barrier, 1)
@@ -225,7 +240,7 @@ def _copy_tile(source, target, SHAPE: gl.constexpr):
     hopper.mbarrier.wait(barrier, 0)
     at = gl.arange(0, 32, gl.SliceLayout(1, rows))[:, None] * 64
     at += gl.arange(0, 64, gl.SliceLayout(0, rows))[None, :]
-    gl.store(target + at, buffer.slice(0, 32, 0).load(rows))
+    gl.store(dst + at, buffer.slice(0, 32, 0).load(rows))
     hopper.mbarrier.invalidate(barrier)
 
 
@@ -270,9 +285,7 @@ def test_buffer_ops_with_open_offsets_and_any_integer_as_a_mask():
     x, out, counts = torch.randn(256), torch.zeros(256), torch.zeros(256, dtype=torch.int32)
     launch(_buffer_ops, x, out, counts, gl.AutoLayout(), target="sim:gfx942")
     assert torch.equal(out[:200], x[:200]) and out[200:].eq(-1).all()
-    wanted = torch.arange(256, dtype=torch.int32)
-    wanted[wanted % 2 == 0] = 0  # masks of integers: their lowest bit
-    assert torch.equal(counts, wanted)
+    assert torch.equal(counts, torch.arange(256, dtype=torch.int32))
 
 
 def test_registers_of_64_rows_of_tensor_memory_are_stored():
@@ -282,9 +295,7 @@ def test_registers_of_64_rows_of_tensor_memory_are_stored():
         rows: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0])
         at = gl.arange(0, 64, gl.SliceLayout(1, rows))[:, None] * 64
         at += gl.arange(0, 64, gl.SliceLayout(0, rows))[None, :]
-        held: gl.constexpr = blackwell.get_tmem_reg_layout(
-            gl.float32, [64, 64], layout, 4, "16x32bx2"
-        )
+        held: gl.constexpr = blackwell.get_tmem_reg_layout(gl.float32, [64, 64], layout, 4)
         buffer = blackwell.allocate_tensor_memory(gl.float32, [64, 64], layout)
         buffer.store(gl.convert_layout(at.to(gl.float32), held))
         gl.store(dst + at, gl.convert_layout(buffer.load(held), rows))
@@ -317,29 +328,18 @@ def test_a_view_is_larger_than_its_memory_only_where_no_compiler_minds(dtype):
 
 
 def test_types_have_their_fields():
-    seen = {}
-
-    @gluon.constexpr_function
-    def note(**fields):
-        seen.update(fields)
-
     @gluon.jit
-    def kernel(desc):
-        note(
-            block=desc.block_type,
-            layout=desc.layout,
-            shape=desc.block_shape,
-            nbytes=desc.block_type.nbytes,
-        )
+    def kernel(desc, LAYOUT: gl.constexpr):
+        gl.static_assert(desc.layout == LAYOUT and desc.type.layout == LAYOUT)
+        gl.static_assert(desc.block_type.nbytes == 2048 and desc.type.block_type == desc.block_type)
+        gl.static_assert(desc.block_shape[0] == 32 and desc.dtype == gl.float16)
         buffer = gl.allocate_shared_memory(desc.dtype, desc.block_shape, desc.layout)
-        note(rank=buffer.rank, alloc=buffer.type.alloc_shape, numel=buffer.numel)
+        gl.static_assert(buffer.rank == 2 and buffer.numel == 1024)
+        gl.static_assert(buffer.type.alloc_shape[1] == 32 and buffer.type.layout == LAYOUT)
 
     layout = gl.NVMMASharedLayout(64, 16, 2)
-    x = torch.zeros(64, 64).half()
-    desc = TensorDescriptor.from_tensor(x, [32, 32], layout)
-    launch(kernel, desc)
-    assert seen["layout"] == layout and list(seen["shape"]) == [32, 32]
-    assert seen["nbytes"] == 2048 and seen["rank"] == 2 and seen["numel"] == 1024
+    desc = TensorDescriptor.from_tensor(torch.zeros(64, 64).half(), [32, 32], layout)
+    launch(kernel, desc, layout)
 
 
 def test_both_orders_of_parameters_are_taken():
@@ -356,16 +356,20 @@ def test_both_orders_of_parameters_are_taken():
 
 def test_fences_that_the_compiler_inserts_are_known():
     @gluon.jit
-    def kernel(target):
+    def kernel(desc):
         rows: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
-        buffer = gl.allocate_shared_memory(target.dtype, target.block_shape, target.layout)
+        buffer = gl.allocate_shared_memory(desc.dtype, desc.block_shape, desc.layout)
         buffer.store(gl.full([32, 32], 7.0, gl.float32, rows))
-        hopper.tma.async_copy_shared_to_global(target, [0, 0], buffer)
+        hopper.tma.async_copy_shared_to_global(desc, [0, 0], buffer)
         hopper.tma.store_wait(0)
 
     out = torch.zeros(32, 32)
     desc = TensorDescriptor.from_tensor(out, [32, 32], gl.NVMMASharedLayout(128, 32, 2))
-    handle = launch(kernel, desc)  # outside of partitions every release fences
+    if RELEASE < (3, 7):
+        with pytest.raises(errors.GluonError, match="race"):
+            kernel[(1,)](desc, target="sim:sm_90")
+        return
+    handle = launch(kernel, desc)
     assert out.eq(7).all()
     assert "fence.proxy.async" in handle.asm["ptx"]
 
@@ -414,11 +418,6 @@ print("right", begin.elapsed_time(end) >= 0, "ld.global" in handle.asm["ptx"])
 """
 
 
+@pytest.mark.once
 def test_a_script_for_a_gpu_runs_without_one(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(HOST))
-    command = [sys.executable, "-m", "gluon_core.standin", str(script)]
-    environment = {**os.environ, "GLUON_TARGET": "sim:sm_90", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["right", "True", "True"]
+    assert _run(tmp_path, HOST, "-m", "gluon_core.standin") == ["right", "True", "True"]
