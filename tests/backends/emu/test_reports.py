@@ -214,6 +214,25 @@ def test_unknown_instructions_are_listed_before_anything_runs():
     assert not out.any()
 
 
+def test_a_full_counter_is_a_wait():
+    """A wave that has as many loads under way as the counter holds waits before it starts another."""
+
+    def many(loads):
+        body = [
+            "s_load_dwordx4 s[4:7], s[0:1], 0x0", "s_waitcnt lgkmcnt(0)", "v_lshlrev_b32_e32 v1, 2, v0",
+            "global_load_dword v2, v1, s[4:5]",
+            *["global_load_dword v3, v1, s[4:5]"] * (loads - 1),
+            "global_store_dword v1, v2, s[6:7]",
+        ]  # fmt: skip
+        out = np.zeros(64, np.uint32)
+        run("\n".join(body), lines(64), out)
+        return out
+
+    np.testing.assert_array_equal(many(64), lines(64))
+    with pytest.raises(MissingWaitError, match=r"vmcnt\(62\)"):
+        many(63)
+
+
 @pytest.mark.parametrize(
     "line",
     [
