@@ -14,6 +14,7 @@ FILES = (
     "split_sum",
     "rows",
     "row_softmax",
+    "row_cross_entropy",
     "row_norm",
     "row_norm_backward",
     "row_scan",
@@ -28,6 +29,7 @@ FILES = (
     "matmul_cdna",
     "matmul_rdna4",
     "attention",
+    "attention_paged",
     "attention_hopper",
     "attention_cdna",
 )
