@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core.compiler import grid
@@ -27,6 +27,9 @@ from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, GlobalVariableError, GluonError, RecompileError
 from gluon_core.runtime import arguments, foreign, place, specialize
 from gluon_core.values.constants import Read, changed, identity, text_of
+
+if TYPE_CHECKING:
+    from gluon_core.runtime.tuned.lookup import Lookup
 
 __all__ = ["Dispatcher", "Specialization"]
 
@@ -75,6 +78,7 @@ class Dispatcher:
         self._known: list[Specialization] = []
         self._globals: list[Read] = []  # what any compiled form read
         self._reads: dict[str, tuple[Read, ...]] = {}  # what each did, by its key
+        self._lookup: Optional[Lookup] = None
         runtime = _triton.knobs.runtime
         self._runtime = runtime
         self.namespace: dict[str, Any] = {
@@ -116,6 +120,11 @@ class Dispatcher:
 
     def _miss(self, sizes: Any, values: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Launch where no generated code could; the next call of this kind will be a hit."""
+        if "config" in options:
+            filled, told = self.lookup(values, options)
+            self._require_all(filled)
+            return specialize.call(self.parameters, self.entry, sizes, filled, told)
+        self._require_all(values)
         seen = self._viewed(values)
         if any(view is not value for view, value in zip(seen, values)):
             return specialize.call(self.parameters, self.entry, sizes, seen, options)
@@ -143,6 +152,19 @@ class Dispatcher:
             if not _triton.hook_is_empty(self._runtime.launch_exit_hook):
                 self._runtime.launch_exit_hook(told)
         return compiled
+
+    def _require_all(self, values: Sequence[Any]) -> None:
+        specialize.require_all(self.parameters, values, self.kernel.__name__)
+
+    @property
+    def lookup(self) -> Lookup:
+        """What finds configurations for `config=`; made on first use."""
+        found = self._lookup
+        if found is None:
+            from gluon_core.runtime.tuned.lookup import Lookup
+
+            found = self._lookup = Lookup(self.kernel, self.parameters)
+        return found
 
     def _viewed(self, values: Sequence[Any]) -> tuple[Any, ...]:
         pairs = zip(self.parameters, values)
@@ -267,6 +289,7 @@ class Dispatcher:
             self._known.clear()
             self._globals.clear()
             self._reads.clear()
+            self._lookup = None
             for path in self._fast.values():
                 if path is not None:
                     path.forget()
@@ -286,6 +309,9 @@ class Dispatcher:
         namespace = {**self.namespace, "_g_variants": {}, "_g_miss": take}
         bound = specialize.entry(self.parameters, namespace, self.kernel.__name__)
         bound(None, *args, **kwargs)
+        if "config" in taken[1]:
+            taken[:] = self.lookup(*taken)
+        self._require_all(taken[0])
         return taken[0], taken[1]
 
     def specialize(
