@@ -58,6 +58,9 @@ NARROW_DIVISION = Feature((3, 9), "division of 8-bit floats")
 
 CACHE_POLICY = Feature((3, 9), "loads, stores and copies take one cache policy, not two strings")
 ATOMIC_LOADS = Feature((3, 9), "atomic loads, stores and polls")
+ATOMIC_BARRIERS = Feature(
+    (3, 9), "the threads wait for each other before a release and after an acquire"
+)
 SHARED_GATHER = Feature((3, 7), "gather and scatter on shared memory")
 SLICED_COPIES = Feature((3, 9), "slices along the dimensions that count buffers")
 SHARED_ATOMICS = Feature((3, 8), "atomic scatter on shared memory")

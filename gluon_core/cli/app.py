@@ -104,12 +104,20 @@ def compile(
     output: Annotated[
         Optional[Path], typer.Option("--output", "-O", help="Write to this file.")
     ] = None,
+    trace_isa: Annotated[
+        Optional[str],
+        typer.Option(
+            "--trace-isa",
+            metavar="FILE",
+            help="Add to the report what `gluon run --trace-isa FILE` counted of the kernel.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compile a kernel for a target; no device is needed."""
     from gluon_core.cli.compile import show
 
-    show(kernel, target, signature, constexpr, num_warps, option, emit, output, json)
+    show(kernel, target, signature, constexpr, num_warps, option, emit, output, json, trace_isa)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

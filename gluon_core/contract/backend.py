@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "API_VERSION",
     "Backend",
+    "Executed",
     "Lowering",
     "Report",
     "Stage",
@@ -123,6 +124,34 @@ class Report:
     occupancy: Optional[int] = None
     register_files: Mapping[str, int] = field(default_factory=dict)
     loops: tuple[Loop, ...] = ()
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What launches of a kernel executed. It does not depend on how many warps are resident at once.
+
+    Args:
+        launches: how many are counted here.
+        warps: of all launches.
+        instructions: machine instructions, each counted once for each warp that executed it.
+        instruction_mix: family of instructions -> how many of them.
+        global_bytes: moved from and to global memory.
+        bank_cycles: that banks of shared memory took beyond the first of each access.
+        idle_waits: waits that never had anything to wait for, of `waits`.
+        lines: (file, line, instructions) of the kernel's source, line 0 where it is not known.
+        same_code: whether all is of this very code; else of the kernel with other types or constants.
+    """
+
+    launches: int
+    warps: int
+    instructions: int
+    instruction_mix: Mapping[str, int]
+    global_bytes: int
+    bank_cycles: int
+    waits: int
+    idle_waits: int
+    lines: tuple[tuple[str, int, int], ...]
+    same_code: bool = True
 
 
 @dataclass(frozen=True)
@@ -370,6 +399,19 @@ class Backend:
             CapabilityError: this backend has no compiler.
         """
         raise self._lacks("compiler", compiled.target)
+
+    def executed(self, compiled: Compiled, path: str) -> Executed:
+        """What the launches of the kernel executed that `Watch.trace_isa` wrote to the file `path`.
+
+        Raises:
+            CapabilityError: this backend does not execute machine code instruction by instruction.
+            ArgumentError: the file is none of these, or has no launch of the kernel.
+        """
+        raise CapabilityError(
+            f"the backend {self.name} does not count executed instructions",
+            got=str(compiled.target),
+            remedy="Compile for a target that executes machine code on the CPU, as the launches did.",
+        )
 
     def _lacks(self, what: str, target: Target) -> CapabilityError:
         return CapabilityError(

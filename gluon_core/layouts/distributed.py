@@ -12,6 +12,7 @@ from gluon_core.layouts.base import (
     check_bases,
     check_cga,
     check_int,
+    check_ints,
     check_order,
     check_powers,
     check_shape,
@@ -32,6 +33,9 @@ __all__ = [
     "DotOperandLayout",
     "SliceLayout",
 ]
+
+
+_BASES = ("reg_bases", "lane_bases", "warp_bases", "block_bases")
 
 
 @dataclass(frozen=True)
@@ -89,17 +93,23 @@ class BlockedLayout(DistributedLayout):
     cga_layout: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        size = check_powers(self.size_per_thread, "size_per_thread")
+        size = check_ints(self.size_per_thread, "size_per_thread")
         rank = len(size)
-        if not rank:
-            raise LayoutError("a blocked layout needs at least one dimension", argument="rank")
         self._set(
             size_per_thread=size,
-            threads_per_warp=check_powers(self.threads_per_warp, "threads_per_warp", rank),
-            warps_per_cta=check_powers(self.warps_per_cta, "warps_per_cta", rank),
-            order=check_order(self.order, "order", rank),
-            cga_layout=check_cga(self.cga_layout, rank),
+            threads_per_warp=check_ints(self.threads_per_warp, "threads_per_warp", rank),
+            warps_per_cta=check_ints(self.warps_per_cta, "warps_per_cta", rank),
+            order=check_ints(self.order, "order", rank),
+            cga_layout=check_bases(self.cga_layout, "cga_layout", rank),
         )
+
+    def verify(self) -> None:
+        if not self.rank:
+            raise LayoutError("a blocked layout needs at least one dimension", argument="rank")
+        for name in ("size_per_thread", "threads_per_warp", "warps_per_cta"):
+            check_powers(getattr(self, name), name)
+        check_order(self.order, "order")
+        check_cga(self.cga_layout, self.rank)
 
     def mangle(self) -> str:
         tile = joined(self.size_per_thread, self.threads_per_warp, self.warps_per_cta, self.order)
@@ -171,17 +181,22 @@ class SliceLayout(DistributedLayout):
                 expected="e.g. a BlockedLayout",
                 got=repr(parent),
             )
+        self._set(dim=check_int(self.dim, "dim"), parent=parent)
+
+    def verify(self) -> None:
+        parent = self.parent
         if isinstance(parent, (AutoLayout, CoalescedLayout)):
             raise LayoutError(
                 f"{type(parent).__name__} cannot be sliced before it is resolved",
                 argument="parent",
                 remedy="Give the values AutoLayout() itself, or slice a concrete layout.",
             )
+        parent.check()
         if parent.rank < 2:
             raise LayoutError(
                 "a slice needs a parent of rank 2 or more", argument="parent", got=repr(parent)
             )
-        self._set(dim=check_int(self.dim, "dim", 0, parent.rank - 1), parent=parent)
+        check_int(self.dim, "dim", 0, parent.rank - 1)
 
     def mangle(self) -> str:
         return f"SL{self.dim}_{self.parent.mangle()}SL"
@@ -240,15 +255,16 @@ class DistributedLinearLayout(DistributedLayout):
     shape: list[int]
 
     def __post_init__(self) -> None:
-        shape = list(check_shape(self.shape, None))
+        shape = check_ints(self.shape, "shape")
         rank = len(shape)
-        if not rank:
-            raise LayoutError("a linear layout needs at least one dimension", argument="shape")
-        named = {}
-        for name in ("reg_bases", "lane_bases", "warp_bases", "block_bases"):
-            named[name] = check_bases(getattr(self, name), name, rank)
-        check_one_hot(named, shape)
+        named = {name: check_bases(getattr(self, name), name, rank) for name in _BASES}
         self._set(shape=shape, **named)
+
+    def verify(self) -> None:
+        if not self.rank:
+            raise LayoutError("a linear layout needs at least one dimension", argument="shape")
+        check_shape(self.shape, None)
+        check_one_hot({name: getattr(self, name) for name in _BASES}, self.shape)
 
     def mangle(self) -> str:
         bases = f"{self.reg_bases}_{self.lane_bases}_{self.warp_bases}_{self.block_bases}"
@@ -283,7 +299,7 @@ class DistributedLinearLayout(DistributedLayout):
             bases.get("warp", []),
             bases.get("block", []),
             list(layout.out_dims.values()),
-        )
+        ).check()
 
     def own_linear(self) -> LinearLayout:
         """The linear map for `self.shape`."""
@@ -389,7 +405,7 @@ class DotOperandLayout(DistributedLayout):
 
     def __post_init__(self) -> None:
         parent = unwrap(self.parent)
-        index = check_int(self.operand_index, "operand_index", 0, 1)
+        index = check_int(self.operand_index, "operand_index")
         k_width = check_int(self.k_width, "k_width")
         if not isinstance(parent, DistributedLayout) or (
             type(parent).dot_operand_linear is DistributedLayout.dot_operand_linear
@@ -400,14 +416,19 @@ class DotOperandLayout(DistributedLayout):
                 expected="a BlockedLayout or a matrix-unit layout of a vendor",
                 got=repr(parent),
             )
+        self._set(operand_index=index, parent=parent, k_width=k_width)
+
+    def verify(self) -> None:
+        parent = self.parent
+        parent.check()
         if parent.rank < 2:
             raise LayoutError(
                 "a dot operand needs a parent of rank 2 or more",
                 argument="parent",
                 got=repr(parent),
             )
-        parent._check_dot_operand(index, k_width)
-        self._set(operand_index=index, parent=parent, k_width=k_width)
+        check_int(self.operand_index, "operand_index", 0, 1)
+        parent._check_dot_operand(self.operand_index, self.k_width)
 
     def mangle(self) -> str:
         return f"DO{self.operand_index}_{self.parent.mangle()}_{self.k_width}DO"

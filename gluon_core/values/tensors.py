@@ -68,6 +68,7 @@ class distributed_type(block_type):
                 expected="a distributed layout such as BlockedLayout",
                 got=repr(layout),
             )
+        layout.check()
         check_block_shape(shape, "a tensor")
         super().__init__(element_ty, shape)
         self.layout = layout

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_emu.decode.operands import Const, Reg
+from gluon_emu.decode.operands import Const, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
@@ -46,7 +46,7 @@ def _part(ins: Instruction, operand: Any, kind: str, high: bool, ctx: Context) -
         value = np.array([bits & 0xFFFF], np.uint16)
         converted = _from_half(value, kind)[0]
         return lambda b: converted
-    assert isinstance(operand, Reg)
+    operand = register(operand)
     if kind in ("f32", "u32"):
         raw = _bind.raw_reader(operand, ctx, 1 if high and operand.count > 1 else 0)
         return raw if kind == "u32" else (lambda b: raw(b).view(_F32))
@@ -67,7 +67,7 @@ def _packed(name: str, kind: str, count: int, function: Any) -> None:
         """The operation on the low and on the high elements of the sources."""
         sources = [_halves(ins, i, o, kind, ctx) for i, o in enumerate(ins.operands[1 : 1 + count])]
         destination = ins.operands[0]
-        assert isinstance(destination, Reg)
+        destination = register(destination)
         row = ctx.row(destination)
         clamp = "clamp" in ins.modifiers
 
@@ -130,7 +130,7 @@ _packed("v_pk_ashrrev_i16", "i16", 2, lambda a, b: b >> (a & np.int16(15)))
 def _bind_pk_mov(ins: Instruction, ctx: Context) -> Step:
     """The low result is a register of S0 by op_sel[0], the high one a register of S1 by op_sel[1]."""
     destination = ins.operands[0]
-    assert isinstance(destination, Reg)
+    destination = register(destination)
     row = ctx.row(destination)
     reads = [
         _part(ins, operand, "u32", _flag(ins, "op_sel", place, False), ctx)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_emu.decode.operands import VCC, Reg
+from gluon_emu.decode.operands import VCC, Reg, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
@@ -143,7 +143,7 @@ def _mixed(name: str, result: str) -> None:
         if result == "f32":
             write = _bind.vector_writer(ins, ins.operands[0], "f32", ctx)
         else:
-            write = _half_writer(ins.operands[0], ctx, result == "hi", narrow)
+            write = _half_writer(register(ins.operands[0]), ctx, result == "hi", narrow)
 
         def step(b: Any) -> None:
             value = fma32(*[read(b) for read in reads])
@@ -337,12 +337,12 @@ def _scaled(x: Any, places: Any) -> Any:
 def _div_scale(kind: str) -> Any:
     def bind(ins: Instruction, ctx: Context) -> Step:
         """D = S0 scaled for a division of S2 by S1; the mask says where to scale back."""
-        reads = [_bind.vector_reader(ins, o, kind, ctx) for o in ins.operands[2:5]]
+        x, d, n = (_bind.vector_reader(ins, o, kind, ctx) for o in ins.operands[2:5])
         write = _bind.vector_writer(ins, ins.operands[0], kind, ctx)
         mask = _bind.mask_writer(ins.operands[1], ctx)
 
         def step(b: Any) -> None:
-            value, flag = div_scale(*[read(b) for read in reads], kind)
+            value, flag = div_scale(x(b), d(b), n(b), kind)
             write(b, value)
             mask(b, np.broadcast_to(flag, b.exec.shape))
 

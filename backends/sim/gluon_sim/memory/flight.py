@@ -15,7 +15,7 @@ from gluon_sim.check.agents import Agent
 from gluon_sim.errors import LeakError, RaceError, SimulatorError, span_of, tolerate
 
 if TYPE_CHECKING:
-    from gluon_sim.check.races import Epoch
+    from gluon_sim.check.epochs import Epoch
     from gluon_sim.memory.shared import SharedView
     from gluon_sim.memory.sync import Wait
     from gluon_sim.run.frame import Rows

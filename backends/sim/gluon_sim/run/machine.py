@@ -128,6 +128,12 @@ class Machine:
             machine.__dict__.clear()
 
     @property
+    def in_step(self) -> int:
+        """How many threads act as one: those of a warp, where they go in lockstep."""
+        lockstep = self.models is not None and self.models.lockstep
+        return int(self.target.warp_size) if lockstep else 1
+
+    @property
     def total(self) -> int:
         """Programs of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]

@@ -51,6 +51,7 @@ class Task:
         self.num_warps = machine.num_warps
         # When its threads last waited for each other, for those who watch threads.
         self.since = machine.tracking.tick() if machine.tracking is not None else 0
+        self.joined = 0, 0  # the same, for the order of programs: the time, and its agent's clock
 
     # ---- what models ask ------------------------------------------------------------------
 
@@ -465,7 +466,7 @@ class Task:
         step: Optional[Step] = None
         hurried = self.machine.hurried
         tracking = self.machine.tracking
-        tick = tracking.tick if tracking is not None and tracking.threads else None
+        waited = tracking.waited if tracking is not None and tracking.waits else None
         try:
             for step in block.steps:
                 self.op = step.op
@@ -490,8 +491,8 @@ class Task:
                     elif outs:
                         for slot, item in zip(outs, value):
                             frame.put(slot, item)
-                if tick is not None and not step.simple and not passive(step.op.name):
-                    self.since = tick()
+                if waited is not None and not step.simple and not passive(step.op):
+                    waited(self)
                 for slot in step.kills:
                     frame.values[slot] = None
         except GluonError as error:

@@ -1,0 +1,320 @@
+"""Kernels over rows, against a copy of as many bytes and against torch, at four shapes in bfloat16.
+
+Each shape gets the best of a sweep; then all run in turns, several times within one CUDA graph each,
+so that launches hide nothing. `--check` compares every configuration with torch and measures none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from common import Result, device, write
+
+from gluon_core.cli.demo import examples_package
+from gluon_core.cli.example import Arrays, Example
+from gluon_core.contract.targets import Target
+from gluon_core.errors import GluonError
+
+SHAPES = ((32768, 1024), (8192, 8192), (4096, 32768), (1024, 131072))
+ODD = ((1, 1), (7, 1023), (3, 33333))
+WANTED = {"copy": (">=", 0.9)}
+
+# Choices: (elements, warps) of a block; by the longest row, (rows, warps); (warps, depth) of a part;
+# (elements, rows, warps) of a step of a running sum.
+BLOCKS = ((1024, 4), (2048, 4), (4096, 8))
+WHOLE = {
+    1024: ((1, 1), (1, 4), (2, 2), (4, 4), (8, 4)),
+    8192: ((1, 4), (1, 8), (1, 16), (1, 32)),
+    65536: ((1, 16), (1, 32)),
+}
+PARTS = ((8, 4), (16, 2), (16, 4), (32, 2), (32, 4))
+STEPS = ((1024, 4, 4), (4096, 1, 4), (8192, 1, 8), (16384, 1, 16), (4096, 1, 8))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured at each shape.
+
+    Args:
+        file: of the examples.
+        whole: the index of its example for rows that registers hold, None where there is none.
+        walks: the index of its example for rows of any length, None where there is none.
+        torch: `f(args) -> result`, what `output` of the examples must be like.
+        choices: of `whole`: "rows", "blocks" or "steps".
+        tolerance: relative to the largest element.
+    """
+
+    name: str
+    file: str
+    whole: Optional[int]
+    walks: Optional[int]
+    torch: Callable[[Mapping[str, Any]], Any]
+    choices: str = "rows"
+    tolerance: float = 8e-3
+
+    def examples(self) -> Sequence[Example]:
+        module = importlib.import_module(f"{examples_package().__name__}.{self.file}")
+        found: Sequence[Example] = module.EXAMPLES
+        return found
+
+    def candidates(self, columns: int) -> list[tuple[int, dict[str, Any]]]:
+        """Indices of examples and choices for them."""
+        found: list[dict[str, Any]] = []
+        if self.choices == "blocks":
+            found = [{"block": b, "num_warps": w} for b, w in BLOCKS]
+        elif self.choices == "steps":
+            found = [
+                {"most": m, "rows": r, "num_warps": w}
+                for m, r, w in STEPS
+                if m <= max(columns, 1024)
+            ]
+        elif columns <= 65536:
+            listed = WHOLE[next(most for most in WHOLE if columns <= most)]
+            found = [{"rows": r, "num_warps": w} for r, w in listed]
+        made = [] if self.whole is None else [(self.whole, choice) for choice in found]
+        if self.walks is not None and (columns > 8192 or self.whole is None):
+            made += [(self.walks, {"num_warps": w, "depth": d}) for w, d in PARTS]
+        return [(index, {"columns": columns, **choice}) for index, choice in made]
+
+
+def softmax(args: Mapping[str, Any]) -> Any:
+    return args["src"].softmax(1)
+
+
+def softmax_backward(args: Mapping[str, Any]) -> Any:
+    import torch
+
+    grad = args["grad"]
+    return torch.ops.aten._softmax_backward_data(grad, args["result"], 1, grad.dtype)
+
+
+def cross_entropy(args: Mapping[str, Any]) -> Any:
+    import torch.nn.functional as F
+
+    ignored = args["ignored"]
+    return F.cross_entropy(
+        args["src"].float(), args["labels"], reduction="none", ignore_index=ignored
+    )
+
+
+def cross_entropy_backward(args: Mapping[str, Any]) -> Any:
+    import torch
+
+    labels = args["labels"]
+    result = (args["src"].float() - args["logsum"][:, None]).exp()
+    result[torch.arange(len(labels), device=labels.device), labels] -= 1
+    return result * (args["grad"] * (labels != args["ignored"]))[:, None]
+
+
+def normalized(args: Mapping[str, Any]) -> Any:
+    import torch.nn.functional as F
+
+    x, weight = args["src"], args["weight"]
+    if args["residual"] is not None:
+        x = x + args["residual"]
+    if args["bias"] is None:
+        return F.rms_norm(x, x.shape[1:], weight, args["epsilon"])
+    return F.layer_norm(x, x.shape[1:], weight, args["bias"], args["epsilon"])
+
+
+def norm_backward(args: Mapping[str, Any]) -> Any:
+    grad, x, weight = (args[name].float() for name in ("grad", "x", "weight"))
+    scale = args["scale"][:, None]
+    normal, g = (x - args["mean"][:, None]) * scale, grad * weight
+    along = (g * normal).mean(1, keepdim=True)
+    return (g - normal * along - g.mean(1, keepdim=True)) * scale
+
+
+def quantized(args: Mapping[str, Any]) -> Any:
+    x = args["src"].float()
+    return (x / (x.abs().amax(1, keepdim=True) * (1 / 448))).to(args["dst"].dtype)
+
+
+def running_sum(args: Mapping[str, Any]) -> Any:
+    import torch
+
+    return args["src"].cumsum(1, dtype=torch.float32)
+
+
+def swiglu(args: Mapping[str, Any]) -> Any:
+    import torch.nn.functional as F
+
+    return F.silu(args["gate"]) * args["up"]
+
+
+def swiglu_backward(args: Mapping[str, Any]) -> Any:
+    grad, gate, up = (args[name].float() for name in ("grad", "gate", "up"))
+    sigmoid = gate.sigmoid()
+    return grad * up * sigmoid * (1 + gate * (1 - sigmoid))
+
+
+CASES = (
+    Case("softmax", "row_softmax", 0, 1, softmax),
+    Case("softmax backward", "row_softmax", 2, 3, softmax_backward, tolerance=2e-2),
+    Case("cross entropy", "row_softmax", 4, 5, cross_entropy),
+    Case("cross entropy backward", "row_softmax", 6, None, cross_entropy_backward, "blocks"),
+    Case("layer norm", "row_norm", 0, None, normalized, tolerance=2e-2),
+    Case("RMS norm", "row_norm", 1, None, normalized, tolerance=2e-2),
+    Case("RMS norm of a sum", "row_norm", 2, None, normalized, tolerance=2e-2),
+    Case("layer norm of a sum", "row_norm", None, 3, normalized, tolerance=2e-2),
+    Case("norm backward", "row_norm_backward", 0, 1, norm_backward),
+    Case("quantize to fp8", "row_quantize", 0, 1, quantized, tolerance=1 / 14),
+    Case("running sum", "row_scan", 0, None, running_sum, "steps", 1e-4),
+    Case("SwiGLU", "rows", 0, None, swiglu, "blocks"),
+    Case("SwiGLU backward", "rows", 1, None, swiglu_backward, "blocks"),
+)
+
+
+def difference(got: Any, wanted: Any) -> float:
+    """The largest, relative to the largest element."""
+    got, wanted = got.float(), wanted.float()
+    found = ((got - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30)).item()
+    return float("inf") if found != found else float(found)
+
+
+def graph_of(run: Callable[[], Any], repeats: int) -> Callable[[], Any]:
+    """Replays `repeats` calls."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(repeats):
+            run()
+    return graph.replay
+
+
+def in_turns(
+    contenders: Mapping[str, Callable[[], Any]], rounds: int = 7, repeats: int = 10
+) -> dict[str, float]:
+    """Seconds of one call of each: medians of `rounds`, in turns, of graphs of `repeats` calls."""
+    import torch
+
+    graphs = {name: graph_of(run, repeats) for name, run in contenders.items()}
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds + 1):
+        for name, replay in graphs.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            replay()
+            end.record()
+            torch.cuda.synchronize()
+            times[name].append(start.elapsed_time(end) / 1e3 / repeats)
+    return {name: statistics.median(found[1:]) for name, found in times.items()}
+
+
+@dataclass
+class Attempt:
+    """A configuration that gives the right result."""
+
+    example: Example
+    args: Mapping[str, Any]
+    run: Callable[[], Any]
+    error: float
+
+
+def attempts(case: Case, shape: tuple[int, int], target: Target) -> dict[str, Attempt]:
+    """By what was chosen, the configurations that run and are right."""
+    examples, made = case.examples(), {}
+    given: dict[int, tuple[Mapping[str, Any], Any]] = {}
+    for index, choices in case.candidates(shape[1]):
+        example = examples[index]
+        if index not in given:
+            new = example.arguments(Arrays(target), True, shape)
+            given = {index: (new, case.torch(new))}
+        args, wanted = given[index]
+        text = ", ".join(f"{k} {v}" for k, v in choices.items() if k != "columns")
+        text = f"{'walks, ' if index == case.walks else ''}{text}"
+        try:
+            run = example.launcher(args, example.configure(target, True, **choices))
+            args[example.output].fill_(float("nan"))
+            run()
+            error = difference(args[example.output], wanted)
+        except (GluonError, RuntimeError, ValueError) as problem:
+            print(f"{case.name} {shape} {text}: {str(problem).splitlines()[0]}", file=sys.stderr)
+            continue
+        if error <= case.tolerance:
+            made[text] = Attempt(example, args, run, error)
+        else:
+            print(f"WRONG {case.name} {shape} {text}: {error}", flush=True)
+    return made
+
+
+def measure(case: Case, shape: tuple[int, int], target: Target) -> Optional[Result]:
+    import torch
+
+    found = attempts(case, shape, target)
+    if not found:
+        return None
+    seconds = in_turns({text: attempt.run for text, attempt in found.items()}, 3, 5)
+    best = min(seconds, key=lambda text: seconds[text])
+    chosen = found[best]
+    assert chosen.example.bytes_moved is not None
+    moved = chosen.example.bytes_moved(chosen.args)
+    for text, time in seconds.items():
+        print(f"{case.name} {shape} {text}: {moved / time / 1e12:.2f} TB/s", file=sys.stderr)
+    source = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
+    into = torch.empty_like(source)
+    contenders = {
+        "ours": chosen.run,
+        "copy": lambda: into.copy_(source),
+        "torch": lambda: case.torch(chosen.args),
+    }
+    rate = {name: moved / time / 1e12 for name, time in in_turns(contenders).items()}
+    ours = rate.pop("ours")
+    ratios = {name: ours / other for name, other in rate.items()}
+    name = f"{case.name} {shape[0]}x{shape[1]}"
+    return Result(name, "TB/s", ours, rate, ratios, WANTED, best, chosen.error)
+
+
+def results(only: str = "") -> list[Result]:
+    import torch
+
+    target, found = device(), []
+    for case in CASES:
+        for shape in SHAPES if only in case.name else ():
+            line = measure(case, shape, target) if case.candidates(shape[1]) else None
+            if line is not None:
+                found.append(line)
+            torch.cuda.empty_cache()
+    return found
+
+
+def check(only: str) -> int:
+    """How many cases have no configuration that is right at some shape."""
+    import torch
+
+    target, missing = device(), 0
+    for case in CASES:
+        for shape in (*ODD, *SHAPES) if only in case.name else ():
+            if case.candidates(shape[1]):
+                right = len(attempts(case, shape, target))
+                print(f"{case.name} {shape}: {right} right", flush=True)
+                missing += not right
+                torch.cuda.empty_cache()
+    return missing
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--check", action="store_true", help="compare with torch, measure nothing")
+    chosen = parser.parse_args()
+    if chosen.check:
+        return 1 if check(chosen.only) else 0
+    return write(results(chosen.only), chosen.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

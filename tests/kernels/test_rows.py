@@ -1,0 +1,169 @@
+"""Kernels over rows at the edges: one element, odd widths, rows apart in memory, many steps, empty."""
+
+from __future__ import annotations
+
+import importlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from gluon_core.cli.demo import examples_package
+from gluon_core.cli.example import Arrays
+from gluon_core.contract.registry import registry
+
+SHAPES = ((1, 1), (1, 8), (3, 127), (5, 1024), (2, 1025), (9, 33))
+# (file, index of the example for whole rows, of the one for rows of any width)
+PAIRS = {
+    "softmax": ("row_softmax", 0, 1),
+    "softmax backward": ("row_softmax", 2, 3),
+    "cross entropy": ("row_softmax", 4, 5),
+    "cross entropy backward": ("row_softmax", 6, None),
+    "layer norm": ("row_norm", 0, 3),
+    "RMS norm": ("row_norm", 1, None),
+    "norm backward": ("row_norm_backward", 0, 1),
+    "quantize": ("row_quantize", 0, 1),
+    "running sum": ("row_scan", 0, None),
+    "SwiGLU": ("rows", 0, None),
+    "SwiGLU backward": ("rows", 1, None),
+}
+
+
+def examples_of(file):
+    return importlib.import_module(f"{examples_package().__name__}.{file}").EXAMPLES
+
+
+def checked(example, target, shape, **choices):
+    """Run at `shape`; all results against the reference."""
+    args = example.arguments(Arrays(target), False, shape)
+    config = example.configure(target, False, columns=shape[1], **choices)
+    example.launch(args, config, target=target)
+    wanted = example.reference(args)
+    problem = example.difference(args[example.output].astype(np.float32), wanted)
+    assert problem is None, (example.name, shape, problem)
+    return args
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("spec", ["sim:sm_90", "sim:gfx942"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_edges(name, spec):
+    target = registry().target(spec)
+    file, whole, walks = PAIRS[name]
+    whole, examples = examples_of(file)[whole], examples_of(file)
+    if whole.lacks(target):
+        pytest.skip("no fp8 of this kind")
+    for shape in SHAPES:
+        checked(whole, target, shape)
+    if walks is not None:  # several parts, and one that is not full
+        checked(examples[walks], target, (2, 1), num_warps=1)
+        checked(examples[walks], target, (2, 2 * 8 * 64 * 4 + 11), num_warps=1, depth=2)
+
+
+def test_a_running_sum_over_many_blocks():
+    target = registry().target("sim:sm_90")
+    checked(examples_of("row_scan")[0], target, (3, 1000), most=64, rows=2, num_warps=1)
+
+
+@pytest.mark.parametrize("file, index", [("row_softmax", 0), ("row_softmax", 1)])
+def test_softmax_of_what_overflows_and_of_rows_apart(file, index):
+    target = registry().target("sim:sm_90")
+    example = examples_of(file)[index]
+    columns, stride = 300, 320
+    src = np.random.default_rng(0).normal(0, 3e4, (4, stride)).astype(ml_dtypes.bfloat16)
+    src[1, : columns - 1] = -np.inf  # one element is all of its row
+    src[2, :columns] = 3e38
+    dst = np.full((4, stride), 7, ml_dtypes.bfloat16)
+    config = example.configure(target, False, columns=columns)
+    example.kernel[(1 if "ROWS" in config else 4,)](
+        src, dst, 4, columns, stride, **config, target=target
+    )
+    wanted = example.reference({"src": src[:, :columns]})
+    assert example.difference(dst[:, :columns].astype(np.float32), wanted) is None
+    assert (dst[:, columns:] == 7).all()
+
+
+def test_cross_entropy_of_labels_that_do_not_count():
+    """Their loss and gradient are 0, and nothing is read at them."""
+    target = registry().target("sim:sm_90")
+    forward, wide, backward = (examples_of("row_softmax")[i] for i in (4, 5, 6))
+    for example in (forward, wide):
+        args = example.arguments(Arrays(target), False, (6, 50))
+        args.update(ignored=-100)
+        args["labels"][::2] = -100
+        example.launch(args, example.configure(target, False, columns=50), target=target)
+        assert (args["loss"][::2] == 0).all() and (args["loss"][1::2] > 0).all()
+    given = backward.arguments(Arrays(target), False, (6, 50))
+    given.update(ignored=-100, labels=args["labels"], logsum=args["logsum"])
+    backward.launch(given, backward.configure(target, False, columns=50), target=target)
+    assert (given["dst"][::2] == 0).all()
+    # What the forward pass kept makes probabilities, less one at the label.
+    assert np.abs(given["dst"][1::2].astype(np.float64).sum(axis=1)).max() < 0.02
+
+
+def test_gradients_are_the_functions_differences():
+    """Of the norm: along a direction, the change of the result is what the gradients say."""
+    target = registry().target("sim:sm_90")
+    norm, back = examples_of("row_norm")[0], examples_of("row_norm_backward")[0]
+    args = norm.arguments(Arrays(target), False, (6, 200))
+    config = norm.configure(target, False, columns=200)
+    norm.launch(args, config, target=target)
+    given = back.arguments(Arrays(target), False, (6, 200))
+    given.update(x=args["src"], **{name: args[name] for name in ("weight", "mean", "scale")})
+    back.launch(given, back.configure(target, False, columns=200), target=target)
+
+    grad = given["grad"].astype(np.float64)
+    exact = {name: args[name].astype(np.float64) for name in ("src", "weight", "bias")}
+    along = {n: np.random.default_rng(1).normal(size=v.shape) for n, v in exact.items()}
+
+    def value(step):
+        moved = {n: v + step * along[n] for n, v in exact.items()}
+        return (norm.reference({**args, **moved}) * grad).sum()
+
+    wanted = (value(1e-5) - value(-1e-5)) / 2e-5
+    made = {
+        "src": given["dst"],
+        "weight": given["to_weight"].sum(0),
+        "bias": given["to_bias"].sum(0),
+    }
+    got = sum((made[n].astype(np.float64) * along[n]).sum() for n in along)
+    assert abs(got - wanted) < 1e-2 * abs(wanted)
+
+
+@pytest.mark.parametrize(
+    "spec, dtype, limit",
+    [("sim:sm_90", "float8_e5m2", 57344.0), ("sim:gfx942", "float8_e4m3fnuz", 240.0)],
+)
+def test_quantize_to_other_types(spec, dtype, limit):
+    target = registry().target(spec)
+    example = examples_of("row_quantize")[0]
+    args = examples_of("row_quantize")[0].arguments(Arrays(target), False, (4, 100))
+    args["dst"] = np.zeros((4, 100), getattr(ml_dtypes, dtype))
+    args["src"][2] = 0
+    config = {**example.configure(target, False, columns=100), "LIMIT": limit}
+    example.launch(args, config, target=target)
+    back = args["dst"].astype(np.float64) * args["scales"][:, None]
+    src = args["src"].astype(np.float64)
+    assert (np.abs(back - src) <= np.abs(src).max(axis=1, keepdims=True) / 14).all()
+    assert np.abs(args["dst"].astype(np.float64)).max(axis=1).tolist() == [limit, limit, 0, limit]
+
+
+def test_turning_back():
+    target = registry().target("sim:sm_90")
+    (example,) = examples_of("rotary")
+    args = example.arguments(Arrays(target), False, (6, 3, 64))
+    angle = np.random.default_rng(0).uniform(0, 7, args["cosines"].shape)
+    args["cosines"][:], args["sines"][:] = np.cos(angle), np.sin(angle)
+    example.launch(args, example.configure(target, False, heads=3), target=target)
+    there = {**args, "src": args["dst"], "dst": np.zeros_like(args["dst"])}
+    example.launch(there, example.configure(target, False, heads=3, inverse=True), target=target)
+    difference = there["dst"].astype(np.float64) - args["src"].astype(np.float64)
+    assert np.abs(difference).max() < 0.02
+
+
+def test_nothing_is_launched_for_no_rows():
+    target = registry().target("sim:sm_90")
+    example = examples_of("row_softmax")[0]
+    args = example.arguments(Arrays(target), False, (0, 64))
+    assert example.grid(args, example.configure(target, False, columns=64)) == (0,)
+    example.launch(args, example.configure(target, False, columns=64), target=target)
