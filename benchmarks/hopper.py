@@ -10,7 +10,7 @@ import statistics
 from typing import Any, Callable, Mapping
 
 from common import Result, device, in_turns, parse_arguments, write
-from upstream import our_example, upstream_example
+from upstream import explicit_example, our_example, upstream_example
 
 from gluon_core.cli.example import Arrays, Example
 from gluon_core.contract.targets import Target
@@ -23,8 +23,16 @@ def relative_error(got: Any, wanted: Any) -> float:
     return float((got.to(wanted.dtype) - wanted).norm() / wanted.norm())
 
 
+def named(file: str, name: str) -> tuple[Example, Example]:
+    """An example of ours and the same on upstream; what our file does not have is without building
+    blocks on either side."""
+    theirs = next(e for e in upstream_example(file).EXAMPLES if e.name == name)
+    listed = [*our_example(file).EXAMPLES, *explicit_example(file).EXAMPLES]
+    return next(e for e in listed if e.name == name), theirs
+
+
 def compare(
-    index: int,
+    name: str,
     file: str,
     args: Mapping[str, Any],
     library: tuple[str, Callable[[], Any]],
@@ -33,10 +41,10 @@ def compare(
     wanted: dict[str, tuple[str, float]],
     case: str = "",
 ) -> Result:
-    """One line: example `index` of `file` on `args`, with descriptors made before it is measured."""
-    ours, theirs = our_example(file).EXAMPLES[index], upstream_example(file).EXAMPLES[index]
-    name, of_library = library
-    contenders: dict[str, Callable[[], Any]] = {name: of_library}
+    """One line: an example of `file` on `args`, with descriptors made before it is measured."""
+    ours, theirs = named(file, name)
+    rival, of_library = library
+    contenders: dict[str, Callable[[], Any]] = {rival: of_library}
     errors = {}
     expected = reference()
     for who, example in (("ours", ours), ("upstream", theirs)):
@@ -59,8 +67,8 @@ def compare(
         case or ours.name,
         unit,
         rate["ours"],
-        {who: rate[who] for who in (name, "upstream")},
-        {who: seconds[who] / seconds["ours"] for who in (name, "upstream")},
+        {who: rate[who] for who in (rival, "upstream")},
+        {who: seconds[who] / seconds["ours"] for who in (rival, "upstream")},
         wanted,
         blocks(ours, target),
         errors["ours"],
@@ -76,9 +84,9 @@ def matmuls(target: Target) -> list[Result]:
     import torch
 
     found, persistent = [], []
-    examples = our_example("matmul_hopper").EXAMPLES
+    roles, stream = "matmul, warp-specialized", "matmul, TMA"
     for size in SIZES:
-        args = examples[1].arguments(Arrays(target), True, (8192, 8192, size))
+        args = named("matmul_hopper", roles)[0].arguments(Arrays(target), True, (8192, 8192, size))
         a, b = args["a"], args["b"]
         into = torch.empty_like(args["c"])
         library = "cuBLAS", lambda a=a, b=b, into=into: torch.matmul(a, b, out=into)
@@ -88,9 +96,13 @@ def matmuls(target: Target) -> list[Result]:
             "cuBLAS": (">=", 0.95),
             "upstream": (">=", 0.98),
         }  # the same machine code, and noise
-        line = compare(1, "matmul_hopper", args, library, exact, target, wanted, f"matmul {shape}")
+        line = compare(
+            roles, "matmul_hopper", args, library, exact, target, wanted, f"matmul {shape}"
+        )
         found.append(line)
-        line = compare(0, "matmul_hopper", args, library, exact, target, {}, f"matmul, TMA {shape}")
+        line = compare(
+            stream, "matmul_hopper", args, library, exact, target, {}, f"{stream} {shape}"
+        )
         persistent.append(line)
     best = found[-1]
     ratios = {
@@ -114,7 +126,7 @@ def narrow(target: Target) -> Result:
     """8-bit floats; cuBLAS with fast accumulation, which is what `wgmma` does by itself."""
     import torch
 
-    example = our_example("matmul_hopper").EXAMPLES[2]
+    example = our_example("matmul_hopper").EXAMPLES[1]
     args = example.arguments(Arrays(target), True, (8192, 8192, 8192))
     a, b, one = args["a"], args["b"], torch.ones((), device="cuda")
 
@@ -122,7 +134,7 @@ def narrow(target: Target) -> Result:
         return torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
     return compare(
-        2,
+        example.name,
         "matmul_hopper",
         args,
         ("cuBLAS", library),
@@ -138,7 +150,7 @@ def attention(target: Target) -> list[Result]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     found = []
-    for index, example in enumerate(our_example("attention_hopper").EXAMPLES):
+    for example in our_example("attention_hopper").EXAMPLES:
         args = example.arguments(Arrays(target), True)
         causal = bool(example.configure(target, True)["CAUSAL"])
         depth = args["q"].shape[-1]
@@ -161,10 +173,17 @@ def attention(target: Target) -> list[Result]:
             return made
 
         wanted = {"cuDNN": (">=", 1.0), "upstream": (">=", 0.98)} if depth == 128 else {}
-        name = f"{example.name}, 4x32x{args['q'].shape[1]} bf16"
+        case = f"{example.name}, 4x32x{args['q'].shape[1]} bf16"
         found.append(
             compare(
-                index, "attention_hopper", args, ("cuDNN", library), exact, target, wanted, name
+                example.name,
+                "attention_hopper",
+                args,
+                ("cuDNN", library),
+                exact,
+                target,
+                wanted,
+                case,
             )
         )
         torch.cuda.empty_cache()
@@ -176,11 +195,11 @@ def adds(target: Target) -> list[Result]:
     import torch
 
     found = []
-    for index, example in enumerate(our_example("add_tma").EXAMPLES):
+    for example in our_example("add_tma").EXAMPLES:
         args = example.arguments(Arrays(target), True)
         a, b, into = args["a"], args["b"], torch.empty_like(args["a"])
         line = compare(
-            index,
+            example.name,
             "add_tma",
             args,
             ("torch", lambda a=a, b=b, into=into: torch.add(a, b, out=into)),

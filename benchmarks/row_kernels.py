@@ -60,8 +60,7 @@ class Case:
 
     def examples(self) -> Sequence[Example]:
         module = importlib.import_module(f"{examples_package().__name__}.{self.file}")
-        found: Sequence[Example] = module.EXAMPLES
-        return found
+        return [*module.EXAMPLES, *getattr(module, "MORE", ())]
 
     def candidates(self, columns: int) -> list[tuple[int, dict[str, Any]]]:
         """Indices of examples and choices for them."""
@@ -164,7 +163,7 @@ CASES = (
     Case("RMS norm of a sum", "row_norm", 2, None, normalized, tolerance=2e-2),
     Case("layer norm of a sum", "row_norm", None, 3, normalized, tolerance=2e-2),
     Case("norm backward", "row_norm_backward", 0, 1, norm_backward),
-    Case("quantize to fp8", "row_quantize", 0, 1, quantized, tolerance=1 / 14),
+    Case("quantize to fp8", "row_quantize", 2, 3, quantized, tolerance=1 / 14),
     Case("running sum", "row_scan", 0, None, running_sum, "steps", 1e-4),
     Case("SwiGLU", "rows", 0, None, swiglu, "blocks"),
     Case("SwiGLU backward", "rows", 1, None, swiglu_backward, "blocks"),

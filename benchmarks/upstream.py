@@ -15,6 +15,8 @@ from typing import Any
 import triton
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+# The same kernels without building blocks, which Triton's own Gluon does not have.
+EXPLICIT = Path(__file__).resolve().parents[1] / "tests" / "kernels" / "explicit"
 
 # Ours -> upstream's. Nothing else of a file changes.
 IMPORTS = {
@@ -115,9 +117,20 @@ def load_file(name: str, path: Path) -> ModuleType:
     return module
 
 
+def source_of(name: str) -> str:
+    """The example file `name` as either package can have it."""
+    explicit = EXPLICIT / f"{name}.py"
+    return (explicit if explicit.is_file() else EXAMPLES / f"{name}.py").read_text()
+
+
 def upstream_example(name: str) -> ModuleType:
     """The example file `name` on Triton's own Gluon."""
-    return load(f"upstream_{name}", to_upstream((EXAMPLES / f"{name}.py").read_text()))
+    return load(f"upstream_{name}", to_upstream(source_of(name)))
+
+
+def explicit_example(name: str) -> ModuleType:
+    """The example file `name` without building blocks."""
+    return load(f"explicit_{name}", source_of(name))
 
 
 def our_example(name: str) -> ModuleType:

@@ -28,6 +28,7 @@ FILES = (
     "matmul_cdna",
     "matmul_rdna4",
     "attention",
+    "attention_paged",
     "attention_hopper",
     "attention_cdna",
 )

@@ -18,21 +18,13 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
+    tma_ring,
+    tma_writer,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.hopper import TensorDescriptor
-
-
-@gluon.jit
-def advance(slot, phase, STAGES: gl.constexpr):
-    """The next slot of a ring, and the parity of its phase."""
-    last = slot == STAGES - 1
-    return gl.where(last, 0, slot + 1), gl.where(last, phase ^ 1, phase)
 
 
 @gluon.jit
@@ -65,63 +57,25 @@ def key_tiles(m, length, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: g
 
 
 @gluon.jit
-def copy_tile(desc, smem, full, empty, phase, head, row):
-    mbarrier.wait(empty, phase)
-    mbarrier.expect(full, desc.block_type.nbytes)
-    async_load(desc, [head, row, 0], full, smem)
-
-
-@gluon.jit
-def copy_tiles(
-    q_desc,
-    k_desc,
-    v_desc,
-    q_smem,
-    k_smem,
-    v_smem,
-    full,
-    empty,
-    heads,
-    length,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr,
-    GROUP: gl.constexpr,
-):
-    q_full, k_full, v_full = full
-    q_empty, k_empty, v_empty = empty
-    ROWS: gl.constexpr = BLOCK_M // 2
-    slot = 0
-    phase = 1
-    q_phase = 1
+def copy_tiles(queries, keys, values, heads, length, CAUSAL: gl.constexpr, GROUP: gl.constexpr):
+    ROWS: gl.constexpr = queries[0].block_shape[1]
+    BLOCK_M: gl.constexpr = 2 * ROWS
+    BLOCK_N: gl.constexpr = keys.block_shape[1]
+    at = keys.producer()
+    query = queries[0].producer()
     tiles = gl.cdiv(length, BLOCK_M)
     for turn in range(gl.cdiv(tiles * heads, gl.num_programs(0))):
         m, head = tile_at(turn, tiles, heads, CAUSAL, GROUP)
         if head < heads:
             for i in gl.static_range(2):
-                copy_tile(
-                    q_desc,
-                    q_smem.index(i),
-                    q_full.index(i),
-                    q_empty.index(i),
-                    q_phase,
-                    head,
-                    m * BLOCK_M + i * ROWS,
-                )
-            q_phase ^= 1
+                queries[i].fetch(query, [[head, m * BLOCK_M + i * ROWS, 0]])
+            query = query.next()
             count = key_tiles(m, length, BLOCK_M, BLOCK_N, CAUSAL)
             for j in range(count):
                 row = (count - 1 - j) * BLOCK_N
-                k_ready = k_full.index(slot)
-                v_ready = v_full.index(slot)
-                copy_tile(
-                    k_desc, k_smem.index(slot), k_ready, k_empty.index(slot), phase, head, row
-                )
-                copy_tile(
-                    v_desc, v_smem.index(slot), v_ready, v_empty.index(slot), phase, head, row
-                )
-                slot, phase = advance(slot, phase, STAGES)
+                keys.fetch(at, [[head, row, 0]])
+                values.fetch(at, [[head, row, 0]])
+                at = at.next()
 
 
 @gluon.jit
@@ -134,28 +88,15 @@ def mask_scores(score, rows, keys, length, CAUSAL: gl.constexpr):
 
 @gluon.jit
 def attend(
-    out_desc,
-    q_smem,
-    k_smem,
-    v_smem,
-    out_smem,
-    full,
-    empty,
-    heads,
-    length,
-    scale,
-    half: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr,
-    GROUP: gl.constexpr,
-):
-    q_full, k_full, v_full = full
-    q_empty, k_empty, v_empty = empty
-    dtype: gl.constexpr = q_smem.dtype
-    ROWS: gl.constexpr = BLOCK_M // 2
-    D: gl.constexpr = q_smem.shape[3]
+    rings, writer, heads, length, scale, half: gl.constexpr,
+    CAUSAL: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
+    queries, keys, values = rings
+    dtype: gl.constexpr = keys.dtype
+    ROWS: gl.constexpr = queries.block_shape[1]
+    BLOCK_M: gl.constexpr = 2 * ROWS
+    BLOCK_N: gl.constexpr = keys.block_shape[1]
+    D: gl.constexpr = keys.block_shape[2]
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
@@ -163,12 +104,10 @@ def attend(
     # The last tile of keys may end past the sequence, and the diagonal crosses the last ones.
     MASKED: gl.constexpr = (BLOCK_M + BLOCK_N - 1) // BLOCK_N if CAUSAL else 1
 
-    slot = 0
-    phase = 0
-    q_phase = 0
-    q_tile = q_smem.index(half).reshape([ROWS, D])
+    at = keys.consumer()
+    query = queries.consumer()
     nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, score_layout)
-    keys = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, score_layout))
+    key = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, score_layout))
     tiles = gl.cdiv(length, BLOCK_M)
     for turn in range(gl.cdiv(tiles * heads, gl.num_programs(0))):
         m, head = tile_at(turn, tiles, heads, CAUSAL, GROUP)
@@ -177,169 +116,74 @@ def attend(
             first = m * BLOCK_M + half * ROWS
             rows = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, score_layout))
 
-            mbarrier.wait(q_full.index(half), q_phase)
-            q_phase ^= 1
-            mbarrier.wait(k_full.index(slot), phase)
-            k_tile = k_smem.index(slot).reshape([BLOCK_N, D]).permute((1, 0))
+            q_tile = queries.wait(query).reshape([ROWS, D])
+            k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
             score = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False)
-            mbarrier.arrive(k_empty.index(slot), count=1)
-            score = mask_scores(score, rows, (count - 1) * BLOCK_N + keys, length, CAUSAL)
+            keys.release(at)
+            score = mask_scores(score, rows, (count - 1) * BLOCK_N + key, length, CAUSAL)
             top = gl.max(score, 1) * scale
             p = gl.exp2(score * scale - top[:, None])
             total = gl.sum(p, 1)
             p_tile = gl.convert_layout(p.to(dtype), p_layout)
             acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
-            v_slot = slot
-            v_phase = phase
-            slot, phase = advance(slot, phase, STAGES)
+            behind, at = at, at.next()
 
             for j in range(1, count):
-                mbarrier.wait(k_full.index(slot), phase)
-                k_tile = k_smem.index(slot).reshape([BLOCK_N, D]).permute((1, 0))
+                k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
                 coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
-                mbarrier.wait(v_full.index(v_slot), v_phase)
-                v_tile = v_smem.index(v_slot).reshape([BLOCK_N, D])
+                v_tile = values.wait(behind).reshape([BLOCK_N, D])
                 acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
                 score = warpgroup_mma_wait(1, deps=[coming])
-                mbarrier.arrive(k_empty.index(slot), count=1)
+                keys.release(at)
                 if MASKED > 1:
                     if j < MASKED:
-                        at = (count - 1 - j) * BLOCK_N + keys
-                        score = mask_scores(score, rows, at, length, CAUSAL)
+                        where = (count - 1 - j) * BLOCK_N + key
+                        score = mask_scores(score, rows, where, length, CAUSAL)
                 higher = gl.maximum(top, gl.max(score, 1) * scale)
                 kept = gl.exp2(top - higher)
                 p = gl.exp2(score * scale - higher[:, None])
                 total = total * kept + gl.sum(p, 1)
                 top = higher
                 done = warpgroup_mma_wait(0, deps=[acc])
-                mbarrier.arrive(v_empty.index(v_slot), count=1)
+                values.release(behind)
                 acc = warpgroup_mma_init(done * gl.convert_layout(kept, out_row)[:, None])
                 p_tile = gl.convert_layout(p.to(dtype), p_layout)
-                v_slot = slot
-                v_phase = phase
-                slot, phase = advance(slot, phase, STAGES)
+                behind, at = at, at.next()
 
-            mbarrier.arrive(q_empty.index(half), count=1)
-            mbarrier.wait(v_full.index(v_slot), v_phase)
-            v_tile = v_smem.index(v_slot).reshape([BLOCK_N, D])
+            queries.release(query)
+            query = query.next()
+            v_tile = values.wait(behind).reshape([BLOCK_N, D])
             acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
             result = warpgroup_mma_wait(0, deps=[acc])
-            mbarrier.arrive(v_empty.index(v_slot), count=1)
+            values.release(behind)
             result = result / gl.convert_layout(total, out_row)[:, None]
-            store_wait(0)
-            out_smem.index(half).reshape([ROWS, D]).store(result.to(dtype))
-            fence_async_shared()
-            async_store(out_desc, [head, first, 0], out_smem.index(half))
-    store_wait(0)
+            writer.store([head, first, 0], result)
+    writer.close()
 
 
 @gluon.jit
 def attention_hopper(
-    q_desc,
-    k_desc,
-    v_desc,
-    out_desc,
-    heads,
-    length,
-    scale,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr,
-    GROUP: gl.constexpr,
-):
+    q_desc, k_desc, v_desc, out_desc, heads, length, scale,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
     """Heads of [length, D]: Q, K, V and the result are [heads, length, D].
 
     `scale` is that of the scores times log2(e), because the exponentials are powers of 2.
     """
-    dtype: gl.constexpr = q_desc.dtype
-    rows: gl.constexpr = [2] + q_desc.block_type.shape
-    keys: gl.constexpr = [STAGES] + k_desc.block_type.shape
-    q_smem = gl.allocate_shared_memory(dtype, rows, q_desc.layout)
-    out_smem = gl.allocate_shared_memory(dtype, rows, out_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, keys, k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, keys, v_desc.layout)
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
-    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    for i in gl.static_range(2):
-        mbarrier.init(q_full.index(i), count=1)
-        mbarrier.init(q_empty.index(i), count=1)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(i), count=1)
-        mbarrier.init(k_empty.index(i), count=2)
-        mbarrier.init(v_full.index(i), count=1)
-        mbarrier.init(v_empty.index(i), count=2)
-    full = (q_full, k_full, v_full)
-    empty = (q_empty, k_empty, v_empty)
+    gl.static_assert(q_desc.block_type.shape[1] * 2 == BLOCK_M, "each half has a block of Q")
+    gl.static_assert(k_desc.block_type.shape[1] == BLOCK_N, "blocks of keys and values")
+    upper = tma_ring(q_desc, 1)
+    lower = tma_ring(q_desc, 1)
+    keys = tma_ring(k_desc, STAGES, consumers=2)
+    values = tma_ring(v_desc, STAGES, consumers=2)
+    above, below = (upper, keys, values), (lower, keys, values)
+    first, second = tma_writer(out_desc), tma_writer(out_desc)
     gl.warp_specialize(
         [
-            (
-                attend,
-                (
-                    out_desc,
-                    q_smem,
-                    k_smem,
-                    v_smem,
-                    out_smem,
-                    full,
-                    empty,
-                    heads,
-                    length,
-                    scale,
-                    0,
-                    BLOCK_M,
-                    BLOCK_N,
-                    STAGES,
-                    CAUSAL,
-                    GROUP,
-                ),
-            ),
-            (
-                attend,
-                (
-                    out_desc,
-                    q_smem,
-                    k_smem,
-                    v_smem,
-                    out_smem,
-                    full,
-                    empty,
-                    heads,
-                    length,
-                    scale,
-                    1,
-                    BLOCK_M,
-                    BLOCK_N,
-                    STAGES,
-                    CAUSAL,
-                    GROUP,
-                ),
-            ),
-            (
-                copy_tiles,
-                (
-                    q_desc,
-                    k_desc,
-                    v_desc,
-                    q_smem,
-                    k_smem,
-                    v_smem,
-                    full,
-                    empty,
-                    heads,
-                    length,
-                    BLOCK_M,
-                    BLOCK_N,
-                    STAGES,
-                    CAUSAL,
-                    GROUP,
-                ),
-            ),
+            (attend, (above, first, heads, length, scale, 0, CAUSAL, GROUP)),
+            (attend, (below, second, heads, length, scale, 1, CAUSAL, GROUP)),
+            (copy_tiles, ((upper, lower), keys, values, heads, length, CAUSAL, GROUP)),
         ],
         [4, 1],
         [240, 24],

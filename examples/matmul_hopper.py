@@ -1,13 +1,11 @@
 """Matrix multiplication on Hopper: TMA feeds `wgmma`, each program walks over many tiles.
 
-`matmul_persistent` is one stream of instructions: while the matrix unit works on a step, copies for
-the next ones are under way, across the border between two tiles, too.
-
-`matmul_specialized` gives each part of the work to its own warps. One warp issues the copies; two
-groups of four warps each multiply half of a tile and store it. They wait for nobody but the copies:
-while one stores, the other keeps the matrix unit busy.
+Each part of the work has its own warps. One warp issues the copies; two groups of four warps each
+multiply half of a tile and store it. They wait for nobody but the copies: while one stores, the
+other keeps the matrix unit busy. Between them lies a ring of slots.
 
 `b` is [K, N], or [N, K] with TRANSPOSED, which 8-bit types need: `wgmma` reads them along K only.
+`matmul.py` becomes the same units in one stream of instructions.
 """
 
 import numpy as np
@@ -16,254 +14,56 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
+    tma_ring,
+    tma_writer,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.hopper import TensorDescriptor
 
 
 @gluon.jit
-def advance(slot, phase, STAGES: gl.constexpr):
-    """The next slot of a ring, and the parity of its phase."""
-    last = slot == STAGES - 1
-    return gl.where(last, 0, slot + 1), gl.where(last, phase ^ 1, phase)
-
-
-@gluon.jit
-def tile_at(tile, tiles_m, tiles_n, GROUP: gl.constexpr):
-    """Row and column of a tile: programs that run together share rows of A and columns of B."""
-    width = GROUP * tiles_n
-    first = tile // width * GROUP
-    height = gl.minimum(tiles_m - first, GROUP)
-    inside = tile % width
-    return first + inside % height, inside // height
-
-
-@gluon.jit
-def fetch(
-    a_desc, b_desc, a_smem, b_smem, ready, row, column, k, TRANSPOSED: gl.constexpr, pred=True
-):
-    mbarrier.expect(ready, a_desc.block_type.nbytes + b_desc.block_type.nbytes, pred)
-    async_load(a_desc, [row, k], ready, a_smem, pred)
-    if TRANSPOSED:
-        async_load(b_desc, [column, k], ready, b_smem, pred)
-    else:
-        async_load(b_desc, [k, column], ready, b_smem, pred)
-
-
-@gluon.jit
-def halves(x):
-    """The left and the right half of a matrix, without moving a register."""
-    split = x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute(0, 2, 1)
-    left, right = split.split()
-    return left, right
-
-
-@gluon.jit
-def store_part(c_desc, c_smem, part, row, column):
-    store_wait(1)  # what left this buffer before is out of it
-    c_smem.store(part)
-    fence_async_shared()
-    async_store(c_desc, [row, column], c_smem)
-
-
-@gluon.jit
-def store_tile(c_desc, c_smem, acc, row, column, first: gl.constexpr):
-    """Store a tile in four parts, through buffers `first` and `first + 1`."""
-    WIDTH: gl.constexpr = c_desc.block_type.shape[1]
-    left, right = halves(acc.to(c_desc.dtype))
-    part0, part1 = halves(left)
-    part2, part3 = halves(right)
-    store_part(c_desc, c_smem.index(first), part0, row, column)
-    store_part(c_desc, c_smem.index(first + 1), part1, row, column + WIDTH)
-    store_part(c_desc, c_smem.index(first), part2, row, column + 2 * WIDTH)
-    store_part(c_desc, c_smem.index(first + 1), part3, row, column + 3 * WIDTH)
-
-
-@gluon.jit
-def matmul_persistent(
-    a_desc,
-    b_desc,
-    c_desc,
-    M,
-    N,
-    K,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr,
-    GROUP: gl.constexpr,
-    TRANSPOSED: gl.constexpr,
-    num_warps: gl.constexpr,
-):
-    a_smem = gl.allocate_shared_memory(
-        a_desc.dtype, [STAGES] + a_desc.block_type.shape, a_desc.layout
-    )
-    b_smem = gl.allocate_shared_memory(
-        b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout
-    )
-    c_smem = gl.allocate_shared_memory(c_desc.dtype, [2] + c_desc.block_type.shape, c_desc.layout)
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
-        mbarrier.init(ready.index(i), count=1)
-
-    tiles_m = gl.cdiv(M, BLOCK_M)
-    tiles_n = gl.cdiv(N, BLOCK_N)
-    steps = gl.cdiv(K, BLOCK_K)
-    programs = gl.num_programs(0)
-    program = gl.program_id(0)
-    mine = (tiles_m * tiles_n - program + programs - 1) // programs
-    total = mine * steps
-    instruction_k: gl.constexpr = 256 // a_desc.dtype.primitive_bitwidth
-    layout: gl.constexpr = gl.NVMMADistributedLayout(
-        [3, 0], [num_warps, 1], [16, BLOCK_N, instruction_k]
-    )
-
-    for i in gl.static_range(STAGES - 1):
-        m, n = tile_at(program + i // steps * programs, tiles_m, tiles_n, GROUP)
-        k = i % steps * BLOCK_K
-        fetch(
-            a_desc,
-            b_desc,
-            a_smem.index(i),
-            b_smem.index(i),
-            ready.index(i),
-            m * BLOCK_M,
-            n * BLOCK_N,
-            k,
-            TRANSPOSED,
-            pred=i < total,
-        )
-
-    slot = 0
-    phase = 0
-    free = STAGES - 1
-    ahead = STAGES - 1
-    next_tile = program + ahead // steps * programs
-    next_m, next_n = tile_at(next_tile, tiles_m, tiles_n, GROUP)
-    next_k = ahead % steps * BLOCK_K
-    for tile in range(program, tiles_m * tiles_n, programs):
-        m, n = tile_at(tile, tiles_m, tiles_n, GROUP)
-        acc = warpgroup_mma_init(gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layout))
-        for _ in range(steps):
-            mbarrier.wait(ready.index(slot), phase)
-            b_tile = b_smem.index(slot)
-            if TRANSPOSED:
-                b_tile = b_tile.permute((1, 0))
-            acc = warpgroup_mma(a_smem.index(slot), b_tile, acc, is_async=True)
-            # The step before is over: its buffers are free for the copies that come next.
-            acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
-            fetch(
-                a_desc,
-                b_desc,
-                a_smem.index(free),
-                b_smem.index(free),
-                ready.index(free),
-                next_m * BLOCK_M,
-                next_n * BLOCK_N,
-                next_k,
-                TRANSPOSED,
-                pred=ahead < total,
-            )
-            next_k += BLOCK_K
-            if next_k >= K:
-                next_k = 0
-                next_tile += programs
-                next_m, next_n = tile_at(next_tile, tiles_m, tiles_n, GROUP)
-            ahead += 1
-            free = slot
-            slot, phase = advance(slot, phase, STAGES)
-        result = warpgroup_mma_wait(0, deps=[acc])
-        store_tile(c_desc, c_smem, result, m * BLOCK_M, n * BLOCK_N, 0)
-    store_wait(0)
-
-
-@gluon.jit
-def copy_tiles(
-    a_desc,
-    b_desc,
-    a_smem,
-    b_smem,
-    full,
-    empty,
-    tiles_m,
-    tiles_n,
-    K,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr,
-    GROUP: gl.constexpr,
-    TRANSPOSED: gl.constexpr,
-):
-    slot = 0
-    phase = 1  # of buffers that nobody has used yet, the phase before the first has ended
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        m, n = tile_at(tile, tiles_m, tiles_n, GROUP)
+def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, TRANSPOSED: gl.constexpr):
+    at = ring.producer()
+    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        row, column = tiles.at(tile)
         for k in range(0, K, BLOCK_K):
-            mbarrier.wait(empty.index(slot), phase)
-            fetch(
-                a_desc,
-                b_desc,
-                a_smem.index(slot),
-                b_smem.index(slot),
-                full.index(slot),
-                m * BLOCK_M,
-                n * BLOCK_N,
-                k,
-                TRANSPOSED,
-            )
-            slot, phase = advance(slot, phase, STAGES)
+            if TRANSPOSED:
+                ring.fetch(at, [[row, k], [column, k]])
+            else:
+                ring.fetch(at, [[row, k], [k, column]])
+            at = at.next()
 
 
 @gluon.jit
 def multiply_tiles(
-    c_desc,
-    a_smem,
-    b_smem,
-    c_smem,
-    full,
-    empty,
-    tiles_m,
-    tiles_n,
-    K,
-    half: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr,
-    GROUP: gl.constexpr,
-    TRANSPOSED: gl.constexpr,
+    ring, tiles, writer, K, half: gl.constexpr, BLOCK_K: gl.constexpr, TRANSPOSED: gl.constexpr
 ):
-    ROWS: gl.constexpr = BLOCK_M // 2
-    instruction_k: gl.constexpr = 256 // a_smem.dtype.primitive_bitwidth
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, instruction_k])
-    slot = 0
-    phase = 0
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        m, n = tile_at(tile, tiles_m, tiles_n, GROUP)
-        acc = warpgroup_mma_init(gl.zeros([ROWS, BLOCK_N], gl.float32, layout))
+    ROWS: gl.constexpr = tiles.block[0] // 2
+    COLUMNS: gl.constexpr = tiles.block[1]
+    at = ring.consumer()
+    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        row, column = tiles.at(tile)
+        instruction_k: gl.constexpr = 256 // ring.dtype.primitive_bitwidth
+        layout: gl.constexpr = gl.NVMMADistributedLayout(
+            [3, 0], [4, 1], [16, COLUMNS, instruction_k]
+        )
+        acc = warpgroup_mma_init(gl.zeros([ROWS, COLUMNS], gl.float32, layout))
         for k in range(0, K, BLOCK_K):
-            mbarrier.wait(full.index(slot), phase)
-            a_tile = a_smem.index(slot).slice(half * ROWS, ROWS, dim=0)
-            b_tile = b_smem.index(slot)
+            a_tile, b_tile = ring.wait(at)
+            a_tile = a_tile.slice(half * ROWS, ROWS, dim=0)
             if TRANSPOSED:
                 b_tile = b_tile.permute((1, 0))
             acc = warpgroup_mma(a_tile, b_tile, acc, is_async=True)
-            # The step before is over: give its buffers back.
+            # The step before is over: give its slot back.
             acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
-            before = gl.where(slot == 0, STAGES - 1, slot - 1)
-            mbarrier.arrive(empty.index(before), count=1, pred=k > 0)
-            slot, phase = advance(slot, phase, STAGES)
+            ring.release(at.before(), pred=k > 0)
+            at = at.next()
         result = warpgroup_mma_wait(0, deps=[acc])
-        before = gl.where(slot == 0, STAGES - 1, slot - 1)
-        mbarrier.arrive(empty.index(before), count=1)
-        store_tile(c_desc, c_smem, result, m * BLOCK_M + half * ROWS, n * BLOCK_N, half * 2)
-    store_wait(0)
+        ring.release(at.before())
+        writer.store([row + half * ROWS, column], result)
+    writer.close()
 
 
 @gluon.jit
@@ -283,84 +83,15 @@ def matmul_specialized(
     num_warps: gl.constexpr,
 ):
     gl.static_assert(num_warps == 4, "each half of a tile is multiplied by four warps")
-    a_smem = gl.allocate_shared_memory(
-        a_desc.dtype, [STAGES] + a_desc.block_type.shape, a_desc.layout
-    )
-    b_smem = gl.allocate_shared_memory(
-        b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout
-    )
-    c_smem = gl.allocate_shared_memory(c_desc.dtype, [4] + c_desc.block_type.shape, c_desc.layout)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=2)
-    tiles_m = gl.cdiv(M, BLOCK_M)
-    tiles_n = gl.cdiv(N, BLOCK_N)
+    ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
+    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
+    first = tma_writer(c_desc, parts=4)
+    second = tma_writer(c_desc, parts=4)
     gl.warp_specialize(
         [
-            (
-                multiply_tiles,
-                (
-                    c_desc,
-                    a_smem,
-                    b_smem,
-                    c_smem,
-                    full,
-                    empty,
-                    tiles_m,
-                    tiles_n,
-                    K,
-                    0,
-                    BLOCK_M,
-                    BLOCK_N,
-                    BLOCK_K,
-                    STAGES,
-                    GROUP,
-                    TRANSPOSED,
-                ),
-            ),
-            (
-                multiply_tiles,
-                (
-                    c_desc,
-                    a_smem,
-                    b_smem,
-                    c_smem,
-                    full,
-                    empty,
-                    tiles_m,
-                    tiles_n,
-                    K,
-                    1,
-                    BLOCK_M,
-                    BLOCK_N,
-                    BLOCK_K,
-                    STAGES,
-                    GROUP,
-                    TRANSPOSED,
-                ),
-            ),
-            (
-                copy_tiles,
-                (
-                    a_desc,
-                    b_desc,
-                    a_smem,
-                    b_smem,
-                    full,
-                    empty,
-                    tiles_m,
-                    tiles_n,
-                    K,
-                    BLOCK_M,
-                    BLOCK_N,
-                    BLOCK_K,
-                    STAGES,
-                    GROUP,
-                    TRANSPOSED,
-                ),
-            ),
+            (multiply_tiles, (ring, tiles, first, K, 0, BLOCK_K, TRANSPOSED)),
+            (multiply_tiles, (ring, tiles, second, K, 1, BLOCK_K, TRANSPOSED)),
+            (copy_tiles, (ring, tiles, K, BLOCK_K, TRANSPOSED)),
         ],
         [4, 1],
         [232, 24],
@@ -377,12 +108,11 @@ def describe(array, block):
 
 def operands(args, config):
     m, n, k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    rows = m // 2 if config["num_warps"] == 4 else m
     b_block = [n, k] if config["TRANSPOSED"] else [k, n]
     return (
         describe(args["a"], [m, k]),
         describe(args["b"], b_block),
-        describe(args["c"], [rows, n // 4]),
+        describe(args["c"], [m // 2, n // 4]),
         args["M"],
         args["N"],
         args["K"],
@@ -417,7 +147,7 @@ def arguments_fp8(new, large, sizes=None):
     }
 
 
-def configure(num_warps, transposed, small, large):
+def configure(transposed, small, large):
     def make(block, stages, group):
         m, n, k = block
         return {
@@ -427,7 +157,7 @@ def configure(num_warps, transposed, small, large):
             "STAGES": stages,
             "GROUP": group,
             "TRANSPOSED": transposed,
-            "num_warps": num_warps,
+            "num_warps": 4,
         }
 
     def config(warp_size, block=small, stages=3, group=2):
@@ -453,9 +183,7 @@ def grid(args, config):
     return (min(tiles, programs(args, tiles)),)
 
 
-def example(
-    name, kernel, arguments, transposed, num_warps, small, large, tolerance, large_tolerance=None
-):
+def example(name, arguments, transposed, small, large, tolerance, large_tolerance=None):
     def reference(args):
         a, b = args["a"].astype(np.float64), args["b"].astype(np.float64)
         return a @ (b.T if transposed else b)
@@ -464,10 +192,10 @@ def example(
         a, b = args["a"].float(), args["b"].float()
         return a @ (b.T if transposed else b)
 
-    config, large_config = configure(num_warps, transposed, small, large)
+    config, large_config = configure(transposed, small, large)
     return Example(
         name=name,
-        kernel=kernel,
+        kernel=matmul_specialized,
         arguments=arguments,
         operands=operands,
         grid=grid,
@@ -483,18 +211,12 @@ def example(
     )
 
 
-SMALL, LARGE = (128, 128, 32), (128, 256, 64)
 EXAMPLES = [
-    example("matmul, TMA", matmul_persistent, arguments, False, 8, SMALL, LARGE, 4e-3),
-    example(
-        "matmul, warp-specialized", matmul_specialized, arguments, False, 4, SMALL, LARGE, 4e-3
-    ),
+    example("matmul, warp-specialized", arguments, False, (128, 128, 32), (128, 256, 64), 4e-3),
     example(
         "matmul fp8, warp-specialized",
-        matmul_specialized,
         arguments_fp8,
         True,
-        4,
         (128, 128, 64),
         (128, 256, 128),
         4e-3,

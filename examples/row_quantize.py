@@ -1,6 +1,4 @@
-"""Rows as 8-bit floats with a scale each: what a matrix product in fp8 wants of its operands."""
-
-import dataclasses
+"""Rows as 8-bit integers or floats with a scale each, as matrix products want their operands."""
 
 import numpy as np
 
@@ -14,7 +12,7 @@ except ImportError:  # run as a program
     from rows import example, part_at, row_start, rows_at, sizes_of
 
 # The largest number of each type.
-LIMITS = {"float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0, "float8_e5m2": 57344.0}
+LIMITS = {"int8": 127.0, "float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0, "float8_e5m2": 57344.0}
 
 
 @gluon.jit
@@ -22,6 +20,14 @@ def scale_of(largest, LIMIT: gl.constexpr):
     """The scale of a row, 1 for a row of zeros, and what its elements are multiplied with."""
     scale = gl.where(largest > 0, largest * (1 / LIMIT), 1.0)
     return scale, 1 / scale
+
+
+@gluon.jit
+def narrowed(x, dtype: gl.constexpr, LIMIT: gl.constexpr):
+    """Rounding may lead past the largest number, and some types have infinities there."""
+    if dtype.is_int():
+        x = gl.floor(x + 0.5)
+    return gl.maximum(gl.minimum(x, LIMIT), -LIMIT).to(dtype)
 
 
 @gluon.jit
@@ -37,7 +43,7 @@ def quantize(
     x = gl.portable.load(row_start(src, first, stride), at, inside).to(gl.float32)
     scale, factor = scale_of(gl.max(gl.abs(x), axis=1), LIMIT)
     gl.store(scales + row, scale, mask=row < rows)
-    result = clamp(x * factor[:, None], LIMIT)
+    result = narrowed(x * factor[:, None], dst.dtype.element_ty, LIMIT)
     gl.portable.store(row_start(dst, first, stride), at, result, inside)
 
 
@@ -58,20 +64,18 @@ def quantize_wide(
     for start in range(0, columns, DEPTH * WIDTH):
         at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
         x = gl.portable.load(src, at, inside).to(gl.float32)
-        gl.portable.store(row_start(dst, row, stride), at, clamp(x * factor, LIMIT), inside)
+        result = narrowed(x * factor, dst.dtype.element_ty, LIMIT)
+        gl.portable.store(row_start(dst, row, stride), at, result, inside)
 
 
-@gluon.jit
-def clamp(x, LIMIT: gl.constexpr):
-    """Rounding may lead past the largest number, and some types have infinities there."""
-    return gl.maximum(gl.minimum(x, LIMIT), -LIMIT)
-
-
-def arguments(new, large, shape=None, dtype="float8_e4m3fn"):
+def arguments(new, large, shape=None, dtype="int8"):
     rows, columns = sizes_of(large, shape)
+    integers = dtype == "int8"
     return {
         "src": new.random((rows, columns), "bfloat16"),
-        "dst": new.empty((rows, columns), dtype),
+        "dst": new.integers((rows, columns), 0, 9, dtype)
+        if integers
+        else new.empty((rows, columns), dtype),
         "scales": new.empty((rows,)),
         "rows": rows,
         "columns": columns,
@@ -83,26 +87,39 @@ def wide_arguments(new, large, shape=None):
     return arguments(new, large, shape or ((1024, 131072) if large else (3, 5000)))
 
 
+def fp8_arguments(new, large, shape=None):
+    return arguments(new, large, shape, "float8_e4m3fn")
+
+
+def scaled(args, limit):
+    src = args["src"].astype(np.float32)
+    return src / (np.abs(src).max(axis=1, keepdims=True) * np.float32(1 / limit))
+
+
 def reference(args):
-    """The elements as the type has them, rounded by NumPy."""
-    src, dst = args["src"].astype(np.float32), args["dst"]
-    scale = np.abs(src).max(axis=1, keepdims=True) * np.float32(1 / 448)
-    if not dst.dtype.name.startswith("float8"):  # from a device, as float32
-        import ml_dtypes
-
-        return (src / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
-    return (src / scale).astype(dst.dtype).astype(np.float32)
+    return np.floor(scaled(args, 127) + np.float32(0.5))
 
 
-def fp8(name, kernel, arguments):
-    """Elements on the border between two numbers may become either: 1/16 of them at most."""
-    made = example(name, kernel, arguments, reference, "dst", 1.5, tolerance=1 / 14, LIMIT=448.0)
-    return dataclasses.replace(made, requires=("nvidia.fp8",))
+def fp8_reference(args):
+    import ml_dtypes
 
+    return scaled(args, 448).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+
+
+# An element on the border between two numbers may become either: among many, some are.
+INT8 = {"LIMIT": 127.0, "tolerance": 1 / 200, "large_tolerance": 1 / 126}
+FP8 = {"LIMIT": 448.0, "tolerance": 1 / 14}
 
 EXAMPLES = [
-    fp8("quantize rows", quantize, arguments),
-    fp8("quantize wide rows", quantize_wide, wide_arguments),
+    example("quantize rows", quantize, arguments, reference, "dst", 1.5, **INT8),
+    example("quantize wide rows", quantize_wide, wide_arguments, reference, "dst", 1.5, **INT8),
+]
+# For what has conversions to this type.
+MORE = [
+    example("quantize rows, fp8", quantize, fp8_arguments, fp8_reference, "dst", 1.5, **FP8),
+    example(
+        "quantize wide rows, fp8", quantize_wide, fp8_arguments, fp8_reference, "dst", 1.5, **FP8
+    ),
 ]
 
 if __name__ == "__main__":

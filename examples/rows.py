@@ -153,10 +153,12 @@ def example(
 
     Args:
         moved: how many matrices of 16-bit elements are read and written.
-        settings: other parameters of the kernel, and choices that differ in the large case, `large`.
+        settings: other parameters of the kernel, and of the large case, `large` choices and the
+            `large_tolerance`.
     """
     walks = "DEPTH" in kernel.arg_names
     large = settings.pop("large", {})
+    large_tolerance = settings.pop("large_tolerance", None)
 
     def config(warp_size, columns=1000, **choices):
         if walks:
@@ -179,6 +181,7 @@ def example(
         output=output,
         bytes_moved=lambda args: int(moved * 2 * args["rows"] * args["columns"]),
         tolerance=tolerance,
+        large_tolerance=large_tolerance,
     )
 
 

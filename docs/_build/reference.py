@@ -348,6 +348,8 @@ SETTINGS = {
     "GLUON_COMPILE_TIMEOUT": "Seconds after which a stage of the compiler is ended; 600.",
     "GLUON_COMPILE_WORKERS": "How many processes `gluon.compile_many` compiles in; the number of cores.",
     "GLUON_BUNDLE": "Bundles, as in `PATH`: launches take from them what they would compile.",
+    "GLUON_TUNE_STORE": "The file that `gluon tune` keeps what it finds in, and that launches with "
+    "`config=\"tuned\"` look into; `~/.gluon/tuned.db`.",
     "GLUON_TRACEBACK": "`full`: errors show the frames of this package and of Triton, too.",
     "GLUON_NATIVE_LAUNCH": "`0`: launch through `ctypes`, not through the C module.",
     "GLUON_BUILD_NATIVE": "When the wheel of the NVIDIA plugin is built: `0` leaves the C module out, "

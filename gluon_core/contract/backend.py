@@ -30,7 +30,7 @@ from gluon_core.features import OLDEST
 if TYPE_CHECKING:
     from gluon_core.contract.builder import Builder
     from gluon_core.contract.findings import Findings
-    from gluon_core.contract.launcher import Compiled, Launcher
+    from gluon_core.contract.launcher import CallsOf, Compiled, FastPath, Launcher
     from gluon_core.contract.options import Options
 
 __all__ = [
@@ -295,6 +295,10 @@ class Backend:
     def stream_getter(self) -> Callable[[int], int]:
         """A function from a device's index to its current stream, as cheap as can be had."""
         return _no_stream
+
+    def fast_path(self, kernel: CallsOf) -> Optional[FastPath]:
+        """What answers calls of `kernel` that came before at less cost, or None."""
+        return None
 
     def options(self, target: Target, given: Mapping[str, Any]) -> Options:
         """The compile options for `target` when a launch gives these: a frozen dataclass.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Sequence
 
 from gluon_core.errors import LayoutError
-from gluon_core.features import INTERLEAVED_SLICES
+from gluon_core.features import INTERLEAVED_SLICES, MIXED_WARPS, REGISTERS_BY_BITS
 from gluon_core.layouts.base import (
     DistributedLayout,
     check_bases,
@@ -241,8 +242,9 @@ class DistributedLinearLayout(DistributedLayout):
 
     Args:
         reg_bases, lane_bases, warp_bases, block_bases: where each bit of the register, lane, warp
-            and block index moves. A basis is zero (a copy) or a power of two in one dimension.
-        shape: of the tensor; the bases reach every element of it, each non-zero basis once.
+            and block index moves. A basis is zero (a copy) or moves along one dimension; with Triton
+            3.8 or later, warps along several.
+        shape: of the tensor; the bases reach every element of it, those that are not zero once.
 
     Raises:
         LayoutError: a basis of another form, one that repeats, or a shape that is not reached.
@@ -264,7 +266,30 @@ class DistributedLinearLayout(DistributedLayout):
         if not self.rank:
             raise LayoutError("a linear layout needs at least one dimension", argument="shape")
         check_shape(self.shape, None)
-        check_one_hot({name: getattr(self, name) for name in _BASES}, self.shape)
+        check_bijection({name: getattr(self, name) for name in _BASES}, self.shape)
+        mixed = [
+            f"{name}[{i}]"
+            for name in _BASES
+            for i, row in enumerate(getattr(self, name))
+            if sum(map(bool, row)) > 1 and (name != "warp_bases" or not follows(MIXED_WARPS))
+        ]
+        if mixed:
+            raise LayoutError(
+                "a basis moves along several dimensions at once",
+                argument=mixed[0],
+                expected="one dimension"
+                + (f", but for warps with {MIXED_WARPS.releases}" if "warp" in mixed[0] else ""),
+                got=getattr(self, mixed[0].partition("[")[0]),
+            )
+        several = [row for row in self.reg_bases if any(v & (v - 1) for v in row)]
+        if several and not follows(REGISTERS_BY_BITS):
+            raise LayoutError(
+                "the installed Triton has no registers that move along several bits",
+                argument="reg_bases",
+                expected="zeros and powers of two",
+                got=several[0],
+                remedy="Give such bases to lanes or warps.",
+            )
 
     def mangle(self) -> str:
         bases = f"{self.reg_bases}_{self.lane_bases}_{self.warp_bases}_{self.block_bases}"
@@ -340,6 +365,37 @@ def check_blocks_on_top(blocks: list[list[int]], others: list[list[int]]) -> Non
                 got=blocks,
                 remedy="Use a newer Triton, or give each block a contiguous tile.",
             )
+
+
+def check_bijection(named: dict[str, list[list[int]]], shape: Sequence[int]) -> None:
+    """All of `shape` reached, each element once but for zero bases."""
+    for name, rows in named.items():
+        for i, row in enumerate(rows):
+            if any(value >= size for value, size in zip(row, shape)):
+                raise LayoutError(
+                    f"a basis leaves the shape {list(shape)}",
+                    argument=f"{name}[{i}]",
+                    expected=f"less than {list(shape)}",
+                    got=row,
+                )
+    given = {name: [row for row in rows if any(row)] for name, rows in named.items()}
+    outs = dict(zip(dim_names(len(shape)), shape))
+    found = LinearLayout(given, outs)
+    live = sum(map(len, given.values()))
+    if not found.is_surjective():
+        raise LayoutError(
+            f"the bases do not reach every element of the shape {list(shape)}",
+            argument="shape",
+            expected=f"{prod(shape)} elements",
+            got=", ".join(f"{name}={rows}" for name, rows in named.items()),
+        )
+    if found.rank != live:
+        raise LayoutError(
+            "a basis is the sum of others: two places hold one element",
+            argument=next(name for name in named if given[name]),
+            got=", ".join(f"{name}={rows}" for name, rows in named.items()),
+            remedy="Use a zero basis for hardware that holds copies.",
+        )
 
 
 def check_one_hot(named: dict[str, list[list[int]]], shape: Sequence[int]) -> None:

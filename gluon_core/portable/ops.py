@@ -34,6 +34,7 @@ from gluon_core.contract.selection import available, code
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.portable.common import around, check_address, lower, optional_tensor
 from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
+from gluon_core.portable.schedule import grouped_tiles
 from gluon_core.portable.tile_ops import descriptor, pipeline, store_tile, tile_descriptor
 from gluon_core.portable.tiles import blocked_layout as _blocked
 from gluon_core.semantic.base import shape_of
@@ -49,6 +50,7 @@ __all__ = [
     "commit",
     "descriptor",
     "fence",
+    "grouped_tiles",
     "load",
     "mma",
     "mma_layouts",

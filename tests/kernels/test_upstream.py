@@ -15,8 +15,7 @@ FILES = [
     name
     for name in examples_package().FILES
     if not any(
-        word in (upstream.EXAMPLES / f"{name}.py").read_text()
-        for word in ("gl.portable", "gl.target", "AMDWMMALayout")
+        word in upstream.source_of(name) for word in ("gl.portable", "gl.target", "AMDWMMALayout")
     )
 ]
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")
@@ -27,7 +26,7 @@ SIMULATED = ("sm_90", "sm_100", "gfx942", "gfx950", "gfx1201", "gfx1250")
 def pair(name):
     """The examples of a file under our imports and under upstream's. Both modules have one name,
     because mangled names of nested functions contain it."""
-    text = (upstream.EXAMPLES / f"{name}.py").read_text()
+    text = upstream.source_of(name)
     ours = upstream.load("example", text)
     theirs = upstream.load("example", upstream.to_upstream(text))
     return list(zip(ours.EXAMPLES, theirs.EXAMPLES))
@@ -87,7 +86,7 @@ def test_the_same_ttgir(name, spec):
 @pytest.mark.parametrize("name", FILES)
 def test_from_upstream_to_ours(name):
     """A file written for upstream runs here once its import lines are changed."""
-    text = (upstream.EXAMPLES / f"{name}.py").read_text()
+    text = upstream.source_of(name)
     theirs = upstream.to_upstream(text)
     assert "triton.experimental" in theirs
     changed = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, ContextManager, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional
 
 from gluon_core.contract.backend import Report, load_path
 from gluon_core.contract.listing import CodeLine
@@ -10,6 +10,9 @@ from gluon_core.contract.targets import Target
 from gluon_core.contract.triton_backend import TritonBackend
 from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.lowerings import LOWERINGS
+
+if TYPE_CHECKING:
+    from gluon_core.contract.launcher import CallsOf, FastPath
 
 __all__ = ["NvidiaBackend"]
 
@@ -102,6 +105,10 @@ class NvidiaBackend(TritonBackend):
     def launcher(self, compiled: Any) -> Callable[..., Any]:
         launch: Callable[..., Any] = load_path("gluon_nvidia.launcher:make_launcher")(compiled)
         return launch
+
+    def fast_path(self, kernel: CallsOf) -> Optional[FastPath]:
+        made: Optional[FastPath] = load_path("gluon_nvidia.calls:fast_path")(kernel)
+        return made
 
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
         if name == "sass" and "cubin" in asm:

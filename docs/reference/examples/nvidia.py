@@ -151,3 +151,37 @@ def remembered(x, out):
 x = np.arange(128 * 64, dtype=np.float32)
 print((run(remembered, x, np.zeros_like(x), target="sim:sm_100", num_warps=4) == x).all())
 #> True
+
+# -- nvidia.hopper.tma_ring, nvidia.hopper.tile_ring, nvidia.hopper.ring_position, nvidia.hopper.tma_writer, nvidia.hopper.tile_writer: tiles from a role that copies to one that works, and back to memory
+@gluon.jit
+def copy_ahead(ring, rounds):
+    at = ring.producer()
+    for i in range(rounds):
+        ring.fetch(at, [[64 * i, 0]])
+        at = at.next()
+
+
+@gluon.jit
+def double(ring, writer, rounds):
+    at = ring.consumer()
+    for i in range(rounds):
+        tile = ring.wait(at).load(TILE)
+        ring.release(at)
+        at = at.next()
+        writer.store([64 * i, 0], tile * 2)
+    writer.close()
+
+
+@gluon.jit
+def in_roles(source, result, rounds):
+    ring = gl.nvidia.hopper.tma_ring(source, 3)
+    writer = gl.nvidia.hopper.tma_writer(result)
+    gl.warp_specialize([(double, (ring, writer, rounds)), (copy_ahead, (ring, rounds))], [1], [24])
+
+
+x = np.arange(5 * 64 * 64, dtype=np.int32).reshape(-1, 64)
+doubled = np.zeros_like(x)
+ends = (TensorDescriptor.from_tensor(array, [64, 64], whole) for array in (x, doubled))
+run(in_roles, *ends, 5, num_warps=4)
+print((doubled == 2 * x).all())
+#> True

@@ -139,3 +139,20 @@ print([name for name in portable.MmaLayouts.__dataclass_fields__][:5])
 #> tile_store []
 #> True
 #> ['accumulator', 'a', 'b', 'a_shared', 'b_shared']
+
+# -- portable.grouped_tiles: which tile of a matrix a program works on, rows of tiles in groups
+@gluon.jit
+def ordered(out, GROUP: gl.constexpr):
+    tiles = gl.portable.grouped_tiles([96, 64], [32, 32], GROUP)
+    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        row, column = tiles.at(tile)
+        gl.store(out + 2 * tile, row)
+        gl.store(out + 2 * tile + 1, column)
+
+
+for group in (1, 2):
+    out = np.zeros((6, 2), np.int32)
+    ordered[(2,)](out, group, target="sim:hopper")
+    print(out.tolist())
+#> [[0, 0], [0, 32], [32, 0], [32, 32], [64, 0], [64, 32]]
+#> [[0, 0], [32, 0], [0, 32], [32, 32], [64, 0], [64, 32]]

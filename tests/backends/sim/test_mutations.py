@@ -339,7 +339,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "matmul, gfx950": lambda: example_case("matmul", "gfx950", ALIGNED),
     "add, TMA": lambda: example_case("add, TMA", "sm_90", ROWS),
     "add, TMA, in roles": lambda: example_case("add, TMA, warp-specialized", "sm_90", ROWS),
-    "matmul, TMA": lambda: example_case("matmul, TMA", "sm_90", TILES),
     "matmul, in roles": lambda: example_case("matmul, warp-specialized", "sm_90", TILES),
     "attention": lambda: example_case("attention, Hopper, full, head 64", "sm_90", KEYS),
     "attention, causal": lambda: example_case("attention, Hopper, causal, head 64", "sm_90", KEYS),

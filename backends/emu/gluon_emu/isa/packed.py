@@ -13,7 +13,16 @@ from gluon_emu.decode.operands import Const, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
-from gluon_emu.isa.floats import flush, fma16, fma32, max_number, min_number, narrow_dtype
+from gluon_emu.isa.floats import (
+    flush,
+    fma16,
+    fma32,
+    max_number,
+    maximum,
+    min_number,
+    minimum,
+    narrow_dtype,
+)
 from gluon_emu.isa.table import OPS, Op, Step
 
 _U32, _F32 = np.uint32, np.float32
@@ -111,10 +120,10 @@ for _kind, _fma in (("f16", fma16), ("bf16", fma32)):
         _packed(f"v_pk_{_name}_{_kind}", _kind, 2, max_number)
     for _name in ("min", "min_num"):
         _packed(f"v_pk_{_name}_{_kind}", _kind, 2, min_number)
-    _packed(f"v_pk_maximum_{_kind}", _kind, 2, np.maximum)
-    _packed(f"v_pk_minimum_{_kind}", _kind, 2, np.minimum)
-    _packed(f"v_pk_maximum3_{_kind}", _kind, 3, lambda a, b, c: np.maximum(np.maximum(a, b), c))
-    _packed(f"v_pk_minimum3_{_kind}", _kind, 3, lambda a, b, c: np.minimum(np.minimum(a, b), c))
+    _packed(f"v_pk_maximum_{_kind}", _kind, 2, maximum)
+    _packed(f"v_pk_minimum_{_kind}", _kind, 2, minimum)
+    _packed(f"v_pk_maximum3_{_kind}", _kind, 3, lambda a, b, c: maximum(maximum(a, b), c))
+    _packed(f"v_pk_minimum3_{_kind}", _kind, 3, lambda a, b, c: minimum(minimum(a, b), c))
 for _kind in ("u16", "i16"):
     _packed(f"v_pk_add_{_kind}", _kind, 2, lambda a, b: a + b)
     _packed(f"v_pk_sub_{_kind}", _kind, 2, lambda a, b: a - b)

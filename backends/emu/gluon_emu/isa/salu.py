@@ -258,7 +258,9 @@ for _name, _function in _COMPARE.items():
         custom(f"s_cmpk_{_name}_{_kind}", family="salu", results=0)(
             _compare_constant(_function, _kind == "i32")
         )
-    scalar(f"s_cmp_{_name}_f32", dst=None, src="f32 f32")(_function)
+    if _name != "lg":
+        scalar(f"s_cmp_{_name}_f32", dst=None, src="f32 f32")(_function)
+scalar("s_cmp_lg_f32", dst=None, src="f32 f32")(lambda a, b: (a < b) | (a > b))
 scalar("s_cmp_eq_u64", dst=None, src="u64 u64")(np.equal)
 scalar("s_cmp_lg_u64", dst=None, src="u64 u64")(np.not_equal)
 for _name, _base in (("nlt", "lt"), ("nle", "le"), ("ngt", "gt"), ("nge", "ge")):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gluon_sim.record.ir import Op
     from gluon_sim.run.task import Task
 
-__all__ = ["GlobalShadow", "SharedShadow"]
+__all__ = ["GlobalShadow", "SharedShadow", "access_of", "byte_of", "report_threads"]
 
 Program = tuple[int, int, int]  # (x, y, z)
 # Of an access: whether it is by the rest of the threads, or which elements are; its epochs.
@@ -444,8 +444,8 @@ def report(
 ) -> None:  # fmt: skip
     """Raise the error for two accesses without order, unless it is tolerated."""
     place = f"element {element} of `{name}`" if in_global else byte_of(name, element)
-    now = _access(task.op, kind, task.agent, task.name, program)
-    then = _access(earlier.op, earlier.kind, earlier.agent, earlier.task, other)
+    now = access_of(task.op, kind, task.agent, task.name, program)
+    then = access_of(earlier.op, earlier.kind, earlier.agent, earlier.task, other)
     if remedy is None and program != other:
         remedy = (
             "Nothing orders programs of a grid but atomics: let one release after its access and "
@@ -475,8 +475,8 @@ def report(
 def report_threads(task: Task, kind: str, op: Op, before: str, element: int, name: str) -> None:
     """Raise the error for two threads of a partition that meet without a barrier."""
     program = task.batch.program(int(task.rows.index[0]))
-    now = _access(task.op, kind, task.agent, task.name, program)
-    then = _access(op, before, task.agent, task.name, program)
+    now = access_of(task.op, kind, task.agent, task.name, program)
+    then = access_of(op, before, task.agent, task.name, program)
     lines = f"line {op.loc.line} and line {task.op.loc.line}"
     raise RaceError(
         f"race on element {element} of `{name}`: the {now.describe()} and the {then.describe()} are "
@@ -490,7 +490,7 @@ def report_threads(task: Task, kind: str, op: Op, before: str, element: int, nam
     )
 
 
-def _access(
+def access_of(
     op: Op, kind: str, agent: Optional[Agent], task: str, program: Optional[Program]
 ) -> Access:
     flight = agent.flight if agent is not None else None

@@ -1,0 +1,383 @@
+"""Tiles that one role copies and others use: rings of buffers with their barriers, and stores (sm_90).
+
+    tiles = tma_ring([a_desc, b_desc], STAGES, consumers=2)   # before the roles part
+    ...
+    at = tiles.producer()                                     # the role that copies
+    for k in range(0, K, BLOCK_K):
+        tiles.fetch(at, [[row, k], [k, column]])
+        at = at.next()
+    ...
+    at = tiles.consumer()                                     # each role that uses them
+    for k in range(0, K, BLOCK_K):
+        a_tile, b_tile = tiles.wait(at)
+        ...
+        tiles.release(at)
+        at = at.next()
+
+Each slot has a barrier that says it is full, which the copies complete, and one that says it is
+empty, at which every consumer arrives. Phases are the positions' business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Sequence, Union
+
+from gluon_core.errors import ArgumentError, ShapeError
+from gluon_core.portable.masked_tiles import moved, split
+from gluon_core.portable.records import Record
+from gluon_core.values.typing import ConstInt, Int, Operand, Predicate, Values
+from gluon_core.vendor import (
+    builtin,
+    compile_time_int,
+    describe,
+    scalar_int32,
+    semantic_layer,
+    shape_of,
+    tl,
+    tl_tuple,
+    unwrap,
+)
+from gluon_nvidia.language import mbarrier, tma
+from gluon_nvidia.language.descriptor import tensor_descriptor
+from gluon_nvidia.language.fence import fence_async_shared
+from gluon_nvidia.language.mbarrier_counted import arrive
+
+__all__ = ["ring_position", "tile_ring", "tile_writer", "tma_ring", "tma_writer"]
+
+_REQUIRES = ("nvidia.tma",)
+_SPACE = "gl.nvidia.hopper."
+
+
+@dataclass(frozen=True)
+class PositionFacts:
+    """The slots of the ring, and who walks over it: "producer" or "consumer"."""
+
+    stages: int
+    role: str
+
+
+@dataclass(frozen=True)
+class RingFacts:
+    """The slots of the ring, and the roles that use each."""
+
+    stages: int
+    consumers: int
+
+
+@dataclass(frozen=True)
+class WriterFacts:
+    """The blocks side by side in what is stored at once, and the buffers that they take turns in."""
+
+    parts: int
+    buffers: int
+
+
+class ring_position(Record):
+    """A slot of a ring and the phase of its barriers. Loops carry it."""
+
+    @property
+    def index(self) -> Any:
+        """The slot, an int32 scalar."""
+        return self.parts.values[0]
+
+    @property
+    def phase(self) -> Any:
+        """The parity that waiting in this slot is for, an int32 scalar."""
+        return self.parts.values[1]
+
+    @builtin(name="ring_position.next")
+    def next(self) -> ring_position:
+        """The position after this one."""
+        semantic = semantic_layer()
+        if self.facts.stages == 1:
+            phase = semantic.xor_(self.phase, semantic.scalar_constant(1, tl.int32))
+            return ring_position([self.index, phase], self.facts)
+        zero, one, last = _numbers(semantic, self.facts.stages)
+        ends = semantic.equal(self.index, last)
+        index = semantic.where(ends, zero, semantic.add(self.index, one, True))
+        phase = semantic.where(ends, semantic.xor_(self.phase, one), self.phase)
+        return ring_position([index, phase], self.facts)
+
+    @builtin(name="ring_position.before")
+    def before(self) -> ring_position:
+        """The position before this one."""
+        semantic = semantic_layer()
+        zero, one, last = _numbers(semantic, self.facts.stages)
+        begins = semantic.equal(self.index, zero)
+        index = semantic.where(begins, last, semantic.sub(self.index, one, True))
+        phase = semantic.where(begins, semantic.xor_(self.phase, one), self.phase)
+        return ring_position([index, phase], self.facts)
+
+
+class tile_ring(Record):
+    """Slots of shared memory for a tile of each of some tensors, with their barriers."""
+
+    @property
+    def dtype(self) -> Any:
+        """dtype of the first tensor's elements."""
+        return _parts(self)[0][0].dtype
+
+    @property
+    def block_shape(self) -> list[int]:
+        """Shape of the first tensor's tiles."""
+        return _block(_parts(self)[0][0])
+
+    @builtin(name="tile_ring.producer")
+    def producer(self) -> ring_position:
+        """Where the role that copies begins."""
+        return _begin(self.facts, "producer")
+
+    @builtin(name="tile_ring.consumer")
+    def consumer(self) -> ring_position:
+        """Where a role that uses the tiles begins."""
+        return _begin(self.facts, "consumer")
+
+    @builtin(name="tile_ring.fetch")
+    def fetch(
+        self,
+        at: ring_position,
+        coordinates: Sequence[Union[Values, Int]],
+        pred: Predicate = True,
+    ) -> None:
+        """Wait until the slot is empty, then start copying its tiles.
+
+        Args:
+            at: a producer's position.
+            coordinates: for each tensor, where its tile begins: an integer scalar per dimension.
+            pred: int1 scalar; where false, nothing is waited for or copied, and no consumer must
+                wait for the slot.
+
+        Raises:
+            ArgumentError: no position of a producer on this ring.
+            ShapeError: not one for each tensor.
+        """
+        _check_position(self, at, "producer")
+        descs, buffers, full, empty = _parts(self)
+        places = _listed(coordinates)
+        if len(places) != len(descs):
+            raise ShapeError(
+                "not one for each tensor",
+                argument="coordinates",
+                expected=len(descs),
+                got=len(places),
+            )
+        semantic = semantic_layer()
+        mbarrier.wait(semantic.memdesc_index(empty, at.index), at.phase, pred)
+        ready = semantic.memdesc_index(full, at.index)
+        views = [semantic.memdesc_index(buffer, at.index) for buffer in buffers]
+        mbarrier.expect(ready, sum(view.nbytes_per_cta for view in views), pred)
+        for desc, view, place in zip(descs, views, places):
+            tma.async_load(desc, place, ready, view, pred)
+
+    @builtin(name="tile_ring.wait")
+    def wait(self, at: ring_position) -> Any:
+        """Wait until the slot's tiles are there.
+
+        Args:
+            at: a consumer's position.
+
+        Returns:
+            The tile, a shared memory descriptor; for several tensors, a tuple of them.
+
+        Raises:
+            ArgumentError: no position of a consumer on this ring.
+        """
+        _check_position(self, at, "consumer")
+        _, buffers, full, _ = _parts(self)
+        semantic = semantic_layer()
+        mbarrier.wait(semantic.memdesc_index(full, at.index), at.phase)
+        views = [semantic.memdesc_index(buffer, at.index) for buffer in buffers]
+        return views[0] if len(views) == 1 else tl_tuple(views)
+
+    @builtin(name="tile_ring.release")
+    def release(self, at: ring_position, pred: Predicate = True) -> None:
+        """Give the slot back; what reads its tiles asynchronously must have been waited for.
+
+        Args:
+            at: a consumer's position.
+            pred: int1 scalar; where false, keep it.
+
+        Raises:
+            ArgumentError: no position of a consumer on this ring.
+        """
+        _check_position(self, at, "consumer")
+        empty = _parts(self)[3]
+        arrive(semantic_layer().memdesc_index(empty, at.index), count=1, pred=pred)
+
+
+@builtin(requires=_REQUIRES, name=_SPACE + "tma_ring")
+def tma_ring(
+    descriptors: Union[tensor_descriptor, Sequence[tensor_descriptor], Values],
+    stages: ConstInt,
+    consumers: ConstInt = 1,
+) -> tile_ring:
+    """Allocate a ring of `stages` slots for a tile of each of `descriptors`, which one role fills by
+    TMA and `consumers` roles use. Make it before `gl.warp_specialize`, and hand it to the roles.
+
+    Args:
+        descriptors: one or several; each copy is of a descriptor's whole block.
+        stages: compile-time integer.
+        consumers: compile-time integer; each of so many roles releases every slot.
+
+    Returns:
+        A `tile_ring`.
+
+    Raises:
+        ArgumentError: no descriptors, or an illegal number.
+    """
+    semantic = semantic_layer()
+    count = compile_time_int(stages, "stages", 1)
+    users = compile_time_int(consumers, "consumers", 1)
+    given = unwrap(descriptors)
+    descs = [given] if isinstance(given, tensor_descriptor) else _listed(given)
+    for desc in descs:
+        _check_descriptor(desc, "descriptors")
+    if not descs:
+        raise ArgumentError("none", argument="descriptors", expected="at least one")
+    buffers = [
+        semantic.allocate_shared(desc.dtype, [count, *_block(desc)], desc.layout) for desc in descs
+    ]
+    full = mbarrier.allocate_mbarrier(batch=count)
+    empty = mbarrier.allocate_mbarrier(batch=count)
+    for slot in range(count):
+        mbarrier.init(semantic.memdesc_index(full, slot), 1)
+        mbarrier.init(semantic.memdesc_index(empty, slot), users)
+    return tile_ring([tl_tuple(descs), tl_tuple(buffers), full, empty], RingFacts(count, users))
+
+
+class tile_writer(Record):
+    """Buffers through which one role stores tiles of a tensor."""
+
+    @builtin(name="tile_writer.store")
+    def store(self, coordinates: Union[Values, Sequence[Int]], value: Operand) -> None:
+        """Start storing `value`; the role goes on while it is on its way.
+
+        Args:
+            coordinates: where it begins: an integer scalar per dimension.
+            value: a tensor of as many of the descriptor's blocks side by side as the writer has
+                parts; converted to the descriptor's element type.
+
+        Raises:
+            ShapeError: `value` has another shape.
+            LayoutError: there are several parts, and a thread does not hold elements of each.
+        """
+        semantic = semantic_layer()
+        desc, buffers = self.parts.values
+        value = semantic.require_distributed(value, "value")
+        block, shape = _block(desc), shape_of(value)
+        plain = [size for size in block if size > 1] if len(shape) < len(block) else block
+        if shape != [*plain[:-1], plain[-1] * self.facts.parts]:
+            raise ShapeError(
+                "not what the writer was made for",
+                argument="value",
+                expected=f"{self.facts.parts} of {block} side by side",
+                got=shape,
+            )
+        count = self.facts.buffers
+        place = [scalar_int32(semantic, item, "coordinates") for item in _listed(coordinates)]
+        for i, part in enumerate(split(semantic.cast(value, desc.dtype), plain[-1], semantic)):
+            tma.store_wait(count - 1)
+            buffer = semantic.memdesc_index(buffers, i % count)
+            target = buffer if plain == block else buffer.reshape(plain)
+            semantic.shared_store(target, part)
+            fence_async_shared()
+            tma.async_store(desc, moved(place, i * plain[-1], semantic), buffer)
+
+    @builtin(name="tile_writer.close")
+    def close(self) -> None:
+        """Wait until all that was stored is out of the buffers."""
+        tma.store_wait(0)
+
+
+@builtin(requires=_REQUIRES, name=_SPACE + "tma_writer")
+def tma_writer(
+    descriptor: tensor_descriptor, parts: ConstInt = 1, buffers: Optional[ConstInt] = None
+) -> tile_writer:
+    """Allocate buffers through which one role stores tiles by TMA: where there are several, one is
+    written while those before are read. Make it before `gl.warp_specialize`, one for each role.
+
+    Args:
+        descriptor: of the tensor.
+        parts: compile-time integer: a tile is so many of the descriptor's blocks side by side.
+        buffers: compile-time integer that divides `parts`; 2 by default where it does, else 1.
+
+    Returns:
+        A `tile_writer`.
+
+    Raises:
+        ArgumentError: no descriptor, or an illegal number.
+    """
+    semantic = semantic_layer()
+    _check_descriptor(descriptor, "descriptor")
+    blocks = compile_time_int(parts, "parts", 1)
+    given = 2 - blocks % 2 if unwrap(buffers) is None else buffers
+    count = compile_time_int(given, "buffers", 1)
+    # A tile begins with the first buffer: what the one before left under way is in the others.
+    if blocks % count:
+        raise ArgumentError(
+            "does not divide the parts",
+            argument="buffers",
+            expected=f"a divisor of {blocks}",
+            got=count,
+        )
+    memory = semantic.allocate_shared(
+        descriptor.dtype, [count, *_block(descriptor)], descriptor.layout
+    )
+    return tile_writer([descriptor, memory], WriterFacts(blocks, count))
+
+
+# -- shared --------------------------------------------------------------------------------------
+
+
+def _begin(facts: RingFacts, role: str) -> ring_position:
+    """A producer may pass the barriers of slots that nobody has used yet."""
+    semantic = semantic_layer()
+    first = semantic.scalar_constant(0, tl.int32)
+    phase = semantic.scalar_constant(int(role == "producer"), tl.int32)
+    return ring_position([first, phase], PositionFacts(facts.stages, role))
+
+
+def _numbers(semantic: Any, stages: int) -> tuple[Any, Any, Any]:
+    """0, 1 and the last slot."""
+    zero, one, last = (semantic.scalar_constant(n, tl.int32) for n in (0, 1, stages - 1))
+    return zero, one, last
+
+
+def _parts(ring: tile_ring) -> tuple[Sequence[Any], Sequence[Any], Any, Any]:
+    descs, buffers, full, empty = ring.parts.values
+    return descs.values, buffers.values, full, empty
+
+
+def _block(desc: Any) -> list[int]:
+    return [int(size) for size in desc.block_type.shape]
+
+
+def _check_descriptor(value: Any, argument: str) -> None:
+    if not isinstance(value, tensor_descriptor):
+        raise ArgumentError(
+            "not a descriptor",
+            argument=argument,
+            expected="a tensor_descriptor",
+            got=describe(value),
+        )
+
+
+def _check_position(ring: tile_ring, at: Any, role: str) -> None:
+    wanted = PositionFacts(ring.facts.stages, role)
+    if not isinstance(at, ring_position) or at.facts != wanted:
+        found = at.facts if isinstance(at, ring_position) else describe(at)
+        raise ArgumentError(
+            "not a position to do this at",
+            argument="at",
+            expected=f"one of a {role}, in {wanted.stages} slots",
+            got=found,
+            remedy=f"Begin with ring.{role}() and go on with next().",
+        )
+
+
+def _listed(values: Any) -> list[Any]:
+    values = unwrap(values)
+    if not isinstance(values, (list, tuple, tl_tuple)):
+        raise ShapeError("not a sequence", argument="coordinates", got=describe(values))
+    return [unwrap(value) for value in values]

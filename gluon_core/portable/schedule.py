@@ -1,0 +1,101 @@
+"""Which tile of a result a program works on, and in which order: schedules, the same for all vendors.
+
+tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
+for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+    row, column = tiles.at(tile)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Sequence, Union
+
+from gluon_core._triton import tensor, tl, tl_tuple, unwrap
+from gluon_core.errors import ShapeError
+from gluon_core.portable.records import Record
+from gluon_core.semantic.operands import compile_time_int, scalar_int32
+from gluon_core.values import unwrap_shape
+from gluon_core.values.builtin import builtin, semantic_layer
+from gluon_core.values.tensors import describe
+from gluon_core.values.typing import ConstInt, Int, Shape, Values
+
+__all__ = ["grouped_tiles", "tile_schedule"]
+
+
+@dataclass(frozen=True)
+class ScheduleFacts:
+    """Rows and columns of a tile, and the rows of tiles that are walked together."""
+
+    block: tuple[int, ...]
+    group: int
+
+
+class tile_schedule(Record):
+    """An order of the tiles of a matrix. Its parts are the tiles along each side."""
+
+    @property
+    def block(self) -> list[int]:
+        """Rows and columns of a tile."""
+        return list(self.facts.block)
+
+    @builtin(name="tile_schedule.count")
+    def count(self) -> tensor:
+        """How many tiles there are, an int32 scalar."""
+        return semantic_layer().mul(*self.parts.values, True)
+
+    @builtin(name="tile_schedule.at")
+    def at(self, tile: Int) -> tl_tuple:
+        """Where a tile begins.
+
+        Args:
+            tile: integer scalar, from 0 to below `count()`.
+
+        Returns:
+            Its first row and its first column, int32 scalars.
+        """
+        semantic = semantic_layer()
+        here = scalar_int32(semantic, tile, "tile")
+        tiles_m, tiles_n = self.parts.values
+        group = semantic.scalar_constant(self.facts.group, tl.int32)
+        width = semantic.mul(group, tiles_n, True)
+        first = semantic.mul(semantic.floordiv(here, width), group, True)
+        left = semantic.sub(tiles_m, first, True)
+        height = semantic.minimum(left, group, tl.PropagateNan.NONE)
+        inside = semantic.mod(here, width)
+        m = semantic.add(first, semantic.mod(inside, height), True)
+        n = semantic.floordiv(inside, height)
+        sizes = (semantic.scalar_constant(size, tl.int32) for size in self.facts.block)
+        return tl_tuple([semantic.mul(at, size, True) for at, size in zip((m, n), sizes)])
+
+
+@builtin(name="gl.portable.grouped_tiles")
+def grouped_tiles(
+    shape: Union[Sequence[Int], Values], block_shape: Shape, group: ConstInt = 8
+) -> tile_schedule:
+    """The tiles of a matrix, in an order in which programs that run together share what they read:
+    `group` rows of tiles are walked at a time, column by column.
+
+    Args:
+        shape: rows and columns of the matrix, integer scalars.
+        block_shape: rows and columns of a tile, compile-time integers.
+        group: compile-time integer.
+
+    Returns:
+        A `tile_schedule`.
+
+    Raises:
+        ArgumentError: `group` is no compile-time integer of at least 1.
+        ShapeError: not two sizes.
+    """
+    semantic = semantic_layer()
+    sizes, block = unwrap(shape), tuple(unwrap_shape(block_shape, "block_shape"))
+    if not isinstance(sizes, (list, tuple, tl_tuple)) or len(sizes) != 2 or len(block) != 2:
+        raise ShapeError(
+            "not the sides of a matrix", argument="shape", expected="2 sizes", got=describe(sizes)
+        )
+    tiles: list[Any] = []
+    for size, side in zip(sizes, block):
+        extent = scalar_int32(semantic, unwrap(size), "shape")
+        more = semantic.add(extent, semantic.scalar_constant(side - 1, tl.int32), True)
+        tiles.append(semantic.floordiv(more, semantic.scalar_constant(side, tl.int32)))
+    return tile_schedule(tiles, ScheduleFacts(block, compile_time_int(group, "group", 1)))

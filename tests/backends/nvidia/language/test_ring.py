@@ -1,0 +1,210 @@
+"""Rings of tiles and writers of tiles: what they move, what they wait for, how they are misused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.contract.registry import registry
+from gluon_core.errors import ArgumentError, GluonError, ShapeError
+from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
+from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_sim.errors import SimulatorError
+from tests.backends.sim.test_mutations import HARMLESS, Case, mutants
+
+SIM = registry().target("sim:sm_90")
+LAYOUT = gl.constexpr(gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]))
+
+
+@gluon.jit
+def fill(ring, rounds, ROWS: gl.constexpr):
+    at = ring.producer()
+    for i in range(rounds):
+        ring.fetch(at, [[i * ROWS, 0], [0, i * ROWS]])
+        at = at.next()
+
+
+@gluon.jit
+def add_turned(ring, writer, rounds, ROWS: gl.constexpr, half: gl.constexpr):
+    """Half of the rows of `a + b.T`, in two parts side by side."""
+    at = ring.consumer()
+    for i in range(rounds):
+        a, b = ring.wait(at)
+        a = a.slice(half * (ROWS // 2), ROWS // 2, dim=0)
+        b = b.slice(half * (ROWS // 2), ROWS // 2, dim=1).permute((1, 0))
+        result = a.load(LAYOUT) + b.load(LAYOUT)
+        ring.release(at)
+        at = at.next()
+        writer.store([i * ROWS + half * (ROWS // 2), 0], result)
+    writer.close()
+
+
+@gluon.jit
+def through_a_ring(
+    a, b, out, rounds, ROWS: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr
+):
+    ring = tma_ring([a, b], STAGES, consumers=2)
+    upper = tma_writer(out, PARTS)
+    lower = tma_writer(out, PARTS)
+    gl.warp_specialize(
+        [
+            (add_turned, (ring, upper, rounds, ROWS, 0)),
+            (add_turned, (ring, lower, rounds, ROWS, 1)),
+            (fill, (ring, rounds, ROWS)),
+        ],
+        [4, 1],
+        [64, 24],
+    )
+
+
+ROWS, COLUMNS = 16, 32
+
+
+def described(array, block):
+    layout = gl.NVMMASharedLayout.get_default_for(block, gl.float32)
+    return TensorDescriptor.from_tensor(array, block, layout)
+
+
+def arrays(rounds):
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(rounds * ROWS, COLUMNS)).astype(np.float32)
+    b = rng.normal(size=(COLUMNS, rounds * ROWS)).astype(np.float32)
+    return {"a": a, "b": b, "out": np.full_like(a, np.nan)}
+
+
+def operands(args, rounds, stages, parts=2):
+    blocks = {"a": [ROWS, COLUMNS], "b": [COLUMNS, ROWS], "out": [ROWS // 2, COLUMNS // parts]}
+    made = [described(args[name], block) for name, block in blocks.items()]
+    return [*made, rounds, ROWS, stages, parts]
+
+
+@pytest.mark.parametrize(
+    "rounds, stages, parts", [(1, 1, 2), (5, 1, 1), (1, 3, 2), (7, 2, 1), (8, 3, 2)]
+)
+def test_tiles_go_through(rounds, stages, parts):
+    args = arrays(rounds)
+    through_a_ring[(1,)](*operands(args, rounds, stages, parts), target=SIM, num_warps=4)
+    np.testing.assert_array_equal(args["out"], args["a"] + args["b"].T)
+
+
+@pytest.fixture
+def no_implied_fences(monkeypatch):
+    """The compiler adds no fences between the proxies."""
+    from gluon_nvidia.reference import proxy
+
+    monkeypatch.setattr(proxy, "_fence", lambda *operands: None)
+
+
+def test_each_inner_wait_arrival_and_fence_is_needed(no_implied_fences):
+    """Whatever is left out of a ring or a writer, or changed, is reported."""
+    compiled = through_a_ring[(1,)](*operands(arrays(7), 7, 2), target=SIM, num_warps=4)
+    case = Case(
+        compiled,
+        (1,),
+        lambda: arrays(7),
+        lambda args: operands(args, 7, 2),
+        "out",
+        lambda args: args["a"] + args["b"].T,
+    )
+    assert case.run() is None
+    kinds, missed = set(), []
+    for mutant in list(mutants(compiled.asm["program"].program)):
+        mutant.apply()
+        try:
+            end = case.run()
+        finally:
+            mutant.undo()
+        if isinstance(end, SimulatorError):
+            kinds.add(mutant.name)
+        elif mutant.name not in HARMLESS:
+            missed.append((mutant.name, end))
+    assert not missed
+    print(sorted(kinds))
+    for op in ("mbarrier_wait", "mbarrier_arrive", "mbarrier_expect", "fence"):
+        assert any(op in name and "deleted" in name for name in kinds), op
+    assert case.run() is None
+
+
+# -- misuse ----------------------------------------------------------------------------------------
+
+
+def wrong(line, error, **numbers):
+    source = f"""
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
+
+@gluon.jit
+def kernel(a, b, out, LAYOUT: gl.constexpr):
+    ring = tma_ring([a, b], 2)
+    other = tma_ring(a, 3)
+    writer = tma_writer(out)
+    {line}
+"""
+    return source, error
+
+
+@pytest.mark.parametrize(
+    "line, error, words",
+    [
+        ("ring.fetch(ring.consumer(), [[0, 0], [0, 0]])", ArgumentError, "producer"),
+        ("ring.wait(ring.producer())", ArgumentError, "consumer"),
+        ("ring.release(other.consumer())", ArgumentError, "2 slots"),
+        ("ring.wait(0)", ArgumentError, "ring.consumer()"),
+        ("ring.fetch(ring.producer(), [[0, 0]])", ShapeError, "not one for each tensor"),
+        ("ring.fetch(ring.producer(), 0)", ShapeError, "not a sequence"),
+        ("tma_ring([], 2)", ArgumentError, "none"),
+        ("tma_ring(ring, 2)", (ArgumentError, ShapeError), "not a"),
+        ("tma_ring(a, 0)", ArgumentError, "stages"),
+        ("tma_ring(a, 1, consumers=0)", ArgumentError, "consumers"),
+        ("tma_writer(ring)", ArgumentError, "not a descriptor"),
+        ("tma_writer(out, 0)", ArgumentError, "parts"),
+        ("tma_writer(out, 3, buffers=2)", ArgumentError, "does not divide the parts"),
+        (
+            "writer.store([0, 0], gl.zeros([16, 32], gl.float32, LAYOUT))",
+            ShapeError,
+            "not what the writer was made for",
+        ),
+        ("gl.portable.grouped_tiles([8], [4])", ShapeError, "sides of a matrix"),
+        ("gl.portable.grouped_tiles([8, 8], [4, 4], 0)", ArgumentError, "group"),
+    ],
+)
+def test_misuse_is_an_error_where_it_is(tmp_path, line, error, words):
+    from benchmarks.upstream import load
+
+    source, _ = wrong(line, error)
+    module = load("ring_misuse", source)
+    args = operands(arrays(1), 1, 1)[:3]
+    with pytest.raises(GluonError) as caught:
+        module.kernel[(1,)](*args, LAYOUT.value, target=SIM, num_warps=4)
+    assert isinstance(caught.value, error), caught.value
+    assert words in str(caught.value)
+    assert line.split("(")[0] in str(caught.value)  # the kernel's own line is shown
+
+
+# -- schedules -------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def visit(out, m, n, GROUP: gl.constexpr):
+    tiles = gl.portable.grouped_tiles([m, n], [4, 2], GROUP)
+    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        row, column = tiles.at(tile)
+        gl.store(out + 2 * tile, row)
+        gl.store(out + 2 * tile + 1, column)
+
+
+@pytest.mark.parametrize("m, n, group", [(1, 1, 8), (20, 6, 2), (21, 7, 3), (4, 40, 8), (40, 2, 8)])
+@pytest.mark.parametrize("spec", ["sim:sm_90", "sim:gfx942"])
+def test_grouped_tiles_visit_each_tile_once(m, n, group, spec):
+    tiles_m, tiles_n = -(-m // 4), -(-n // 2)
+    out = np.full((tiles_m * tiles_n + 1, 2), -1, np.int32)
+    visit[(3,)](out, m, n, group, target=registry().target(spec))
+    assert (out[-1] == -1).all()
+    found = [tuple(at) for at in out[:-1].tolist()]
+    assert set(found) == {(4 * i, 2 * j) for i in range(tiles_m) for j in range(tiles_n)}
+    # The first `group` rows of tiles come before any other.
+    first = found[: min(group, tiles_m) * tiles_n]
+    assert {row for row, _ in first} == {4 * i for i in range(min(group, tiles_m))}
