@@ -29,6 +29,7 @@ FILES = (
     "matmul_cdna",
     "matmul_rdna4",
     "attention",
+    "matmul_skinny",
     "attention_paged",
     "attention_hopper",
     "attention_cdna",
