@@ -59,6 +59,14 @@ def ours(x, y, out, n, BLOCK: gl.constexpr):
 
 
 @gluon.jit
+def ours_of_twenty(
+    a, b, c, d, e, f, g, h, i, j, k, u, m, n, o, p, q, r, FIRST: gl.constexpr, SECOND: gl.constexpr
+):
+    if i < 0:
+        gl.store(a, gl.load(b) + q + r + j + FIRST)
+
+
+@gluon.jit
 def ours_described(a, b, c, out, n):
     if n < 0:
         gl.store(out, a.shape[0] + b.shape[0] + c.shape[0])
@@ -163,6 +171,10 @@ def measure() -> dict[str, float]:
         lambda: ours[lambda meta: (1,)](x, y, out, n, BLOCK=128)
     )
     contenders["prepared handle"] = repeated(lambda: handle(x, y, out, n, 128))
+    eight = [torch.zeros(64, device="cuda") for _ in range(8)]
+    contenders["kernel[grid](20 arguments)"] = repeated(
+        lambda: ours_of_twenty[GRID](*eight, 2, 3, 4, 5, 6, 7, 8, 9, 1.5, 2.5, 64, True)
+    )
     upstream = theirs()
     if upstream is not None:
         contenders["upstream kernel[grid](...)"] = repeated(
@@ -185,8 +197,14 @@ def measure_descriptors() -> dict[str, float]:
         return [TensorDescriptor.from_tensor(t, [64, 64], layout) for t in tensors]
 
     a, b, c = make()
+    x, y = torch.zeros(64, device="cuda"), torch.zeros(64, device="cuda")
+    compiled = ours[GRID](x, y, x, 1000, BLOCK=128)
+    raw = raw_loop(compiled, (x, y, x, 1000))
     handle = ours_described.prepare(a, b, c, out, 1000, grid=GRID)
-    contenders = {
+    contenders: dict[str, Callable[[int], None]] = {}
+    if raw is not None:
+        contenders["one launch in C"] = repeated(lambda: raw(1))
+    contenders |= {
         "3 descriptors, kernel[grid](...)": repeated(
             lambda: ours_described[GRID](a, b, c, out, 1000)
         ),
@@ -238,10 +256,10 @@ def main() -> None:
     if chosen.json:
         print(json.dumps({**found, **described}))
         return
-    from gluon_nvidia.launcher import _native_module
+    from gluon_nvidia import native
 
     print(
-        f"The launch in C is {'in use' if _native_module() else 'not built, or is switched off'}.\n"
+        f"The launch in C is {'in use' if native.module() else 'not built, or is switched off'}.\n"
     )
     if found:
         show(found)
@@ -251,12 +269,13 @@ def main() -> None:
 
 
 def show_descriptors(found: dict[str, float]) -> None:
-    print("| launch | us | of upstream |\n| --- | ---: | ---: |")
+    raw = found.get("one launch in C")
+    print("| launch | us | of one in C | of upstream |\n| --- | ---: | ---: | ---: |")
     for name, spent in found.items():
-        other = found.get(name.rpartition(", ")[0] + ", upstream kernel[grid](...)")
-        share = f"{spent / other:.2f}" if other else ""
-        print(f"| {name} | {spent:.2f} | {share} |")
-    print("\nWanted: kernel[grid](...) with descriptors that are kept <= 0.3 of upstream.")
+        upstream = found.get(name.rpartition(", ")[0] + ", upstream kernel[grid](...)")
+        shares = (f"{spent / other:.2f}" if other else "" for other in (raw, upstream))
+        print(f"| {name} | {spent:.2f} | {' | '.join(shares)} |")
+    print("\nWanted, of one launch in C (of three tensors): kept <= 1.5, made anew <= 2.2.")
 
 
 def show(found: dict[str, float]) -> None:
@@ -266,7 +285,7 @@ def show(found: dict[str, float]) -> None:
         shares = (f"{spent / other:.2f}" if other else "" for other in (raw, upstream))
         print(f"| {name} | {spent:.2f} | {' | '.join(shares)} |")
     print(
-        "\nWanted: kernel[grid](...) <= 0.5 of upstream and <= 1.6 of one launch in C; the handle <= 1.15 of it."
+        "\nWanted, of one launch in C: kernel[grid](...) <= 1.20, of 20 arguments <= 1.4, the handle <= 1.03."
     )
 
 

@@ -27,6 +27,7 @@ if _typing.TYPE_CHECKING:
     from gluon_core import layouts as layouts
     from gluon_core import portable as portable
     from gluon_core import testing as testing
+    from gluon_core import tune as tune
     from gluon_core._triton import constexpr_function
     from gluon_core.compiler import CompiledKernel, GluonASTSource, compile, compile_many
     from gluon_core.contract.unwritten import uninitialised
@@ -84,6 +85,7 @@ _MODULES = (
     "targets",
     "testing",
     "torch",
+    "tune",
 )
 
 

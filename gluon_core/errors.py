@@ -46,6 +46,7 @@ __all__ = [
     "MutationError",
     "NondeterministicError",
     "NotInKernelError",
+    "NotTunedError",
     "OpNameError",
     "OpSchemaError",
     "OptionError",
@@ -59,6 +60,11 @@ __all__ = [
     "TensorError",
     "TraceError",
     "TritonVersionError",
+    "TuneError",
+    "TuneSpaceError",
+    "TuneStoreError",
+    "TuneStoreVersionError",
+    "TuneWorkerError",
     "did_you_mean",
     "trimmed",
     "trims",
@@ -361,6 +367,30 @@ class BundleKernelError(BundleError, LookupError):
 
 class BundleUnsupportedError(BundleError, CapabilityError):
     """A kernel takes what bundles cannot hold yet."""
+
+
+class TuneError(GluonError):
+    """Configurations cannot be searched as asked."""
+
+
+class TuneSpaceError(TuneError, ValueError):
+    """What shall be searched is no space, or holds no configuration."""
+
+
+class TuneStoreError(TuneError, OSError):
+    """The file of what was found cannot be opened, read or written."""
+
+
+class TuneStoreVersionError(TuneStoreError):
+    """Another release wrote the file of what was found."""
+
+
+class TuneWorkerError(TuneError, RuntimeError):
+    """A process or machine that works for the search was lost, or is not like this one."""
+
+
+class NotTunedError(TuneError, LookupError):
+    """A launch asks for a configuration that nobody has searched for."""
 
 
 class TritonVersionError(GluonError, ImportError):

@@ -58,6 +58,9 @@ NARROW_DIVISION = Feature((3, 9), "division of 8-bit floats")
 
 CACHE_POLICY = Feature((3, 9), "loads, stores and copies take one cache policy, not two strings")
 ATOMIC_LOADS = Feature((3, 9), "atomic loads, stores and polls")
+ATOMIC_BARRIERS = Feature(
+    (3, 9), "the threads wait for each other before a release and after an acquire"
+)
 SHARED_GATHER = Feature((3, 7), "gather and scatter on shared memory")
 SLICED_COPIES = Feature((3, 9), "slices along the dimensions that count buffers")
 SHARED_ATOMICS = Feature((3, 8), "atomic scatter on shared memory")
@@ -73,6 +76,7 @@ FPSAN = Feature((3, 9), "the floating-point sanitizer's embedding")
 
 CLUSTER_BARRIER = Feature((3, 7), "a barrier for all threads of a cluster")
 CLUSTER_BARRIER_OP = Feature((3, 8), "that barrier as an operation of its own")
+CLUSTER_ENDS = Feature((3, 9), "the blocks of a cluster wait for each other before the kernel ends")
 INLINE_ASM = Feature((3, 9), "inline assembly that every thread runs on scalars")
 WORKERS_WITHOUT_REGISTERS = Feature((3, 7), "warp_specialize without worker_num_regs")
 PARTITION_CAPTURES = Feature((3, 7), "what warp_specialize captures is given to its partitions")
@@ -86,4 +90,8 @@ SQUEEZES_TO_SLICES = Feature((3, 9), "reshapes by a dimension of size 1 go throu
 PADDED_BY_TILE = Feature((3, 7), "blocks of padded buffers are counted in tiles, and may be copies")
 INTERLEAVED_BUFFERS = Feature((3, 7), "blocks of a buffer may interleave; before, an abort")
 INTERLEAVED_SLICES = Feature((3, 8), "blocks of a slice may interleave; before, an abort")
+REGISTERS_BY_BITS = Feature(
+    (3, 6), "registers of a linear layout may move along several bits; later, an abort", (3, 7)
+)
+MIXED_WARPS = Feature((3, 8), "warps of a linear layout may move along several dimensions at once")
 CLUSTERED_JOINS = Feature((3, 8), "slices along a clustered layout's last dimension join")

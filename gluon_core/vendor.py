@@ -30,7 +30,7 @@ from gluon_core._triton import (
     tuple_type,
     unwrap,
 )
-from gluon_core.semantic.base import describe, is_placeholder, shape_of
+from gluon_core.semantic.base import is_placeholder, shape_of
 from gluon_core.semantic.operands import (
     check_barrier,
     check_k_width,
@@ -55,6 +55,7 @@ from gluon_core.values.builtin import (
     semantic_layer,
     traced,
 )
+from gluon_core.values.tensors import describe
 
 __all__ = [
     "JITFunction",

@@ -267,16 +267,18 @@ def _examples_page(title: str, lead: str, stems: Iterable[str]) -> str:
 
 
 def _vendor_page(vendor: str) -> str:
-    file = sections.FOLDER / f"{vendor}.py"
     own = {id(resolve(name)): s for name, s in exampled().items() if name.startswith(vendor + ".")}
     used = used_in_examples()
     out = [
         f"# gl.{vendor}\n",
         "Each name stands under the oldest generation that has it; later ones have it as well "
         "(`dir(gl.nvidia.hopper)` lists one). The examples have in common:\n",
-        f"```python\n{sections.preamble(file)}\n```\n",
     ]
-    shown: set[int] = set()
+    files = [file for file in sections.files() if file.stem.partition("_")[0] == vendor]
+    for file in files:
+        out.append(f"Of `{file.name}`:\n")
+        out.append(f"```python\n{sections.preamble(file)}\n```\n")
+    shown: set[tuple[str, int]] = set()
     group = ""
     for name, value in sorted(vendor_names(vendor).items()):
         module = name.rpartition(".")[0]
@@ -285,15 +287,17 @@ def _vendor_page(vendor: str) -> str:
             out.append(f"## gl.{module}\n")
         out.append(entry(name, value))
         section = own.get(id(value))
-        if section is not None and section.first not in shown:
-            shown.add(section.first)
+        at = ("", 0) if section is None else (section.file.name, section.first)
+        if section is not None and at not in shown:
+            shown.add(at)
+            out.append(f"In `{section.file.name}`:\n" if len(files) > 1 else "")
             out.append(shown_example(section))
         elif section is not None:
             out.append(f"Its example stands with [gl.{section.names[0]}](#gl.{_first(section)}).\n")
         else:
-            files = used.get(name.rpartition(".")[2], [])
-            if files:
-                out.append(f"Used in {', '.join(f'`examples/{f}`' for f in files[:4])}.\n")
+            where = used.get(name.rpartition(".")[2], [])
+            if where:
+                out.append(f"Used in {', '.join(f'`examples/{f}`' for f in where[:4])}.\n")
     return "\n".join(out)
 
 
@@ -343,6 +347,8 @@ SETTINGS = {
     "GLUON_COMPILE_TIMEOUT": "Seconds after which a stage of the compiler is ended; 600.",
     "GLUON_COMPILE_WORKERS": "How many processes `gluon.compile_many` compiles in; the number of cores.",
     "GLUON_BUNDLE": "Bundles, as in `PATH`: launches take from them what they would compile.",
+    "GLUON_TUNE_STORE": "The file that `gluon tune` keeps what it finds in, and that launches with "
+    "`config=\"tuned\"` look into; `~/.gluon/tuned.db`.",
     "GLUON_TRACEBACK": "`full`: errors show the frames of this package and of Triton, too.",
     "GLUON_NATIVE_LAUNCH": "`0`: launch through `ctypes`, not through the C module.",
     "GLUON_BUILD_NATIVE": "When the wheel of the NVIDIA plugin is built: `0` leaves the C module out, "

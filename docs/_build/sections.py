@@ -2,7 +2,8 @@
 
 A section starts with a line `# -- name, name: what it shows`, ends where the next one starts, and
 holds what it prints as lines `#> ...`. What stands before the first section is common to all. Where
-the title ends in `from Triton 3.9 on`, older releases skip the section.
+the title ends in `from Triton 3.9 on`, older releases skip the section, and newer ones, too, where it
+ends in `from Triton 3.7 to 3.8`.
 
     python docs/_build/sections.py [--write] [FILE ...]
 
@@ -25,7 +26,7 @@ from typing import Iterator
 from gluon_core import _triton
 
 FOLDER = Path(__file__).parents[1] / "reference" / "examples"
-_SINCE = re.compile(r"from Triton (\d)\.(\d) on$")
+_SINCE = re.compile(r"from Triton (\d)\.(\d) (?:on|to (\d)\.(\d))$")
 _HEAD = re.compile(r"# -- ([^:]+)(?:: (.*))?$")
 
 
@@ -67,6 +68,16 @@ def sections(file: Path) -> list[Section]:
     return made
 
 
+def has(section: Section) -> bool:
+    """Whether the installed Triton is one that the section is for."""
+    told = _SINCE.search(section.title)
+    if told is None:
+        return True
+    first, last = told.group(1, 2), told.group(3, 4)
+    below = last[0] is None or tuple(map(int, last)) >= _triton.VERSION[:2]
+    return tuple(map(int, first)) <= _triton.VERSION[:2] and below
+
+
 def run(file: Path) -> Iterator[tuple[Section, str]]:
     """Run a file; each section with what it printed."""
     tree = ast.parse(file.read_text(), str(file))
@@ -85,8 +96,7 @@ def run(file: Path) -> Iterator[tuple[Section, str]]:
 
     execute(1, found[0].first)
     for section in found:
-        since = _SINCE.search(section.title)
-        if since and _triton.VERSION < tuple(map(int, since.groups())):
+        if not has(section):
             continue
         said = execute(section.first, section.last)
         yield section, "\n".join(line.rstrip() for line in said.splitlines())
@@ -95,7 +105,9 @@ def run(file: Path) -> Iterator[tuple[Section, str]]:
 def write(file: Path) -> None:
     """Put what the sections print into their file."""
     text = [preamble(file), ""]
-    for section, said in run(file):
+    came = {section: said for section, said in run(file)}
+    for section in sections(file):
+        said = came.get(section, section.output)
         head = f"# -- {', '.join(section.names)}" + (f": {section.title}" if section.title else "")
         text += ["", head, section.code]
         text += [f"#> {line}".rstrip() for line in said.splitlines()]

@@ -248,9 +248,17 @@ _REBOUND = ("call_JitFunction",)
 
 class _inspect:
     """What Triton 3.6 calls of `inspect`. It reads the parameters of an op at each call, where later
-    releases look for `signature` first; ours do not show there what only the generator passes."""
+    releases look for `signature` first; ours do not show there what only the generator passes. And it
+    takes arguments of nested kernels for values of the IR that are none, such as layouts."""
 
-    getcallargs = staticmethod(inspect.getcallargs)
+    @staticmethod
+    def getcallargs(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        given = inspect.getcallargs(function, *args, **kwargs)
+        passed = (base_value, JITCallable, tuple, list)
+        return {
+            name: value if value is None or isinstance(value, passed) else constexpr(value)
+            for name, value in given.items()
+        }
 
     @staticmethod
     def signature(op: Any) -> Any:

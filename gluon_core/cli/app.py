@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -104,12 +105,20 @@ def compile(
     output: Annotated[
         Optional[Path], typer.Option("--output", "-O", help="Write to this file.")
     ] = None,
+    trace_isa: Annotated[
+        Optional[str],
+        typer.Option(
+            "--trace-isa",
+            metavar="FILE",
+            help="Add to the report what `gluon run --trace-isa FILE` counted of the kernel.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compile a kernel for a target; no device is needed."""
     from gluon_core.cli.compile import show
 
-    show(kernel, target, signature, constexpr, num_warps, option, emit, output, json)
+    show(kernel, target, signature, constexpr, num_warps, option, emit, output, json, trace_isa)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -131,6 +140,15 @@ def run(
     profile_html: Annotated[
         Optional[str],
         typer.Option("--profile-html", metavar="FILE", help="... as a page, beside the source."),
+    ] = None,
+    html: Annotated[
+        Optional[str],
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write one page of all: profile, banks, layouts, timeline, mistakes as pictures, emitted "
+            "code beside the source. With --targets, of all of them.",
+        ),
     ] = None,
     trace: Annotated[
         Optional[str],
@@ -216,12 +234,20 @@ def run(
         from gluon_core.cli import many
 
         return many.watch(context, file)
+    if html is not None:
+        from gluon_core.cli.report.write import checked
+
+        checked(html)
     wish = Watch(profile, profile_json, profile_html, trace, pdb, trace_isa)
     shown = sys.stderr.isatty() if progress is None else progress
     runs = Runs(schedules, schedule, seed, timeout, check, shown)
     with recording_to(record):
         if targets is not None or compile_for is not None:
-            return _for_many(context, targets, compile_for, target, runs, bool(wish), json)
+            return _for_many(context, targets, compile_for, target, runs, bool(wish or html), json)
+        if html is not None:
+            from gluon_core.cli.report.write import run_to_page
+
+            return run_to_page(file, target, context.args, json, wish, runs, html)
         return run_file(file, target, context.args, json, wish, runs)
 
 
@@ -241,7 +267,12 @@ def _for_many(
     if target is not None or (targets and compile_for):
         raise UsageError("choose one of --target, --targets and --compile-for", argument="--target")
     if compile_for is None:
-        return many.on_each(context, many.listed(targets or "", "--targets"), json)
+        chosen = many.listed(targets or "", "--targets")
+        if context.params["html"] is not None:
+            from gluon_core.cli.report.write import on_each_to_page
+
+            return on_each_to_page(context, chosen, json)
+        return many.on_each(context, chosen, json)
     if watched or runs.check or runs.count:
         raise UsageError("compiles only, and neither checks nor watches", argument="--compile-for")
     return compile_all(context, many.listed(compile_for, "--compile-for"), runs, json)
@@ -303,6 +334,111 @@ def new(
     from gluon_core.cli.new import show
 
     return show(name, to)
+
+
+@app.command()
+@command
+def tune(
+    file: Annotated[
+        Optional[str],
+        typer.Argument(
+            help="FILE or FILE:NAME of a tune.Task, or of an example with --space. Without it, --export "
+            "and --merge work on the store alone.",
+            metavar="FILE",
+        ),
+    ] = None,
+    target: TargetName = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            "--objective",
+            help="time (on a device), roofline (what the simulator counts), instructions, registers.",
+        ),
+    ] = "time",
+    space: Annotated[
+        Optional[list[str]],
+        typer.Option("--space", metavar="NAME=A,B,...", help="What to search; repeatable."),
+    ] = None,
+    shape: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--shape", metavar="NAME=VALUE;...", help="What to tune for, instead; repeatable."
+        ),
+    ] = None,
+    search: Annotated[
+        str, typer.Option("--search", help="auto, exhaustive, optuna or random.")
+    ] = "auto",
+    trials: Annotated[
+        Optional[int], typer.Option("--trials", min=1, help="Configurations to try.")
+    ] = None,
+    minutes: Annotated[
+        Optional[float], typer.Option("--minutes", help="Stop after that time, for each shape.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of what the search draws.")] = 0,
+    workers: Annotated[
+        Optional[int], typer.Option("--workers", "-j", min=1, help="Compilations at once.")
+    ] = None,
+    dask: Annotated[
+        Optional[str], typer.Option("--dask", metavar="ADDRESS", help="Work on this Dask cluster.")
+    ] = None,
+    ray: Annotated[
+        Optional[str],
+        typer.Option("--ray", metavar="ADDRESS", help="Work on this Ray cluster; auto, local."),
+    ] = None,
+    resource: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--resource", metavar="NAME=COUNT", help="What a worker that measures must have."
+        ),
+    ] = None,
+    run_limit: Annotated[
+        float, typer.Option("--run-limit", metavar="SECONDS", help="Kill a measurement after that.")
+    ] = 10.0,
+    compile_limit: Annotated[
+        float, typer.Option("--compile-limit", metavar="SECONDS", help="... a compilation.")
+    ] = 120.0,
+    again: Annotated[
+        bool, typer.Option("--again", help="Try what the store knows once more.")
+    ] = False,
+    store: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--store", help="Where results are kept; GLUON_TUNE_STORE, ~/.gluon/tuned.db."
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Measure the stored best again; exit 1 where it is slower."),
+    ] = False,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", help="How much slower it may be, relative.")
+    ] = 0.05,
+    export: Annotated[
+        Optional[Path],
+        typer.Option("--export", help="Write the store: FILE.json, or FILE.py, a table of source."),
+    ] = None,
+    merge: Annotated[
+        Optional[list[Path]],
+        typer.Option("--merge", metavar="STORE", help="Take in another store; repeatable."),
+    ] = None,
+    bundle: Annotated[
+        Optional[Path], typer.Option("--bundle", help="Write the best ones into a bundle.")
+    ] = None,
+    html: Annotated[
+        Optional[Path], typer.Option("--html", help="Write a report that needs no network.")
+    ] = None,
+    json: Json = False,
+) -> Optional[int]:
+    """Search for the configuration of a kernel that does best; `config="tuned"` launches it."""
+    from gluon_core.cli.tune import Wish, show
+    from gluon_core.tune import Settings
+
+    seconds = None if minutes is None else 60 * minutes
+    settings = Settings(target, objective, search, trials, seconds, seed)
+    settings = replace(settings, run_limit=run_limit, compile_limit=compile_limit, again=again)
+    lists = (space or (), shape or (), dask, ray, resource or (), workers)
+    files = (export, merge or (), bundle, html)
+    return show(Wish(file, *lists, store, check, tolerance, *files, json), settings)
 
 
 @app.command()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from linecache import getline
 from pathlib import Path
 from typing import Any, Iterator, Optional, Sequence
 
 from gluon_core.cli.output import UsageError, byte_count, console, print_json, table
 from gluon_core.cli.parse import find_kernel, parse_assignments, source_of
+from gluon_core.contract.backend import Executed
 from gluon_core.contract.registry import registry
 from gluon_core.errors import did_you_mean
 
@@ -33,6 +35,7 @@ def show(
     emit: str,
     output: Optional[Path],
     json: bool,
+    trace_isa: Optional[str] = None,
 ) -> None:
     from gluon_core.compiler import compile
 
@@ -42,10 +45,15 @@ def show(
     source, options = source_of(found, chosen, signature, constants, options_of(num_warps, option))
     compiled = compile(source, chosen, options)
     names = [name.strip() for name in emit.split(",") if name.strip()] or ["report"]
+    if trace_isa is not None and "report" not in names:
+        raise UsageError("goes with a report", argument="--trace-isa", got=f"--emit {emit}")
+    counts = None
+    if trace_isa is not None:
+        counts = registry().backend(chosen.backend).executed(compiled, trace_isa)
     if names == ["report"]:
-        _report(found.name, compiled, output, json)
+        _report(found.name, compiled, output, json, counts)
         return
-    values = {name: _entry(compiled, name, chosen) for name in names}
+    values = {name: _entry(compiled, name, chosen, counts) for name in names}
     if len(values) == 1:
         _write(values[names[0]], names[0], output, json)
     elif json:
@@ -57,10 +65,10 @@ def show(
             _write(value, name, output and output.with_name(f"{output.name}.{name}"), False)
 
 
-def _entry(compiled: Any, name: str, target: Any) -> Any:
+def _entry(compiled: Any, name: str, target: Any, counts: Optional[Executed] = None) -> Any:
     """What was made under that name, or can be made of it."""
     if name == "report":
-        return "\n".join(f"{key}: {value}" for key, value in _rows(compiled) if key)
+        return "\n".join(f"{key}: {value}" for key, value in _rows(compiled, counts) if key)
     try:
         return compiled.asm[name]
     except KeyError:
@@ -115,12 +123,13 @@ def _with_unit(key: str, value: Any) -> str:
     return f"{value} {_UNITS.get(key, '')}".rstrip()
 
 
-def _facts(compiled: Any) -> dict[str, Any]:
+def _facts(compiled: Any, counts: Optional[Executed] = None) -> dict[str, Any]:
     facts = {"target": str(compiled.target), "num_warps": compiled.metadata.num_warps}
-    return {**facts, **asdict(compiled.report())}
+    measured = {} if counts is None else {"executed": asdict(counts)}
+    return {**facts, **asdict(compiled.report()), **measured}
 
 
-def _rows(compiled: Any) -> Iterator[tuple[str, Any]]:
+def _rows(compiled: Any, counts: Optional[Executed] = None) -> Iterator[tuple[str, Any]]:
     """Everything of a report with units, parts parted by an empty row."""
     report = _facts(compiled)
     mix, files, loops = (report.pop(k) for k in ("instruction_mix", "register_files", "loops"))
@@ -132,13 +141,39 @@ def _rows(compiled: Any) -> Iterator[tuple[str, Any]]:
         yield "", ""
         yield f"loop at {loop['label']}, depth {loop['depth']}", loop["instruction_count"]
         yield from loop["instruction_mix"].items()
+    if counts is not None:
+        yield "", ""
+        yield from _executed(counts)
 
 
-def _report(name: str, compiled: Any, output: Optional[Path], json: bool) -> None:
+def _executed(counts: Executed) -> Iterator[tuple[str, Any]]:
+    """What was executed, as a warp does on average; by line with its text where the file is there."""
+    each = max(counts.warps, 1)
+    code = "" if counts.same_code else ", of other types or constants"
+    yield "executed", f"in launches: {counts.launches}, warps: {counts.warps}{code}"
+    yield "instructions", f"{counts.instructions / each:.1f} per warp"
+    yield from ((name, f"{n / each:.1f} per warp") for name, n in counts.instruction_mix.items())
+    yield "global memory", f"{counts.global_bytes / each:.1f} B per warp"
+    yield "cycles lost to banks", f"{counts.bank_cycles / each:.1f} per warp"
+    yield "waits", f"{counts.waits / each:.1f} per warp, {counts.idle_waits / each:.1f} for nothing"
+    yield "", ""
+    for file, line, count in counts.lines:
+        text = getline(file, line).strip()
+        place = f"{Path(file).name}:{line}" if line else "no line"
+        yield f"{place}  {text}".rstrip(), f"{count / each:.1f} per warp"
+
+
+def _report(
+    name: str,
+    compiled: Any,
+    output: Optional[Path],
+    json: bool,
+    counts: Optional[Executed] = None,
+) -> None:
     if json:
-        print_json({"kernel": name, **_facts(compiled)})
+        print_json({"kernel": name, **_facts(compiled, counts)})
         return
-    rows = [("kernel", name), *_rows(compiled)]
+    rows = [("kernel", name), *_rows(compiled, counts)]
     if output is not None:
         output.write_text("".join(f"{key}: {value}\n" for key, value in rows if key))
         return

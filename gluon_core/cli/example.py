@@ -14,6 +14,7 @@ import numpy as np
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import DeviceError, GluonError
+from gluon_core.tune import Arrays, Placeholders, device_target, numpy_of, times
 
 __all__ = [
     "Arrays",
@@ -25,64 +26,6 @@ __all__ = [
     "main",
     "measure",
 ]
-
-
-class Arrays:
-    """Makes the arrays of an example where a target wants them: NumPy for a simulator, torch tensors
-    on its device for anything else. Random values are the same each time, in [-1, 1).
-
-    Args:
-        target: where the kernel will run.
-    """
-
-    def __init__(self, target: Target):
-        backend = registry().backend(target.backend)
-        self._device = None if backend.simulates else backend.tensor_device
-        self._rng = np.random.default_rng(0)
-
-    def random(self, shape: Any, dtype: str = "float32") -> Any:
-        if self._device is None:
-            return self._rng.uniform(-1, 1, shape).astype(_numpy_dtype(dtype))
-        import torch
-
-        size = (shape,) if isinstance(shape, int) else tuple(shape)
-        wanted = getattr(torch, dtype)
-        plain = torch.float16 if wanted.itemsize == 1 else wanted  # torch draws no narrower floats
-        made = torch.empty(size, dtype=plain, device=self._device)
-        generator = torch.Generator(self._device).manual_seed(int(self._rng.integers(2**31)))
-        return made.uniform_(-1, 1, generator=generator).to(wanted)
-
-    def integers(self, shape: Any, low: int, high: int, dtype: str = "uint8") -> Any:
-        """Random whole numbers, `high` left out."""
-        made = self._rng.integers(low, high, shape).astype(dtype)
-        if self._device is None:
-            return made
-        import torch
-
-        return torch.from_numpy(made).to(self._device)
-
-    def empty(self, shape: Any, dtype: str = "float32") -> Any:
-        """Filled with NaN, so that what a kernel forgets to write is seen."""
-        if self._device is None:
-            return np.full(shape, np.nan, _numpy_dtype(dtype))
-        import torch
-
-        size = (shape,) if isinstance(shape, int) else tuple(shape)
-        return torch.full(size, float("nan"), dtype=getattr(torch, dtype), device=self._device)
-
-
-class Placeholders:
-    """Stands in for arrays where a kernel is only compiled."""
-
-    def random(self, shape: Any, dtype: str = "float32") -> Any:
-        from gluon_core.testing import MockTensor
-
-        return MockTensor(_numpy_dtype(dtype), (shape,) if isinstance(shape, int) else shape)
-
-    def integers(self, shape: Any, low: int, high: int, dtype: str = "uint8") -> Any:
-        return self.random(shape, dtype)
-
-    empty = random
 
 
 @dataclass(frozen=True)
@@ -171,12 +114,12 @@ class Example:
         config = self.configure(target, large)
         started = time.perf_counter()
         self.launch(args, config, target=target)
-        got = _numpy(args[self.output])
+        got = numpy_of(args[self.output])
         seconds = time.perf_counter() - started
         if large and self.device_reference is not None and not target.simulated:
-            wanted = _numpy(self.device_reference(args))
+            wanted = numpy_of(self.device_reference(args))
         else:
-            wanted = self.reference({name: _numpy(value) for name, value in args.items()})
+            wanted = self.reference({name: numpy_of(value) for name, value in args.items()})
         return Check(seconds, self.difference(got, wanted, large))
 
     def difference(self, got: Any, wanted: Any, large: bool = False) -> Optional[str]:
@@ -229,46 +172,9 @@ class Example:
         return moved / seconds / 1e12, "TB/s"
 
 
-def _numpy(value: Any) -> Any:
-    if not hasattr(value, "cpu"):
-        return value
-    narrow = str(value.dtype).startswith(
-        ("torch.bfloat", "torch.float8")
-    )  # NumPy has no such types
-    return (value.float() if narrow else value).cpu().numpy()
-
-
-def _numpy_dtype(name: str) -> Any:
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, name))
-
-
 def measure(run: Callable[[], Any], target: Target, repeats: int = 20) -> float:
     """Seconds on the device for one `run()`: the median of `repeats`, after three to warm up."""
-    device_type = registry().backend(target.backend).tensor_device
-    return statistics.median(_times(run, device_type, repeats))
-
-
-def _times(run: Callable[[], Any], device_type: Any, repeats: int) -> list[float]:
-    import torch
-
-    device = torch.get_device_module(device_type)
-    for _ in range(3):
-        run()
-    # All launches are queued before any is waited for, so that the device never waits for the host.
-    events = [
-        (device.Event(enable_timing=True), device.Event(enable_timing=True)) for _ in range(repeats)
-    ]
-    for start, end in events:
-        start.record()
-        run()
-        end.record()
-    device.synchronize()
-    return [start.elapsed_time(end) / 1e3 for start, end in events]
+    return statistics.median(times(run, target, repeats, warmup=3))
 
 
 def do_bench(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
@@ -283,23 +189,7 @@ def do_bench(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]
         started = time.perf_counter()
         call()
         return [(time.perf_counter() - started) * 1e3] * len(quantiles)
-    device_type = registry().backend(target.backend).tensor_device
-    return [1e3 * float(t) for t in np.quantile(_times(call, device_type, 10), quantiles)]
-
-
-def device_target() -> Optional[Target]:
-    """The target of the device that is plugged in and that torch can put tensors on, None without one."""
-    for backend in registry().backends.values():
-        target = None if backend.simulates else backend.device()
-        if target is not None:
-            try:
-                import torch
-
-                torch.empty(1, device=backend.tensor_device)
-            except (ImportError, RuntimeError, AssertionError):
-                continue
-            return target
-    return None
+    return [1e3 * float(t) for t in np.quantile(times(call, target, 10, warmup=3), quantiles)]
 
 
 def main(examples: Sequence[Example], arguments: Optional[Sequence[str]] = None) -> int:

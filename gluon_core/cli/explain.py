@@ -19,20 +19,11 @@ __all__ = ["selections", "show"]
 
 def selections(source: Any, target: Any, options: Any) -> list[Selection]:
     """What was chosen for each portable op that a trace meets."""
-    from gluon_core.frontend import trace
+    from gluon_core.compiler.source import trace_source
 
-    backend = registry().backend(target.backend)
     sessions: list[Session] = []
-    trace(
-        source.fn,
-        source.signature,
-        source.constants,
-        {path: [tuple(pair) for pair in pairs] for path, pairs in source.attrs.items()},
-        backend=backend,
-        target=target,
-        options=backend.options(target, options),
-        on_session=sessions.append,
-    )
+    parsed = registry().backend(target.backend).options(target, options)
+    trace_source(source, target, parsed, on_session=sessions.append)
     return sessions[0].selections
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core.cli.output import Exit, UsageError, console, errors, print_json, table
 from gluon_core.contract.registry import registry
@@ -46,15 +46,24 @@ def again(context: Any, **changed: Any) -> list[str]:
     return [*command, *words, "--", str(file), *context.args]
 
 
-def on_each(context: Any, targets: Sequence[str], as_json: bool) -> int:
-    """Run a file on each target, one after the other; the exit code is the worst."""
+def on_each(
+    context: Any,
+    targets: Sequence[str],
+    as_json: bool,
+    changed: Callable[[str], Mapping[str, Any]] = lambda target: {},
+) -> int:
+    """Run a file on each target, one after the other; the exit code is the worst.
+
+    Args:
+        changed: options of the run on a target that are not those of the command line.
+    """
     found: list[dict[str, Any]] = []
     for target in targets:
         started = time.perf_counter()
         if not as_json:
             console().rule(target, align="left", style="dim")
             sys.stdout.flush()
-        command = again(context, targets=None, target=target)
+        command = again(context, targets=None, target=target, **changed(target))
         done = subprocess.run(command, stdout=subprocess.PIPE if as_json else None, text=True)
         seconds = time.perf_counter() - started
         row: dict[str, Any] = {

@@ -27,6 +27,9 @@ from gluon_core.errors import (
     PluginError,
     TargetError,
     TritonVersionError,
+    TuneError,
+    TuneStoreError,
+    TuneWorkerError,
     without_addresses,
 )
 
@@ -55,8 +58,16 @@ class UsageError(GluonError, ValueError):
     """The command line is wrong."""
 
 
-_UNAVAILABLE = (CapabilityError, CacheError, DeviceError, PluginError, TritonVersionError)
-_USAGE = (ArgumentError, OptionError, TargetError, UsageError)
+_UNAVAILABLE = (
+    CapabilityError,
+    CacheError,
+    DeviceError,
+    PluginError,
+    TritonVersionError,
+    TuneStoreError,
+    TuneWorkerError,
+)
+_USAGE = (ArgumentError, OptionError, TargetError, TuneError, UsageError)
 
 
 def console() -> Console:

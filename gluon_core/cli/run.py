@@ -73,6 +73,7 @@ def run_file(
     wish: Optional[Watch] = None,
     runs: Runs = Runs(),
     record: Optional[Record] = None,
+    judged: bool = False,
 ) -> int:
     """Run `file` as `python file ...` would, with `GLUON_TARGET` set; its exit code is ours, unless it
     ended well and nothing of what was asked for happened.
@@ -82,7 +83,7 @@ def run_file(
         wish: what to find out on the way.
         runs: under which schedules. Output of the file is shown of the first run, and of one that
             fails.
-        record: gets the launches; they are then for the caller to judge.
+        record: gets the launches; they are then for the caller to judge, unless `judged`.
 
     Raises:
         UsageError: no such file, or `wish` or `runs` cannot be granted on the target.
@@ -102,7 +103,7 @@ def run_file(
         _simulated(target, wish)
     sys.argv = [file, *arguments]
     sys.path.insert(0, str(Path(file).resolve().parent))
-    judged = record is None
+    judged = record is None or judged
     record = record or Record()
     with recording(record), redirect_stdout(sys.stderr) if json else nullcontext():
         code = _run_all(file, wish, runs, target)
@@ -211,9 +212,10 @@ def _simulated(target: Optional[str], wish: Optional[Watch]) -> None:
             for name, backend in registry().backends.items()
             if backend.simulates and lacking[0] in backend.watches
         ]
+        told = {f.name: f.metadata.get("option") for f in fields(Watch)}[lacking[0]]
         raise UsageError(
             f"{simulator.name} cannot grant this",
-            argument=f"--{lacking[0].replace('_', '-')}",
+            argument=told or f"--{lacking[0].replace('_', '-')}",
             got=str(chosen),
             remedy=f"Try --target {able[0]}:{chosen.architecture.name}." if able else None,
         )

@@ -21,6 +21,7 @@ from typing import (
 )
 
 from gluon_core.contract.isa import Loop
+from gluon_core.contract.listing import CodeLine, of_assembly, of_module
 from gluon_core.contract.paths import load_path
 from gluon_core.contract.targets import Architecture, Target
 from gluon_core.errors import CapabilityError
@@ -28,12 +29,14 @@ from gluon_core.features import OLDEST
 
 if TYPE_CHECKING:
     from gluon_core.contract.builder import Builder
-    from gluon_core.contract.launcher import Compiled, Launcher
+    from gluon_core.contract.findings import Findings
+    from gluon_core.contract.launcher import CallsOf, Compiled, FastPath, Launcher
     from gluon_core.contract.options import Options
 
 __all__ = [
     "API_VERSION",
     "Backend",
+    "Executed",
     "Lowering",
     "Report",
     "Stage",
@@ -124,6 +127,34 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Executed:
+    """What launches of a kernel executed. It does not depend on how many warps are resident at once.
+
+    Args:
+        launches: how many are counted here.
+        warps: of all launches.
+        instructions: machine instructions, each counted once for each warp that executed it.
+        instruction_mix: family of instructions -> how many of them.
+        global_bytes: moved from and to global memory.
+        bank_cycles: that banks of shared memory took beyond the first of each access.
+        idle_waits: waits that never had anything to wait for, of `waits`.
+        lines: (file, line, instructions) of the kernel's source, line 0 where it is not known.
+        same_code: whether all is of this very code; else of the kernel with other types or constants.
+    """
+
+    launches: int
+    warps: int
+    instructions: int
+    instruction_mix: Mapping[str, int]
+    global_bytes: int
+    bank_cycles: int
+    waits: int
+    idle_waits: int
+    lines: tuple[tuple[str, int, int], ...]
+    same_code: bool = True
+
+
+@dataclass(frozen=True)
 class Watch:
     """What to find out while kernels run; files are written when the run is over.
 
@@ -133,6 +164,7 @@ class Watch:
         trace: write a timeline to this file, in the JSON format of Chrome and Perfetto.
         debug: open a prompt where a kernel fails or calls `breakpoint()`.
         trace_isa: write the executed machine instructions, counted by source line, to this file.
+        findings: gets everything that can be told of the run when it is over.
     """
 
     profile: bool = False
@@ -141,6 +173,9 @@ class Watch:
     trace: Optional[str] = None
     debug: bool = False
     trace_isa: Optional[str] = None
+    findings: Optional[Callable[[Findings], None]] = field(
+        default=None, metadata={"option": "--html"}
+    )
 
     def __bool__(self) -> bool:
         return self != Watch()
@@ -175,6 +210,7 @@ class Backend:
             that kernels take and that are no descriptors. They are loaded when the first object of a
             class that the core does not know is passed to a kernel.
         derives: the entries of `asm` that `derive` makes.
+        listings: the entries of `asm` that `listing` can lay beside the source, the first to be shown first.
         cacheable: whether compiled kernels may be kept on disk.
         isolate: whether the stages may abort the process, and so run in a child where that works.
         tensor_device: the torch device type of the tensors its kernels take, such as `cpu`.
@@ -200,6 +236,7 @@ class Backend:
     descriptors: Mapping[str, str] = {}
     argument_kinds: Sequence[str] = ()
     derives: Sequence[str] = ()
+    listings: Sequence[str] = ("ttgir",)
     cacheable: bool = True
     isolate: bool = False
     tensor_device: Optional[str] = None
@@ -258,6 +295,10 @@ class Backend:
     def stream_getter(self) -> Callable[[int], int]:
         """A function from a device's index to its current stream, as cheap as can be had."""
         return _no_stream
+
+    def fast_path(self, kernel: CallsOf) -> Optional[FastPath]:
+        """What answers calls of `kernel` that came before at less cost, or None."""
+        return None
 
     def options(self, target: Target, given: Mapping[str, Any]) -> Options:
         """The compile options for `target` when a launch gives these: a frozen dataclass.
@@ -342,6 +383,18 @@ class Backend:
         """
         raise KeyError(name)
 
+    def listing(self, name: str, asm: Mapping[str, Any]) -> tuple[CodeLine, ...]:
+        """The lines of an entry of `CompiledKernel.asm`, each with the line of the kernel that it is for.
+
+        Modules with `loc(...)` and assembly with `.loc` are read here; a backend reads its other texts.
+
+        Raises:
+            BackendError: no tool here reads it.
+            KeyError: there is none of that name.
+        """
+        text = str(asm[name])
+        return of_module(text) if " loc(" in text else of_assembly(text)
+
     def inspect(self, compiled: Compiled) -> Report:
         """Registers, spills, shared memory and instruction mix, read from the machine code.
 
@@ -350,6 +403,19 @@ class Backend:
             CapabilityError: this backend has no compiler.
         """
         raise self._lacks("compiler", compiled.target)
+
+    def executed(self, compiled: Compiled, path: str) -> Executed:
+        """What the launches of the kernel executed that `Watch.trace_isa` wrote to the file `path`.
+
+        Raises:
+            CapabilityError: this backend does not execute machine code instruction by instruction.
+            ArgumentError: the file is none of these, or has no launch of the kernel.
+        """
+        raise CapabilityError(
+            f"the backend {self.name} does not count executed instructions",
+            got=str(compiled.target),
+            remedy="Compile for a target that executes machine code on the CPU, as the launches did.",
+        )
 
     def _lacks(self, what: str, target: Target) -> CapabilityError:
         return CapabilityError(

@@ -366,8 +366,14 @@ class Machine(Protocol):
 
     def barrier_invalidate(self, buffer: SharedBuffer) -> None: ...
 
-    def barrier_arrive(self, buffer: SharedBuffer, count: int = 1, where: Any = None) -> None:
-        """Releases what the partition (or the work that signals) did and knows."""
+    def barrier_arrive(
+        self, buffer: SharedBuffer, count: int = 1, where: Any = None, everywhere: bool = False
+    ) -> None:
+        """Releases what the partition (or the work that signals) did and knows.
+
+        Args:
+            everywhere: each block of a cluster arrives at the barriers of the others, too.
+        """
         ...
 
     def barrier_raise(self, buffer: SharedBuffer, count: int) -> None:

@@ -29,8 +29,8 @@ from gluon_core.errors import (
 from gluon_core.frontend import constructs, statements
 from gluon_core.frontend.host_calls import host_call, host_function, is_library
 from gluon_core.frontend.scope import make_constant, value_of
-from gluon_core.semantic.base import describe
 from gluon_core.values import shared_memory_descriptor
+from gluon_core.values.tensors import describe
 
 __all__ = ["add_remedy", "explained", "reworded"]
 

@@ -26,8 +26,8 @@ from gluon_core.frontend.host_calls import host_function, is_library
 from gluon_core.frontend.scope import value_of
 from gluon_core.frontend.session import Session
 from gluon_core.language.control import kernel_breakpoint, static_assert, static_print
-from gluon_core.layouts.base import Layout
 from gluon_core.semantic import Semantic
+from gluon_core.values.descriptors import is_layout
 
 __all__ = ["KernelGenerator"]
 
@@ -251,7 +251,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
     def visit_Call(self, node: Any) -> Any:
         made = super().visit_Call(node)
         # A call right in the arguments of another one: Triton 3.6 would pass on the bare layout.
-        return tl.constexpr(made) if isinstance(made, Layout) else made
+        return tl.constexpr(made) if is_layout(made) else made
 
     def visit(self, node: Any) -> Any:
         if id(node) in self.visited:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 
-from gluon_core import _triton
 from gluon_core.contract.answers import checked_builder, checked_options
 from gluon_core.contract.backend import Backend
 from gluon_core.contract.builder import Builder
@@ -15,36 +14,17 @@ from gluon_core.contract.targets import Target
 from gluon_core.errors import (
     CapabilityError,
     LimitError,
-    TraceError,
 )
-from gluon_core.layouts.base import Layout
-from gluon_core.values.descriptors import layout_class
+from gluon_core.values.descriptors import translate_layout
 
-__all__ = ["Session", "translate_layout"]
+if TYPE_CHECKING:
+    from gluon_core.layouts.base import Layout
+
+__all__ = ["Session"]
 
 
 # Packages whose classes and functions kernels may name without wrapping them in constexpr.
 _LANGUAGE_PACKAGES = ("gluon_core", "triton.language")
-
-
-def translate_layout(layout: Any) -> Layout:
-    """Our class for a layout that the builder answers with.
-
-    Triton's builder answers with classes of its own Gluon package; they are recognised by class
-    name and read field by field. A recorder answers with our classes.
-    """
-    if isinstance(layout, Layout):
-        return layout
-    name = type(layout).__name__
-    cls = layout_class(name)
-    if cls is None:
-        raise TraceError(f"the builder answered with an unknown layout {name}", got=repr(layout))
-    values = {}
-    for key in getattr(layout, "__dataclass_fields__", ()):
-        value = _triton.unwrap(getattr(layout, key))
-        values[key] = translate_layout(value) if type(value).__name__.endswith("Layout") else value
-    made: Layout = cls(**values)
-    return made
 
 
 @dataclass
@@ -58,6 +38,9 @@ class Session:
     selections: list[Selection] = field(default_factory=list)
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     unrolled: int = 0  # rounds of loops over `static_range` so far
+    shared_accesses: list[Callable[[], int]] = field(
+        default_factory=list
+    )  # each tells its conflicts
     specialized: bool = False  # while the functions of `warp_specialize` are generated
 
     def __post_init__(self) -> None:

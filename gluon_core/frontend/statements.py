@@ -12,7 +12,7 @@ from gluon_core.errors import ArgumentError, DtypeError, GluonError, KernelSynta
 from gluon_core.frontend import constructs
 from gluon_core.frontend.host_calls import host_function
 from gluon_core.frontend.scope import make_constant, value_of
-from gluon_core.semantic.base import describe
+from gluon_core.values.tensors import describe
 
 __all__ = ["EXPLAIN"]
 

@@ -7,8 +7,8 @@ from typing import Any, Optional, Sequence, Union
 from gluon_core._triton import constexpr, static_range, tensor, tl_core, tl_tuple, unwrap
 from gluon_core.errors import CapabilityError, DtypeError, NotInKernelError, ShapeError
 from gluon_core.features import INLINE_ASM
-from gluon_core.semantic.base import describe
 from gluon_core.values.builtin import builtin, code_generator, semantic_layer
+from gluon_core.values.tensors import describe
 from gluon_core.values.typing import (
     ConstBool,
     ConstInt,

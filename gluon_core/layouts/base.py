@@ -3,6 +3,8 @@
 A vendor's layout subclasses `DistributedLayout` or `SharedLayout`, is a `@dataclass(frozen=True)`,
 normalises its fields in `__post_init__` through `self._set(...)`, and fills in `_emit` (Triton's
 builder) and `_linear` (the algebra). Fields may stay plain lists: equality and hash come from here.
+Whether compilers and hardware can have it is for `verify`, which every use asks: what is made and
+not used is no mistake.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from gluon_core.layouts.render import hardware_view, tensor_view
 __all__ = ["DistributedLayout", "Layout", "SharedLayout", "set_type_factory"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+L = TypeVar("L", bound="Layout")
 T = TypeVar("T")
 
 _type_factory: Optional[Callable[["Layout"], Any]] = None
@@ -258,8 +261,23 @@ class Layout:
     def __hash__(self) -> int:
         return hash((type(self).__name__, self._key()))
 
+    def verify(self) -> None:
+        """Raise LayoutError where no compiler or no hardware can have this layout."""
+
+    def check(self: L) -> L:
+        """This layout, after `verify`; every use of a layout asks, once for each value.
+
+        Raises:
+            LayoutError: an illegal field; see the class.
+        """
+        if "_verified" not in self.__dict__:
+            self.verify()
+            object.__setattr__(self, "_verified", True)
+        return self
+
     def _to_ir(self, builder: Any) -> Any:
         """This layout for a builder: as it is, where the builder takes layouts; else emitted."""
+        self.check()
         accept = getattr(builder, "get_layout", None)
         return accept(self) if accept is not None else self._emit(builder)
 
@@ -295,6 +313,7 @@ class Layout:
         Raises:
             LayoutError: the shape does not fit, or the layout is not linear.
         """
+        self.check()
         return _to_linear(self, check_shape(shape, self._rank_or_none()), compiler_version())
 
     def _rank_or_none(self) -> Optional[int]:

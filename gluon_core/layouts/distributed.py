@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Sequence
 
 from gluon_core.errors import LayoutError
-from gluon_core.features import INTERLEAVED_SLICES
+from gluon_core.features import INTERLEAVED_SLICES, MIXED_WARPS, REGISTERS_BY_BITS
 from gluon_core.layouts.base import (
     DistributedLayout,
     check_bases,
     check_cga,
     check_int,
+    check_ints,
     check_order,
     check_powers,
     check_shape,
@@ -32,6 +34,9 @@ __all__ = [
     "DotOperandLayout",
     "SliceLayout",
 ]
+
+
+_BASES = ("reg_bases", "lane_bases", "warp_bases", "block_bases")
 
 
 @dataclass(frozen=True)
@@ -89,17 +94,23 @@ class BlockedLayout(DistributedLayout):
     cga_layout: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        size = check_powers(self.size_per_thread, "size_per_thread")
+        size = check_ints(self.size_per_thread, "size_per_thread")
         rank = len(size)
-        if not rank:
-            raise LayoutError("a blocked layout needs at least one dimension", argument="rank")
         self._set(
             size_per_thread=size,
-            threads_per_warp=check_powers(self.threads_per_warp, "threads_per_warp", rank),
-            warps_per_cta=check_powers(self.warps_per_cta, "warps_per_cta", rank),
-            order=check_order(self.order, "order", rank),
-            cga_layout=check_cga(self.cga_layout, rank),
+            threads_per_warp=check_ints(self.threads_per_warp, "threads_per_warp", rank),
+            warps_per_cta=check_ints(self.warps_per_cta, "warps_per_cta", rank),
+            order=check_ints(self.order, "order", rank),
+            cga_layout=check_bases(self.cga_layout, "cga_layout", rank),
         )
+
+    def verify(self) -> None:
+        if not self.rank:
+            raise LayoutError("a blocked layout needs at least one dimension", argument="rank")
+        for name in ("size_per_thread", "threads_per_warp", "warps_per_cta"):
+            check_powers(getattr(self, name), name)
+        check_order(self.order, "order")
+        check_cga(self.cga_layout, self.rank)
 
     def mangle(self) -> str:
         tile = joined(self.size_per_thread, self.threads_per_warp, self.warps_per_cta, self.order)
@@ -171,17 +182,22 @@ class SliceLayout(DistributedLayout):
                 expected="e.g. a BlockedLayout",
                 got=repr(parent),
             )
+        self._set(dim=check_int(self.dim, "dim"), parent=parent)
+
+    def verify(self) -> None:
+        parent = self.parent
         if isinstance(parent, (AutoLayout, CoalescedLayout)):
             raise LayoutError(
                 f"{type(parent).__name__} cannot be sliced before it is resolved",
                 argument="parent",
                 remedy="Give the values AutoLayout() itself, or slice a concrete layout.",
             )
+        parent.check()
         if parent.rank < 2:
             raise LayoutError(
                 "a slice needs a parent of rank 2 or more", argument="parent", got=repr(parent)
             )
-        self._set(dim=check_int(self.dim, "dim", 0, parent.rank - 1), parent=parent)
+        check_int(self.dim, "dim", 0, parent.rank - 1)
 
     def mangle(self) -> str:
         return f"SL{self.dim}_{self.parent.mangle()}SL"
@@ -226,8 +242,9 @@ class DistributedLinearLayout(DistributedLayout):
 
     Args:
         reg_bases, lane_bases, warp_bases, block_bases: where each bit of the register, lane, warp
-            and block index moves. A basis is zero (a copy) or a power of two in one dimension.
-        shape: of the tensor; the bases reach every element of it, each non-zero basis once.
+            and block index moves. A basis is zero (a copy) or moves along one dimension; with Triton
+            3.8 or later, warps along several.
+        shape: of the tensor; the bases reach every element of it, those that are not zero once.
 
     Raises:
         LayoutError: a basis of another form, one that repeats, or a shape that is not reached.
@@ -240,15 +257,39 @@ class DistributedLinearLayout(DistributedLayout):
     shape: list[int]
 
     def __post_init__(self) -> None:
-        shape = list(check_shape(self.shape, None))
+        shape = check_ints(self.shape, "shape")
         rank = len(shape)
-        if not rank:
-            raise LayoutError("a linear layout needs at least one dimension", argument="shape")
-        named = {}
-        for name in ("reg_bases", "lane_bases", "warp_bases", "block_bases"):
-            named[name] = check_bases(getattr(self, name), name, rank)
-        check_one_hot(named, shape)
+        named = {name: check_bases(getattr(self, name), name, rank) for name in _BASES}
         self._set(shape=shape, **named)
+
+    def verify(self) -> None:
+        if not self.rank:
+            raise LayoutError("a linear layout needs at least one dimension", argument="shape")
+        check_shape(self.shape, None)
+        check_bijection({name: getattr(self, name) for name in _BASES}, self.shape)
+        mixed = [
+            f"{name}[{i}]"
+            for name in _BASES
+            for i, row in enumerate(getattr(self, name))
+            if sum(map(bool, row)) > 1 and (name != "warp_bases" or not follows(MIXED_WARPS))
+        ]
+        if mixed:
+            raise LayoutError(
+                "a basis moves along several dimensions at once",
+                argument=mixed[0],
+                expected="one dimension"
+                + (f", but for warps with {MIXED_WARPS.releases}" if "warp" in mixed[0] else ""),
+                got=getattr(self, mixed[0].partition("[")[0]),
+            )
+        several = [row for row in self.reg_bases if any(v & (v - 1) for v in row)]
+        if several and not follows(REGISTERS_BY_BITS):
+            raise LayoutError(
+                "the installed Triton has no registers that move along several bits",
+                argument="reg_bases",
+                expected="zeros and powers of two",
+                got=several[0],
+                remedy="Give such bases to lanes or warps.",
+            )
 
     def mangle(self) -> str:
         bases = f"{self.reg_bases}_{self.lane_bases}_{self.warp_bases}_{self.block_bases}"
@@ -283,7 +324,7 @@ class DistributedLinearLayout(DistributedLayout):
             bases.get("warp", []),
             bases.get("block", []),
             list(layout.out_dims.values()),
-        )
+        ).check()
 
     def own_linear(self) -> LinearLayout:
         """The linear map for `self.shape`."""
@@ -324,6 +365,37 @@ def check_blocks_on_top(blocks: list[list[int]], others: list[list[int]]) -> Non
                 got=blocks,
                 remedy="Use a newer Triton, or give each block a contiguous tile.",
             )
+
+
+def check_bijection(named: dict[str, list[list[int]]], shape: Sequence[int]) -> None:
+    """All of `shape` reached, each element once but for zero bases."""
+    for name, rows in named.items():
+        for i, row in enumerate(rows):
+            if any(value >= size for value, size in zip(row, shape)):
+                raise LayoutError(
+                    f"a basis leaves the shape {list(shape)}",
+                    argument=f"{name}[{i}]",
+                    expected=f"less than {list(shape)}",
+                    got=row,
+                )
+    given = {name: [row for row in rows if any(row)] for name, rows in named.items()}
+    outs = dict(zip(dim_names(len(shape)), shape))
+    found = LinearLayout(given, outs)
+    live = sum(map(len, given.values()))
+    if not found.is_surjective():
+        raise LayoutError(
+            f"the bases do not reach every element of the shape {list(shape)}",
+            argument="shape",
+            expected=f"{prod(shape)} elements",
+            got=", ".join(f"{name}={rows}" for name, rows in named.items()),
+        )
+    if found.rank != live:
+        raise LayoutError(
+            "a basis is the sum of others: two places hold one element",
+            argument=next(name for name in named if given[name]),
+            got=", ".join(f"{name}={rows}" for name, rows in named.items()),
+            remedy="Use a zero basis for hardware that holds copies.",
+        )
 
 
 def check_one_hot(named: dict[str, list[list[int]]], shape: Sequence[int]) -> None:
@@ -389,7 +461,7 @@ class DotOperandLayout(DistributedLayout):
 
     def __post_init__(self) -> None:
         parent = unwrap(self.parent)
-        index = check_int(self.operand_index, "operand_index", 0, 1)
+        index = check_int(self.operand_index, "operand_index")
         k_width = check_int(self.k_width, "k_width")
         if not isinstance(parent, DistributedLayout) or (
             type(parent).dot_operand_linear is DistributedLayout.dot_operand_linear
@@ -400,14 +472,19 @@ class DotOperandLayout(DistributedLayout):
                 expected="a BlockedLayout or a matrix-unit layout of a vendor",
                 got=repr(parent),
             )
+        self._set(operand_index=index, parent=parent, k_width=k_width)
+
+    def verify(self) -> None:
+        parent = self.parent
+        parent.check()
         if parent.rank < 2:
             raise LayoutError(
                 "a dot operand needs a parent of rank 2 or more",
                 argument="parent",
                 got=repr(parent),
             )
-        parent._check_dot_operand(index, k_width)
-        self._set(operand_index=index, parent=parent, k_width=k_width)
+        check_int(self.operand_index, "operand_index", 0, 1)
+        parent._check_dot_operand(self.operand_index, self.k_width)
 
     def mangle(self) -> str:
         return f"DO{self.operand_index}_{self.parent.mangle()}_{self.k_width}DO"

@@ -103,7 +103,7 @@ def reduce(layout: DistributedLayout, axis: int) -> DistributedLayout:
 
 
 def _slice(dim: int, layout: DistributedLayout) -> SliceLayout:
-    result = SliceLayout(dim, layout)
+    result = SliceLayout(dim, layout).check()
     result.check_compiler()
     return result
 
@@ -496,7 +496,7 @@ def memdesc_reshape(layout: SharedLayout, shape: Sequence[int], new_shape: Seque
             bases["offset"],
             shape=new_shape,
             block_bases=bases["block"],
-        )
+        ).check()
     return _shared_linear(linear, layout)
 
 

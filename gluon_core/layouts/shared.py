@@ -17,6 +17,8 @@ from gluon_core.layouts.base import (
     SharedLayout,
     check_bases,
     check_cga,
+    check_int,
+    check_ints,
     check_order,
     check_shape,
     in_kernels,
@@ -72,16 +74,22 @@ class SwizzledSharedLayout(SharedLayout):
     cga_layout: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        order = check_order(self.order, "order")
-        if not order:
-            raise LayoutError("a shared layout needs at least one dimension", argument="order")
+        order = check_ints(self.order, "order")
         self._set(
-            vec=_check_power(self.vec, "vec"),
-            per_phase=_check_power(self.per_phase, "per_phase"),
-            max_phase=_check_power(self.max_phase, "max_phase"),
+            vec=check_int(self.vec, "vec"),
+            per_phase=check_int(self.per_phase, "per_phase"),
+            max_phase=check_int(self.max_phase, "max_phase"),
             order=order,
-            cga_layout=check_cga(self.cga_layout, len(order)),
+            cga_layout=check_bases(self.cga_layout, "cga_layout", len(order)),
         )
+
+    def verify(self) -> None:
+        if not self.order:
+            raise LayoutError("a shared layout needs at least one dimension", argument="order")
+        for name in ("vec", "per_phase", "max_phase"):
+            _check_power(getattr(self, name), name)
+        check_order(self.order, "order")
+        check_cga(self.cga_layout, self.rank)
 
     def mangle(self) -> str:
         swizzle = joined([self.vec, self.per_phase, self.max_phase], self.order)
@@ -150,7 +158,7 @@ class PaddedSharedLayout(SharedLayout):
             raise LayoutError(
                 "given together with cga_layout, which means the same", argument="block_bases"
             )
-        shape = list(check_shape(shape, None))
+        shape = check_ints(shape, "shape")
         rank = len(shape)
         offset_bases = check_bases(offset_bases, "offset_bases", rank)
         tile = _tile_of(offset_bases, rank)
@@ -162,23 +170,22 @@ class PaddedSharedLayout(SharedLayout):
         in_elements = any(0 < v and v >= tile[d] > 1 for row in blocks for d, v in enumerate(row))
         least = [min((row[d] for row in blocks if row[d]), default=1) for d in range(rank)]
         if in_elements and all(v in (1, t) for v, t in zip(least, tile)) and least != [1] * rank:
-            if any(value % tile[d] for row in blocks for d, value in enumerate(row)):
-                raise LayoutError("not a multiple of a block's tile", argument=argument, got=blocks)
             blocks = [[value // tile[d] for d, value in enumerate(row)] for row in blocks]
         self._set(
             interval_padding_pairs=unwrap(interval_padding_pairs),
             offset_bases=offset_bases,
-            cga_layout=check_cga(blocks, rank, argument),
+            cga_layout=blocks,
             shape=shape,
         )
-        self.verify()
 
     def verify(self) -> None:
-        """Check all fields; runs by itself when the layout is made.
+        """Check all fields; every use of the layout does.
 
         Raises:
             LayoutError: see the class.
         """
+        check_shape(self.shape, None)
+        check_cga(self.cga_layout, self.rank)
         pairs = self.interval_padding_pairs
         name = "interval_padding_pairs"
         if not isinstance(pairs, list) or not pairs:
@@ -320,15 +327,17 @@ class SharedLinearLayout(SharedLayout):
         offsets = check_bases(self.offset_bases, "offset_bases")
         if not offsets:
             raise LayoutError("empty", argument="offset_bases", expected="at least one basis")
-        rank = len(offsets[0])
-        blocks = check_bases(self.block_bases, "block_bases", rank)
-        if not rank:
-            raise LayoutError("the bases have no coordinates", argument="offset_bases", got=offsets)
         self._set(
             offset_bases=offsets,
-            block_bases=blocks,
-            alignment=_check_power(self.alignment, "alignment"),
+            block_bases=check_bases(self.block_bases, "block_bases", len(offsets[0])),
+            alignment=check_int(self.alignment, "alignment"),
         )
+
+    def verify(self) -> None:
+        offsets, blocks = self.offset_bases, self.block_bases
+        if not self.rank:
+            raise LayoutError("the bases have no coordinates", argument="offset_bases", got=offsets)
+        _check_power(self.alignment, "alignment")
         layout = self.own_linear()
         if not layout.is_surjective():
             raise LayoutError(
@@ -382,7 +391,7 @@ class SharedLinearLayout(SharedLayout):
     def from_linear(cls, layout: LinearLayout, alignment: int = 16) -> "SharedLinearLayout":
         """The layout object for a linear map with the in-dims offset and block."""
         bases = layout.bases
-        return cls(bases.get("offset", []), bases.get("block", []), alignment)
+        return cls(bases.get("offset", []), bases.get("block", []), alignment).check()
 
     def own_linear(self) -> LinearLayout:
         """The linear map for `self.shape`."""

@@ -53,7 +53,7 @@ def shrink(
             for i, row in enumerate(rows)
             if row[at]
         ]
-        if any(value & (value - 1) for value, _, _ in hot):
+        if wanted > 1 and any(value & (value - 1) for value, _, _ in hot):
             raise LayoutError(
                 "a layout whose bases mix bits cannot be cut to a smaller shape",
                 argument="shape",

@@ -13,10 +13,10 @@ from typing import Any, Sequence, Union
 from gluon_core._triton import tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ShapeError
 from gluon_core.portable.records import Record
-from gluon_core.semantic.base import describe
 from gluon_core.semantic.operands import compile_time_int, scalar_int32
 from gluon_core.values import unwrap_shape
 from gluon_core.values.builtin import builtin, semantic_layer
+from gluon_core.values.tensors import describe
 from gluon_core.values.typing import ConstInt, Int, Shape, Values
 
 __all__ = ["grouped_tiles", "tile_schedule"]

@@ -26,10 +26,11 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.portable.common import around, check_base, choose, lower
 from gluon_core.portable.records import PipelineFacts, Record, TileFacts
-from gluon_core.semantic.base import describe, shape_of
+from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int, predicate, scalar_int32
 from gluon_core.values import check_block_shape, unwrap_shape
 from gluon_core.values.builtin import builtin, semantic_layer
+from gluon_core.values.tensors import describe
 from gluon_core.values.typing import BufferLayout, ConstInt, Int, Operand, Predicate, Shape, Values
 
 __all__ = ["Fetch", "descriptor", "pipeline", "store_tile", "tile_descriptor", "tile_pipeline"]

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core.compiler import grid
@@ -21,11 +21,15 @@ from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.contract.backend import Backend
 from gluon_core.contract.evidence import refused
+from gluon_core.contract.launcher import FastPath
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, GlobalVariableError, GluonError, RecompileError
 from gluon_core.runtime import arguments, foreign, place, specialize
-from gluon_core.values.constants import Read, changed, text_of
+from gluon_core.values.constants import Read, changed, identity, text_of
+
+if TYPE_CHECKING:
+    from gluon_core.runtime.tuned.lookup import Lookup
 
 __all__ = ["Dispatcher", "Specialization"]
 
@@ -74,6 +78,7 @@ class Dispatcher:
         self._known: list[Specialization] = []
         self._globals: list[Read] = []  # what any compiled form read
         self._reads: dict[str, tuple[Read, ...]] = {}  # what each did, by its key
+        self._lookup: Optional[Lookup] = None
         runtime = _triton.knobs.runtime
         self._runtime = runtime
         self.namespace: dict[str, Any] = {
@@ -102,6 +107,8 @@ class Dispatcher:
             "_g_width": specialize.width_key,
         }
         self.entry = specialize.entry(self.parameters, self.namespace, kernel.__name__)
+        self.call: Callable[..., Any] = self.entry  # what launches ask: `entry`, or what is faster
+        self._fast: dict[str, Optional[FastPath]] = {}  # by name of the backend
 
     # -- launching -----------------------------------------------------------------------------------
 
@@ -113,6 +120,11 @@ class Dispatcher:
 
     def _miss(self, sizes: Any, values: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Launch where no generated code could; the next call of this kind will be a hit."""
+        if "config" in options:
+            filled, told = self.lookup(values, options)
+            self._require_all(filled)
+            return specialize.call(self.parameters, self.entry, sizes, filled, told)
+        self._require_all(values)
         seen = self._viewed(values)
         if any(view is not value for view, value in zip(seen, values)):
             return specialize.call(self.parameters, self.entry, sizes, seen, options)
@@ -140,6 +152,19 @@ class Dispatcher:
             if not _triton.hook_is_empty(self._runtime.launch_exit_hook):
                 self._runtime.launch_exit_hook(told)
         return compiled
+
+    def _require_all(self, values: Sequence[Any]) -> None:
+        specialize.require_all(self.parameters, values, self.kernel.__name__)
+
+    @property
+    def lookup(self) -> Lookup:
+        """What finds configurations for `config=`; made on first use."""
+        found = self._lookup
+        if found is None:
+            from gluon_core.runtime.tuned.lookup import Lookup
+
+            found = self._lookup = Lookup(self.kernel, self.parameters)
+        return found
 
     def _viewed(self, values: Sequence[Any]) -> tuple[Any, ...]:
         pairs = zip(self.parameters, values)
@@ -185,7 +210,27 @@ class Dispatcher:
             except TypeError:
                 return hit  # an option that cannot be a key: every call takes this path
             table[self._key(classes, values)] = fast
+            path = self._fast_path(backend)
+            if path is not None and self._addressed(values):
+                path.remember(
+                    values, options, compiled.launcher(device), stream_of, device, compiled
+                )
         return hit
+
+    def _fast_path(self, backend: Backend) -> Optional[FastPath]:
+        """That of `backend`, which takes the place of `entry` in launches from now on."""
+        if backend.name not in self._fast:
+            told = specialize.calls_of(self.parameters, self, self.namespace)
+            made = backend.fast_path(told) if told is not None else None
+            self._fast[backend.name] = made
+            if made is not None:
+                self.call = made.call
+        return self._fast[backend.name]
+
+    def _addressed(self, values: tuple[Any, ...]) -> bool:
+        """Whether the constants among `values` are what they are as long as they live."""
+        pairs = zip(self.parameters, values)
+        return all(identity(value).settled for param, value in pairs if param.is_constexpr)
 
     def _guard_environment(
         self, launch: Callable[..., Any], options: Mapping[str, Any]
@@ -221,7 +266,13 @@ class Dispatcher:
         self._tables[classes] = tables
         self._flags[classes] = (raw, ranged)
         self._variants[classes] = made
-        self.entry = made
+        self._enter(made)
+
+    def _enter(self, entry: Callable[..., Any]) -> None:
+        """Make `entry` the function that is asked first, or that a fast path asks."""
+        if self.call is self.entry:
+            self.call = entry
+        self.entry = entry
 
     def _key(self, classes: tuple[type, ...], values: tuple[Any, ...]) -> Any:
         """The key that the generated function computes for `values`."""
@@ -238,7 +289,11 @@ class Dispatcher:
             self._known.clear()
             self._globals.clear()
             self._reads.clear()
-            self.entry = specialize.entry(self.parameters, self.namespace, self.kernel.__name__)
+            self._lookup = None
+            for path in self._fast.values():
+                if path is not None:
+                    path.forget()
+            self._enter(specialize.entry(self.parameters, self.namespace, self.kernel.__name__))
 
     # -- deciding ------------------------------------------------------------------------------------
 
@@ -254,6 +309,9 @@ class Dispatcher:
         namespace = {**self.namespace, "_g_variants": {}, "_g_miss": take}
         bound = specialize.entry(self.parameters, namespace, self.kernel.__name__)
         bound(None, *args, **kwargs)
+        if "config" in taken[1]:
+            taken[:] = self.lookup(*taken)
+        self._require_all(taken[0])
         return taken[0], taken[1]
 
     def specialize(

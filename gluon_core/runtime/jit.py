@@ -131,7 +131,7 @@ class GluonJITFunction(_triton.JITFunction, Generic[P, R]):  # type: ignore[misc
     def __getitem__(self, grid: Grid) -> Launch[P]:
         """`kernel[grid]`: a function of the kernel's arguments that launches it."""
         dispatcher = self._dispatcher or self.dispatcher
-        return functools.partial(dispatcher.entry, grid)
+        return functools.partial(dispatcher.call, grid)
 
     __getitem__._torchdynamo_inline = opaque.subscript  # type: ignore[attr-defined]
 
@@ -144,7 +144,7 @@ class GluonJITFunction(_triton.JITFunction, Generic[P, R]):  # type: ignore[misc
         """
         if warmup:
             return self.dispatcher.warmup(args, kwargs)
-        launched: Optional[CompiledKernel] = self.dispatcher.entry(grid, *args, **kwargs)
+        launched: Optional[CompiledKernel] = self.dispatcher.call(grid, *args, **kwargs)
         return launched
 
     @opaque.closed

@@ -9,14 +9,15 @@ happens on a miss, in `dispatch`.
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Mapping, Protocol, Sequence, cast
+from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, cast
 
 from gluon_core.compiler import parameters as of_kernel
+from gluon_core.contract.launcher import CallParameter, CallsOf
 from gluon_core.errors import ArgumentError, GluonError, trimmed
 from gluon_core.runtime import arguments, foreign, opaque
 from gluon_core.values.constants import identity
 
-__all__ = ["Parameter", "Tokens", "entry", "handle", "parameters_of", "variant"]
+__all__ = ["ABSENT", "Parameter", "Tokens", "entry", "handle", "parameters_of", "variant"]
 
 _PREFIX = "_g_"  # names of ours in generated code; parameters may have any other
 
@@ -77,12 +78,49 @@ class Tokens:
         return token
 
 
-def binder_source(parameters: Sequence[Parameter]) -> tuple[str, dict[str, Any]]:
-    """The parameter list of a generated function, and the defaults it refers to."""
+class Absent:
+    """What a parameter has that a call leaves to `config=`."""
+
+
+ABSENT = Absent()
+
+
+def require_all(parameters: Sequence[Parameter], values: Sequence[Any], where: str) -> None:
+    """Raise what Python does for missing arguments, where `values` lack some.
+
+    Raises:
+        TypeError: as said.
+    """
+    missing = [p for p, value in zip(parameters, values) if value is ABSENT]
+    if not missing:
+        return
+    keyword = [p for p in missing if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    told = keyword if len(keyword) == len(missing) else [p for p in missing if p not in keyword]
+    names = [repr(p.name) for p in told]
+    if len(names) > 1:
+        names[-1] = f"and {names[-1]}"
+    kind = "keyword-only" if told is keyword else "positional"
+    raise TypeError(
+        f"{where}() missing {len(names)} required {kind} argument{'s' * (len(names) > 1)}: "
+        + (", " if len(names) > 2 else " ").join(names)
+    )
+
+
+def binder_source(
+    parameters: Sequence[Parameter], lacking: bool = False
+) -> tuple[str, dict[str, Any]]:
+    """The parameter list of a generated function, and the defaults it refers to.
+
+    Args:
+        lacking: constexprs, and as Python wants it what comes after them, may be left out: they are
+            `ABSENT` then.
+    """
     parts: list[str] = []
     defaults: dict[str, Any] = {}
     starred = False
+    open_to_absence = False
     for param in parameters:
+        open_to_absence |= lacking and param.is_constexpr
         if param.kind is inspect.Parameter.VAR_POSITIONAL:
             parts.append(f"*{param.name}")
             starred = True
@@ -93,6 +131,8 @@ def binder_source(parameters: Sequence[Parameter]) -> tuple[str, dict[str, Any]]
         if param.has_default:
             defaults[f"{_PREFIX}default_{param.name}"] = param.default
             parts.append(f"{param.name}={_PREFIX}default_{param.name}")
+        elif open_to_absence:
+            parts.append(f"{param.name}={_PREFIX}absent")
         else:
             parts.append(param.name)
     return ", ".join(parts), defaults
@@ -215,7 +255,9 @@ def make_function(
     source: str, name: str, where: str, namespace: dict[str, Any]
 ) -> Callable[..., Any]:
     """Define `name` from generated source."""
-    namespace.update(_g_mistake=GluonError, _g_trimmed=trimmed, __tracebackhide__=True)
+    namespace.update(
+        _g_absent=ABSENT, _g_mistake=GluonError, _g_trimmed=trimmed, __tracebackhide__=True
+    )
     exec(compile(source, f"<gluon launch of {where}>", "exec"), namespace)
     made: Callable[..., Any] = namespace[name]
     made.__qualname__ = where  # what Python calls it when arguments are missing
@@ -224,7 +266,7 @@ def make_function(
 
 def entry(parameters: Sequence[Parameter], namespace: Mapping[str, Any], where: str) -> Any:
     """The function that binds a call before any variant exists."""
-    params, defaults = binder_source(parameters)
+    params, defaults = binder_source(parameters, lacking=True)
     source = _BIND.format(
         name="_g_entry",
         params=params,
@@ -234,6 +276,31 @@ def entry(parameters: Sequence[Parameter], namespace: Mapping[str, Any], where: 
         passed=passed(parameters),
     )
     return make_function(source, "_g_entry", where, {**namespace, **defaults})
+
+
+def calls_of(
+    parameters: Sequence[Parameter], decide: Any, namespace: Mapping[str, Any]
+) -> Optional[CallsOf]:
+    """What a backend's fast path has to know of the kernel; None where a parameter takes several."""
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return None
+    by_name = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters]
+    return CallsOf(
+        parameters=tuple(
+            CallParameter(p.name, p.default, p.has_default, p.is_constexpr, p.specialize, p.align)
+            for p in parameters
+        ),
+        positional=by_name.index(True) if any(by_name) else len(by_name),
+        decide=decide,
+        runtime=namespace["_g_runtime"],
+        hooks=(
+            (namespace["_g_enter"], namespace["_g_enter_calls"]),
+            (namespace["_g_exit"], namespace["_g_exit_calls"]),
+        ),
+        before=namespace["_g_pre_run_hooks"],
+        globals=namespace["_g_globals"],
+        changed=namespace["_g_changed"],
+    )
 
 
 class Variant(Protocol):
@@ -262,7 +329,7 @@ def variant(
     writer = _Writer(raw_pointers, ranged)
     for index, (param, value) in enumerate(zip(parameters, values)):
         writer.add(index, param, value)
-    params, defaults = binder_source(parameters)
+    params, defaults = binder_source(parameters, lacking=True)
     key = "".join(f"{part}, " for part in writer.finish())
     source = _SOURCE.format(
         name="_g_variant",

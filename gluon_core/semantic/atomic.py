@@ -6,8 +6,9 @@ from typing import Any
 
 from gluon_core._triton import unwrap
 from gluon_core.errors import DtypeError
-from gluon_core.semantic.base import describe, shape_of
+from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.memory import MemoryOps, check_choice
+from gluon_core.values.tensors import describe
 
 __all__ = ["AtomicOps"]
 

@@ -6,12 +6,12 @@ import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
-from gluon_core import _triton
 from gluon_core._triton import TritonSemantic, tl, unwrap
 from gluon_core.errors import DtypeError, KernelWarning, LayoutError, ShapeError
 from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
 from gluon_core.values import check_block_shape, distributed_type
+from gluon_core.values.tensors import describe
 
 if TYPE_CHECKING:
     from gluon_core.contract.options import Options
@@ -187,11 +187,3 @@ def is_placeholder(layout: Layout) -> bool:
 def shape_of(value: Any) -> list[int]:
     """Shape of a tensor value as Python ints; [] for a scalar."""
     return [int(unwrap(s)) for s in value.shape]
-
-
-def describe(value: Any) -> str:
-    """What a value is, for error messages."""
-    value = unwrap(value)
-    if isinstance(value, _triton.base_value):
-        return str(value.type)
-    return f"{value!r} ({type(value).__name__})"

@@ -21,15 +21,10 @@ from gluon_core.features import (
     PARTITION_CAPTURES,
     WORKERS_WITHOUT_REGISTERS,
 )
-from gluon_core.semantic.base import (
-    SemanticBase,
-    describe,
-    is_placeholder,
-    shape_of,
-    thread_counts,
-)
+from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of, thread_counts
 from gluon_core.semantic.operands import items_of
 from gluon_core.values import distributed_type
+from gluon_core.values.tensors import describe
 
 __all__ = ["ControlOps", "PartitionContext"]
 

@@ -8,8 +8,9 @@ from gluon_core import _triton
 from gluon_core._triton import unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.features import CACHE_POLICY
-from gluon_core.semantic.base import describe, shape_of
+from gluon_core.semantic.base import shape_of
 from gluon_core.values import CachePolicy
+from gluon_core.values.tensors import describe
 
 __all__ = ["cache_operands", "check_copied", "consecutive_elements", "like", "masked"]
 

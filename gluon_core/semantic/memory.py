@@ -8,8 +8,9 @@ from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_core.features import CACHE_POLICY
-from gluon_core.semantic.base import SemanticBase, describe, shape_of
+from gluon_core.semantic.base import SemanticBase, shape_of
 from gluon_core.values import CachePolicy, one_of
+from gluon_core.values.tensors import describe
 
 __all__ = ["MemoryOps"]
 

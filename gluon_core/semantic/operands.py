@@ -7,8 +7,9 @@ from typing import Any, Mapping, Optional, Sequence
 from gluon_core._triton import dtype, ir, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import SwizzledSharedLayout
-from gluon_core.semantic.base import describe, shape_of
+from gluon_core.semantic.base import shape_of
 from gluon_core.values import distributed_type, shared_memory_descriptor
+from gluon_core.values.tensors import describe
 
 __all__ = [
     "check_barrier",

@@ -16,9 +16,10 @@ from gluon_core.layouts import (
     SliceLayout,
 )
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
-from gluon_core.semantic.base import SemanticBase, describe, is_placeholder, shape_of
+from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
 from gluon_core.semantic.operands import compile_time_int, wrap_axis
 from gluon_core.values import distributed_type, unwrap_shape
+from gluon_core.values.tensors import describe
 
 __all__ = ["ShapeOps"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from gluon_core import _triton
@@ -11,7 +12,8 @@ from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.features import SLICED_COPIES
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.semantic.base import SemanticBase, describe, shape_of
+from gluon_core.layouts.cost import bank_conflicts
+from gluon_core.semantic.base import SemanticBase, shape_of
 from gluon_core.semantic.copies import like
 from gluon_core.semantic.operands import check_stored, compile_time_int, wrap_axis
 from gluon_core.values import (
@@ -21,6 +23,7 @@ from gluon_core.values import (
     shared_memory_descriptor_type,
     unwrap_shape,
 )
+from gluon_core.values.tensors import describe
 
 __all__ = ["SharedOps"]
 
@@ -92,12 +95,22 @@ class SharedOps(SemanticBase):
         layout = self.check_layout(layout, mem.shape)
         result_type = distributed_type(mem.dtype, mem.shape, layout)
         handle = self.builder.create_local_load(result_type.to_ir(self.builder), mem.handle)
+        self._note_access(mem, layout)
         return self.make_tensor(handle, result_type)
 
     def shared_store(self, mem: Any, value: Any) -> None:
         self._require_unbatched(mem)
         check_stored(mem.type, value)
         self.builder.create_local_store(mem.handle, value.handle)
+        self._note_access(mem, value.type.layout)
+
+    def _note_access(self, mem: Any, layout: Any) -> None:
+        """Keep how to count the bank conflicts of an access, for who asks after the trace."""
+        self.session.shared_accesses.append(partial(self._conflicts, mem, layout))
+
+    def _conflicts(self, mem: Any, layout: Any) -> int:
+        bits, banks = mem.dtype.primitive_bitwidth, self.target.architecture.banks
+        return bank_conflicts(layout, mem.layout, mem.shape, bits, banks)
 
     def shared_dealloc(self, mem: Any) -> None:
         self.builder.create_local_dealloc(mem.handle)

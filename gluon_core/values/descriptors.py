@@ -28,7 +28,7 @@ import re
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_core._triton import base_type, base_value, block_type, tl, tl_tuple, tuple_type, unwrap
-from gluon_core.errors import DtypeError, LayoutError
+from gluon_core.errors import DtypeError, LayoutError, TraceError
 from gluon_core.layouts.base import Layout, SharedLayout
 
 __all__ = [
@@ -324,3 +324,28 @@ def layout_class(name: str) -> Optional[type]:
             return cls
         pending.extend(cls.__subclasses__())
     return None
+
+
+def translate_layout(layout: Any) -> Layout:
+    """Our class for a layout that the builder answers with.
+
+    Triton's builder answers with classes of its own Gluon package; they are recognised by class
+    name and read field by field. A recorder answers with our classes.
+    """
+    if isinstance(layout, Layout):
+        return layout
+    name = type(layout).__name__
+    cls = layout_class(name)
+    if cls is None:
+        raise TraceError(f"the builder answered with an unknown layout {name}", got=repr(layout))
+    values = {}
+    for key in getattr(layout, "__dataclass_fields__", ()):
+        value = unwrap(getattr(layout, key))
+        values[key] = translate_layout(value) if type(value).__name__.endswith("Layout") else value
+    made: Layout = cls(**values)
+    return made
+
+
+def is_layout(value: Any) -> bool:
+    """Whether `value` is a layout of ours."""
+    return isinstance(value, Layout)

@@ -9,7 +9,7 @@ from gluon_core import _triton
 from gluon_core._triton import base_type, tensor, unwrap
 from gluon_core.errors import LayoutError
 from gluon_core.features import ALLOC_SHAPE_JOINED, SHARED_ATOMICS, SHARED_GATHER
-from gluon_core.layouts.base import SharedLayout
+from gluon_core.layouts.base import Layout, SharedLayout
 from gluon_core.values.builtin import builtin, semantic_layer
 from gluon_core.values.tensors import handle_value, unwrap_shape
 from gluon_core.values.typing import (
@@ -45,6 +45,8 @@ class memory_descriptor_type(base_type):
         self.shape = unwrap_shape(shape)
         self.layout = unwrap(layout)
         self.alloc_shape = unwrap_shape(alloc_shape)
+        if isinstance(self.layout, Layout):
+            self.layout.check()
 
     def to_ir(self, builder: Any) -> Any:
         """The type as the builder has it."""

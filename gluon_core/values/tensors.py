@@ -11,7 +11,7 @@ from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts import base as layouts_base
 from gluon_core.layouts.base import DistributedLayout
 
-__all__ = ["check_block_shape", "distributed_type", "handle_value", "unwrap_shape"]
+__all__ = ["check_block_shape", "describe", "distributed_type", "handle_value", "unwrap_shape"]
 
 
 layouts_base.set_type_factory(_triton.constexpr_type)
@@ -68,6 +68,7 @@ class distributed_type(block_type):
                 expected="a distributed layout such as BlockedLayout",
                 got=repr(layout),
             )
+        layout.check()
         check_block_shape(shape, "a tensor")
         super().__init__(element_ty, shape)
         self.layout = layout
@@ -116,3 +117,11 @@ class handle_value(base_value):
 
     def __str__(self) -> str:
         return str(self.type)
+
+
+def describe(value: Any) -> str:
+    """What a value is, for error messages."""
+    value = unwrap(value)
+    if isinstance(value, base_value):
+        return str(value.type)
+    return f"{value!r} ({type(value).__name__})"

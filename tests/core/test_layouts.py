@@ -239,13 +239,13 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_mistakes_are_layout_errors(name):
     with pytest.raises(LayoutError) as caught:
-        BAD[name]()
+        BAD[name]().check()
     assert caught.value.argument
 
 
 def test_an_error_says_what_to_do():
     with pytest.raises(LayoutError) as caught:
-        BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0], [[2, 0]])
+        BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0], [[2, 0]]).check()
     text = str(caught.value)
     assert "cga_layout" in text and "expected [1]" in text and "got [2]" in text
 

@@ -111,7 +111,12 @@ CASES = {
         E.LayoutError,
         "one thread",
     ),
-    "swizzle-vec": ("", "gl.SwizzledSharedLayout(3, 1, 1, [0])  # <--", E.LayoutError, "vec"),
+    "swizzle-vec": (
+        "",
+        "gl.allocate_shared_memory(gl.int8, [64], gl.SwizzledSharedLayout(3, 1, 1, [0]))  # <--",
+        E.LayoutError,
+        "vec",
+    ),
     "dot-operand-layout": (
         "xx",
         "gl.dot_fma(xx, xx.permute(1, 0), gl.zeros([32, 32], gl.float32, L2))  # <--",

@@ -53,3 +53,22 @@ def test_in_a_launch():
 def test_in_host_code(where):
     layout = where([64, 64], gl.float16)
     assert isinstance(layout, gl.NVMMASharedLayout)
+
+
+PLAIN = gl.BlockedLayout([1], [32], [4], [0])
+
+
+@gluon.jit
+def line(count: gl.constexpr, layout: gl.constexpr):
+    return gl.arange(0, count, layout)
+
+
+@gluon.jit
+def counted(out):
+    gl.store(out + line(128, PLAIN), line(128, layout=PLAIN))
+
+
+def test_a_layout_of_the_module_is_an_argument_of_another_kernel():
+    out = np.zeros(128, np.int32)
+    counted[(1,)](out, target="sim:sm_90")
+    assert (out == np.arange(128)).all()

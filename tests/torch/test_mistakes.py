@@ -1,5 +1,7 @@
 """What an op says of a wrong name, a wrong schema, writes and shapes that it does not declare."""
 
+from typing import Optional
+
 import pytest
 import torch
 from torch import Tensor
@@ -167,3 +169,51 @@ def test_an_op_that_cannot_tell_its_shape():
 
     with pytest.raises(Exception, match="gluon_core.torch.launch.*fake= or shape="):
         torch.compile(silent, backend="aot_eager", fullgraph=True)(torch.randn(3))
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_a_parameter_without_a_type_is_named(name):
+    def typed(x: Tensor, y: Tensor) -> Tensor: ...
+
+    del typed.__annotations__[name]
+    with pytest.raises(
+        OpSchemaError, match=rf"typed\({name}\).*expected .*Write {name}: torch.Tensor"
+    ):
+        gluon_torch.op("gluon_tests::wrong", typed)
+
+
+def test_a_fake_with_another_number_of_results():
+    """Torch itself holds a fake to the schema where that fixes the number; a list it does not."""
+
+    @gluon_torch.op("gluon_tests::halves", fake=lambda x: [torch.empty_like(x)])
+    def halves(x: Tensor) -> list[Tensor]:
+        return [x + 1, x + 2]
+
+    x = torch.randn(4)
+    assert len(halves(x)) == 2
+    with gluon_torch.debug(), pytest.raises(FakeResultError, match="number of results.* 2, got 1"):
+        halves(x)
+
+
+def test_what_is_checked_with_arguments_by_name():
+    x, out = torch.randn(8), torch.empty(8)
+    with gluon_torch.debug():
+        ops.scale_into(x, factor=2.0, out=out)
+        assert torch.equal(out, x * 2)
+        with pytest.raises(MutationError, match=r"out: .*got mutates_args=\(\)"):
+            says_nothing(x, out=out.zero_())
+
+
+def test_an_optional_argument_that_is_written():
+    @gluon_torch.op("gluon_tests::maybe", mutates_args=("out",), vmap="one_by_one")
+    def maybe(x: Tensor, out: Optional[Tensor], more: Tensor) -> None:
+        more.zero_()
+        if out is not None:
+            out.copy_(x)
+
+    x, out, more = torch.randn(4), torch.zeros(4), torch.ones(4)
+    with gluon_torch.debug(), pytest.raises(MutationError, match=r"more: .*\('out',\)"):
+        maybe(x, out, more)
+    assert torch.equal(out, x)
+    with gluon_torch.debug(), pytest.raises(MutationError, match="more: "):
+        maybe(x, None, torch.ones(4))

@@ -3,13 +3,14 @@
 import subprocess
 import sys
 import warnings
+from typing import Optional
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from gluon_core import torch as gluon_torch
-from gluon_core.errors import NondeterministicError
+from gluon_core.errors import ArgumentError, NondeterministicError
 from tests.torch import ops_for_tests as ops
 
 
@@ -250,6 +251,52 @@ def test_vmap_one_by_one(device):
 
     torch.vmap(into, in_dims=(1, 0))(x, out)
     assert torch.equal(out, (x * 3).t())
+
+
+def test_vmap_of_lists_and_of_several_results():
+    @gluon_torch.op("gluon_tests::several", vmap="one_by_one")
+    def several(
+        xs: list[torch.Tensor], bias: Optional[torch.Tensor], factor: float
+    ) -> tuple[torch.Tensor, list[torch.Tensor], float]:
+        shapes.append([tuple(x.shape) for x in xs])
+        assert all(x.is_contiguous() for x in xs)
+        total = sum(xs) * factor
+        return total if bias is None else total + bias, [x + 1 for x in xs], factor
+
+    shapes: list = []
+    x, y, bias = torch.randn(3, 4), torch.randn(4, 3), torch.randn(3)
+    in_dims = ([0, 1], None, None)
+    total, added, factor = torch.vmap(
+        lambda xs, bias, factor: several(xs, bias, factor), in_dims, (0, 0, None)
+    )([x, y], None, 2.0)
+    assert shapes == [[(4,), (4,)]] * 3 and factor == 2.0
+    torch.testing.assert_close(total, (x + y.t()) * 2)
+    torch.testing.assert_close(added, [x + 1, y.t() + 1])
+    in_dims = ([0, None], 0, None)
+    total, added, _ = torch.vmap(
+        lambda xs, bias, factor: several(xs, bias, factor), in_dims, (0, 0, None)
+    )([x, y[:, 0]], bias, 2.0)
+    torch.testing.assert_close(total, (x + y[:, 0]) * 2 + bias[:, None])
+    torch.testing.assert_close(added[1], (y[:, 0] + 1).expand(3, 4))
+
+
+def test_vmap_of_a_list_that_is_written():
+    @gluon_torch.op("gluon_tests::fill", mutates_args=("outs",), vmap="one_by_one")
+    def fill(x: torch.Tensor, outs: list[torch.Tensor]) -> None:
+        for index, out in enumerate(outs):
+            out.copy_(x + index)
+
+    x = torch.randn(4, 3)
+    outs = [torch.empty(3, 4), torch.empty(4, 3)]  # the first is not contiguous along the batch
+
+    def call(x, first, second):
+        fill(x, [first, second])
+        return x
+
+    torch.vmap(call, in_dims=(1, 0, 1))(x, *outs)
+    assert torch.equal(outs[0], x.t()) and torch.equal(outs[1], x + 1)
+    with pytest.raises(ArgumentError, match=r"fill\(outs\).*same tensor"):
+        torch.vmap(call, in_dims=(1, 0, None))(x, outs[0], torch.empty(4))
 
 
 def test_a_rule_for_vmap(device):

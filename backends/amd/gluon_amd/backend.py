@@ -32,6 +32,7 @@ class AmdBackend(TritonBackend):
     descriptors = {"tensordesc": "gluon_amd.language.descriptor:tensor_descriptor_type"}
     reference = "gluon_amd.reference"
     lowerings = LOWERINGS
+    listings = ("amdgcn", "ttgir")
     compiler = "triton.backends.amd.compiler:HIPBackend"
     compiler_options = "triton.backends.amd.compiler:HIPOptions"
     tensor_device = "cuda"  # what torch calls HIP devices

@@ -13,6 +13,9 @@ DESCRIPTORS_IN_TUPLES = Feature((3, 8), "the driver finds descriptors in tuples 
 
 BUFFER_XCHG = Feature((3, 9), "buffer_atomic_xchg")
 BUFFER_SIGNED_EXTREMA = Feature((3, 8), "buffer_atomic_max and _min of signed integers and floats")
+BUFFER_COPY_OTHER = Feature(
+    (3, 8), "copies from buffers into LDS write `other` where the mask is off"
+)
 SHARED_TO_GLOBAL = Feature((3, 7), "asynchronous copies from LDS to global memory")
 REPACKED_FP4 = Feature((3, 9), "loads from LDS that repack fp4 along K")
 EFFICIENT_PADDING = Feature((3, 8), "a padded layout of shared memory for an operand of MFMA")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, ContextManager, Mapping
 
-from gluon_core.contract.backend import Backend, Report, Stage, Watch, load_path
+from gluon_core.contract.backend import Backend, Executed, Report, Stage, Watch, load_path
 from gluon_core.contract.targets import Target
 from gluon_core.errors import CapabilityError
 
@@ -58,13 +58,19 @@ class EmuBackend(Backend):
         raise KeyError(name)
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
-        return load_path("gluon_emu.launcher:make_launcher")(compiled)
+        make: Callable[[Any], Callable[..., Any]] = load_path("gluon_emu.launcher:make_launcher")
+        return make(compiled)
 
     def watch(self, wish: Watch) -> ContextManager[Any]:
-        return load_path(self.simulation)(trace=wish.trace_isa)
+        using: Callable[..., ContextManager[Any]] = load_path(self.simulation)
+        return using(trace=wish.trace_isa)
 
     def inspect(self, compiled: Any) -> Report:
         return _vendor(compiled.target).inspect(compiled)
+
+    def executed(self, compiled: Any, path: str) -> Executed:
+        read: Callable[[Any, str], Executed] = load_path("gluon_emu.machine.trace:executed")
+        return read(compiled, path)
 
 
 def _real(target: Target) -> Target:

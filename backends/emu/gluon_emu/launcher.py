@@ -88,9 +88,9 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
     static = program.directives.get("group_segment_fixed_size", 0)
 
     def launch(grid: Any, stream: Any, *arguments: Any) -> None:
-        size = (*(int(g) for g in grid), 1, 1)[:3]
+        x, y, z = [*(int(g) for g in grid), 1, 1][:3]
         cluster = int(metadata.num_ctas or 1)
-        size = (size[0] * cluster, *size[1:])
+        size = (x * cluster, y, z)
         allocations: list[Allocation] = []
         metas = list(getattr(metadata, "tensordesc_meta", None) or [])
 
@@ -192,7 +192,11 @@ def encode(kind: Any, value: Any, size: int) -> bytes:
 
 
 def _kernarg(
-    program: Program, leaves: list, scratch: list[int], grid: tuple[int, int, int], threads: int
+    program: Program,
+    leaves: list[tuple[str, Any, Any]],
+    scratch: list[int],
+    grid: tuple[int, int, int],
+    threads: int,
 ) -> np.ndarray:
     """The segment, as the metadata of the code object lays it out."""
     info = program.info

@@ -1,4 +1,5 @@
-/* The launch in C: reads the arguments, writes the parameter array, calls cuLaunchKernelEx.
+/* The launch in C: reads the arguments, writes the parameter array, calls cuLaunchKernelEx; and
+ * before it, for `kernel[grid](...)`, finds the compiled kernel that fits the arguments.
  *
  * Optional. It is built when the wheel is built and a C compiler is there; `launcher.py` does the
  * same in Python where it is missing. Stable ABI of Python 3.10, no CUDA headers: the one driver
@@ -10,13 +11,15 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 2      /* of this interface; launcher.py leaves any other alone */
+#define VERSION 3      /* of this interface; launcher.py leaves any other alone */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
 #define MAX_MAPS 16
 #define RANK 5
 #define MAP_BYTES 128
 #define CACHE_SIZE 1024 /* tensor maps kept; a power of two */
+#define DEVICE_CUDA 2   /* DLPack's number */
+#define MAX_TENSORS 4   /* classes of tensors read without a call into Python */
 
 /* CUlaunchConfig of the CUDA driver API, section Execution Control. */
 typedef struct {
@@ -84,7 +87,7 @@ typedef struct {
     int used, map;
 } Packed;
 
-static PyObject *data_ptr_name, *base_name, *shape_name, *strides_name, *padding_name, *round_name;
+static PyObject *self_name, *data_ptr_name, *base_name, *shape_name, *strides_name, *padding_name, *round_name;
 
 static void destroy(PyObject *capsule)
 {
@@ -127,15 +130,90 @@ static int unsigned_value(PyObject *value, int bits, uint64_t *out)
     return 0;
 }
 
+/* DLPack's table of functions, version 1: DLPackExchangeAPI and what it refers to. */
+typedef struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+} DataType;
+
+typedef struct {
+    void *data;
+    struct {
+        int32_t type, index;
+    } device;
+    int32_t rank;
+    DataType dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} View;
+
+typedef int (*ReadView)(void *object, View *out);
+
+typedef struct {
+    uint32_t major, minor;
+    void *previous;
+    void *allocate, *take, *give;
+    ReadView read;
+    int (*current_stream)(int32_t device_type, int32_t index, void **out);
+} Exchange;
+
+/* Exact classes of tensors whose library offers that table; they live as long as the process. */
+static struct {
+    PyTypeObject *cls;
+    ReadView read;
+} tensors[MAX_TENSORS];
+static int tensors_known;
+static int (*streams)(int32_t device_type, int32_t index, void **out); /* of that library */
+
+/* 1 after reading a tensor of a known class, 0 for other objects and for tensors without memory. */
+static int view_of(PyObject *value, View *out)
+{
+    PyTypeObject *cls = Py_TYPE(value);
+    int i;
+    for (i = 0; i < tensors_known; i++)
+        if (tensors[i].cls == cls) {
+            if (tensors[i].read(value, out) == 0)
+                return 1;
+            PyErr_Clear(); /* data_ptr() says what is wrong */
+            return 0;
+        }
+    return 0;
+}
+
+/* The current stream of a device: `stream_of(device)` tells; where that is None, the library of the
+ * tensors, which then was seen to give the same. */
+static int find_stream(PyObject *stream_of, PyObject *device, void **out)
+{
+    PyObject *stream;
+    if (stream_of == Py_None)
+        return streams(DEVICE_CUDA, (int32_t)PyLong_AsLong(device), out);
+    stream = PyObject_CallFunctionObjArgs(stream_of, device, NULL);
+    if (stream == NULL)
+        return -1;
+    *out = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
+    Py_DECREF(stream);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static uint64_t start_of(const View *view)
+{
+    return (uint64_t)(uintptr_t)view->data + view->byte_offset;
+}
+
 static int address_of(PyObject *value, uint64_t *out)
 {
     PyObject *address;
+    View view;
     if (PyLong_CheckExact(value)) {
         *out = PyLong_AsUnsignedLongLong(value);
         return *out == (uint64_t)-1 && PyErr_Occurred() ? -1 : 0;
     }
     if (value == Py_None) {
         *out = 0;
+        return 0;
+    }
+    if (view_of(value, &view)) {
+        *out = start_of(&view);
         return 0;
     }
     address = PyObject_CallMethodObjArgs(value, data_ptr_name, NULL);
@@ -184,21 +262,22 @@ static int read_argument(char kind, PyObject *value, void *slot)
     }
 }
 
-static PyObject *refuse(Launch *self, int status, PyObject *sizes, PyObject *stream,
+static PyObject *refuse(Launch *self, int status, PyObject *sizes, void *on,
                         PyObject *const *arguments)
 {
-    PyObject *code, *all, *result;
+    PyObject *code, *stream, *all, *result;
     Py_ssize_t i;
     all = PyTuple_New(3 + self->count);
     if (all == NULL)
         return NULL;
     code = PyLong_FromLong(status);
-    if (code == NULL) {
+    stream = PyLong_FromVoidPtr(on);
+    if (code == NULL || stream == NULL) {
+        Py_XDECREF(code);
         Py_DECREF(all);
         return NULL;
     }
     Py_INCREF(sizes);
-    Py_INCREF(stream);
     PyTuple_SetItem(all, 0, code);
     PyTuple_SetItem(all, 1, sizes);
     PyTuple_SetItem(all, 2, stream);
@@ -219,30 +298,36 @@ static int read_extents(PyObject *values, int rank, int64_t *out)
     if (count != rank && !PyErr_Occurred())
         PyErr_Format(PyExc_ValueError, "the kernel was compiled for a descriptor of rank %d, not %zd",
                      rank, count);
-    for (i = 0; i < rank && !PyErr_Occurred(); i++) {
-        PyObject *item = PySequence_GetItem(values, i);
+    if (count != rank) {
+        Py_XDECREF(values);
+        return -1;
+    }
+    for (i = 0; i < rank; i++) {
+        PyObject *item;
+        if (PyTuple_Check(values)) {
+            item = PyTuple_GetItem(values, i);
+            Py_XINCREF(item);
+        } else {
+            item = PySequence_GetItem(values, i);
+        }
         if (item == NULL)
             break;
         out[i] = PyLong_AsLongLong(item);
         Py_DECREF(item);
+        if (out[i] == -1 && PyErr_Occurred())
+            break;
     }
-    Py_XDECREF(values);
-    return PyErr_Occurred() ? -1 : 0;
+    Py_DECREF(values);
+    return i == rank ? 0 : -1;
 }
 
-static int read_key(const MapKind *kind, PyObject *descriptor, Key *key)
+/* What a map depends on besides the address and the kind. */
+static int read_fields(PyObject *descriptor, int rank, Key *key)
 {
-    PyObject *base, *padding, *round;
-    int failed, rounds;
-    memset(key, 0, sizeof *key);
-    key->number = kind->number;
-    base = PyObject_GetAttr(descriptor, base_name);
-    if (base == NULL)
-        return -1;
-    failed = address_of(base, &key->address);
-    Py_DECREF(base);
-    if (failed || read_extents(PyObject_GetAttr(descriptor, shape_name), kind->rank, key->shape) ||
-        read_extents(PyObject_GetAttr(descriptor, strides_name), kind->rank, key->strides))
+    PyObject *padding, *round;
+    int rounds;
+    if (read_extents(PyObject_GetAttr(descriptor, shape_name), rank, key->shape) ||
+        read_extents(PyObject_GetAttr(descriptor, strides_name), rank, key->strides))
         return -1;
     padding = PyObject_GetAttr(descriptor, padding_name);
     if (padding == NULL)
@@ -260,6 +345,19 @@ static int read_key(const MapKind *kind, PyObject *descriptor, Key *key)
     if (rounds)
         key->flags |= FLAG_ROUND;
     return 0;
+}
+
+static int read_key(const MapKind *kind, PyObject *descriptor, Key *key)
+{
+    PyObject *base;
+    int failed;
+    memset(key, 0, sizeof *key);
+    base = PyObject_GetAttr(descriptor, base_name);
+    if (base == NULL)
+        return -1;
+    failed = address_of(base, &key->address);
+    Py_DECREF(base);
+    return failed ? -1 : read_fields(descriptor, kind->rank, key);
 }
 
 static uint32_t hash_of(const Key *key)
@@ -297,25 +395,23 @@ static int encode_now(const Launch *self, const MapKind *kind, const Key *key, v
 }
 
 /* One descriptor: its map, then shape and strides. */
-static int read_descriptor(const Launch *self, PyObject *descriptor, Packed *to)
+static int put_descriptor(const Launch *self, PyObject *descriptor, Key *key, Packed *to)
 {
     const MapKind *kind = &self->maps[to->map];
     unsigned char *map = to->maps[to->map];
-    Key key;
     Entry *entry;
     uint32_t place;
     int i;
-    if (read_key(kind, descriptor, &key) < 0)
-        return -1;
-    place = hash_of(&key);
+    key->number = kind->number;
+    place = hash_of(key);
     entry = &cache[place];
-    if (!kind->tiled || memcmp(&entry->key, &key, sizeof key) != 0) {
+    if (!kind->tiled || memcmp(&entry->key, key, sizeof *key) != 0) {
         Entry *other = &cache[place ^ 1];
-        if (kind->tiled && memcmp(&other->key, &key, sizeof key) == 0) {
+        if (kind->tiled && memcmp(&other->key, key, sizeof *key) == 0) {
             entry = other;
         } else {
             int known = kind->tiled && self->encode_tiled != NULL &&
-                        encode_now(self, kind, &key, map) == 0;
+                        encode_now(self, kind, key, map) == 0;
             if (!known) { /* im2col, no such driver, or a refusal: Python knows, or says why */
                 char *bytes;
                 Py_ssize_t size;
@@ -333,7 +429,7 @@ static int read_descriptor(const Launch *self, PyObject *descriptor, Packed *to)
             if (kind->tiled) {
                 if (entry->key.number && !other->key.number)
                     entry = other;
-                entry->key = key;
+                entry->key = *key;
                 memcpy(entry->map, map, MAP_BYTES);
             }
             entry = NULL;
@@ -344,14 +440,22 @@ static int read_descriptor(const Launch *self, PyObject *descriptor, Packed *to)
     to->map++;
     to->parameters[to->used++] = map;
     for (i = 0; i < kind->rank; i++, to->used++) {
-        to->slots[to->used] = (uint64_t)key.shape[i]; /* int32: the start of the slot */
+        to->slots[to->used] = (uint64_t)key->shape[i]; /* int32: the start of the slot */
         to->parameters[to->used] = &to->slots[to->used];
     }
     for (i = 0; i < kind->rank; i++, to->used++) {
-        to->slots[to->used] = (uint64_t)key.strides[i];
+        to->slots[to->used] = (uint64_t)key->strides[i];
         to->parameters[to->used] = &to->slots[to->used];
     }
     return 0;
+}
+
+static int read_descriptor(const Launch *self, PyObject *descriptor, Packed *to)
+{
+    Key key;
+    if (read_key(&self->maps[to->map], descriptor, &key) < 0)
+        return -1;
+    return put_descriptor(self, descriptor, &key, to);
 }
 
 /* One argument; answers where the kind of the next one is, NULL after an error. */
@@ -386,7 +490,7 @@ static const char *pack(const Launch *self, const char *kind, PyObject *value, P
 
 /* The pointers that close every list: global and profile scratch. What keeps them alive, or NULL
  * with or without an error. */
-static PyObject *take_scratch(const Launch *self, const Config *config, PyObject *stream, Packed *to)
+static PyObject *take_scratch(const Launch *self, const Config *config, Packed *to)
 {
     int i;
     PyObject *found = NULL;
@@ -397,8 +501,9 @@ static PyObject *take_scratch(const Launch *self, const Config *config, PyObject
     if (self->allocate == NULL)
         return NULL;
     found = PyObject_CallFunction(
-        self->allocate, "KO",
-        (unsigned long long)config->grid[0] * config->grid[1] * config->grid[2], stream);
+        self->allocate, "KK",
+        (unsigned long long)config->grid[0] * config->grid[1] * config->grid[2],
+        (unsigned long long)(uintptr_t)config->stream);
     for (i = 0; found != NULL && i < 2; i++) {
         PyObject *item = PyTuple_GetItem(found, i);
         if (item != NULL)
@@ -409,12 +514,26 @@ static PyObject *take_scratch(const Launch *self, const Config *config, PyObject
     return found;
 }
 
-static PyObject *launch_now(Launch *self, PyObject *sizes, PyObject *stream,
+/* The driver's status, below 0 with a Python exception. */
+static int send(const Launch *self, Config *config, Packed *packed)
+{
+    int status;
+    PyObject *owners = take_scratch(self, config, packed);
+    if (owners == NULL && PyErr_Occurred())
+        return -1;
+    config->grid[0] *= self->ctas;
+    Py_BEGIN_ALLOW_THREADS
+    status = self->call(config, self->function, packed->parameters, NULL);
+    Py_END_ALLOW_THREADS
+    Py_XDECREF(owners);
+    return status;
+}
+
+static PyObject *launch_now(Launch *self, PyObject *sizes, void *stream,
                             PyObject *const *arguments)
 {
     Packed packed;
     Config config = self->config;
-    PyObject *owners;
     const char *kind = self->kinds;
     Py_ssize_t i;
     int status;
@@ -425,23 +544,18 @@ static PyObject *launch_now(Launch *self, PyObject *sizes, PyObject *stream,
             return NULL;
         config.grid[i] = (unsigned int)PyLong_AsUnsignedLong(item);
     }
-    config.stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
     if (PyErr_Occurred())
         return NULL;
+    config.stream = stream;
     packed.used = packed.map = 0;
     for (i = 0; i < self->count; i++) {
         kind = pack(self, kind, arguments[i], &packed);
         if (kind == NULL)
             return NULL;
     }
-    owners = take_scratch(self, &config, stream, &packed);
-    if (owners == NULL && PyErr_Occurred())
+    status = send(self, &config, &packed);
+    if (status < 0)
         return NULL;
-    config.grid[0] *= self->ctas;
-    Py_BEGIN_ALLOW_THREADS
-    status = self->call(&config, self->function, packed.parameters, NULL);
-    Py_END_ALLOW_THREADS
-    Py_XDECREF(owners);
     if (status)
         return refuse(self, status, sizes, stream, arguments);
     Py_RETURN_NONE;
@@ -449,6 +563,7 @@ static PyObject *launch_now(Launch *self, PyObject *sizes, PyObject *stream,
 
 static PyObject *launch(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
 {
+    void *stream;
     Launch *self = PyCapsule_GetPointer(capsule, "gluon.launch");
     if (self == NULL)
         return NULL;
@@ -457,13 +572,15 @@ static PyObject *launch(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
                      count - 2);
         return NULL;
     }
-    return launch_now(self, args[0], args[1], args + 2);
+    stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(args[1]);
+    return PyErr_Occurred() ? NULL : launch_now(self, args[0], stream, args + 2);
 }
 
 static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t count,
                         PyObject *keywords)
 {
-    PyObject *stream, *result;
+    PyObject *result;
+    void *stream;
     Launch *self = PyCapsule_GetPointer(capsule, "gluon.launch");
     if (self == NULL)
         return NULL;
@@ -484,12 +601,9 @@ static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
         Py_DECREF(rest);
         return result;
     }
-    stream = PyObject_CallFunctionObjArgs(self->stream_of, self->device, NULL);
-    if (stream == NULL)
+    if (find_stream(self->stream_of, self->device, &stream) < 0)
         return NULL;
-    result = launch_now(self, self->sizes, stream, args);
-    Py_DECREF(stream);
-    return result;
+    return launch_now(self, self->sizes, stream, args);
 }
 
 static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL,
@@ -627,6 +741,8 @@ static PyObject *forget_maps(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+#include "_call.h"
+
 static PyMethodDef methods[] = {
     {"forget_maps", forget_maps, METH_NOARGS,
      "forget_maps()\n\nEncode every descriptor anew when it comes next."},
@@ -640,6 +756,18 @@ static PyMethodDef methods[] = {
      "bind(launch, sizes, stream_of, device, fallback)\n\n"
      "A `handle(*arguments)` that launches over `sizes` on `stream_of(device)`; calls with keywords\n"
      "or another number of arguments go to `fallback`."},
+    {"current_stream", current_stream, METH_O,
+     "current_stream(index)\n\nThe stream of a device, of the library whose tensors were taught; None\n"
+     "where it does not tell. Where it does, None stands for a `stream_of`."},
+    {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL,
+     "describe(base, block_shape, layout, padding, rounded)\n\n"
+     "The descriptor of all of a tensor where one like it was learnt, else None."},
+    {"learn_descriptor", learn_descriptor, METH_VARARGS,
+     "learn_descriptor(made, fields)\n\n"
+     "Describe tensors like that of `made` without checking; False where C cannot tell them."},
+    {"teach", teach, METH_O,
+     "teach(cls)\n\nRead tensors of exactly this class through DLPack's table of functions, which the\n"
+     "class must offer; False where it does not."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", NULL, -1, methods,
@@ -647,16 +775,27 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", NULL, 
 
 PyMODINIT_FUNC PyInit__launch(void)
 {
-    PyObject *module = PyModule_Create(&definition);
+    PyObject *calls, *module = PyModule_Create(&definition);
+    base_key = PyUnicode_InternFromString("base");
+    block_shape_key = PyUnicode_InternFromString("block_shape");
+    dict_name = PyUnicode_InternFromString("__dict__");
     data_ptr_name = PyUnicode_InternFromString("data_ptr");
+    self_name = PyUnicode_InternFromString("__self__");
+    entry_name = PyUnicode_InternFromString("entry");
+    enter_name = PyUnicode_InternFromString("launch_enter_hook");
+    leave_name = PyUnicode_InternFromString("launch_exit_hook");
+    layout_name = PyUnicode_InternFromString("layout");
+    block_shape_name = PyUnicode_InternFromString("block_shape");
     base_name = PyUnicode_InternFromString("base");
     shape_name = PyUnicode_InternFromString("shape");
     strides_name = PyUnicode_InternFromString("strides");
     padding_name = PyUnicode_InternFromString("padding");
     round_name = PyUnicode_InternFromString("round_f32_to_tf32");
-    if (module == NULL || PyErr_Occurred() ||
+    calls = PyType_FromSpec(&calls_spec);
+    if (module == NULL || PyErr_Occurred() || PyModule_AddObject(module, "Calls", calls) < 0 ||
         PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ||
         PyModule_AddIntConstant(module, "MOST_KINDS", MAX_KINDS) < 0 ||
+        PyModule_AddIntConstant(module, "MOST_PARAMETERS", MAX_PARAMETERS) < 0 ||
         PyModule_AddIntConstant(module, "MOST_VALUES", MAX_VALUES) < 0 ||
         PyModule_AddIntConstant(module, "MOST_MAPS", MAX_MAPS) < 0) {
         Py_XDECREF(module);

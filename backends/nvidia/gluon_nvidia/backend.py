@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, ContextManager, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional
 
 from gluon_core.contract.backend import Report, load_path
+from gluon_core.contract.listing import CodeLine
 from gluon_core.contract.targets import Target
 from gluon_core.contract.triton_backend import TritonBackend
 from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.lowerings import LOWERINGS
+
+if TYPE_CHECKING:
+    from gluon_core.contract.launcher import CallsOf, FastPath
 
 __all__ = ["NvidiaBackend"]
 
@@ -35,6 +39,7 @@ class NvidiaBackend(TritonBackend):
     compiler = "triton.backends.nvidia.compiler:CUDABackend"
     compiler_options = "triton.backends.nvidia.compiler:CUDAOptions"
     derives = ("sass",)
+    listings = ("sass", "ptx", "ttgir")
     tensor_device = "cuda"
     raw_pointers = True
 
@@ -101,10 +106,20 @@ class NvidiaBackend(TritonBackend):
         launch: Callable[..., Any] = load_path("gluon_nvidia.launcher:make_launcher")(compiled)
         return launch
 
+    def fast_path(self, kernel: CallsOf) -> Optional[FastPath]:
+        made: Optional[FastPath] = load_path("gluon_nvidia.calls:fast_path")(kernel)
+        return made
+
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
         if name == "sass" and "cubin" in asm:
             return load_path("triton.tools.disasm:get_sass")(asm["cubin"])
         return super().derive(name, asm)
+
+    def listing(self, name: str, asm: Mapping[str, Any]) -> tuple[CodeLine, ...]:
+        if name != "sass":
+            return super().listing(name, asm)
+        found: tuple[CodeLine, ...] = load_path("gluon_nvidia.inspect:listing")(asm["cubin"])
+        return found
 
     def inspect(self, compiled: Any) -> Report:
         found: Report = load_path("gluon_nvidia.inspect:report")(compiled)

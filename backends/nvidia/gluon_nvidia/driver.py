@@ -71,6 +71,7 @@ class Driver:
         self.launch_ex.restype = ctypes.c_int
         self.launch_ex_address = ctypes.cast(self.launch_ex, ctypes.c_void_p).value
         self.encode_tiled_address = _address_of(library, "cuTensorMapEncodeTiled")
+        self.current_device_address = _address_of(library, "cuCtxGetDevice")
         self._version: Optional[int] = None
         count = ctypes.c_int()
         self.check(library.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")

@@ -14,12 +14,14 @@ from typing import Any
 
 from gluon_core.contract.backend import Report
 from gluon_core.contract.isa import Instruction, find_loops
+from gluon_core.contract.listing import CodeLine
 from gluon_core.errors import BackendError
 
 __all__ = [
     "disassemble",
     "instruction_mix",
     "instructions",
+    "listing",
     "occupancy",
     "report",
     "resource_usage",
@@ -40,12 +42,12 @@ _REGISTERS, _RESERVED = 64 * 1024, 1024
 _USAGE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 
 
-def _cuobjdump(cubin: bytes, *arguments: str) -> str:
+def _tool(name: str, cubin: bytes, *arguments: str) -> str:
     from gluon_core import vendor
 
-    tool = vendor.tool("cuobjdump")
+    tool = vendor.tool(name)
     if tool is None:
-        raise BackendError("the installed Triton ships no cuobjdump")
+        raise BackendError(f"the installed Triton ships no {name}")
     handle, path = tempfile.mkstemp(suffix=".cubin")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -54,21 +56,44 @@ def _cuobjdump(cubin: bytes, *arguments: str) -> str:
     finally:
         os.remove(path)
     if done.returncode:
-        raise BackendError("cuobjdump could not read the cubin", got=done.stderr.strip()[:400])
+        raise BackendError(f"{name} could not read the cubin", got=done.stderr.strip()[:400])
     return done.stdout
 
 
 def resource_usage(cubin: bytes) -> dict[str, int]:
     """`REG`, `STACK`, `SHARED` and `LOCAL` of the kernel in `cubin`."""
     found: dict[str, int] = {}
-    for key, value in _USAGE.findall(_cuobjdump(cubin, "-res-usage")):
+    for key, value in _USAGE.findall(_tool("cuobjdump", cubin, "-res-usage")):
         found.setdefault(key, int(value))
     return found
 
 
 def disassemble(cubin: bytes) -> str:
     """The machine code of `cubin` as text."""
-    return _cuobjdump(cubin, "-sass")
+    return _tool("cuobjdump", cubin, "-sass")
+
+
+_PLACE = re.compile(r'^\s*//## File "(.*)", line (\d+)( inlined at .*)?$')
+_MACHINE = re.compile(r"^\s*(/\*[0-9a-f]{4,}\*/\s|\.L_x_\d+:)")
+
+
+def listing(cubin: bytes) -> tuple[CodeLine, ...]:
+    """The instructions and labels of `cubin`, each instruction with the line that it is for."""
+    made = []
+    file, line, fresh = "", 0, True
+    for row in _tool("nvdisasm", cubin, "-g", "-c").splitlines():
+        place = _PLACE.match(row)
+        if place is not None:
+            if fresh:  # of several, the innermost function comes first
+                file, line = place[1], int(place[2])
+            fresh = False
+        elif _MACHINE.match(row):
+            label = row.lstrip().startswith(".")
+            made.append(CodeLine(row.strip(), *(("", 0) if label else (file, line))))
+            fresh = True
+    while made and "NOP" in made[-1].text or made and made[-1].text.startswith("."):
+        made.pop()
+    return tuple(made)
 
 
 def instructions(sass: str) -> list[Instruction]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import struct
 import threading
 from typing import Any, Callable, NoReturn, Optional, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Callable, NoReturn, Optional, Sequence
 from gluon_core.errors import ArgumentError, LaunchError, LimitError
 from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
 from gluon_nvidia import driver as driver_module
+from gluon_nvidia import native as native_module
 from gluon_nvidia import scratch as scratch_module
 from gluon_nvidia.descriptor import (
     MAP_ALIGNMENT,
@@ -39,7 +39,6 @@ _ATTRIBUTE_CLUSTER = 4
 _ATTRIBUTE_CLUSTER_POLICY = 5
 _ATTRIBUTE_DEPENDENT = 6
 _CLUSTER_SPREAD = 1
-_NATIVE_VERSION = 2  # of what `_launch.c` offers
 
 _FORMATS = {
     "i1": "b",
@@ -286,20 +285,19 @@ def generate(
     native = writer.native(handle)
     launch.raw = native or writer.function(raw=True)  # type: ignore[attr-defined]
     if native is not None:
-        launch.bind = functools.partial(_native_module().bind, native)  # type: ignore[attr-defined]
+        launch.bind = functools.partial(_bind, native)  # type: ignore[attr-defined]
     writer.namespace["launch"] = launch
     return launch
 
 
-def _native_module() -> Any:
-    """The launch written in C, or None where it was not built, or from another state of its source."""
-    if os.environ.get("GLUON_NATIVE_LAUNCH", "1") == "0":
-        return None
-    try:
-        from gluon_nvidia import _launch  # type: ignore[attr-defined]
-    except ImportError:
-        return None
-    return _launch if getattr(_launch, "VERSION", 0) == _NATIVE_VERSION else None
+def _bind(
+    native: Any, sizes: Any, stream_of: Callable[[int], int], device: int, handle: Any
+) -> Callable[..., None]:
+    """`FastLauncher.bind`, in C."""
+    module = native_module.module()
+    stream = native_module.stream(module, stream_of, device)
+    bound: Callable[..., None] = module.bind(native, sizes, stream, device, handle)
+    return bound
 
 
 class _Writer:
@@ -378,10 +376,11 @@ class _Writer:
 
         16-bit float scalars are left to the Python form.
         """
-        module, address = _native_module(), getattr(self.cuda, "launch_ex_address", None)
+        module, address = native_module.module(), getattr(self.cuda, "launch_ex_address", None)
         kinds = [_native_kind(kind) for kind in self.signature]
         if module is None or address is None or None in kinds:
             return None
+        native_module.teach(module)
         text = "".join(kinds)  # type: ignore[arg-type]
         values = len(self._layout(self.names, False).values)
         if len(text) > module.MOST_KINDS or values > module.MOST_VALUES:

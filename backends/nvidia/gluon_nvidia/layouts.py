@@ -16,6 +16,7 @@ from gluon_core.errors import LayoutError
 from gluon_core.layouts.base import (
     DistributedLayout,
     SharedLayout,
+    check_bases,
     check_bool,
     check_cga,
     check_int,
@@ -87,13 +88,19 @@ class NVMMADistributedLayout(DistributedLayout):
     cga_layout: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        warps = check_powers(self.warps_per_cta, "warps_per_cta")
+        warps = check_ints(self.warps_per_cta, "warps_per_cta")
         self._set(
-            version=check_ints(self.version, "version", 2),
+            version=check_ints(self.version, "version"),
             warps_per_cta=warps,
-            instr_shape=check_powers(self.instr_shape, "instr_shape"),
-            cga_layout=check_cga(self.cga_layout, len(warps)),
+            instr_shape=check_ints(self.instr_shape, "instr_shape"),
+            cga_layout=check_bases(self.cga_layout, "cga_layout", len(warps)),
         )
+
+    def verify(self) -> None:
+        check_ints(self.version, "version", 2)
+        check_powers(self.warps_per_cta, "warps_per_cta")
+        check_powers(self.instr_shape, "instr_shape")
+        check_cga(self.cga_layout, self.rank)
 
     def check_tile(self) -> None:
         """Raise unless tensors can have this layout.
@@ -249,7 +256,18 @@ class NVMMASharedLayout(SharedLayout):
     cga_layout: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        swizzle = check_int(self.swizzle_byte_width, "swizzle_byte_width")
+        rank = check_int(self.rank, "rank")
+        self._set(
+            swizzle_byte_width=check_int(self.swizzle_byte_width, "swizzle_byte_width"),
+            element_bitwidth=check_int(self.element_bitwidth, "element_bitwidth"),
+            rank=rank,
+            transposed=check_bool(self.transposed, "transposed"),
+            fp4_padded=check_bool(self.fp4_padded, "fp4_padded"),
+            cga_layout=check_bases(self.cga_layout, "cga_layout", rank),
+        )
+
+    def verify(self) -> None:
+        swizzle, bits = self.swizzle_byte_width, self.element_bitwidth
         if swizzle not in (0, 32, 64, 128):
             raise LayoutError(
                 "no such swizzle",
@@ -258,36 +276,26 @@ class NVMMASharedLayout(SharedLayout):
                 got=swizzle,
                 remedy="NVMMASharedLayout.get_default_for picks the widest that fits.",
             )
-        bits = check_int(self.element_bitwidth, "element_bitwidth")
         if bits not in (8, 16, 32, 64):
             raise LayoutError(
                 "no such element", argument="element_bitwidth", expected="8, 16, 32 or 64", got=bits
             )
-        rank = check_int(self.rank, "rank", 1)
-        if rank == 1 and swizzle:
+        check_int(self.rank, "rank", 1)
+        if self.rank == 1 and swizzle:
             raise LayoutError(
                 "a one-dimensional buffer has no rows to swizzle",
                 argument="swizzle_byte_width",
                 expected=0,
                 got=swizzle,
             )
-        transposed = check_bool(self.transposed, "transposed")
-        padded = check_bool(self.fp4_padded, "fp4_padded")
-        if padded and (bits, swizzle) != (8, 128):
+        if self.fp4_padded and (bits, swizzle) != (8, 128):
             raise LayoutError(
                 "padded fp4 exists for 8-bit elements and the 128-byte swizzle only",
                 argument="fp4_padded",
                 expected="element_bitwidth=8, swizzle_byte_width=128",
                 got=f"element_bitwidth={bits}, swizzle_byte_width={swizzle}",
             )
-        self._set(
-            swizzle_byte_width=swizzle,
-            element_bitwidth=bits,
-            rank=rank,
-            transposed=transposed,
-            fp4_padded=padded,
-            cga_layout=check_cga(self.cga_layout, rank),
-        )
+        check_cga(self.cga_layout, self.rank)
 
     @staticmethod
     @in_kernels

@@ -72,14 +72,14 @@ def _cluster(cga_layout: Any, cta_split_num: Any) -> list[list[int]]:
     if isinstance(given, list) and given and not any(isinstance(row, list) for row in given):
         given, split = None, given  # positionally, where older versions have the split
     if split is None:
-        return check_cga(given, 2)
+        return check_bases(given, "cga_layout", 2)
     split = check_ints(split, "cta_split_num", 2)
     if not all(is_power_of_two(count) for count in split):
         raise LayoutError(
             "not powers of two", argument="cta_split_num", expected="e.g. [2, 1]", got=split
         )
     bases = _split_bases(split)
-    if given and check_cga(given, 2) != bases:
+    if given and check_bases(given, "cga_layout", 2) != bases:
         raise LayoutError(
             "cta_split_num and cga_layout disagree",
             argument="cta_split_num",
@@ -139,6 +139,9 @@ class TensorMemoryBase(Layout):
 
     requires = ("nvidia.tcgen05",)
     cga_layout: list[list[int]]
+
+    def verify(self) -> None:
+        check_cga(self.cga_layout, self.rank)
 
     @property
     def rank(self) -> int:
@@ -208,6 +211,17 @@ class TensorMemoryLayout(TensorMemoryBase):
         cta_split_num: Optional[Sequence[int]] = None,
     ):
         block = check_ints(block, "block", 2)
+        self._set(
+            block=block,
+            col_stride=check_int(col_stride, "col_stride"),
+            cga_layout=_cluster(cga_layout, cta_split_num),
+            two_ctas=check_bool(two_ctas, "two_ctas"),
+            fp4_padded=check_bool(fp4_padded, "fp4_padded"),
+        )
+
+    def verify(self) -> None:
+        super().verify()
+        block, stride = self.block, self.col_stride
         if block[0] not in (64, 128) or not is_power_of_two(block[1]) or block[1] > COLUMNS:
             raise LayoutError(
                 "no such block of tensor memory",
@@ -215,7 +229,6 @@ class TensorMemoryLayout(TensorMemoryBase):
                 expected=f"[64 or 128, a power of two up to {COLUMNS}]",
                 got=block,
             )
-        stride = check_int(col_stride, "col_stride")
         if stride not in (1, 2, 4):
             raise LayoutError(
                 "not a stride within a 32-bit column",
@@ -223,14 +236,10 @@ class TensorMemoryLayout(TensorMemoryBase):
                 expected="1, 2 or 4",
                 got=stride,
             )
-        cga = _cluster(cga_layout, cta_split_num)
-        pairs = check_bool(two_ctas, "two_ctas")
-        padded = check_bool(fp4_padded, "fp4_padded")
-        if padded and stride != 1:
+        if self.fp4_padded and stride != 1:
             raise LayoutError(
                 "padded fp4 has a stride of its own", argument="col_stride", expected=1, got=stride
             )
-        self._set(block=block, col_stride=stride, cga_layout=cga, two_ctas=pairs, fp4_padded=padded)
 
     def mangle(self) -> str:
         pairs = "2CT" if self.two_ctas else ""

@@ -120,7 +120,7 @@ def _make(
     regs, lanes, warps = _tile(atom, bases["row"], regs, cols, num_warps, layout, shape)
     if variant == _SPLIT:
         _split_columns(regs, lanes, warps, shape[1], bitwidth, layout)
-    return DistributedLinearLayout(regs, lanes, warps, blocks, list(shape))
+    return DistributedLinearLayout(regs, lanes, warps, blocks, list(shape)).check()
 
 
 def _packed(

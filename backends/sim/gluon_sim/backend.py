@@ -33,6 +33,7 @@ class SimBackend(Backend):
     name = "sim"
     architectures = ()
     simulates = True
+    watches = (*Backend.watches, "findings")
     simulation = "gluon_sim.settings:using"
     cacheable = False
     tensor_device = "cpu"

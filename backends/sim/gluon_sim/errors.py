@@ -29,6 +29,7 @@ REPORTS = {
     "race.programs": "races",  # two programs of the grid
     "race.global": "races",  # two agents of one program, in global memory
     "race.threads": "races",  # two threads of one partition, in global memory
+    "race.blocks": "races",  # two blocks of a cluster, in each other's shared memory
     "race.shared": "races",  # ... in shared memory
     "race.registers": "races",  # of a result that asynchronous work still writes
     "bounds.global": "bounds",

@@ -67,8 +67,9 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         watched = start(program, compiled, size)
         chosen = program if watched is None else watched.program
         machine = Machine(
-            chosen, memory, size, num_warps, compiled.target, models=models, settings=settings
-        )
+            chosen, memory, size, num_warps, compiled.target, models=models, settings=settings,
+            num_ctas=int(getattr(metadata, "num_ctas", 1)),
+        )  # fmt: skip
         machine.watched = watched is not None
         with one_thread(), watched or nullcontext():
             try:

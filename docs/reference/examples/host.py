@@ -118,3 +118,10 @@ bundle = gluon.bundle.Bundle()
 bundle.add(scale, kinds, {"N": 32}, target="sm_90", num_warps=1)
 print(list(bundle.inspect()["kernels"]))
 #> ['scale']
+
+# -- gluon.tune: what the best configuration of a kernel is looked for in
+space = gluon.tune.space(
+    BLOCK=[64, 128], num_warps=[1, 2], when=lambda BLOCK, num_warps: BLOCK // num_warps == 64
+)
+print(space.size, list(space))
+#> 4 [{'BLOCK': 64, 'num_warps': 1}, {'BLOCK': 128, 'num_warps': 2}]

@@ -9,9 +9,11 @@ import pytest
 from gluon_emu import launcher
 from gluon_emu.errors import AccessError
 from gluon_emu.settings import Settings, using
+from typer.testing import CliRunner
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.cli.app import app
 from gluon_core.errors import ArgumentError, BackendError, CapabilityError
 from tests.frontend.vendor_oracle import VERSION
 
@@ -188,6 +190,59 @@ def test_traces_count_by_line(tmp_path):
     stores = [i for i in mine["instructions"] if i["instruction"].startswith("global_store")]
     assert sum(i["bytes"] for i in stores) == 4 * 300
     assert sum(found["mix"].values()) == found["instructions"]
+
+
+KERNEL = """
+import sys
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@gluon.jit
+def double(src, dst, n, BLOCK: gl.constexpr):
+    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=gl.BlockedLayout([1], [64], [4], [0]))
+    gl.store(dst + at, gl.load(src + at, mask=at < n) * 2, mask=at < n)
+
+if __name__ == "__main__":
+    for block in map(int, sys.argv[1:]):
+        x = np.arange(1001, dtype=np.float32)
+        double[(4,)](x, x.copy(), 1001, block)
+"""
+
+
+def test_reports_hold_what_was_executed(tmp_path):
+    """The counts of the launches of this code; of the kernel's other code where there are none."""
+    file, trace = tmp_path / "kernel.py", tmp_path / "trace"
+    file.write_text(KERNEL)
+
+    def gluon_command(*arguments, code=0):
+        result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
+        assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+        return result
+
+    def report(target, block, *more, code=0):
+        kernel = ("compile", f"{file}:double", "-t", target, "-s", "*fp32:16,*fp32:16,i32")
+        return gluon_command(
+            *kernel, "-c", f"BLOCK={block}", "--trace-isa", trace, *more, code=code
+        )
+
+    gluon_command("run", file, "-t", "emu:gfx942", "--trace-isa", trace, "512", "256", "256")
+    found = json.loads(report("emu:gfx942", 256, "--json").stdout)["executed"]
+    launches = [json.loads(line) for line in trace.read_text().splitlines()]
+    assert (found["launches"], found["warps"], found["same_code"]) == (2, 32, True)
+    assert found["instructions"] == sum(one["instructions"] for one in launches[1:])
+    assert found["global_bytes"] == 2 * 2 * 4 * 1001
+    assert sum(found["instruction_mix"].values()) == found["instructions"]
+    assert sum(count for _, _, count in found["lines"]) == found["instructions"]
+    text = report("emu:gfx942", 256).stdout
+    assert "launches: 2" in text and "kernel.py:10  gl.store(dst + at" in text
+    other = json.loads(report("emu:gfx942", 1024, "--json").stdout)["executed"]
+    assert other["launches"] == 3 and not other["same_code"]
+    assert "no launch of the kernel" in report("emu:gfx950", 256, code=2).stderr
+    assert "does not count" in report("gfx942", 256, code=3).stderr
+    assert "goes with a report" in report("emu:gfx942", 256, "--emit", "ttgir", code=2).stderr
+    trace.write_text("no JSON")
+    assert "wrote" in report("emu:gfx942", 256, code=2).stderr
 
 
 @gluon.jit

@@ -17,7 +17,7 @@ from gluon_emu.errors import (
 )
 from gluon_emu.settings import Settings, using
 
-from gluon_core.errors import GluonError
+from gluon_core.errors import BackendError, GluonError
 from tests.backends.emu.assembly import run
 from tests.backends.emu.mutants import Subject, distances, mutants
 
@@ -211,6 +211,28 @@ def test_unknown_instructions_are_listed_before_anything_runs():
     assert (
         "2 instructions" in text and "v_frobnicate_b32 v1, v2" in text and "s_jump_around" in text
     )
+    assert not out.any()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "global_load_dword 5, v1, s[4:5]",
+        "v_add_u32_e32 v2, v1",
+        "s_movk_i32 s4, s5",
+        "s_round_mode s4",
+        "s_setreg_b32 hwreg(HW_REG_MODE), v1",
+        "ds_read_b32 7, v1",
+        "v_readlane_b32 s4, 7, 0",
+        "v_mfma_f32_16x16x16_f16 a[0:3], 5, v[2:3], 0",
+        "v_cmp_lt_u32_e64 5, v1, v2",
+    ],
+)
+def test_operands_that_nobody_expects_are_refused_before_anything_runs(line):
+    out = np.zeros(64, np.uint32)
+    with pytest.raises(BackendError, match="(?s)does not understand.*at kernel.py:7") as caught:
+        run(COPY + line + "\n", lines(64), out)
+    assert line in str(caught.value)
     assert not out.any()
 
 

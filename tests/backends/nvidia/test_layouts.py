@@ -227,7 +227,7 @@ WGMMA = NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
 @pytest.mark.parametrize("make, argument", ILLEGAL)
 def test_illegal_fields_are_named(make, argument):
     with pytest.raises(LayoutError) as caught:
-        make()
+        make().check()
     assert caught.value.argument == argument
 
 

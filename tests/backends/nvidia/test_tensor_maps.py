@@ -9,7 +9,7 @@ import torch
 from gluon_core.errors import ArgumentError, CapabilityError, GluonError, LaunchError
 from gluon_core.nvidia import NVMMASharedLayout
 from gluon_nvidia import driver as driver_module
-from gluon_nvidia import launcher as launcher_module
+from gluon_nvidia import native
 from gluon_nvidia.driver import Driver
 from gluon_nvidia.launcher import generate
 from tests.backends.fake_cuda import FakeCuda
@@ -37,10 +37,9 @@ KIND = f"tensordesc<fp16[64, 64],{L128!r}>"
 def form(request, monkeypatch):
     monkeypatch.setenv("GLUON_NATIVE_LAUNCH", "1" if request.param == "native" else "0")
     if request.param == "native":
-        native = launcher_module._native_module()
-        if native is None:
+        if native.module() is None:
             pytest.skip("the launch in C is not built")
-        native.forget_maps()
+        native.module().forget_maps()
     return request.param
 
 

@@ -221,7 +221,7 @@ def test_both_spellings_of_a_cluster():
 )  # fmt: skip
 def test_illegal_layouts(make, match):
     with pytest.raises(LayoutError, match=match):
-        make()
+        make().check()
 
 
 def test_columns():

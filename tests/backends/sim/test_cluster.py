@@ -91,6 +91,7 @@ def exchanged(a, out, EXPECT: gl.constexpr, COUNT: gl.constexpr, PAIRS: gl.const
     async_store(tile, x, bar)
     mbarrier.wait(bar, 0)
     gl.store(out + offsets(64, 64, HALVES), tile.load(HALVES))
+    gl.barrier(cluster=True)  # no block may end while the other reads what it holds
     mbarrier.invalidate(bar)
 
 

@@ -282,6 +282,7 @@ def chained(data, flags, N: gl.constexpr, SEM: gl.constexpr):
         while gl.atomic_cas(flags + me - 1, 1, 1, sem="acquire") == 0:
             pass
     gl.store(data + o, gl.load(data + o) + me)
+    gl.thread_barrier()
     gl.atomic_xchg(flags + me, 1, sem=SEM)
 
 

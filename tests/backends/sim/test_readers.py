@@ -25,6 +25,7 @@ def readers_then_a_writer(
             gl.atomic_add(data + o, 1, sem="relaxed")
         else:
             gl.store(out + me * 128 + o, gl.load(data + o))
+        gl.thread_barrier()
         gl.atomic_xchg(flags + me, 1, sem="release")
     else:
         for i in gl.static_range(READERS):
@@ -58,6 +59,7 @@ def last_one_writes(data, ticket, out, WEAK: gl.constexpr, SHIFT: gl.constexpr):
     me, count = gl.program_id(0), gl.num_programs(0)
     o = gl.arange(0, 128, layout=L1)
     gl.store(out + me * 128 + o, gl.load(data + me * SHIFT + o))
+    gl.thread_barrier()
     if me == WEAK:
         taken = gl.atomic_add(ticket, 1, sem="relaxed")
     else:

@@ -292,6 +292,24 @@ def on_blackwell(case: Case) -> None:
     case.kernel[(1,)](np.zeros(256, np.int32), np.zeros(256, np.int32), target="sim:sm_100")
 
 
+HALVES = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0], cga_layout=[[1]]))
+WHOLE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0], cga_layout=[[0]]))
+OF_BLOCKS = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0], cga_layout=[[1]]))
+
+
+@gluon.jit
+def reads_the_other_block(a, out):
+    s = gl.allocate_shared_memory(gl.int32, [256], OF_BLOCKS)
+    s.store(gl.load(a + gl.arange(0, 256, HALVES)))
+    gl.store(out + gl.arange(0, 256, WHOLE), s.load(WHOLE))
+
+
+def in_a_cluster(case: Case) -> None:
+    case.kernel[(1,)](
+        np.zeros(256, np.int32), np.zeros(256, np.int32), num_ctas=2, target="sim:sm_90"
+    )
+
+
 def arrives_twice(machine: Any, barrier: Any, *rest: Any, **named: Any) -> None:
     machine.barrier_arrive(barrier, 2)
 
@@ -310,6 +328,7 @@ CASES = {
     "race.programs": Case(programs_overlap, "gl.store(out + o", grid=2),
     "race.global": Case(partitions_overlap, "gl.store(where", (True,)),
     "race.threads": Case(turns, "gl.load(a + (127 - o))"),
+    "race.blocks": Case(reads_the_other_block, "s.load(WHOLE)", launch=in_a_cluster),
     "race.shared": Case(partitions_overlap, "where.store(", (False,)),
     "race.registers": Case(reads_an_accumulator_in_flight, "early ="),
     "bounds.global": Case(runs_over, "gl.load(a + 4096 + o)"),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence, Union
 
+from gluon_amd.features import BUFFER_COPY_OTHER
 from gluon_amd.language.buffer import check_address
+from gluon_core import vendor
 from gluon_core.errors import LayoutError
 from gluon_core.layouts import PaddedSharedLayout, SwizzledSharedLayout
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
@@ -116,7 +118,8 @@ def buffer_load_to_shared(
         offsets: tensor of int32 or uint32, in elements, not negative; its layout says which lane
             copies what.
         mask: int1, broadcast to the offsets; where false nothing is read.
-        other: what `dest` gets where `mask` is false, a scalar or a tensor; 0 by default.
+        other: what `dest` gets where `mask` is false, a scalar or a tensor; 0 by default. The code of
+            Triton before 3.8 leaves `dest` there as it was, of which the kernel is warned.
         cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"`.
 
     Raises:
@@ -131,6 +134,12 @@ def buffer_load_to_shared(
     element = ptr.dtype.element_ty
     _check_destination(semantic, dest, offsets, element)
     mask, other = masked(semantic, offsets, element, mask, other, "offsets")
+    if other is not None and not vendor.has(BUFFER_COPY_OTHER):
+        semantic.warn(
+            "buffer_load_to_shared: Triton before 3.8 makes code that does not write `other`; `dest` "
+            "keeps what it held where the mask is false. Leave `other` out for zeros, or copy with "
+            "global_load_to_shared."
+        )
     modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
     semantic.builder.create_buffer_load_to_local(
         dest.handle,

@@ -198,7 +198,7 @@ def _check_instruction(layout: AMDMFMALayout, dtype: dtype) -> None:
             expected="transposed=False",
             got=True,
         )
-    shapes = _DEPTHS[layout.version].get(dtype, {})
+    shapes = _DEPTHS.get(layout.version, {}).get(dtype, {})
     if depth not in shapes.get((rows, columns), ()):
         known = [[*tile, k] for tile, depths in shapes.items() for k in depths]
         raise LayoutError(

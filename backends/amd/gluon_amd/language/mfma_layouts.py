@@ -89,7 +89,7 @@ def scale_layout(parent: AMDMFMALayout, index: int, shape: Shape) -> Distributed
     cga = [[basis[index], 0] for basis in parent.cga_layout]
     made = combine_with_cga(layout, cga, shape, keep_copies=True)
     bases = [made.bases.get(name, []) for name in ("register", "lane", "warp", "block")]
-    return DistributedLinearLayout(bases[0], bases[1], bases[2], bases[3], list(shape))
+    return DistributedLinearLayout(bases[0], bases[1], bases[2], bases[3], list(shape)).check()
 
 
 @compile_time

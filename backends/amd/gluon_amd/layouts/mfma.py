@@ -9,6 +9,7 @@ from gluon_amd.layouts.tiles import operand, repeat, spread, stack
 from gluon_core.errors import LayoutError
 from gluon_core.layouts.base import (
     DistributedLayout,
+    check_bases,
     check_bool,
     check_cga,
     check_int,
@@ -55,22 +56,26 @@ class AMDMFMALayout(DistributedLayout):
     cga_layout: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        warps = check_powers(self.warps_per_cta, "warps_per_cta")
+        warps = check_ints(self.warps_per_cta, "warps_per_cta")
         tiles = unwrap(self.tiles_per_warp)
         bits = unwrap(self.element_bitwidth)
         self._set(
-            version=check_int(self.version, "version", 1, 4),
+            version=check_int(self.version, "version"),
             instr_shape=check_ints(self.instr_shape, "instr_shape"),
             transposed=check_bool(self.transposed, "transposed"),
             warps_per_cta=warps,
             element_bitwidth=32 if bits is None else check_int(bits, "element_bitwidth"),
-            tiles_per_warp=[1] * len(warps) if tiles is None else tiles,
-            cga_layout=check_cga(self.cga_layout, len(warps)),
+            tiles_per_warp=[1] * len(warps)
+            if tiles is None
+            else check_ints(tiles, "tiles_per_warp"),
+            cga_layout=check_bases(self.cga_layout, "cga_layout", len(warps)),
         )
-        self.verify()
 
     def verify(self) -> None:
         """Check the fields against each other. Raises LayoutError."""
+        check_int(self.version, "version", 0, 4)
+        check_powers(self.warps_per_cta, "warps_per_cta")
+        check_cga(self.cga_layout, self.rank)
         if self.rank not in (2, 3):
             raise LayoutError(
                 "MFMA takes matrices, or a batch of them",
@@ -78,7 +83,9 @@ class AMDMFMALayout(DistributedLayout):
                 expected="2 or 3 entries",
                 got=self.warps_per_cta,
             )
-        check_powers(self.tiles_per_warp, "tiles_per_warp", self.rank)
+        tiles = check_powers(self.tiles_per_warp, "tiles_per_warp")
+        if len(tiles) < self.rank:
+            check_powers(tiles, "tiles_per_warp", self.rank)
         shape = self.instr_shape
         if len(shape) != 3 or shape[:2] not in _MFMA_TILES or not is_power_of_two(shape[2]):
             raise LayoutError(
@@ -100,13 +107,6 @@ class AMDMFMALayout(DistributedLayout):
                 argument="element_bitwidth",
                 expected="32 or 64",
                 got=self.element_bitwidth,
-            )
-        if self.element_bitwidth == 64 and (shape[:2] != [16, 16] or self.version < 2):
-            raise LayoutError(
-                "64-bit accumulators exist for 16x16 from version 2 on only",
-                argument="element_bitwidth",
-                expected=32,
-                got=64,
             )
 
     @property

@@ -48,11 +48,16 @@ class PartitionedSharedLayout(SharedLayout):
                 got=repr(inner),
             )
         self._set(
-            num_partitions=check_int(self.num_partitions, "num_partitions", 2),
-            num_groups=check_int(self.num_groups, "num_groups", 1),
-            partition_dim=check_int(self.partition_dim, "partition_dim", 0, inner.rank - 1),
+            num_partitions=check_int(self.num_partitions, "num_partitions"),
+            num_groups=check_int(self.num_groups, "num_groups"),
+            partition_dim=check_int(self.partition_dim, "partition_dim"),
             partition_layout=inner,
         )
+
+    def verify(self) -> None:
+        self.partition_layout.check()
+        check_int(self.num_partitions, "num_partitions", 2)
+        check_int(self.partition_dim, "partition_dim", 0, self.rank - 1)
         for name in ("num_partitions", "num_groups"):
             check_powers([getattr(self, name)], name)
 

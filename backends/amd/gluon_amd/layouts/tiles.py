@@ -56,7 +56,8 @@ def spread(
         if d == k:
             layout = layout * LinearLayout.zeros_1d(warps[d], "warp", f"dim{d}")
             continue
-        layout = layout * LinearLayout.identity_1d(tiles[d], "register", f"dim{d}")
+        if d >= len(shape) - 2:  # a warp's tiles are of one matrix, whatever it has of a batch
+            layout = layout * LinearLayout.identity_1d(tiles[d], "register", f"dim{d}")
         layout = layout * LinearLayout.identity_1d(warps[d], "warp", f"dim{d}")
         if k is None:
             layout = repeat(layout, d, sizes[d])

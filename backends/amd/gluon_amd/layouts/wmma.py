@@ -108,10 +108,10 @@ class AMDWMMALayout(DistributedLayout):
         if warps is not None or tiles is not None:
             warp_bases, reg_bases = _bases_from_counts(warps, tiles, warp_bases, reg_bases)
             rank = len(warps) if rank is None else rank
-        version = check_int(version, "version", 1, 3)
+        version = check_int(version, "version")
         known = [len(b) for b in [*(warp_bases or []), *(reg_bases or [])] if isinstance(b, list)]
         rank = unwrap(rank)
-        rank = check_int(rank if rank is not None else (known or [2])[0], "rank", 2, 3)
+        rank = check_int(rank if rank is not None else (known or [2])[0], "rank")
         if instr is None:
             instr = [16, 16, 32 if version == 3 else 16]
         self._set(
@@ -120,13 +120,15 @@ class AMDWMMALayout(DistributedLayout):
             warp_bases=check_bases(warp_bases, "warp_bases", rank),
             reg_bases=check_bases(reg_bases, "reg_bases", rank),
             instr_shape=check_ints(instr, "instr_shape"),
-            cga_layout=check_cga(cga_layout, rank),
+            cga_layout=check_bases(cga_layout, "cga_layout", rank),
             rank=rank,
         )
-        self.verify()
 
     def verify(self) -> None:
         """Check the fields against each other. Raises LayoutError."""
+        check_int(self.version, "version", 1, 3)
+        check_int(self.rank, "rank", 2, 3)
+        check_cga(self.cga_layout, self.rank)
         if self.instr_shape not in _WMMA_SHAPES[self.version]:
             raise LayoutError(
                 f"not an instruction of WMMA version {self.version}",
@@ -134,19 +136,12 @@ class AMDWMMALayout(DistributedLayout):
                 expected=" or ".join(map(str, _WMMA_SHAPES[self.version])),
                 got=self.instr_shape,
             )
-        if not all(any(basis) for basis in self.reg_bases):
-            raise LayoutError(
-                "two tiles of one warp are the same",
-                argument="reg_bases",
-                expected="bases that are not zero",
-                got=self.reg_bases,
-            )
-        moves = self.reg_bases + [basis for basis in self.warp_bases if any(basis)]
+        moves = [basis for basis in self.reg_bases + self.warp_bases if any(basis)]
         argument = "warp_bases and reg_bases"
         if not self._mixed:
             check_cga(moves, self.rank, argument)
             return
-        sizes = [1 << max(b[d].bit_length() for b in moves) for d in range(self.rank)]
+        sizes = [1 << max((b[d].bit_length() for b in moves), default=0) for d in range(self.rank)]
         tiles = LinearLayout({"tile": moves}, dict(zip(dim_names(self.rank), sizes)))
         if not tiles.is_invertible():
             raise LayoutError(
@@ -179,7 +174,7 @@ class AMDWMMALayout(DistributedLayout):
             for basis in bases:
                 for d, value in enumerate(basis):
                     counts[d] *= 2 if value else 1
-        same = _bases_from_counts(warps, tiles, None, None) == (self.warp_bases, self.reg_bases)
+        same = _bases_of(warps, tiles) == (self.warp_bases, self.reg_bases)
         return (warps, tiles) if same else None
 
     def mangle(self) -> str:
@@ -300,7 +295,13 @@ def _bases_from_counts(
         )
     warps = check_powers(warps, "warps_per_cta")
     rank = len(warps)
-    tiles = [1] * rank if tiles is None else check_powers(tiles, "tiles_per_warp", rank)
+    return _bases_of(
+        warps, [1] * rank if tiles is None else check_powers(tiles, "tiles_per_warp", rank)
+    )
+
+
+def _bases_of(warps: list[int], tiles: list[int]) -> tuple[list[list[int]], list[list[int]]]:
+    rank = len(warps)
 
     def bases(counts: list[int], unit: list[int]) -> list[list[int]]:
         return [

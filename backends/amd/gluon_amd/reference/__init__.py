@@ -13,3 +13,6 @@ from gluon_amd.reference.mbarrier import *  # noqa: F403
 from gluon_amd.reference.scaled import *  # noqa: F403
 from gluon_amd.reference.slice import *  # noqa: F403
 from gluon_amd.reference.tdm import *  # noqa: F403
+
+# A wave waits for all of its memory operations before it releases anything (CDNA3 ISA, `s_waitcnt`).
+LOCKSTEP = True

@@ -15,8 +15,10 @@ __all__ = [
 
 
 def amd_cluster_arrive(machine: Machine) -> None:
-    """Nobody is behind."""
+    """The workgroups let each other know what they did."""
+    machine.cluster_release()
 
 
 def amd_cluster_wait(machine: Machine) -> None:
-    """Nobody is waited for."""
+    """All have come."""
+    machine.cluster_acquire()

@@ -31,8 +31,8 @@ class KernelInfo:
 
     def number(self, key: str, default: int = 0) -> int:
         try:
-            return int(self.values.get(key, default), 0)  # type: ignore[call-overload]
-        except (TypeError, ValueError):
+            return int(self.values[key], 0)
+        except (KeyError, ValueError):
             return default
 
     @property

@@ -7,7 +7,18 @@ import struct
 from dataclasses import dataclass
 from typing import Optional, Union
 
-__all__ = ["Const", "Operand", "Reg", "Word", "parse_operand", "split_operands"]
+from gluon_core.errors import BackendError
+
+__all__ = [
+    "Const",
+    "Operand",
+    "Reg",
+    "Word",
+    "immediate",
+    "parse_operand",
+    "register",
+    "split_operands",
+]
 
 # Scalar registers by number, as all generations but for M0 and NULL encode them.
 VCC, TTMP, M0, NULL, EXEC, SCC = 106, 108, 124, 125, 126, 128
@@ -63,6 +74,10 @@ class Reg:
         return f"{name}[{first}:{first + self.count - 1}]"
 
 
+def _word(form: str, value: float) -> int:
+    return int.from_bytes(struct.pack(form, value), "little")
+
+
 @dataclass(frozen=True)
 class Const:
     """An immediate: an integer, or a float where assembly writes one."""
@@ -77,12 +92,12 @@ class Const:
         value = self.value
         if isinstance(value, float):
             if kind in ("f64", "u64", "i64", "b64"):
-                return struct.unpack("<Q", struct.pack("<d", value))[0]
+                return _word("<d", value)
             if kind in ("f16", "h16", "pkf16"):
-                return struct.unpack("<H", struct.pack("<e", value))[0]
+                return _word("<e", value)
             if kind in ("bf16", "pkbf16"):
-                return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
-            return struct.unpack("<I", struct.pack("<f", value))[0]
+                return _word("<f", value) >> 16
+            return _word("<f", value)
         if kind == "f64" and self.literal and 0 <= value < 1 << 32:
             return value << 32
         if kind in ("f64", "u64", "i64", "b64"):
@@ -111,6 +126,34 @@ _MANY = re.compile(r"(v|a|s|ttmp)\[(\d+)(?::(\d+))?\]$")
 _INTEGER = re.compile(r"-?(?:0x[0-9a-fA-F]+|\d+)$")
 _FLOAT = re.compile(r"-?\d+\.\d*(?:e[-+]?\d+)?$")
 _WRAPPED = re.compile(r"(neg|abs|sext)\((.*)\)$")
+
+
+def register(operand: Optional[Operand]) -> Reg:
+    """`operand`, where only a register makes sense.
+
+    Raises:
+        BackendError: it is none.
+    """
+    if not isinstance(operand, Reg):
+        raise BackendError("an operand must be a register", got=_shown(operand))
+    return operand
+
+
+def immediate(operand: Optional[Operand]) -> int:
+    """The integer of `operand`, where only that makes sense.
+
+    Raises:
+        BackendError: it is none.
+    """
+    if not isinstance(operand, Const) or not isinstance(operand.value, int):
+        raise BackendError("an operand must be an integer", got=_shown(operand))
+    return operand.value
+
+
+def _shown(operand: Optional[Operand]) -> str:
+    if operand is None:
+        return "nothing"
+    return f"{operand.value}" if isinstance(operand, Const) else f"{operand}"
 
 
 def parse_operand(text: str) -> Operand:

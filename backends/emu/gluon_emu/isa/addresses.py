@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from gluon_emu.decode.operands import M0, Const, Operand, Reg, Word
+from gluon_emu.decode.operands import M0, Const, Operand, Reg, Word, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.errors import AccessError
 from gluon_emu.isa import bind as _bind
@@ -35,7 +35,7 @@ def flat_address(
     scaled = "scale_offset" in ins.modifiers
     lane = None
     if not _is_off(address):
-        assert isinstance(address, Reg)
+        address = register(address)
         if base is None or _is_off(base):
             lane = _bind.vector_reader(ins, Reg(address.kind, address.first, 2), "u64", ctx)
         else:
@@ -68,7 +68,7 @@ def buffer_address(
     Lanes out of the resource's range take no part: their loads give 0.
     """
     vaddr, resource, soffset = operands[:3]
-    assert isinstance(resource, Reg)
+    resource = register(resource)
     first = resource.first
     constant = int(ins.modifiers.get("offset", "0"), 0)
     offen, idxen = "offen" in ins.modifiers, "idxen" in ins.modifiers
@@ -110,7 +110,9 @@ def buffer_address(
     return find
 
 
-def locate(b: Any, ins: Instruction, address: Any, mask: Any, size: int, write: bool) -> np.ndarray:
+def locate(
+    b: Any, ins: Instruction, address: np.ndarray, mask: Any, size: int, write: bool
+) -> np.ndarray:
     """Addresses that may be used, in lanes that are off that of anything.
 
     Raises:

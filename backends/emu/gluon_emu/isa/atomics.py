@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from gluon_emu.decode.operands import Reg
+from gluon_emu.decode.operands import Operand, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa.addresses import buffer_address, counters, flat_address, locate
 from gluon_emu.isa.bind import Context
@@ -23,14 +23,16 @@ __all__ = ["apply", "operation"]
 _U32, _U64 = np.uint32, np.uint64
 
 
-def _typed(function: Callable, dtype: Any) -> Callable:
+def _typed(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
     def compute(old: Any, value: Any) -> Any:
         return function(old.view(dtype), value.view(dtype)).view(old.dtype)
 
     return compute
 
 
-def _halves(function: Callable, to: Callable, back: Callable) -> Callable:
+def _halves(
+    function: Callable[..., Any], to: Callable[..., Any], back: Callable[..., Any]
+) -> Callable[..., Any]:
     """On both halves of a word."""
 
     def compute(old: Any, value: Any) -> Any:
@@ -56,7 +58,7 @@ def _wrap_dec(old: Any, limit: Any) -> Any:
     return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
 
 
-def operation(name: str) -> Optional[tuple[Callable, int]]:
+def operation(name: str) -> Optional[tuple[Callable[..., Any], int]]:
     """(function of old and new, bytes) of what an atomic is called behind `atomic_`."""
     name = {"fadd": "add_f32", "fmin": "min_f32", "fmax": "max_f32"}.get(name, name)
     pairs = {
@@ -82,7 +84,7 @@ def operation(name: str) -> Optional[tuple[Callable, int]]:
     if kind not in dtypes:
         return None
     floating = kind[0] == "f"
-    functions: dict[str, Callable] = {
+    functions: dict[str, Callable[..., Any]] = {
         "add": np.add,
         "sub": np.subtract,
         "min": min_number if floating else np.minimum,
@@ -149,14 +151,15 @@ def _atomic(name: str) -> Optional[Op]:
         wanted = returns(ins)
         operands = list(ins.operands)
         if space == "buffer":
-            data = destination = operands[0]
+            data = operands[0]
+            destination: Optional[Operand] = data
             find = buffer_address(ins, ctx, operands[1:], size)
         else:
             destination = operands.pop(0) if wanted else None
             address, data = operands[:2]
             base = operands[2] if len(operands) > 2 else None
             find = flat_address(ins, ctx, address, base, size)
-        assert isinstance(data, Reg)
+        data = register(data)
         words = size // 4
         rows = [ctx.row(data, i) for i in range(words * (2 if swaps else 1))]
         into = [ctx.row(destination, i) for i in range(words)] if wanted else []  # type: ignore[arg-type]

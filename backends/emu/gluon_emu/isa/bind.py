@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_core.errors import BackendError
-from gluon_emu.decode.operands import EXEC, M0, NULL, SCC, VCC, Const, Operand, Reg
+from gluon_emu.decode.operands import EXEC, M0, NULL, SCC, VCC, Const, Operand, Reg, register
 from gluon_emu.decode.text import Instruction, Program
 from gluon_emu.isa import dpp, sdwa
 from gluon_emu.isa.floats import to_bf16
@@ -111,7 +111,7 @@ def vector_reader(
         value = constant(operand, kind)
         return lambda b: value
     if not isinstance(operand, Reg):
-        raise BackendError(f"cannot read {operand} in {ins.text}")
+        raise BackendError(f"cannot read {operand}")
     read = _typed(ins, operand, kind, ctx, position)
     if operand.abs and operand.neg:
         return lambda b: -np.abs(read(b))
@@ -193,10 +193,12 @@ def selection_bit(text: Optional[str], position: int, default: bool = False) -> 
     return bits[position] == "1" if position < len(bits) else default
 
 
-def vector_writer(ins: Instruction, operand: Operand, kind: str, ctx: Context) -> Callable:
+def vector_writer(
+    ins: Instruction, operand: Operand, kind: str, ctx: Context
+) -> Callable[..., Any]:
     """`write(batch, value)` of a destination in vector registers, where EXEC allows."""
     if not isinstance(operand, Reg):
-        raise BackendError(f"cannot write {operand} in {ins.text}")
+        raise BackendError(f"cannot write {operand}")
     row = ctx.row(operand)
     wide = kind in _WIDE
     allowed = dpp.allowed(ins, ctx.lanes)
@@ -236,7 +238,7 @@ def vector_writer(ins: Instruction, operand: Operand, kind: str, ctx: Context) -
 
 def _partial_writer(
     ins: Instruction, reg: Reg, kind: str, ctx: Context, row: int, allowed: Any
-) -> Callable:
+) -> Callable[..., Any]:
     """Writers of results that are less than a register, or go to a part of one."""
     sources = len(ins.operands) - 1
     high = reg.half == "h" or (
@@ -307,7 +309,7 @@ def scalar_reader(operand: Operand, kind: str, ctx: Context) -> Reader:
     return typed
 
 
-def scalar_writer(operand: Operand, kind: str, ctx: Context) -> Callable:
+def scalar_writer(operand: Operand, kind: str, ctx: Context) -> Callable[..., Any]:
     """`write(batch, value)` of a scalar destination; EXEC's mask follows what is written to it."""
     if not isinstance(operand, Reg) or operand.kind != "s":
         raise BackendError(f"not a scalar destination: {operand}")
@@ -345,16 +347,16 @@ def mask_reader(operand: Operand, ctx: Context) -> Reader:
         value = operand.bits("u64")
         bits = np.array([(value >> lane) & 1 for lane in range(lanes)], bool)[None, :]
         return lambda b: bits
-    assert isinstance(operand, Reg)
+    operand = register(operand)
     number = operand.first
     if number == NULL:
         return lambda b: np.zeros((1, lanes), bool)
     return lambda b: b.mask(number)
 
 
-def mask_writer(operand: Operand, ctx: Context) -> Callable:
+def mask_writer(operand: Operand, ctx: Context) -> Callable[..., Any]:
     """`write(batch, bools)`: bits of lanes that EXEC switches off are cleared."""
-    assert isinstance(operand, Reg)
+    operand = register(operand)
     number = operand.first
     if number == NULL:
         return lambda b, value: None

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from gluon_core.errors import BackendError
-from gluon_emu.decode.operands import EXEC, M0, VCC, Const, Reg
+from gluon_emu.decode.operands import EXEC, M0, VCC, Const, immediate
 from gluon_emu.decode.text import Instruction
-from gluon_emu.errors import AccessError, TrapError, span_of
+from gluon_emu.errors import AccessError, TrapError
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.table import Step, custom
@@ -284,10 +284,9 @@ def _by_barrier(ins: Instruction, act: Any) -> Step:
         which = int(operand.value)
         if which not in (-1, -3) and not 0 < which <= _LAST_NAMED:
             raise BackendError(
-                f"`{ins.text}`: there is no such barrier",
+                "there is no such barrier",
                 expected=f"-1 (workgroup), -3 (cluster), 1 to {_LAST_NAMED}",
                 got=which,
-                span=span_of(ins.location),
             )
         return lambda b: act(b, which, 0)
 
@@ -405,17 +404,13 @@ def s_getreg_b32(ins: Instruction, ctx: Context) -> Step:
 def _set_register(ins: Instruction, ctx: Context) -> Step:
     """A field of a hardware register = S0; of MODE, rounding and denormals matter here."""
     name, offset, size = _hardware_register(str(ins.operands[0]))
-    source = ins.operands[1]
+    read = _bind.scalar_reader(ins.operands[1], "u32", ctx)
     field = (1 << size) - 1
 
     def step(b: Any) -> None:
         if name != "MODE":
             return
-        if isinstance(source, Const):
-            value = int(source.value) & field
-        else:
-            assert isinstance(source, Reg)
-            value = int(b.s[source.first][0]) & field
+        value = int(np.ravel(read(b))[0]) & field
         b.set_mode(b.mode & ~(field << offset) | value << offset)
 
     return step
@@ -427,16 +422,12 @@ custom("s_setreg_b32", "s_setreg_imm32_b32", family="salu", results=0)(_set_regi
 @custom("s_denorm_mode", family="salu", results=0)
 def s_denorm_mode(ins: Instruction, ctx: Context) -> Step:
     """MODE's four bits for denormals."""
-    value = ins.operands[0]
-    assert isinstance(value, Const)
-    bits = int(value.value) & 15
+    bits = immediate(ins.operands[0]) & 15
     return lambda b: b.set_mode(b.mode & ~0xF0 | bits << 4)
 
 
 @custom("s_round_mode", family="salu", results=0)
 def s_round_mode(ins: Instruction, ctx: Context) -> Step:
     """MODE's four bits for rounding; only to nearest even is modelled."""
-    value = ins.operands[0]
-    assert isinstance(value, Const)
-    bits = int(value.value) & 15
+    bits = immediate(ins.operands[0]) & 15
     return lambda b: b.set_mode(b.mode & ~0xF | bits)

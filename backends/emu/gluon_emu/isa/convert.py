@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from gluon_emu.decode.operands import Reg
+from gluon_emu.decode.operands import Reg, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.floats import narrow_dtype, to_bf16
-from gluon_emu.isa.salu import to_integer
+from gluon_emu.isa.salu_float import to_integer
 from gluon_emu.isa.table import OPS, Op, Step, custom, vector
 
 _U32, _F32, _F64 = np.uint32, np.float32, np.float64
@@ -137,7 +137,7 @@ def _narrowing(name: str) -> None:
         """Two float32 to two bytes in one half of D; the other half stays."""
         reads = [_bind.vector_reader(ins, o, "f32", ctx) for o in ins.operands[1:3]]
         destination = ins.operands[0]
-        assert isinstance(destination, Reg)
+        destination = register(destination)
         row, fnuz = ctx.row(destination), is_fnuz(ctx)
         high = _selected_half(ins)[1] or destination.half == "h"
 
@@ -170,13 +170,12 @@ def _widening(name: str) -> None:
 
     def double(ins: Instruction, ctx: Context) -> Step:
         """Two bytes of S0 to two float32."""
-        source = ins.operands[1]
-        assert isinstance(source, Reg) and isinstance(ins.operands[0], Reg)
+        destination, source = register(ins.operands[0]), register(ins.operands[1])
         read = _bind.vector_reader(ins, source, "u32", ctx, 0)
         fnuz = is_fnuz(ctx)
         shift = 16 if _selected_half(ins)[0] or source.half == "h" else 0
-        first = Reg(ins.operands[0].kind, ins.operands[0].first)
-        second = Reg(ins.operands[0].kind, ins.operands[0].first + 1)
+        first = Reg(destination.kind, destination.first)
+        second = Reg(destination.kind, destination.first + 1)
         low, high = (_bind.vector_writer(ins, r, "f32", ctx) for r in (first, second))
 
         def step(b: Any) -> None:
@@ -205,7 +204,7 @@ def _scaled_widening(name: str, wide: str) -> None:
     def bind(ins: Instruction, ctx: Context) -> Step:
         """Two numbers of S0, times the power of two in S1's exponent."""
         source, destination = ins.operands[1], ins.operands[0]
-        assert isinstance(source, Reg) and isinstance(destination, Reg)
+        source, destination = register(source), register(destination)
         read = _bind.raw_reader(source, ctx)
         scale = _bind.vector_reader(ins, ins.operands[2], "f32", ctx)
         text = ins.modifiers.get("op_sel", "[0,0]")
@@ -240,12 +239,12 @@ def _scaled_narrowing(name: str, wide: str) -> None:
     def bind(ins: Instruction, ctx: Context) -> Step:
         """Two numbers over the power of two in the scale's exponent, into a part of D."""
         destination = ins.operands[0]
-        assert isinstance(destination, Reg)
+        destination = register(destination)
         if wide == "f32":
             reads = [_bind.vector_reader(ins, o, "f32", ctx) for o in ins.operands[1:3]]
         else:
             source = ins.operands[1]
-            assert isinstance(source, Reg)
+            source = register(source)
             raw = _bind.raw_reader(source, ctx)
             reads = [_half_of(raw, wide, False), _half_of(raw, wide, True)]
         scale = _bind.vector_reader(ins, ins.operands[-1], "f32", ctx)

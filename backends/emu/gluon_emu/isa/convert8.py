@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_emu.decode.operands import Reg
+from gluon_emu.decode.operands import register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
@@ -35,7 +35,7 @@ def _widening(name: str, wide: str) -> None:
     def bind(ins: Instruction, ctx: Context) -> Step:
         """Eight numbers of S0, times two to the power of a byte of S1 less 127."""
         destination, source = ins.operands[:2]
-        assert isinstance(destination, Reg) and isinstance(source, Reg)
+        destination, source = register(destination), register(source)
         scale = _bind.vector_reader(ins, ins.operands[2], "u32", ctx)
         shift = _U32(8 * (int(ins.modifiers.get("scale_sel", "0"), 0) & 3))
         width, rows = WIDTHS[name], [ctx.row(source, i) for i in range(source.count)]
@@ -73,7 +73,7 @@ def _narrowing(name: str, wide: str) -> None:
     def bind(ins: Instruction, ctx: Context) -> Step:
         """Eight numbers of S0 over the power of two in the exponent of S1."""
         destination, source = ins.operands[:2]
-        assert isinstance(destination, Reg) and isinstance(source, Reg)
+        destination, source = register(destination), register(source)
         scale = _bind.vector_reader(ins, ins.operands[2], "f32", ctx)
         width, rows = WIDTHS[name], [ctx.row(source, i) for i in range(source.count)]
         first, count = ctx.row(destination), destination.count

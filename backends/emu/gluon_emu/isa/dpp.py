@@ -31,9 +31,9 @@ def source_lanes(modifiers: Any, lanes: int) -> np.ndarray:
     row, inside = lane // 16 * 16, lane % 16
     for name, text in modifiers.items():
         if name == "quad_perm":
-            return lane // 4 * 4 + np.array(_list(text))[lane % 4]
+            return np.asarray(lane // 4 * 4 + np.array(_list(text))[lane % 4])
         if name == "dpp8":
-            return lane // 8 * 8 + np.array(_list(text))[lane % 8]
+            return np.asarray(lane // 8 * 8 + np.array(_list(text))[lane % 8])
         if name in ("row_newbcast", "row_share"):
             return row + int(text, 0)
         if name == "row_shl":

@@ -15,6 +15,8 @@ from gluon_emu.isa import (
     mfma,
     packed,
     salu,
+    salu_bits,
+    salu_float,
     smem,
     tdm,
     trig,
@@ -26,6 +28,6 @@ from gluon_emu.isa import (
 __all__ = ["modules"]
 
 modules = (
-    salu, valu, valu_float, compare, convert, convert8, packed, lane, smem, memory, atomics, lds, mfma, wmma,
-    mbarrier, tdm, trig, control,
+    salu, salu_bits, salu_float, valu, valu_float, compare, convert, convert8, packed, lane, smem, memory,
+    atomics, lds, mfma, wmma, mbarrier, tdm, trig, control,
 )  # fmt: skip

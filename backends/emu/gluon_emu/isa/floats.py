@@ -14,7 +14,10 @@ __all__ = [
     "fma32",
     "fma64",
     "max_number",
+    "maximum",
+    "median",
     "min_number",
+    "minimum",
     "narrow_dtype",
     "to_bf16",
 ]
@@ -62,16 +65,31 @@ _SPLIT = np.float64(2.0**27 + 1)
 
 
 def fma64(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c of float64: the product is kept as a sum of two, so all but rare ties round once."""
+    """a * b + c of float64, rounded once, but where the product's error is denormal.
+
+    The product is kept as a sum of two, and so is its sum with c. What is left over is rounded to odd,
+    so that adding it rounds as the exact sum does (Boldo and Melquiond, 2008).
+    """
+    c = np.asarray(c, np.float64)
     product = a * b
     high_a, high_b = _high(a), _high(b)
     low_a, low_b = a - high_a, b - high_b
     error = ((high_a * high_b - product) + high_a * low_b + low_a * high_b) + low_a * low_b
-    total = product + c
-    t = total - product
-    rest = (product - (total - t)) + (c - t)
-    exact = np.isfinite(total) & np.isfinite(error) & np.isfinite(rest)
-    return np.where(exact, total + np.where(exact, rest + error, 0.0), total)
+    small, small_error = _two_sum(c, error)
+    total, rest = _two_sum(product, small)
+    left, left_error = _two_sum(small_error, rest)
+    even = (np.asarray(left).view(np.uint64) & np.uint64(1)) == 0
+    towards = np.where(left_error > 0, np.inf, -np.inf)
+    left = np.where(even & (left_error != 0), np.nextafter(left, towards), left)
+    exact = np.isfinite(total) & np.isfinite(error) & np.isfinite(left)
+    return np.where(exact, total + np.where(exact, left, 0.0), product + c)
+
+
+def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+    """(a + b rounded, what that leaves out)."""
+    total = np.asarray(a + b)
+    t = total - a
+    return total, np.asarray((a - (total - t)) + (b - t))
 
 
 def _high(value: Any) -> Any:
@@ -87,6 +105,23 @@ def max_number(a: Any, b: Any) -> Any:
 def min_number(a: Any, b: Any) -> Any:
     """The smaller; a number rather than a NaN; -0 under +0."""
     return _number(np.fmin(a, b), a, b, np.bitwise_or)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger; a NaN where one is; +0 over -0."""
+    return _number(np.maximum(a, b), a, b, np.bitwise_and)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller; a NaN where one is; -0 under +0."""
+    return _number(np.minimum(a, b), a, b, np.bitwise_or)
+
+
+def median(a: Any, b: Any, c: Any) -> Any:
+    """The one in the middle; the smallest number where there is a NaN."""
+    found = max_number(min_number(a, b), min_number(max_number(a, b), c))
+    odd = np.isnan(a) | np.isnan(b) | np.isnan(c)
+    return np.where(odd, min_number(min_number(a, b), c), found) if np.any(odd) else found
 
 
 def _number(found: Any, a: Any, b: Any, sign: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_emu.decode.operands import Const, Reg
+from gluon_emu.decode.operands import Const, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
@@ -40,7 +40,7 @@ def v_readfirstlane_b32(ins: Instruction, ctx: Context) -> Step:
 def v_readlane_b32(ins: Instruction, ctx: Context) -> Step:
     """D = S0 of lane S1; EXEC plays no part."""
     source, which = ins.operands[1], ins.operands[2]
-    assert isinstance(source, Reg)
+    source = register(source)
     row = ctx.row(source)
     write = _bind.scalar_writer(ins.operands[0], "u32", ctx)
     if isinstance(which, Const):
@@ -59,7 +59,7 @@ def v_readlane_b32(ins: Instruction, ctx: Context) -> Step:
 def v_writelane_b32(ins: Instruction, ctx: Context) -> Step:
     """D of lane S1 = S0, a scalar; EXEC plays no part."""
     destination = ins.operands[0]
-    assert isinstance(destination, Reg)
+    destination = register(destination)
     row = ctx.row(destination)
     value = _bind.scalar_reader(ins.operands[1], "u32", ctx)
     lane_of = _bind.scalar_reader(ins.operands[2], "u32", ctx)
@@ -75,7 +75,7 @@ def _permlane(across: bool, variable: bool) -> Any:
     def bind(ins: Instruction, ctx: Context) -> Step:
         """Each lane reads a lane of its row, or of the other row of its pair, by four bits."""
         source, destination = ins.operands[1], ins.operands[0]
-        assert isinstance(source, Reg) and isinstance(destination, Reg)
+        source, destination = register(source), register(destination)
         from_row, to_row = ctx.row(source), ctx.row(destination)
         lane = np.arange(ctx.lanes)
         base = lane // 16 * 16
@@ -121,7 +121,7 @@ custom("v_permlanex16_var_b32", family="valu")(_permlane(True, True))
 def v_permlane64_b32(ins: Instruction, ctx: Context) -> Step:
     """The two halves of a wave of 64 change places; nothing in one of 32."""
     source, destination = ins.operands[1], ins.operands[0]
-    assert isinstance(source, Reg) and isinstance(destination, Reg)
+    source, destination = register(source), register(destination)
     from_row, to_row = ctx.row(source), ctx.row(destination)
     index = np.arange(ctx.lanes) ^ (32 if ctx.lanes == 64 else 0)
     return lambda b: np.copyto(b.v[to_row], b.v[from_row][:, index], where=b.exec)
@@ -131,7 +131,7 @@ def _swap(size: int) -> Any:
     def bind(ins: Instruction, ctx: Context) -> Step:
         """The odd groups of lanes of D and the even ones of S0 change places."""
         first, second = ins.operands[:2]
-        assert isinstance(first, Reg) and isinstance(second, Reg)
+        first, second = register(first), register(second)
         x, y = ctx.row(first), ctx.row(second)
         lane = np.arange(ctx.lanes)
         odd = (lane // size) % 2 == 1
@@ -155,7 +155,7 @@ custom("v_permlane16_swap_b32", family="valu", results=2)(_swap(16))
 def v_swap_b32(ins: Instruction, ctx: Context) -> Step:
     """D and S0 change places."""
     first, second = ins.operands[:2]
-    assert isinstance(first, Reg) and isinstance(second, Reg)
+    first, second = register(first), register(second)
     x, y = ctx.row(first), ctx.row(second)
 
     def step(b: Any) -> None:

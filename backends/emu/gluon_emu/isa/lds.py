@@ -6,11 +6,11 @@ ISA: CDNA3 11 and 12.12, CDNA4 11.4 (transposing loads), RDNA3 and RDNA4 12 and 
 from __future__ import annotations
 
 import re
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
-from gluon_emu.decode.operands import Reg
+from gluon_emu.decode.operands import register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.atomics import apply, operation
@@ -71,7 +71,7 @@ def _single(name: str) -> Optional[Op]:
 
 def _load(ins: Instruction, ctx: Context, size: int, signed: bool, half: str) -> Step:
     destination, source = ins.operands[:2]
-    assert isinstance(destination, Reg)
+    destination = register(destination)
     address = _bind.vector_reader(ins, source, "u32", ctx)
     offset = _offset(ins)
     rows = [ctx.row(destination, i) for i in range(max(1, size // 4))]
@@ -108,7 +108,7 @@ def _load(ins: Instruction, ctx: Context, size: int, signed: bool, half: str) ->
 
 def _store(ins: Instruction, ctx: Context, size: int, half: str) -> Step:
     target, data = ins.operands[:2]
-    assert isinstance(data, Reg)
+    data = register(data)
     address = _bind.vector_reader(ins, target, "u32", ctx)
     offset = _offset(ins)
     rows = [ctx.row(data, i) for i in range(max(1, size // 4))]
@@ -154,7 +154,7 @@ def _pair(ins: Instruction, ctx: Context, reads: bool, size: int, scale: int) ->
     words = size // 4
     if reads:
         destination = ins.operands[0]
-        assert isinstance(destination, Reg)
+        destination = register(destination)
         groups = [
             [ctx.row(destination, part * words + i) for i in range(words)] for part in range(2)
         ]
@@ -218,7 +218,7 @@ def transposing(ins: Instruction, ctx: Context) -> Step:
     """Each lane of 16 loads a part of a row of a matrix, and gets a part of a column."""
     bits, size, group = _TRANSPOSING[ins.name]
     destination = ins.operands[0]
-    assert isinstance(destination, Reg)
+    destination = register(destination)
     address = _bind.vector_reader(ins, ins.operands[1], "u32", ctx)
     offset, name = _offset(ins), counter(ctx)
     rows = [ctx.row(destination, i) for i in range(size // 4)]
@@ -251,6 +251,10 @@ _ATOMIC = re.compile(
 )
 
 
+def _reversed(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda old, value: function(value, old)
+
+
 @pattern
 def _atomic(name: str) -> Optional[Op]:
     found = _ATOMIC.match(name.replace("_rtn_", "_")) if "_rtn_" in name else _ATOMIC.match(name)
@@ -262,8 +266,8 @@ def _atomic(name: str) -> Optional[Op]:
     kind = found[3]
     if stem == "rsub":
         known = operation(f"sub_{kind}")
-        assert known is not None
-        known = ((lambda old, value, f=known[0]: f(value, old)), known[1])  # type: ignore[misc]
+        assert known is not None  # subtraction is there
+        known = _reversed(known[0]), known[1]
     else:
         known = operation(f"{stem}_{kind}")
     if known is None:
@@ -317,7 +321,7 @@ def _joined(b: Any, rows: Any) -> Any:
 def ds_bpermute_b32(ins: Instruction, ctx: Context) -> Step:
     """D = S1 of the lane (S0 + offset) / 4; 0 from a lane that is off."""
     destination, index, data = ins.operands[:3]
-    assert isinstance(destination, Reg) and isinstance(data, Reg)
+    destination, data = register(destination), register(data)
     read = _bind.vector_reader(ins, index, "u32", ctx)
     row, from_row = ctx.row(destination), ctx.row(data)
     offset, name = _U32(_offset(ins)), counter(ctx)
@@ -338,7 +342,7 @@ def ds_bpermute_b32(ins: Instruction, ctx: Context) -> Step:
 def ds_permute_b32(ins: Instruction, ctx: Context) -> Step:
     """D of the lane (S0 + offset) / 4 = S1; 0 where nobody sends; the last of several stays."""
     destination, index, data = ins.operands[:3]
-    assert isinstance(destination, Reg) and isinstance(data, Reg)
+    destination, data = register(destination), register(data)
     read = _bind.vector_reader(ins, index, "u32", ctx)
     row, from_row = ctx.row(destination), ctx.row(data)
     offset, name = _U32(_offset(ins)), counter(ctx)
@@ -365,7 +369,7 @@ def swizzled(offset: int, lanes: int) -> np.ndarray:
             mask = offset & 31
             return lane // 32 * 32 + ((lane & mask) | ((lane + move) & ~mask & 31))
         picks = np.array([offset >> (2 * i) & 3 for i in range(4)])
-        return lane // 4 * 4 + picks[lane % 4]
+        return np.asarray(lane // 4 * 4 + picks[lane % 4])
     inside = lane & 31
     found = ((inside & (offset & 31)) | (offset >> 5 & 31)) ^ (offset >> 10 & 31)
     return lane // 32 * 32 + found
@@ -404,7 +408,7 @@ def swizzle_pattern(text: str) -> int:
 def ds_swizzle_b32(ins: Instruction, ctx: Context) -> Step:
     """D = S0 of a lane that a pattern names; 0 from a lane that is off."""
     destination, data = ins.operands[:2]
-    assert isinstance(destination, Reg) and isinstance(data, Reg)
+    destination, data = register(destination), register(data)
     lane = swizzled(swizzle_pattern(ins.modifiers.get("offset", "0")), ctx.lanes)
     row, from_row = ctx.row(destination), ctx.row(data)
     name = counter(ctx)

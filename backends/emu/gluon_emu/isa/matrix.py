@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_core.errors import BackendError
-from gluon_emu.decode.operands import Const, Operand, Reg
+from gluon_emu.decode.operands import Const, Operand, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.floats import narrow_dtype, to_bf16
@@ -49,30 +49,30 @@ def elements(b: Any, first: int, registers: int, kind: str, fnuz: bool) -> np.nd
     if kind == "f64":
         return words.view(np.float64)
     if kind in ("f32", "i32"):
-        return words.view(np.float32 if kind == "f32" else np.int32).astype(np.float64)
+        return np.asarray(words.view(np.float32 if kind == "f32" else np.int32), np.float64)
     if kind == "xf32":  # ten bits of mantissa count
         rounded = (words + _U32(0xFFF) + ((words >> _U32(13)) & _U32(1))) & _U32(0xFFFFE000)
-        return rounded.view(np.float32).astype(np.float64)
+        return np.asarray(rounded.view(np.float32), np.float64)
     if kind == "f16":
-        return words.view(np.float16).astype(np.float64)
+        return np.asarray(words.view(np.float16), np.float64)
     if kind == "bf16":
         halves = words.view(np.uint16).astype(_U32) << _U32(16)
-        return halves.view(np.float32).astype(np.float64)
+        return np.asarray(halves.view(np.float32), np.float64)
     if kind in ("i8", "u8"):
-        return words.view(np.int8 if kind == "i8" else np.uint8).astype(np.float64)
+        return np.asarray(words.view(np.int8 if kind == "i8" else np.uint8), np.float64)
     if kind in ("fp8", "bf8"):
-        return words.view(np.uint8).view(narrow_dtype(kind, fnuz)).astype(np.float64)
+        return np.asarray(words.view(np.uint8).view(narrow_dtype(kind, fnuz)), np.float64)
     if kind in ("fp4", "i4", "u4"):
         octets = words.view(np.uint8)
         nibbles = np.stack((octets & 15, octets >> 4), -1).reshape(waves, lanes, -1)
         if kind == "fp4":
-            return nibbles.view(narrow_dtype("fp4", False)).astype(np.float64)
+            return np.asarray(nibbles.view(narrow_dtype("fp4", False)), np.float64)
         signed = np.where((kind == "i4") & (nibbles >= 8), nibbles.astype(np.int16) - 16, nibbles)
-        return signed.astype(np.float64)
+        return np.asarray(signed, np.float64)
     bits = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
     six = bits.reshape(waves, lanes, -1, 6)
     value = np.packbits(six, axis=-1, bitorder="little")[..., 0]
-    return value.view(narrow_dtype(kind, False)).astype(np.float64)
+    return np.asarray(value.view(narrow_dtype(kind, False)), np.float64)
 
 
 def dense(found: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -80,12 +80,14 @@ def dense(found: np.ndarray, table: np.ndarray) -> np.ndarray:
     return found.reshape(found.shape[0], -1)[:, table]
 
 
-def accumulator_reader(operand: Operand, ctx: Context, registers: int, kind: str) -> Callable:
+def accumulator_reader(
+    operand: Operand, ctx: Context, registers: int, kind: str
+) -> Callable[..., Any]:
     """`f(batch)`: C as float64 [registers or elements, waves, lanes], or a constant."""
     if isinstance(operand, Const):
         value = np.float64(operand.value)
         return lambda b: value
-    assert isinstance(operand, Reg)
+    operand = register(operand)
     first = ctx.row(operand)
     sign = -1.0 if operand.neg else 1.0
     if kind == "f64":
@@ -106,9 +108,9 @@ def accumulator_reader(operand: Operand, ctx: Context, registers: int, kind: str
     return lambda b: sign * b.v[first : first + registers].view(dtype).astype(np.float64)
 
 
-def result_writer(operand: Operand, ctx: Context, kind: str) -> Callable:
+def result_writer(operand: Operand, ctx: Context, kind: str) -> Callable[..., Any]:
     """`f(batch, value)`: D from float64 [registers or elements, waves, lanes]; EXEC plays no part."""
-    assert isinstance(operand, Reg)
+    operand = register(operand)
     first, count = ctx.row(operand), operand.count
 
     def write(b: Any, value: np.ndarray) -> None:
@@ -139,4 +141,4 @@ def refuse(ins: Instruction, *names: str) -> None:
     for name in names:
         text: Optional[str] = ins.modifiers.get(name)
         if text not in (None, "0"):
-            raise BackendError(f"`{ins.text}`: the modifier {name} is not modelled")
+            raise BackendError(f"the modifier {name} is not modelled")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_emu.decode.operands import Reg
+from gluon_emu.decode.operands import register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
@@ -43,7 +43,7 @@ def arrive(lds: Any, place: int, count: int, wave: int, known: Any) -> int:
 def ds_atomic_barrier_arrive_rtn_b64(ins: Instruction, ctx: Context) -> Step:
     """D = the barrier as it was; S1 arrivals from each active lane."""
     destination = ins.operands[0]
-    assert isinstance(destination, Reg)
+    destination = register(destination)
     row = ctx.row(destination)
     address = _bind.vector_reader(ins, ins.operands[1], "u32", ctx)
     count = _bind.vector_reader(ins, ins.operands[2], "u64", ctx)

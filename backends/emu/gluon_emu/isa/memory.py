@@ -5,12 +5,13 @@ ISA: CDNA3 9-10 and 12.13-12.14, RDNA3 9, 11 and 16.14-16.16, RDNA4 the same.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, Optional
 
 import numpy as np
 
-from gluon_emu.decode.operands import M0, Reg
+from gluon_emu.decode.operands import M0, Reg, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.addresses import buffer_address, counters, flat_address, locate
@@ -76,7 +77,7 @@ def _load(name: str) -> Optional[Op]:
     def bind(ins: Instruction, ctx: Context) -> Step:
         """D = memory at the address; done when the counter says so."""
         if "lds" in ins.modifiers:
-            return _to_lds(ins, ctx, space, size, ins.operands)
+            return _to_lds(ins, ctx, space, size)
         return _bound_load(ins, ctx, space, size, signed, half)
 
     return Op(bind, "vmem", 1, doc=bind.__doc__ or "")
@@ -86,7 +87,7 @@ def _bound_load(
     ins: Instruction, ctx: Context, space: str, size: int, signed: bool, half: str
 ) -> Step:
     destination = ins.operands[0]
-    assert isinstance(destination, Reg)
+    destination = register(destination)
     find = _addresses(space, ins, ctx, ins.operands[1:], size)
     words = max(1, size // 4)
     rows = [ctx.row(destination, i) for i in range(words)]
@@ -141,7 +142,7 @@ def _store(name: str) -> Optional[Op]:
             data, rest = ins.operands[0], ins.operands[1:]
         else:
             data, rest = ins.operands[1], (ins.operands[0], *ins.operands[2:])
-        assert isinstance(data, Reg)
+        data = register(data)
         find = _addresses(space, ins, ctx, rest, size)
         rows = [ctx.row(data, i) for i in range(max(1, size // 4))]
         keys = counters(ctx, True, space == "flat")
@@ -184,7 +185,7 @@ def _scratch_offset(ins: Instruction, ctx: Context, address: Any, base: Any) -> 
 
 def _scratch_load(ins: Instruction, ctx: Context, size: int, signed: bool, half: str) -> Step:
     destination = ins.operands[0]
-    assert isinstance(destination, Reg)
+    destination = register(destination)
     find = _scratch_offset(ins, ctx, *ins.operands[1:3])
     rows = [ctx.row(destination, i) for i in range(max(1, size // 4))]
     keys = counters(ctx, False)
@@ -209,7 +210,7 @@ def _scratch_load(ins: Instruction, ctx: Context, size: int, signed: bool, half:
 
 def _scratch_store(ins: Instruction, ctx: Context, size: int, half: str) -> Step:
     address, data, base = ins.operands[:3]
-    assert isinstance(data, Reg)
+    data = register(data)
     find = _scratch_offset(ins, ctx, address, base)
     rows = [ctx.row(data, i) for i in range(max(1, size // 4))]
     keys = counters(ctx, True)
@@ -228,16 +229,14 @@ def _scratch_store(ins: Instruction, ctx: Context, size: int, half: str) -> Step
 # -- past the registers into LDS -------------------------------------------------------------------
 
 
-def _to_lds(ins: Instruction, ctx: Context, space: str, size: int, operands: Any) -> Step:
+def _to_lds(ins: Instruction, ctx: Context, space: str, size: int) -> Step:
     """LDS at M0 + offset + the lane's place = memory: lanes of a wave one after the other.
 
     ISA: CDNA3 9.1.9 and 10.4, CDNA4 the same with 12 and 16 bytes.
     """
-    find = _addresses(space, ins, ctx, operands, size)
+    find = _addresses(space, ins, ctx, ins.operands, size)
     keys = counters(ctx, False)
-    offset = int(ins.modifiers.get("offset", "0"), 0) if space == "buffer" else 0
-    if space != "buffer":
-        offset = int(ins.modifiers.get("offset", "0"), 0)
+    offset = int(ins.modifiers.get("offset", "0"), 0)
     step_of_lane = (np.arange(ctx.lanes) * size)[None, :]
 
     def step(b: Any) -> None:
@@ -263,9 +262,7 @@ for _suffix in ("dword", "dwordx3", "dwordx4", "ubyte", "sbyte", "ushort", "ssho
     for _space in ("global", "buffer"):
         _size = max(4, _WIDTHS[_suffix][0])
         OPS[f"{_space}_load_lds_{_suffix}"] = Op(
-            lambda ins, ctx, space=_space, size=_size: _to_lds(
-                ins, ctx, space, size, ins.operands if space == "buffer" else ins.operands
-            ),
+            functools.partial(_to_lds, space=_space, size=_size),
             "vmem",
             0,
             doc=_to_lds.__doc__ or "",
@@ -311,7 +308,7 @@ for _bits in (8, 32, 64, 128):
         # `cluster_`: workgroups of a cluster ask for the same, and each gets it
         for _space in ("global", "cluster") if _load_it else ("global",):
             OPS[f"{_space}_{_name}_b{_bits}"] = Op(
-                lambda ins, ctx, size=_bits // 8, load=_load_it: _async(ins, ctx, size, load),
+                functools.partial(_async, size=_bits // 8, load=_load_it),
                 "vmem",
                 0,
                 doc=_async.__doc__ or "",

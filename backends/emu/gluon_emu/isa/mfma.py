@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from gluon_emu.decode.operands import Const, Reg
+from gluon_emu.decode.operands import Const, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
@@ -53,7 +53,7 @@ def _bound(ins: Instruction, ctx: Context, found: Any) -> Step:
         refuse(ins, "cbsz", "abid", "blgp")
         first_kind, second_kind = kind, other or kind
     destination, a, b_operand, c = ins.operands[:4]
-    assert isinstance(destination, Reg) and isinstance(a, Reg) and isinstance(b_operand, Reg)
+    destination, a, b_operand = register(destination), register(a), register(b_operand)
     maps_a = tables(result, m, n, k, a.count * 32 // BITS[first_kind], first_kind)
     maps_b = tables(result, m, n, k, b_operand.count * 32 // BITS[second_kind], second_kind)
     a_row, b_row = ctx.row(a), ctx.row(b_operand)
@@ -91,7 +91,7 @@ def tables(result: str, m: int, n: int, k: int, held: int, kind: str) -> Matrice
         if m == 4:  # four blocks, one number per lane
             row, column, block = lane // 16, lane % 4, lane % 16 // 4
         else:
-            row, column, block = lane // 16 + 4 * registers, lane % 16, 0
+            row, column, block = lane // 16 + 4 * registers, lane % 16, np.zeros_like(lane)
     elif m == 4:
         row, column, block = registers, lane % 4, lane // 4
     else:

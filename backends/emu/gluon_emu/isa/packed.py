@@ -9,11 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from gluon_emu.decode.operands import Const, Reg
+from gluon_emu.decode.operands import Const, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
-from gluon_emu.isa.floats import flush, fma16, fma32, max_number, min_number, narrow_dtype
+from gluon_emu.isa.floats import (
+    flush,
+    fma16,
+    fma32,
+    max_number,
+    maximum,
+    min_number,
+    minimum,
+    narrow_dtype,
+)
 from gluon_emu.isa.table import OPS, Op, Step
 
 _U32, _F32 = np.uint32, np.float32
@@ -46,7 +55,7 @@ def _part(ins: Instruction, operand: Any, kind: str, high: bool, ctx: Context) -
         value = np.array([bits & 0xFFFF], np.uint16)
         converted = _from_half(value, kind)[0]
         return lambda b: converted
-    assert isinstance(operand, Reg)
+    operand = register(operand)
     if kind in ("f32", "u32"):
         raw = _bind.raw_reader(operand, ctx, 1 if high and operand.count > 1 else 0)
         return raw if kind == "u32" else (lambda b: raw(b).view(_F32))
@@ -67,7 +76,7 @@ def _packed(name: str, kind: str, count: int, function: Any) -> None:
         """The operation on the low and on the high elements of the sources."""
         sources = [_halves(ins, i, o, kind, ctx) for i, o in enumerate(ins.operands[1 : 1 + count])]
         destination = ins.operands[0]
-        assert isinstance(destination, Reg)
+        destination = register(destination)
         row = ctx.row(destination)
         clamp = "clamp" in ins.modifiers
 
@@ -111,10 +120,10 @@ for _kind, _fma in (("f16", fma16), ("bf16", fma32)):
         _packed(f"v_pk_{_name}_{_kind}", _kind, 2, max_number)
     for _name in ("min", "min_num"):
         _packed(f"v_pk_{_name}_{_kind}", _kind, 2, min_number)
-    _packed(f"v_pk_maximum_{_kind}", _kind, 2, np.maximum)
-    _packed(f"v_pk_minimum_{_kind}", _kind, 2, np.minimum)
-    _packed(f"v_pk_maximum3_{_kind}", _kind, 3, lambda a, b, c: np.maximum(np.maximum(a, b), c))
-    _packed(f"v_pk_minimum3_{_kind}", _kind, 3, lambda a, b, c: np.minimum(np.minimum(a, b), c))
+    _packed(f"v_pk_maximum_{_kind}", _kind, 2, maximum)
+    _packed(f"v_pk_minimum_{_kind}", _kind, 2, minimum)
+    _packed(f"v_pk_maximum3_{_kind}", _kind, 3, lambda a, b, c: maximum(maximum(a, b), c))
+    _packed(f"v_pk_minimum3_{_kind}", _kind, 3, lambda a, b, c: minimum(minimum(a, b), c))
 for _kind in ("u16", "i16"):
     _packed(f"v_pk_add_{_kind}", _kind, 2, lambda a, b: a + b)
     _packed(f"v_pk_sub_{_kind}", _kind, 2, lambda a, b: a - b)
@@ -130,7 +139,7 @@ _packed("v_pk_ashrrev_i16", "i16", 2, lambda a, b: b >> (a & np.int16(15)))
 def _bind_pk_mov(ins: Instruction, ctx: Context) -> Step:
     """The low result is a register of S0 by op_sel[0], the high one a register of S1 by op_sel[1]."""
     destination = ins.operands[0]
-    assert isinstance(destination, Reg)
+    destination = register(destination)
     row = ctx.row(destination)
     reads = [
         _part(ins, operand, "u32", _flag(ins, "op_sel", place, False), ctx)

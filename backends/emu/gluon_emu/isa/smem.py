@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from gluon_emu.decode.operands import Const, Reg
+from gluon_emu.decode.operands import Const, Reg, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.errors import AccessError
 from gluon_emu.isa import bind as _bind
@@ -47,7 +47,7 @@ def _load(name: str) -> Optional[Op]:
 
 def _bound(ins: Instruction, ctx: Context, size: int, signed: bool, buffer: bool) -> Step:
     destination, base, offset = ins.operands[0], ins.operands[1], ins.operands[2]
-    assert isinstance(destination, Reg) and isinstance(base, Reg)
+    destination, base = register(destination), register(base)
     first = destination.first
     words = max(1, size // 4)
     constant = int(ins.modifiers.get("offset", "0"), 0)

@@ -10,6 +10,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
+from gluon_core.errors import BackendError
 from gluon_emu.decode.operands import Reg
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
@@ -36,7 +37,9 @@ class Op:
     bind: Callable[[Instruction, Context], Step]
     family: str
     results: int = 1
-    pair: Optional[Callable[[Instruction, Context], tuple[Callable, Callable]]] = None
+    pair: Optional[
+        Callable[[Instruction, Context], tuple[Callable[..., Any], Callable[..., Any]]]
+    ] = None
     doc: str = ""
 
 
@@ -62,10 +65,10 @@ def pattern(function: Callable[[str], Optional[Op]]) -> Callable[[str], Optional
     return function
 
 
-def custom(*names: str, family: str, results: int = 1) -> Callable:
+def custom(*names: str, family: str, results: int = 1) -> Callable[..., Any]:
     """The decorated function binds the instruction itself."""
 
-    def register(bind: Callable) -> Callable:
+    def register(bind: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
             assert name not in OPS, name
             OPS[name] = Op(bind, family, results, doc=bind.__doc__ or "")
@@ -80,7 +83,7 @@ def vector(
     src: Union[str, Sequence[str]] = ("u32", "u32"),
     family: str = "valu",
     swap: bool = False,
-) -> Callable:
+) -> Callable[..., Any]:
     """The decorated function computes a vector result from as many sources as `src` has types.
 
     Args:
@@ -90,13 +93,13 @@ def vector(
     kinds = tuple(src.split()) if isinstance(src, str) else tuple(src)
     floating = dst == "f32" and any(k == "f32" for k in kinds)
 
-    def register(function: Callable) -> Callable:
-        def pair(ins: Instruction, ctx: Context) -> tuple[Callable, Callable]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def pair(ins: Instruction, ctx: Context) -> tuple[Callable[..., Any], Callable[..., Any]]:
             reads = [
                 _bind.vector_reader(ins, operand, kind, ctx, place)
                 for place, (operand, kind) in enumerate(zip(ins.operands[1:], kinds))
             ]
-            assert len(reads) == len(kinds), ins.text
+            _check_count(reads, kinds)
             if swap:
                 reads[0], reads[1] = reads[1], reads[0]
             write = _bind.vector_writer(ins, ins.operands[0], dst, ctx)
@@ -119,7 +122,14 @@ def vector(
     return register
 
 
-def _computing(function: Callable, reads: Sequence[Callable], floating: bool) -> Callable:
+def _check_count(reads: Sequence[Any], kinds: Sequence[str]) -> None:
+    if len(reads) != len(kinds):
+        raise BackendError("sources are missing", expected=str(len(kinds)), got=str(len(reads)))
+
+
+def _computing(
+    function: Callable[..., Any], reads: Sequence[Callable[..., Any]], floating: bool
+) -> Callable[..., Any]:
     if floating:
 
         def flushing(b: Any) -> Any:
@@ -171,7 +181,7 @@ def scalar(
     src: Union[str, Sequence[str]] = ("u32", "u32"),
     scc: Optional[str] = None,
     family: str = "salu",
-) -> Callable:
+) -> Callable[..., Any]:
     """The decorated function computes a scalar result.
 
     Args:
@@ -181,12 +191,13 @@ def scalar(
     """
     kinds = tuple(src.split()) if isinstance(src, str) else tuple(src)
 
-    def register(function: Callable) -> Callable:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
         def bind(ins: Instruction, ctx: Context) -> Step:
             sources = ins.operands[1:] if dst is not None else ins.operands
             if len(sources) < len(kinds):  # sopk: the destination is a source too
                 sources = ins.operands
             reads = [_bind.scalar_reader(o, k, ctx) for o, k in zip(sources, kinds)]
+            _check_count(reads, kinds)
             if dst is None:
 
                 def compare(b: Any) -> None:

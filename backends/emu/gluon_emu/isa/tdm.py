@@ -10,7 +10,7 @@ each gets it in its own LDS.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -69,13 +69,13 @@ def read_descriptor(groups: list[list[int]]) -> Box:
     tensor = [_bits(one, 48, 32), _bits(one, 80, 32)]
     tile = [_bits(one, 112, 16), _bits(one, 128, 16)]
     strides = [_bits(one, 160, 48)]
-    rows = None
+    rows: Optional[np.ndarray] = None
     if gather:
         if zero[0] >> 30 & 1:
-            rows = [*two, *three]
+            picked = [*two, *three]
         else:
-            rows = [half for word in (*two, *three) for half in (word & 0xFFFF, word >> 16)]
-        rows = np.array(rows[: tile[1]], np.int64)
+            picked = [half for word in (*two, *three) for half in (word & 0xFFFF, word >> 16)]
+        rows = np.array(picked[: tile[1]], np.int64)
     elif len(groups) > 2:
         tile += [_bits(one, 144, 16), _bits(two, 112, 16), _bits(three, 80, 16)]
         tensor += [two[0], two[1], _bits(three, 48, 32)]

@@ -13,8 +13,7 @@ from gluon_emu.decode.operands import VCC, Reg
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
-from gluon_emu.isa.salu import _reverse as reverse_bits
-from gluon_emu.isa.salu import highest_bit, lowest_bit, popcount
+from gluon_emu.isa.salu_bits import highest_bit, lowest_bit, popcount, reverse_bits
 from gluon_emu.isa.table import OPS, Op, Step, custom, vector
 
 _U32, _U64, _I32, _I64 = np.uint32, np.uint64, np.int32, np.int64
@@ -63,7 +62,7 @@ def _saturating(names: tuple[str, ...], dst: str, function: Any, reverse: bool =
         if "clamp" not in ins.modifiers:
             return (lambda b: function(first(b), second(b))), write
         dtype = _bind.TYPES[dst]
-        limits = np.iinfo(dtype)
+        limits: Any = np.iinfo(np.dtype(dtype).name)
 
         def clamped(b: Any) -> Any:
             x, y = np.asarray(first(b)).astype(_I64), np.asarray(second(b)).astype(_I64)

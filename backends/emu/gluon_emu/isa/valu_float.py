@@ -10,11 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from gluon_emu.decode.operands import VCC, Reg
+from gluon_emu.decode.operands import VCC, Reg, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
-from gluon_emu.isa.floats import flush, fma16, fma32, fma64, max_number, min_number
+from gluon_emu.isa.floats import (
+    flush,
+    fma16,
+    fma32,
+    fma64,
+    max_number,
+    maximum,
+    median,
+    min_number,
+    minimum,
+)
 from gluon_emu.isa.table import OPS, Op, Step, custom, output_modifiers, vector
 
 _U32 = np.uint32
@@ -43,8 +53,8 @@ for _kind in ("f32", "f16", "f64"):
     vector(*_both("min", _kind, "min"), *_both("min_num", _kind, "min_num"), dst=_kind, src=_two)(
         min_number
     )
-    vector(f"v_maximum_{_kind}", dst=_kind, src=_two)(np.maximum)
-    vector(f"v_minimum_{_kind}", dst=_kind, src=_two)(np.minimum)
+    vector(f"v_maximum_{_kind}", dst=_kind, src=_two)(maximum)
+    vector(f"v_minimum_{_kind}", dst=_kind, src=_two)(minimum)
     vector(*_both("fma", _kind, "fma"), dst=_kind, src=_three)(_FMA[_kind])
     for _name in ("max3", "max3_num"):
         vector(f"v_{_name}_{_kind}", dst=_kind, src=_three)(
@@ -62,16 +72,10 @@ for _kind in ("f32", "f16", "f64"):
         vector(f"v_{_name}_{_kind}", dst=_kind, src=_three)(
             lambda a, b, c: max_number(min_number(a, b), c)
         )
-    vector(f"v_maximum3_{_kind}", dst=_kind, src=_three)(
-        lambda a, b, c: np.maximum(np.maximum(a, b), c)
-    )
-    vector(f"v_minimum3_{_kind}", dst=_kind, src=_three)(
-        lambda a, b, c: np.minimum(np.minimum(a, b), c)
-    )
+    vector(f"v_maximum3_{_kind}", dst=_kind, src=_three)(lambda a, b, c: maximum(maximum(a, b), c))
+    vector(f"v_minimum3_{_kind}", dst=_kind, src=_three)(lambda a, b, c: minimum(minimum(a, b), c))
     for _name in ("med3", "med3_num"):
-        vector(f"v_{_name}_{_kind}", dst=_kind, src=_three)(
-            lambda a, b, c: max_number(min_number(a, b), min_number(max_number(a, b), c))
-        )
+        vector(f"v_{_name}_{_kind}", dst=_kind, src=_three)(median)
     vector(f"v_floor_{_kind}", dst=_kind, src=(_kind,))(np.floor)
     vector(f"v_ceil_{_kind}", dst=_kind, src=(_kind,))(np.ceil)
     vector(f"v_trunc_{_kind}", dst=_kind, src=(_kind,))(np.trunc)
@@ -143,7 +147,7 @@ def _mixed(name: str, result: str) -> None:
         if result == "f32":
             write = _bind.vector_writer(ins, ins.operands[0], "f32", ctx)
         else:
-            write = _half_writer(ins.operands[0], ctx, result == "hi", narrow)
+            write = _half_writer(register(ins.operands[0]), ctx, result == "hi", narrow)
 
         def step(b: Any) -> None:
             value = fma32(*[read(b) for read in reads])
@@ -337,12 +341,12 @@ def _scaled(x: Any, places: Any) -> Any:
 def _div_scale(kind: str) -> Any:
     def bind(ins: Instruction, ctx: Context) -> Step:
         """D = S0 scaled for a division of S2 by S1; the mask says where to scale back."""
-        reads = [_bind.vector_reader(ins, o, kind, ctx) for o in ins.operands[2:5]]
+        x, d, n = (_bind.vector_reader(ins, o, kind, ctx) for o in ins.operands[2:5])
         write = _bind.vector_writer(ins, ins.operands[0], kind, ctx)
         mask = _bind.mask_writer(ins.operands[1], ctx)
 
         def step(b: Any) -> None:
-            value, flag = div_scale(*[read(b) for read in reads], kind)
+            value, flag = div_scale(x(b), d(b), n(b), kind)
             write(b, value)
             mask(b, np.broadcast_to(flag, b.exec.shape))
 

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 
 from gluon_core.errors import BackendError
-from gluon_emu.decode.operands import Const, Reg
+from gluon_emu.decode.operands import Const, Reg, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
@@ -73,10 +73,10 @@ def _bound(ins: Instruction, ctx: Context, found: Any) -> Step:
     result = "bf16" if result == "bf16f32" else result
     first_kind, second_kind = _kinds(ins, found[6], found[7])
     destination, a, b_operand, c = ins.operands[:4]
-    assert isinstance(destination, Reg) and isinstance(a, Reg) and isinstance(b_operand, Reg)
+    destination, a, b_operand = register(destination), register(a), register(b_operand)
     version = version_of(ctx)
     if ctx.lanes != 32:
-        raise BackendError(f"`{ins.text}`: WMMA is modelled for waves of 32")
+        raise BackendError("WMMA is modelled for waves of 32")
     a_table = operand_table(version, m, k, a.count * 32 // BITS[first_kind], first_kind)
     b_table = operand_table(version, n, k, b_operand.count * 32 // BITS[second_kind], second_kind)
     place = result_table(version, m, n, destination.count, result)
@@ -147,7 +147,7 @@ def _wide(row: np.ndarray, depth: np.ndarray, held: int) -> np.ndarray:
     half = held // 2
     lane = row % 16 + 16 * (depth // 32 % 2)
     element = depth % 32 + 32 * (depth // 64) + half * (row // 16)
-    return lane * held + element
+    return np.asarray(lane * held + element)
 
 
 def _run(version: int, held: int, kind: str, k: int) -> int:
@@ -208,7 +208,7 @@ def _scale_words(ins: Instruction, operand: Any, ctx: Context, count: int) -> li
     if isinstance(operand, Const):
         value = np.uint32(operand.bits("u32"))
         return [lambda b: value] * count
-    assert isinstance(operand, Reg)
+    operand = register(operand)
     return [
         _bind.vector_reader(ins, Reg(operand.kind, operand.first + i), "u32", ctx)
         for i in range(count)

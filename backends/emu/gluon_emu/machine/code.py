@@ -49,7 +49,7 @@ class Code:
     sources: list[frozenset[int]] = field(default_factory=list)
     own_keys: list[tuple[tuple[str, str], ...]] = field(default_factory=list)
     visible: list[bool] = field(default_factory=list)
-    hazards: list[Optional[Callable]] = field(default_factory=list)
+    hazards: list[Optional[Callable[..., Any]]] = field(default_factory=list)
     granule: int = 4
     scratch_bytes: int = 0
     banks: int = 32
@@ -156,9 +156,15 @@ def _step(ins: Instruction, context: Context) -> Callable[[Any], Any]:
         if ins.second is None:
             return op.bind(ins, context)
         other = table.find(ins.second.name)
-        assert other is not None and op.pair is not None and other.pair is not None
+        assert other is not None  # or `refuse_unknown` had named it
+        if op.pair is None or other.pair is None:
+            raise BackendError("no half of a dual instruction")
         return _both(*op.pair(ins, context), *other.pair(ins.second, context))
-    except (AssertionError, AttributeError, ValueError, IndexError, KeyError, TypeError) as error:
+    except BackendError as error:
+        error.message = f"the emulator does not understand `{ins.text}`: {error.message}"
+        error.span = span_of(ins.location)
+        raise
+    except (AttributeError, ValueError, IndexError, KeyError, TypeError) as error:
         raise BackendError(
             f"the emulator does not understand `{ins.text}`: {type(error).__name__}: {error}",
             span=span_of(ins.location),

@@ -13,7 +13,11 @@ __all__ = ["descriptor_leaves", "encode_descriptor"]
 
 
 def descriptor_leaves(
-    name: str, value: Any, meta: Optional[dict[str, Any]], num_warps: int, address: Callable
+    name: str,
+    value: Any,
+    meta: Optional[dict[str, Any]],
+    num_warps: int,
+    address: Callable[..., Any],
 ) -> Iterator[tuple[str, Any, Any]]:
     """(name, type, value) of what a kernel takes for a descriptor: its words, shape and strides.
 

@@ -54,10 +54,10 @@ def passes(name: str, architecture: str, narrow_formats: bool = False) -> int:
     return 4 if m == 16 else 8
 
 
-def checks(code: Any) -> list[Optional[Callable]]:
+def checks(code: Any) -> list[Optional[Callable[..., Any]]]:
     """For each instruction a report of what stands too close before it, or None."""
     program, context = code.program, code.context
-    found: list[Optional[Callable]] = [None] * len(program.instructions)
+    found: list[Optional[Callable[..., Any]]] = [None] * len(program.instructions)
     if context.generation != 9:
         return found
     rules = _Rules(code)
@@ -68,7 +68,9 @@ def checks(code: Any) -> list[Optional[Callable]]:
     return found
 
 
-def _reporting(ins: Instruction, earlier: Instruction, need: int, have: int, why: str) -> Callable:
+def _reporting(
+    ins: Instruction, earlier: Instruction, need: int, have: int, why: str
+) -> Callable[..., Any]:
     def check(b: Any, machine: Any) -> None:
         raise machine.report(
             HazardError,
@@ -230,6 +232,5 @@ def _partial(ins: Instruction) -> bool:
     if ins.suffix == "sdwa":
         return ins.modifiers.get("dst_sel", "DWORD") != "DWORD"
     text = ins.modifiers.get("op_sel")
-    return (
-        bool(text) and text.strip("[]").split(",")[-1].strip() == "1" and len(text.split(",")) == 4
-    )
+    bits = [bit.strip() for bit in (text or "").strip("[]").split(",")]
+    return len(bits) == 4 and bits[-1] == "1"

@@ -54,7 +54,7 @@ class GlobalMemory:
         self.low = (self._starts[0] & ~15) if self._starts else 0
         high = max((a.end for a in self.allocations), default=0)
         size = (high - self.low + 15) & ~15
-        raw = (
+        raw: Any = (
             (ctypes.c_ubyte * max(size, 1)).from_address(self.low)
             if self._starts
             else bytearray(16)

@@ -156,8 +156,8 @@ class Machine:
                     written |= results[pc]
                 else:
                     self._uninitialised(b, pc)
-            if hazards is not None and hazards[pc] is not None:
-                hazards[pc](b, self)
+            if hazards is not None and (check := hazards[pc]) is not None:
+                check(b, self)
             counts[pc] += size
             found = steps[pc](b)
             if found is None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Callable
 
 import numpy as np
 
-__all__ = ["Tally", "bank_cycles", "summary", "write"]
+from gluon_core.contract.backend import Executed
+from gluon_core.errors import ArgumentError
+from gluon_emu.decode.text import Program, parse
+from gluon_emu.isa import table
+
+__all__ = ["Tally", "bank_cycles", "digest", "executed", "summary", "write"]
 
 
 @dataclass
@@ -64,12 +71,15 @@ def bank_cycles(place: np.ndarray, size: int, mask: np.ndarray, banks: int) -> i
 
 def summary(code: Any, tally: Tally, grid: tuple[int, int, int]) -> dict[str, Any]:
     """What `write` writes: totals, and for each source line its instructions with their counts."""
+    families: Counter[str] = Counter()
     lines: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     mix: Counter[str] = Counter()
     for ins, count in zip(code.program.instructions, tally.counts):
         if not count:
             continue
         mix[ins.name] += count
+        op = table.find(ins.name)
+        families[op.family if op is not None else ins.name] += count
         entry: dict[str, Any] = {"instruction": ins.text, "count": count}
         if tally.moved[ins.index]:
             entry["bytes"] = tally.moved[ins.index]
@@ -83,12 +93,15 @@ def summary(code: Any, tally: Tally, grid: tuple[int, int, int]) -> dict[str, An
     return {
         "kernel": code.program.name,
         "architecture": code.program.architecture,
+        "code": digest(code.program),
         "grid": list(grid),
+        "waves": max(tally.counts, default=0),
         "instructions": sum(mix.values()),
         "waits": waits,
         "global_bytes": sum(tally.moved),
         "bank_cycles": sum(tally.conflicts),
         "mix": dict(mix.most_common()),
+        "families": dict(families.most_common()),
         "counts": list(tally.counts),
         "useful": list(tally.useful),
         "lines": [
@@ -101,6 +114,63 @@ def summary(code: Any, tally: Tally, grid: tuple[int, int, int]) -> dict[str, An
             for (file, line), entries in sorted(lines.items())
         ],
     }
+
+
+def digest(program: Program) -> str:
+    """Of the instructions alone, so that code is the same wherever its source file lies."""
+    text = "\n".join(ins.text for ins in program.instructions)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def executed(compiled: Any, path: str) -> Executed:
+    """What the launches of `compiled` executed that a file of JSON lines holds; those of the kernel
+    with other types or constants where there are none of this code.
+
+    Raises:
+        ArgumentError: the file cannot be read, is something else, or has no launch of the kernel.
+    """
+    try:
+        launches = [json.loads(line) for line in Path(path).read_text().splitlines() if line]
+        names = {(one["kernel"], one["architecture"]) for one in launches}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(
+            "not a file that `gluon run --trace-isa` wrote",
+            argument=path,
+            got=f"{type(error).__name__}: {error}",
+        ) from error
+    wanted = compiled.metadata.name, compiled.target.architecture.name
+    own = [one for one in launches if (one["kernel"], one["architecture"]) == wanted]
+    if not own:
+        raise ArgumentError(
+            "no launch of the kernel in this file",
+            argument=path,
+            expected=" on ".join(wanted),
+            got=", ".join(" on ".join(name) for name in sorted(names)) or "nothing",
+        )
+    code = digest(parse(compiled.asm["amdgcn"], compiled.metadata.name))
+    same = [one for one in own if one["code"] == code]
+    chosen = same or own
+    mix: Counter[str] = Counter()
+    lines: Counter[tuple[str, int]] = Counter()
+    idle = 0
+    for one in chosen:
+        mix.update(one["families"])
+        for line in one["lines"]:
+            lines[line["file"], line["line"]] += line["count"]
+            idle += sum(e["count"] for e in line["instructions"] if e.get("idle"))
+    total: Callable[[str], int] = lambda key: sum(one[key] for one in chosen)  # noqa: E731
+    return Executed(
+        launches=len(chosen),
+        warps=total("waves"),
+        instructions=total("instructions"),
+        instruction_mix=dict(mix.most_common()),
+        global_bytes=total("global_bytes"),
+        bank_cycles=total("bank_cycles"),
+        waits=total("waits"),
+        idle_waits=idle,
+        lines=tuple((file, line, count) for (file, line), count in sorted(lines.items())),
+        same_code=bool(same),
+    )
 
 
 def write(path: str, *args: Any) -> None:

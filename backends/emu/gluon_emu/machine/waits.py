@@ -100,7 +100,8 @@ class Outstanding:
         return touched and self._clean()
 
     def _clean(self) -> bool:
-        kept, gone = [], []
+        kept: list[Entry] = []
+        gone: list[Entry] = []
         for entry in self.entries:
             (gone if self.finished(entry) else kept).append(entry)
         if gone:
@@ -174,7 +175,7 @@ class Outstanding:
             first, second = getattr(self, name), getattr(other, name)
             for key in {**first, **second}:
                 first[key] = _both(first.get(key, 0), second.get(key, 0), mine, theirs)
-        by_place = {}
+        by_place: dict[tuple[object, ...], list[Entry]] = {}
         for entry in self.entries:
             entry.number = _spread(entry.number, 0, mine, theirs)
         for entry in self.entries:
@@ -183,8 +184,9 @@ class Outstanding:
             twins = by_place.get((entry.key, entry.where, entry.registers))
             if twins:
                 twin = twins.pop(0)
-                assert isinstance(twin.number, np.ndarray)
-                twin.number[mine:] = entry.number
+                number = np.asarray(twin.number)
+                number[mine:] = entry.number
+                twin.number = number
                 continue
             entry.number = _spread(0, entry.number, mine, theirs)
             self.entries.append(entry)

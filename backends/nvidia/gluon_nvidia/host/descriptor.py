@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Optional, Sequence
+from typing import Any, Callable, ClassVar, Optional, Sequence
 
 from gluon_core.contract.host_descriptor import HostDescriptor, HostTensor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.features import Feature
 from gluon_core.layouts.base import is_int
 from gluon_core.layouts.dialect import follows
+from gluon_nvidia import native
 from gluon_nvidia.features import DESCRIPTOR_ROWS_CHECKED, IM2COL
 from gluon_nvidia.layouts import NVMMASharedLayout
 
@@ -183,7 +184,10 @@ class TensorDescriptor(HostDescriptor):
         Raises:
             ArgumentError, ShapeError, LayoutError, DtypeError: TMA cannot copy such boxes.
         """
-        return TensorDescriptor(
+        found = _known(tensor, block_shape, layout, padding, round_f32_to_tf32)
+        if found is not None:
+            return found
+        made = TensorDescriptor(
             tensor,
             tensor.shape,
             HostDescriptor.strides_of(tensor),
@@ -192,11 +196,30 @@ class TensorDescriptor(HostDescriptor):
             padding,
             round_f32_to_tf32,
         )
+        return _learn(made)
 
     @property
     def mode(self) -> str:
         """How copies address the tensor: "tiled"."""
         return "tiled"
+
+
+def _unknown(*arguments: Any) -> None:
+    """Before any descriptor was made: none is known."""
+
+
+_known: Callable[..., Optional[TensorDescriptor]] = _unknown  # what was made before, in C
+
+
+def _learn(made: TensorDescriptor) -> TensorDescriptor:
+    """Have tensors like this one described without checking again; `made` itself."""
+    global _known
+    module = native.module()
+    if module is not None:
+        native.teach(module)
+        if module.learn_descriptor(made, made.__dict__):
+            _known = module.describe
+    return made
 
 
 @dataclass(eq=False, repr=False)

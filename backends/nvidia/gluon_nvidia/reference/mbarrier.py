@@ -50,7 +50,7 @@ def mbarrier_arrive(
             pred = value
         elif i != 1 and value:
             mask = value
-    machine.barrier_arrive(barrier, count << bin(mask).count("1"), pred)
+    machine.barrier_arrive(barrier, count << bin(mask).count("1"), pred, bool(mask))
 
 
 def mbarrier_wait(

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["GENERIC", "Agent", "Agents", "Clock"]
 
 GENERIC = "generic"
-# Of an access: the op, its kind, its time, the epochs of the launch, the task.
-EpochKey = tuple[int, str, int, Optional[int], str]
+# Of an access: the op, its kind, its time, the epochs of the launch, the task, which threads.
+EpochKey = tuple[int, str, int, Optional[int], str, bool]
 _WIDTH = 8
 
 

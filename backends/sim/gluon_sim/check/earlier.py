@@ -84,19 +84,18 @@ class Earlier:
         sets[places] = distinct[inverse.reshape(places.shape)]
 
     def push_rounds(
-        self, kind: str, size: int, places: np.ndarray, programs: np.ndarray, epoch: int
+        self, kind: str, size: int, places: np.ndarray, programs: np.ndarray, epochs: np.ndarray
     ) -> None:
         """Keep accesses of one op by several programs to a place, all but the last of each place."""
         order = np.argsort(places, kind="stable")
-        places, programs = places[order], programs[order]
+        places, programs, epochs = places[order], programs[order], epochs[order]
         same = places[1:] == places[:-1]
-        places, programs = places[:-1][same], programs[:-1][same]
+        places, programs, epochs = places[:-1][same], programs[:-1][same], epochs[:-1][same]
         while len(places):
             first = np.ones(len(places), bool)
             np.not_equal(places[1:], places[:-1], out=first[1:])
-            epochs = np.full(int(first.sum()), epoch)
-            self.push(kind, size, places[first], programs[first], epochs)
-            places, programs = places[~first], programs[~first]
+            self.push(kind, size, places[first], programs[first], epochs[first])
+            places, programs, epochs = places[~first], programs[~first], epochs[~first]
 
     def forget(self, kinds: Iterable[str], index: np.ndarray) -> None:
         """After a write that comes after them all."""

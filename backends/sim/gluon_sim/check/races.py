@@ -8,14 +8,13 @@ memory it also holds the program, and programs are ordered only by acquiring and
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Union
 
 import numpy as np
 
-from gluon_sim.check.agents import GENERIC, Agent, EpochKey
+from gluon_sim.check.agents import GENERIC, Agent
 from gluon_sim.check.earlier import Earlier
+from gluon_sim.check.epochs import Epoch, Epochs
 from gluon_sim.check.program_order import ProgramOrder
 from gluon_sim.errors import Access, RaceError, span_of, tolerate
 
@@ -23,87 +22,12 @@ if TYPE_CHECKING:
     from gluon_sim.record.ir import Op
     from gluon_sim.run.task import Task
 
-__all__ = ["Epochs", "GlobalShadow", "SharedShadow"]
+__all__ = ["GlobalShadow", "SharedShadow", "access_of", "byte_of", "report_threads"]
 
 Program = tuple[int, int, int]  # (x, y, z)
-
-
-@dataclass(eq=False)
-class Epoch:
-    """An access by `agent` (None where a program has just one) at its `clock`, at `time`."""
-
-    op: Op
-    kind: str
-    agent: Optional[Agent]
-    clock: int
-    task: str
-    time: int = 0
-    closed: Optional[dict[str, np.ndarray]] = None  # groups closed then, by queue
-
-
-class Epochs:
-    """All epochs of a launch by number; 0 is "never"."""
-
-    def __init__(self) -> None:
-        self.strict = False  # whether reads, too, need a fence before a write through another proxy
-        self.all: list[Optional[Epoch]] = [None]
-        self.slots = np.zeros(64, np.int32)
-        self.clocks = np.zeros(64, np.int64)
-        self.times = np.zeros(64, np.int64)
-        self.asynchronous = np.zeros(64, bool)
-        self._plain: dict[EpochKey, int] = {}
-        self._lock = threading.Lock()
-
-    def of(self, task: Task, kind: str, time: int = 0) -> int:
-        """The number for an access by `task` now; equal accesses share one."""
-        agent = task.agent
-        cache = self._plain if agent is None else agent.epochs
-        key = (id(task.op), kind, time, None if agent is None else id(self), task.name)
-        found = cache.get(key)
-        if found is None:
-            with self._lock:
-                found = cache[key] = self._new(task, kind, time)
-        return found
-
-    def _new(self, task: Task, kind: str, time: int) -> int:
-        agent = task.agent
-        found = len(self.all)
-        clock = agent.clock if agent is not None else 0
-        closed = {q.name: q.closed for q in task.queues.values()} if agent else None
-        self.all.append(Epoch(task.op, kind, agent, clock, task.name, time, closed))
-        if found >= len(self.slots):
-            for name in ("slots", "clocks", "times", "asynchronous"):
-                old = getattr(self, name)
-                setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
-        self.slots[found] = agent.slot if agent is not None else 0
-        self.clocks[found] = clock
-        self.times[found] = time
-        self.asynchronous[found] = agent is not None and agent.proxy != GENERIC
-        return found
-
-    def ordered(
-        self, agent: Agent, ids: np.ndarray, rows: Optional[np.ndarray], free: bool = False
-    ) -> np.ndarray:
-        """Is each epoch ordered before what `agent` does now? `rows` broadcasts like `ids`.
-
-        `free`: they need no fence to be seen through another proxy.
-        """
-        low = int(ids.min()) if ids.size else 0
-        if not ids.size or low == int(ids.max()):
-            ids = np.full((1,) * ids.ndim, low, np.int64)  # the usual case: one epoch
-        slots, clocks = self.slots[ids], self.clocks[ids]
-        seen = agent.known.widen(int(slots.max()) + 1)
-        at = rows if seen.shape[1] > 1 and rows is not None else 0
-        if seen.shape[1] > 1 and rows is None:
-            known = seen[0][:, slots.reshape(-1)].min(0).reshape(slots.shape)
-            fenced = seen[1][:, slots.reshape(-1)].min(0).reshape(slots.shape)
-        else:
-            known = seen[0][at, slots]
-            fenced = seen[1][at, slots] if agent.proxy != GENERIC else known
-        if agent.proxy != GENERIC and not free:
-            known = np.where(self.asynchronous[ids], known, fenced)
-        fine: np.ndarray = known >= clocks
-        return fine
+# Of an access: whether it is by the rest of the threads, or which elements are; its epochs.
+Rest = Union[bool, np.ndarray]
+Numbers = Union[int, np.ndarray]
 
 
 class SharedShadow:
@@ -250,19 +174,27 @@ class GlobalShadow:
             ids = self.ids[kind] = ids.astype(np.int32)
         return who, ids
 
+    def _numbers(self, task: Task, kind: str, rest: Rest) -> Numbers:
+        """The epochs of an access by the acting thread, and by the rest of them."""
+        of, time = self.epochs.of, self.order.time
+        if isinstance(rest, bool):
+            return of(task, kind, time, rest)
+        return np.where(rest, of(task, kind, time, True), of(task, kind, time))
+
     def fresh(
-        self, task: Task, kind: str, first: int, index: np.ndarray, programs: np.ndarray, size: int
-    ) -> bool:
+        self, task: Task, kind: str, first: int, index: np.ndarray, programs: np.ndarray, size: int,
+        rest: Rest = False,
+    ) -> bool:  # fmt: skip
         """Note a write of a run that nobody has touched; false where somebody has."""
         if kind != "write" or size != self.grain:
             return False
         run = slice(first, first + index.size)
         if any((who[run] != NOBODY).any() for who in self.who.values()):
             return False
-        number = self.epochs.of(task, kind, self.order.time)
-        who, ids = self._kept(kind, number)
+        number = self._numbers(task, kind, rest)
+        who, ids = self._kept(kind, int(np.max(number)))
         who[run].reshape(index.shape)[...] = programs
-        ids[run] = number
+        ids[run] = number if isinstance(number, int) else number.reshape(-1)
         return True
 
     def touch(
@@ -274,12 +206,14 @@ class GlobalShadow:
         size: int,
         name: str,
         shared: bool,
+        rest: Rest = False,
     ) -> None:
         """An access to elements `index` of `size` bytes by `programs`, which broadcasts.
 
         Args:
             kind: "read", "write" or "update" (atomic).
             shared: several programs of the batch make this access as one.
+            rest: which of them are by threads other than the one that makes the task's atomics.
         """
         if size < self.grain:
             self._refine(size)
@@ -287,14 +221,16 @@ class GlobalShadow:
             ratio = size // self.grain
             index = index[..., None] * ratio + np.arange(ratio)
             programs = programs[..., None]
-        order = self.order
+            rest = rest if isinstance(rest, bool) else rest[..., None]
+        if not isinstance(rest, bool):
+            rest = np.broadcast_to(rest, index.shape)
         for other in _CONFLICTS[kind]:
             who = self.who.get(other)
             if who is not None:
-                self._check(task, kind, other, who, index, programs, name, order)
+                self._check(task, kind, other, who, index, programs, name)
             self._check_earlier(task, kind, other, index, programs, name)
-        number = self.epochs.of(task, kind, order.time)
-        who, ids = self._kept(kind, number)
+        number = self._numbers(task, kind, rest)
+        who, ids = self._kept(kind, int(np.max(number)))
         keeps = kind != "write" and (self.ordering or task.agent is not None)
         if keeps:
             self._keep(task, kind, index, programs, who, ids)
@@ -321,9 +257,9 @@ class GlobalShadow:
         who[index] = new
         if shared and keeps:
             others = task.batch.numbers[task.rows.index]
-            self.earlier.push_all(
-                kind, self.size, index, others[others != programs.flat[0]], number
-            )
+            others = others[others != programs.flat[0]]
+            for places, one in _by_number(index, number):
+                self.earlier.push_all(kind, self.size, places, others, one)
         several = who[index] != new
         if several.any():
             if keeps and not shared:
@@ -331,14 +267,15 @@ class GlobalShadow:
                 double = np.broadcast_to(double, several.shape)
                 places = np.broadcast_to(index, several.shape)[double]
                 by = np.broadcast_to(programs, several.shape)[double]
-                self.earlier.push_rounds(kind, self.size, places, by, number)
+                numbers = np.broadcast_to(number, several.shape)[double]
+                self.earlier.push_rounds(kind, self.size, places, by, numbers)
             last = who[index][several]
             places = np.broadcast_to(index, several.shape)[several]
             who[places] = np.where(last >= 0, -2 - last, last)
 
     def _check(
         self, task: Task, kind: str, other: str, who: np.ndarray, index: np.ndarray,
-        programs: np.ndarray, name: str, order: ProgramOrder,
+        programs: np.ndarray, name: str,
     ) -> None:  # fmt: skip
         old = who.take(index, mode="clip")
         if task.agent is not None:
@@ -353,19 +290,41 @@ class GlobalShadow:
         now = np.broadcast_to(programs, foreign.shape).ravel()[places].astype(np.int64)
         before = old.ravel()[places].astype(np.int64)
         before = np.where(before < 0, -2 - before, before)
-        times = self.epochs.times[self.ids[other][flat]]
-        bad = ~order.ordered(before, times, now)
-        if order.orders:  # then this is the last of several, and it is the same program
+        ids = self.ids[other][flat].astype(np.int64)
+        bad = ~self.order.ordered(task, self.epochs, before, ids, now)
+        if self.order.orders:  # then this is the last of several, and it is the same program
             bad &= before != now
-        if not bad.any():
-            return
-        first = int(np.argmax(bad))
-        earlier = self.epochs.all[int(self.ids[other][flat[first]])]
+        if bad.any():
+            self._report(task, kind, int(np.argmax(bad)), flat, ids, before, now, name)
+
+    def _report(
+        self, task: Task, kind: str, at: int, places: np.ndarray, ids: np.ndarray,
+        before: np.ndarray, now: np.ndarray, name: str,
+    ) -> None:  # fmt: skip
+        """Of what programs did in the epochs `ids`, what stands at `at` has no order."""
+        one = slice(at, at + 1)
+        earlier = self.epochs.all[int(ids[at])]
         assert earlier is not None
-        mine, theirs = int(now[first]), int(before[first])
+        remedy = None
+        order, mine, theirs = self.order, int(now[at]), int(before[at])
+        if mine != theirs and order.ordered(
+            task, self.epochs, before[one], ids[one], now[one], acting=True
+        ):
+            remedy = (
+                f"Put gl.barrier() between line {earlier.op.loc.line} and the atomic that releases: "
+                "one thread makes it, and what the others did before is not ordered by that."
+            )
+        elif mine != theirs and order.met(theirs, mine):
+            remedy = (
+                "A release and an acquire count for the partition that makes them, and for what it "
+                f"has waited for: let {earlier.task} be done with line {earlier.op.loc.line} before "
+                f"the release, and {task.name} begin with line {task.op.loc.line} after the acquire, "
+                "by a barrier that one arrives at and the other waits for."
+            )
         report(
             task, kind, earlier, order.program(mine),
-            order.program(theirs) if theirs != mine else None, int(flat[first]), name, True,
+            order.program(theirs) if theirs != mine else None, int(places[at]), name, True,
+            remedy=remedy,
         )  # fmt: skip
 
     def _keep(
@@ -392,7 +351,7 @@ class GlobalShadow:
         self, task: Task, kind: str, other: str, index: np.ndarray, programs: np.ndarray, name: str
     ) -> None:  # fmt: skip
         for places, now, before, epochs in self.earlier.chains(other, index, programs):
-            bad = ~self.order.ordered(before, self.epochs.times[epochs], now)
+            bad = ~self.order.ordered(task, self.epochs, before, epochs, now)
             own = before == now
             bad &= ~own
             if task.agent is not None and own.any():
@@ -400,14 +359,8 @@ class GlobalShadow:
                 fine = self.epochs.ordered(task.agent, epochs[own], rows)
                 bad[own] = ~(fine | (self.epochs.clocks[epochs[own]] == 0))
             if bad.any():
-                first = int(np.argmax(bad))
-                earlier = self.epochs.all[int(epochs[first])]
-                assert earlier is not None
-                program = self.order.program
-                report(
-                    task, kind, earlier, program(int(now[first])), program(int(before[first])),
-                    int(places[first]), name, True,
-                )  # fmt: skip
+                at = int(np.argmax(bad))
+                self._report(task, kind, at, places, epochs, before, now, name)
 
     def _within(
         self, task: Task, agent: Agent, kind: str, other: str, index: np.ndarray,
@@ -453,6 +406,15 @@ class GlobalShadow:
         report(task, "write", earlier, two, one, element, name, True)
 
 
+def _by_number(index: np.ndarray, number: Numbers) -> Iterator[tuple[np.ndarray, int]]:
+    """The places of each epoch of an access."""
+    if isinstance(number, int):
+        yield index, number
+        return
+    for one in np.unique(number).tolist():
+        yield index[np.broadcast_to(number, index.shape) == one], one
+
+
 _VERB = {"read": "read", "poll": "read", "write": "write", "update": "atomic update"}
 _CONFLICTS = {
     "read": ("write", "update"), "poll": ("write",), "update": ("write", "read"),
@@ -478,18 +440,18 @@ def byte_of(name: str, element: int) -> str:
 
 def report(
     task: Task, kind: str, earlier: Epoch, program: Program, other: Optional[Program], element: int,
-    name: str, in_global: bool, tolerated: bool = False,
+    name: str, in_global: bool, tolerated: bool = False, remedy: Optional[str] = None,
 ) -> None:  # fmt: skip
     """Raise the error for two accesses without order, unless it is tolerated."""
     place = f"element {element} of `{name}`" if in_global else byte_of(name, element)
-    now = _access(task.op, kind, task.agent, task.name, program)
-    then = _access(earlier.op, earlier.kind, earlier.agent, earlier.task, other)
-    if program != other:
+    now = access_of(task.op, kind, task.agent, task.name, program)
+    then = access_of(earlier.op, earlier.kind, earlier.agent, earlier.task, other)
+    if remedy is None and program != other:
         remedy = (
             "Nothing orders programs of a grid but atomics: let one release after its access and "
             "the other acquire before its own, or give each its own elements."
         )
-    else:
+    elif remedy is None:
         remedy = _missing(task, earlier)
     error = RaceError(
         f"race on {place}: the {now.describe()} and the {then.describe()} have no order",
@@ -513,8 +475,8 @@ def report(
 def report_threads(task: Task, kind: str, op: Op, before: str, element: int, name: str) -> None:
     """Raise the error for two threads of a partition that meet without a barrier."""
     program = task.batch.program(int(task.rows.index[0]))
-    now = _access(task.op, kind, task.agent, task.name, program)
-    then = _access(op, before, task.agent, task.name, program)
+    now = access_of(task.op, kind, task.agent, task.name, program)
+    then = access_of(op, before, task.agent, task.name, program)
     lines = f"line {op.loc.line} and line {task.op.loc.line}"
     raise RaceError(
         f"race on element {element} of `{name}`: the {now.describe()} and the {then.describe()} are "
@@ -528,7 +490,7 @@ def report_threads(task: Task, kind: str, op: Op, before: str, element: int, nam
     )
 
 
-def _access(
+def access_of(
     op: Op, kind: str, agent: Optional[Agent], task: str, program: Optional[Program]
 ) -> Access:
     flight = agent.flight if agent is not None else None

@@ -9,18 +9,23 @@ threads that hold the same element only the first counts, for the others may hav
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
 import numpy as np
 
+from gluon_core.features import ATOMIC_BARRIERS
+from gluon_core.layouts.dialect import follows
 from gluon_sim.check.access import holders
+from gluon_sim.check.program_order import order_of
 from gluon_sim.record.arith import ELEMENTWISE
 from gluon_sim.record.origins import ANYWHERE, address_of, origins, positions_in
 from gluon_sim.record.program import Origin, Program
+from gluon_sim.record.uses import is_used
 
 if TYPE_CHECKING:
     from gluon_core.layouts import Layout
     from gluon_sim.memory.global_memory import GlobalMemory
+    from gluon_sim.record.ir import Op
     from gluon_sim.run.task import Task
 
 __all__ = ["ThreadShadow", "loaded_and_stored", "passive"]
@@ -33,11 +38,19 @@ _PASSIVE = frozenset(
     "si_to_fp ui_to_fp int_to_ptr ptr_to_int clampf if for while call ret branch cond_branch yield_op "
     "condition_op local_alloc memdesc_index memdesc_subslice memdesc_trans memdesc_reshape assume".split()
 )
+_ATOMIC = frozenset({"atomic_rmw", "atomic_cas"})
 
 
-def passive(name: str) -> bool:
+def passive(op: Op) -> bool:
     """Does the op certainly not wait for other threads?"""
-    return name in _PASSIVE or name in ELEMENTWISE
+    return op.name in _PASSIVE or op.name in ELEMENTWISE or op.name in _ATOMIC and _alone(op)
+
+
+def _alone(op: Op) -> bool:
+    """Of an atomic: does one thread make it, whose result no other needs, and no barrier around it?"""
+    if is_used(op) or any(getattr(value.type, "dims", ()) for value in op.operands()):
+        return False
+    return order_of(op)[:2] == (False, False) or not follows(ATOMIC_BARRIERS)
 
 
 def loaded_and_stored(program: Program, memory: GlobalMemory, arguments: Sequence[Any]) -> set[int]:
@@ -75,6 +88,38 @@ def _owners(layout: Layout, dims: tuple[int, ...]) -> Optional[np.ndarray]:
     owners = np.zeros(int(np.prod(dims)), np.int32)
     owners[held.index[held.first]] = np.broadcast_to(thread, held.index.shape)[held.first]
     return owners.reshape(dims)
+
+
+def by_others(
+    task: Task, live: Optional[np.ndarray], shape: tuple[int, ...]
+) -> Union[bool, np.ndarray]:
+    """Which elements of an access are not by the thread that makes the task's scalar atomics.
+
+    Where warps run in lockstep its whole warp counts as one. What hardware moves on its own, and
+    what has no layout, counts as that thread's.
+
+    Args:
+        live: which elements of `shape` (programs, *dims) are accessed.
+    """
+    if len(shape) == 1 or (task.agent is not None and task.agent.flight is not None):
+        return False
+    for value in task.op.operands():
+        dims = tuple(getattr(value.type, "dims", ()))
+        if len(dims) == len(shape) - 1 and all(s in (1, d) for s, d in zip(shape[1:], dims)):
+            break
+    else:
+        return False
+    owners = _owners(value.type.layout, dims)
+    if owners is None:
+        return False
+    for axis, size in enumerate(shape[1:]):
+        if size != dims[axis]:
+            owners = owners.min(axis=axis, keepdims=True)
+    others = owners >= task.machine.in_step
+    if not others.any():
+        return False
+    found = np.broadcast_to(others, shape)
+    return found if live is None else found[live]
 
 
 class ThreadShadow:

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.check.program_order import ProgramOrder
-from gluon_sim.check.races import Epochs, GlobalShadow, SharedShadow, report_threads
-from gluon_sim.check.threads import ThreadShadow, loaded_and_stored
+from gluon_core.features import ATOMIC_BARRIERS
+from gluon_core.layouts.dialect import follows
+from gluon_sim.check.epochs import Epochs
+from gluon_sim.check.program_order import ProgramOrder, order_of
+from gluon_sim.check.races import GlobalShadow, SharedShadow, report_threads
+from gluon_sim.check.threads import ThreadShadow, by_others, loaded_and_stored
 from gluon_sim.record.origins import ANYWHERE, address_of, positions_in, written_arguments
+from gluon_sim.record.uses import is_used
 
 if TYPE_CHECKING:
     from gluon_sim.memory.global_memory import Allocation, GlobalMemory
@@ -22,10 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Tracking"]
 
-_ORDERS = {
-    "relaxed": (False, False), "acquire": (True, False), "release": (False, True),
-    "acquire_release": (True, True), "acq_rel": (True, True),
-}  # fmt: skip
 _LOADS = {"atomic_load": "poll", "atomic_poll": "poll"}
 
 
@@ -49,10 +49,8 @@ class Tracking:
         arguments: Sequence[np.ndarray],
         grid: tuple[int, int, int],
     ):
-        self.order = ProgramOrder(grid)
         self.epochs = Epochs()
         self.epochs.strict = memory.settings.proxy == "strict"
-        self._alone = self.order.total == 1
         self._shadows: dict[int, GlobalShadow] = {}
         written = written_arguments(program)
         self._written: Optional[set[int]] = None
@@ -63,6 +61,8 @@ class Tracking:
         if program.found.atomics is None:
             program.found.atomics = any("atomic" in op.name for op in program.walk_ops())
         self._ordering = program.found.atomics
+        self.order = ProgramOrder(grid, self._ordering and not follows(ATOMIC_BARRIERS))
+        self._alone = self.order.total == 1
         # Allocations that the kernel loads from and stores to, whose threads may meet there.
         self._met = loaded_and_stored(program, memory, arguments)
         self.threads = bool(self._met)
@@ -189,17 +189,33 @@ class Tracking:
                 shadow = self._shadows[id(allocation)] = GlobalShadow(
                     self.epochs, self.order, allocation.data.nbytes, size, self._ordering
                 )
+            rest = by_others(task, live, shape) if self.order.threads else False
             if run is not None and not shared:
-                if shadow.fresh(task, kind, run, index, programs, size):
+                if shadow.fresh(task, kind, run, index, programs, size, rest):
                     return
             of = shared and not self._alone
-            shadow.touch(task, kind, index, programs, size, allocation.name, of)
+            shadow.touch(task, kind, index, programs, size, allocation.name, of, rest)
             if kind in ("update", "poll"):
-                self._orders(task, kind, allocation, index, programs, size)
+                self._orders(task, kind, allocation, index, programs, size, len(shape) == 1)
 
     def begin(self, machine: Machine) -> None:
         """A batch starts on a machine: its threads meet none of those that ran there before."""
         self._by_thread[id(machine)] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether it wants to know when the threads of a task have waited for each other."""
+        return self.threads or self.order.threads
+
+    def waited(self, task: Task) -> None:
+        """The threads of a task waited for each other."""
+        task.since = self.tick()
+        if self.order.threads:
+            with self._lock:
+                self.order.time += 1
+            if task.agent is not None:
+                task.agent.tick()
+            task.joined = self.order.time, task.agent.clock if task.agent is not None else 0
 
     def tick(self) -> int:
         """The time of the next access or barrier."""
@@ -234,12 +250,12 @@ class Tracking:
 
     def _orders(
         self, task: Task, kind: str, allocation: Allocation, index: np.ndarray,
-        programs: np.ndarray, size: int,
+        programs: np.ndarray, size: int, scalar: bool,
     ) -> None:  # fmt: skip
         if self._alone or (task.agent is not None and task.agent.flight is not None):
             return  # asynchronous work orders nothing
-        acquire, release = order_of(task.op)
-        if task.op.attrs.get("volatile"):
+        acquire, release, narrow = order_of(task.op)
+        if narrow or task.op.attrs.get("volatile"):  # it reaches no other program
             acquire = release = False
         if kind == "poll":
             release = False
@@ -249,30 +265,14 @@ class Tracking:
             self._polled[key] = version
         elif task.op.name == "atomic_store":
             acquire = False
+        elif not is_used(task.op):
+            acquire = False  # nothing of what follows depends on what it found
         addresses = index * size + allocation.base
-        self.order.atomic(addresses, programs, acquire, release)
+        stores = task.op.name == "atomic_store"
+        self.order.atomic(task, addresses, programs, acquire, release, stores, scalar)
 
 
 def _distinct(ids: np.ndarray) -> np.ndarray:
     """The numbers in an array, which mostly holds one."""
     first = ids.flat[0]
     return np.array([first]) if (ids == first).all() else np.unique(ids)
-
-
-def order_of(op: Op) -> tuple[bool, bool]:
-    """(acquires, releases) of an atomic, as other programs see it; both where nothing else is said."""
-    known = op.orders
-    if known is None:
-        known, narrow = (True, True), False
-        for value in (*op.attrs.get("order", ()), *op.args):
-            name = str(getattr(value, "name", value)).lower() if _enumerated(value) else ""
-            known = _ORDERS.get(name, known)
-            narrow |= name == "cta"
-        if narrow:  # it reaches no other program
-            known = (False, False)
-        op.orders = known
-    return known
-
-
-def _enumerated(value: Any) -> bool:
-    return isinstance(value, str) or hasattr(value, "name") and hasattr(value, "value")

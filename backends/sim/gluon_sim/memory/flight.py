@@ -15,7 +15,7 @@ from gluon_sim.check.agents import Agent
 from gluon_sim.errors import LeakError, RaceError, SimulatorError, span_of, tolerate
 
 if TYPE_CHECKING:
-    from gluon_sim.check.races import Epoch
+    from gluon_sim.check.epochs import Epoch
     from gluon_sim.memory.shared import SharedView
     from gluon_sim.memory.sync import Wait
     from gluon_sim.run.frame import Rows
@@ -72,6 +72,8 @@ class Flight:
         reads: whether it only reads the sources of work that writes later.
         after: whether it starts when all earlier work of its queue is over.
         source: of work that writes, the part that reads its sources, if that is told apart.
+        blocks: what the blocks of a cluster knew when it was issued.
+        leads: for each block, the one that does its part, where one does it for several.
     """
 
     def __init__(
@@ -99,6 +101,9 @@ class Flight:
         self.reads = reads
         self.after = False
         self.source: Optional[Flight] = None
+        blocks = task.batch.blocks
+        self.blocks: Optional[np.ndarray] = blocks.current() if blocks is not None else None
+        self.leads: Optional[np.ndarray] = None
 
     @property
     def awaited(self) -> bool:

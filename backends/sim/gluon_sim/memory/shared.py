@@ -19,6 +19,7 @@ from gluon_sim.record.types import MemDescType, Type
 
 if TYPE_CHECKING:
     from gluon_core.layouts import Layout
+    from gluon_sim.check.blocks import BlockShadow
     from gluon_sim.check.races import SharedShadow
     from gluon_sim.memory.sync import Barriers
     from gluon_sim.record.ir import Op
@@ -96,6 +97,7 @@ class SharedBuffer:
         self.pitch = 0  # bytes of a lane, in tensor memory
         self.barriers: Optional[Barriers] = None
         self.shadow: Optional[SharedShadow] = None
+        self.blocks: Optional[BlockShadow] = None  # where blocks of a cluster meet
         self.alloc: Optional[Op] = None
         self.earlier: Optional[SharedBuffer] = None  # of the same op, a round of a loop before
         self._views: dict[np.dtype, np.ndarray] = {}
@@ -125,7 +127,7 @@ class SharedBuffer:
         if self.unwritten is not None:
             self.unwritten = np.pad(self.unwritten, ((0, 0), (0, more)), constant_values=1)
             self._left += more * len(self.data)
-        self.shadow = None
+        self.shadow = self.blocks = None
         self.size += more
         self._views = {}
 

@@ -208,6 +208,11 @@ class Barriers:
         # By slot: what arrivals so far released, and what completed phases did.
         self.coming: dict[int, Clock] = {}
         self.over: dict[int, Clock] = {}
+        # The same of the blocks of a cluster, whose barriers these are: for each block the one whose
+        # barrier it uses, and what they let each other know.
+        self.leads: Optional[np.ndarray] = None
+        self.told: dict[int, np.ndarray] = {}
+        self.known: dict[int, np.ndarray] = {}
         # By slot: (task, op) of those who arrived, the last of each.
         self.arrived: dict[int, dict[tuple[str, Op], None]] = {}
         self.others: set[str] = set()  # ops that use barriers, and do not arrive
@@ -246,7 +251,9 @@ class Barriers:
                 remedy="Initialize it first, and do not use it after it was invalidated.",
             )
 
-    def arrive(self, at: Places, count: int, task: Optional[Task] = None) -> None:
+    def arrive(
+        self, at: Places, count: int, task: Optional[Task] = None, everywhere: bool = False
+    ) -> None:
         self.check(at, "arrive")
         if (self.pending[at] < count).any() and self.strict:
             raise BarrierError(
@@ -267,7 +274,7 @@ class Barriers:
                 got=-int(self.bytes[at][over][0]),
                 remedy="Expect the bytes of all copies of a phase, before its last arrival.",
             )
-        self._release(at, task)
+        self._release(at, task, everywhere)
         self._turn(at)
 
     def raised(self, at: Places, count: int) -> None:
@@ -329,10 +336,14 @@ class Barriers:
             f"{int(self.come[row, slot])} have come{places[1]}"
         )
 
-    def _release(self, at: Places, task: Optional[Task]) -> None:
+    def _release(self, at: Places, task: Optional[Task], everywhere: bool = False) -> None:
         if task is None:
             return
         agent = task.agent
+        if self.leads is not None and task.batch.blocks is not None:
+            told = task.batch.blocks.told(task, self.leads, everywhere)
+            for slot in _distinct(at[1]):
+                self.told[slot] = np.maximum(self.told.get(slot, 0), told)
         for slot in _distinct(at[1]):
             self.arrived.setdefault(slot, {})[task.name, task.op] = None
             if agent is not None:
@@ -349,6 +360,8 @@ class Barriers:
         self.come[at] = np.where(done, 0, self.come[at])
         if done.any() and self.coming:
             for slot in _distinct(at[1][done]):
+                if slot in self.told:
+                    self.known[slot] = self.told[slot]
                 coming = self.coming.get(slot)
                 if coming is not None:
                     rows = at[0][done & (at[1] == slot)]
@@ -362,6 +375,11 @@ class Barriers:
 
     def acquire(self, at: Places, task: Task) -> None:
         """Learn what those released who arrived at completed phases."""
+        blocks = task.batch.blocks
+        if blocks is not None and self.leads is not None:
+            for slot in _distinct(at[1]):
+                if slot in self.known:
+                    blocks.learn(self.known[slot], self.leads)
         if task.agent is None:
             return
         for slot in _distinct(at[1]):

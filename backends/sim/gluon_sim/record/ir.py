@@ -110,7 +110,8 @@ class Op:
 
     Attributes:
         used: whether anything reads its result, once somebody asked.
-        orders: whether an atomic acquires and releases, once somebody asked.
+        orders: whether an atomic acquires, releases, and reaches its program alone, once somebody
+            asked.
         ufunc: of a reduction, the ufunc of its combine region or None, once somebody asked.
     """
 
@@ -137,7 +138,7 @@ class Op:
         self.block: Optional[Block] = None
         self.attrs: dict[str, Any] = {}
         self.used: Optional[bool] = None
-        self.orders: Optional[tuple[bool, bool]] = None
+        self.orders: Optional[tuple[bool, bool, bool]] = None
         self.ufunc: Optional[tuple[Optional[np.ufunc]]] = None
 
     def operands(self) -> Iterator[Value]:

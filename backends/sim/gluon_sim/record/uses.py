@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Optional
 
-from gluon_sim.record.ir import Op, Value
+from gluon_sim.record.ir import Op, Region, Value
 from gluon_sim.record.program import Program
 
-__all__ = ["first_use"]
+__all__ = ["first_use", "is_used"]
 
 # Ops that give their operand on as it is, in another place or shape.
 _PASS = frozenset(
@@ -47,3 +47,26 @@ def _users(program: Program) -> dict[int, list[Op]]:
             for value in op.operands():
                 known.setdefault(id(value.resolve()), []).append(op)
     return known
+
+
+def is_used(op: Op) -> bool:
+    """Does anything read the op's result? Looked up once, kept with the op."""
+    if not op.results:
+        return False
+    if op.used is None:
+        target = op.results[0]
+        region = op.block.region if op.block is not None else None
+        while region is not None and (around := region.get_parent_region()) is not None:
+            region = around
+        op.used = region is None or _reads(region, target)
+    return op.used
+
+
+def _reads(region: Region, target: Value) -> bool:
+    for block in region.blocks:
+        for op in block.ops:
+            if any(v is target for v in op.operands()):
+                return True
+            if any(_reads(r, target) for r in op.regions):
+                return True
+    return False

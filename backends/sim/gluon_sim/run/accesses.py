@@ -15,8 +15,9 @@ from gluon_sim.memory.global_memory import RMW, apply_atomic
 from gluon_sim.memory.shared import SharedView, derived
 from gluon_sim.record.arith import entering
 from gluon_sim.record.dtypes import numpy_dtype
-from gluon_sim.record.ir import Op, Region, Value
+from gluon_sim.record.ir import Op
 from gluon_sim.record.types import MemDescType, PointerType, Type
+from gluon_sim.record.uses import is_used
 from gluon_sim.run.tensors import dims_of
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def atomic_rmw(
         in_place = np.add
     used = True
     if in_place is not None:
-        used = _is_used(op)
+        used = is_used(op)
     addresses = np.broadcast_to(
         pointer, (task.programs, *np.broadcast_shapes(pointer.shape[1:], value.shape[1:]))
     )
@@ -94,29 +95,6 @@ def atomic_rmw(
         (value,),
         None if used else in_place,
     )
-
-
-def _is_used(op: Op) -> bool:
-    """Does anything read the op's result? Looked up once, kept with the op."""
-    if not op.results:
-        return False
-    if op.used is None:
-        target = op.results[0]
-        region = op.block.region if op.block is not None else None
-        while region is not None and (around := region.get_parent_region()) is not None:
-            region = around
-        op.used = region is None or _reads(region, target)
-    return op.used
-
-
-def _reads(region: Region, target: Value) -> bool:
-    for block in region.blocks:
-        for op in block.ops:
-            if any(v is target for v in op.operands()):
-                return True
-            if any(_reads(r, target) for r in op.regions):
-                return True
-    return False
 
 
 @_op("atomic_rmw")

@@ -28,15 +28,18 @@ class Models:
     Args:
         modules: reference modules, the most specific first.
         arithmetic: builder ops of the portable language that the target's code does its own way.
+        lockstep: whether the threads of a warp go in step, so that one's release is of them all.
     """
 
     def __init__(
         self,
         modules: Sequence[Any] = (),
         arithmetic: Optional[Mapping[str, Callable[..., np.ndarray]]] = None,
+        lockstep: bool = False,
     ):
         self.modules = list(modules)
         self.arithmetic = arithmetic or {}
+        self.lockstep = lockstep
 
     def __call__(self, name: str) -> Optional[Callable[..., Any]]:
         """The model of builder method `create_<name>`, or None."""
@@ -128,6 +131,7 @@ def models_for(target: Target) -> Models:
     backends = sorted(registry().backends.values(), key=lambda b: b.name != own)
     modules: list[Any] = []
     arithmetic: Mapping[str, Callable[..., np.ndarray]] = {}
+    lockstep = False
     for backend in backends:
         if not backend.reference:
             continue
@@ -144,4 +148,5 @@ def models_for(target: Target) -> Models:
             modules.append(module)
             if backend.name == own:
                 arithmetic = getattr(module, "ELEMENTWISE", {})
-    return Models(modules, arithmetic)
+                lockstep = getattr(module, "LOCKSTEP", False)
+    return Models(modules, arithmetic, lockstep)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Callable, ContextManager, Optional, Seque
 import numpy as np
 
 from gluon_sim.check.agents import Agents
+from gluon_sim.check.blocks import Blocks
+from gluon_sim.check.clusters import ended
 from gluon_sim.check.tracking import Tracking
 from gluon_sim.errors import LaunchInterrupted, TimeLimitError
 from gluon_sim.memory.flight import Flights, Queue
@@ -53,6 +55,9 @@ class Batch:
         self.allocated: dict[Op, tuple[Frame, SharedBuffer]] = {}
         # Barriers that other blocks of a cluster may not know to be initialized: released yet?
         self.unannounced: dict[SharedBuffer, bool] = {}
+        self.blocks: Optional[Blocks] = (
+            None  # where programs are clusters, and races are looked for
+        )
 
     def program(self, row: int) -> tuple[int, int, int]:
         x, y, z = self.ids
@@ -67,6 +72,7 @@ class Machine:
         memory: the arguments' storage.
         grid: programs in x, y, z.
         num_warps: of one program, for the ops that ask.
+        num_ctas: blocks of a cluster, which are one program.
         target: what the simulator stands in for.
     """
 
@@ -80,7 +86,9 @@ class Machine:
         output: Optional[TextIO] = None,
         models: Optional[Models] = None,
         settings: Optional[Settings] = None,
+        num_ctas: int = 1,
     ):
+        self.num_ctas = num_ctas
         self.program = program
         self.memory = memory
         self.grid = grid
@@ -126,6 +134,12 @@ class Machine:
         other and to their machine, and would stay until the next collection of such cycles."""
         for machine in (*self.machines, self):
             machine.__dict__.clear()
+
+    @property
+    def in_step(self) -> int:
+        """How many threads act as one: those of a warp, where they go in lockstep."""
+        lockstep = self.models is not None and self.models.lockstep
+        return int(self.target.warp_size) if lockstep else 1
 
     @property
     def total(self) -> int:
@@ -238,7 +252,7 @@ class Machine:
         """A machine for a further thread of this launch."""
         made = Machine(
             self.program, self.memory, self.grid, self.num_warps, self.target, self.output,
-            self.models, self.settings,
+            self.models, self.settings, self.num_ctas,
         )  # fmt: skip
         made.tracking = self.tracking
         made.scheduler.deadline = self.scheduler.deadline
@@ -272,6 +286,8 @@ class Machine:
         self, numbers: np.ndarray, arguments: Sequence[np.ndarray], together: bool = False
     ) -> None:
         batch = Batch(numbers, self.grid)
+        if self.num_ctas > 1 and self.tracking is not None:
+            batch.blocks = Blocks(self.num_ctas)
         name = "the kernel"
         if self.program.spins or self.program.claims:
             name = f"program {tuple(int(i[0]) for i in batch.ids)}"
@@ -285,6 +301,8 @@ class Machine:
         yield from task.call(self.program.kernel, arguments, rows)
         if task.agent is not None:
             self.flights.finish(task, self.settings.leaks)
+        if task.batch.blocks is not None:
+            ended(task, task.batch.blocks)
         if self.unstarted is not None:
             self.done += 1
             self._next(arguments)

@@ -9,6 +9,8 @@ import numpy as np
 from gluon_core.errors import GluonError
 from gluon_sim.check.addresses import initialised
 from gluon_sim.check.agents import GENERIC, Agent, Agents
+from gluon_sim.check.blocks import leaders
+from gluon_sim.check.clusters import meet
 from gluon_sim.check.proxies import History, needs_fence
 from gluon_sim.check.threads import passive
 from gluon_sim.errors import BarrierError, SimulatorError, in_library, span_of
@@ -51,6 +53,7 @@ class Task:
         self.num_warps = machine.num_warps
         # When its threads last waited for each other, for those who watch threads.
         self.since = machine.tracking.tick() if machine.tracking is not None else 0
+        self.joined = 0, 0  # the same, for the order of programs: the time, and its agent's clock
 
     # ---- what models ask ------------------------------------------------------------------
 
@@ -119,7 +122,7 @@ class Task:
     def load_shared(
         self, view: SharedView, mask: Optional[np.ndarray] = None, copied: bool = False
     ) -> np.ndarray:
-        if self.agent is not None:
+        if self.agent is not None or self.batch.blocks is not None:
             self.touch_shared("read", view, mask)
         if view.buffer.unwritten is not None:
             missing = view.missing(self.rows)
@@ -138,6 +141,8 @@ class Task:
         tracking = self.machine.tracking
         if tracking is not None and self.agent is not None:
             tracking.shared(self, kind, view, mask)
+        if self.batch.blocks is not None:
+            meet(self, self.batch.blocks, kind, view)
 
     def allocate_buffer(self, type: MemDescType, value: Optional[np.ndarray] = None) -> SharedView:
         """A new buffer of a recorded type, holding `value` if one is given."""
@@ -171,8 +176,9 @@ class Task:
     def _store_shared(
         self, view: SharedView, values: np.ndarray, mask: Optional[np.ndarray] = None
     ) -> None:
-        if self.agent is not None:
+        if self.agent is not None or self.batch.blocks is not None:
             self.touch_shared("write", view, mask)
+        if self.agent is not None:
             if self.agent.flight is not None and not view.buffer.pitch:
                 self.agent.flight.filled = True
         if view.buffer.barriers is not None:
@@ -278,6 +284,8 @@ class Task:
         if buffer.barriers is None:
             strict = self.machine.settings.barriers
             buffer.barriers = Barriers(buffer.data.shape[0], buffer.size, strict, buffer.name)
+            if self.batch.blocks is not None:
+                buffer.barriers.leads = leaders(view.type.layout, self.batch.blocks.count)
         slot = (view.base + int(view.table.min())) // 8
         return buffer.barriers, (self.rows.index, np.broadcast_to(slot, self.rows.count))
 
@@ -308,13 +316,14 @@ class Task:
         barriers.invalidate(at)
 
     def barrier_arrive(
-        self, view: SharedView, count: int = 1, where: Optional[np.ndarray] = None
-    ) -> None:
+        self, view: SharedView, count: int = 1, where: Optional[np.ndarray] = None,
+        everywhere: bool = False,
+    ) -> None:  # fmt: skip
         barriers, at = self._barrier(view, where)
         live = self._where(at, where)
         if live is not None:
             self.active()
-            barriers.arrive(live, int(count), self)
+            barriers.arrive(live, int(count), self, everywhere)
             self._released()
 
     def barrier_raise(self, view: SharedView, count: int) -> None:
@@ -357,11 +366,15 @@ class Task:
     def cluster_release(self) -> None:
         """What was initialized so far is known to whoever passes a cluster barrier after this."""
         self.batch.unannounced = dict.fromkeys(self.batch.unannounced, True)
+        if self.batch.blocks is not None:
+            self.batch.blocks.release()
 
     def cluster_acquire(self) -> None:
         """All blocks have come, and know what was released before."""
         left = self.batch.unannounced
         self.batch.unannounced = {b: False for b, released in left.items() if not released}
+        if self.batch.blocks is not None:
+            self.batch.blocks.acquire()
 
     def barrier_phase(self, view: SharedView) -> np.ndarray:
         """The parity of the phase each program's barrier is in, int32 (programs,)."""
@@ -465,7 +478,8 @@ class Task:
         step: Optional[Step] = None
         hurried = self.machine.hurried
         tracking = self.machine.tracking
-        tick = tracking.tick if tracking is not None and tracking.threads else None
+        waited = tracking.waited if tracking is not None and tracking.waits else None
+        blocks = self.batch.blocks
         try:
             for step in block.steps:
                 self.op = step.op
@@ -490,8 +504,10 @@ class Task:
                     elif outs:
                         for slot, item in zip(outs, value):
                             frame.put(slot, item)
-                if tick is not None and not step.simple and not passive(step.op.name):
-                    self.since = tick()
+                if waited is not None and not step.simple and not passive(step.op):
+                    waited(self)
+                if blocks is not None and not step.simple:
+                    blocks.after(step.op)
                 for slot in step.kills:
                     frame.values[slot] = None
         except GluonError as error:

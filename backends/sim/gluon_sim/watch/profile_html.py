@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import linecache
 from html import escape
 from typing import Any, Mapping, Sequence
 
 from gluon_sim.watch.profile_text import HEADS, cells, many, summary, used
+from gluon_sim.watch.trouble import function_around
 
 __all__ = ["render"]
 
@@ -90,23 +90,5 @@ def _functions(kernel: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
             continue
         shown = out.setdefault(row["file"], set())
         if row["line"] not in shown:
-            shown.update(_around(row["file"], row["line"]))
+            shown.update(function_around(row["file"], row["line"]))
     return [(file, sorted(lines)) for file, lines in out.items()]
-
-
-def _around(file: str, line: int) -> range:
-    """The lines of the function that `line` belongs to, decorators included."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return range(line, line + 1)
-    best = range(line, line + 1)
-    size = None
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.FunctionDef):
-            continue
-        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-        last = node.end_lineno or node.lineno
-        if first <= line <= last and (size is None or last - first < size):
-            best, size = range(first, last + 1), last - first
-    return best

@@ -14,6 +14,7 @@ from gluon_sim.watch.watcher import Watcher, watching
 
 if TYPE_CHECKING:
     from gluon_sim.watch.debug import Debugger
+    from gluon_sim.watch.finder import Finder
     from gluon_sim.watch.profile import Profiler
     from gluon_sim.watch.trace import Tracer
 
@@ -31,6 +32,7 @@ def _watch(wish: Watch, stdout: TextIO) -> Iterator[None]:
     profiler: Optional[Profiler] = None
     tracer: Optional[Tracer] = None
     debugger: Optional[Debugger] = None
+    finder: Optional[Finder] = None
     for file in (wish.profile_json, wish.profile_html, wish.trace):
         if file is not None and not Path(file).resolve().parent.is_dir():
             raise ArgumentError("the folder does not exist", argument="FILE", got=str(file))
@@ -42,6 +44,11 @@ def _watch(wish: Watch, stdout: TextIO) -> Iterator[None]:
         from gluon_sim.watch.trace import Tracer
 
         watchers.append(tracer := Tracer())
+    if wish.findings:
+        from gluon_sim.watch.finder import Finder
+
+        finder = Finder()
+        watchers += finder.watchers
     if wish.debug:
         from gluon_sim.watch.debug import Debugger
 
@@ -56,6 +63,8 @@ def _watch(wish: Watch, stdout: TextIO) -> Iterator[None]:
     finally:
         if profiler is not None:
             _profiled(profiler.report(), wish)
+        if finder is not None and wish.findings is not None:
+            wish.findings(finder.findings())
         if tracer is not None and wish.trace:
             Path(wish.trace).write_text(json.dumps(tracer.document()))
             print(f"wrote {wish.trace}: open it in https://ui.perfetto.dev", file=sys.stderr)

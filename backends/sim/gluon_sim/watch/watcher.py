@@ -46,6 +46,9 @@ class Watcher:
     def end(self, launch: "Launch") -> None:
         """It is over, well or not."""
 
+    def broke(self, launch: "Launch", error: BaseException) -> None:
+        """It is over with an error; `end` follows."""
+
     def before(self, launch: "Launch", task: Task, step: Step) -> None:
         """An op that is no control flow is about to run."""
 
@@ -119,7 +122,10 @@ class Launch:
             watcher.begin(self)
         return self
 
-    def __exit__(self, *problem: Any) -> None:
+    def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        if error is not None:
+            for watcher in self.watchers:
+                watcher.broke(self, error)
         for watcher in self.watchers:
             watcher.end(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import pytest
 
@@ -82,6 +83,14 @@ COPIES = [
 def test_copies(call):
     text = agree(copy(call))
     assert "syncedViaAsyncWait" in text
+
+
+def test_what_code_of_old_releases_does_not_write_is_warned_of():
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        agree(copy("async_copy.buffer_load_to_shared(dest, p, offsets, mask, other=3)"))
+    told = [str(w.message) for w in found if "does not write `other`" in str(w.message)]
+    assert bool(told) == (not gluon_core._triton.at_least(3, 8))
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])

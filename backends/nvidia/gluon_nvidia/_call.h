@@ -1,0 +1,893 @@
+/* `kernel[grid](...)` in C: part of _launch.c, which includes it.
+ *
+ * A `Calls` object belongs to one kernel. `call(grid, *arguments, **options)` makes a key of what the
+ * choice of a compiled kernel depends on, looks it up among the calls that `remember` was told of, and
+ * launches. Whatever it has not met, or cannot read, goes to the function in Python that decides; that
+ * one is asked as well where anything goes wrong, so that there is one place that reports it.
+ *
+ * Two calls of equal keys must be equal to Python. The reverse need not hold: it costs time only.
+ */
+
+#define MAX_PARAMETERS 128
+#define MAX_OPTIONS 16
+#define MAX_WORDS 1024
+#define MAX_LEAVES 512
+#define MOST_CALLS 4096 /* kept for a kernel; then all are forgotten */
+
+/* flags of a parameter */
+#define CONSTANT 1
+#define SPECIALIZE 2
+#define ALIGN 4
+
+typedef struct {
+    PyObject *name, *otherwise; /* otherwise: the default, or NULL */
+    int flags;
+} Parameter;
+
+/* What a call is answered with. */
+typedef struct {
+    uint64_t hash;
+    uint64_t *words;
+    size_t count;
+    PyObject *launch, *stream_of, *device, *compiled, *owners; /* owners: what words point to */
+    const Launch *made; /* within `launch` */
+    int index;
+} Known;
+
+typedef struct {
+    PyObject_HEAD
+    Parameter parameters[MAX_PARAMETERS];
+    Py_ssize_t count, positional;
+    PyObject *decide; /* an object whose attribute `entry` answers what is not known here */
+    PyObject *runtime, *enter, *enter_calls, *leave, *leave_calls, *before; /* hooks of launches */
+    PyObject *globals, *changed;
+    PyObject *described;            /* classes of descriptors */
+    int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
+    Known *table;                   /* a power of two, at most half full */
+    size_t size, used;
+} Calls;
+
+/* One value of a call, tuples taken apart: one for each letter of a launch's `kinds`. */
+typedef struct {
+    PyObject *value;
+    uint64_t address;
+    int what; /* one of the following */
+} Leaf;
+enum { PLAIN, ADDRESS, DESCRIPTOR };
+
+typedef struct {
+    const Calls *self;
+    size_t words, leaves, descriptors;
+    Leaf leaf[MAX_LEAVES];
+    Key keys[MAX_MAPS];
+    uint64_t word[MAX_WORDS];
+} Reader;
+
+static PyObject *entry_name, *enter_name, *leave_name, *layout_name, *block_shape_name;
+
+static uint64_t word_of(const void *object)
+{
+    return (uint64_t)(uintptr_t)object;
+}
+
+static int put(Reader *to, uint64_t word)
+{
+    if (to->words == MAX_WORDS)
+        return -1;
+    to->word[to->words++] = word;
+    return 0;
+}
+
+static Leaf *next_leaf(Reader *to, PyObject *value, int what)
+{
+    Leaf *leaf;
+    if (to->leaves == MAX_LEAVES)
+        return NULL;
+    leaf = &to->leaf[to->leaves++];
+    leaf->value = value;
+    leaf->what = what;
+    return leaf;
+}
+
+/* Element type and device of a tensor, the alignment of its address in the last bit. */
+static uint64_t word_of_view(const View *view, int align)
+{
+    uint64_t word = (uint64_t)view->dtype.code | (uint64_t)view->dtype.bits << 8 |
+                    (uint64_t)view->dtype.lanes << 16;
+    word |= (uint64_t)(view->device.type & 0xff) << 32;
+    word |= (uint64_t)(view->device.index & 0x7fff) << 40;
+    return word | (uint64_t)(align && !(start_of(view) & 15)) << 63;
+}
+
+/* A value that is compiled in: numbers by value, all else by its address. */
+static int read_constant(Reader *to, PyObject *value)
+{
+    PyTypeObject *cls = Py_TYPE(value);
+    uint64_t word = word_of(value);
+    int overflow;
+    if (cls == &PyLong_Type) {
+        long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+        if (overflow)
+            return -1;
+        word = (uint64_t)number;
+    } else if (cls == &PyFloat_Type) {
+        double number = PyFloat_AsDouble(value);
+        memcpy(&word, &number, sizeof word);
+    }
+    if (next_leaf(to, value, PLAIN) == NULL || put(to, word_of(cls)))
+        return -1;
+    return put(to, word);
+}
+
+static int read_descriptor_key(Reader *to, PyObject *value)
+{
+    PyObject *base, *layout, *block;
+    int64_t sizes[RANK];
+    View view;
+    Key *key;
+    int failed, rank = 0, i;
+    Py_ssize_t count;
+    if (to->descriptors == MAX_MAPS || next_leaf(to, value, DESCRIPTOR) == NULL)
+        return -1;
+    key = &to->keys[to->descriptors++];
+    memset(key, 0, sizeof *key);
+    base = PyObject_GetAttr(value, base_name);
+    if (base == NULL)
+        return -1;
+    failed = !view_of(base, &view) || put(to, word_of(Py_TYPE(base))) ||
+             put(to, word_of_view(&view, 0));
+    Py_DECREF(base);
+    if (failed)
+        return -1;
+    key->address = start_of(&view);
+    layout = PyObject_GetAttr(value, layout_name);
+    if (layout == NULL)
+        return -1;
+    failed = put(to, word_of(layout));
+    Py_DECREF(layout);
+    block = PyObject_GetAttr(value, block_shape_name);
+    if (failed || block == NULL) {
+        Py_XDECREF(block);
+        return -1;
+    }
+    count = PySequence_Size(block);
+    if (count < 1 || count > RANK) {
+        Py_DECREF(block);
+        return -1;
+    }
+    rank = (int)count;
+    if (read_extents(block, rank, sizes) || put(to, (uint64_t)rank)) /* takes `block` */
+        return -1;
+    for (i = 0; i < rank; i++)
+        if (put(to, (uint64_t)sizes[i]))
+            return -1;
+    return read_fields(value, rank, key); /* refuses other ranks of the tensor */
+}
+
+/* One argument: its class, and what the choice depends on. Below 0 where C does not know it; then
+ * there may be an exception, too. */
+static int read_value(Reader *to, PyObject *value, int flags)
+{
+    PyTypeObject *cls = Py_TYPE(value);
+    Leaf *leaf;
+    View view;
+    Py_ssize_t i, count;
+    if (flags & CONSTANT)
+        return read_constant(to, value);
+    if (put(to, word_of(cls)))
+        return -1;
+    if (view_of(value, &view)) {
+        leaf = next_leaf(to, value, ADDRESS);
+        if (leaf == NULL)
+            return -1;
+        leaf->address = start_of(&view);
+        return put(to, word_of_view(&view, (flags & SPECIALIZE) && (flags & ALIGN)));
+    }
+    if (cls == &PyLong_Type) {
+        int overflow;
+        long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+        int wide = number < INT32_MIN || number > INT32_MAX;
+        int even = (flags & SPECIALIZE) && (flags & ALIGN) && !(number & 15);
+        int one = (flags & SPECIALIZE) && number == 1;
+        if (overflow || next_leaf(to, value, PLAIN) == NULL)
+            return -1;
+        return put(to, (uint64_t)(wide | even << 1 | one << 2));
+    }
+    if (cls == &PyFloat_Type || cls == &PyBool_Type || value == Py_None)
+        return next_leaf(to, value, PLAIN) == NULL ? -1 : 0;
+    if (cls == &PyTuple_Type) {
+        count = PyTuple_Size(value);
+        if (put(to, (uint64_t)count))
+            return -1;
+        for (i = 0; i < count; i++)
+            if (read_value(to, PyTuple_GetItem(value, i), SPECIALIZE | ALIGN))
+                return -1;
+        return 0;
+    }
+    for (i = 0, count = PyTuple_Size(to->self->described); i < count; i++)
+        if (PyTuple_GetItem(to->self->described, i) == (PyObject *)cls)
+            return read_descriptor_key(to, value);
+    return -1;
+}
+
+static int read_option(Reader *to, PyObject *name, PyObject *value)
+{
+    PyTypeObject *cls = Py_TYPE(value);
+    if (cls != &PyLong_Type && cls != &PyBool_Type && cls != &PyUnicode_Type && value != Py_None)
+        return -1;
+    return put(to, word_of(name)) || read_constant(to, value) ? -1 : 0;
+}
+
+static uint64_t hash_words(const uint64_t *words, size_t count)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+/* The place of a key: that of the call itself, or an empty one. */
+static Known *find(const Calls *self, uint64_t hash, const uint64_t *words, size_t count)
+{
+    size_t place;
+    if (self->size == 0)
+        return NULL;
+    for (place = hash & (self->size - 1);; place = (place + 1) & (self->size - 1)) {
+        Known *known = &self->table[place];
+        if (known->words == NULL ||
+            (known->hash == hash && known->count == count &&
+             memcmp(known->words, words, count * sizeof *words) == 0))
+            return known;
+    }
+}
+
+static int has_some(PyObject *list)
+{
+    return PyList_Check(list) ? PyList_Size(list) != 0 : PyObject_IsTrue(list) != 0;
+}
+
+static int is_still(PyObject *object, PyObject *name, PyObject *what)
+{
+    PyObject *now = PyObject_GetAttr(object, name);
+    Py_XDECREF(now);
+    return now == what;
+}
+
+/* Whether somebody wants to see every launch, or a global has another value: Python's part. */
+static int is_watched(const Calls *self)
+{
+    int changed = 0;
+    if (!is_still(self->runtime, enter_name, self->enter) ||
+        !is_still(self->runtime, leave_name, self->leave) || has_some(self->enter_calls) ||
+        has_some(self->leave_calls) || has_some(self->before))
+        return 1;
+    if (has_some(self->globals)) {
+        PyObject *answer = PyObject_CallNoArgs(self->changed);
+        changed = answer == NULL || PyObject_IsTrue(answer) != 0;
+        Py_XDECREF(answer);
+    }
+    return changed;
+}
+
+/* An int, or a tuple of one to three, that a device takes and that is not empty. */
+static int read_grid(PyObject *grid, unsigned int *out)
+{
+    static const long most[3] = {0x7fffffff, 65535, 65535};
+    Py_ssize_t axis, count = 1;
+    int whole = Py_TYPE(grid) == &PyLong_Type;
+    out[0] = out[1] = out[2] = 1;
+    if (!whole && Py_TYPE(grid) != &PyTuple_Type)
+        return -1;
+    if (!whole)
+        count = PyTuple_Size(grid);
+    if (count < 1 || count > 3)
+        return -1;
+    for (axis = 0; axis < count; axis++) {
+        PyObject *item = whole ? grid : PyTuple_GetItem(grid, axis);
+        int overflow;
+        long long size;
+        if (Py_TYPE(item) != &PyLong_Type)
+            return -1;
+        size = PyLong_AsLongLongAndOverflow(item, &overflow);
+        if (overflow || size < 1 || size > most[axis])
+            return -1;
+        out[axis] = (unsigned int)size;
+    }
+    return 0;
+}
+
+/* What a function of the arguments by name says the grid is. */
+static PyObject *ask_grid(const Calls *self, PyObject *grid, PyObject *const *values)
+{
+    PyObject *answer, *named = PyDict_New();
+    Py_ssize_t i;
+    for (i = 0; named != NULL && i < self->count; i++)
+        if (PyDict_SetItem(named, self->parameters[i].name, values[i]) < 0)
+            Py_CLEAR(named);
+    if (named == NULL)
+        return NULL;
+    answer = PyObject_CallFunctionObjArgs(grid, named, NULL);
+    Py_DECREF(named);
+    return answer;
+}
+
+/* 0 when it was launched; else nothing was. */
+static int send_leaves(const Launch *launch, Reader *from, const unsigned int *grid, void *stream)
+{
+    Packed packed;
+    Config config = launch->config;
+    const char *kind;
+    size_t leaf = 0, descriptor = 0;
+    memcpy(config.grid, grid, sizeof config.grid);
+    config.stream = stream;
+    packed.used = packed.map = 0;
+    for (kind = launch->kinds; *kind; kind++) {
+        Leaf *next;
+        if (*kind == '(' || *kind == ')')
+            continue;
+        if (leaf == from->leaves)
+            return -1;
+        next = &from->leaf[leaf++];
+        if (*kind == 'x') {
+            descriptor += next->what == DESCRIPTOR;
+            continue;
+        }
+        if (*kind == 'T') {
+            if (next->what != DESCRIPTOR ||
+                put_descriptor(launch, next->value, &from->keys[descriptor++], &packed) < 0)
+                return -1;
+            continue;
+        }
+        if (*kind == 'P' && next->what == ADDRESS)
+            packed.slots[packed.used] = next->address;
+        else if (read_argument(*kind, next->value, &packed.slots[packed.used]) < 0)
+            return -1;
+        packed.parameters[packed.used] = &packed.slots[packed.used];
+        packed.used++;
+    }
+    return leaf == from->leaves ? send(launch, &config, &packed) : -1;
+}
+
+/* The arguments by parameter, and the options. Below 0 where Python has to say what is wrong. */
+static int place_arguments(const Calls *self, PyObject *const *args, Py_ssize_t count,
+                           PyObject *keywords, PyObject **values, PyObject **options,
+                           Py_ssize_t *optional)
+{
+    Py_ssize_t i, j, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
+    if (count > self->positional)
+        return -1;
+    for (i = 0; i < count; i++)
+        values[i] = args[i];
+    for (; i < self->count; i++)
+        values[i] = NULL;
+    for (i = 0; i < named; i++) {
+        PyObject *name = PyTuple_GetItem(keywords, i);
+        for (j = count; j < self->count && self->parameters[j].name != name; j++) {
+        }
+        if (j < self->count) {
+            values[j] = args[count + i];
+        } else {
+            if (*optional == 2 * MAX_OPTIONS)
+                return -1;
+            options[(*optional)++] = name;
+            options[(*optional)++] = args[count + i];
+        }
+    }
+    for (i = count; i < self->count; i++)
+        if (values[i] == NULL && (values[i] = self->parameters[i].otherwise) == NULL)
+            return -1;
+    return 0;
+}
+
+static PyObject *decide(const Calls *self, PyObject *const *args, Py_ssize_t count,
+                        PyObject *keywords)
+{
+    PyObject *positional, *rest = NULL, *result = NULL, *entry;
+    Py_ssize_t i, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
+    entry = PyObject_GetAttr(self->decide, entry_name);
+    positional = PyTuple_New(count);
+    if (named)
+        rest = PyDict_New();
+    if (entry != NULL && positional != NULL && (rest != NULL || !named)) {
+        for (i = 0; i < count; i++) {
+            Py_INCREF(args[i]);
+            PyTuple_SetItem(positional, i, args[i]);
+        }
+        for (i = 0; i < named; i++)
+            if (PyDict_SetItem(rest, PyTuple_GetItem(keywords, i), args[count + i]) < 0)
+                break;
+        if (i == named)
+            result = PyObject_Call(entry, positional, rest);
+    }
+    Py_XDECREF(entry);
+    Py_XDECREF(positional);
+    Py_XDECREF(rest);
+    return result;
+}
+
+static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords)
+{
+    Calls *self = (Calls *)object;
+    PyObject *values[MAX_PARAMETERS], *options[2 * MAX_OPTIONS];
+    PyObject *launch, *compiled, *stream_of, *device, *result = NULL;
+    void *stream;
+    Py_ssize_t optional = 0, i;
+    unsigned int grid[3];
+    int here, status = -1;
+    uint64_t hash;
+    Reader reader;
+    const Launch *made;
+    Known *known;
+
+    if (count < 1 ||
+        place_arguments(self, args + 1, count - 1, keywords, values, options, &optional) < 0)
+        goto python;
+    reader.self = self;
+    reader.words = reader.leaves = reader.descriptors = 0;
+    for (i = 0; i < self->count; i++)
+        if (read_value(&reader, values[i], self->parameters[i].flags))
+            goto python;
+    for (i = 0; i < optional; i += 2)
+        if (read_option(&reader, options[i], options[i + 1]))
+            goto python;
+    reader.leaves -= (size_t)optional / 2; /* options are no arguments */
+    if (is_watched(self))
+        goto python;
+    hash = hash_words(reader.word, reader.words);
+    known = find(self, hash, reader.word, reader.words);
+    if (known == NULL || known->words == NULL)
+        goto python;
+    if (self->current_device != NULL &&
+        (self->current_device(&here) != 0 || here != known->index))
+        goto python;
+    /* what is called from here on may make this object forget the call */
+    launch = known->launch;
+    compiled = known->compiled;
+    stream_of = known->stream_of;
+    device = known->device;
+    made = known->made;
+    Py_INCREF(launch);
+    Py_INCREF(compiled);
+    Py_INCREF(stream_of);
+    Py_INCREF(device);
+    if (read_grid(args[0], grid) < 0) {
+        PyObject *asked = PyCallable_Check(args[0]) ? ask_grid(self, args[0], values) : NULL;
+        if (asked == NULL) {
+            if (!PyErr_Occurred())
+                result = decide(self, args, count, keywords);
+            goto done;
+        }
+        if (read_grid(asked, grid) < 0) {
+            PyObject *others[1 + MAX_PARAMETERS + MAX_OPTIONS];
+            Py_ssize_t all = count + (keywords == NULL ? 0 : PyTuple_Size(keywords));
+            memcpy(others, args, (size_t)all * sizeof *others);
+            if (!PyCallable_Check(asked))
+                others[0] = asked; /* the function has been asked once */
+            result = decide(self, others, count, keywords);
+            Py_DECREF(asked);
+            goto done;
+        }
+        Py_DECREF(asked);
+    }
+    if (find_stream(stream_of, device, &stream) == 0)
+        status = send_leaves(made, &reader, grid, stream);
+    if (status == 0) {
+        Py_INCREF(compiled);
+        result = compiled;
+    } else { /* nothing was launched: Python tries again, or says why not */
+        PyErr_Clear();
+        result = decide(self, args, count, keywords);
+    }
+done:
+    Py_DECREF(launch);
+    Py_DECREF(compiled);
+    Py_DECREF(stream_of);
+    Py_DECREF(device);
+    return result;
+python:
+    PyErr_Clear();
+    return decide(self, args, count, keywords);
+}
+
+static void release(Known *known)
+{
+    PyMem_Free(known->words);
+    Py_XDECREF(known->launch);
+    Py_XDECREF(known->stream_of);
+    Py_XDECREF(known->device);
+    Py_XDECREF(known->compiled);
+    Py_XDECREF(known->owners);
+}
+
+static void forget_calls(Calls *self)
+{
+    Known *table = self->table;
+    size_t i, size = self->size;
+    self->table = NULL;
+    self->size = self->used = 0;
+    for (i = 0; i < size; i++)
+        if (table[i].words != NULL)
+            release(&table[i]);
+    PyMem_Free(table);
+}
+
+static int make_room(Calls *self)
+{
+    size_t i, size = self->size ? 2 * self->size : 16;
+    Known *table, *before = self->table;
+    if (2 * (self->used + 1) <= self->size)
+        return 0;
+    table = PyMem_Calloc(size, sizeof *table);
+    if (table == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->table = table;
+    i = self->size;
+    self->size = size;
+    while (i-- > 0)
+        if (before[i].words != NULL)
+            *find(self, before[i].hash, before[i].words, before[i].count) = before[i];
+    PyMem_Free(before);
+    return 0;
+}
+
+static int read_all(Reader *reader, Calls *self, PyObject *values, PyObject *options)
+{
+    PyObject *name, *value;
+    Py_ssize_t i, place = 0;
+    reader->self = self;
+    reader->words = reader->leaves = reader->descriptors = 0;
+    if (PyTuple_Size(values) != self->count) {
+        PyErr_SetString(PyExc_ValueError, "one value for each parameter");
+        return -1;
+    }
+    for (i = 0; i < self->count; i++)
+        if (read_value(reader, PyTuple_GetItem(values, i), self->parameters[i].flags))
+            return -1;
+    while (PyDict_Next(options, &place, &name, &value))
+        if (read_option(reader, name, value))
+            return -1;
+    return 0;
+}
+
+static PyObject *calls_key(PyObject *object, PyObject *args)
+{
+    PyObject *values, *options;
+    Reader reader;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &values, &PyDict_Type, &options))
+        return NULL;
+    if (read_all(&reader, (Calls *)object, values, options) < 0) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    return PyBytes_FromStringAndSize((const char *)reader.word,
+                                     (Py_ssize_t)(reader.words * sizeof *reader.word));
+}
+
+static PyObject *calls_remember(PyObject *object, PyObject *args)
+{
+    Calls *self = (Calls *)object;
+    PyObject *values, *options, *launch, *stream_of, *device, *compiled, *owners, *capsule;
+    Reader reader;
+    Known made, *place;
+    if (!PyArg_ParseTuple(args, "O!O!OOO!OO", &PyTuple_Type, &values, &PyDict_Type, &options,
+                          &launch, &stream_of, &PyLong_Type, &device, &compiled, &owners))
+        return NULL;
+    capsule = PyObject_GetAttr(launch, self_name);
+    made.made = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "gluon.launch");
+    if (made.made == NULL || read_all(&reader, self, values, options) < 0) {
+        Py_XDECREF(capsule);
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    Py_DECREF(capsule);
+    if (self->used >= MOST_CALLS)
+        forget_calls(self);
+    if (make_room(self) < 0)
+        return NULL;
+    made.hash = hash_words(reader.word, reader.words);
+    made.count = reader.words;
+    made.index = (int)PyLong_AsLong(device);
+    made.words = PyMem_Malloc(reader.words * sizeof *reader.word + 1);
+    if (made.words == NULL)
+        return PyErr_NoMemory();
+    memcpy(made.words, reader.word, reader.words * sizeof *reader.word);
+    Py_INCREF(made.launch = launch);
+    Py_INCREF(made.stream_of = stream_of);
+    Py_INCREF(made.device = device);
+    Py_INCREF(made.compiled = compiled);
+    Py_INCREF(made.owners = owners);
+    place = find(self, made.hash, made.words, made.count);
+    if (place->words != NULL) {
+        Known before = *place;
+        *place = made;
+        release(&before);
+    } else {
+        *place = made;
+        self->used++;
+    }
+    Py_RETURN_TRUE;
+}
+
+static PyObject *calls_forget(PyObject *object, PyObject *unused)
+{
+    forget_calls((Calls *)object);
+    Py_RETURN_NONE;
+}
+
+#define EACH_OBJECT(what)                                                                          \
+    what(self->decide) what(self->runtime) what(self->enter) what(self->enter_calls)               \
+        what(self->leave) what(self->leave_calls) what(self->before) what(self->globals)           \
+            what(self->changed) what(self->described)
+
+static int calls_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Calls *self = (Calls *)object;
+    size_t i;
+    Py_ssize_t j;
+#define VISIT(field) Py_VISIT(field);
+    EACH_OBJECT(VISIT)
+    for (j = 0; j < self->count; j++)
+        Py_VISIT(self->parameters[j].otherwise);
+    for (i = 0; i < self->size; i++)
+        if (self->table[i].words != NULL) {
+            Py_VISIT(self->table[i].launch);
+            Py_VISIT(self->table[i].stream_of);
+            Py_VISIT(self->table[i].compiled);
+            Py_VISIT(self->table[i].owners);
+        }
+    Py_VISIT(Py_TYPE(object));
+    return 0;
+}
+
+static int calls_clear(PyObject *object)
+{
+    Calls *self = (Calls *)object;
+    Py_ssize_t i;
+    forget_calls(self);
+    for (i = 0; i < self->count; i++) {
+        Py_CLEAR(self->parameters[i].name);
+        Py_CLEAR(self->parameters[i].otherwise);
+    }
+    self->count = self->positional = 0;
+    return 0;
+}
+
+static void calls_free(PyObject *object)
+{
+    Calls *self = (Calls *)object;
+    PyTypeObject *cls = Py_TYPE(object);
+    freefunc give_back = (freefunc)PyType_GetSlot(cls, Py_tp_free);
+    PyObject_GC_UnTrack(object);
+    calls_clear(object);
+#define DROP(field) Py_XDECREF(field);
+    EACH_OBJECT(DROP)
+    give_back(object);
+    Py_DECREF(cls);
+}
+
+static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords)
+{
+    PyObject *names, *defaults, *flags, *missing, *owner, *runtime, *enter, *leave, *before;
+    PyObject *enter_calls, *leave_calls, *globals, *changed, *described;
+    unsigned long long current_device;
+    Py_ssize_t count, positional, i;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(cls, Py_tp_alloc);
+    Calls *self;
+    if (!PyArg_ParseTuple(args, "O!O!O!OnOOOOOOOOOO!K", &PyTuple_Type, &names, &PyTuple_Type,
+                          &defaults, &PyTuple_Type, &flags, &missing, &positional, &owner,
+                          &runtime, &enter, &enter_calls, &leave, &leave_calls, &before, &globals,
+                          &changed, &PyTuple_Type, &described, &current_device))
+        return NULL;
+    count = PyTuple_Size(names);
+    if (count > MAX_PARAMETERS || PyTuple_Size(defaults) != count || PyTuple_Size(flags) != count ||
+        positional > count) {
+        PyErr_SetString(PyExc_ValueError, "too many parameters");
+        return NULL;
+    }
+    self = (Calls *)allocate(cls, 0); /* zeroed */
+    if (self == NULL)
+        return NULL;
+    for (i = 0; i < count; i++) {
+        Parameter *to = &self->parameters[i];
+        PyObject *otherwise = PyTuple_GetItem(defaults, i);
+        to->name = PyTuple_GetItem(names, i);
+        Py_INCREF(to->name);
+        PyUnicode_InternInPlace(&to->name);
+        if (otherwise != missing) {
+            Py_INCREF(otherwise);
+            to->otherwise = otherwise;
+        }
+        to->flags = (int)PyLong_AsLong(PyTuple_GetItem(flags, i));
+    }
+    self->count = count;
+    self->positional = positional;
+    self->current_device = (int (*)(int *))(uintptr_t)current_device;
+    self->decide = owner;
+    self->runtime = runtime;
+    self->enter = enter;
+    self->enter_calls = enter_calls;
+    self->leave = leave;
+    self->leave_calls = leave_calls;
+    self->before = before;
+    self->globals = globals;
+    self->changed = changed;
+    self->described = described;
+#define TAKE(field) Py_INCREF(field);
+    EACH_OBJECT(TAKE)
+    return (PyObject *)self;
+}
+
+static PyMethodDef calls_methods[] = {
+    {"call", (PyCFunction)(void (*)(void))calls_call, METH_FASTCALL | METH_KEYWORDS,
+     "call(grid, *arguments, **options)"},
+    {"key", calls_key, METH_VARARGS,
+     "key(values, options)\n\nThe key as bytes; None where only Python can tell."},
+    {"remember", calls_remember, METH_VARARGS,
+     "remember(values, options, launch, stream_of, device, compiled, owners)\n\n"
+     "Answer calls like this one from now on; False where C cannot."},
+    {"forget", calls_forget, METH_NOARGS, "forget()\n\nKnow no call any more."},
+    {NULL, NULL, 0, NULL}};
+
+static PyType_Slot calls_slots[] = {
+    {Py_tp_new, calls_new},           {Py_tp_dealloc, calls_free}, {Py_tp_traverse, calls_traverse},
+    {Py_tp_clear, calls_clear},       {Py_tp_methods, calls_methods},
+    {0, NULL}};
+
+static PyType_Spec calls_spec = {"gluon_nvidia._launch.Calls", sizeof(Calls), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, calls_slots};
+
+/* teach(cls): read tensors of exactly this class without a call into Python. */
+static PyObject *teach(PyObject *module, PyObject *cls)
+{
+    PyObject *capsule = PyObject_GetAttrString(cls, "__dlpack_c_exchange_api__");
+    const Exchange *table;
+    int i;
+    if (capsule == NULL) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    Py_DECREF(capsule);
+    if (table == NULL || table->major != 1 || table->read == NULL) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    for (i = 0; i < tensors_known; i++)
+        if ((PyObject *)tensors[i].cls == cls)
+            Py_RETURN_TRUE;
+    if (tensors_known == MAX_TENSORS)
+        Py_RETURN_FALSE;
+    Py_INCREF(cls); /* for good */
+    tensors[tensors_known].cls = (PyTypeObject *)cls;
+    tensors[tensors_known].read = table->read;
+    streams = table->current_stream;
+    tensors_known++;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *current_stream(PyObject *module, PyObject *index)
+{
+    void *stream;
+    long device = PyLong_AsLong(index);
+    if (device == -1 && PyErr_Occurred())
+        return NULL;
+    if (streams == NULL || streams(DEVICE_CUDA, (int32_t)device, &stream) != 0) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromVoidPtr(stream);
+}
+
+/* -- descriptors of whole tensors ---------------------------------------------------------------- */
+
+#define MOST_DESCRIPTORS 256 /* a power of two */
+
+/* What a descriptor was found legal for, and the fields that others like it have. */
+static struct {
+    uint64_t words[8 + 3 * RANK];
+    size_t count;
+    PyObject *cls, *fields, *owners;
+} legal[MOST_DESCRIPTORS];
+
+static PyObject *base_key, *block_shape_key, *dict_name;
+
+/* The key of a descriptor of all of `base`; 0 where only Python can tell whether it is legal. */
+static size_t describe_words(PyObject *base, PyObject *block, PyObject *layout, PyObject *padding,
+                             PyObject *rounded, uint64_t *words)
+{
+    View view;
+    int64_t sizes[RANK];
+    size_t count = 0;
+    int i;
+    if (!view_of(base, &view) || (start_of(&view) & 15) || view.rank < 1 || view.rank > RANK)
+        return 0;
+    if (rounded != Py_True && rounded != Py_False)
+        return 0;
+    words[count++] = word_of(Py_TYPE(base));
+    words[count++] = word_of_view(&view, 0);
+    words[count++] = word_of(layout);
+    words[count++] = word_of(padding);
+    words[count++] = word_of(rounded);
+    words[count++] = (uint64_t)view.rank;
+    for (i = 0; i < view.rank; i++) {
+        if (view.shape[i] < 2 || view.strides == NULL) /* such strides DLPack may tell otherwise */
+            return 0;
+        words[count++] = (uint64_t)view.shape[i];
+        words[count++] = (uint64_t)view.strides[i];
+    }
+    if (!PyList_Check(block) && !PyTuple_Check(block))
+        return 0;
+    Py_INCREF(block);
+    if (read_extents(block, view.rank, sizes) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    for (i = 0; i < view.rank; i++)
+        words[count++] = (uint64_t)sizes[i];
+    return count;
+}
+
+static PyObject *learn_descriptor(PyObject *module, PyObject *args)
+{
+    PyObject *made, *fields, *given[5] = {NULL}, *owners;
+    PyObject *names[5] = {base_key, block_shape_key, layout_name, padding_name, round_name};
+    uint64_t words[sizeof legal->words / sizeof *legal->words];
+    size_t count, place;
+    int i;
+    if (!PyArg_ParseTuple(args, "OO!", &made, &PyDict_Type, &fields))
+        return NULL;
+    for (i = 0; i < 5; i++)
+        if ((given[i] = PyDict_GetItemWithError(fields, names[i])) == NULL)
+            Py_RETURN_FALSE;
+    count = describe_words(given[0], given[1], given[2], given[3], given[4], words);
+    if (count == 0)
+        Py_RETURN_FALSE;
+    fields = PyDict_Copy(fields);
+    owners = Py_BuildValue("OOO", (PyObject *)Py_TYPE(given[0]), given[2], given[3]);
+    if (fields == NULL || owners == NULL || PyDict_SetItem(fields, base_key, Py_None) < 0 ||
+        PyDict_SetItem(fields, block_shape_key, Py_None) < 0)
+        return NULL;
+    place = hash_words(words, count) % MOST_DESCRIPTORS;
+    Py_XDECREF(legal[place].cls);
+    Py_XDECREF(legal[place].fields);
+    Py_XDECREF(legal[place].owners);
+    memcpy(legal[place].words, words, count * sizeof *words);
+    legal[place].count = count;
+    Py_INCREF(legal[place].cls = (PyObject *)Py_TYPE(made));
+    legal[place].fields = fields;
+    legal[place].owners = owners;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *describe(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    uint64_t words[sizeof legal->words / sizeof *legal->words];
+    size_t known, place;
+    PyObject *made, *fields;
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "describe takes 5 arguments");
+        return NULL;
+    }
+    known = describe_words(args[0], args[1], args[2], args[3], args[4], words);
+    place = hash_words(words, known) % MOST_DESCRIPTORS;
+    if (known == 0 || legal[place].count != known ||
+        memcmp(legal[place].words, words, known * sizeof *words) != 0)
+        Py_RETURN_NONE;
+    fields = PyDict_Copy(legal[place].fields);
+    if (fields == NULL || PyDict_SetItem(fields, base_key, args[0]) < 0 ||
+        PyDict_SetItem(fields, block_shape_key, args[1]) < 0) {
+        Py_XDECREF(fields);
+        return NULL;
+    }
+    made = PyType_GenericAlloc((PyTypeObject *)legal[place].cls, 0);
+    if (made != NULL && PyObject_SetAttr(made, dict_name, fields) < 0)
+        Py_CLEAR(made);
+    Py_DECREF(fields);
+    return made;
+}

@@ -1,0 +1,85 @@
+"""What is told of blocks of a cluster that meet in each other's shared memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gluon_core.features import CLUSTER_ENDS
+from gluon_core.layouts.dialect import follows
+from gluon_sim.check.agents import GENERIC
+from gluon_sim.check.blocks import Blocks, BlockShadow, Meeting, copies_of
+from gluon_sim.check.races import access_of, byte_of
+from gluon_sim.errors import Access, RaceError, span_of
+
+if TYPE_CHECKING:
+    from gluon_sim.memory.shared import SharedView
+    from gluon_sim.run.task import Task
+
+__all__ = ["ended", "meet"]
+
+_VERB = {"read": "read", "write": "write", "update": "atomic update"}
+
+
+def meet(task: Task, blocks: Blocks, kind: str, view: SharedView) -> None:
+    """An access to a view by the blocks of all clusters of a batch.
+
+    Raises:
+        RaceError: one of them accesses what another does, and nothing orders them.
+    """
+    buffer = view.buffer
+    if buffer.pitch or not task.rows.whole:
+        return
+    if buffer.blocks is None:
+        copies = copies_of(view.type.layout, tuple(view.type.shape))
+        if copies is None:
+            return
+        size = view.dtype.itemsize
+        buffer.blocks = BlockShadow(blocks, buffer.size, size, copies)
+    met = buffer.blocks.touch(task, kind, view)
+    if met is not None:
+        _report(task, kind, met, byte_of(buffer.name, met.byte))
+
+
+def _report(task: Task, kind: str, met: Meeting, place: str) -> None:
+    program = task.batch.program(0)
+    now = access_of(task.op, kind, task.agent, task.name, program)
+    then = Access(
+        met.op.name, span_of(met.op.loc), _VERB[met.kind], program, met.task, GENERIC, None
+    )
+    lines = f"line {met.op.loc.line} and line {task.op.loc.line}"
+    raise RaceError(
+        f"race on {place}: the {now.describe()} by block {met.block} of the cluster, and the "
+        f"{then.describe()} by block {met.other}, have no order",
+        report="race.blocks",
+        accesses=(then, now),
+        place=met.byte,
+        program=program,
+        remedy=f"Put gl.barrier(cluster=True) between {lines}, or let block {met.other} arrive at a "
+        f"barrier of block {met.block} that waits for it: gl.barrier() is of one block alone.",
+        span=span_of(task.op.loc),
+    )
+
+
+def ended(task: Task, blocks: Blocks) -> None:
+    """All blocks have come to the end of the kernel.
+
+    Raises:
+        RaceError: one may be gone, with its shared memory, while another still uses that.
+    """
+    found = None if follows(CLUSTER_ENDS) else blocks.ends()
+    if found is None:
+        return
+    block, other, op, kind = found
+    program = task.batch.program(0)
+    raise RaceError(
+        f"block {block} of the cluster may have ended when block {other} comes to the "
+        f"{_VERB[kind]} by `{op.name}` of line {op.loc.line} in its shared memory",
+        report="race.blocks",
+        accesses=(
+            Access(op.name, span_of(op.loc), _VERB[kind], program, task.name, GENERIC, None),
+        ),
+        program=program,
+        remedy="End the kernel with gl.barrier(cluster=True), which "
+        f"{CLUSTER_ENDS.releases} does by itself.",
+        span=span_of(op.loc),
+    )

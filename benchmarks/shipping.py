@@ -1,0 +1,202 @@
+"""What it costs to ship: an op of torch beside its launch, a launch out of a bundle, and the start of a
+process that launches a hundred kernels, out of a bundle and beside upstream with a warm disk cache.
+
+    python benchmarks/shipping.py [ops] [bundle] [cold]
+
+Needs a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Callable
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+KERNELS = 100
+HEAD = """
+@{jit}
+def k{i}(x, y, n, BLOCK: {gl}.constexpr):
+    at = {gl}.program_id(0) * BLOCK + {gl}.arange(0, BLOCK, {gl}.BlockedLayout([1], [32], [4], [0]))
+    {gl}.store(y + at, {gl}.load(x + at, mask=at < n) * {i} + {i}, mask=at < n)
+"""
+
+
+def host_us(calls: dict[str, Callable[[], Any]], rounds: int = 40, batch: int = 300) -> dict:
+    """Call -> median host time, in turns, in microseconds."""
+    import torch
+
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        for _ in range(20):
+            call()
+    for _ in range(rounds):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(batch):
+                call()
+            times[name].append((time.perf_counter() - begin) / batch * 1e6)
+    torch.cuda.synchronize()
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def ops() -> None:
+    """An eager op beside its launch and an empty op of the same schema."""
+    import torch
+
+    from tests.torch import ops_for_tests as made
+
+    @torch.library.custom_op("benchmark::empty", mutates_args=("out",))
+    def empty(x: torch.Tensor, out: torch.Tensor, factor: float) -> None:
+        pass
+
+    x = torch.randn(200, device="cuda")
+    out, kernel = torch.empty_like(x), made.scale_kernel
+    nothing, whole = torch.ops.benchmark.empty.default, made.scale_into
+    found = host_us(
+        {
+            "launch": lambda: kernel[(1,)](x, out, 200, 2.0, BLOCK=256),
+            "empty": lambda: nothing(x, out, 2.0),
+            "op": lambda: whole(x, out, 2.0),
+        }
+    )
+    both = found["launch"] + found["empty"]
+    print(
+        f"op {found['op']:.2f} us; launch {found['launch']:.2f} + empty op {found['empty']:.2f}: "
+        f"{found['op'] / both:.3f} of both (wanted <= 1.1)"
+    )
+
+
+def bundle() -> None:
+    """Launches out of a bundle beside a prepared one of the core."""
+    import torch
+
+    from gluon_core.bundle import Bundle
+    from gluon_core.contract.registry import registry
+    from gluon_runtime import open_bundle
+    from tests.bundle import kernels
+
+    target = registry().backend("nvidia").device()
+    made = Bundle()
+    made.add(kernels.scale, {**kernels.SCALE, "n": "i32:16"}, kernels.HOPPER, target=target, grid=4)
+    path = Path(tempfile.mkdtemp()) / "kernels.glb"
+    made.write(path)
+    kernel = open_bundle(path)["scale"]
+    x = torch.randn(2048, device="cuda")
+    y, layout = torch.zeros_like(x), kernels.L32
+    ours = kernels.scale.prepare(x, y, 2048, 2.0, 512, layout, grid=(4,))
+    theirs = kernel.prepare(x, y, 2048, 2.0, grid=(4,))
+    found = host_us(
+        {
+            "prepared": lambda: ours(x, y, 2048, 2.0, 512, layout),
+            "bundled, prepared": lambda: theirs(x, y, 2048, 2.0),
+            "bundled, [grid]": lambda: kernel[(4,)](x, y, 2048, 2.0),
+        }
+    )
+    for name, spent in found.items():
+        print(f"{name}: {spent:.2f} us, {spent / found['prepared']:.2f} of the prepared launch")
+
+
+def write_kernels(folder: Path) -> None:
+    body = {
+        "ours": "import gluon_core as gluon\nfrom gluon_core import language as gl\n",
+        "theirs": "from triton.experimental import gluon\n"
+        "from triton.experimental.gluon import language as gl\n",
+    }
+    for name, text in body.items():
+        text += "".join(HEAD.format(jit="gluon.jit", gl="gl", i=i) for i in range(KERNELS))
+        (folder / f"{name}.py").write_text(text)
+
+
+TIMED = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import torch
+x = torch.ones(256, device="cuda"); y = torch.zeros_like(x); torch.cuda.synchronize()
+begin = time.perf_counter()
+{body}
+torch.cuda.synchronize()
+print(time.perf_counter() - begin)
+"""
+BODIES = {
+    "gluon_runtime": """
+from gluon_runtime import open_bundle
+found = open_bundle({bundle!r})
+for i in range({count}):
+    found[f"k{{i}}"][1](x, y, 256, 256)
+""",
+    "gluon_core with GLUON_BUNDLE": """
+import ours
+for i in range({count}):
+    getattr(ours, f"k{{i}}")[1](x, y, 256, 256)
+""",
+    "gluon_core with a warm disk cache": """
+import ours
+for i in range({count}):
+    getattr(ours, f"k{{i}}")[1](x, y, 256, 256)
+""",
+    "upstream with a warm disk cache": """
+import theirs
+for i in range({start}, {count}):
+    getattr(theirs, f"k{{i}}")[(1,)](x, y, 256, 256)
+""",
+}
+
+
+def cold() -> None:
+    """Seconds beyond importing torch, until a hundred kernels have run."""
+    folder = Path(tempfile.mkdtemp())
+    write_kernels(folder)
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")}
+    path = folder / "kernels.glb"
+
+    def run(name: str, **more: Any) -> float:
+        told = {"bundle": str(path), "count": KERNELS, "start": 0, **more}
+        program = TIMED.format(folder=str(folder), body=BODIES[name].format(**told))
+        extra = {"GLUON_BUNDLE": str(path), "GLUON_NO_JIT": "1"} if "BUNDLE" in name else {}
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**environment, **extra},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{name}: {done.stderr[-1500:]}")
+        return float(done.stdout)
+
+    os.environ.update(environment)
+    sys.path.insert(0, str(folder))
+    import ours  # type: ignore[import-not-found]
+
+    from gluon_core.bundle import Bundle
+    from gluon_core.contract.registry import registry
+
+    target = registry().backend("nvidia").device()
+    made = Bundle()
+    begin = time.perf_counter()
+    for i in range(KERNELS):
+        signature = {"x": "*fp32:16", "y": "*fp32:16", "n": "i32:16"}
+        made.add(getattr(ours, f"k{i}"), signature, {"BLOCK": 256}, target=target, grid=1)
+    made.write(path)
+    print(f"bundle of {KERNELS} kernels made in {time.perf_counter() - begin:.1f} s")
+    pieces = [(start, start + 10) for start in range(0, KERNELS, 10)]
+    with ThreadPoolExecutor(10) as pool:  # warms upstream's cache
+        theirs = "upstream with a warm disk cache"
+        list(pool.map(lambda piece: run(theirs, start=piece[0], count=piece[1]), pieces))
+    for name in BODIES:
+        found = [run(name) for _ in range(5)]
+        print(f"cold start, {name}: {statistics.median(found):.3f} s")
+
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or ("ops", "bundle", "cold"):
+        {"ops": ops, "bundle": bundle, "cold": cold}[part]()

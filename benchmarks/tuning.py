@@ -1,0 +1,170 @@
+"""`gluon tune` on the portable matmul: what it finds, beside the example's own configuration and beside all.
+
+Every configuration of a space is tried, then the search tries some, with an empty compilation cache
+each time. The best of both and the example's own are then measured once more, in turns.
+`--compile` counts instead how many compilations per second 200 configurations give, with one process, with as
+many as there are cores, and on a local Dask cluster of 4 workers; it needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from gluon_core import tune  # noqa: E402
+from gluon_core.tune import work  # noqa: E402
+from gluon_core.tune.engine import Dask, Engine, Local  # noqa: E402
+from gluon_core.tune.report import spoken  # noqa: E402
+from gluon_core.tune.task import Reference  # noqa: E402
+
+CORES = len(os.sched_getaffinity(0))
+SPACE: dict[str, list[Any]] = {
+    "BLOCK_M": [64, 128, 256],
+    "BLOCK_N": [64, 128, 256],
+    "BLOCK_K": [32, 64, 128],
+    "STAGES": [2, 3, 4, 5],
+    "GROUP": [4, 8],
+    "num_warps": [4, 8],
+}
+
+
+def matmul(size: int, dtype: str = "bfloat16") -> Reference:
+    shape = {"sizes": (size, size, size), "dtype": dtype}
+    return Reference.to(str(ROOT / "examples" / "matmul.py"), SPACE, [shape])
+
+
+def searched(reference: Reference, how: str, folder: str, **more: Any) -> tune.Outcome:
+    """One search with nothing compiled before it."""
+    os.environ["TRITON_CACHE_DIR"] = f"{folder}/cache-{how}"
+    engine = Local(CORES)
+
+    def say(told: Any) -> None:
+        if told.done % 25 == 0:
+            best = told.best.value * 1e6 if told.best else 0.0
+            print(
+                f"{how}: {told.done} of {told.wanted}, {best:.1f} us", file=sys.stderr, flush=True
+            )
+
+    with tune.Store(f"{folder}/{how}.db") as store:
+        settings = tune.Settings(search=how, **more)
+        (found,) = tune.search(reference, settings, engine=engine, store=store, progress=say)
+        engine.close()
+    return found
+
+
+def on_device(size: int, trials: int | None) -> dict[str, Any]:
+    reference = matmul(size)
+    folder = tempfile.mkdtemp()
+    some = searched(reference, "optuna", folder, trials=trials)
+    everything = searched(reference, "exhaustive", folder)
+    task = reference.load()
+    configs = [dict(o.best.config) if o.best else {} for o in (everything, some)]
+    configs.append(dict(some.default or {}))
+    (results, facts) = work.measure(
+        reference, None, task.shapes[0], configs, rounds=20, devices=1, limit=10.0
+    )
+    best, found, default = (result["value"] for result in results)
+    counts: dict[str, int] = {}
+    for trial in everything.trials:
+        counts[trial.status] = counts.get(trial.status, 0) + 1
+    return {
+        "size": size,
+        "configurations": everything.total,
+        "statuses": counts,
+        "trials": some.tried,
+        "exhaustive": {"seconds": everything.seconds, "best_us": best * 1e6, "config": configs[0]},
+        "search": {"seconds": some.seconds, "best_us": found * 1e6, "config": configs[1]},
+        "default": {"best_us": default * 1e6, "config": configs[2]},
+        "of_exhaustive": best / found,
+        "of_its_time": some.seconds / everything.seconds,
+        "over_default": default / found,
+        "device": facts,
+    }
+
+
+def throughput(engine: Engine, reference: Reference, count: int, target: str) -> float:
+    """Compilations per second, counted from when all workers have begun."""
+    task = reference.load()
+    configs = list(task.searched)[:count]
+    limits = tune.Settings().limits()
+    shape = task.shapes[0]
+    for future in [
+        engine.compile(work.about, reference, target, shape, False) for _ in range(engine.slots)
+    ]:
+        future.result()
+    began = time.monotonic()
+    futures = [
+        engine.compile(work.compile_one, reference, target, shape, config, "registers", limits)
+        for config in configs
+    ]
+    for future in futures:
+        future.result()
+    return len(configs) / (time.monotonic() - began)
+
+
+def compiling(count: int, target: str) -> dict[str, Any]:
+    reference = matmul(4096)
+
+    def dask() -> Engine:
+        import distributed
+
+        cluster = distributed.LocalCluster(
+            n_workers=4, threads_per_worker=1, dashboard_address=None
+        )
+        return Dask(distributed.Client(cluster))
+
+    contenders: dict[str, Callable[[], Engine]] = {
+        "1 process": lambda: Local(1),
+        f"{CORES} processes": lambda: Local(CORES),
+        "Dask, 4 workers": dask,
+    }
+    found = {}
+    for name, make in contenders.items():
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["TRITON_CACHE_DIR"] = folder
+            try:
+                engine = make()
+            except ImportError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                continue
+            found[name] = throughput(engine, reference, count, target)
+            engine.close()
+        print(f"{name}: {found[name]:.2f} compilations/s", file=sys.stderr, flush=True)
+    one = found["1 process"]
+    ratios = {name: rate / one for name, rate in found.items()}
+    return {"cores": CORES, "compilations_per_second": found, "to_one": ratios}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=4096)
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--target", default="hopper")
+    parser.add_argument("--json", type=Path)
+    chosen = parser.parse_args()
+    if chosen.compile:
+        told = compiling(chosen.count, chosen.target)
+    else:
+        told = on_device(chosen.size, chosen.trials)
+        for who in ("exhaustive", "search", "default"):
+            one = told[who]
+            print(f"{who:10} {one['best_us']:8.1f} us  {spoken(one['config'])}")
+    print(json.dumps(told, indent=1, default=str))
+    if chosen.json:
+        chosen.json.write_text(json.dumps(told, indent=1, default=str))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

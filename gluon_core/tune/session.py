@@ -1,0 +1,554 @@
+"""A search from begin to end: what is asked for, compiled, measured, kept, and when it is over."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from gluon_core.errors import TuneError, TuneStoreError, TuneWorkerError, did_you_mean
+from gluon_core.runtime.tuned.store import OBJECTIVES, Key, Store, Trial, plain_text, versions
+from gluon_core.tune import work
+from gluon_core.tune.engine import Engine, Local
+from gluon_core.tune.isolated import Failed, Lost
+from gluon_core.tune.search import Strategy, strategy_of
+from gluon_core.tune.space import Config
+from gluon_core.tune.task import Reference, Task
+
+__all__ = ["Checked", "Outcome", "Progress", "Settings", "check", "search"]
+
+Shape = Mapping[str, Any]
+_BATCH = 6  # configurations that are measured in turns, beside the best so far
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to search.
+
+    Args:
+        target: the hardware, in any spelling; None for the device that is there.
+        objective: what to make small: "time" on a device, "roofline" (seconds that the simulator counts at
+            least), "instructions" or "registers" of the machine code.
+        search: "auto" (all of them where they are at most 64), "exhaustive", "optuna" or "random".
+        trials: how many configurations to try; None leaves it to the search.
+        seconds: when to stop.
+        seed: of what is drawn.
+        rounds: samples of each contender at most; `finals`: of the best ones at the end, in turns again.
+        compile_limit, run_limit, simulate_limit: seconds after which one compilation, one sample, one
+            simulation is killed.
+        spills: what a configuration may spill and still be measured.
+        conflicts: extra passes over the banks from which on one is not measured; None ignores them. What
+            the default configuration spills and needs is never too much.
+        again: try what is known, too.
+    """
+
+    target: Optional[str] = None
+    objective: str = "time"
+    search: str = "auto"
+    trials: Optional[int] = None
+    seconds: Optional[float] = None
+    seed: int = 0
+    rounds: int = 6
+    finals: int = 12
+    compile_limit: float = 120.0
+    run_limit: float = 10.0
+    simulate_limit: float = 120.0
+    spills: int = 64
+    conflicts: Optional[int] = 7
+    again: bool = False
+
+    def limits(self) -> dict[str, Any]:
+        return {
+            "compile": self.compile_limit,
+            "simulate": self.simulate_limit,
+            "spills": self.spills,
+            "conflicts": self.conflicts,
+        }
+
+
+@dataclass
+class Outcome:
+    """What was found for one shape.
+
+    Args:
+        key: what the configurations competed for.
+        shape: what the arguments were made with.
+        trials: all that are kept for the key, the best first.
+        tried: how many are from this search.
+        total: how many configurations there are, 0 where they were not counted.
+        seconds: what the search took.
+        default: the configuration to beat.
+        options: compile options that were not searched.
+        interrupted: whether somebody stopped it.
+        facts: of the device.
+    """
+
+    key: Key
+    shape: Shape
+    trials: list[Trial] = field(default_factory=list)
+    tried: int = 0
+    total: int = 0
+    seconds: float = 0.0
+    default: Optional[Config] = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    interrupted: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Optional[Trial]:
+        return self.trials[0] if self.trials and self.trials[0].status == "ok" else None
+
+    @property
+    def start(self) -> Optional[Trial]:
+        """The trial of the default configuration."""
+        return next((t for t in self.trials if t.config == self._whole(self.default)), None)
+
+    def _whole(self, config: Optional[Config]) -> Optional[dict[str, Any]]:
+        return None if config is None else {**self.options, **config}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search is.
+
+    Args:
+        shape: what for.
+        done, wanted: trials.
+        best: the best so far.
+        left: seconds that the rest takes at the pace so far; None before there is one.
+        trial: what has just come in.
+    """
+
+    shape: Shape
+    done: int
+    wanted: int
+    best: Optional[Trial]
+    left: Optional[float]
+    trial: Optional[Trial]
+
+
+def search(
+    task: Task | Reference,
+    settings: Settings = Settings(),
+    *,
+    engine: Optional[Engine] = None,
+    store: Optional[Store] = None,
+    progress: Callable[[Progress], None] = lambda told: None,
+) -> list[Outcome]:
+    """Search the space of a task, for each of its shapes.
+
+    Ctrl-C ends the search and answers what was found so far, marked `interrupted`.
+
+    Args:
+        task: a task that stands in a variable of its kernel's file, or the reference to one.
+        engine: where to work; two local processes unless given.
+        store: what keeps the results, and knows earlier ones; the default file unless given.
+        progress: hears of every trial.
+
+    Raises:
+        TuneError: it cannot be searched as asked.
+        TuneStoreError: what was found cannot be kept; what was kept before is.
+        TuneWorkerError: there is no device to measure on, or workers are lost or of another build.
+    """
+    if settings.objective not in OBJECTIVES:
+        raise TuneError(
+            "not an objective",
+            argument="objective",
+            expected=", ".join(OBJECTIVES),
+            got=repr(settings.objective),
+            remedy=did_you_mean(settings.objective, OBJECTIVES),
+        )
+    reference = Reference.of(task) if isinstance(task, Task) else task
+    loaded = task if isinstance(task, Task) else reference.load()
+    own_engine, own_store = engine is None, store is None
+    used, kept = engine or Local(2), store or Store()
+    outcomes: list[Outcome] = []
+    try:
+        for shape in loaded.shapes:
+            outcomes.append(_Search(reference, loaded, shape, settings, used, kept, progress).run())
+            if outcomes[-1].interrupted:
+                break
+    finally:
+        if own_engine:
+            used.close()
+        if own_store:
+            kept.close()
+    return outcomes
+
+
+def _key(
+    reference: Reference, shape: Shape, settings: Settings, engine: Engine
+) -> tuple[Key, dict[str, Any]]:
+    """What configurations compete for, and what else a worker says of the task."""
+    measured = settings.objective == "time"
+    for _ in range(engine.slots if measured else 0):  # those that compile start meanwhile
+        engine.compile(work.about, reference, settings.target, shape, False)
+    submit = engine.measure if measured else engine.compile
+    try:
+        about = submit(work.about, reference, settings.target, shape, measured).result()
+    except (Failed, Lost) as error:
+        if isinstance(error, Failed) and error.ours:
+            raise TuneError(f"cannot be tuned as it stands: {error.text}") from None
+        raise TuneWorkerError(f"a worker cannot load the task: {error}") from None
+    if about["versions"] != versions():
+        raise TuneWorkerError(
+            "workers have other releases than this process",
+            expected=versions(),
+            got=about["versions"],
+        )
+    if measured and not about["devices"]:
+        raise TuneWorkerError(
+            f"there is no {about['target']} to measure on",
+            argument="objective",
+            remedy="Without a device, let something be counted: --objective roofline, instructions "
+            "or registers.",
+        )
+    names = ("kernel", "target", "device", "bucket", "versions")
+    told = {name: str(about[name]) for name in names}
+    fixed = plain_text(about["fixed"])
+    return Key(**told, fixed=fixed, objective=settings.objective), about
+
+
+class _Search:
+    """One shape."""
+
+    def __init__(
+        self,
+        reference: Reference,
+        task: Task,
+        shape: Shape,
+        settings: Settings,
+        engine: Engine,
+        store: Store,
+        progress: Callable[[Progress], None],
+    ):
+        self.reference, self.task, self.shape = reference, task, dict(shape)
+        self.settings, self.engine, self.store = settings, engine, store
+        self.progress = progress
+        self.began = time.monotonic()
+        self.key, self.about = _key(reference, shape, settings, engine)
+        default = self.about["default"]
+        self.outcome = Outcome(self.key, self.shape, default=default, options=self.about["options"])
+        self.strategy: Strategy
+        self.strategy, self.wanted, self.outcome.total = strategy_of(
+            settings.search, task.searched, default, settings.seed, settings.trials
+        )
+        self.asked = 0
+        self.done = 0
+        self.best: Optional[Trial] = None
+        self.default: Optional[Mapping[str, Any]] = None  # what its code is like
+        self.held: list[tuple[Config, Mapping[str, Any]]] = []  # wait for that
+        self.ready: list[tuple[Config, dict[str, Any]]] = []  # compiled, not measured yet
+        self.under_way: dict[Future[Any], tuple[str, Any]] = {}
+        self.lost: dict[str, int] = {}  # how often a configuration went with its worker
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        self._recall()
+        try:
+            while True:
+                self._ask()
+                self._measure()
+                if not self.under_way:
+                    break
+                done, _ = wait(self.under_way, 0.5, FIRST_COMPLETED)
+                for future in done:
+                    self._take(future)
+            self._finals()
+        except KeyboardInterrupt:
+            self.outcome.interrupted = True
+            for future in self.under_way:
+                future.cancel()
+            self.engine.close()
+        found = self.outcome
+        found.trials = self.store.of(self.key)
+        found.tried, found.seconds = self.done, time.monotonic() - self.began
+        return found
+
+    def _bare(self, config: Config) -> dict[str, Any]:
+        """A configuration without the options that were not searched."""
+        return {name: config[name] for name in self.task.searched.values if name in config}
+
+    def _recall(self) -> None:
+        """Take in what is known from earlier searches: those trials are not made again."""
+        if self.settings.again:
+            return
+        for trial in self.store.of(self.key):
+            config = self._bare(trial.config)
+            if config == self.about["default"]:
+                self.default = trial.detail
+            if config in self.task.searched:
+                self.strategy.tell(config, trial.value if trial.status == "ok" else None)
+                self.asked += 1
+                self.done += 1
+                self._consider(trial)
+
+    def _consider(self, trial: Trial) -> None:
+        if trial.status == "ok" and trial.value is not None:
+            if self.best is None or self.best.value is None or trial.value < self.best.value:
+                self.best = trial
+
+    @property
+    def _over(self) -> bool:
+        limit = self.settings.seconds
+        return limit is not None and time.monotonic() - self.began > limit
+
+    def _ask(self) -> None:
+        """Keep workers compiling, but not so many that the search would ask without knowing anything."""
+        ahead = max(2, min(self.engine.slots, self.wanted // 4 or 1))
+        compiling = sum(kind == "compile" for kind, _ in self.under_way.values())
+        while compiling + len(self.ready) < ahead + _BATCH and compiling < self.engine.slots:
+            if self.asked >= self.wanted or self._over:
+                return
+            config = self.strategy.ask()
+            if config is None:
+                self.asked = self.wanted
+                return
+            self.asked += 1
+            self._compile(config)
+            compiling += 1
+
+    def _compile(self, config: Config) -> None:
+        told = (self.reference, self.settings.target, self.shape, dict(config))
+        limits = self.settings.limits()
+        future = self.engine.compile(work.compile_one, *told, self.settings.objective, limits)
+        self.under_way[future] = ("compile", config)
+
+    def _measure(self) -> None:
+        """Send what is compiled to a device that is free, once it is a batch, or there is no more."""
+        measuring = sum(kind == "measure" for kind, _ in self.under_way.values())
+        compiling = len(self.under_way) - measuring
+        while self.ready and measuring < self.engine.meters:
+            if len(self.ready) < _BATCH and compiling:
+                return
+            batch, self.ready = self.ready[:_BATCH], self.ready[_BATCH:]
+            batch = [one for one in batch if not self._beaten(*one)]
+            if not batch:
+                continue
+            configs = [config for config, _ in batch]
+            if (
+                self.best is not None
+            ):  # in turns with it, so that a device that slows down slows both
+                configs.append(self._bare(self.best.config))
+            self._submit(configs, self.settings.rounds, ("measure", batch))
+            measuring += 1
+
+    def _submit(self, configs: Sequence[Config], rounds: int, what: tuple[str, Any]) -> None:
+        told = (self.reference, self.settings.target, self.shape, list(configs))
+        devices, limit = self.about.get("devices", 1), self.settings.run_limit
+        future = self.engine.measure(work.measure, *told, rounds, devices, limit)
+        self.under_way[future] = what
+
+    def _beaten(self, config: Config, detail: Mapping[str, Any]) -> bool:
+        """Whether the peaks of the target leave it no chance; it is done with then."""
+        bound = detail.get("bound")
+        high = None if self.best is None else self.best.high
+        if bound is None or high is None or bound <= high:
+            return False
+        reason = f"takes {bound:.3g} s at the target's peaks, the best {high:.3g} s"
+        self._keep(config, Trial({}, "pruned", reason=reason, detail=detail))
+        return True
+
+    # -- what comes back -------------------------------------------------------------------------
+
+    def _take(self, future: Future[Any]) -> None:
+        kind, what = self.under_way.pop(future)
+        try:
+            answer = future.result()
+        except (CancelledError, KeyboardInterrupt):
+            return
+        except Failed as error:
+            raise TuneError(f"cannot be tuned as it stands: {error.text}") from None
+        except TuneStoreError:
+            raise
+        except Exception as error:  # the engine's own words for a worker that is gone
+            configs = [what] if kind == "compile" else [config for config, _ in what]
+            self._again(configs, error)
+            return
+        if kind == "compile":
+            self._compiled(what, answer)
+        else:
+            self._measured(what, *answer)
+
+    def _again(self, configs: Sequence[Config], error: Exception) -> None:
+        """Do work again that went with its worker; not for ever."""
+        for config in configs:
+            text = plain_text(config)
+            self.lost[text] = self.lost.get(text, 0) + 1
+            if sum(self.lost.values()) > 10 + self.wanted:
+                raise TuneWorkerError(
+                    f"workers are lost all the time, the last with: {error}",
+                    remedy="What was found so far is kept.",
+                )
+            if self.lost[text] > 2:
+                reason = f"its worker was lost {self.lost[text]} times: {type(error).__name__}"
+                self._keep(config, Trial({}, "bad", reason=reason))
+            else:
+                self._compile(config)
+
+    def _same_build(self, answer: Mapping[str, Any]) -> None:
+        told = answer.get("versions", self.key.versions)
+        if told != self.key.versions:
+            raise TuneWorkerError(
+                "workers have different releases", expected=self.key.versions, got=told
+            )
+
+    def _compiled(self, config: Config, answer: Mapping[str, Any]) -> None:
+        self._same_build(answer)
+        self.held.append((config, answer))
+        if config == self.about["default"]:
+            self.default = answer["detail"]
+        waits = any(
+            kind == "compile" and what == self.about["default"]
+            for kind, what in self.under_way.values()
+        )
+        if not waits:
+            held, self.held = self.held, []
+            for one in held:
+                self._judge(*one)
+
+    def _judge(self, config: Config, answer: Mapping[str, Any]) -> None:
+        """Whether a configuration is worth a measurement, now that it is known what the default needs."""
+        status, reason, detail = answer["status"], answer["reason"], answer["detail"]
+        value = answer.get("value")
+        if status in ("ok", "compiled"):
+            why = work.pruned(detail, self.settings.limits(), self.default)
+            if why:
+                status, reason, value = "pruned", why, None
+        if status == "compiled":
+            self.ready.append((config, detail))
+            return
+        self._keep(config, Trial({}, status, value, value, value, reason, detail))
+
+    def _measured(
+        self, batch: Sequence[Any], results: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+    ) -> None:
+        self._same_build(facts)
+        self.outcome.facts = dict(facts)
+        for (config, detail), result in zip(batch, results):
+            self._keep(config, _measured_trial(result, {**detail, **facts}))
+
+    def _keep(self, config: Config, trial: Trial, again: bool = False) -> None:
+        whole = {**self.about["options"], **config}
+        made = replace(trial, config=whole, name=self.task.name, shape=self.shape)
+        self.store.add(self.key, made)
+        if again:
+            return
+        self.strategy.tell(config, made.value if made.status == "ok" else None)
+        self.done += 1
+        self._consider(made)
+        pace = (time.monotonic() - self.began) / max(1, self.done)
+        left = pace * max(0, self.wanted - self.done)
+        if self.settings.seconds is not None:
+            left = min(left, max(0.0, self.settings.seconds - (time.monotonic() - self.began)))
+        told = Progress(self.shape, self.done, self.wanted, self.best, left, made)
+        self.progress(told)
+
+    def _finals(self) -> None:
+        """Measure the best ones once more, side by side and longer: the winner is not the luckiest."""
+        if self.settings.objective != "time":
+            return
+        known = [trial for trial in self.store.of(self.key) if trial.status == "ok"]
+        known = [trial for trial in known if self._bare(trial.config) in self.task.searched]
+        if len(known) < 2:
+            return
+        best = [self._bare(trial.config) for trial in known[:4]]
+        default = self.about["default"]
+        if default is not None and default not in best:
+            best += [self._bare(t.config) for t in known if self._bare(t.config) == default]
+        details = {plain_text(self._bare(trial.config)): trial.detail for trial in known}
+        self._submit(best, self.settings.finals, ("finals", best))
+        (future,) = self.under_way
+        while not wait([future], 0.5).done:
+            pass
+        self.under_way.clear()
+        try:
+            results, facts = future.result()
+        except (Failed, Lost, CancelledError, RuntimeError):
+            return  # what is known stays
+        self._same_build(facts)
+        for config, result in zip(best, results):
+            detail = {**details[plain_text(config)], **facts, "final": True}
+            self._keep(config, _measured_trial(result, detail), again=True)
+
+
+def _measured_trial(result: Mapping[str, Any], detail: Mapping[str, Any]) -> Trial:
+    numbers = (result.get("value"), result.get("low"), result.get("high"))
+    told = {k: v for k, v in detail.items() if k != "versions"}
+    if "samples" in result:
+        told["samples"] = result["samples"]
+    return Trial({}, result["status"], *numbers, result["reason"], told)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A configuration that was the best, measured again.
+
+    Args:
+        key, trial: as it was kept.
+        now: as it is; its `status` is not "ok" where it does not run any more.
+        slower: whether it is slower than its interval and the tolerance allow.
+    """
+
+    key: Key
+    trial: Trial
+    now: Trial
+    slower: bool
+
+
+def check(
+    task: Task | Reference,
+    settings: Settings = Settings(),
+    *,
+    engine: Optional[Engine] = None,
+    store: Optional[Store] = None,
+    tolerance: float = 0.05,
+) -> list[Checked]:
+    """Measure (or count) the best of each shape again.
+
+    Args:
+        tolerance: how much slower one may be, relative.
+
+    Returns:
+        One for each shape of which something is known; none where nothing is.
+    """
+    reference = Reference.of(task) if isinstance(task, Task) else task
+    loaded = task if isinstance(task, Task) else reference.load()
+    used, kept = engine or Local(1), store or Store()
+    found = []
+    try:
+        for shape in loaded.shapes:
+            key, about = _key(reference, shape, settings, used)
+            best = kept.best(key)
+            if best is None:
+                continue
+            config = {n: v for n, v in best.config.items() if n in loaded.searched.values}
+            told = (reference, settings.target, shape)
+            answer: Mapping[str, Any]
+            if settings.objective == "time":
+                more = (settings.finals, about["devices"], settings.run_limit)
+                (answer,), facts = used.measure(work.measure, *told, [config], *more).result()
+            else:
+                limits = settings.limits()
+                answer = used.compile(
+                    work.compile_one, *told, config, settings.objective, limits
+                ).result()
+                facts = answer["detail"]
+            now = replace(_measured_trial(answer, facts), config=best.config)
+            found.append(Checked(key, best, now, _slower(best, now, tolerance)))
+    finally:
+        if engine is None:
+            used.close()
+        if store is None:
+            kept.close()
+    return found
+
+
+def _slower(before: Trial, now: Trial, tolerance: float) -> bool:
+    if now.status != "ok" or now.value is None or before.value is None:
+        return True
+    low = now.value if now.low is None else now.low
+    high = before.value if before.high is None else before.high
+    return now.value > before.value * (1 + tolerance) and low > high

@@ -1,0 +1,393 @@
+"""Calls answered in C: what they launch is what Python would, and they tell calls apart as it does."""
+
+import ctypes
+import gc
+import weakref
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.contract.registry import registry
+from gluon_core.errors import ArgumentError, GluonError, LaunchError
+from gluon_core.nvidia import NVMMASharedLayout
+from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.runtime import specialize
+from gluon_core.runtime.dispatch import Dispatcher
+from gluon_nvidia import driver, native
+from gluon_nvidia.calls import fast_path
+from tests.backends.fake_cuda import FakeCuda
+
+pytestmark = pytest.mark.skipif(
+    native.module() is None or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"),
+    reason="the launch in C is not built, or torch has no table of functions for DLPack",
+)
+L = gl.BlockedLayout([1], [32], [4], [0])
+ROWS = NVMMASharedLayout(128, 16, 2)
+
+
+@gluon.jit
+def scale(x, y, n, factor, BLOCK: gl.constexpr, LAYOUT: gl.constexpr, name: gl.constexpr = "a"):
+    i = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, LAYOUT)
+    gl.store(y + i, gl.load(x + i, mask=i < n) * factor, mask=i < n)
+
+
+@gluon.jit(do_not_specialize=["m"], do_not_specialize_on_alignment=["y", "k"])
+def anything(x, y, n, m, k, C: gl.constexpr, t, d=None, *, last=3):
+    pass
+
+
+@gluon.jit
+def described(a, pair, out):
+    gl.store(out, a.shape[0] + pair[1])
+
+
+@pytest.fixture
+def cuda(monkeypatch, tmp_path):
+    """An NVIDIA device that records launches and takes CPU tensors."""
+    fake = FakeCuda([8, 8, 4, 4])
+    backend = registry().backend("nvidia")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("GLUON_TARGET", "nvidia:sm_90")
+    monkeypatch.setattr(driver, "_state", driver.Driver(fake))
+    monkeypatch.setattr(type(backend), "tensor_device", "cpu")
+    for kernel in (scale, anything, described):
+        kernel.forget()
+    yield fake
+    for kernel in (scale, anything, described):
+        kernel.forget()
+
+
+class Counted:
+    """Counts the calls that come to Python."""
+
+    def __init__(self, kernel, monkeypatch):
+        self.count = 0
+        self.entry = kernel.dispatcher.entry
+        monkeypatch.setattr(kernel.dispatcher, "entry", self)
+
+    def __call__(self, *args, **kwargs):
+        self.count += 1
+        return self.entry(*args, **kwargs)
+
+
+def told(launch):
+    """What a launch of `scale` gave the driver."""
+    x, y, n, factor = launch.parameters
+    number = ctypes.c_int32.from_buffer_copy(n).value
+    return launch.grid, launch.block, x, y, number, ctypes.c_float.from_buffer_copy(factor).value
+
+
+def test_a_call_that_came_before_does_not_come_to_python(cuda, monkeypatch):
+    x, y = torch.ones(256), torch.zeros(256)
+    first = scale[(2, 3)](x, y, 64, 1.5, 64, L)
+    counted = Counted(scale, monkeypatch)
+    again = scale[(4,)](y, x, 96, 2.5, BLOCK=64, LAYOUT=L)
+    assert counted.count == 0 and again is first
+    assert told(cuda.launches[-1])[0] == (4, 1, 1)
+    assert told(cuda.launches[-1])[2:4] == tuple(t.data_ptr().to_bytes(8, "little") for t in (y, x))
+    assert told(cuda.launches[-1])[4:] == (96, 2.5)
+
+
+@pytest.mark.parametrize(
+    "grid, sizes",
+    [
+        ((5,), (5, 1, 1)),
+        (7, (7, 1, 1)),
+        ([2, 3], (2, 3, 1)),
+        (lambda meta: (meta["n"] // meta["BLOCK"], 2), (1, 2, 1)),
+        (lambda meta: [meta["n"] // 16, 1, 3], (4, 1, 3)),
+        ((True, 2), (1, 2, 1)),
+    ],
+)
+def test_grids_of_every_kind(cuda, grid, sizes):
+    x, y = torch.ones(256), torch.zeros(256)
+    for _ in range(3):
+        scale[grid](x, y, 64, 1.5, 64, L)
+    assert [told(launch)[0] for launch in cuda.launches] == [sizes] * 3
+
+
+@pytest.mark.parametrize("grid", [(0,), lambda meta: (0, 2), (3, 0, 1)])
+def test_an_empty_grid_launches_nothing(cuda, grid):
+    x, y = torch.ones(256), torch.zeros(256)
+    compiled = scale[(1,)](x, y, 64, 1.5, 64, L)
+    assert scale[grid](x, y, 64, 1.5, 64, L) is compiled
+    assert len(cuda.launches) == 1
+
+
+@pytest.mark.parametrize("grid", [(-1,), (1, 65536), "text", lambda meta: (1.5,), (), (1, 1, 1, 1)])
+def test_a_bad_grid_is_refused_as_ever(cuda, grid):
+    x, y = torch.ones(256), torch.zeros(256)
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    with pytest.raises(LaunchError):
+        scale[grid](x, y, 64, 1.5, 64, L)
+    assert len(cuda.launches) == 1
+
+
+def test_a_grid_function_is_asked_once(cuda):
+    x, y, asked = torch.ones(256), torch.zeros(256), []
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    scale[lambda meta: asked.append(meta) or [2]](x, y, 64, 1.5, 64, L)
+    assert len(asked) == 1 and list(asked[0]) == [
+        "x",
+        "y",
+        "n",
+        "factor",
+        "BLOCK",
+        "LAYOUT",
+        "name",
+    ]
+    with pytest.raises(ZeroDivisionError):
+        scale[lambda meta: 1 // 0](x, y, 64, 1.5, 64, L)
+
+
+def test_mistakes_are_reported_by_python(cuda):
+    x, y = torch.ones(256), torch.zeros(256)
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    for mistake in ({"BLOCK": 64}, {"wrong": 1}):
+        with pytest.raises((TypeError, GluonError)):
+            scale[(1,)](x, y, 64, 1.5, 64, L, **mistake)
+    with pytest.raises(TypeError, match="missing"):
+        scale[(1,)](x, y, 64)
+    with pytest.raises(ArgumentError):
+        scale[(1,)](x, object(), 64, 1.5, 64, L)
+    cuda.status = [1, 1]
+    with pytest.raises(LaunchError, match="refused the launch"):
+        scale[(1,)](x, y, 64, 1.5, 64, L)
+
+
+def test_options_are_part_of_the_key(cuda, monkeypatch):
+    x, y = torch.ones(256), torch.zeros(256)
+    wide = gl.BlockedLayout([1], [32], [8], [0])
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    scale[(1,)](x, y, 64, 1.5, 64, wide, num_warps=8)
+    counted = Counted(scale, monkeypatch)
+    scale[(1,)](x, y, 64, 1.5, 64, wide, num_warps=8)
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    assert counted.count == 0
+    assert [launch.block[0] for launch in cuda.launches] == [128, 256, 256, 128]
+
+
+def test_hooks_see_every_launch(cuda):
+    from triton import knobs
+
+    x, y, seen = torch.ones(256), torch.zeros(256), []
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    hook = seen.append
+    if hasattr(knobs.runtime.launch_enter_hook, "add"):
+        knobs.runtime.launch_enter_hook.add(hook)
+    else:
+        knobs.runtime.launch_enter_hook = hook
+    try:
+        scale[(1,)](x, y, 64, 1.5, 64, L)
+    finally:
+        if hasattr(knobs.runtime.launch_enter_hook, "remove"):
+            knobs.runtime.launch_enter_hook.remove(hook)
+        else:
+            knobs.runtime.launch_enter_hook = None
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    assert len(seen) == 1 and len(cuda.launches) == 4
+
+
+def test_what_is_forgotten_is_decided_anew(cuda, monkeypatch):
+    x, y = torch.ones(256), torch.zeros(256)
+    bound = scale[(1,)]
+    bound(x, y, 64, 1.5, 64, L)
+    scale.dispatcher.forget()
+    counted = Counted(scale, monkeypatch)
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    assert counted.count == 1
+    assert len(cuda.launches) == 2
+
+
+def test_what_a_kernel_forgets_is_given_back(cuda):
+    x, y = torch.ones(256), torch.zeros(256)
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    gone = weakref.ref(scale.dispatcher)
+    scale.forget()
+    gc.collect()
+    assert gone() is None
+
+
+def test_another_current_device_is_not_launched_on_from_c(cuda, monkeypatch):
+    current = ctypes.c_int(0)
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+    def device(out):
+        out[0] = current.value
+        return 0
+
+    cuda.devices = 2
+    made = driver.Driver(cuda)
+    made.current_device_address = ctypes.cast(device, ctypes.c_void_p).value
+    monkeypatch.setattr(driver, "_state", made)
+    monkeypatch.setattr(type(registry().backend("nvidia")), "device_count", lambda self: 2)
+    x, y = torch.ones(256), torch.zeros(256)
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    counted = Counted(scale, monkeypatch)
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    assert counted.count == 0
+    current.value = 1
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    assert counted.count == 1
+
+
+def test_descriptors_and_tuples(cuda, monkeypatch):
+    cuda.sizes = [128, 4, 4, 8, 8, 8, 4, 8]
+    tensors = [torch.zeros(64 * n, 64, dtype=torch.float16) for n in (1, 2)]
+    out = torch.zeros(1, dtype=torch.int32)
+
+    def launch(tensor, number):
+        a = TensorDescriptor.from_tensor(tensor, [64, 64], ROWS)
+        described[(1,)](a, (tensor, number), out)
+        return cuda.launches[-1].parameters
+
+    first = launch(tensors[0], 5)
+    counted = Counted(described, monkeypatch)
+    second = launch(tensors[1], 6)
+    assert counted.count == 0
+    numbers = [[int.from_bytes(word, "little") for word in found[1:]] for found in (first, second)]
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    assert numbers[0] == [64, 64, 64, 1, addresses[0], 5, out.data_ptr()]
+    assert numbers[1] == [128, 64, 64, 1, addresses[1], 6, out.data_ptr()]
+    assert first[0] == FakeCuda.map_bytes(1) and second[0] == FakeCuda.map_bytes(2)
+    assert [made.address for made in cuda.maps] == addresses
+
+
+def test_a_field_that_was_assigned_is_seen(cuda):
+    cuda.sizes = [128, 4, 4, 8, 8, 8, 4, 8]
+    tensor, out = torch.zeros(128, 64, dtype=torch.float16), torch.zeros(1, dtype=torch.int32)
+    a = TensorDescriptor.from_tensor(tensor, [64, 64], ROWS)
+    described[(1,)](a, (tensor, 5), out)
+    a.shape = [64, 64]
+    described[(1,)](a, (tensor, 5), out)
+    assert cuda.maps[-1].shape == [64, 64]
+    a.block_shape = [32, 64]
+    compiled = described[(1,)](a, (tensor, 5), out)
+    assert cuda.maps[-1].box == [64, 32] and "32, 64" in str(compiled.src.signature)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_a_descriptor_made_again_has_the_fields_of_the_first(cuda, rounded):
+    layout = NVMMASharedLayout(128, 32, 2)
+    block = [32, 32]
+    first, second = torch.zeros(64, 64), torch.zeros(64, 64)
+    made = [
+        TensorDescriptor.from_tensor(t, block, layout, "nan", rounded)
+        for t in (first, second, second)
+    ]
+    assert made[1].base is second and made[1].layout is layout and made[1].block_shape is block
+    for field in ("shape", "strides", "padding", "round_f32_to_tf32"):
+        assert len({repr(getattr(d, field)) for d in made}) == 1
+    made[1].shape = (5, 64)
+    assert tuple(made[2].shape) == (64, 64)
+    assert type(made[2]) is TensorDescriptor
+
+
+@pytest.mark.parametrize(
+    "tensor, block",
+    [
+        (torch.zeros(64 * 64 + 1)[1:].view(64, 64), [32, 32]),  # misaligned
+        (torch.zeros(64, 65)[:, :64], [32, 32]),  # rows of 260 bytes
+        (torch.zeros(64, 64, dtype=torch.float64), [32, 32]),  # elements of another width
+        (torch.zeros(64, 64), [32, 33]),
+        (torch.zeros(64, 64), [32]),
+        (torch.zeros(64, 64)[:, ::2], [32, 32]),
+    ],
+)
+def test_an_illegal_descriptor_stays_illegal_after_a_legal_one(tensor, block):
+    layout = NVMMASharedLayout(128, 32, 2)
+    for _ in range(2):
+        TensorDescriptor.from_tensor(torch.zeros(64, 64), [32, 32], layout)
+        with pytest.raises(GluonError):
+            TensorDescriptor.from_tensor(tensor, block, layout)
+
+
+# -- keys --------------------------------------------------------------------------------------------
+
+BASE = {
+    dtype: torch.zeros(256, dtype=dtype)
+    for dtype in (torch.float32, torch.int32, torch.bfloat16, torch.float8_e5m2, torch.bool)
+}
+PARAMETER = torch.nn.Parameter(torch.zeros(64))
+MATRIX = torch.zeros(64, 64, dtype=torch.float16)
+LAYOUTS = [ROWS, NVMMASharedLayout(64, 16, 2), NVMMASharedLayout(128, 16, 2)]
+DESCRIPTORS = [
+    TensorDescriptor.from_tensor(tensor, block, layout)
+    for tensor in (MATRIX, MATRIX.view(torch.bfloat16), torch.zeros(128, 64, dtype=torch.float16))
+    for block in ([64, 64], [32, 64])
+    for layout in LAYOUTS
+]
+tensors = st.one_of(
+    st.builds(
+        lambda dtype, start: BASE[dtype][start:], st.sampled_from(list(BASE)), st.integers(0, 20)
+    ),
+    st.just(PARAMETER),
+    st.just(PARAMETER.data),
+)
+integers = st.one_of(
+    st.sampled_from([0, 1, 16, 17, -16, -1, 2**31 - 16, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1]),
+    st.sampled_from([2**32, 2**32 + 1, 2**63 - 1, 2**63, 2**64 - 16, -(2**63)]),
+    st.integers(-(2**64), 2**64),
+)
+scalars = st.one_of(integers, st.booleans(), st.floats(), st.none())
+tuples = st.lists(st.one_of(tensors, scalars), max_size=3).map(tuple)
+values = st.one_of(tensors, scalars, tuples, st.sampled_from(DESCRIPTORS))
+constants = st.one_of(scalars, st.sampled_from(["a", "b", L, ROWS, gl.float32, gl.bfloat16]))
+CALL = st.tuples(values, tensors, values, integers, integers, constants, values, values, integers)
+
+
+def keys(call, path, dispatcher):
+    """The keys that C and Python give a call: None where C leaves it to Python, or Python refuses it."""
+    in_c = path.key(call, {})
+    try:
+        found = specialize.variant(
+            dispatcher.parameters, call, True, False, dispatcher.namespace, "kernel"
+        ).key_of(*call)
+    except (GluonError, OverflowError):
+        return in_c, None
+    return in_c, (tuple(map(type, call)), found)
+
+
+@pytest.fixture(scope="module")
+def teller():
+    """Tells the keys of a call of `anything`."""
+    before = driver._state
+    driver._state = driver.Driver(FakeCuda())
+    try:
+        native.teach(native.module())
+        dispatcher = Dispatcher(anything)
+        told = specialize.calls_of(dispatcher.parameters, dispatcher, dispatcher.namespace)
+        path = fast_path(told)
+        assert path is not None
+        yield lambda call: keys(call, path, dispatcher)
+    finally:
+        driver._state = before
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_calls_that_c_takes_for_one_python_takes_for_one(teller, data):
+    one = data.draw(CALL)
+    other = list(one)
+    for place in data.draw(st.lists(st.integers(0, len(one) - 1), max_size=2)):
+        other[place] = data.draw(CALL)[place]
+    (in_c, in_python), (in_c_too, in_python_too) = teller(one), teller(tuple(other))
+    if None in (in_c, in_c_too, in_python, in_python_too):
+        return
+    if in_c == in_c_too:
+        assert in_python == in_python_too
+    elif all(a is b for a, b in zip(one, other) if not isinstance(a, (int, float, torch.Tensor))):
+        assert in_python != in_python_too or one[5] is not other[5]
+
+
+def test_c_takes_ordinary_calls(teller):
+    x = BASE[torch.float32]
+    call = (x, x, 3, 2, 4, 64, (x, 1, None), DESCRIPTORS[0], 3)
+    assert teller(call)[0] is not None
+    assert teller((*call[:2], 2**64, *call[3:]))[0] is None

@@ -1,0 +1,62 @@
+"""Where the installed compiler lets threads wait for each other around atomics, read off its code.
+
+The simulator takes a release for that of one thread where no barrier stands before it
+(`gluon_core.features.ATOMIC_BARRIERS`), and a scalar result that is used for a barrier.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core._triton import VERSION
+from gluon_core.features import ATOMIC_BARRIERS
+
+
+@gluon.jit
+def between_stores(x, flag, layout: gl.constexpr, SEM: gl.constexpr, USED: gl.constexpr):
+    o = gl.arange(0, 256, layout=layout)
+    gl.store(x + o, o)
+    before = gl.atomic_add(flag, 1, sem=SEM)
+    y = gl.load(x + o + 256)
+    gl.store(x + o + 512, y + before if USED else y)
+
+
+TEXTS = {"sm_90": "ptx", "gfx942": "amdgcn"}
+BARRIER = re.compile(r"^\s*(bar\.sync|barrier\.sync|s_barrier)", re.M)
+ATOMIC = re.compile(r"^\s*(@%p\d+ )?(atom|red)\.global|^\s*global_atomic", re.M)
+
+
+def barriers(architecture, sem, used):
+    """Whether one stands before the atomic, and one after it."""
+    lanes = 64 if architecture.startswith("gfx") else 32
+    layout = gl.BlockedLayout([1], [lanes], [4], [0])
+    compiled = gluon.compile(
+        between_stores,
+        architecture,
+        signature={"x": "*i32", "flag": "*i32"},
+        constexprs={"layout": layout, "SEM": sem, "USED": used},
+    )
+    text = compiled.asm[TEXTS[architecture]]
+    (atomic,) = ATOMIC.finditer(text)
+    stores = [m.start() for m in re.finditer(r"st\.global|global_store", text)]
+    first = min(stores)
+    assert first < atomic.start()
+    found = [m.start() for m in BARRIER.finditer(text)]
+    return (
+        any(first < at < atomic.start() for at in found),
+        any(at > atomic.start() for at in found),
+    )
+
+
+@pytest.mark.parametrize("architecture", TEXTS)
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("sem", ["relaxed", "acquire", "release", "acq_rel"])
+def test_barriers_around_an_atomic(architecture, sem, used):
+    theirs = ATOMIC_BARRIERS.held_by(VERSION)
+    before = theirs and sem in ("release", "acq_rel")
+    after = used or (theirs and sem in ("acquire", "acq_rel"))
+    assert barriers(architecture, sem, used) == (before, after)

@@ -1,0 +1,295 @@
+"""Searches from begin to end, on a machine without a GPU: nothing is measured, all else is as ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gluon_core import tune
+from gluon_core.errors import TuneError, TuneWorkerError
+from gluon_core.tune import session, work
+from gluon_core.tune.engine import Local
+from gluon_core.tune.isolated import Failed, Lost
+from gluon_core.tune.report import effects, frontier, page
+from tests.tune import tasks
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).parents[2]
+COUNT = tune.Settings(target="hopper", objective="registers")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    made = Local(1)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(tmp_path):
+    with tune.Store(tmp_path / "s.db") as made:
+        yield made
+
+
+def statuses(outcome):
+    return {trial.config["BLOCK"]: (trial.status, trial.reason) for trial in outcome.trials}
+
+
+class TestWithoutADevice:
+    def test_finds_the_best_and_resumes(self, store, engine):
+        heard = []
+        (found,) = tune.search(
+            tasks.SCALE, COUNT, store=store, engine=engine, progress=heard.append
+        )
+        assert found.total == len(found.trials) == found.tried == len(heard)
+        assert found.best.value == min(trial.value for trial in found.trials)
+        assert found.start.config == {"BLOCK": 256, "VECTOR": 4, "num_warps": 2}
+        assert found.key.bucket == "x=*fp32, y=*fp32, n=1024" and found.key.device == ""
+        assert [told.done for told in heard] == list(range(1, found.total + 1))
+        assert heard[-1].left == 0 and heard[0].left > 0
+        assert {"registers", "spills", "occupancy", "conflicts"} <= set(found.best.detail)
+        # What is known is not tried again, what is new is.
+        heard.clear()
+        (again,) = tune.search(
+            tasks.SCALE, COUNT, store=store, engine=engine, progress=heard.append
+        )
+        assert heard == [] and again.best == found.best
+
+    def test_the_simulator_counts(self, store, engine):
+        settings = tune.Settings(target="hopper", objective="roofline", trials=3, search="random")
+        (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
+        assert [trial.status for trial in found.trials] == ["ok"] * 3
+        assert found.best.detail["bound"] in ("global", "vector", "shared")
+        # A wrong result is no candidate, however little the simulator counts of it.
+        (wrong,) = tune.search(tasks.WRONG, settings, store=store, engine=engine)
+        assert wrong.best is None and wrong.trials[0].status == "bad"
+        assert "elements of y are wrong" in wrong.trials[0].reason
+
+    def test_there_is_nothing_to_measure_on(self, store, engine):
+        if tune.device_target() is not None:
+            pytest.skip("there is a device")
+        with pytest.raises(TuneWorkerError, match="no nvidia:sm_90 to measure on.*roofline"):
+            settings = tune.Settings(target="hopper")
+            tune.search(tasks.SCALE, settings, store=store, engine=engine)
+
+    def test_no_such_objective(self, store, engine):
+        with pytest.raises(TuneError, match="Did you mean 'registers'"):
+            tune.search(tasks.SCALE, tune.Settings(objective="register"), store=store)
+
+
+def test_what_hangs_or_crashes_costs_one_configuration(store, engine):
+    settings = tune.Settings(target="hopper", objective="registers", compile_limit=4)
+    (found,) = tune.search(tasks.TROUBLED, settings, store=store, engine=engine)
+    said = statuses(found)
+    assert said[128][0] == "ok"
+    assert said[256] == ("bad", "took more than 4 s and was killed")
+    assert said[512][0] == "bad" and "SIGSEGV" in said[512][1]
+    assert said[100][0] == "failed" and "Error" in said[100][1]
+    # It is remembered: the next search is over at once.
+    began = time.monotonic()
+    tune.search(tasks.TROUBLED, settings, store=store, engine=engine)
+    assert time.monotonic() - began < 4
+
+
+def test_conflicts_of_the_layouts_keep_a_configuration_from_being_measured(store, engine):
+    (found,) = tune.search(tasks.CONFLICTS, COUNT, store=store, engine=engine)
+    said = {trial.config["PAD"]: trial for trial in found.trials}
+    assert said[1].status == "pruned" and "takes 8 passes" in said[1].reason
+    assert said[32].status == "ok" and said[32].detail["conflicts"] == 0
+
+
+def test_pruning_tells_why():
+    detail = {"num_warps": 8, "occupancy": 8, "spills": 0, "conflicts": 6}
+    limits = tune.Settings().limits()
+    assert work.pruned(detail, limits) == ""
+    assert work.pruned({**detail, "occupancy": 4}, limits) == "8 warps do not fit where 4 do"
+    assert work.pruned({**detail, "spills": 65}, limits) == "spills 65"
+    assert "takes 8 passes" in work.pruned({**detail, "conflicts": 7}, limits)
+    # What the default does is never too much.
+    poor = {**detail, "spills": 65, "conflicts": 7}
+    assert work.pruned(poor, limits, poor) == ""
+    assert work.pruned({**poor, "spills": 66}, limits, poor) == "spills 66"
+
+
+PROGRAM = """
+import os, sys
+from gluon_core import tune
+from tests.tune import tasks
+from gluon_core.tune.engine import Local
+with tune.Store(sys.argv[1]) as store:
+    def hear(told):
+        print(told.done, flush=True)
+    settings = tune.Settings(target="hopper", objective="registers")
+    (found,) = tune.search(tasks.SCALE, settings, store=store, engine=Local(1), progress=hear)
+    print("interrupted" if found.interrupted else "ended", len(found.trials), flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_an_end_in_the_middle_keeps_what_was_found(tmp_path, engine, how):
+    # A job in the background ignores Ctrl-C unless it is told to hear it.
+    hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", hear + PROGRAM, str(tmp_path / "s.db")],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+    )
+    assert [process.stdout.readline() for _ in range(2)] == ["1\n", "2\n"]
+    process.send_signal(how)
+    rest = process.communicate(timeout=60)[0]
+    assert ("interrupted" in rest) == (how == signal.SIGINT)
+    with tune.Store(tmp_path / "s.db") as store:
+        kept = {repr(trial.config) for _, trial in store.trials()}
+        assert 2 <= len(kept) < len(list(tasks.SCALE.searched))
+        heard = []
+        (found,) = tune.search(
+            tasks.SCALE, COUNT, store=store, engine=engine, progress=heard.append
+        )
+        assert not kept & {repr(told.trial.config) for told in heard}
+        assert len(found.trials) == found.total and not found.interrupted
+
+
+@pytest.mark.campaign  # what the store's own test says, with searches around it
+def test_two_searches_on_one_store(tmp_path):
+    outcomes = {}
+
+    def run(seed):
+        with tune.Store(tmp_path / "s.db") as store:
+            settings = tune.Settings(target="hopper", objective="registers", seed=seed)
+            (outcomes[seed],) = tune.search(tasks.SCALE, settings, store=store, engine=Local(1))
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in (0, 1)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    values = [{repr(t.config): t.value for t in outcome.trials} for outcome in outcomes.values()]
+    assert values[0] == values[1] and len(values[0]) == outcomes[0].total
+
+
+# -- measuring, on a device that is made up ------------------------------------------------------
+
+
+class MadeUp:
+    """Takes the place of a process with a device: `times` per configuration, in seconds."""
+
+    def __init__(self, times):
+        self.times, self.started, self.calls = times, 1, []
+        self.prepared = set()
+
+    def call(self, method, *arguments, limit=0.0):
+        if method == "facts":
+            return {"clock_rate": 1}
+        number = arguments[0] if method == "sample" else arguments[2]
+        self.calls.append((method, number))
+        how = self.times[number]
+        if method == "prepare":
+            if how == "wrong":
+                raise Failed("WrongResultError", "3 of 9 elements of y are wrong", True)
+            self.prepared.add(number)
+            return 1e-3
+        assert number in self.prepared, "its process does not know it"
+        if how in ("fault", "hang"):
+            self.close()
+            if how == "hang":
+                raise Lost("took more than 10 s and was killed", hung=True)
+            raise Failed("AcceleratorError", "CUDA error: an illegal memory access", False)
+        return [how * (1 + 0.001 * (len(self.calls) % 3))] * arguments[1]
+
+    def close(self):
+        self.prepared.clear()
+        self.started += 1
+
+
+def test_measured_in_turns_and_losers_stop_early(monkeypatch):
+    device = MadeUp([1e-3, 1.2e-3, "fault", 5e-3, "hang", 1.002e-3, "wrong"])
+    monkeypatch.setattr(work, "_isolated", lambda *told: device)
+    configs = [{"at": at} for at in range(7)]
+    results, facts = work.measure(None, None, {}, configs, 6, 1, 10.0)
+    assert [r["status"] for r in results] == ["ok", "ok", "bad", "ok", "bad", "ok", "bad"]
+    assert "illegal memory access" in results[2]["reason"] and "killed" in results[4]["reason"]
+    assert facts["clock_rate"] == 1
+    assert results[0]["low"] <= results[0]["value"] <= results[0]["high"]
+    samples = [number for method, number in device.calls if method == "sample"]
+    assert samples.count(0) == samples.count(5) == 6  # nobody can tell them apart
+    assert samples.count(3) == samples.count(1) == 2  # they have lost
+    assert samples.count(2) == samples.count(4) == 1  # remembered as bad
+    assert samples[:2] == [0, 1] and samples.index(5) < 6  # in turns
+
+
+def test_a_bound_above_the_best_is_not_measured(store, engine, monkeypatch):
+    seen = []
+
+    def compile_one(reference, target, shape, config, objective, limits):
+        bound = 9.0 if config["BLOCK"] == 512 else 0.0
+        detail = {"bound": bound, "num_warps": 1, "occupancy": 1, "spills": 0, "conflicts": 0}
+        return {"status": "compiled", "reason": "", "detail": detail, "versions": work.versions()}
+
+    def measure(reference, target, shape, configs, rounds, devices, limit):
+        seen.extend(configs)
+        value = {128: 2.0, 256: 1.0}
+        results = [
+            {"status": "ok", "reason": "", "value": v, "low": v, "high": v, "samples": 3}
+            for v in (value[config["BLOCK"]] for config in configs)
+        ]
+        return results, {"versions": work.versions()}
+
+    known = work.about(tune.task.Reference.of(tasks.SCALE), "hopper", {}, False)
+    monkeypatch.setattr(work, "about", lambda *told: {**known, "devices": 1, "device": "Made Up"})
+    monkeypatch.setattr(work, "compile_one", compile_one)
+    monkeypatch.setattr(work, "measure", measure)
+    monkeypatch.setattr(session, "_BATCH", 2)
+    settings = tune.Settings(target="hopper")
+    (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
+    assert found.best.config["BLOCK"] == 256 and found.key.device == "Made Up"
+    beaten = [t for t in found.trials if t.config["BLOCK"] == 512]
+    assert {t.status for t in beaten} == {"pruned"} and "peaks" in beaten[0].reason
+    assert 512 not in {config["BLOCK"] for config in seen}
+
+
+def test_workers_of_another_build_are_told(store, engine, monkeypatch):
+    answer = {"status": "failed", "reason": "", "detail": {}, "versions": "another"}
+    monkeypatch.setattr(work, "compile_one", lambda *told: answer)
+    with pytest.raises(TuneWorkerError, match="different releases; expected gluon-core.*another"):
+        tune.search(tasks.SCALE, COUNT, store=store, engine=engine)
+
+
+@pytest.mark.gpu
+def test_on_a_device(store, engine):
+    pytest.importorskip("torch")
+    if tune.device_target() is None:
+        pytest.skip("there is no GPU")
+    settings = tune.Settings(objective="time")
+    (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
+    assert found.best is not None and found.key.device and found.best.detail["final"]
+    assert found.best.low <= found.best.value <= found.best.high
+    (checked,) = tune.session.check(
+        tasks.SCALE, settings, store=store, engine=engine, tolerance=1.0
+    )
+    assert not checked.slower
+
+
+# -- reports -------------------------------------------------------------------------------------
+
+
+def test_the_report_says_what_each_parameter_does():
+    trials = [
+        tune.Trial({"A": a, "B": b}, "ok", float(v), at=float(at), name="<f>")
+        for at, (a, b, v) in enumerate([(1, 1, 4), (2, 1, 2), (1, 2, 8), (2, 2, 3), (3, 1, 1)])
+    ]
+    trials.append(tune.Trial({"A": 9, "B": 9}, "bad", reason="<hung>", at=9.0))
+    assert [(n, t.value) for n, t in frontier(trials)] == [(1, 4.0), (2, 2.0), (5, 1.0)]
+    assert effects(trials)["A"] == {3: (1, 1.0, 1.0), 2: (2, 2.0, 3.0), 1: (2, 4.0, 8.0)}
+    key = tune.Key("k", "nvidia:sm_90", "H200", "x=*fp32", "{}", "v", "registers")
+    ordered = sorted(trials, key=lambda t: (t.status != "ok", t.value or 0.0))
+    text = page("gluon tune <f>", [tune.Outcome(key, {}, ordered)])
+    assert "<b>A=3, B=1</b>" in text and "&lt;hung&gt;" in text and "<hung>" not in text
+    assert "<polyline" in text and "http" not in text and "<script" not in text

@@ -1,0 +1,136 @@
+"""What can be searched, and what is said of what cannot."""
+
+from __future__ import annotations
+
+import pytest
+
+from gluon_core import tune
+from gluon_core.errors import TuneError, TuneSpaceError
+from gluon_core.tune.search import Optuna, strategy_of
+from gluon_core.tune.statistics import interval, losers
+from tests.tune import tasks
+
+pytestmark = pytest.mark.once
+
+
+def test_a_space_is_all_combinations_that_go_together():
+    found = list(tune.space(A=[1, 2, 3], B=[1, 2], when=lambda A, B: A >= B))
+    assert found == [
+        {"A": 1, "B": 1},
+        {"A": 2, "B": 1},
+        {"A": 2, "B": 2},
+        {"A": 3, "B": 1},
+        {"A": 3, "B": 2},
+    ]
+    space = tune.space(A=[1, 2, 3], B=[1, 2], when=lambda A: A > 1)
+    assert {"A": 2, "B": 1} in space and {"A": 1, "B": 1} not in space
+    assert {"A": 2} not in space and {"A": 9, "B": 1} not in space
+
+
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ({}, "without names"),
+        ({"A": []}, "A: no values"),
+        ({"A": "abc"}, "A: not a list of values"),
+        ({"A": [1, 1]}, "twice"),
+        ({"A": [object()]}, "kept as JSON"),
+    ],
+)
+def test_what_is_no_space(values, said):
+    with pytest.raises(TuneSpaceError, match=said):
+        tune.space(**values)
+
+
+def test_the_configurations_of_an_autotuner_are_a_space():
+    triton = pytest.importorskip("triton")
+    configs = [
+        triton.Config({"BLOCK": b, "VECTOR": 1}, num_warps=w) for b, w in [(128, 4), (64, 2)]
+    ]
+    kernel = triton.autotune(configs, key=["n"], do_bench=lambda call, quantiles: [0.0])(
+        tasks.scale
+    )
+    found = list(tune.configs_of(kernel))
+    assert [(c["BLOCK"], c["num_warps"]) for c in found] == [(128, 4), (64, 2)]
+    task = tune.Task(kernel=kernel, arguments=tasks.arguments, grid=tasks.grid)
+    assert task.name == "scale" and task.searched.size == 2
+    with pytest.raises(TuneSpaceError, match="not decorated with triton.autotune"):
+        tune.configs_of(tasks.scale)
+
+
+def test_arguments_of_the_kernel_are_not_searched():
+    with pytest.raises(TuneSpaceError, match="n: scale takes it as an argument"):
+        tune.Task(
+            kernel=tasks.scale, space=tune.space(n=[1]), arguments=tasks.arguments, grid=tasks.grid
+        )
+    with pytest.raises(TuneError, match="belong together"):
+        tune.Task(
+            kernel=tasks.scale,
+            space=tune.space(BLOCK=[1]),
+            arguments=tasks.arguments,
+            grid=tasks.grid,
+            output="y",
+        )
+
+
+def valley(config):
+    return 1 + abs(config["A"] - 13) + 3 * abs(config["B"] - 5) + (config["C"] != "x")
+
+
+SPACE = tune.space(
+    A=list(range(20)), B=list(range(10)), C=["x", "y", "z"], when=lambda A, B: A != B
+)
+
+
+def run(strategy, count):
+    told = {}
+    for _ in range(count):
+        config = strategy.ask()
+        if config is None:
+            break
+        assert config in SPACE and tuple(config.values()) not in told
+        told[tuple(config.values())] = valley(config)
+        strategy.tell(config, valley(config) if config["A"] != 7 else None)
+    return told
+
+
+def test_optuna_finds_what_chance_does_not():
+    pytest.importorskip("optuna", reason="optuna is not installed")
+    best = {"optuna": [], "random": []}
+    for seed in range(4):
+        for name, found in best.items():
+            strategy, trials, total = strategy_of(name, SPACE, None, seed, 60)
+            assert (trials, total) == (60, 570)
+            found.append(min(run(strategy, trials).values()))
+    assert sum(best["optuna"]) < sum(best["random"])
+    assert max(best["optuna"]) <= 6
+
+
+def test_a_search_begins_with_the_default_and_ends_with_the_space():
+    pytest.importorskip("optuna", reason="optuna is not installed")
+    small = tune.space(A=[1, 2, 3], B=[4, 5])
+    strategy = Optuna(small, list(small), {"A": 2, "B": 5}, 0)
+    strategy.tell({"A": 1, "B": 4}, 3.0)  # from an earlier search
+    found = []
+    while (config := strategy.ask()) is not None:
+        found.append(tuple(config.values()))
+        strategy.tell(config, float(sum(config.values())))
+    assert found[0] == (2, 5) and len(set(found)) == len(found) == 5 and (1, 4) not in found
+
+
+def test_all_are_tried_where_they_are_few():
+    strategy, trials, total = strategy_of("auto", tasks.SCALE.searched, None, 0, None)
+    assert trials == total == len(list(tasks.SCALE.searched)) and strategy.ask() is not None
+    with pytest.raises(TuneSpaceError, match="no configuration belongs"):
+        strategy_of("auto", tune.space(A=[1], when=lambda A: False), None, 0, None)
+    with pytest.raises(TuneError, match="Did you mean 'random'"):
+        strategy_of("radnom", SPACE, None, 0, None)
+
+
+def test_intervals_and_losers():
+    value, low, high = interval([1.0, 1.1, 0.9, 1.0])
+    assert value == 1.0 and 0.85 < low < 0.95 and 1.05 < high < 1.15
+    assert interval([1.0]) == (1.0, 0.0, float("inf"))
+    samples = {0: [1.0, 1.01, 0.99], 1: [1.005, 0.995, 1.0], 2: [1.1, 1.101, 1.099], 3: [2.0, 2.0]}
+    assert sorted(losers(samples)) == [2, 3]
+    assert losers({0: [5.0]}) == []
