@@ -32,6 +32,7 @@ FILES = (
     "matmul_skinny",
     "attention_paged",
     "attention_hopper",
+    "attention_backward_hopper",
     "attention_cdna",
 )
 
