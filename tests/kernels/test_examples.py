@@ -74,7 +74,7 @@ def test_simulated(example, spec):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", examples_package().TARGETS)
 def test_compiled(example, spec):
     target = registry().target(spec)
