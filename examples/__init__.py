@@ -19,6 +19,7 @@ FILES = (
     "row_norm_backward",
     "row_scan",
     "row_quantize",
+    "row_ops",
     "rotary",
     "matmul",
     "matmul_hopper",
