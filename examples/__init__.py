@@ -19,7 +19,6 @@ FILES = (
     "row_norm_backward",
     "row_scan",
     "row_quantize",
-    "row_ops",
     "rotary",
     "matmul",
     "matmul_hopper",

@@ -19,7 +19,6 @@ except ImportError:  # run as a program
     from rows import parts, whole
 
 LONGEST = 16384  # what registers hold
-EXAMPLES = []
 
 
 def launch(for_any, for_short, x, *arguments, **constants):

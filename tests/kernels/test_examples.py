@@ -26,7 +26,8 @@ def test_every_example_file_loads():
     found, broken = load_examples()
     assert not broken
     assert {file for file, _ in found} == set(examples_package().FILES)
-    on_disk = {p.stem for p in (ROOT / "examples").glob("*.py")} - {"__init__"}
+    # Operators of torch have no kernels of their own.
+    on_disk = {p.stem for p in (ROOT / "examples").glob("*.py")} - {"__init__", "row_ops"}
     assert on_disk == set(examples_package().FILES)
 
 
