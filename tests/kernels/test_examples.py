@@ -25,7 +25,8 @@ def test_every_example_file_loads():
     found, broken = load_examples()
     assert not broken
     assert {file for file, _ in found} == set(examples_package().FILES)
-    on_disk = {p.stem for p in (ROOT / "examples").glob("*.py")} - {"__init__"}
+    # Operators of torch have no kernels of their own.
+    on_disk = {p.stem for p in (ROOT / "examples").glob("*.py")} - {"__init__", "row_ops"}
     assert on_disk == set(examples_package().FILES)
 
 
@@ -73,7 +74,7 @@ def test_simulated(example, spec):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", examples_package().TARGETS)
 def test_compiled(example, spec):
     target = registry().target(spec)
