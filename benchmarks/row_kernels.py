@@ -26,15 +26,27 @@ ODD = ((1, 1), (7, 1023), (3, 33333))
 WANTED = {"copy": (">=", 0.9)}
 
 # Choices: (elements, warps) of a block; by the longest row, (rows, warps); (warps, depth) of a part;
-# (elements, rows, warps) of a step of a running sum.
+# (elements, rows, warps) of a step of a running sum; (rows, elements, warps) of sums of columns; by
+# the longest row, (rows, warps, programs) of what walks over rows.
 BLOCKS = ((1024, 4), (2048, 4), (4096, 8))
 WHOLE = {
-    1024: ((1, 1), (1, 4), (2, 2), (4, 4), (8, 4)),
+    1024: ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (8, 4), (8, 8), (16, 8)),
     8192: ((1, 4), (1, 8), (1, 16), (1, 32)),
     65536: ((1, 16), (1, 32)),
 }
-PARTS = ((8, 4), (16, 2), (16, 4), (32, 2), (32, 4))
-STEPS = ((1024, 4, 4), (4096, 1, 4), (8192, 1, 8), (16384, 1, 16), (4096, 1, 8))
+PARTS = ((4, 4), (8, 2), (8, 4), (16, 2), (16, 4), (32, 1), (32, 2), (32, 4))
+STEPS = (
+    *((1024, 1, 1), (1024, 2, 1), (1024, 2, 2), (1024, 4, 4), (1024, 8, 4), (1024, 16, 8)),
+    *((2048, 1, 2), (2048, 1, 4), (4096, 1, 4), (4096, 1, 8), (4096, 1, 16), (8192, 1, 8)),
+    *((8192, 1, 16), (8192, 1, 32), (16384, 1, 32)),
+)
+SUMS = ((16, 128, 4), (32, 256, 8), (16, 256, 4), (32, 512, 8), (8, 512, 4))
+WALKED = {
+    1024: tuple((1, w, p) for w in (1, 2) for p in (1056, 2112, 4224)) + ((2, 2, 1056),),
+    8192: tuple((1, w, p) for w in (8, 16, 32) for p in (132, 264, 528)),
+    65536: ((1, 32, 132),),
+}
+SHARED_MEMORY = 227 * 1024 - 2048  # of Hopper, less what reductions want
 
 
 @dataclass(frozen=True)
@@ -46,7 +58,8 @@ class Case:
         whole: the index of its example for rows that registers hold, None where there is none.
         walks: the index of its example for rows of any length, None where there is none.
         torch: `f(args) -> result`, what `output` of the examples must be like.
-        choices: of `whole`: "rows", "blocks" or "steps".
+        choices: of `whole`: "rows", "blocks", "steps", "sums" or "walked".
+        kept: rows that `walks` keeps parts of.
         tolerance: relative to the largest element.
     """
 
@@ -56,6 +69,7 @@ class Case:
     walks: Optional[int]
     torch: Callable[[Mapping[str, Any]], Any]
     choices: str = "rows"
+    kept: int = 1
     tolerance: float = 8e-3
 
     def examples(self) -> Sequence[Example]:
@@ -64,22 +78,33 @@ class Case:
 
     def candidates(self, columns: int) -> list[tuple[int, dict[str, Any]]]:
         """Indices of examples and choices for them."""
-        found: list[dict[str, Any]] = []
-        if self.choices == "blocks":
-            found = [{"block": b, "num_warps": w} for b, w in BLOCKS]
-        elif self.choices == "steps":
-            found = [
-                {"most": m, "rows": r, "num_warps": w}
-                for m, r, w in STEPS
-                if m <= max(columns, 1024)
-            ]
-        elif columns <= 65536:
-            listed = WHOLE[next(most for most in WHOLE if columns <= most)]
-            found = [{"rows": r, "num_warps": w} for r, w in listed]
-        made = [] if self.whole is None else [(self.whole, choice) for choice in found]
+        listed = self.of_whole(columns) if self.whole is not None else []
+        made = [(self.whole, choice) for choice in listed if self.whole is not None]
         if self.walks is not None and (columns > 8192 or self.whole is None):
-            made += [(self.walks, {"num_warps": w, "depth": d}) for w, d in PARTS]
+            for warps, depth in PARTS:
+                part = 8 * 32 * warps * depth
+                most = min(-(-columns // part), SHARED_MEMORY // (2 * part * self.kept))
+                for kept in sorted({1, most // 2, most} - {0} if most else ()):
+                    choice = {"num_warps": warps, "depth": depth, "kept": kept}
+                    made.append((self.walks, choice))
         return [(index, {"columns": columns, **choice}) for index, choice in made]
+
+    def of_whole(self, columns: int) -> list[dict[str, Any]]:
+        """Choices for `whole`."""
+        if self.choices == "blocks":
+            return [{"block": b, "num_warps": w} for b, w in BLOCKS]
+        if self.choices == "sums":
+            return [{"rows": r, "block": b, "num_warps": w} for r, b, w in SUMS]
+        if self.choices == "steps":
+            names = ("most", "rows", "num_warps")
+            fitting = [step for step in STEPS if min(columns, 8192) // 2 <= step[0] <= columns]
+            return [dict(zip(names, step)) for step in fitting or STEPS[:2]]
+        if columns > 65536:
+            return []
+        longest = next(most for most in WHOLE if columns <= most)
+        if self.choices == "walked":
+            return [{"rows": r, "num_warps": w, "programs": p} for r, w, p in WALKED[longest]]
+        return [{"rows": r, "num_warps": w} for r, w in WHOLE[longest]]
 
 
 def softmax(args: Mapping[str, Any]) -> Any:
@@ -153,18 +178,26 @@ def swiglu_backward(args: Mapping[str, Any]) -> Any:
     return grad * up * sigmoid * (1 + gate * (1 - sigmoid))
 
 
+def column_sums(args: Mapping[str, Any]) -> Any:
+    import torch
+
+    grad, x = args["grad"].float(), args["x"].float()
+    product = grad * (x - args["mean"][:, None]) * args["scale"][:, None]
+    return torch.stack([part.sum(0) for part in product.split(256)])
+
+
 CASES = (
     Case("softmax", "row_softmax", 0, 1, softmax),
-    Case("softmax backward", "row_softmax", 2, 3, softmax_backward, tolerance=2e-2),
-    Case("cross entropy", "row_softmax", 4, 5, cross_entropy),
-    Case("cross entropy backward", "row_softmax", 6, None, cross_entropy_backward, "blocks"),
-    Case("layer norm", "row_norm", 0, None, normalized, tolerance=2e-2),
-    Case("RMS norm", "row_norm", 1, None, normalized, tolerance=2e-2),
-    Case("RMS norm of a sum", "row_norm", 2, None, normalized, tolerance=2e-2),
-    Case("layer norm of a sum", "row_norm", None, 3, normalized, tolerance=2e-2),
-    Case("norm backward", "row_norm_backward", 0, 1, norm_backward),
+    Case("softmax backward", "row_softmax", 2, 3, softmax_backward, kept=2, tolerance=2e-2),
+    Case("cross entropy", "row_cross_entropy", 0, 1, cross_entropy),
+    Case("cross entropy backward", "row_cross_entropy", 2, None, cross_entropy_backward, "blocks"),
+    Case("layer norm", "row_norm", 0, 4, normalized, tolerance=2e-2),
+    Case("RMS norm", "row_norm", 1, 5, normalized, tolerance=2e-2),
+    Case("RMS norm of a sum", "row_norm", 2, 6, normalized, tolerance=2e-2),
+    Case("norm backward", "row_norm_backward", 0, 1, norm_backward, "walked", 2),
+    Case("sums for the weight", "row_norm_backward", 2, None, column_sums, "sums", tolerance=1e-4),
     Case("quantize to fp8", "row_quantize", 2, 3, quantized, tolerance=1 / 14),
-    Case("running sum", "row_scan", 0, None, running_sum, "steps", 1e-4),
+    Case("running sum", "row_scan", 0, None, running_sum, "steps", tolerance=1e-4),
     Case("SwiGLU", "rows", 0, None, swiglu, "blocks"),
     Case("SwiGLU backward", "rows", 1, None, swiglu_backward, "blocks"),
 )
@@ -225,15 +258,19 @@ class Attempt:
 def attempts(case: Case, shape: tuple[int, int], target: Target) -> dict[str, Attempt]:
     """By what was chosen, the configurations that run and are right."""
     examples, made = case.examples(), {}
-    given: dict[int, tuple[Mapping[str, Any], Any]] = {}
+    given: dict[Any, tuple[Mapping[str, Any], Any]] = {}
     for index, choices in case.candidates(shape[1]):
-        example = examples[index]
-        if index not in given:
-            new = example.arguments(Arrays(target), True, shape)
-            given = {index: (new, case.torch(new))}
-        args, wanted = given[index]
+        example, programs = examples[index], choices.pop("programs", None)
+        if (index, programs) not in given:
+            more = {"programs": programs} if programs else {}
+            new = example.arguments(Arrays(target), True, shape, **more)
+            given = {(index, programs): (new, case.torch(new))}
+        args, wanted = given[index, programs]
         text = ", ".join(f"{k} {v}" for k, v in choices.items() if k != "columns")
         text = f"{'walks, ' if index == case.walks else ''}{text}"
+        text += f", programs {programs}" if programs else ""
+        if case.choices == "sums":
+            del choices["columns"]
         try:
             run = example.launcher(args, example.configure(target, True, **choices))
             args[example.output].fill_(float("nan"))
@@ -262,14 +299,16 @@ def measure(case: Case, shape: tuple[int, int], target: Target) -> Optional[Resu
     moved = chosen.example.bytes_moved(chosen.args)
     for text, time in seconds.items():
         print(f"{case.name} {shape} {text}: {moved / time / 1e12:.2f} TB/s", file=sys.stderr)
-    source = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
+    source = torch.empty(moved // 8, dtype=torch.float32, device="cuda")
     into = torch.empty_like(source)
     contenders = {
         "ours": chosen.run,
         "copy": lambda: into.copy_(source),
+        "copy by a kernel": lambda: torch.neg(source, out=into),
         "torch": lambda: case.torch(chosen.args),
     }
     rate = {name: moved / time / 1e12 for name, time in in_turns(contenders).items()}
+    rate["copy"] = max(rate["copy"], rate.pop("copy by a kernel"))
     ours = rate.pop("ours")
     ratios = {name: ours / other for name, other in rate.items()}
     name = f"{case.name} {shape[0]}x{shape[1]}"

@@ -14,6 +14,7 @@ FILES = (
     "split_sum",
     "rows",
     "row_softmax",
+    "row_cross_entropy",
     "row_norm",
     "row_norm_backward",
     "row_scan",

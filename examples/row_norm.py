@@ -11,9 +11,9 @@ from gluon_core import language as gl
 from gluon_core.cli.example import main
 
 try:
-    from .rows import example, part_at, row_start, rows_at, sizes_of
+    from .rows import again, example, keep, memory_for, part_at, row_start, rows_at, sizes_of
 except ImportError:  # run as a program
-    from rows import example, part_at, row_start, rows_at, sizes_of
+    from rows import again, example, keep, memory_for, part_at, row_start, rows_at, sizes_of
 
 
 @gluon.jit
@@ -37,7 +37,9 @@ def norm(
     x = gl.portable.load(row_start(src, first, stride), at, inside).to(gl.float32)
     if residual is not None:
         x += gl.portable.load(row_start(residual, first, stride), at, inside).to(gl.float32)
-        gl.portable.store(row_start(summed, first, stride), at, x, inside)
+        added = x.to(summed.dtype.element_ty)  # what is kept for the way back is what counts
+        gl.portable.store(row_start(summed, first, stride), at, added, inside)
+        x = added.to(gl.float32)
     if CENTRED:
         middle = gl.sum(x, axis=1) / columns
         gl.store(mean + row, middle, mask=row < rows)
@@ -53,7 +55,8 @@ def norm(
 @gluon.jit
 def norm_wide(
     src, weight, bias, dst, residual, summed, mean, scale, rows, columns, stride, epsilon,
-    CENTRED: gl.constexpr, DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+    CENTRED: gl.constexpr, KEPT: gl.constexpr,
+    DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     row = gl.program_id(0)
     src = row_start(src, row, stride)
@@ -61,6 +64,7 @@ def norm_wide(
     if residual is not None:
         residual = row_start(residual, row, stride)
         summed = row_start(summed, row, stride)
+    kept = memory_for(KEPT, src.dtype.element_ty, DEPTH, WIDTH)
     # Squares are summed of what is near zero: relative to some element of the row.
     origin = 0.0
     if CENTRED:
@@ -69,10 +73,13 @@ def norm_wide(
     squares = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
     for start in range(0, columns, DEPTH * WIDTH):
         at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-        x = gl.portable.load(src, at, inside).to(gl.float32)
+        part = gl.portable.load(src, at, inside)
         if residual is not None:
-            x += gl.portable.load(residual, at, inside).to(gl.float32)
-            gl.portable.store(summed, at, x, inside)
+            x = part.to(gl.float32) + gl.portable.load(residual, at, inside).to(gl.float32)
+            part = x.to(part.dtype)
+            gl.portable.store(summed, at, part, inside)
+        keep(kept, start, part)
+        x = part.to(gl.float32)
         if CENTRED:
             x = gl.where(inside, x - origin, 0.0)
             total += gl.sum(x, axis=0)
@@ -86,11 +93,11 @@ def norm_wide(
         gl.store(mean + row, middle)
     spread = 1 / gl.sqrt(variance + epsilon)
     gl.store(scale + row, spread)
+    if residual is not None:
+        src = summed  # each thread reads what it wrote
     for start in range(0, columns, DEPTH * WIDTH):
         at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-        x = gl.portable.load(src, at, inside).to(gl.float32)
-        if residual is not None:
-            x += gl.portable.load(residual, at, inside).to(gl.float32)
+        x = again(kept, src, start, at, inside, layout).to(gl.float32)
         result = (x - middle) * spread * gl.portable.load(weight, at, inside).to(gl.float32)
         if bias is not None:
             result += gl.portable.load(bias, at, inside).to(gl.float32)
@@ -139,7 +146,7 @@ def reference(args):
     """Centred where there is a bias."""
     x = args["src"].astype(np.float64)
     if args["residual"] is not None:
-        x = x + args["residual"].astype(np.float64)
+        x = (x + args["residual"].astype(np.float64)).astype(args["src"].dtype).astype(np.float64)
     result = normalized(args, x, args["bias"] is not None) * args["weight"].astype(np.float64)
     return result if args["bias"] is None else result + args["bias"].astype(np.float64)
 
@@ -151,6 +158,11 @@ EXAMPLES = [
     example(
         "layer norm of wide rows", norm_wide, wide_arguments, reference, "dst", 4, CENTRED=True
     ),
+]
+MORE = [
+    example("layer norm, any width", norm_wide, arguments, reference, "dst", 2, CENTRED=True),
+    example("RMS norm, any width", norm_wide, rms_arguments, reference, "dst", 2, CENTRED=False),
+    example("RMS norm of a sum", norm_wide, residual_arguments, reference, "dst", 4, CENTRED=False),
 ]
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from gluon_core.cli.example import Example, main
 
 try:
     from .row_norm import column_vector
-    from .rows import example, part_at, row_start, rows_at, sizes_of
+    from .rows import again, example, keep, memory_for, part_at, row_start, rows_at, sizes_of
 except ImportError:  # run as a program
     from row_norm import column_vector
-    from rows import example, part_at, row_start, rows_at, sizes_of
+    from rows import again, example, keep, memory_for, part_at, row_start, rows_at, sizes_of
 
 
 @gluon.jit
@@ -28,11 +28,22 @@ def norm_backward(
     factor = column_vector(weight, columns, layout, BLOCK)
     weight_sum = gl.zeros([ROWS, BLOCK], gl.float32, layout)
     bias_sum = gl.zeros([ROWS, BLOCK], gl.float32, layout)
-    for first in range(gl.program_id(0) * ROWS, rows, gl.num_programs(0) * ROWS):
-        at, inside = rows_at(rows - first, columns, stride, layout, ROWS, BLOCK)
+    begin = gl.program_id(0) * ROWS
+    step = gl.num_programs(0) * ROWS
+    at, inside = rows_at(rows - begin, columns, stride, layout, ROWS, BLOCK)
+    next_g = gl.portable.load(row_start(grad, begin, stride), at, inside)
+    next_x = gl.portable.load(row_start(x, begin, stride), at, inside)
+    for first in range(begin, rows, step):
         row = first + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-        g = gl.portable.load(row_start(grad, first, stride), at, inside).to(gl.float32)
-        normal = gl.portable.load(row_start(x, first, stride), at, inside).to(gl.float32)
+        g = next_g.to(gl.float32)
+        normal = next_x.to(gl.float32)
+        # The rows that come next are under way while these are worked on.
+        after = first + step
+        at, inside = rows_at(rows - after, columns, stride, layout, ROWS, BLOCK)
+        inside = inside & (after < rows)
+        next_g = gl.portable.load(row_start(grad, after, stride), at, inside)
+        next_x = gl.portable.load(row_start(x, after, stride), at, inside)
+        at, inside = rows_at(rows - first, columns, stride, layout, ROWS, BLOCK)
         spread = gl.load(scale + row, mask=row < rows, other=0.0)[:, None]
         if CENTRED:
             normal = normal - gl.load(mean + row, mask=row < rows, other=0.0)[:, None]
@@ -56,7 +67,8 @@ def norm_backward(
 @gluon.jit
 def norm_backward_wide(
     grad, x, weight, mean, scale, dst, rows, columns, stride,
-    CENTRED: gl.constexpr, DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+    CENTRED: gl.constexpr, KEPT: gl.constexpr,
+    DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """The gradient of `x` alone: registers cannot hold sums for all columns; see `column_sums`."""
     row = gl.program_id(0)
@@ -66,13 +78,18 @@ def norm_backward_wide(
     middle = 0.0
     if CENTRED:
         middle = gl.load(mean + row)
+    kept_g = memory_for(KEPT, grad.dtype.element_ty, DEPTH, WIDTH)
+    kept_x = memory_for(KEPT, x.dtype.element_ty, DEPTH, WIDTH)
     along = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
     total = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
     for start in range(0, columns, DEPTH * WIDTH):
         at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-        g = gl.portable.load(grad, at, inside).to(gl.float32)
-        g *= gl.portable.load(weight, at, inside).to(gl.float32)
-        normal = gl.portable.load(x, at, inside).to(gl.float32) - middle
+        g = gl.portable.load(grad, at, inside)
+        normal = gl.portable.load(x, at, inside)
+        keep(kept_g, start, g)
+        keep(kept_x, start, normal)
+        g = g.to(gl.float32) * gl.portable.load(weight, at, inside).to(gl.float32)
+        normal = normal.to(gl.float32) - middle
         along += gl.sum(g * normal, axis=0)
         total += gl.sum(g, axis=0)
     slope = gl.sum(along, axis=0) / columns * spread * spread
@@ -81,9 +98,9 @@ def norm_backward_wide(
         offset = gl.sum(total, axis=0) / columns
     for start in range(0, columns, DEPTH * WIDTH):
         at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-        g = gl.portable.load(grad, at, inside).to(gl.float32)
+        g = again(kept_g, grad, start, at, inside, layout).to(gl.float32)
         g *= gl.portable.load(weight, at, inside).to(gl.float32)
-        normal = gl.portable.load(x, at, inside).to(gl.float32) - middle
+        normal = again(kept_x, x, start, at, inside, layout).to(gl.float32) - middle
         result = (g - normal * slope - offset) * spread
         gl.portable.store(row_start(dst, row, stride), at, result, inside)
 

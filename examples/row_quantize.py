@@ -7,9 +7,9 @@ from gluon_core import language as gl
 from gluon_core.cli.example import main
 
 try:
-    from .rows import example, part_at, row_start, rows_at, sizes_of
+    from .rows import again, example, keep, memory_for, part_at, row_start, rows_at, sizes_of
 except ImportError:  # run as a program
-    from rows import example, part_at, row_start, rows_at, sizes_of
+    from rows import again, example, keep, memory_for, part_at, row_start, rows_at, sizes_of
 
 # The largest number of each type.
 LIMITS = {"int8": 127.0, "float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0, "float8_e5m2": 57344.0}
@@ -49,21 +49,23 @@ def quantize(
 
 @gluon.jit
 def quantize_wide(
-    src, dst, scales, rows, columns, stride, LIMIT: gl.constexpr,
+    src, dst, scales, rows, columns, stride, LIMIT: gl.constexpr, KEPT: gl.constexpr,
     DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     row = gl.program_id(0)
     src = row_start(src, row, stride)
+    kept = memory_for(KEPT, src.dtype.element_ty, DEPTH, WIDTH)
     largest = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
     for start in range(0, columns, DEPTH * WIDTH):
         at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-        x = gl.portable.load(src, at, inside).to(gl.float32)
-        largest = gl.maximum(largest, gl.max(gl.abs(x), axis=0))
+        x = gl.portable.load(src, at, inside)
+        keep(kept, start, x)
+        largest = gl.maximum(largest, gl.max(gl.abs(x.to(gl.float32)), axis=0))
     scale, factor = scale_of(gl.max(largest, axis=0), LIMIT)
     gl.store(scales + row, scale)
     for start in range(0, columns, DEPTH * WIDTH):
         at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-        x = gl.portable.load(src, at, inside).to(gl.float32)
+        x = again(kept, src, start, at, inside, layout).to(gl.float32)
         result = narrowed(x * factor, dst.dtype.element_ty, LIMIT)
         gl.portable.store(row_start(dst, row, stride), at, result, inside)
 

@@ -1,4 +1,4 @@
-"""Softmax and cross entropy over the rows of a matrix, of any width, forward and backward.
+"""Softmax of the rows of a matrix, of any width, forward and backward.
 
 A row that registers hold is read once. A longer one is read twice: the first time for its maximum
 and its sum, which are kept up to date together (Milakov and Gimelshein, arXiv:1805.02867), in each
@@ -12,9 +12,27 @@ from gluon_core import language as gl
 from gluon_core.cli.example import main
 
 try:
-    from .rows import block_grid, example, part_at, row_start, rows_at, sizes_of
+    from .rows import (
+        again,
+        example,
+        keep,
+        memory_for,
+        part_at,
+        row_start,
+        rows_at,
+        sizes_of,
+    )
 except ImportError:  # run as a program
-    from rows import block_grid, example, part_at, row_start, rows_at, sizes_of
+    from rows import (
+        again,
+        example,
+        keep,
+        memory_for,
+        part_at,
+        row_start,
+        rows_at,
+        sizes_of,
+    )
 
 LOG2E: gl.constexpr = gl.constexpr(1.4426950408889634)
 LOWEST: gl.constexpr = gl.constexpr(-3.3e38)  # a start for a maximum that can be subtracted
@@ -33,13 +51,17 @@ def softmax(src, dst, rows, columns, stride, ROWS: gl.constexpr, BLOCK: gl.const
 
 
 @gluon.jit
-def maximum_and_sum(src, columns, layout, DEPTH: gl.constexpr, WIDTH: gl.constexpr):
-    """The maximum of a row, and the sum of exponentials of what its elements are below that."""
+def maximum_and_sum(src, kept, columns, layout, DEPTH: gl.constexpr, WIDTH: gl.constexpr):
+    """The maximum of a row, and the sum of exponentials of what its elements are below that; the
+    first parts stay in `kept`, if that is not None."""
     most = gl.full([WIDTH], LOWEST, gl.float32, gl.SliceLayout(0, layout))
     total = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
     for start in range(0, columns, DEPTH * WIDTH):
         at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-        x = gl.portable.load(src, at, inside, -float("inf")).to(gl.float32)
+        part = gl.portable.load(src, at, inside, -float("inf"))
+        if kept is not None:
+            keep(kept, start, part)
+        x = part.to(gl.float32)
         higher = gl.maximum(most, gl.max(x, axis=0))
         exponential = gl.exp2((x - higher[None, :]) * LOG2E)
         total = total * gl.exp2((most - higher) * LOG2E) + gl.sum(exponential, axis=0)
@@ -50,16 +72,18 @@ def maximum_and_sum(src, columns, layout, DEPTH: gl.constexpr, WIDTH: gl.constex
 
 @gluon.jit
 def softmax_wide(
-    src, dst, rows, columns, stride, DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr
-):
+    src, dst, rows, columns, stride, KEPT: gl.constexpr,
+    DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
     row = gl.program_id(0)
     src = row_start(src, row, stride)
     dst = row_start(dst, row, stride)
-    highest, total = maximum_and_sum(src, columns, layout, DEPTH, WIDTH)
+    kept = memory_for(KEPT, src.dtype.element_ty, DEPTH, WIDTH)
+    highest, total = maximum_and_sum(src, kept, columns, layout, DEPTH, WIDTH)
     scale = 1 / total
     for start in range(0, columns, DEPTH * WIDTH):
         at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-        x = gl.portable.load(src, at, inside, -float("inf")).to(gl.float32)
+        x = again(kept, src, start, at, inside, layout).to(gl.float32)
         gl.portable.store(dst, at, gl.exp2((x - highest) * LOG2E) * scale, inside)
 
 
@@ -79,85 +103,28 @@ def softmax_backward(
 
 @gluon.jit
 def softmax_backward_wide(
-    grad, result, dst, rows, columns, stride,
+    grad, result, dst, rows, columns, stride, KEPT: gl.constexpr,
     DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     row = gl.program_id(0)
     grad = row_start(grad, row, stride)
     result = row_start(result, row, stride)
+    kept_g = memory_for(KEPT, grad.dtype.element_ty, DEPTH, WIDTH)
+    kept_y = memory_for(KEPT, result.dtype.element_ty, DEPTH, WIDTH)
     along = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
     for start in range(0, columns, DEPTH * WIDTH):
         at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-        g = gl.portable.load(grad, at, inside).to(gl.float32)
-        y = gl.portable.load(result, at, inside).to(gl.float32)
-        along += gl.sum(g * y, axis=0)
+        g = gl.portable.load(grad, at, inside)
+        y = gl.portable.load(result, at, inside)
+        keep(kept_g, start, g)
+        keep(kept_y, start, y)
+        along += gl.sum(g.to(gl.float32) * y.to(gl.float32), axis=0)
     total = gl.sum(along, axis=0)
     for start in range(0, columns, DEPTH * WIDTH):
         at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-        g = gl.portable.load(grad, at, inside).to(gl.float32)
-        y = gl.portable.load(result, at, inside).to(gl.float32)
+        g = again(kept_g, grad, start, at, inside, layout).to(gl.float32)
+        y = again(kept_y, result, start, at, inside, layout).to(gl.float32)
         gl.portable.store(row_start(dst, row, stride), at, y * (g - total), inside)
-
-
-@gluon.jit
-def cross_entropy(
-    src, labels, loss, logsum, rows, columns, stride, ignored,
-    ROWS: gl.constexpr, BLOCK: gl.constexpr,
-):  # fmt: skip
-    """The loss of each row, and the logarithm of its sum for the way back; a row of the label
-    `ignored` has the loss 0."""
-    layout: gl.constexpr = gl.portable.blocked_layout([ROWS, BLOCK], src.dtype.element_ty)
-    first = gl.program_id(0) * ROWS
-    at, inside = rows_at(rows - first, columns, stride, layout, ROWS, BLOCK)
-    src = row_start(src, first, stride)
-    x = gl.portable.load(src, at, inside, -float("inf")).to(gl.float32)
-    highest = gl.max(x, axis=1)
-    total = gl.sum(gl.exp2((x - highest[:, None]) * LOG2E), axis=1)
-    normal = highest + gl.log(total)
-    near = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-    row = first + near
-    label = gl.load(labels + row, mask=row < rows, other=0)
-    counts = (row < rows) & (label != ignored)
-    hit = gl.load(src + near * stride + label, mask=counts, other=0.0)
-    gl.store(loss + row, gl.where(counts, normal - hit, 0.0), mask=row < rows)
-    gl.store(logsum + row, normal, mask=row < rows)
-
-
-@gluon.jit
-def cross_entropy_wide(
-    src, labels, loss, logsum, rows, columns, stride, ignored,
-    DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
-):  # fmt: skip
-    row = gl.program_id(0)
-    src = row_start(src, row, stride)
-    highest, total = maximum_and_sum(src, columns, layout, DEPTH, WIDTH)
-    normal = highest + gl.log(total)
-    label = gl.load(labels + row)
-    counts = label != ignored
-    gl.store(loss + row, gl.where(counts, normal - gl.load(src + label, mask=counts, other=0), 0.0))
-    gl.store(logsum + row, normal)
-
-
-@gluon.jit
-def cross_entropy_backward(
-    grad, src, labels, logsum, dst, rows, columns, stride, ignored,
-    ROWS: gl.constexpr, BLOCK: gl.constexpr,
-):  # fmt: skip
-    """The gradient of the logits, which may lie over them; `grad` has one element for each row."""
-    layout: gl.constexpr = gl.portable.blocked_layout([ROWS, BLOCK], src.dtype.element_ty)
-    first = gl.program_id(0) * ROWS
-    start = gl.program_id(1) * BLOCK
-    at, inside = rows_at(rows - first, columns - start, stride, layout, ROWS, BLOCK)
-    row = first + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-    column = start + gl.arange(0, BLOCK, gl.SliceLayout(0, layout))
-    label = gl.load(labels + row, mask=row < rows, other=0)
-    factor = gl.load(grad + row, mask=row < rows, other=0.0)
-    factor = gl.where(label == ignored, 0.0, factor)
-    normal = gl.load(logsum + row, mask=row < rows, other=0.0)
-    x = gl.portable.load(row_start(src, first, stride) + start, at, inside).to(gl.float32)
-    hit = gl.where(column[None, :] == label[:, None], 1.0, 0.0)
-    result = (gl.exp2((x - normal[:, None]) * LOG2E) - hit) * factor[:, None]
-    gl.portable.store(row_start(dst, first, stride) + start, at, result, inside)
 
 
 def arguments(new, large, shape=None):
@@ -185,37 +152,6 @@ def wide_backward_arguments(new, large, shape=None):
     return backward_arguments(new, large, shape or ((1024, 131072) if large else (3, 5000)))
 
 
-def loss_arguments(new, large, shape=None):
-    rows, columns = sizes_of(large, shape)
-    return {
-        "src": new.random((rows, columns), "bfloat16"),
-        "labels": new.integers((rows,), 0, columns, "int64"),
-        "loss": new.empty((rows,)),
-        "logsum": new.empty((rows,)),
-        "rows": rows,
-        "columns": columns,
-        "stride": columns,
-        "ignored": 5,
-    }
-
-
-def wide_loss_arguments(new, large, shape=None):
-    return loss_arguments(new, large, shape or ((1024, 131072) if large else (3, 5000)))
-
-
-def loss_backward_arguments(new, large, shape=None):
-    given = loss_arguments(new, large, shape)
-    rows, columns = given["rows"], given["columns"]
-    return {
-        "grad": new.random((rows,)),
-        "src": given["src"],
-        "labels": given["labels"],
-        "logsum": new.random((rows,)),  # as good as any other: it is an argument
-        "dst": new.empty((rows, columns), "bfloat16"),
-        **{name: given[name] for name in ("rows", "columns", "stride", "ignored")},
-    }
-
-
 def reference(args):
     src = args["src"].astype(np.float64)
     exponential = np.exp(src - src.max(axis=1, keepdims=True))
@@ -225,20 +161,6 @@ def reference(args):
 def backward_reference(args):
     grad, result = args["grad"].astype(np.float64), args["result"].astype(np.float64)
     return result * (grad - (grad * result).sum(axis=1, keepdims=True))
-
-
-def loss_reference(args):
-    src, labels = args["src"].astype(np.float64), args["labels"]
-    highest = src.max(axis=1)
-    normal = highest + np.log(np.exp(src - highest[:, None]).sum(axis=1))
-    return np.where(labels == args["ignored"], 0, normal - src[np.arange(len(src)), labels])
-
-
-def loss_backward_reference(args):
-    src, labels = args["src"].astype(np.float64), args["labels"]
-    result = np.exp(src - args["logsum"][:, None])
-    result[np.arange(len(src)), labels] -= 1
-    return result * np.where(labels == args["ignored"], 0, args["grad"])[:, None]
 
 
 EXAMPLES = [
@@ -254,27 +176,6 @@ EXAMPLES = [
         backward_reference,
         "dst",
         3,
-    ),
-    example(
-        "cross entropy", cross_entropy, loss_arguments, loss_reference, "loss", 1, tolerance=1e-5
-    ),
-    example(
-        "cross entropy of wide rows",
-        cross_entropy_wide,
-        wide_loss_arguments,
-        loss_reference,
-        "loss",
-        1,
-        tolerance=1e-5,
-    ),
-    example(
-        "cross entropy, backward",
-        cross_entropy_backward,
-        loss_backward_arguments,
-        loss_backward_reference,
-        "dst",
-        2,
-        block_grid,
     ),
 ]
 

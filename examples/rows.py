@@ -4,7 +4,8 @@ Such kernels are bound by memory, and what counts is how a row lies over threads
 tile of several short rows, or one row that its registers hold; `rows_at` says where its elements
 are. A row longer than that is walked in parts, `part_at`. A part is a tile whose columns are spread
 over all threads and whose rows are each thread's own, so that reducing it along axis 0 moves
-nothing between threads; that is left for the end of the row.
+nothing between threads; that is left for the end of the row. What a second walk needs again stays
+in shared memory as far as that goes, and is read again from the cache beyond.
 """
 
 import math
@@ -35,6 +36,32 @@ def part_at(start, columns, layout, DEPTH: gl.constexpr, WIDTH: gl.constexpr):
     wide = gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
     column = start + deep[:, None] + wide[None, :]
     return column, column < columns
+
+
+@gluon.jit
+def memory_for(parts: gl.constexpr, dtype: gl.constexpr, DEPTH: gl.constexpr, WIDTH: gl.constexpr):
+    """Shared memory for the first parts of a row."""
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    return gl.allocate_shared_memory(dtype, [parts, DEPTH, WIDTH], flat)
+
+
+@gluon.jit
+def keep(kept, start, part):
+    """Keep a part of a row, if it is one of the first."""
+    size: gl.constexpr = kept.shape[1] * kept.shape[2]
+    if start < kept.shape[0] * size:
+        kept.index(start // size).store(part)
+
+
+@gluon.jit
+def again(kept, src, start, at, inside, layout: gl.constexpr):
+    """A part of a row that was seen before."""
+    size: gl.constexpr = kept.shape[1] * kept.shape[2]
+    if start < kept.shape[0] * size:
+        part = kept.index(start // size).load(layout)
+    else:
+        part = gl.portable.load(src, at, inside)
+    return part
 
 
 @gluon.jit
@@ -73,6 +100,9 @@ def swiglu_backward(
     gl.portable.store(row_start(d_up, first, stride) + start, at, g * x * sigmoid, inside)
 
 
+OPTIONS = ("num_warps", "num_ctas")
+
+
 def whole(columns, warp_size, rows=None, num_warps=None, most=2**17):
     """A configuration in which a program holds rows, or blocks of `most` elements: about 32 elements
     in each thread."""
@@ -82,12 +112,13 @@ def whole(columns, warp_size, rows=None, num_warps=None, most=2**17):
     return {"ROWS": rows, "BLOCK": block, "num_warps": warps}
 
 
-def parts(warp_size, num_warps=16, depth=4, vector=8):
+def parts(warp_size, num_warps=16, depth=4, kept=1, vector=8):
     """A configuration in which a program walks over a row: `vector` elements side by side in each
-    thread, `depth` times."""
+    thread, `depth` times; `kept` parts stay in shared memory."""
     width = vector * warp_size * num_warps
     layout = gl.BlockedLayout([1, vector], [1, warp_size], [1, num_warps], [1, 0])
-    return {"DEPTH": depth, "WIDTH": width, "layout": layout, "num_warps": num_warps}
+    made = {"DEPTH": depth, "WIDTH": width, "layout": layout, "num_warps": num_warps}
+    return {"KEPT": kept, **made}
 
 
 def blocks(columns, warp_size, block=2048, num_warps=4):
@@ -156,18 +187,20 @@ def example(
         settings: other parameters of the kernel, and of the large case, `large` choices and the
             `large_tolerance`.
     """
-    walks = "DEPTH" in kernel.arg_names
+    names, walks = kernel.arg_names, "DEPTH" in kernel.arg_names
     large = settings.pop("large", {})
     large_tolerance = settings.pop("large_tolerance", None)
 
     def config(warp_size, columns=1000, **choices):
         if walks:
-            return {**parts(warp_size, **{"num_warps": 4, **choices}), **settings}
+            made = {**parts(warp_size, **{"num_warps": 4, **choices}), **settings}
+            return {name: value for name, value in made.items() if name in OPTIONS or name in names}
         made = blocks if grid is block_grid else whole
         return {**made(columns, warp_size, **choices), **settings}
 
     def large_config(warp_size, columns=8192, **choices):
-        given = {**({"num_warps": 16} if walks else {}), **large, **choices}
+        many = {"num_warps": 512 // warp_size, "depth": 2} if walks else {}
+        given = {**many, **large, **choices}
         return config(warp_size, columns, **given)
 
     return Example(

@@ -17,10 +17,11 @@ SHAPES = ((1, 1), (1, 8), (3, 127), (5, 1024), (2, 1025), (9, 33))
 PAIRS = {
     "softmax": ("row_softmax", 0, 1),
     "softmax backward": ("row_softmax", 2, 3),
-    "cross entropy": ("row_softmax", 4, 5),
-    "cross entropy backward": ("row_softmax", 6, None),
-    "layer norm": ("row_norm", 0, 3),
-    "RMS norm": ("row_norm", 1, None),
+    "cross entropy": ("row_cross_entropy", 0, 1),
+    "cross entropy backward": ("row_cross_entropy", 2, None),
+    "layer norm": ("row_norm", 0, 4),
+    "RMS norm": ("row_norm", 1, 5),
+    "RMS norm of a sum": ("row_norm", 2, 6),
     "norm backward": ("row_norm_backward", 0, 1),
     "quantize": ("row_quantize", 0, 1),
     "quantize to fp8": ("row_quantize", 2, 3),
@@ -57,7 +58,7 @@ def test_edges(name, spec):
         checked(whole, target, shape)
     if walks is not None:  # several parts, and one that is not full
         checked(examples[walks], target, (2, 1), num_warps=1)
-        checked(examples[walks], target, (2, 2 * 8 * 64 * 4 + 11), num_warps=1, depth=2)
+        checked(examples[walks], target, (2, 2 * 8 * 64 * 4 + 11), num_warps=1, depth=2, kept=2)
 
 
 def test_a_running_sum_over_many_blocks():
@@ -86,7 +87,7 @@ def test_softmax_of_what_overflows_and_of_rows_apart(file, index):
 def test_cross_entropy_of_labels_that_do_not_count():
     """Their loss and gradient are 0, and nothing is read at them."""
     target = registry().target("sim:sm_90")
-    forward, wide, backward = (examples_of("row_softmax")[i] for i in (4, 5, 6))
+    forward, wide, backward = (examples_of("row_cross_entropy")[i] for i in (0, 1, 2))
     for example in (forward, wide):
         args = example.arguments(Arrays(target), False, (6, 50))
         args.update(ignored=-100)
