@@ -177,6 +177,25 @@ def local_store(task: Task, view: SharedView, value: np.ndarray) -> None:
     task.store_shared(view, value)
 
 
+_COPIES = "gl.portable.async_copy"
+
+
+@_op("deferred_store")
+def deferred_store(task: Task, view: SharedView, value: np.ndarray) -> None:
+    """A portable copy through registers: what it brings counts after a wait, as on other targets."""
+    task.issue(_COPIES, lambda: task.store_shared(view, value))
+
+
+@_op("deferred_commit")
+def deferred_commit(task: Task) -> None:
+    task.commit(_COPIES)
+
+
+@_op("deferred_wait")
+def deferred_wait(task: Task, pending: int) -> None:
+    task.wait_groups(_COPIES, pending)
+
+
 @_op("memdesc_index")
 def memdesc_index(task: Task, type: MemDescType, view: SharedView, index: np.ndarray) -> SharedView:
     count = view.shape[0]
