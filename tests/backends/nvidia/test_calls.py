@@ -316,7 +316,7 @@ BASE = {
 }
 PARAMETER = torch.nn.Parameter(torch.zeros(64))
 MATRIX = torch.zeros(64, 64, dtype=torch.float16)
-LAYOUTS = [ROWS, NVMMASharedLayout(64, 16, 2), NVMMASharedLayout(128, 16, 2)]
+LAYOUTS = [ROWS, NVMMASharedLayout(64, 16, 2), NVMMASharedLayout(32, 16, 2)]
 DESCRIPTORS = [
     TensorDescriptor.from_tensor(tensor, block, layout)
     for tensor in (MATRIX, MATRIX.view(torch.bfloat16), torch.zeros(128, 64, dtype=torch.float16))
@@ -386,8 +386,55 @@ def test_calls_that_c_takes_for_one_python_takes_for_one(teller, data):
         assert in_python != in_python_too or one[5] is not other[5]
 
 
+F32 = BASE[torch.float32]
+ORDINARY = (F32, F32, 3, 2, 4, 64, (F32, 1, None), DESCRIPTORS[0], 3)
+
+
+@pytest.mark.parametrize(
+    "place, one, other, differ",
+    [
+        (0, F32, F32[4:], False),
+        (0, F32, F32[1:], True),  # misaligned
+        (1, F32, F32[1:], False),  # which does not matter to y
+        (0, F32, BASE[torch.int32], True),
+        (0, F32, PARAMETER, True),
+        (2, 3, 5, False),
+        (2, 3, 1, True),
+        (2, 3, 16, True),
+        (2, 3, 2**31, True),
+        (2, 3, 3.0, True),
+        (2, 1, True, True),
+        (3, 3, 16, False),  # do_not_specialize
+        (3, 3, 1, False),
+        (3, 3, 2**31, True),
+        (4, 3, 16, False),  # do_not_specialize_on_alignment
+        (4, 3, 1, True),
+        (5, 64, 65, True),
+        (5, 1, 1.0, True),
+        (5, 0.0, -0.0, True),
+        (5, "a", "b", True),
+        (5, L, ROWS, True),
+        (6, (F32, 1), (F32, 1, None), True),
+        (6, (F32, 3), (F32, 16), True),
+        (6, (F32, (3,)), (F32[1:], (3,)), True),
+        (7, None, 3, True),
+        (7, DESCRIPTORS[0], DESCRIPTORS[1], True),  # another layout
+        (7, DESCRIPTORS[0], DESCRIPTORS[3], True),  # another box
+        (7, DESCRIPTORS[0], DESCRIPTORS[6], True),  # another dtype
+        (7, DESCRIPTORS[0], DESCRIPTORS[12], False),  # another shape
+    ],
+)
+def test_what_tells_calls_apart(teller, place, one, other, differ):
+    calls = []
+    for value in (one, other):
+        call = list(ORDINARY)
+        call[place] = value
+        calls.append(teller(tuple(call)))
+    (in_c, in_python), (in_c_too, in_python_too) = calls
+    assert None not in (in_c, in_c_too)
+    assert (in_c != in_c_too, in_python != in_python_too) == (differ, differ)
+
+
 def test_c_takes_ordinary_calls(teller):
-    x = BASE[torch.float32]
-    call = (x, x, 3, 2, 4, 64, (x, 1, None), DESCRIPTORS[0], 3)
-    assert teller(call)[0] is not None
-    assert teller((*call[:2], 2**64, *call[3:]))[0] is None
+    assert teller(ORDINARY)[0] is not None
+    assert teller((*ORDINARY[:2], 2**64, *ORDINARY[3:]))[0] is None
