@@ -262,6 +262,19 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         # A call right in the arguments of another one: Triton 3.6 would pass on the bare layout.
         return tl.constexpr(made) if is_layout(made) else made
 
+    def visit_Compare(self, node: Any) -> Any:
+        for side, other in (node.left, node.comparators[0]), (node.comparators[0], node.left):
+            number = isinstance(other, ast.Constant) and isinstance(other.value, (int, float))
+            if number and getattr(value_of(self, side), "__triton_builtin__", False):
+                # Python would say that they differ, and quietly take the other branch.
+                raise KernelSyntaxError(
+                    "a function is compared with a number",
+                    got=ast.unparse(node),
+                    remedy=f"Call it: {ast.unparse(side)}().",
+                    span=self._span(node),
+                )
+        return super().visit_Compare(node)
+
     def visit(self, node: Any) -> Any:
         if id(node) in self.visited:
             return self.visited.pop(id(node))

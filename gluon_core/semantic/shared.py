@@ -60,7 +60,7 @@ class SharedOps(SemanticBase):
         if value is None:
             handle = self.builder.create_local_alloc(type_ir)
         else:
-            check_stored(memdesc_type, value)
+            check_stored(memdesc_type, value, first=True)
             handle = self.builder.create_local_alloc(type_ir, value.handle)
         return shared_memory_descriptor(handle, element_ty, shape, layout, shape)
 

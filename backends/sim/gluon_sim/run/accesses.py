@@ -289,6 +289,9 @@ def local_atomic_scatter_rmw(
     indices = np.broadcast_to(indices, (indices.shape[0], *dims_of(task, 2)))
     at = _positions(task, view, indices, axis)
     live = np.ones(at.shape, bool) if mask is None else np.broadcast_to(mask, at.shape)
+    guided = task.machine.guided
+    if guided is not None:
+        guided.cells(task, guided.of(view.buffer), "", at[live])
     _touch(task, "update", view, at, live)
     if view.buffer.unwritten is not None:
         missing = view.buffer.marks(view.dtype.itemsize).reshape(-1)[at] != 0
