@@ -265,7 +265,9 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
     def visit_Compare(self, node: Any) -> Any:
         for side, other in (node.left, node.comparators[0]), (node.comparators[0], node.left):
             number = isinstance(other, ast.Constant) and isinstance(other.value, (int, float))
-            if number and getattr(value_of(self, side), "__triton_builtin__", False):
+            found = value_of(self, side) if number else None
+            property_ = any(found is answer for answer in ANSWERS)
+            if getattr(found, "__triton_builtin__", False) and not property_:
                 # Python would say that they differ, and quietly take the other branch.
                 raise KernelSyntaxError(
                     "a function is compared with a number",

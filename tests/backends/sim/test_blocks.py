@@ -9,7 +9,8 @@ import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.features import CLUSTER_ENDS
-from gluon_core.language.nvidia.hopper import async_store, mbarrier, tma
+from gluon_core.language.nvidia import hopper
+from gluon_core.language.nvidia.hopper import mbarrier, tma
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_sim.errors import RaceError
 from gluon_sim.settings import using
@@ -134,7 +135,7 @@ def send(a, out, ROUNDS: gl.constexpr, SYNC: gl.constexpr):
     x = gl.load(a + places(ROWS))
     for i in range(ROUNDS):
         mbarrier.expect(bar, tile.nbytes_per_cta)
-        async_store(tile, x, bar)
+        hopper.async_store(tile, x, bar)
         mbarrier.wait(bar, i % 2)
         gl.store(out + places(COLUMNS), tile.load(COLUMNS))
         if SYNC:

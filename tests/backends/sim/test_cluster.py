@@ -8,9 +8,8 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.language.nvidia import rubin
+from gluon_core.language.nvidia import hopper, rubin
 from gluon_core.language.nvidia.hopper import (
-    async_store,
     cluster,
     fence_async_shared,
     mbarrier,
@@ -88,7 +87,7 @@ def exchanged(a, out, EXPECT: gl.constexpr, COUNT: gl.constexpr, PAIRS: gl.const
     cluster.barrier()
     x = gl.load(a + offsets(64, 64, HALVES))
     mbarrier.expect(bar, EXPECT)
-    async_store(tile, x, bar)
+    hopper.async_store(tile, x, bar)
     mbarrier.wait(bar, 0)
     gl.store(out + offsets(64, 64, HALVES), tile.load(HALVES))
     gl.barrier(cluster=True)  # no block may end while the other reads what it holds
@@ -130,7 +129,7 @@ def unawaited(a, out, HOW: gl.constexpr):
     cluster.barrier()
     x = gl.load(a + offsets(64, 64, HALVES))
     mbarrier.expect(bar, tile.nbytes_per_cta)
-    async_store(tile, x, bar)
+    hopper.async_store(tile, x, bar)
     if HOW == "a barrier of the cluster alone":
         gl.barrier(cluster=True)  # orders threads, not what is still on its way
     out_at = offsets(64, 64, HALVES)
@@ -254,7 +253,7 @@ def announced(a, out, HOW: gl.constexpr):
     elif HOW == "block barrier":
         gl.barrier()
     mbarrier.expect(bar, tile.nbytes_per_cta)
-    async_store(tile, gl.load(a + offsets(64, 64, HALVES)), bar)
+    hopper.async_store(tile, gl.load(a + offsets(64, 64, HALVES)), bar)
     mbarrier.wait(bar, 0)
     gl.store(out + offsets(64, 64, HALVES), tile.load(HALVES))
 
@@ -277,7 +276,7 @@ def test_barriers_must_be_known_to_the_cluster(monkeypatch, how):
         return
     with pytest.raises(BarrierError, match="before it is initialized") as found:
         announced[(1,)](a, out, how, num_ctas=2)
-    assert "async_store(" in found.value.span.text
+    assert "hopper.async_store(" in found.value.span.text
     with using(barriers=False):
         announced[(1,)](a, out, how, num_ctas=2)
     monkeypatch.setattr(reference.cluster, "follows", lambda feature: feature.held_by((3, 9)))
