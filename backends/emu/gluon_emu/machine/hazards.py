@@ -22,6 +22,8 @@ from gluon_emu.isa import smem, table
 __all__ = ["checks", "passes"]
 
 _MEMORY = ("buffer_", "global_", "flat_", "scratch_", "ds_", "image_")
+# `s_waitcnt_depctr`, by name or as a number whose bits 12 to 15 are 0
+_VECTORS_DONE = re.compile(r"va_vdst\(0\)|s_waitcnt_depctr 0x0?[0-9a-f]{1,3}$")
 _PRODUCTS = ("v_wmma", "v_swmmac")
 _ENDS = ("s_branch", "s_endpgm", "s_setpc_b64")
 _MATRIX = re.compile(r"v_mfma_(?:scale_)?(\w+?)_(\d+)x(\d+)x(\d+)_?(?:\d+b_)?(\w+)$")
@@ -189,7 +191,7 @@ class _Rules:
             seen.add((at, vectors, others))
             earlier: Instruction = self.instructions[at]
             family = self.family[at]
-            if earlier.name.startswith(_MEMORY) or "va_vdst(0)" in earlier.text:
+            if earlier.name.startswith(_MEMORY) or _VECTORS_DONE.search(earlier.text):
                 continue
             if family == "trans" and self.code.results[at] & sources:
                 return earlier
