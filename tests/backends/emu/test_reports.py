@@ -240,6 +240,24 @@ def test_products_of_products(arch):
         products("s_cbranch_scc0 there\nv_nop\nthere:")
 
 
+def test_transcendental_results_that_nothing_waits_for():
+    def used(between, arch="gfx1100"):
+        body = [
+            "v_mov_b32_e32 v1, 1.0",
+            "v_exp_f32_e32 v2, v1",
+            *between,
+            "v_add_f32_e32 v3, v2, v1",
+        ]
+        run("\n".join(body), np.zeros(64, np.uint32), arch=arch)
+
+    used(["s_waitcnt_depctr depctr_va_vdst(0)"])
+    used(["v_mov_b32_e32 v4, 1.0"] * 6)
+    used([], "gfx1201")
+    for between in ([], ["v_mov_b32_e32 v4, 1.0"] * 5, ["s_waitcnt_depctr depctr_vm_vsrc(0)"]):
+        with pytest.raises(HazardError, match="missing s_waitcnt_depctr depctr_va_vdst.0. before"):
+            used(between)
+
+
 def test_a_full_counter_is_a_wait():
     """A wave that has as many loads under way as the counter holds waits before it starts another."""
 

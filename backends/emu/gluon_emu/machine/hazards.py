@@ -1,12 +1,12 @@
 """Distances between instructions that the hardware does not keep by itself: CDNA's, and those of
-matrix instructions of RDNA.
+matrix and transcendental instructions of RDNA.
 
 Each rule says after how many wait states an instruction may use what another wrote; every instruction
 between counts as one, `s_nop n` as n + 1. All ways through the program are looked at once, when it is
 bound; what is too close is reported when it is executed.
 
 ISA: CDNA3 4.5 "Manually Inserted Wait States", CDNA2 4.5; RDNA3 and RDNA4 7.9, WMMA. LLVM knows the
-same tables.
+same tables, and that on gfx11 a vector instruction does not wait for a transcendental one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from gluon_emu.isa import smem, table
 
 __all__ = ["checks", "passes"]
 
+_MEMORY = ("buffer_", "global_", "flat_", "scratch_", "ds_", "image_")
+# `s_waitcnt_depctr`, by name or as a number whose bits 12 to 15 are 0
+_VECTORS_DONE = re.compile(r"va_vdst\(0\)|s_waitcnt_depctr 0x0?[0-9a-f]{1,3}$")
 _PRODUCTS = ("v_wmma", "v_swmmac")
 _ENDS = ("s_branch", "s_endpgm", "s_setpc_b64")
 _MATRIX = re.compile(r"v_mfma_(?:scale_)?(\w+?)_(\d+)x(\d+)x(\d+)_?(?:\d+b_)?(\w+)$")
@@ -67,7 +70,13 @@ def checks(code: Any) -> list[Optional[Callable[..., Any]]]:
             for ins in program.instructions:
                 earlier = rules.behind_product(ins) if ins.name.startswith(_PRODUCTS) else None
                 if earlier is not None:
-                    found[ins.index] = _product_report(ins, earlier)
+                    found[ins.index] = _missing(ins, earlier, "a factor", "v_nop")
+        if context.generation == 11:
+            for ins in program.instructions:
+                earlier = rules.behind_transcendental(ins) if ins.name.startswith("v_") else None
+                if earlier is not None:
+                    wait = "s_waitcnt_depctr depctr_va_vdst(0)"
+                    found[ins.index] = _missing(ins, earlier, "an operand", wait)
         return found
     for ins in program.instructions:
         problem = rules.too_close(ins)
@@ -92,12 +101,12 @@ def _reporting(
     return check
 
 
-def _product_report(ins: Instruction, earlier: Instruction) -> Callable[..., Any]:
+def _missing(ins: Instruction, earlier: Instruction, use: str, what: str) -> Callable[..., Any]:
     def check(b: Any, machine: Any) -> None:
         raise machine.report(
             HazardError,
-            f"a vector instruction is needed behind `{earlier.text}`, whose result is a factor here: "
-            f"v_nop before `{ins.text}`",
+            f"`{earlier.text}` may not have written yet what is {use} here: missing {what} before "
+            f"`{ins.text}`",
             ins,
             b,
             0,
@@ -167,6 +176,27 @@ class _Rules:
                     return earlier
             elif not earlier.name.startswith("v_"):
                 queue += self.before[at]
+        return None
+
+    def behind_transcendental(self, ins: Instruction) -> Optional[Instruction]:
+        """The transcendental instruction that writes what `ins` reads, fewer than six vector
+        instructions or two transcendental ones before, with nothing that waits between."""
+        sources = {r for r in self.code.sources[ins.index] if r < smem.SCALAR}
+        queue = [(p, 0, 0) for p in self.before[ins.index]]
+        seen = set()
+        while queue and sources:
+            at, vectors, others = queue.pop()
+            if (at, vectors, others) in seen or vectors > 5 or others > 1:
+                continue
+            seen.add((at, vectors, others))
+            earlier: Instruction = self.instructions[at]
+            family = self.family[at]
+            if earlier.name.startswith(_MEMORY) or _VECTORS_DONE.search(earlier.text):
+                continue
+            if family == "trans" and self.code.results[at] & sources:
+                return earlier
+            step = (vectors + earlier.name.startswith("v_"), others + (family == "trans"))
+            queue += [(p, *step) for p in self.before[at]]
         return None
 
     def too_close(self, ins: Instruction) -> Optional[tuple[Instruction, int, int, str]]:
