@@ -103,7 +103,11 @@ DIFFERENCES = [
         HARDWARE,
         "the registers of such a tile are no fragment of an instruction.",
         r"not the tile of an instruction|no such matrix unit",
-        _registers("gl.NVMMADistributedLayout([2, 0], [1, 2, 2], [16, 8])", "[2, 32, 16]"),
+        _registers(
+            "gl.SliceLayout(2, gl.DotOperandLayout("
+            "0, gl.NVMMADistributedLayout([2, 1], [2, 1, 2, 1], [16, 8]), 4))",
+            "[1, 1, 1]",
+        ),
     ),
     Difference(
         "`AMDWMMALayout` with an instruction that its version does not have",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gluon_core import _triton
+from gluon_core.contract.namespaces import NotInReleaseError
 
 __all__ = ["Row", "check", "read"]
 
@@ -40,7 +41,11 @@ def read(file: Path) -> list[Row]:
 
 def check(row: Row) -> None:
     """Assert that we have the name, its parameters in their order, and no later than upstream."""
-    value = _find(row)
+    try:
+        value = _find(row)
+    except NotInReleaseError:  # absent to hasattr, as it is upstream
+        assert _triton.VERSION[:2] < _version(row.first), f"{row} is withheld, and upstream has it"
+        return
     if row.kind == "module":
         assert inspect.ismodule(value)
         return
