@@ -367,7 +367,7 @@ SETTINGS = {
     "GLUON_TUNE_STORE": "The file that `gluon tune` keeps what it finds in, and that launches with "
     "`config=\"tuned\"` look into; `~/.gluon/tuned.db`.",
     "GLUON_TRACEBACK": "`full`: errors show the frames of this package and of Triton, too.",
-    "GLUON_NATIVE_LAUNCH": "`0`: launch through `ctypes`, not through the C module.",
+    "GLUON_NATIVE_LAUNCH": "`0`: key, look-up and launch in Python and `ctypes`, not in the C module.",
     "GLUON_BUILD_NATIVE": "When the wheel of the NVIDIA plugin is built: `0` leaves the C module out, "
     "`1` fails where it cannot be built.",
     "GLUON_TORCH_DEBUG": "`1`: check each call of an operator that is made of kernels.",
