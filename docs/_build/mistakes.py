@@ -22,6 +22,7 @@ FILES = {
     "emulator": ("On the emulator", "gluon_emu.errors"),
     "pytorch": ("Of ops of torch", "gluon_core.errors"),
     "bundles": ("Of bundles", "gluon_core.errors"),
+    "tuning": ("Of a search for configurations", "gluon_core.errors"),
 }
 
 # What no small program raises, and what it means.
@@ -32,6 +33,8 @@ WITHOUT = {
         "BundleError": "the base of those below, and raised where gluon-runtime is not installed: install it",
         "BundleVersionError": "the bundle is of a later release: read it with that one",
         "BundleHashError": "a part of a bundle was exchanged, or it is another than the one asked for: fetch it again",
+        "TuneError": "the base of those below, and raised where a package for a cluster is missing: install what it names",
+        "TuneWorkerError": "a process or machine of a search was lost, or there is none of that kind: run it again, or count with `--objective`",
         "BundleKernelError": "the bundle has no kernel of that name: the message lists those it has",
     },
     "gluon_sim.errors": {"SimulatorError": "the base of those below"},

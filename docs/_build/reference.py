@@ -10,7 +10,7 @@ import ast
 import inspect
 import re
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Iterable, Iterator, Optional
@@ -22,6 +22,7 @@ import sections  # noqa: E402
 import gluon_core as gluon  # noqa: E402
 from gluon_core import language as gl  # noqa: E402
 from gluon_core.contract.registry import registry  # noqa: E402
+from gluon_core.errors import GluonError  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 VENDORS = ("nvidia", "amd")
@@ -113,10 +114,25 @@ def resolve(name: str) -> Any:
     return value
 
 
+def _sections(file: Path) -> list[sections.Section]:
+    """Without the names that the installed Triton lacks: a page made with an older one leaves them out."""
+    every = sections.sections(file)
+    kept = (replace(one, names=tuple(filter(_there, one.names))) for one in every)
+    return [one for one in kept if one.names]
+
+
+def _there(name: str) -> bool:
+    try:
+        resolve(name)
+    except (GluonError, AttributeError):
+        return False
+    return True
+
+
 def exampled() -> dict[str, sections.Section]:
     """Name -> the example that shows it; a vendor's op also under the name of its first module."""
     return {
-        name: s for file in sections.files() for s in sections.sections(file) for name in s.names
+        name: s for file in sections.files() for s in _sections(file) for name in s.names
     }
 
 
@@ -253,7 +269,7 @@ def _examples_page(title: str, lead: str, stems: Iterable[str]) -> str:
         file = sections.FOLDER / f"{stem}.py"
         out.append(f"The examples{'' if stem == stems[0] else ' below'} have in common:\n")
         out.append(f"```python\n{sections.preamble(file)}\n```\n")
-        for section in sections.sections(file):
+        for section in _sections(file):
             head = ", ".join(n.rpartition(".")[2] for n in section.names[:4])
             head += ", ..." if len(section.names) > 4 else ""
             out.append(f"## {head}\n")
@@ -416,7 +432,7 @@ def _index_page() -> str:
 
 def _names(stems: Iterable[str]) -> list[str]:
     files = (sections.FOLDER / f"{stem}.py" for stem in stems)
-    return [name for file in files for s in sections.sections(file) for name in s.names]
+    return [name for file in files for s in _sections(file) for name in s.names]
 
 
 def pages() -> dict[str, str]:

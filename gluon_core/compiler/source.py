@@ -8,9 +8,11 @@ from typing import Any, Mapping, Optional, Union
 from gluon_core import _triton
 from gluon_core.compiler.cache import content_hash
 from gluon_core.compiler.kernel_text import check_unchanged
+from gluon_core.contract.host_descriptor import HostDescriptor
 from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, did_you_mean
 from gluon_core.values.constants import Identity, identity
+from gluon_core.values.descriptors import descriptor_text
 
 __all__ = ["GluonASTSource", "Path", "jit_function", "trace_source"]
 
@@ -41,8 +43,8 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
 
     Args:
         fn: the jit function.
-        signature: parameter -> type (`"*fp32"`, `"i32"`, `"constexpr"`, a dtype, or a nested tuple
-            of those). A trailing `:16` declares an argument divisible by 16, `:1` one that is 1.
+        signature: parameter -> type (`"*fp32"`, `"i32"`, `"constexpr"`, a dtype, a descriptor of
+            the host for its type, or a nested tuple of those). A trailing `:16` declares an argument divisible by 16, `:1` one that is 1.
             Parameters annotated `constexpr` may be left out.
         constexprs: parameter name, or path `(index, ...)`, -> value.
         attrs: parameter name or path -> list of `[attribute, value]`, or 16.
@@ -138,6 +140,11 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         if isinstance(kind, (tuple, list)):
             items = [self._type(item, (*path, index)) for index, item in enumerate(kind)]
             return type(kind)(*items) if hasattr(kind, "_fields") else tuple(items)
+        if isinstance(kind, HostDescriptor):
+            element = str(kind.base.dtype).removeprefix("torch.")
+            element = _triton.type_names().get(element, element)
+            given = (kind.block_shape, kind.layout, kind.head, kind.input_rank)
+            return descriptor_text(element, *given)
         if not isinstance(kind, str):
             text = str(kind).removeprefix("torch.")
             return _triton.type_names().get(text, text)

@@ -190,3 +190,13 @@ print((run(under_way, one, np.zeros((64, 64), np.float32), target="sim:hopper") 
 #> True
 #> True
 #> True
+
+# -- nvidia.blackwell.cluster.barrier: all blocks of a cluster meet; from Triton 3.7 on
+@gluon.jit
+def met(out):
+    gl.nvidia.blackwell.cluster.barrier()
+    gl.store(out, 1)
+
+
+print(run(met, np.zeros(1, np.int32), num_ctas=2))
+#> [1]

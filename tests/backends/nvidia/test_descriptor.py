@@ -378,3 +378,19 @@ def test_what_is_passed_is_what_the_compiled_kernel_takes(target):
         (2, 3, 6, 2, (64, 64)),
         (3, 3, 7, 4, (1, 8, 32)),
     ]
+
+
+@gluon.jit
+def says_its_box(d, out):
+    gl.store(out, d.block_shape[1])
+
+
+def test_a_descriptor_stands_for_its_type_in_a_signature():
+    text = "tensordesc<fp16[64, 32],NVMMASharedLayout(64, 16, 2)>"
+    layout = NVMMASharedLayout(64, 16, 2)
+    array = np.zeros((64, 64), np.float16)
+    for given in (array, torch.zeros(64, 64, dtype=torch.float16)):
+        descriptor = TensorDescriptor.from_tensor(given, [64, 32], layout)
+        made = gluon.compile(says_its_box, "hopper", signature={"d": descriptor, "out": "*i32"})
+        same = gluon.compile(says_its_box, "hopper", signature={"d": text, "out": "*i32"})
+        assert made.asm["ttgir"] == same.asm["ttgir"]

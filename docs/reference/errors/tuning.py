@@ -1,0 +1,51 @@
+import os
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import errors, tune
+from gluon_core import language as gl
+
+folder = Path(tempfile.mkdtemp())
+
+
+def said(kind, wrong):
+    """What an error of this class says."""
+    try:
+        wrong()
+    except kind as error:
+        text = str(error).splitlines()[0].replace(f"{folder}/", "")
+        print(f"{type(error).__name__}: {text}")
+
+
+@gluon.jit
+def ones(x, BLOCK: gl.constexpr):
+    gl.store(x + gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [4], [0])), 1.0)
+
+
+# -- TuneSpaceError: give each name at least one value, and let `when` allow some of them
+said(errors.TuneSpaceError, lambda: tune.space(BLOCK=[]))
+#> TuneSpaceError: BLOCK: no values to choose from
+
+# -- TuneStoreError: give another file: one that `gluon tune` wrote, or none yet
+(folder / "notes.db").write_text("These are notes, and no database of what was found.\n" * 40)
+said(errors.TuneStoreError, lambda: tune.Store(folder / "notes.db"))
+#> TuneStoreError: the store notes.db cannot be opened: file is not a database. Name another file with --store or GLUON_TUNE_STORE.
+
+# -- TuneStoreVersionError: read it with the release that wrote it, or search again into another file
+tune.Store(folder / "newer.db").close()
+with sqlite3.connect(folder / "newer.db") as base:
+    base.execute("pragma user_version=9")
+said(errors.TuneStoreVersionError, lambda: tune.Store(folder / "newer.db"))
+#> TuneStoreVersionError: newer.db was written by another release; expected format 1, got format 9. Use another file (--store, GLUON_TUNE_STORE), or the release that wrote it and its `gluon tune --export`.
+
+# -- NotTunedError: search before (`gluon tune`), or take `config="tuned:nearest"`
+os.environ["GLUON_TUNE_STORE"] = str(folder / "empty.db")
+tune.Store(folder / "empty.db").close()
+x = np.zeros(128, np.float32)
+said(errors.NotTunedError, lambda: ones[(1,)](x, config="tuned", target="sim:hopper"))
+del os.environ["GLUON_TUNE_STORE"]
+#> NotTunedError: config: no configuration of ones is known for this call; expected one for nvidia:sm_90, x=*fp32, got none in empty.db. Run `gluon tune` for it, take the nearest with config='tuned:nearest', or give BLOCK: given values are what a launch falls back to.
