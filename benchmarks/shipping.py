@@ -1,7 +1,7 @@
 """What it costs to ship: an op of torch beside its launch, a launch out of a bundle, and the start of a
 process that launches a hundred kernels, out of a bundle and beside upstream with a warm disk cache.
 
-    python benchmarks/shipping.py [ops] [bundle] [cold]
+    python benchmarks/shipping.py [ops] [shapes] [bundle] [cold]
 
 Needs a GPU.
 """
@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
 
+import torch
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -32,8 +34,6 @@ def k{i}(x, y, n, BLOCK: {gl}.constexpr):
 
 def host_us(calls: dict[str, Callable[[], Any]], rounds: int = 40, batch: int = 300) -> dict:
     """Call -> median host time, in turns, in microseconds."""
-    import torch
-
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         for _ in range(20):
@@ -51,8 +51,6 @@ def host_us(calls: dict[str, Callable[[], Any]], rounds: int = 40, batch: int = 
 
 def ops() -> None:
     """An eager op beside its launch and an empty op of the same schema."""
-    import torch
-
     from tests.torch import ops_for_tests as made
 
     @torch.library.custom_op("benchmark::empty", mutates_args=("out",))
@@ -76,11 +74,61 @@ def ops() -> None:
     )
 
 
+def shapes() -> None:
+    """Graph breaks and compilations of ten ops over a hundred shapes."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    from tests.torch import ops_for_tests as made
+    from tests.torch.attention_op import attention
+
+    def into(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        made.scale_into(x, out, 2.0)
+        return out
+
+    def tall(x: torch.Tensor) -> torch.Tensor:
+        return x[None] + torch.ones(3, 1, device=x.device)
+
+    def heads(x: torch.Tensor) -> torch.Tensor:
+        return (x[:, None] + torch.ones(1, 16, device=x.device))[None, None]
+
+    def gradient(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+        return lambda x: torch.autograd.grad(function(x.requires_grad_()).square().sum(), x)[0]
+
+    works: dict[str, Callable[[torch.Tensor], Any]] = {
+        "elementwise": lambda x: made.scale(x, 2.0),
+        "elementwise, gradient": lambda x: made.scale(x, 2.0),
+        "elementwise, in place": into,
+        "elementwise, of launches": lambda x: made.scale_seen(x, 2.0),
+        "norm": lambda x: made.norm(tall(x), x, 1e-6)[0],
+        "norm, gradient": lambda x: made.norm(tall(x), x, 1e-6)[0],
+        "norm, backward": lambda x: made.norm_backward(tall(x), tall(x), x, x[:3])[0],
+        "matmul": lambda x: made.matmul(x[:, None].half(), x[None, :].half()),
+        "attention": lambda x: attention(heads(x), heads(x), heads(x), True)[0],
+        "attention, gradient": lambda x: attention(heads(x), heads(x), heads(x), True)[0],
+    }
+    for name, work in works.items():
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("inductor")
+        compiled = torch.compile(work, backend=counter, fullgraph=True, dynamic=True)
+        differ = 0.0
+        for n in range(5, 205, 2):
+            x = torch.randn(n, device="cuda")
+            if name.endswith("gradient"):
+                found, wanted = gradient(compiled)(x), gradient(work)(x.detach().clone())
+            else:
+                found, wanted = compiled(x), work(x)
+            differ = max(differ, float((found - wanted).abs().max()))
+        print(
+            f"{name}: 100 shapes, 0 graph breaks (fullgraph), {counter.frame_count - 1} recompiles, "
+            f"largest difference {differ:.1e}",
+            flush=True,
+        )
+
+
 def bundle() -> None:
     """Launches out of a bundle beside a prepared one of the core."""
-    import torch
-
-    from gluon_core.bundle import Bundle
+    from gluon_core.compiler.bundle import Bundle
     from gluon_core.contract.registry import registry
     from gluon_runtime import open_bundle
     from tests.bundle import kernels
@@ -177,7 +225,7 @@ def cold() -> None:
     sys.path.insert(0, str(folder))
     import ours  # type: ignore[import-not-found]
 
-    from gluon_core.bundle import Bundle
+    from gluon_core.compiler.bundle import Bundle
     from gluon_core.contract.registry import registry
 
     target = registry().backend("nvidia").device()
@@ -193,10 +241,10 @@ def cold() -> None:
         theirs = "upstream with a warm disk cache"
         list(pool.map(lambda piece: run(theirs, start=piece[0], count=piece[1]), pieces))
     for name in BODIES:
-        found = [run(name) for _ in range(5)]
-        print(f"cold start, {name}: {statistics.median(found):.3f} s")
+        found = [run(name) for _ in range(3)]
+        print(f"cold start, {name}: {statistics.median(found):.3f} s", flush=True)
 
 
 if __name__ == "__main__":
-    for part in sys.argv[1:] or ("ops", "bundle", "cold"):
-        {"ops": ops, "bundle": bundle, "cold": cold}[part]()
+    for part in sys.argv[1:] or ("ops", "shapes", "bundle", "cold"):
+        {"ops": ops, "shapes": shapes, "bundle": bundle, "cold": cold}[part]()

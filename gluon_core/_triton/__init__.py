@@ -58,7 +58,7 @@ import triton.language as tl  # noqa: E402
 from triton import knobs  # noqa: E402
 from triton._C.libtriton import gluon_ir, ir, passes  # noqa: E402
 from triton.backends.compiler import GPUTarget, Language  # noqa: E402
-from triton.compiler import ASTSource, code_generator  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
 from triton.compiler.errors import (  # noqa: E402
     CompilationError,
     CompileTimeAssertionFailure,
@@ -81,6 +81,8 @@ from triton.runtime.jit import (  # noqa: E402
 )
 
 if TYPE_CHECKING:  # what kernels see of these classes, in a form that editors can read
+    from triton.compiler import code_generator
+
     from gluon_core._triton.declared import (
         base_type,
         base_value,
@@ -273,6 +275,7 @@ def generator_class(
     Args:
         functions: what takes the place of functions of the code generator's module.
     """
+    code_generator = _code_generator()
     namespace = {**vars(code_generator), **functions}
     body: dict[str, Any] = dict(members)
     rebound: tuple[str, ...] = _REBOUND
@@ -284,6 +287,20 @@ def generator_class(
     cls = type(name, (base,), body)
     namespace["CodeGenerator"] = cls
     return cls
+
+
+def _code_generator() -> Any:
+    """Triton's module, which imports its own Gluon as a whole: not before something is compiled."""
+    from triton.compiler import code_generator
+
+    globals()["code_generator"] = code_generator
+    return code_generator
+
+
+def __getattr__(name: str) -> Any:
+    if name == "code_generator":
+        return _code_generator()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _rebind(function: types.FunctionType, namespace: dict[str, Any]) -> types.FunctionType:
@@ -316,9 +333,10 @@ def make_prototype(
             holder = holder[index]
         items = holder if isinstance(holder, list) else holder.types
         items[path[-1]] = _constant_type(value)
+    make = _code_generator().ASTFunction
     if at_least(3, 7):
-        return code_generator.ASTFunction([], arg_types, dict(attributes))
-    return code_generator.ASTFunction([], arg_types, dict(constants), dict(attributes))
+        return make([], arg_types, dict(attributes))
+    return make([], arg_types, dict(constants), dict(attributes))
 
 
 SpecializationProxy = namedtuple("SpecializationProxy", ["constants", "signature"])

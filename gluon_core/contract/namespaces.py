@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 from gluon_core.contract.moved import GONE_IN, MOVED
 from gluon_core.contract.paths import load_named
-from gluon_core.errors import GluonError, PluginError, did_you_mean
+from gluon_core.errors import CapabilityError, GluonError, PluginError, did_you_mean
+from gluon_core.features import Feature, dotted
+from gluon_core.layouts.dialect import compiler_version, follows
 
 if TYPE_CHECKING:
     from gluon_core.contract.backend import Backend
@@ -45,6 +47,50 @@ class PluginImportError(PluginError, ImportError):
 
 class NamespaceError(GluonError, ModuleNotFoundError):
     """`import` of a vendor or generation that no installed plugin has."""
+
+
+class NotInReleaseError(CapabilityError, AttributeError):
+    """A name of a namespace that the installed Triton has nothing for; `hasattr` finds it missing."""
+
+
+_withheld: dict[str, dict[str, Feature]] = {}  # by the module that it was taken out of
+
+
+def withhold(names: dict[str, Any]) -> dict[str, Feature]:
+    """Take out of a namespace what the installed Triton cannot emit, so that `hasattr` tells it.
+
+    What the module itself defines stays: its code may use it.
+
+    Returns:
+        What was taken out, with what it needs: `missing` says so.
+    """
+    taken = {}
+    for name, value in list(names.items()):
+        own = getattr(value, "__module__", None) == names["__name__"]
+        feature = None if own or name.startswith("_") else _lacks(value)
+        if feature is not None:
+            taken[name] = feature
+            del names[name]
+    _withheld[names["__name__"]] = taken
+    return taken
+
+
+def missing(name: str, path: str, feature: Feature) -> NotInReleaseError:
+    """The error for a name that was taken out."""
+    return NotInReleaseError(feature.refusal(f"{path}.{name}", dotted(compiler_version())))
+
+
+def _lacks(value: Any) -> Optional[Feature]:
+    """The feature without which the installed Triton can do nothing with `value`."""
+    if isinstance(value, ModuleType):
+        taken = _withheld.get(value.__name__, {})
+        ops = [op for op in vars(value).values() if getattr(op, "__triton_builtin__", False)]
+        needs = [getattr(op, "since", None) for op in ops]
+        if any(need is None or follows(need) for need in needs):
+            return None
+        return next((need for need in [*taken.values(), *needs] if need is not None), None)
+    since = getattr(value, "since", None)
+    return since if isinstance(since, Feature) and not follows(since) else None
 
 
 class _Alias(importlib.abc.Loader):
@@ -97,9 +143,13 @@ class _VendorAlias(_Alias):
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
-        for name, loaded in list(sys.modules.items()):
+        # Innermost first: a module of which nothing is left is taken out of its parent.
+        for name, loaded in sorted(sys.modules.items(), key=lambda item: -item[0].count(".")):
             if f"{name}.".startswith(f"{self.real}."):
                 _tidy(loaded)
+                # Files of ops list what they define, and use what they import themselves.
+                if "__all__" not in vars(loaded) or name == self.real:
+                    _withhold_from(loaded, module.__name__ + name[len(self.real) :])
 
 
 def _tidy(module: ModuleType) -> None:
@@ -108,9 +158,28 @@ def _tidy(module: ModuleType) -> None:
         module.__dir__ = lambda: sorted(_public(module))  # type: ignore[method-assign]
 
 
+def _withhold_from(module: ModuleType, alias: str) -> None:
+    if module.__name__ in _withheld or not alias.startswith(_LANGUAGE):
+        return
+    path = alias.replace(_LANGUAGE, "gl", 1)
+    taken, otherwise = withhold(vars(module)), vars(module).get("__getattr__")
+    if not taken:
+        return
+
+    def absent(name: str) -> Any:
+        if name in taken:
+            raise missing(name, path, taken[name])
+        if otherwise is not None:
+            return otherwise(name)
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+    module.__getattr__ = absent  # type: ignore[method-assign]
+
+
 def _public(module: ModuleType) -> Sequence[str]:
     names: Optional[Sequence[str]] = vars(module).get("__all__")
-    return names or [name for name in vars(module) if not name.startswith("_")]
+    given = names or [name for name in vars(module) if not name.startswith("_")]
+    return [name for name in given if name not in _withheld.get(module.__name__, {})]
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -159,7 +159,12 @@ tuple = _tuple
 _open_to_kernels(PaddedSharedLayout)
 
 
+_missing = _namespaces.withhold(globals())
+
+
 def __getattr__(name: str) -> _typing.Any:
+    if name in _missing:
+        raise _namespaces.missing(name, "gl", _missing[name])
     if name == "portable":  # it stands on the language, so it is looked up, not imported, here
         return _importlib.import_module("gluon_core.portable")
     return _namespaces.resolve(name, _open_to_kernels)

@@ -54,17 +54,19 @@ class SwizzledSharedLayout(SharedLayout):
     """Rows one after the other, where row r has its vectors permuted by an xor with its phase.
 
     The phase of row r is `(r // per_phase) % max_phase`; vectors have `vec` elements. With
-    `vec=1, per_phase=1, max_phase=1` the buffer is plain.
+    `vec=1, per_phase=1, max_phase=1` the buffer is plain. With numbers that are no powers of two
+    the formula holds for rows 1, 2, 4, ..., and other rows are the xor of theirs, as the compiler
+    has it.
 
     Args:
-        vec: elements that stay together, a power of two.
-        per_phase: rows that share a phase, a power of two.
-        max_phase: number of phases, a power of two.
+        vec: elements that stay together; with all three powers of two.
+        per_phase: rows that share a phase.
+        max_phase: number of phases.
         order: the dimensions, the fastest first.
         cga_layout: one basis per bit of the block index; [] for one block.
 
     Raises:
-        LayoutError: an entry is no power of two, `order` is no permutation, ranks differ.
+        LayoutError: an entry is 0, `order` is no permutation, ranks differ.
     """
 
     vec: int
@@ -87,7 +89,7 @@ class SwizzledSharedLayout(SharedLayout):
         if not self.order:
             raise LayoutError("a shared layout needs at least one dimension", argument="order")
         for name in ("vec", "per_phase", "max_phase"):
-            _check_power(getattr(self, name), name)
+            check_int(getattr(self, name), name, 1)
         check_order(self.order, "order")
         check_cga(self.cga_layout, self.rank)
 

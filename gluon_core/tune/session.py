@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
@@ -177,16 +178,20 @@ def search(
     return outcomes
 
 
-def _key(
+def _about(
     reference: Reference, shape: Shape, settings: Settings, engine: Engine
-) -> tuple[Key, dict[str, Any]]:
-    """What configurations compete for, and what else a worker says of the task."""
+) -> Future[dict[str, Any]]:
+    """What a worker, one with a device where that is needed, says of the task."""
     measured = settings.objective == "time"
-    for _ in range(engine.slots if measured else 0):  # those that compile start meanwhile
-        engine.compile(work.about, reference, settings.target, shape, False)
     submit = engine.measure if measured else engine.compile
+    return submit(work.about, reference, settings.target, shape, measured)
+
+
+def _key(told: Future[dict[str, Any]], settings: Settings) -> tuple[Key, dict[str, Any]]:
+    """What configurations compete for, of what `_about` answers, and the answer."""
+    measured = settings.objective == "time"
     try:
-        about = submit(work.about, reference, settings.target, shape, measured).result()
+        about = told.result()
     except (Failed, Lost) as error:
         if isinstance(error, Failed) and error.ours:
             raise TuneError(f"cannot be tuned as it stands: {error.text}") from None
@@ -205,9 +210,9 @@ def _key(
             "or registers.",
         )
     names = ("kernel", "target", "device", "bucket", "versions")
-    told = {name: str(about[name]) for name in names}
+    parts = {name: str(about[name]) for name in names}
     fixed = plain_text(about["fixed"])
-    return Key(**told, fixed=fixed, objective=settings.objective), about
+    return Key(**parts, fixed=fixed, objective=settings.objective), about
 
 
 class _Search:
@@ -227,20 +232,35 @@ class _Search:
         self.settings, self.engine, self.store = settings, engine, store
         self.progress = progress
         self.began = time.monotonic()
-        self.key, self.about = _key(reference, shape, settings, engine)
+        # A worker with a device takes a while to begin; those that compile need not wait for it.
+        later = _about(reference, shape, settings, engine)
+        if settings.objective == "time":
+            told = engine.compile(work.about, reference, settings.target, shape, False)
+            self.about = _key(told, replace(settings, objective="registers"))[1]
+        else:
+            self.about = _key(later, settings)[1]
         default = self.about["default"]
-        self.outcome = Outcome(self.key, self.shape, default=default, options=self.about["options"])
         self.strategy: Strategy
-        self.strategy, self.wanted, self.outcome.total = strategy_of(
+        self.strategy, self.wanted, total = strategy_of(
             settings.search, task.searched, default, settings.seed, settings.trials
         )
         self.asked = 0
         self.done = 0
+        self.under_way: dict[Future[Any], tuple[str, Any]] = {}
+        self.ready: list[tuple[Config, dict[str, Any]]] = []  # compiled, not measured yet
+        self._ask()
+        try:
+            self.key, self.about = _key(later, settings)
+        except BaseException:
+            for future in self.under_way:
+                future.cancel()
+            raise
+        self.outcome = Outcome(
+            self.key, self.shape, total=total, default=default, options=self.about["options"]
+        )
         self.best: Optional[Trial] = None
         self.default: Optional[Mapping[str, Any]] = None  # what its code is like
         self.held: list[tuple[Config, Mapping[str, Any]]] = []  # wait for that
-        self.ready: list[tuple[Config, dict[str, Any]]] = []  # compiled, not measured yet
-        self.under_way: dict[Future[Any], tuple[str, Any]] = {}
         self.lost: dict[str, int] = {}  # how often a configuration went with its worker
 
     # -- the loop --------------------------------------------------------------------------------
@@ -275,13 +295,19 @@ class _Search:
         """Take in what is known from earlier searches: those trials are not made again."""
         if self.settings.again:
             return
+        begun = {plain_text(config): future for future, (_, config) in self.under_way.items()}
         for trial in self.store.of(self.key):
             config = self._bare(trial.config)
             if config == self.about["default"]:
                 self.default = trial.detail
             if config in self.task.searched:
+                early = begun.get(plain_text(config))
+                if early is None:
+                    self.asked += 1
+                else:  # it was asked for before it was known which device this is
+                    early.cancel()
+                    del self.under_way[early]
                 self.strategy.tell(config, trial.value if trial.status == "ok" else None)
-                self.asked += 1
                 self.done += 1
                 self._consider(trial)
 
@@ -328,11 +354,10 @@ class _Search:
             if not batch:
                 continue
             configs = [config for config, _ in batch]
-            if (
-                self.best is not None
-            ):  # in turns with it, so that a device that slows down slows both
-                configs.append(self._bare(self.best.config))
-            self._submit(configs, self.settings.rounds, ("measure", batch))
+            anchor = self.best
+            if anchor is not None:  # in turns with it: a device that slows down slows both
+                configs.append(self._bare(anchor.config))
+            self._submit(configs, self.settings.rounds, ("measure", (batch, anchor)))
             measuring += 1
 
     def _submit(self, configs: Sequence[Config], rounds: int, what: tuple[str, Any]) -> None:
@@ -364,13 +389,13 @@ class _Search:
         except TuneStoreError:
             raise
         except Exception as error:  # the engine's own words for a worker that is gone
-            configs = [what] if kind == "compile" else [config for config, _ in what]
+            configs = [what] if kind == "compile" else [config for config, _ in what[0]]
             self._again(configs, error)
             return
         if kind == "compile":
             self._compiled(what, answer)
         else:
-            self._measured(what, *answer)
+            self._measured(*what, *answer)
 
     def _again(self, configs: Sequence[Config], error: Exception) -> None:
         """Do work again that went with its worker; not for ever."""
@@ -423,12 +448,20 @@ class _Search:
         self._keep(config, Trial({}, status, value, value, value, reason, detail))
 
     def _measured(
-        self, batch: Sequence[Any], results: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+        self,
+        batch: Sequence[Any],
+        anchor: Optional[Trial],
+        results: Sequence[Mapping[str, Any]],
+        facts: Mapping[str, Any],
     ) -> None:
         self._same_build(facts)
         self.outcome.facts = dict(facts)
+        drift = 1.0  # what has happened to the best so far meanwhile has happened to these
+        if anchor is not None and anchor.value and results[-1]["status"] == "ok":
+            drift = results[-1]["value"] / anchor.value
         for (config, detail), result in zip(batch, results):
-            self._keep(config, _measured_trial(result, {**detail, **facts}))
+            made = _measured_trial(result, {**detail, **facts})
+            self._keep(config, _scaled(made, 1 / drift))
 
     def _keep(self, config: Config, trial: Trial, again: bool = False) -> None:
         whole = {**self.about["options"], **config}
@@ -458,7 +491,7 @@ class _Search:
         default = self.about["default"]
         if default is not None and default not in best:
             best += [self._bare(t.config) for t in known if self._bare(t.config) == default]
-        details = {plain_text(self._bare(trial.config)): trial.detail for trial in known}
+        before = {plain_text(self._bare(trial.config)): trial for trial in known}
         self._submit(best, self.settings.finals, ("finals", best))
         (future,) = self.under_way
         while not wait([future], 0.5).done:
@@ -469,9 +502,24 @@ class _Search:
         except (Failed, Lost, CancelledError, RuntimeError):
             return  # what is known stays
         self._same_build(facts)
+        changes = []
         for config, result in zip(best, results):
-            detail = {**details[plain_text(config)], **facts, "final": True}
-            self._keep(config, _measured_trial(result, detail), again=True)
+            old = before.pop(plain_text(config))
+            made = _measured_trial(result, {**old.detail, **facts, "final": True})
+            self._keep(config, made, again=True)
+            if made.value and old.value:
+                changes.append(made.value / old.value)
+        if changes:  # the device is another one than at the beginning, to the others as well
+            drift = statistics.median(changes)
+            self.store.add_all(self.key, [_scaled(trial, drift) for trial in before.values()])
+
+
+def _scaled(trial: Trial, by: float) -> Trial:
+    """A trial whose times are `by` times as long."""
+    if trial.value is None or by == 1.0:
+        return trial
+    low, high = (None if bound is None else bound * by for bound in (trial.low, trial.high))
+    return replace(trial, value=trial.value * by, low=low, high=high)
 
 
 def _measured_trial(result: Mapping[str, Any], detail: Mapping[str, Any]) -> Trial:
@@ -520,7 +568,7 @@ def check(
     found = []
     try:
         for shape in loaded.shapes:
-            key, about = _key(reference, shape, settings, used)
+            key, about = _key(_about(reference, shape, settings, used), settings)
             best = kept.best(key)
             if best is None:
                 continue

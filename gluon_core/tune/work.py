@@ -58,8 +58,9 @@ def _failed(error: Exception) -> Result:
     """What an error says of a configuration."""
     if isinstance(error, Lost):
         return {"status": "bad", "reason": str(error)}
-    bad = isinstance(error, Failed) and error.name == "WrongResultError"
-    return {"status": "bad" if bad else "failed", "reason": str(error)}
+    name = error.name if isinstance(error, Failed) else ""
+    told = {"WrongResultError": "bad", "LimitError": "pruned", "CapabilityError": "pruned"}
+    return {"status": told.get(name, "failed"), "reason": str(error)}
 
 
 def compile_one(
@@ -167,7 +168,7 @@ class _Round:
                 self._launches.clear()
             if at not in self._launches:
                 known = (self._shape, self.configs[at], at)
-                once = self._bench.call("prepare", *known, limit=self._limit + 60)
+                once = self._bench.call("prepare", *known, limit=self._limit + 30)
                 self._process = self._bench.started
                 self._launches[at] = max(3, min(40, int(_SAMPLE / max(once, 1e-7))))
             taken = self._bench.call("sample", at, self._launches[at], limit=self._limit)

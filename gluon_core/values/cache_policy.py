@@ -7,6 +7,7 @@ from typing import Any, Optional, Protocol
 
 from gluon_core import _triton
 from gluon_core._triton import unwrap
+from gluon_core.features import CACHE_POLICY
 from gluon_core.values.choices import one_of
 
 __all__ = ["CACHE_MODIFIERS", "AnyCachePolicy", "CachePolicy", "EVICTION_POLICIES"]
@@ -36,6 +37,8 @@ class CachePolicy:
 
     cache_modifier: Optional[str] = "none"
     eviction_policy: Optional[str] = "evict_normal"
+
+    since = CACHE_POLICY
 
     def __post_init__(self) -> None:
         modifier = unwrap(self.cache_modifier) or "none"

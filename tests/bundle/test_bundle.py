@@ -35,6 +35,11 @@ def manifest_of(members):
     return json.loads(members["manifest.json"])
 
 
+@gluon.jit
+def wrong(y):
+    gl.static_assert(False, "wrong")
+
+
 class TestBuilding:
     def test_the_same_kernels_make_the_same_bytes(self, bundle_file):
         assert build().to_bytes() == bundle_file.read_bytes()
@@ -47,6 +52,36 @@ class TestBuilding:
             return made.to_bytes()
 
         assert one(["i32", "i32:16"]) == one(["i32:16", "i32"])
+
+    def test_kernels_are_compiled_side_by_side(self, monkeypatch):
+        import threading
+
+        from gluon_core.compiler import driver
+        from gluon_core.compiler.bundle import bundle
+
+        monkeypatch.setenv("GLUON_COMPILE_WORKERS", "2")
+        both = threading.Barrier(2, timeout=60)  # broken unless two compile at once
+
+        def compile(*wanted):
+            both.wait()
+            return driver.compile(*wanted)
+
+        monkeypatch.setattr(bundle, "compile", compile)
+        made = Bundle()
+        for stride in ("i32", "i32:16"):
+            made.add(kernels.ones, {"y": "*i32", "stride": stride}, target="hopper")
+        made.compile()
+        first, second = (form["arguments"][1] for form in made.kernels["ones"]["forms"])
+        assert (first["divisible"], second["divisible"]) == (False, True)
+
+    def test_a_kernel_that_does_not_compile_is_said_and_the_others_stay_wanted(self):
+        made = Bundle()
+        made.add(kernels.ones, {"y": "*i32", "stride": "i32"}, target="hopper")
+        made.add(wrong, {"y": "*i32"}, target="hopper")
+        for _ in range(2):
+            with pytest.raises(errors.GluonError, match="wrong"):
+                made.to_bytes()
+        assert len(made._waiting) == 2
 
     def test_any_tool_reads_the_archive(self, bundle_file):
         with zipfile.ZipFile(bundle_file) as archive:

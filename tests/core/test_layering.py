@@ -106,3 +106,14 @@ def test_the_map_says_what_is_wrong(house):
     finally:
         page.write_text(old)
     assert code == 1 and "stale" in said
+
+
+def test_importing_the_language_does_not_import_what_compiles():
+    """Triton's code generator brings its own Gluon as a whole, which costs as much as all the rest."""
+    program = (
+        "import sys, gluon_core, gluon_core.language;"
+        "heavy = ('triton.compiler.code_generator', 'gluon_core.frontend', 'gluon_core.compiler');"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

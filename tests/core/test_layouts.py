@@ -211,7 +211,7 @@ BAD = {
     "linear outside": lambda: DistributedLinearLayout([[4]], [[1], [2]], [], [], [4]),
     "linear rank": lambda: DistributedLinearLayout([[1]], [[2, 0]], [], [], [4]),
     "linear shape": lambda: DistributedLinearLayout([[1]], [[2]], [], [], [6]),
-    "swizzle vec": lambda: SwizzledSharedLayout(3, 1, 1, [1, 0]),
+    "swizzle vec": lambda: SwizzledSharedLayout(0, 1, 1, [1, 0]),
     "swizzle phase": lambda: SwizzledSharedLayout(1, 0, 1, [1, 0]),
     "swizzle order": lambda: SwizzledSharedLayout(1, 1, 1, [1, 2]),
     "padded none": lambda: PaddedSharedLayout([], [[1]], [], [2]),

@@ -113,7 +113,7 @@ CASES = {
     ),
     "swizzle-vec": (
         "",
-        "gl.allocate_shared_memory(gl.int8, [64], gl.SwizzledSharedLayout(3, 1, 1, [0]))  # <--",
+        "gl.allocate_shared_memory(gl.int8, [64], gl.SwizzledSharedLayout(0, 1, 1, [0]))  # <--",
         E.LayoutError,
         "vec",
     ),

@@ -9,15 +9,31 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gluon_core.cli import tune as cli
 from gluon_core.cli.app import app
 from gluon_core.compiler.bundle import Bundle
 from gluon_core.runtime.tuned import Store
+from gluon_core.tune.engine import Local
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "tests" / "tune" / "tasks.py"
 COUNT = ("-t", "hopper", "--objective", "registers", "-j", "1")
+
+
+@pytest.fixture(scope="module")
+def processes():
+    made = Local(1)
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch, processes):
+    """Commands share their processes: starting them takes longer than what they do."""
+    monkeypatch.setattr(processes, "close", lambda: None)
+    monkeypatch.setattr(cli, "Local", lambda workers: processes)
 
 
 def gluon(*arguments, code=0):

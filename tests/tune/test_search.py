@@ -133,7 +133,9 @@ with tune.Store(sys.argv[1]) as store:
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.campaign)]
+)
 def test_an_end_in_the_middle_keeps_what_was_found(tmp_path, engine, how):
     # A job in the background ignores Ctrl-C unless it is told to hear it.
     hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -225,34 +227,60 @@ def test_measured_in_turns_and_losers_stop_early(monkeypatch):
     assert samples[:2] == [0, 1] and samples.index(5) < 6  # in turns
 
 
-def test_a_bound_above_the_best_is_not_measured(store, engine, monkeypatch):
-    seen = []
+class MadeUpMachine:
+    """Compiles nothing, and measures what it is told: `times` by block size, `slower` with each batch."""
 
-    def compile_one(reference, target, shape, config, objective, limits):
-        bound = 9.0 if config["BLOCK"] == 512 else 0.0
-        detail = {"bound": bound, "num_warps": 1, "occupancy": 1, "spills": 0, "conflicts": 0}
+    def __init__(self, monkeypatch, times, bound=0.0, slower=0.0):
+        self.times, self.bound, self.slower = times, bound, slower
+        self.batches = []
+        known = work.about(tune.task.Reference.of(tasks.SCALE), "hopper", {}, False)
+        about = {**known, "devices": 1, "device": "Made Up"}
+        monkeypatch.setattr(work, "about", lambda *told: about)
+        monkeypatch.setattr(work, "compile_one", self.compile_one)
+        monkeypatch.setattr(work, "measure", self.measure)
+        monkeypatch.setattr(session, "_BATCH", 2)
+
+    def compile_one(self, reference, target, shape, config, objective, limits):
+        detail = {"num_warps": 1, "occupancy": 1, "spills": 0, "conflicts": 0}
+        detail["bound"] = self.bound if config["BLOCK"] == 512 else 0.0
         return {"status": "compiled", "reason": "", "detail": detail, "versions": work.versions()}
 
-    def measure(reference, target, shape, configs, rounds, devices, limit):
-        seen.extend(configs)
-        value = {128: 2.0, 256: 1.0}
+    def measure(self, reference, target, shape, configs, rounds, devices, limit):
+        factor = 1 + self.slower * len(self.batches)
+        self.batches.append(configs)
+        told = [factor * self.times(config) for config in configs]
         results = [
-            {"status": "ok", "reason": "", "value": v, "low": v, "high": v, "samples": 3}
-            for v in (value[config["BLOCK"]] for config in configs)
+            {"status": "ok", "reason": "", "value": v, "low": 0.99 * v, "high": 1.01 * v}
+            for v in told
         ]
         return results, {"versions": work.versions()}
 
-    known = work.about(tune.task.Reference.of(tasks.SCALE), "hopper", {}, False)
-    monkeypatch.setattr(work, "about", lambda *told: {**known, "devices": 1, "device": "Made Up"})
-    monkeypatch.setattr(work, "compile_one", compile_one)
-    monkeypatch.setattr(work, "measure", measure)
-    monkeypatch.setattr(session, "_BATCH", 2)
+
+def test_a_bound_above_the_best_is_not_measured(store, engine, monkeypatch):
+    made = MadeUpMachine(monkeypatch, lambda c: {128: 2.0, 256: 1.0}[c["BLOCK"]], bound=9.0)
     settings = tune.Settings(target="hopper")
     (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
     assert found.best.config["BLOCK"] == 256 and found.key.device == "Made Up"
     beaten = [t for t in found.trials if t.config["BLOCK"] == 512]
     assert {t.status for t in beaten} == {"pruned"} and "peaks" in beaten[0].reason
-    assert 512 not in {config["BLOCK"] for config in seen}
+    assert 512 not in {config["BLOCK"] for batch in made.batches for config in batch}
+
+
+def test_a_device_that_slows_down_fools_nobody(store, engine, monkeypatch):
+    order = list(tasks.SCALE.searched)
+
+    def times(config):  # the default is slow and the first, the best is among the last
+        return 2.0 - 0.1 * order.index(config)
+
+    made = MadeUpMachine(monkeypatch, times, slower=0.25)
+    settings = tune.Settings(target="hopper")
+    (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
+    assert len(made.batches) > 3
+    assert [order.index(t.config) for t in found.trials] == sorted(range(len(order)), reverse=True)
+    now = 1 + 0.25 * (len(made.batches) - 1)
+    for trial in found.trials:  # all of them as the device is at the end
+        assert trial.value == pytest.approx(now * times(trial.config))
+        assert trial.low == pytest.approx(0.99 * trial.value)
 
 
 def test_workers_of_another_build_are_told(store, engine, monkeypatch):

@@ -197,6 +197,14 @@ class Store:
         made = replace(trial, at=trial.at or time.time())
         self._put([_row(key, made)])
 
+    def add_all(self, key: Key, trials: Iterable[Trial]) -> None:
+        """Keep several at once, or none of them.
+
+        Raises:
+            TuneStoreError: as `add`.
+        """
+        self._put(_row(key, trial) for trial in trials)
+
     def _put(self, rows: Iterable[tuple[Any, ...]]) -> None:
         marks = ", ".join("?" * len(_COLUMNS))
         order = f"insert or replace into trial({', '.join(_COLUMNS)}) values ({marks})"

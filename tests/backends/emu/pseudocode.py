@@ -324,6 +324,8 @@ class Program:
                     value = Int(1)
                 elif live:
                     bits = value[0] if isinstance(value, tuple) else bits_of(value)[0]
+                    if isinstance(value, Int):
+                        bits = value.value  # extended by its sign
                     value = typed(bits, kind)
                 continue
             high, low = self._range(live)
@@ -428,10 +430,9 @@ class Program:
             inner = Program(self.others[name], self.others)
             state = {**{f"S{i}": bits_of(a) for i, a in enumerate(arguments)}, "laneId": Int(0), "lanes": self.state["lanes"], "WAVE_MODE": Int(1)}  # fmt: skip
             state = inner.run(state)
-            bits, _ = state["D0"]
-            kind = {"f": "f", "i": "i", "u": "u"}[name.split("_")[-1][0]]
-            found = re.match(r"v_cvt_(\w+?)_", name)
-            return typed(bits, found[1] if found else kind + re.sub(r"\D", "", name.split("_")[-1]))
+            bits, width = state["D0"] if isinstance(state["D0"], tuple) else bits_of(state["D0"])
+            result = re.findall(r"\bD0\.([uif]\d+) *=", self.others[name])
+            return typed(bits, result[0]) if result else Int(bits, width, False)
         raise Unsupported(f"{name}()")
 
     def _is_statement(self) -> bool:

@@ -85,9 +85,9 @@ def binary(sign: str, a: Any, b: Any) -> Any:
             if not 0 <= b.value < 64 + 64:
                 raise Unsupported("a shift by more than all")
             found = a.value << b.value if sign == "<<" else a.value >> b.value
-            return Int.of(found, a.width, a.signed)
+            return Int.of(found, max(a.width, 32), a.signed)
         width = max([x.width for x in (a, b) if not x.literal] or [max(a.width, b.width)])
-        width = max(width, 32) if a.literal or b.literal else width
+        width = max(width, 32)
         signed = all(x.signed for x in (a, b) if not x.literal) if not (a.literal and b.literal) else True  # fmt: skip
         if sign == "/" or sign == "%":
             raise Unsupported("integer division")

@@ -38,6 +38,8 @@ class PartitionedSharedLayout(SharedLayout):
     partition_dim: int
     partition_layout: SharedLayout
 
+    since = PARTITIONED
+
     def __post_init__(self) -> None:
         inner = unwrap(self.partition_layout)
         if not isinstance(inner, SharedLayout) or isinstance(inner, PartitionedSharedLayout):

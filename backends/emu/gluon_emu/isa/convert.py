@@ -13,7 +13,7 @@ from gluon_emu.decode.operands import Reg, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
-from gluon_emu.isa.floats import narrow_dtype, to_bf16
+from gluon_emu.isa.floats import narrow_dtype, to_bf16, truncate_f16
 from gluon_emu.isa.salu_float import to_integer
 from gluon_emu.isa.table import OPS, Op, Step, custom, vector
 
@@ -59,14 +59,6 @@ vector("v_cvt_u32_u16", src="u16")(_to(_U32))
 vector("v_cvt_i32_i16", dst="i32", src="i16")(_to(np.int32))
 
 
-def truncate_f16(value: Any) -> Any:
-    """float32 to float16 towards zero."""
-    value = np.asarray(value, _F32)
-    near = value.astype(np.float16)
-    over = np.abs(near.astype(_F32)) > np.abs(value)
-    return np.where(over, np.nextafter(near, np.float16(0)), near)
-
-
 def _pack16(low: Any, high: Any) -> Any:
     low, high = np.broadcast_arrays(low, high)
     return low.astype(_U32) | (high.astype(_U32) << _U32(16))
@@ -93,6 +85,13 @@ vector("v_cvt_pk_i16_i32", src="i32 i32")(
         np.clip(b, -32768, 32767).astype(np.int16).view(np.uint16),
     )
 )
+for _kind, _low, _high in (("i16", -32768, 32767), ("u16", 0, 65535)):
+    vector(f"v_cvt_pk_{_kind}_f32", src="f32 f32")(
+        lambda a, b, low=_low, high=_high, kind=_kind: _pack16(
+            to_integer(a, low, high, kind).view(np.uint16),
+            to_integer(b, low, high, kind).view(np.uint16),
+        )
+    )
 vector("v_cvt_pknorm_i16_f32", "v_cvt_pk_norm_i16_f32", src="f32 f32")(
     lambda a, b: _pack16(
         np.rint(np.clip(a, -1, 1) * 32767).astype(np.int16).view(np.uint16),

@@ -21,6 +21,7 @@ from gluon_emu.isa import (
     tdm,
     trig,
     valu,
+    valu_bytes,
     valu_float,
     wmma,
 )
@@ -28,6 +29,6 @@ from gluon_emu.isa import (
 __all__ = ["modules"]
 
 modules = (
-    salu, salu_bits, salu_float, valu, valu_float, compare, convert, convert8, packed, lane, smem, memory,
+    salu, salu_bits, salu_float, valu, valu_bytes, valu_float, compare, convert, convert8, packed, lane, smem, memory,
     atomics, lds, mfma, wmma, mbarrier, tdm, trig, control,
 )  # fmt: skip

@@ -20,6 +20,7 @@ __all__ = [
     "minimum",
     "narrow_dtype",
     "to_bf16",
+    "truncate_f16",
 ]
 
 _TIE = np.uint64(0x10000000)
@@ -133,6 +134,14 @@ def _number(found: Any, a: Any, b: Any, sign: Any) -> Any:
         bits = sign(np.asarray(a).view(kind), np.asarray(b).view(kind))
         found = np.where(both, bits.view(found.dtype), found)
     return found
+
+
+def truncate_f16(value: Any) -> Any:
+    """float32 to float16 towards zero."""
+    value = np.asarray(value, np.float32)
+    near = value.astype(np.float16)
+    over = np.abs(near.astype(np.float32)) > np.abs(value)
+    return np.where(over, np.nextafter(near, np.float16(0)), near)
 
 
 def flush(value: Any) -> Any:

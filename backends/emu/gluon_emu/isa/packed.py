@@ -5,6 +5,7 @@ ISA: CDNA3 6.6 and 12.11, RDNA3 16.11, RDNA4 16.11.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,15 @@ _packed("v_pk_lshrrev_b16", "u16", 2, lambda a, b: b >> (a & np.uint16(15)))
 _packed("v_pk_ashrrev_i16", "i16", 2, lambda a, b: b >> (a & np.int16(15)))
 
 
+def _bind_pk_fmac(ins: Instruction, ctx: Context) -> Step:
+    """D = S0 * S1 + D, of both elements."""
+    whole = replace(ins, operands=(*ins.operands, ins.operands[0]))
+    return OPS["v_pk_fma_f16"].bind(whole, ctx)
+
+
+OPS["v_pk_fmac_f16"] = Op(_bind_pk_fmac, "valu", 1, None, _bind_pk_fmac.__doc__ or "")
+
+
 def _bind_pk_mov(ins: Instruction, ctx: Context) -> Step:
     """The low result is a register of S0 by op_sel[0], the high one a register of S1 by op_sel[1]."""
     destination = ins.operands[0]
@@ -163,6 +173,13 @@ _DOTS = {  # name -> (elements of a register, type of S0, type of S1, result)
     "v_dot2_f32_bf16": (2, "bf16", "bf16", "f32"),
     "v_dot2c_f32_f16": (2, "f16", "f16", "f32"),
     "v_dot2c_f32_bf16": (2, "bf16", "bf16", "f32"),
+    "v_dot2_f16_f16": (2, "f16", "f16", "f16"),
+    "v_dot2_bf16_bf16": (2, "bf16", "bf16", "bf16"),
+    "v_dot8_i32_i4": (8, "i4", "i4", "i32"),
+    "v_dot8c_i32_i4": (8, "i4", "i4", "i32"),
+    "v_dot8_u32_u4": (8, "u4", "u4", "u32"),
+    "v_dot8_i32_iu4": (8, "iu4", "iu4", "i32"),
+    "v_dot2c_i32_i16": (2, "i16", "i16", "i32"),
     "v_dot2_i32_i16": (2, "i16", "i16", "i32"),
     "v_dot2_u32_u16": (2, "u16", "u16", "u32"),
     "v_dot4_i32_i8": (4, "i8", "i8", "i32"),
@@ -183,6 +200,9 @@ def _elements(bits: Any, kind: str, count: int, signed: bool) -> Any:
     if kind in ("f16", "bf16", "i16", "u16"):
         return _from_half(found.astype(np.uint16), kind).astype(np.float64)
     small = found.astype(np.uint8)
+    if kind in ("i4", "u4", "iu4"):
+        wide = small.astype(np.float64)
+        return np.where((wide >= 8) & (kind == "i4" or signed), wide - 16, wide)
     if kind in ("fp8", "bf8"):
         return small.view(narrow_dtype(kind, False)).astype(np.float64)
     return (small.view(np.int8) if kind == "i8" or signed else small).astype(np.float64)
@@ -200,12 +220,14 @@ def _dot(name: str, count: int, first: str, second: str, result: str) -> None:
         signed = [_flag(ins, "neg_lo", i, False) for i in range(2)]
 
         def step(b: Any) -> None:
-            products = _elements(x(b), first, count, signed[0] and first == "iu8") * _elements(
-                y(b), second, count, signed[1] and second == "iu8"
-            )
+            products = _elements(
+                x(b), first, count, signed[0] and first.startswith("iu")
+            ) * _elements(y(b), second, count, signed[1] and second.startswith("iu"))
             total = products.sum(-1) + np.asarray(z(b)).astype(np.float64)
-            if result == "f32":
+            if result in ("f32", "bf16"):
                 write(b, total.astype(_F32))
+            elif result == "f16":
+                write(b, total.astype(np.float16))
             else:
                 write(b, total.astype(np.int64).astype(_bind.TYPES[result]))
 

@@ -258,19 +258,21 @@ for _name, _function in _COMPARE.items():
         custom(f"s_cmpk_{_name}_{_kind}", family="salu", results=0)(
             _compare_constant(_function, _kind == "i32")
         )
-    if _name != "lg":
-        scalar(f"s_cmp_{_name}_f32", dst=None, src="f32 f32")(_function)
-scalar("s_cmp_lg_f32", dst=None, src="f32 f32")(lambda a, b: (a < b) | (a > b))
 scalar("s_cmp_eq_u64", dst=None, src="u64 u64")(np.equal)
 scalar("s_cmp_lg_u64", dst=None, src="u64 u64")(np.not_equal)
-for _name, _base in (("nlt", "lt"), ("nle", "le"), ("ngt", "gt"), ("nge", "ge")):
-    scalar(f"s_cmp_{_name}_f32", dst=None, src="f32 f32")(
-        lambda a, b, compare=_COMPARE[_base]: ~compare(a, b)
-    )
-scalar("s_cmp_nlg_f32", dst=None, src="f32 f32")(lambda a, b: ~((a < b) | (a > b)))
-scalar("s_cmp_neq_f32", dst=None, src="f32 f32")(np.not_equal)
-scalar("s_cmp_o_f32", dst=None, src="f32 f32")(lambda a, b: (a == a) & (b == b))
-scalar("s_cmp_u_f32", dst=None, src="f32 f32")(lambda a, b: (a != a) | (b != b))
+for _kind in ("f32", "f16"):
+    _two = (_kind, _kind)
+    for _name in ("eq", "gt", "ge", "lt", "le"):
+        scalar(f"s_cmp_{_name}_{_kind}", dst=None, src=_two)(_COMPARE[_name])
+    scalar(f"s_cmp_lg_{_kind}", dst=None, src=_two)(lambda a, b: (a < b) | (a > b))
+    for _name, _base in (("nlt", "lt"), ("nle", "le"), ("ngt", "gt"), ("nge", "ge")):
+        scalar(f"s_cmp_{_name}_{_kind}", dst=None, src=_two)(
+            lambda a, b, compare=_COMPARE[_base]: ~compare(a, b)
+        )
+    scalar(f"s_cmp_nlg_{_kind}", dst=None, src=_two)(lambda a, b: ~((a < b) | (a > b)))
+    scalar(f"s_cmp_neq_{_kind}", dst=None, src=_two)(np.not_equal)
+    scalar(f"s_cmp_o_{_kind}", dst=None, src=_two)(lambda a, b: (a == a) & (b == b))
+    scalar(f"s_cmp_u_{_kind}", dst=None, src=_two)(lambda a, b: (a != a) | (b != b))
 
 
 def _bit_compare(wanted: int, kind: str) -> Any:

@@ -210,15 +210,18 @@ def s_sext_i32_i16(a: Any) -> Any:
     return np.asarray(a).astype(np.uint16).view(np.int16).astype(_I32)
 
 
-def _bitset(value: int) -> Any:
+def _bitset(value: int, kind: str) -> Any:
+    one = _bind.TYPES[kind](1)
+    places = 8 * one.itemsize - 1
+
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """D[S0[4:0]] = a bit."""
+        """D[S0] = a bit."""
         read = _bind.scalar_reader(ins.operands[1], "u32", ctx)
-        old = _bind.scalar_reader(ins.operands[0], "u32", ctx)
-        write = _bind.scalar_writer(ins.operands[0], "u32", ctx)
+        old = _bind.scalar_reader(ins.operands[0], kind, ctx)
+        write = _bind.scalar_writer(ins.operands[0], kind, ctx)
 
         def step(b: Any) -> None:
-            bit = _U32(1) << (read(b) & _U32(31))
+            bit = one << np.asarray(read(b) & _U32(places)).astype(one.dtype)
             write(b, old(b) | bit if value else old(b) & ~bit)
 
         return step
@@ -226,8 +229,9 @@ def _bitset(value: int) -> Any:
     return bind
 
 
-custom("s_bitset0_b32", family="salu")(_bitset(0))
-custom("s_bitset1_b32", family="salu")(_bitset(1))
+for _value in (0, 1):
+    custom(f"s_bitset{_value}_b32", family="salu")(_bitset(_value, "u32"))
+    custom(f"s_bitset{_value}_b64", family="salu")(_bitset(_value, "u64"))
 
 # -- counting --------------------------------------------------------------------------------------
 
@@ -292,6 +296,44 @@ def s_flbit_i32(a: Any) -> Any:
     """D = how many bits above are like the sign bit, -1 where all are."""
     value = np.atleast_1d(np.asarray(a))
     return highest_bit(np.where(value < 0, ~value, value).view(_U32))
+
+
+@scalar("s_flbit_i32_i64", "s_cls_i32_i64", src="i64")
+def s_flbit_i32_i64(a: Any) -> Any:
+    """D = how many bits above are like the sign bit, -1 where all are."""
+    value = np.atleast_1d(np.asarray(a))
+    return highest_bit(np.where(value < 0, ~value, value).view(_U64))
+
+
+for _kind, _bits in (("u32", 32), ("u64", 64)):
+    scalar(f"s_ff0_i32_b{_bits}", src=(_kind,))(lambda a: lowest_bit(~np.asarray(a)))
+
+
+def _quads(value: Any, places: int, whole: bool) -> Any:
+    """For each four bits whether one is set: one bit each, or all four (`whole`)."""
+    value = np.asarray(value)
+    kind = value.dtype.type
+    found = np.zeros_like(value)
+    for i in range(places // 4):
+        bit = ((value >> kind(4 * i)) & kind(15) != 0).astype(kind)
+        found |= (bit * kind(15)) << kind(4 * i) if whole else bit << kind(i)
+    return found
+
+
+for _name, _whole in (("quadmask", False), ("wqm", True)):
+    for _kind, _bits in (("u32", 32), ("u64", 64)):
+        scalar(f"s_{_name}_b{_bits}", dst=_kind, src=(_kind,), scc="nonzero")(
+            lambda a, places=_bits, whole=_whole: _quads(a, places, whole)
+        )
+
+
+@scalar("s_bitreplicate_b64_b32", dst="u64", src="u32")
+def s_bitreplicate_b64_b32(a: Any) -> Any:
+    """D = each bit of S0 twice."""
+    found = np.zeros(np.shape(a), _U64)
+    for i in range(32):
+        found |= _wide((a >> _U32(i)) & _U32(1)) * _U64(3) << _U64(2 * i)
+    return found
 
 
 def reverse_bits(value: Any) -> Any:

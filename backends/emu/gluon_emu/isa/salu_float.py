@@ -12,7 +12,15 @@ import numpy as np
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
-from gluon_emu.isa.floats import fma32, max_number, min_number
+from gluon_emu.isa.floats import (
+    fma16,
+    fma32,
+    max_number,
+    maximum,
+    min_number,
+    minimum,
+    truncate_f16,
+)
 from gluon_emu.isa.table import Step, custom, scalar
 
 _U32, _I32 = np.uint32, np.int32
@@ -45,6 +53,32 @@ scalar("s_trunc_f32", dst="f32", src="f32")(np.trunc)
 scalar("s_rndne_f32", dst="f32", src="f32")(np.rint)
 
 
+for _kind in ("f32", "f16"):
+    _two = (_kind, _kind)
+    scalar(f"s_maximum_{_kind}", dst=_kind, src=_two)(maximum)
+    scalar(f"s_minimum_{_kind}", dst=_kind, src=_two)(minimum)
+scalar("s_add_f16", dst="f16", src="f16 f16")(lambda a, b: a + b)
+scalar("s_sub_f16", dst="f16", src="f16 f16")(lambda a, b: a - b)
+scalar("s_mul_f16", dst="f16", src="f16 f16")(lambda a, b: a * b)
+scalar("s_max_f16", "s_max_num_f16", dst="f16", src="f16 f16")(max_number)
+scalar("s_min_f16", "s_min_num_f16", dst="f16", src="f16 f16")(min_number)
+for _name, _function in (("floor", np.floor), ("ceil", np.ceil), ("trunc", np.trunc), ("rndne", np.rint)):  # fmt: skip
+    scalar(f"s_{_name}_f16", dst="f16", src="f16")(_function)
+
+
+@scalar("s_cvt_hi_f32_f16", dst="f32", src="u32")
+def s_cvt_hi_f32_f16(a: Any) -> Any:
+    """D = the upper half of S0, a float16."""
+    return np.asarray(a >> _U32(16)).astype(np.uint16).view(np.float16).astype(np.float32)
+
+
+@scalar("s_cvt_pk_rtz_f16_f32", src="f32 f32")
+def s_cvt_pk_rtz_f16_f32(a: Any, b: Any) -> Any:
+    """D = {S1, S0} as float16, towards zero."""
+    low, high = (np.asarray(truncate_f16(x)).view(np.uint16).astype(_U32) for x in (a, b))
+    return low | high << _U32(16)
+
+
 def _scalar_fma(place: str) -> Any:
     def bind(ins: Instruction, ctx: Context) -> Step:
         """D = S0 * S1 + D, or with a literal in one of the places."""
@@ -56,6 +90,14 @@ def _scalar_fma(place: str) -> Any:
         return lambda b: write(b, fma32(*[read(b) for read in reads]))
 
     return bind
+
+
+@custom("s_fmac_f16", family="salu")
+def s_fmac_f16(ins: Instruction, ctx: Context) -> Step:
+    """D = S0 * S1 + D."""
+    reads = [_bind.scalar_reader(o, "f16", ctx) for o in (*ins.operands[1:3], ins.operands[0])]
+    write = _bind.scalar_writer(ins.operands[0], "f16", ctx)
+    return lambda b: write(b, fma16(*(read(b) for read in reads)))
 
 
 for _place in ("fmac", "fmaak", "fmamk"):

@@ -170,6 +170,10 @@ def _signed24(value: Any) -> Any:
     return (value << _U32(8)).view(_I32) >> _I32(8)
 
 
+vector("v_mul_hi_i32_i24", dst="i32", src="u32 u32")(
+    lambda a, b: ((_signed24(a).astype(_I64) * _signed24(b).astype(_I64)) >> _I64(32)).astype(_I32)
+)
+
 vector("v_mul_i32_i24", dst="i32")(lambda a, b: _signed24(a) * _signed24(b))
 vector("v_mad_i32_i24", dst="i32", src="u32 u32 i32")(
     lambda a, b, c: _signed24(a) * _signed24(b) + c

@@ -74,6 +74,12 @@ for _kind in ("f32", "f16", "f64"):
         )
     vector(f"v_maximum3_{_kind}", dst=_kind, src=_three)(lambda a, b, c: maximum(maximum(a, b), c))
     vector(f"v_minimum3_{_kind}", dst=_kind, src=_three)(lambda a, b, c: minimum(minimum(a, b), c))
+    vector(f"v_maximumminimum_{_kind}", dst=_kind, src=_three)(
+        lambda a, b, c: minimum(maximum(a, b), c)
+    )
+    vector(f"v_minimummaximum_{_kind}", dst=_kind, src=_three)(
+        lambda a, b, c: maximum(minimum(a, b), c)
+    )
     for _name in ("med3", "med3_num"):
         vector(f"v_{_name}_{_kind}", dst=_kind, src=_three)(median)
     vector(f"v_floor_{_kind}", dst=_kind, src=(_kind,))(np.floor)
@@ -89,6 +95,12 @@ for _kind in ("f32", "f16"):
 def v_mul_legacy_f32(a: Any, b: Any) -> Any:
     """D = S0 * S1, where 0 times anything is 0."""
     return np.where((a == 0) | (b == 0), _F32(0), a * b)
+
+
+@vector("v_fma_dx9_zero_f32", "v_fma_legacy_f32", dst="f32", src="f32 f32 f32")
+def v_fma_dx9_zero_f32(a: Any, b: Any, c: Any) -> Any:
+    """D = S0 * S1 + S2, where 0 times anything is 0."""
+    return np.where((a == 0) | (b == 0), c, fma32(a, b, c))
 
 
 def _accumulating(name: str, kind: str, literal: str = "") -> None:
@@ -238,6 +250,12 @@ vector("v_sqrt_f64", dst="f64", src="f64", family="trans")(np.sqrt)
 
 
 def _scalar_transcendental(name: str, function: Any) -> None:
+    def half(ins: Instruction, ctx: Context) -> Step:
+        """A transcendental function on a float16 in a scalar register."""
+        read = _bind.scalar_reader(ins.operands[1], "f16", ctx)
+        write = _bind.scalar_writer(ins.operands[0], "f16", ctx)
+        return lambda b: write(b, function(np.asarray(read(b), _F64)).astype(np.float16))
+
     def bind(ins: Instruction, ctx: Context) -> Step:
         """A transcendental function on scalar registers."""
         read = _bind.scalar_reader(ins.operands[1], "f32", ctx)
@@ -245,6 +263,7 @@ def _scalar_transcendental(name: str, function: Any) -> None:
         return lambda b: write(b, flush(function(flush(read(b)).astype(_F64)).astype(_F32)))
 
     custom(f"v_s_{name}_f32", family="trans")(bind)
+    custom(f"v_s_{name}_f16", family="trans")(half)
 
 
 _scalar_transcendental("rcp", lambda a: 1.0 / a)

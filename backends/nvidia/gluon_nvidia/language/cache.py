@@ -7,6 +7,7 @@ from typing import Any, Optional, Union
 
 from gluon_core import vendor
 from gluon_core.errors import ArgumentError
+from gluon_core.features import CACHE_POLICY
 from gluon_core.values import CachePolicy as PlainCachePolicy
 from gluon_core.values import one_of
 from gluon_core.vendor import constexpr, unwrap
@@ -39,6 +40,8 @@ class FractionalEvictionPolicy:
     primary: str
     fraction: float
     secondary: str = "evict_unchanged"
+
+    since = CACHE_POLICY
 
     def __post_init__(self) -> None:
         fields = {name: unwrap(getattr(self, name)) for name in self.__dataclass_fields__}
@@ -86,6 +89,8 @@ class CachePolicy:
     l1: Optional[str] = None
     l2: Optional[FractionalEvictionPolicy] = None
     l2_prefetch_size: Optional[int] = None
+
+    since = CACHE_POLICY
 
     def __post_init__(self) -> None:
         fields = {name: unwrap(getattr(self, name)) for name in self.__dataclass_fields__}
