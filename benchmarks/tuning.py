@@ -1,4 +1,4 @@
-"""`gluon tune` on the portable matmul: what it finds, beside the example's own configuration and beside all.
+"""`gluon tune` on the portable matmul and attention: what it finds, beside their own configuration and all.
 
 Every configuration of a space is tried, then the search tries some, with an empty compilation cache
 each time. The best of both and the example's own are then measured once more, in turns.
@@ -27,7 +27,7 @@ from gluon_core.tune.report import spoken  # noqa: E402
 from gluon_core.tune.task import Reference  # noqa: E402
 
 CORES = len(os.sched_getaffinity(0))
-SPACE: dict[str, list[Any]] = {
+MATMUL: dict[str, list[Any]] = {
     "BLOCK_M": [64, 128, 256],
     "BLOCK_N": [64, 128, 256],
     "BLOCK_K": [32, 64, 128],
@@ -37,9 +37,20 @@ SPACE: dict[str, list[Any]] = {
 }
 
 
-def matmul(size: int, dtype: str = "bfloat16") -> Reference:
-    shape = {"sizes": (size, size, size), "dtype": dtype}
-    return Reference.to(str(ROOT / "examples" / "matmul.py"), SPACE, [shape])
+ATTENTION: dict[str, list[Any]] = {
+    "BLOCK_M": [32, 64, 128, 256],
+    "BLOCK_N": [16, 32, 64, 128, 256],
+    "num_warps": [2, 4, 8, 16],
+}
+
+
+def task_of(kernel: str, size: int) -> Reference:
+    """The reference to a task: a matmul of bf16, `size` cubed; attention of 32 heads over `size` rows."""
+    space, shape = {
+        "matmul": (MATMUL, {"sizes": (size, size, size), "dtype": "bfloat16"}),
+        "attention": (ATTENTION, {"shape": (32, size, 64)}),
+    }[kernel]
+    return Reference.to(str(ROOT / "examples" / f"{kernel}.py"), space, [shape])
 
 
 def searched(reference: Reference, how: str, folder: str, **more: Any) -> tune.Outcome:
@@ -61,8 +72,8 @@ def searched(reference: Reference, how: str, folder: str, **more: Any) -> tune.O
     return found
 
 
-def on_device(size: int, trials: int | None) -> dict[str, Any]:
-    reference = matmul(size)
+def on_device(kernel: str, size: int, trials: int | None) -> dict[str, Any]:
+    reference = task_of(kernel, size)
     folder = tempfile.mkdtemp()
     some = searched(reference, "optuna", folder, trials=trials)
     everything = searched(reference, "exhaustive", folder)
@@ -77,6 +88,7 @@ def on_device(size: int, trials: int | None) -> dict[str, Any]:
     for trial in everything.trials:
         counts[trial.status] = counts.get(trial.status, 0) + 1
     return {
+        "kernel": kernel,
         "size": size,
         "configurations": everything.total,
         "statuses": counts,
@@ -112,7 +124,7 @@ def throughput(engine: Engine, reference: Reference, count: int, target: str) ->
 
 
 def compiling(count: int, target: str) -> dict[str, Any]:
-    reference = matmul(4096)
+    reference = task_of("matmul", 4096)
 
     def dask() -> Engine:
         import distributed
@@ -146,6 +158,7 @@ def compiling(count: int, target: str) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernel", choices=("matmul", "attention"), default="matmul")
     parser.add_argument("--size", type=int, default=4096)
     parser.add_argument("--trials", type=int)
     parser.add_argument("--compile", action="store_true")
@@ -156,7 +169,7 @@ def main() -> int:
     if chosen.compile:
         told = compiling(chosen.count, chosen.target)
     else:
-        told = on_device(chosen.size, chosen.trials)
+        told = on_device(chosen.kernel, chosen.size, chosen.trials)
         for who in ("exhaustive", "search", "default"):
             one = told[who]
             print(f"{who:10} {one['best_us']:8.1f} us  {spoken(one['config'])}")

@@ -8,7 +8,7 @@ import math
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from gluon_core.errors import TuneSpaceError
-from gluon_core.runtime.tuned.lookup import is_plain
+from gluon_core.runtime.tuned.store import is_plain
 
 __all__ = ["Config", "Space", "calling", "configs_of", "space"]
 

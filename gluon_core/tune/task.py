@@ -13,7 +13,6 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from gluon_core.errors import GluonError, TuneError, TuneSpaceError, did_you_mean
 from gluon_core.runtime.bench import numpy_of
-from gluon_core.runtime.tuned.lookup import identity_of
 from gluon_core.tune.space import Config, Space, configs_of
 
 __all__ = ["Reference", "Task", "find_task"]
@@ -103,6 +102,8 @@ class Task:
         Raises:
             TuneError: the kernel is known to this process alone.
         """
+        from gluon_core.runtime.tuned.lookup import identity_of
+
         found = identity_of(self.function)
         if not found:
             raise TuneError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,6 +75,14 @@ def test_or_to_the_nearest(store):
     store.add(key_of(2**20), Trial({"BLOCK": 128, "VECTOR": 1, "num_warps": 4}, "ok", 1.0))
     assert launch(3000, config="tuned:nearest") == (512, 4, 4)
     assert launch(2**17, config="tuned:nearest") == (128, 1, 4)
+
+
+def test_releases_are_part_of_the_key(store):
+    old = replace(key_of(4096), versions="gluon-core 0.0.1, triton 3.0.0")
+    store.add(old, Trial({"BLOCK": 128, "VECTOR": 1, "num_warps": 4}, "ok", 1.0))
+    with pytest.raises(NotTunedError):
+        launch(3000)
+    assert launch(3000, config="tuned:nearest") == (128, 1, 4)
 
 
 def test_or_says_what_is_missing(store):

@@ -97,13 +97,12 @@ def run(strategy, count):
 def test_optuna_finds_what_chance_does_not():
     pytest.importorskip("optuna", reason="optuna is not installed")
     best = {"optuna": [], "random": []}
-    for seed in range(4):
+    for seed in range(6):
         for name, found in best.items():
-            strategy, trials, total = strategy_of(name, SPACE, None, seed, 60)
-            assert (trials, total) == (60, 570)
+            strategy, trials, total = strategy_of(name, SPACE, None, seed, 40)
+            assert (trials, total) == (40, 570)
             found.append(min(run(strategy, trials).values()))
-    assert sum(best["optuna"]) < sum(best["random"])
-    assert max(best["optuna"]) <= 6
+    assert 1.3 * sum(best["optuna"]) < sum(best["random"]) and max(best["optuna"]) <= 4
 
 
 def test_a_search_begins_with_the_default_and_ends_with_the_space():

@@ -15,18 +15,21 @@ from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, NotTunedError, did_you_mean
 from gluon_core.runtime import arguments, bench, place
 from gluon_core.runtime.specialize import ABSENT, Parameter
-from gluon_core.runtime.tuned.store import OBJECTIVES, Key, Store, Trial, default_path, versions
+from gluon_core.runtime.tuned.store import (
+    OBJECTIVES,
+    Key,
+    Store,
+    Trial,
+    default_path,
+    is_plain,
+    versions,
+)
 from gluon_core.values.constants import text_of
 
-__all__ = ["Lookup", "bucket_of", "fixed_of", "identity_of", "is_plain"]
+__all__ = ["Lookup", "bucket_of", "fixed_of", "identity_of"]
 
 _WAYS = ("tuned", "tuned:nearest")
 _MOST = 4096  # kinds of calls remembered by one kernel
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a store keeps `value` itself, and not only what it looks like."""
-    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _rounded(value: int) -> int:

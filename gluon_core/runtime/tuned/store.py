@@ -18,10 +18,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Mapping, Optional, Union
 
-from gluon_core import _triton
 from gluon_core.errors import TuneStoreError, TuneStoreVersionError
 
-__all__ = ["FORMAT", "Key", "Store", "Trial", "default_path", "plain_text", "versions"]
+__all__ = ["FORMAT", "Key", "Store", "Trial", "default_path", "is_plain", "plain_text", "versions"]
 
 FORMAT = 1  # of the tables; in the file as its user_version
 
@@ -48,11 +47,21 @@ def default_path() -> Path:
 @functools.cache
 def versions() -> str:
     """What a measurement holds for beside kernel and device: the releases that made the code."""
-    try:
-        own = metadata.version("gluon-core")
-    except metadata.PackageNotFoundError:  # a folder on the path
-        own = "of a folder"
-    return f"gluon-core {own}, triton {_triton.VERSION_TEXT}"
+    found = []
+    for name in (
+        "gluon-core",
+        "triton",
+    ):  # asked of the metadata: who keeps results needs no compiler
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            found.append(f"{name} of a folder")
+    return ", ".join(found)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a store keeps `value` itself, and not only what it looks like."""
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def plain_text(value: Mapping[str, Any]) -> str:
