@@ -57,7 +57,10 @@ def key_tiles(m, length, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: g
 
 
 @gluon.jit
-def copy_tiles(queries, keys, values, heads, length, CAUSAL: gl.constexpr, GROUP: gl.constexpr):
+def copy_tiles(
+    queries, keys, values, heads, length, SHARED: gl.constexpr,
+    CAUSAL: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
     ROWS: gl.constexpr = queries[0].block_shape[1]
     BLOCK_M: gl.constexpr = 2 * ROWS
     BLOCK_N: gl.constexpr = keys.block_shape[1]
@@ -73,8 +76,8 @@ def copy_tiles(queries, keys, values, heads, length, CAUSAL: gl.constexpr, GROUP
             count = key_tiles(m, length, BLOCK_M, BLOCK_N, CAUSAL)
             for j in range(count):
                 row = (count - 1 - j) * BLOCK_N
-                keys.fetch(at, [[head, row, 0]])
-                values.fetch(at, [[head, row, 0]])
+                keys.fetch(at, [[head // SHARED, row, 0]])
+                values.fetch(at, [[head // SHARED, row, 0]])
                 at = at.next()
 
 
@@ -88,10 +91,11 @@ def mask_scores(score, rows, keys, length, CAUSAL: gl.constexpr):
 
 @gluon.jit
 def attend(
-    rings, writer, heads, length, scale, half: gl.constexpr,
+    rings, outputs, heads, length, scale, half: gl.constexpr,
     CAUSAL: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     queries, keys, values = rings
+    writer, logsums = outputs
     dtype: gl.constexpr = keys.dtype
     ROWS: gl.constexpr = queries.block_shape[1]
     BLOCK_M: gl.constexpr = 2 * ROWS
@@ -157,17 +161,21 @@ def attend(
             result = warpgroup_mma_wait(0, deps=[acc])
             values.release(behind)
             result = result / gl.convert_layout(total, out_row)[:, None]
+            if logsums is not None:
+                gl.store(logsums + head * length + rows, top + gl.log2(total), mask=rows < length)
             writer.store([head, first, 0], result)
     writer.close()
 
 
 @gluon.jit
 def attention_hopper(
-    q_desc, k_desc, v_desc, out_desc, heads, length, scale,
+    q_desc, k_desc, v_desc, out_desc, logsums, heads, length, scale, SHARED: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     CAUSAL: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
-    """Heads of [length, D]: Q, K, V and the result are [heads, length, D].
+    """Heads of [length, D]: Q and the result are [heads, length, D], SHARED heads share one of K and
+    V. What the gradients need, the logarithm (base 2) of each row's sum, goes to `logsums`, [heads,
+    length], if that is not None.
 
     `scale` is that of the scores times log2(e), because the exponentials are powers of 2.
     """
@@ -178,12 +186,12 @@ def attention_hopper(
     keys = tma_ring(k_desc, STAGES, consumers=2)
     values = tma_ring(v_desc, STAGES, consumers=2)
     above, below = (upper, keys, values), (lower, keys, values)
-    first, second = tma_writer(out_desc), tma_writer(out_desc)
+    first, second = (tma_writer(out_desc), logsums), (tma_writer(out_desc), logsums)
     gl.warp_specialize(
         [
             (attend, (above, first, heads, length, scale, 0, CAUSAL, GROUP)),
             (attend, (below, second, heads, length, scale, 1, CAUSAL, GROUP)),
-            (copy_tiles, ((upper, lower), keys, values, heads, length, CAUSAL, GROUP)),
+            (copy_tiles, ((upper, lower), keys, values, heads, length, SHARED, CAUSAL, GROUP)),
         ],
         [4, 1],
         [240, 24],
@@ -204,7 +212,7 @@ def operands(args, config):
     blocks = {"q": rows, "k": keys, "v": keys, "out": rows}
     described = [describe(args[name], rows) for name, rows in blocks.items()]
     heads, length, depth = args["q"].shape
-    return (*described, heads, length, math.log2(math.e) / math.sqrt(depth))
+    return (*described, args.get("logsums"), heads, length, math.log2(math.e) / math.sqrt(depth))
 
 
 def arguments(depth):
@@ -217,8 +225,9 @@ def arguments(depth):
 
 
 def configure(causal):
-    def make(warp_size, block=(128, 128), stages=2, group=8):
+    def make(warp_size, block=(128, 128), stages=2, group=8, shared=1):
         return {
+            "SHARED": shared,
             "BLOCK_M": block[0],
             "BLOCK_N": block[1],
             "STAGES": stages,
@@ -268,14 +277,6 @@ def device_reference(causal):
     return attention
 
 
-def flops(causal):
-    def count(args):
-        heads, length, depth = args["q"].shape
-        return 4 * heads * length * length * depth // (2 if causal else 1)
-
-    return count
-
-
 EXAMPLES = [
     Example(
         name=f"attention, Hopper, {'causal' if causal else 'full'}, head {depth}",
@@ -287,7 +288,9 @@ EXAMPLES = [
         reference=reference(causal),
         device_reference=device_reference(causal),
         output="out",
-        flops=flops(causal),
+        flops=lambda args, half=causal: (
+            4 * math.prod(args["q"].shape) * args["q"].shape[1] // (1 + half)
+        ),
         requires=("nvidia.wgmma", "nvidia.tma"),
         tolerance=1e-2,
     )

@@ -185,7 +185,7 @@ def config(warp_size, shared=3, width=64, page=16, block=32, stages=3, splits=2,
     }
 
 
-def large_config(warp_size, shared=8, width=128, block=32, stages=3, splits=4, num_warps=1):
+def large_config(warp_size, shared=8, width=128, block=32, stages=3, splits=4, num_warps=2):
     return config(warp_size, shared, width, 16, block, stages, splits, num_warps)
 
 

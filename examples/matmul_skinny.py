@@ -103,7 +103,7 @@ def config(warp_size, block=(64, 128, 32), stages=3, splits=3, num_warps=4):
     }
 
 
-def large_config(warp_size, block=(64, 128, 64), stages=3, splits=4, num_warps=4):
+def large_config(warp_size, block=(64, 128, 64), stages=2, splits=4, num_warps=4):
     return config(warp_size, block, stages, splits, num_warps)
 
 

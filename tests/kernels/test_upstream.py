@@ -10,12 +10,13 @@ from gluon_core import _triton, testing
 from gluon_core.cli.demo import examples_package
 from gluon_core.contract.registry import registry
 
-# `gl.portable` and `gl.target` are ours alone, and kernels for AMD's units are below.
+# `gl.portable`, `gl.target` and rings are ours alone, and kernels for AMD's units are below.
 FILES = [
     name
     for name in examples_package().FILES
     if not any(
-        word in upstream.source_of(name) for word in ("gl.portable", "gl.target", "AMDWMMALayout")
+        word in upstream.source_of(name)
+        for word in ("gl.portable", "gl.target", "AMDWMMALayout", "tma_ring")
     )
 ]
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")

@@ -153,16 +153,25 @@ print((run(remembered, x, np.zeros_like(x), target="sim:sm_100", num_warps=4) ==
 #> True
 
 # -- nvidia.hopper.tma_ring, nvidia.hopper.tile_ring, nvidia.hopper.ring_position, nvidia.hopper.tma_writer, nvidia.hopper.tile_writer: tiles from a role that copies to one that works, and back to memory
+Ring, Writer = gl.nvidia.hopper.tile_ring, gl.nvidia.hopper.tile_writer
+Position = gl.nvidia.hopper.ring_position
+
+
 @gluon.jit
-def copy_ahead(ring, rounds):
+def fetch(ring: Ring, at: Position, i):
+    ring.fetch(at, [[64 * i, 0]])
+    return at.next()
+
+
+@gluon.jit
+def copy_ahead(ring: Ring, rounds):
     at = ring.producer()
     for i in range(rounds):
-        ring.fetch(at, [[64 * i, 0]])
-        at = at.next()
+        at = fetch(ring, at, i)
 
 
 @gluon.jit
-def double(ring, writer, rounds):
+def double(ring: Ring, writer: Writer, rounds):
     at = ring.consumer()
     for i in range(rounds):
         tile = ring.wait(at).load(TILE)
