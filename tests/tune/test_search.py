@@ -308,6 +308,20 @@ def test_on_a_device(store, engine):
     assert not checked.slower
 
 
+@pytest.mark.gpu
+def test_what_hangs_or_faults_on_a_device_costs_one_configuration(store, engine):
+    if tune.device_target() is None:
+        pytest.skip("there is no GPU")
+    settings = tune.Settings(run_limit=2.0)
+    (found,) = tune.search(tasks.MISBEHAVES, settings, store=store, engine=engine)
+    said = {trial.config["HOW"]: (trial.status, trial.reason) for trial in found.trials}
+    assert said[0][0] == "ok" and said[1][0] == said[2][0] == "bad"
+    assert "was killed" in said[1][1]
+    assert "illegal" in said[2][1] or "fault" in said[2][1], said[2]
+    (after,) = tune.search(tasks.SCALE, tune.Settings(trials=1), store=store, engine=engine)
+    assert after.best is not None  # the device works on
+
+
 # -- reports -------------------------------------------------------------------------------------
 
 
