@@ -129,9 +129,11 @@ class Optuna:
     def _neighbour(self) -> Optional[dict[str, Any]]:
         """What differs from the best in one parameter, by one step where values are ordered."""
         centre = self._best[1]
+        if centre is None:
+            return None
         names = list(self._space.values)
         self._random.shuffle(names)
-        for name in names if centre is not None else ():
+        for name in names:
             values, at = self._space.values[name], self._space.values[name].index(centre[name])
             near = (at - 1, at + 1) if self._ordered(name) else range(len(values))
             for index in near:
