@@ -14,6 +14,7 @@ import pytest
 
 from gluon_core import tune
 from gluon_core.errors import TuneError, TuneWorkerError
+from gluon_core.runtime import bench
 from gluon_core.tune import session, work
 from gluon_core.tune.engine import Local
 from gluon_core.tune.isolated import Failed, Lost
@@ -73,12 +74,12 @@ class TestWithoutADevice:
         assert wrong.best is None and wrong.trials[0].status == "bad"
         assert "elements of y are wrong" in wrong.trials[0].reason
 
-    def test_there_is_nothing_to_measure_on(self, store, engine):
-        if tune.device_target() is not None:
-            pytest.skip("there is a device")
+    def test_there_is_nothing_to_measure_on(self, store, engine, monkeypatch):
+        MadeUpMachine(monkeypatch, engine, lambda config: 1.0, devices=0)
         with pytest.raises(TuneWorkerError, match="no nvidia:sm_90 to measure on.*roofline"):
-            settings = tune.Settings(target="hopper")
-            tune.search(tasks.SCALE, settings, store=store, engine=engine)
+            tune.search(tasks.SCALE, tune.Settings(target="hopper"), store=store, engine=engine)
+        if tune.device_target() is None:
+            assert bench.device_count(bench.target_of("hopper")) == 0
 
     def test_no_such_objective(self, store, engine):
         with pytest.raises(TuneError, match="Did you mean 'registers'"):
@@ -232,12 +233,12 @@ def test_measured_in_turns_and_losers_stop_early(monkeypatch):
 class MadeUpMachine:
     """Compiles nothing, and measures what it is told: `times` by block size, `slower` with each batch."""
 
-    def __init__(self, monkeypatch, engine, times, bound=0.0, slower=0.0):
+    def __init__(self, monkeypatch, engine, times, bound=0.0, slower=0.0, devices=1):
         self.times, self.bound, self.slower = times, bound, slower
         self.batches = []
         told = (tune.task.Reference.of(tasks.SCALE), "hopper", {}, False)
         known = engine.compile(work.about, *told).result()
-        about = {**known, "devices": 1, "device": "Made Up"}
+        about = {**known, "devices": devices, "device": "Made Up"}
         monkeypatch.setattr(work, "about", lambda *told: about)
         monkeypatch.setattr(work, "compile_one", self.compile_one)
         monkeypatch.setattr(work, "measure", self.measure)
