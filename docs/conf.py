@@ -18,7 +18,7 @@ copyright = author
 release = version = __version__
 
 extensions = ["myst_parser"]
-exclude_patterns = ["_build", "reference/examples"]
+exclude_patterns = ["_build", "reference/examples", "reference/errors"]
 root_doc = "README"
 html_theme = "furo"
 html_title = "Gluon Core"

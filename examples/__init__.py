@@ -29,8 +29,10 @@ FILES = (
     "matmul_cdna",
     "matmul_rdna4",
     "attention",
+    "matmul_skinny",
     "attention_paged",
     "attention_hopper",
+    "attention_backward_hopper",
     "attention_cdna",
 )
 

@@ -276,6 +276,9 @@ EXAMPLES = [
         bytes_moved=bytes_read,
         tolerance=1e-2,
     ),
+]
+# Not in the demo.
+MORE = [
     Example(
         name="parts put together",
         kernel=combine,

@@ -124,6 +124,9 @@ EXAMPLES = [
     example(
         "cross entropy", cross_entropy, loss_arguments, loss_reference, "loss", 1, tolerance=1e-5
     ),
+]
+# Not in the demo.
+MORE = [
     example(
         "cross entropy of wide rows",
         cross_entropy_wide,

@@ -208,6 +208,9 @@ EXAMPLES = [
         backward_grid,
         CENTRED=True,
     ),
+]
+# Not in the demo.
+MORE = [
     example(
         "norm of wide rows, backward",
         norm_backward_wide,

@@ -59,6 +59,9 @@ def wide_arguments(new, large, shape=None):
 
 EXAMPLES = [
     example("running sum", running_sum, arguments, reference, "dst", 3, tolerance=1e-5),
+]
+# Not in the demo.
+MORE = [
     example(
         "running sum of wide rows",
         running_sum,

@@ -17,6 +17,7 @@ from typing import Any, Iterable, Iterator, Optional
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import mistakes  # noqa: E402
 import sections  # noqa: E402
 import gluon_core as gluon  # noqa: E402
 from gluon_core import language as gl  # noqa: E402
@@ -350,7 +351,7 @@ SETTINGS = {
     "GLUON_TUNE_STORE": "The file that `gluon tune` keeps what it finds in, and that launches with "
     "`config=\"tuned\"` look into; `~/.gluon/tuned.db`.",
     "GLUON_TRACEBACK": "`full`: errors show the frames of this package and of Triton, too.",
-    "GLUON_NATIVE_LAUNCH": "`0`: launch through `ctypes`, not through the C module.",
+    "GLUON_NATIVE_LAUNCH": "`0`: key, look-up and launch in Python and `ctypes`, not in the C module.",
     "GLUON_BUILD_NATIVE": "When the wheel of the NVIDIA plugin is built: `0` leaves the C module out, "
     "`1` fails where it cannot be built.",
     "GLUON_TORCH_DEBUG": "`1`: check each call of an operator that is made of kernels.",
@@ -393,6 +394,7 @@ def _args(text: str) -> dict[str, str]:
 def _index_page() -> str:
     rows = [f"| [{title}]({page}.md) | {lead} |" for page, (title, lead, _) in PAGES.items()]
     rows += [f"| [gl.{vendor}]({vendor}.md) | What only one vendor has. |" for vendor in VENDORS]
+    rows.append("| [Error classes](errors.md) | The smallest program that raises each, and its mend. |")
     rows.append("| [The command line](cli.md) | `gluon ...` |")
     rows.append("| [Settings](settings.md) | Variables of the environment. |")
     listed = []
@@ -407,7 +409,7 @@ def _index_page() -> str:
         + "\n\n## All names\n\n"
         + ", ".join(listed)
         + "\n\n```{toctree}\n:hidden:\n\n"
-        + "\n".join([*PAGES, *VENDORS, "cli", "settings"])
+        + "\n".join([*PAGES, *VENDORS, "errors", "cli", "settings"])
         + "\n```\n"
     )
 
@@ -422,6 +424,7 @@ def pages() -> dict[str, str]:
     made = {f"reference/{name}.md": _examples_page(*page) for name, page in PAGES.items()}
     made |= {f"reference/{vendor}.md": _vendor_page(vendor) for vendor in VENDORS}
     made["reference/cli.md"] = _cli_page()
+    made["reference/errors.md"] = mistakes.page()
     made["reference/settings.md"] = _settings_page()
     made["reference/index.md"] = _index_page()
     return made

@@ -174,7 +174,32 @@ def run(
         ),
     ] = None,
     schedule: Annotated[
-        Optional[str], typer.Option("--schedule", help="latest, eager or random: run once, so.")
+        Optional[str],
+        typer.Option(
+            "--schedule",
+            metavar="NAME",
+            help="latest, eager or random: run once, so. Or a file that --explore wrote.",
+        ),
+    ] = None,
+    explore: Annotated[
+        bool,
+        typer.Option(
+            "--explore",
+            help="Run each launch under all schedules that differ, with every check on; stop at the "
+            "first that fails, and write it to KERNEL.schedule.json.",
+        ),
+    ] = False,
+    within: Annotated[
+        Optional[float],
+        typer.Option(
+            "--within", metavar="SECONDS", help="Explore a launch no longer than this; 60."
+        ),
+    ] = None,
+    most: Annotated[
+        Optional[int],
+        typer.Option(
+            "--most", min=1, metavar="N", help="Explore no more schedules of a launch; 1000."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the (first) random schedule.")] = 0,
     timeout: Annotated[
@@ -240,7 +265,7 @@ def run(
         checked(html)
     wish = Watch(profile, profile_json, profile_html, trace, pdb, trace_isa)
     shown = sys.stderr.isatty() if progress is None else progress
-    runs = Runs(schedules, schedule, seed, timeout, check, shown)
+    runs = Runs(schedules, schedule, seed, timeout, check, shown, explore, within, most)
     with recording_to(record):
         if targets is not None or compile_for is not None:
             return _for_many(context, targets, compile_for, target, runs, bool(wish or html), json)
@@ -273,7 +298,7 @@ def _for_many(
 
             return on_each_to_page(context, chosen, json)
         return many.on_each(context, chosen, json)
-    if watched or runs.check or runs.count:
+    if watched or runs.check or runs.count or runs.explore:
         raise UsageError("compiles only, and neither checks nor watches", argument="--compile-for")
     return compile_all(context, many.listed(compile_for, "--compile-for"), runs, json)
 

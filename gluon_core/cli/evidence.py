@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Iterable, Optional
 
 from gluon_core.cli.output import Exit
@@ -40,7 +40,7 @@ def weigh(
         asked: the target of the command line.
         check: whether to judge that there is no mistake.
         simulates: whether something was asked for that only simulators do.
-        count: schedules that the file ran under.
+        count: schedules that the file ran under; None for those of each launch.
     """
     found = Evidence(launches=_rows(record), caught=[_raised(r) for r in record.raised])
     there = [one for one in record.launches if asked is None or one.target == str(asked)]
@@ -62,7 +62,8 @@ def weigh(
         found.lines.append("not everything was checked: a GPU looks for no mistakes")
     elif check:
         places = " and ".join(dict.fromkeys(one.target for one in record.launches))
-        found.lines.append(f"no mistake under {count} schedules on {places}, with every check on")
+        under = f"{count} schedules" if count is not None else _walked(record.launches)
+        found.lines.append(f"no mistake under {under} on {places}, with every check on")
     if asked is not None and not record.launches and not found.lines:
         found.lines.append("no kernel was launched")
     if check and there:
@@ -103,12 +104,29 @@ def _elsewhere(launches: Iterable[Launched]) -> str:
 def _counted(record: Record, launches: Iterable[Launched]) -> list[str]:
     """One line for each kernel, target and place."""
     counts: Counter[tuple[str, str, tuple[str, int]]] = Counter()
+    walks: dict[tuple[str, str, tuple[str, int]], dict[str, None]] = {}
     for one in launches:
-        counts[one.kernel, one.target, one.where] += record.launches[one]
+        key = one.kernel, one.target, one.where
+        counts[key] += record.launches[one]
+        if one.walked is not None:
+            walks.setdefault(key, {})[str(one.walked)] = None
     return [
         f"{kernel} on {target}: {count} launch{'es' if count > 1 else ''} at {place(where)}"
+        + "".join(f"; {text}" for text in walks.get((kernel, target, where), ()))
         for (kernel, target, where), count in counts.items()
     ]
+
+
+def _walked(launches: Iterable[Launched]) -> str:
+    """Under which schedules all launches ran together."""
+    known = [one.walked for one in launches]
+    if any(one is None for one in known):
+        return "the schedules of some launches"
+    walks = [one for one in known if one is not None]
+    if all(one.all for one in walks):
+        return "all schedules of each launch"
+    runs, least = sum(one.runs for one in walks), sum(one.least for one in walks)
+    return f"{runs} of at least {least} schedules"
 
 
 def _notes(record: Record) -> list[str]:
@@ -156,6 +174,7 @@ def _rows(record: Record) -> list[dict[str, Any]]:
             "count": count,
             "off": list(one.off),
             "overridden": list(one.overridden),
+            **({} if one.walked is None else {"walked": asdict(one.walked)}),
         }
         for one, count in record.launches.items()
     ]

@@ -333,7 +333,8 @@ def _types(kernel: Any, signature: str, constexprs: Mapping[str, Any]) -> dict[s
         raise UsageError(
             f"{fn.__name__} needs a type for each of {', '.join(wanted) or 'no parameter'}",
             argument="--signature",
-            expected=f"{len(wanted)} types" + (", such as '*fp32' or 'i32:16'" if wanted else ""),
+            expected=f"{len(wanted)} type{'s' * (len(wanted) != 1)}"
+            + (", such as '*fp32' or 'i32:16'" if wanted else ""),
             got=f"{len(items)}: {signature!r}",
         )
     return dict(zip(wanted, map(_kind, items)))

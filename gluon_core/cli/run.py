@@ -23,6 +23,8 @@ from gluon_core.errors import PluginError, did_you_mean
 
 __all__ = ["Runs", "run_file"]
 
+RESULTS = 4  # other ones that a file is to judge
+
 
 @dataclass(frozen=True)
 class Runs:
@@ -36,6 +38,8 @@ class Runs:
         check: switch every check on, under 10 schedules if `count` is None, and compare with the
             device that is plugged in.
         progress: show how far long launches are.
+        explore: under all schedules of each launch that differ, with every check on, for so many
+            seconds (`within`) and `most` schedules of each.
     """
 
     count: Optional[int] = None
@@ -44,6 +48,9 @@ class Runs:
     timeout: Optional[float] = None
     check: bool = False
     progress: bool = False
+    explore: bool = False
+    within: Optional[float] = None
+    most: Optional[int] = None
 
     def __bool__(self) -> bool:
         """Whether only a simulator can grant this."""
@@ -54,10 +61,17 @@ class Runs:
         always: dict[str, Any] = {} if self.timeout is None else {"timeout": self.timeout}
         if self.progress:
             always["progress"] = True
-        if self.check:
+        if self.check or self.explore:
             always.update(checks=True, everywhere=True)
+        if self.explore:
+            limits = {"within": self.within, "most": self.most}
+            always.update({name: value for name, value in limits.items() if value is not None})
+            return [{"schedule": "explore", **always}]
         if self.count is None:
             one = {} if self.schedule is None else {"schedule": self.schedule, "seed": self.seed}
+            if self.schedule is not None and (kept := Path(self.schedule)).suffix == ".json":
+                one = {"replay": str(kept)}
+                always.update(checks=True, everywhere=True)
             return [{**one, **always}]
         named: list[dict[str, Any]] = [{"schedule": "latest"}, {"schedule": "eager"}]
         seeds = range(self.seed, self.seed + max(0, self.count - 2))
@@ -92,8 +106,9 @@ def run_file(
         close = did_you_mean(Path(file).name, (p.name for p in Path(file).parent.glob("*.py")))
         raise UsageError("no such file", argument="FILE", got=file, remedy=close)
     asked = None if target is None else registry().target(target)
-    if runs.check:
-        runs = replace(runs, count=runs.count or 10)
+    _together(runs, wish)
+    if runs.check or runs.explore:
+        runs = replace(runs, count=runs.count or 10 if runs.check else None)
         simulated = simulated_twin(target)
         asked = asked and simulated
         target = str(simulated)
@@ -107,26 +122,48 @@ def run_file(
     record = record or Record()
     with recording(record), redirect_stdout(sys.stderr) if json else nullcontext():
         code = _run_all(file, wish, runs, target)
+        if runs.explore and not code:
+            code = _other_results(file, runs, target, record)
     if code:
         if json:
             print_json({"exit": code})
         return code
     if not judged:
         return code
-    found = weigh(record, asked, runs.check, bool(wish or runs), runs.count)
+    judges = runs.check or runs.explore
+    found = weigh(record, asked, judges, bool(wish or runs), None if runs.explore else runs.count)
     verdict = _verdict(file, target, runs) if runs.check and not found.code else None
     code = found.code or int(verdict is not None and verdict.failed)
     if json:
         more: dict[str, Any] = {}
-        if runs.check or asked is not None:
+        if judges or asked is not None:
             more.update(launches=found.launches, caught=found.caught, evidence=found.lines)
         if runs.check:
             more.update({"schedules": runs.count, **asdict(verdict or Verdict())})
         print_json({"exit": code, **more})
         return code
     for line in [*found.lines, *(verdict.lines if verdict else ())]:
-        print(line, file=sys.stdout if runs.check else sys.stderr)
+        print(line, file=sys.stdout if judges else sys.stderr)
     return code
+
+
+def _together(runs: Runs, wish: Optional[Watch]) -> None:
+    """Refuse what cannot be had at once."""
+    others = {
+        "--check": runs.check,
+        "--schedules": runs.count is not None,
+        "--schedule": runs.schedule is not None,
+        "--profile, --trace or --pdb": bool(wish),
+    }
+    beside = next((name for name, given in others.items() if given), None)
+    if runs.explore and beside is not None:
+        raise UsageError(
+            "runs each launch under many schedules of its own", argument="--explore",
+            remedy=f"Leave {beside} out.",
+        )  # fmt: skip
+    lacking = next((f"--{n}" for n in ("within", "most") if getattr(runs, n) is not None), None)
+    if lacking is not None and not runs.explore:
+        raise UsageError("belongs to --explore", argument=lacking)
 
 
 def _verdict(file: str, target: Optional[str], runs: Runs) -> Verdict:
@@ -169,6 +206,36 @@ def _run_all(file: str, wish: Optional[Watch], runs: Runs, target: Optional[str]
     return 0
 
 
+def _other_results(file: str, runs: Runs, target: Optional[str], record: Record) -> int:
+    """Let the file judge what its launches gave under other schedules, too."""
+    simulator = _simulator(target)
+    assert simulator is not None and simulator.simulation is not None  # it ran there
+    configured = load_named(simulator.simulation, f"backend {simulator.name!r}, simulation")
+    walks = [one.walked for one in record.launches if one.walked is not None]
+    known = record.launches.copy()
+    more = max((one.results for one in walks), default=1) - 1
+    try:
+        for number in range(1, min(more, RESULTS) + 1):
+            code: Optional[int] = None
+            hidden = StringIO()
+            try:
+                with configured(**runs.settings()[0], leave=number), redirect_stdout(hidden):
+                    code = _run(file, nullcontext())
+            finally:
+                if code != 0:
+                    print(hidden.getvalue(), end="")
+                    print(
+                        "wrong with what launches give under another schedule; repeat it with "
+                        "--schedule and the file of the kernel, KERNEL.schedule.json",
+                        file=sys.stderr,
+                    )
+            if code:
+                return code
+    finally:
+        record.launches = known
+    return 0
+
+
 def _run(file: str, watching: ContextManager[Any]) -> int:
     before = set(threading.enumerate())
     try:
@@ -204,7 +271,9 @@ def _simulated(target: Optional[str], wish: Optional[Watch]) -> None:
             remedy=f"Try --target {simulator.name}:{chosen.architecture.name}.",
         )
     lacking = [
-        f.name for f in fields(Watch) if getattr(wish, f.name) and f.name not in simulator.watches
+        f.name
+        for f in fields(Watch)
+        if getattr(wish, f.name, None) and f.name not in simulator.watches
     ]
     if wish and lacking:
         able = [

@@ -23,6 +23,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton.capture import captured
+from gluon_core.compiler.assembler import refused
 from gluon_core.compiler.workers import Ended, Link, Pool, Process, fork_lock, timeout
 from gluon_core.contract.answers import checked_stages
 from gluon_core.contract.backend import Backend, Stage
@@ -154,13 +155,24 @@ class _Job:
         for stage in self.stages:
             self.current = stage.name
             self.entering(stage.name, value)
-            value = stage.run(value, result.metadata)
+            value = self._run(stage, value, result.metadata)
             replaced = self.override(stage.name, value) if self.override else None
             value = value if replaced is None else replaced
             keep = value if isinstance(value, (bytes, str)) or not self.as_text else str(value)
             result.asm[stage.name] = keep
             result.ends.append((stage.name, time.time()))
         return result
+
+    def _run(self, stage: Stage, value: Any, metadata: dict[str, Any]) -> Any:
+        try:
+            return stage.run(value, metadata)
+        except GluonError:
+            raise
+        except Exception as error:
+            report = refused(error, value) if isinstance(value, str) else None
+            if report is None:
+                raise
+            raise report from None
 
     def entering(self, name: str, value: Any) -> None:
         """Called before a stage, with its input."""
@@ -176,6 +188,11 @@ class _Job:
                 reproducer=reproducer,
             )
         )
+
+    def _named(self, error: StageError) -> StageError:
+        """The error of a stage that does not know whose it is."""
+        error.message = f"compiling {self.what} failed in stage {self.current}: {error.message}"
+        return _triton.stage_error(error)
 
     # -- in this process ---------------------------------------------------------------------------
 
@@ -193,6 +210,8 @@ class _Job:
             return result
         if isinstance(problem, LimitError):
             raise _triton.limit_error(problem) from problem.__cause__
+        if isinstance(problem, StageError):
+            raise self._named(problem)
         if isinstance(problem, GluonError):
             raise problem
         raise self.failure(_describe(problem), said, self._saved(self._input_text())) from problem
@@ -291,7 +310,7 @@ class _Job:
         if kind == "limit":
             raise _triton.limit_error(value)
         if kind == "gluon":
-            raise value
+            raise self._named(value) if isinstance(value, StageError) else value
         if kind == "error":
             message, detail = value
             raise self.failure(message, "\n".join(filter(None, (said, detail))), self._saved(text))

@@ -12,7 +12,35 @@ from typing import Any, Callable, Iterator, Optional, cast
 from gluon_core.contract.launcher import Compiled, Launcher
 from gluon_core.errors import ArgumentError, CapabilityError, DeviceError, GluonError
 
-__all__ = ["Launched", "Raised", "Record", "note", "recording", "refused", "witnessed"]
+__all__ = ["Launched", "Raised", "Record", "Walked", "note", "recording", "refused", "witnessed"]
+
+
+@dataclass(frozen=True)
+class Walked:
+    """Under how many schedules a simulator ran one launch.
+
+    Args:
+        runs: so many; as long as there are others, those count that turned out to repeat one.
+        least: how many there are to run, at least.
+        all: whether there are no others.
+        differ: the arguments that hold something else after some of them than after the first.
+        results: how many results there were that differ from each other.
+    """
+
+    runs: int
+    least: int
+    all: bool
+    differ: tuple[str, ...] = ()
+    results: int = 1
+
+    def __str__(self) -> str:
+        if not self.all:
+            text = f"{self.runs} of at least {self.least} schedules"
+        else:
+            text = f"all {self.runs} schedules" if self.runs > 1 else "its only schedule"
+        if self.differ:
+            text += f", after which {', '.join(self.differ)} did not always hold the same"
+        return text
 
 
 @dataclass(frozen=True)
@@ -26,6 +54,7 @@ class Launched:
         where: (file, line) of the call, outside of Gluon Core.
         off: the simulator's checks that were off.
         overridden: settings that the file changed and that whoever keeps the record changed back.
+        walked: under which schedules it ran, if it was to run under all.
     """
 
     kernel: str
@@ -34,6 +63,7 @@ class Launched:
     where: tuple[str, int]
     off: tuple[str, ...] = ()
     overridden: tuple[str, ...] = ()
+    walked: Optional[Walked] = None
 
 
 @dataclass(frozen=True)
@@ -99,10 +129,17 @@ def recording(record: Optional[Record] = None) -> Iterator[Record]:
         kept._seen.clear()
 
 
-def note(off: tuple[str, ...] = (), overridden: tuple[str, ...] = ()) -> None:
-    """What a simulator says of the launch that runs in this thread: see `Launched`."""
-    if getattr(_now, "said", None) is not None:
-        _now.said = (off, overridden)
+def note(
+    off: Optional[tuple[str, ...]] = None,
+    overridden: Optional[tuple[str, ...]] = None,
+    walked: Optional[Walked] = None,
+) -> None:
+    """What a simulator says of the launch that runs in this thread: see `Launched`. What is left out
+    stays as it was."""
+    said = getattr(_now, "said", None)
+    if said is not None:
+        new = (off, overridden, walked)
+        _now.said = tuple(old if one is None else one for one, old in zip(new, said))
 
 
 def witnessed(compiled: Compiled, launch: Launcher) -> Launcher:
@@ -123,7 +160,7 @@ def _witness(compiled: Compiled, launch: Launcher) -> Callable[..., Any]:
         if not _records:
             return launch(grid, stream, *arguments)
         where = caller()
-        before, _now.said = getattr(_now, "said", None), ((), ())
+        before, _now.said = getattr(_now, "said", None), ((), (), None)
         try:
             return launch(grid, stream, *arguments)
         except GluonError as error:

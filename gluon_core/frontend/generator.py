@@ -26,6 +26,7 @@ from gluon_core.frontend.host_calls import host_function, is_library
 from gluon_core.frontend.scope import value_of
 from gluon_core.frontend.session import Session
 from gluon_core.language.control import kernel_breakpoint, static_assert, static_print
+from gluon_core.language.target import ANSWERS
 from gluon_core.semantic import Semantic
 from gluon_core.values.descriptors import is_layout
 
@@ -73,6 +74,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         session = self.session
         self.loop_bounds: set[int] = set()
         self.loop_tests: set[int] = set()
+        self.called: set[int] = set()  # what stands before parentheses
         self.visited: dict[int, Any] = {}  # arguments of a loop that were visited already
         self.returns_in_branches: list[ast.If] = []
         kwargs["is_gluon"] = False  # the base class would import Triton's own Gluon
@@ -248,10 +250,30 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             return self.semantic.cast(value, tl.int1)  # as in Python, and in Triton from 3.9
         return value
 
+    def visit_Attribute(self, node: Any) -> Any:
+        found = super().visit_Attribute(node)
+        if id(node) not in self.called and any(found is answer for answer in ANSWERS):
+            return found(_semantic=self.semantic)  # as a property
+        return found
+
     def visit_Call(self, node: Any) -> Any:
+        self.called.add(id(node.func))
         made = super().visit_Call(node)
         # A call right in the arguments of another one: Triton 3.6 would pass on the bare layout.
         return tl.constexpr(made) if is_layout(made) else made
+
+    def visit_Compare(self, node: Any) -> Any:
+        for side, other in (node.left, node.comparators[0]), (node.comparators[0], node.left):
+            number = isinstance(other, ast.Constant) and isinstance(other.value, (int, float))
+            if number and getattr(value_of(self, side), "__triton_builtin__", False):
+                # Python would say that they differ, and quietly take the other branch.
+                raise KernelSyntaxError(
+                    "a function is compared with a number",
+                    got=ast.unparse(node),
+                    remedy=f"Call it: {ast.unparse(side)}().",
+                    span=self._span(node),
+                )
+        return super().visit_Compare(node)
 
     def visit(self, node: Any) -> Any:
         if id(node) in self.visited:

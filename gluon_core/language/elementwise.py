@@ -293,6 +293,7 @@ def inline_asm_elementwise(
     for kind in kinds if isinstance(kinds, (tuple, tl_tuple)) else (kinds,):
         if not isinstance(unwrap(kind), tl.dtype):
             raise DtypeError("not a dtype", argument="dtype", got=repr(unwrap(kind)))
+    semantic_layer().packed_asm(asm, constraints, args, kinds, count)
     return tl_core.inline_asm_elementwise(
         asm, constraints, args, dtype, is_pure, pack, _semantic=semantic_layer()
     )

@@ -6,7 +6,7 @@ from gluon_core._triton import constexpr, unwrap
 from gluon_core.values.builtin import builtin, check_capabilities, semantic_layer
 from gluon_core.values.typing import ConstStr
 
-__all__ = ["target"]
+__all__ = ["ANSWERS", "target"]
 
 
 class _Target:
@@ -33,20 +33,22 @@ class _Target:
     @staticmethod
     @builtin(name="gl.target.name")
     def name() -> constexpr:
-        """`backend:architecture`."""
+        """`backend:architecture`; the parentheses may be left out."""
         return constexpr(semantic_layer().target.name)
 
     @staticmethod
     @builtin(name="gl.target.warp_size")
     def warp_size() -> constexpr:
-        """Threads of one warp."""
+        """Threads of one warp; the parentheses may be left out."""
         return constexpr(semantic_layer().target.warp_size)
 
     @staticmethod
     @builtin(name="gl.target.shared_memory")
     def shared_memory() -> constexpr:
-        """Bytes of shared memory that one block can use at most."""
+        """Bytes of shared memory that one block can use at most; the parentheses may be left out."""
         return constexpr(semantic_layer().target.limits.shared_memory)
 
 
+# Answers that need no argument: a kernel may write them without parentheses.
+ANSWERS = (_Target.name, _Target.warp_size, _Target.shared_memory)
 target = _Target()

@@ -54,16 +54,18 @@ def copy_through_registers(request: AsyncCopyRequest, _semantic: Any) -> Any:
         ),
         _semantic,
     )
-    return _semantic.shared_store(request.dest, loaded)
+    return _semantic.deferred_store(request.dest, loaded)
 
 
 def commit(_semantic: Any) -> None:
     """Nothing is in flight: the copy was done when it was issued."""
+    _semantic.deferred_commit()
 
 
 def wait(outstanding: int, _semantic: Any) -> None:
     """Nothing to wait for: the compiler puts the barrier between a store to shared memory and the
     loads of other threads by itself."""
+    _semantic.deferred_wait(outstanding)
 
 
 def mma_accepts(request: MmaRequest) -> Union[bool, str]:

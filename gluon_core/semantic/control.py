@@ -21,6 +21,7 @@ from gluon_core.features import (
     PARTITION_CAPTURES,
     WORKERS_WITHOUT_REGISTERS,
 )
+from gluon_core.semantic.assembly import check_assembly, check_packed
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of, thread_counts
 from gluon_core.semantic.operands import items_of
 from gluon_core.values import distributed_type
@@ -53,6 +54,10 @@ class ControlOps(SemanticBase):
         _triton.require(CLUSTER_BARRIER, "gl.barrier(cluster=True)")
         self.builder.create_cluster_sync()
 
+    def packed_asm(self, asm: Any, constraints: Any, args: Any, kinds: Any, pack: int) -> None:
+        """See that inline assembly of `pack` elements names its operands."""
+        check_packed(asm, constraints, args, kinds, pack)
+
     def inline_asm(
         self, asm: Any, constraints: Any, args: Any, result_types: Any, is_pure: Any
     ) -> Any:
@@ -61,9 +66,11 @@ class ControlOps(SemanticBase):
         for ty in types:
             if not hasattr(ty, "to_ir"):
                 raise DtypeError("not a type", argument="result_types", got=describe(ty))
+        text, registers = _text(asm, "asm"), _text(constraints, "constraints")
+        check_assembly(text, registers, len(types), len(args))
         op = self.builder.create_threadwise_inline_asm(
-            _text(asm, "asm"),
-            _text(constraints, "constraints"),
+            text,
+            registers,
             [arg.handle for arg in args],
             [ty.to_ir(self.builder) for ty in types],
             bool(unwrap(is_pure)),

@@ -17,6 +17,7 @@ __all__ = [
     "check_matmul_dtypes",
     "check_matmul_shapes",
     "check_stored",
+    "same_bits",
     "compile_time_bool",
     "compile_time_int",
     "handle_or_absent",
@@ -238,8 +239,19 @@ def check_k_width(a: tensor, b: tensor, least: int = 1) -> None:
         )
 
 
-def check_stored(memory: Any, value: Any) -> None:
+def same_bits(one: Any, other: Any) -> bool:
+    """Are the dtypes the same, or integers that differ in their sign alone?"""
+    if one == other:
+        return True
+    integers = one.is_int() and other.is_int()
+    return bool(integers and one.primitive_bitwidth == other.primitive_bitwidth)
+
+
+def check_stored(memory: Any, value: Any, first: bool = False) -> None:
     """Raise unless `value` is a tensor of the shape and dtype of `memory`, a type of buffers.
+
+    Args:
+        first: the value is what an allocation begins with; integers may be of the other sign.
 
     Raises:
         ShapeError: no tensor, or of another shape.
@@ -260,7 +272,9 @@ def check_stored(memory: Any, value: Any) -> None:
             expected=list(memory.shape),
             got=shape_of(value),
         )
-    if value.dtype != memory.element_ty:
+    if value.dtype != memory.element_ty and not (
+        first and same_bits(value.dtype, memory.element_ty)
+    ):
         raise DtypeError(
             "the value does not have the buffer's dtype",
             argument="value",

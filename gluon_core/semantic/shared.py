@@ -60,7 +60,7 @@ class SharedOps(SemanticBase):
         if value is None:
             handle = self.builder.create_local_alloc(type_ir)
         else:
-            check_stored(memdesc_type, value)
+            check_stored(memdesc_type, value, first=True)
             handle = self.builder.create_local_alloc(type_ir, value.handle)
         return shared_memory_descriptor(handle, element_ty, shape, layout, shape)
 
@@ -111,6 +111,20 @@ class SharedOps(SemanticBase):
     def _conflicts(self, mem: Any, layout: Any) -> int:
         bits, banks = mem.dtype.primitive_bitwidth, self.target.architecture.banks
         return bank_conflicts(layout, mem.layout, mem.shape, bits, banks)
+
+    def deferred_store(self, mem: Any, value: Any) -> None:
+        """A copy that is done at once here, and elsewhere after a wait: whoever records the kernel
+        may hold it to that."""
+        self._require_unbatched(mem)
+        check_stored(mem.type, value)
+        store = getattr(self.builder, "deferred_store", self.builder.create_local_store)
+        store(mem.handle, value.handle)
+
+    def deferred_commit(self) -> None:
+        getattr(self.builder, "deferred_commit", lambda: None)()
+
+    def deferred_wait(self, pending: int) -> None:
+        getattr(self.builder, "deferred_wait", lambda pending: None)(pending)
 
     def shared_dealloc(self, mem: Any) -> None:
         self.builder.create_local_dealloc(mem.handle)

@@ -15,6 +15,9 @@ Such a test has to launch a kernel on a simulator, and on the target that its ma
 does not has checked nothing, and fails. The end of the run says what was launched, which checks were
 off and where, and which reports tests caught.
 
+With `explore=True`, or `--gluon-explore`, it runs once, and each of its launches under all schedules
+that differ.
+
 `--gluon-schedules N` runs N instead, `--gluon-seed` starts the seeds elsewhere, `--gluon-check`
 switches every check on and makes errors of what hardware tolerates, and `--gluon-report FILE`
 writes the reports as JSON.
@@ -43,7 +46,7 @@ class Schedule:
     """When asynchronous work happens in one run of a test.
 
     Args:
-        name: "latest", "eager" or "random".
+        name: "latest", "eager" or "random"; or "explore" for all.
         seed: of a random one.
         settings: what else the simulator shall do.
         target: what to simulate, such as "sim:sm_90"; "sim" for the default.
@@ -76,14 +79,19 @@ def pytest_addoption(parser: Any) -> None:
         action="store_true",
         help="every check of the simulator on, and errors of what hardware tolerates",
     )
+    group.addoption(
+        "--gluon-explore",
+        action="store_true",
+        help="run each launch of such tests under all schedules that differ, with every check on",
+    )
     group.addoption("--gluon-report", metavar="FILE", help="write the simulator's reports as JSON")
 
 
 def pytest_configure(config: Any) -> None:
     config.addinivalue_line(
         "markers",
-        "gluon_schedules(count=10, target='sim', **settings): run on the simulator under this many "
-        "schedules",
+        "gluon_schedules(count=10, target='sim', explore=False, **settings): run on the simulator "
+        "under this many schedules, or each launch under all that differ",
     )
     if config.getoption("--gluon-report"):
         config.pluginmanager.register(_Reports(Path(config.getoption("--gluon-report"))))
@@ -99,12 +107,15 @@ def pytest_generate_tests(metafunc: Any) -> None:
     settings.pop("count", None)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise pytest.UsageError(f"gluon_schedules: not a positive number of schedules: {count!r}")
+    explores = bool(settings.pop("explore", False)) or metafunc.config.getoption("--gluon-explore")
     target = str(settings.pop("target", "sim"))
     target = target if target.startswith("sim") else f"sim:{target}"
     seed = metafunc.config.getoption("--gluon-seed")
     if metafunc.config.getoption("--gluon-check"):
         settings = {"checks": True, **settings}
     params = schedules(count, seed, settings=settings, target=target)
+    if explores:
+        params = [Schedule("explore", settings={"checks": True, **settings}, target=target)]
     metafunc.parametrize("_gluon_scheduled", params, ids=str, indirect=True)
 
 
@@ -189,6 +200,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for name in dict.fromkeys(name for one in launches for name in one.off):
         places = dict.fromkeys(one.where for one in launches if name in one.off)
         terminalreporter.line(f"{name}: off at " + ", ".join(f"{f}:{n}" for f, n in places))
+    for one in launches:
+        if one.walked is not None:
+            file, line = one.where
+            terminalreporter.line(f"{one.kernel}, launched at {file}:{line}: {one.walked}")
     caught = Counter(one for _, record in runs for one in record.raised if one.report)
     for one, count in caught.items():
         file, line = one.where

@@ -8,11 +8,12 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
+from gluon_runtime import native
 from gluon_runtime.driver import torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDeviceError, BundleDriverError
-from gluon_runtime.manifest import Launch
+from gluon_runtime.manifest import Form, Launch
 from gluon_runtime.pack import Arguments
 
 __all__ = ["CudaDriver", "open_driver"]
@@ -217,6 +218,18 @@ class CudaDriver:
                 "of shared memory",
                 got=self._text(status),
             )
+
+    def handle(
+        self,
+        loaded: Loaded,
+        form: Form,
+        sizes: tuple[int, int, int],
+        device: int,
+        slow: Callable[..., None],
+        again: Callable[..., None],
+    ) -> Callable[..., None]:
+        """See `gluon_runtime.native.handle`."""
+        return native.handle(self, loaded, form, sizes, device, slow, again)
 
     @staticmethod
     def _config(loaded: Loaded, launch: Launch) -> tuple[Config, Any]:

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from gluon_runtime import errors, open_bundle
-from gluon_runtime.cuda import CudaDriver
+from gluon_runtime.cuda import Config, CudaDriver
 from gluon_runtime.hip import HipDriver
+from gluon_runtime.values import Pointer
+from tests.backends.fake_cuda import CALLBACK
 from tests.bundle.double import Tensor
 from tests.bundle.libraries import Cuda, Hip, arguments_at
 
@@ -122,3 +124,58 @@ class TestHip:
         hip.fails["launch"] = 7
         with pytest.raises(errors.BundleDriverError, match="HIP error 7: as the test wanted"):
             kernel_of(bundle_file, HipDriver(hip))[1](*ARGUMENTS)
+
+
+class TestPreparedInC:
+    """What `prepare` hands out where `gluon-nvidia` is installed, beside the form through ctypes."""
+
+    @pytest.fixture(params=["1", "0"])
+    def launched(self, request, bundle_file, cuda, monkeypatch):
+        """A handle, and (config, bytes of the arguments) of its launches."""
+        monkeypatch.setenv("GLUON_NATIVE_LAUNCH", request.param)
+        from gluon_nvidia import native
+
+        if request.param == "1" and native.module() is None:
+            pytest.skip("the launch in C is not built")
+        seen = []
+
+        def launch(config, function, pointers, extra):
+            told = Config.from_address(config)
+            seen.append(
+                (tuple(told.grid), tuple(told.block), told.shared, told.count, function)
+                + (arguments_at(pointers, SIZES),)
+            )
+            return cuda.fails.pop("launch", 0)
+
+        cuda.cuLaunchKernelEx = CALLBACK(launch)
+        kernel = kernel_of(bundle_file, CudaDriver(cuda), num_ctas=2, cooperative=True, shared=64)
+        x, y = Tensor(0x1000), Tensor(0x2000)
+        handle = kernel.prepare(x, y, 500, 2.5, 512, grid=(3, 2))
+        assert (type(handle).__name__ == "function") == (request.param == "0")
+        return handle, seen
+
+    def test_constants_given_and_left_out(self, launched):
+        handle, seen = launched
+        handle(*ARGUMENTS)
+        handle(*ARGUMENTS[:4])
+        handle(*ARGUMENTS, "layout")
+        assert seen == [((6, 2, 1), (128, 1, 1), 64, 3, 0xF0, PACKED)] * 3
+        handle(Tensor(0x3000), 0x4000, -7, 1)
+        assert seen[-1][-1] == struct.pack("<QQifQQ", 0x3000, 0x4000, -7, 1.0, 0, 0)
+        handle(Pointer(0x5000), Tensor(0x6000), 1, 2.0)
+        assert seen[-1][-1] == struct.pack("<QQifQQ", 0x5000, 0x6000, 1, 2.0, 0, 0)
+
+    def test_what_is_wrong_is_said(self, launched, cuda):
+        handle, seen = launched
+        with pytest.raises(errors.BundleArgumentError, match="factor: scale takes x, y"):
+            handle(*ARGUMENTS[:3])
+        with pytest.raises(errors.BundleArgumentError, match="n: "):
+            handle(Tensor(0x1000), Tensor(0x2000), 2**40, 2.5)
+        assert not seen
+        cuda.fails["launch"] = 201  # no context in this thread: it gets one
+        handle(*ARGUMENTS)
+        assert len(seen) >= 2 and seen[-1][-1] == PACKED
+        failing = iter([1, 1, 1])
+        cuda.fails = type("Always", (dict,), {"pop": lambda self, *_: next(failing)})()
+        with pytest.raises(errors.BundleDriverError, match="refused the launch"):
+            handle(*ARGUMENTS)

@@ -22,6 +22,8 @@ import numpy as np
 import gluon_core as gluon
 from gluon_core import language as gl
 
+from tests import warm
+
 @gluon.jit
 def scale(x, out, n, B: gl.constexpr):
     layout: gl.constexpr = gl.portable.blocked_layout([B], gl.float32)
@@ -66,8 +68,7 @@ def gluon(*arguments, code=0):
 
 
 def process(*arguments):
-    command = [sys.executable, "-m", "gluon_core", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return warm.run(["-m", "gluon_core", *arguments], timeout=100)
 
 
 class TestCompileFor:

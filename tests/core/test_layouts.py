@@ -205,7 +205,7 @@ BAD = {
     "dot parent": lambda: DotOperandLayout(0, SliceLayout(0, BLOCKED), 0),
     "dot rank": lambda: DotOperandLayout(0, BlockedLayout([1], [32], [4], [0]), 0),
     "linear twice": lambda: DistributedLinearLayout([[1]], [[1]], [], [], [2]),
-    "linear mixed": lambda: DistributedLinearLayout([[3]], [[2]], [], [], [4]),
+    "linear mixed": lambda: DistributedLinearLayout([[3]], [[3]], [], [], [4]),
     "linear diagonal": lambda: DistributedLinearLayout([[1, 1]], [[0, 1]], [], [], [2, 2]),
     "linear short": lambda: DistributedLinearLayout([[1]], [], [], [], [4]),
     "linear outside": lambda: DistributedLinearLayout([[4]], [[1], [2]], [], [], [4]),

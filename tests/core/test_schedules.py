@@ -190,3 +190,23 @@ def test_other():
             "reported 3 times at *py:14: OutOfBoundsError: *",
         ]
     )
+
+
+def test_all_schedules(run):
+    done = run(
+        """
+        @gluon.jit
+        def tickets(ticket, out):
+            gl.store(out + gl.atomic_add(ticket, 1), gl.program_id(0))
+
+        @pytest.mark.gluon_schedules(explore=True)
+        def test_it(gluon_schedule):
+            assert gluon_schedule.name == "explore"
+            tickets[(3,)](np.zeros(1, np.int32), np.zeros(3, np.int32))
+        """.replace("\n        ", "\n")
+    )
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines(["*tickets, launched at *: all 6 schedules, after which out did*"])
+    done = run("def test_it(gluon_schedule):\n    run(256)\n", "--gluon-explore")
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines(["*copies, launched at *: its only schedule"])

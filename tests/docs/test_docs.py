@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 
@@ -60,19 +60,17 @@ def check(shown, output, where):
 
 
 def run(command, folder, environment):
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
+    done = warm.run(command, cwd=folder, env=environment)
     return done.returncode, done.stdout + done.stderr
 
 
 def command_line(line, environment):
-    """The words of a `$` line, with our interpreter in place of the commands on the path."""
+    """The words of a `$` line, for our interpreter in place of the commands on the path."""
     words = shlex.split(line, comments=True)
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         environment[name] = value
-    ours = {"python": [sys.executable], "gluon": [sys.executable, "-m", "gluon_core.cli"]}
+    ours = {"python": [], "gluon": ["-m", "gluon_core.cli"]}
     return [*ours[words[0]], *words[1:]]
 
 
@@ -109,7 +107,7 @@ def test_a_page_runs(page, tmp_path):
                 rf"^\$ gluon run {name.group(1)} .*# exit code", page.read_text(), re.M
             ):
                 continue
-            code, output = run([sys.executable, file], tmp_path, dict(common))
+            code, output = run([file], tmp_path, dict(common))
             wanted = int(name.group(2) or 0) if name else 0
             assert code == wanted, f"{page.name}, block {number}:\n{text}\n{output}"
             check(printed, output, f"{page.name}, block {number}")

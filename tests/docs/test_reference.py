@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_build"))
 
+import mistakes  # noqa: E402
 import reference  # noqa: E402
 import sections  # noqa: E402
 
@@ -23,6 +24,23 @@ pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 def test_examples_print_what_they_say(file):
     for section, said in sections.run(file):
         assert said == section.output, f"{file.name}:{section.first}"
+
+
+@pytest.mark.parametrize("file", mistakes.files(), ids=lambda file: file.stem)
+def test_errors_say_what_the_page_says(file):
+    if file.stem == "pytorch":
+        pytest.importorskip("torch")
+    for section, said in sections.run(file):
+        assert said == section.output, f"{file.name}:{section.first}"
+        (name,) = section.names
+        assert name in section.code and section.title and said, f"{file.name}:{section.first}"
+
+
+@pytest.mark.parametrize("module", mistakes.WITHOUT)
+def test_every_error_class_has_a_program_or_says_why_not(module):
+    without = set(mistakes.WITHOUT[module])
+    assert mistakes.shown(module) | without == mistakes.classes(module)
+    assert not mistakes.shown(module) & without
 
 
 @pytest.mark.parametrize("file", sections.files(), ids=lambda file: file.stem)

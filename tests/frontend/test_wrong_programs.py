@@ -199,6 +199,13 @@ CASES = {
     # Python that kernels do not have
     "break": ("for i in range(n):\n    break  # <--", K, "break", "`break`", "`while`"),
     "continue": ("for i in range(n):\n    continue  # <--", K, "continue", "`continue`", "`if`"),
+    "function-and-number": (
+        "z = 1 if gl.target.warp_size == 32 else 2",
+        K,
+        "gl.target.warp_size == 32",
+        "function",
+        "gl.target.warp_size()",
+    ),
     "lambda": ("z = lambda a: a", K, "lambda a: a", "`lambda`", "@gluon.jit"),
     "try": ("try:\n    v += 1\nexcept ValueError:\n    pass", K, "try:", "`try`", "`if`"),
     "raise": ("raise ValueError('x')", K, "raise ValueError('x')", "`raise`", "gl.device_assert"),

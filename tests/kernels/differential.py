@@ -205,7 +205,8 @@ def example_case(name: str, one: Any) -> Case:
 
     arguments = example.arguments(Arrays(one), False)
     relative, _ = TOLERANCE.get(f"example:{name}", (example.tolerance, ""))
-    return Case(launch, arguments, relative=relative)
+    # What is inexact before it is rounded to the result's type may be rounded to a neighbour.
+    return Case(launch, arguments, ulps=int(relative > 0), relative=relative)
 
 
 def conformance_case(name: str, one: Any) -> Case:

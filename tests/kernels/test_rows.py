@@ -61,6 +61,32 @@ def test_edges(name, spec):
         checked(examples[walks], target, (2, 2 * 8 * 64 * 4 + 11), num_warps=1, depth=2, kept=2)
 
 
+def test_sums_of_columns_of_what_does_not_divide():
+    target = registry().target("sim:sm_90")
+    sums = examples_of("row_norm_backward")[2]
+    assert sums.check(target).problem is None
+
+
+MORE = [
+    example
+    for file in examples_package().FILES
+    for example in getattr(
+        importlib.import_module(f"{examples_package().__name__}.{file}"), "MORE", ()
+    )
+]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("spec", examples_package().TARGETS)
+@pytest.mark.parametrize("further", MORE, ids=lambda example: example.name.replace(" ", "_"))
+def test_what_is_not_in_the_demo_compiles(further, spec):
+    target = registry().target(spec)
+    fp8 = "fp8" in further.name and not (target.has("nvidia.fp8") or spec == "gfx950")
+    if further.lacks(target) or fp8:
+        pytest.skip("not for this target")
+    assert further.compile(target).report().spills <= 32
+
+
 def test_a_running_sum_over_many_blocks():
     target = registry().target("sim:sm_90")
     checked(examples_of("row_scan")[0], target, (3, 1000), most=64, rows=2, num_warps=1)

@@ -95,7 +95,7 @@ def store(request: StoreRequest, _semantic: Any) -> Any:
 
 
 def async_copy(request: AsyncCopyRequest, _semantic: Any) -> Any:
-    return _semantic.shared_store(request.dest, _buffer_load(request, None, _semantic))
+    return _semantic.deferred_store(request.dest, _buffer_load(request, None, _semantic))
 
 
 def async_copy_to_lds_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
@@ -153,7 +153,7 @@ def wait_for_async_lds(outstanding: int, _semantic: Any) -> None:
 
 
 def commit(_semantic: Any) -> None:
-    """Nothing is in flight: the copy went through registers."""
+    """Nothing is in flight: the copy went through registers; those of the core close its group."""
 
 
 def wait(outstanding: int, _semantic: Any) -> None:

@@ -19,6 +19,7 @@ from gluon_core.contract.evidence import note
 from gluon_core.contract.host_memory import address_of, storage_of
 from gluon_core.errors import ArgumentError, BackendError
 from gluon_core.values.descriptors import is_descriptor_text
+from gluon_emu.decode.codeobject import assembly_of
 from gluon_emu.decode.operands import EXEC, TTMP
 from gluon_emu.decode.text import Program, parse
 from gluon_emu.isa.smem import SCALAR
@@ -65,18 +66,12 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
     """`launch(grid, stream, *arguments)` for a `CompiledKernel` of AMD's pipeline.
 
     Raises:
-        BackendError: there is a code object but no assembly of it.
+        BackendError: there is no assembly, nor a code object that a tool here disassembles.
     """
     try:
         text = compiled.asm["amdgcn"]
     except KeyError:
-        raise BackendError(
-            f"{compiled.metadata.name} comes without its assembly, which is what the emulator reads",
-            expected='asm["amdgcn"]',
-            got=", ".join(compiled.asm) or "nothing",
-            remedy="Compile the kernel from its source. No Python package brings a disassembler for "
-            "AMD's code objects.",
-        ) from None
+        text = _disassembled(compiled)
     program = parse(text, compiled.metadata.name)
     code = bind(program)
     kinds = compiled.signature_types()
@@ -122,6 +117,21 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         execute(request, settings)
 
     return launch
+
+
+def _disassembled(compiled: Any) -> str:
+    """The assembly of a kernel that is there as a code object alone."""
+    try:
+        code = compiled.asm["hsaco"]
+        return assembly_of(code, compiled.metadata.name)
+    except (KeyError, BackendError) as error:
+        raise BackendError(
+            f"{compiled.metadata.name} comes without its assembly, and "
+            + ("without a code object" if isinstance(error, KeyError) else error.message),
+            expected=getattr(error, "expected", None) or 'asm["amdgcn"]',
+            got=getattr(error, "got", None) or ", ".join(compiled.asm) or "nothing",
+            remedy="Compile the kernel from its source.",
+        ) from None
 
 
 # -- arguments -------------------------------------------------------------------------------------

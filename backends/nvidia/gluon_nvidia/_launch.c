@@ -576,6 +576,26 @@ static PyObject *launch(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
     return PyErr_Occurred() ? NULL : launch_now(self, args[0], stream, args + 2);
 }
 
+/* The function written in Python: it knows defaults, keywords, another grid, and what is wrong. */
+static PyObject *fall_back(Launch *self, PyObject *const *args, Py_ssize_t count,
+                           PyObject *keywords)
+{
+    PyObject *result, *positional = PyTuple_New(count), *rest = PyDict_New();
+    Py_ssize_t i, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
+    if (positional == NULL || rest == NULL)
+        return NULL;
+    for (i = 0; i < count; i++) {
+        Py_INCREF(args[i]);
+        PyTuple_SetItem(positional, i, args[i]);
+    }
+    for (i = 0; i < named; i++)
+        PyDict_SetItem(rest, PyTuple_GetItem(keywords, i), args[count + i]);
+    result = PyObject_Call(self->fallback, positional, rest);
+    Py_DECREF(positional);
+    Py_DECREF(rest);
+    return result;
+}
+
 static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t count,
                         PyObject *keywords)
 {
@@ -584,26 +604,18 @@ static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
     Launch *self = PyCapsule_GetPointer(capsule, "gluon.launch");
     if (self == NULL)
         return NULL;
-    if (keywords != NULL || count != self->count) {
-        /* defaults, keywords, another grid: the function written in Python knows them */
-        Py_ssize_t i, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
-        PyObject *positional = PyTuple_New(count), *rest = PyDict_New();
-        if (positional == NULL || rest == NULL)
-            return NULL;
-        for (i = 0; i < count; i++) {
-            Py_INCREF(args[i]);
-            PyTuple_SetItem(positional, i, args[i]);
-        }
-        for (i = 0; i < named; i++)
-            PyDict_SetItem(rest, PyTuple_GetItem(keywords, i), args[count + i]);
-        result = PyObject_Call(self->fallback, positional, rest);
-        Py_DECREF(positional);
-        Py_DECREF(rest);
-        return result;
-    }
+    if (keywords != NULL || count != self->count)
+        return fall_back(self, args, count, keywords);
     if (find_stream(self->stream_of, self->device, &stream) < 0)
         return NULL;
-    return launch_now(self, self->sizes, stream, args);
+    result = launch_now(self, self->sizes, stream, args);
+    if (result == NULL && (PyErr_ExceptionMatches(PyExc_OverflowError) ||
+                           PyErr_ExceptionMatches(PyExc_TypeError) ||
+                           PyErr_ExceptionMatches(PyExc_AttributeError))) {
+        PyErr_Clear(); /* a value that does not fit: nothing was launched */
+        return fall_back(self, args, count, keywords);
+    }
+    return result;
 }
 
 static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL,

@@ -80,6 +80,12 @@ class SimulatorError(GluonError, RuntimeError):
         self.report = report
         self.program = program
         self.element = element
+        self.order: tuple[str, ...] = ()  # who did what after whom, where only some schedules fail
+
+    def __str__(self) -> str:
+        return "\n  ".join(
+            [super().__str__(), *(["in this order:"] if self.order else ()), *self.order]
+        )
 
 
 class SimulatorWarning(UserWarning):

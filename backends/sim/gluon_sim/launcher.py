@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, Callable, Iterator, Optional
+from dataclasses import replace
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.contract.evidence import note
+from gluon_core.contract.evidence import Walked, note
 from gluon_core.contract.host_descriptor import HostDescriptor
 from gluon_core.contract.host_memory import address_of, storage_of
 from gluon_core.contract.reference import Descriptor
@@ -16,13 +17,15 @@ from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
 from gluon_sim.check.addresses import arguments_aligned
 from gluon_sim.errors import span_of
 from gluon_sim.memory.global_memory import Allocation, GlobalMemory, Home
+from gluon_sim.memory.guided import Guided
 from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.types import OpaqueType, PointerType, ScalarType, Type
 from gluon_sim.run.blas import one_thread
 from gluon_sim.run.capacity import refuse_excess
+from gluon_sim.run.explore import Exploration, one_only, replay
 from gluon_sim.run.lookup import models_for
 from gluon_sim.run.machine import Machine
-from gluon_sim.settings import of_launch
+from gluon_sim.settings import Settings, launch_number, of_launch
 from gluon_sim.watch.start import start
 
 __all__ = ["make_launcher"]
@@ -44,6 +47,10 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
 
     def launch(grid: Any, stream: Any, *arguments: Any) -> None:
         settings, overridden = of_launch(own)
+        if (
+            settings.schedule == "explore"
+        ):  # what no schedule may change rests on there being no race
+            settings = replace(settings, races=True, deadlocks=True)
         note(settings.off, overridden)
         metadata = compiled.metadata
         refuse_excess(text.program, metadata.shared, compiled.target, metadata)
@@ -64,19 +71,45 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
             arguments_aligned(promises, leaf_names, values, span_of(text.program.kernel.loc))
         x, y, z = (*(int(g) for g in grid), 1, 1)[:3]
         size = (x, y, z)
-        watched = start(program, compiled, size)
+        steered = settings.schedule == "explore" or settings.replay is not None
+        watched = None if steered else start(program, compiled, size)
         chosen = program if watched is None else watched.program
-        machine = Machine(
-            chosen, memory, size, num_warps, compiled.target, models=models, settings=settings,
-            num_ctas=int(getattr(metadata, "num_ctas", 1)),
-        )  # fmt: skip
-        machine.watched = watched is not None
+
+        def make(guided: Optional[Guided] = None) -> Machine:
+            return Machine(
+                chosen, memory, size, num_warps, compiled.target, models=models, settings=settings,
+                num_ctas=int(getattr(metadata, "num_ctas", 1)), schedule=guided,
+            )  # fmt: skip
+
         with one_thread(), watched or nullcontext():
             try:
+                if steered:
+                    steer(compiled, make, memory, values, settings)
+                    return
+                machine = make()
+                machine.watched = watched is not None
                 machine.run(values)
             finally:
                 memory.unmark()
         machine.release()
+
+    def steer(
+        compiled: Any, make: Callable[..., Machine], memory: GlobalMemory, values: Sequence[Any],
+        settings: Settings,
+    ) -> None:  # fmt: skip
+        """Under all schedules, or under one that was kept."""
+        kernel = text.program.kernel.name
+        name = kernel, str(compiled.target), launch_number(kernel)
+        if settings.replay is not None:
+            if not replay(settings.replay, make, values, name):
+                make().run(values)
+            return
+        walked = Walked(1, 1, True)
+        if one_only(program):
+            make().run(values)
+        else:
+            walked = Exploration(make, memory, values, settings, name).run()
+        note(walked=walked)
 
     return launch
 

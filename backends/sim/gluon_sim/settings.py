@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Mapping, Optional
+from typing import Any, ClassVar, Iterator, Mapping, Optional
 
 from gluon_core.contract.settings import LaunchSettings, Scopes
 
-__all__ = ["PROXIES", "SCHEDULES", "TOLERATED", "Settings", "current", "of_launch", "using"]
+__all__ = [
+    "PROXIES", "SCHEDULES", "TOLERATED", "Settings", "current", "launch_number", "of_launch", "using",
+]  # fmt: skip
 
-SCHEDULES = ("latest", "eager", "random")
+SCHEDULES = ("latest", "eager", "random", "explore")
 PROXIES = ("writes", "strict")
 TOLERATED = ("warn", "error", "ignore")
 
@@ -20,8 +24,14 @@ class Settings(LaunchSettings):
 
     Args:
         schedule: when asynchronous work happens: at the `latest` moment that the memory model
-            allows, at once (`eager`), or at a `random` one.
+            allows, at once (`eager`), or at a `random` one. Or `explore`: the launch runs under all
+            schedules that differ, and fails with the first that does.
         seed: of the random schedule.
+        within: seconds after which no further schedule is explored.
+        most: schedules that are explored at most.
+        leave: of the results that explored schedules differ in, which memory holds afterwards; 0 for
+            what the usual schedule gives.
+        replay: a file with a schedule that failed; its launch runs under it.
         races: report accesses that nothing orders.
         bounds: report accesses outside the arguments and outside shared buffers.
         uninitialised: report reads of shared memory that nobody wrote.
@@ -50,11 +60,15 @@ class Settings(LaunchSettings):
         "proxy": PROXIES,
         "tolerated": TOLERATED,
     }
-    POSITIVE: ClassVar[tuple[str, ...]] = ("timeout", "workers")
+    POSITIVE: ClassVar[tuple[str, ...]] = ("timeout", "workers", "within", "most")
     STRICT: ClassVar[Mapping[str, Any]] = {"tolerated": "error", "views": True}
 
     schedule: str = "latest"
     seed: int = 0
+    within: float = 60.0
+    most: int = 1000
+    leave: int = 0
+    replay: Optional[str] = None
     races: bool = True
     bounds: bool = True
     uninitialised: bool = True
@@ -81,4 +95,27 @@ class Settings(LaunchSettings):
 _scopes = Scopes(Settings)
 current = _scopes.current
 of_launch = _scopes.of_launch
-using = _scopes.using
+_numbers: Counter[str] = Counter()
+
+
+@contextmanager
+def using(
+    settings: Optional[Settings] = None,
+    *,
+    checks: Optional[bool] = None,
+    everywhere: bool = False,
+    **changes: Any,
+) -> Iterator[Settings]:
+    """Launches inside run with these settings, or with the current ones but for `changes`.
+    `checks` switches all checks that are not switched otherwise here; on, it makes errors of what
+    hardware tolerates, and bounds views by themselves. With `everywhere` the changes hold in all
+    threads, and whatever a launch or a block inside says."""
+    with _scopes.using(settings, checks=checks, everywhere=everywhere, **changes) as chosen:
+        _numbers.clear()
+        yield chosen
+
+
+def launch_number(kernel: str) -> int:
+    """Which launch of a kernel this is, from 1, since settings changed last."""
+    _numbers[kernel] += 1
+    return _numbers[kernel]

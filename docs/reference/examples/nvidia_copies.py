@@ -69,6 +69,7 @@ from gluon_core.nvidia.hopper import TensorDescriptorIm2Col
 @gluon.jit
 def tap(image, out):
     b: gl.constexpr = gl.nvidia.blackwell
+    gl.static_assert(isinstance(image, b.tma.tensor_descriptor_im2col))
     pixels = gl.allocate_shared_memory(gl.float16, image.block_shape, image.layout)
     done = b.mbarrier.allocate_mbarrier()
     b.mbarrier.init(done, count=1)
@@ -123,6 +124,7 @@ def marked(out):
         b.mbarrier.wait(answered, asked & 1)
         asked += 1
         taken = b.clc.load_result(answer)
+        gl.static_assert(isinstance(taken, b.clc.clc_result))
         more = taken.is_canceled()
         if more:
             work = taken.program_id(0)

@@ -219,7 +219,7 @@ SWIZZLED = SwizzledSharedLayout(1, 1, 1, [1, 0])
 MFMA = AMDMFMALayout(3, [32, 32, 8], True, [4, 1])
 ILLEGAL = [
     (lambda: AMDMFMALayout(5, [32, 32, 8], True, [4, 1]), "version"),
-    (lambda: AMDMFMALayout(3, [32, 32], True, [4, 1]), "instr_shape"),
+    (lambda: AMDMFMALayout(3, [32], True, [4, 1]), "instr_shape"),
     (lambda: AMDMFMALayout(3, [32, 16, 8], True, [4, 1]), "instr_shape"),
     (lambda: AMDMFMALayout(3, [4, 4, 4], True, [4, 1]), "instr_shape"),
     (lambda: AMDMFMALayout(3, [64, 4, 4], False, [4, 1]), "transposed"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from gluon_emu.errors import RaceError
@@ -58,7 +60,9 @@ def test_examples(name, arch):
     got, wanted = results(example, emulated)
     assert example.difference(got, wanted) is None
     simulated, _ = results(example, registry().target(f"sim:{arch}"))
-    assert example.difference(got, simulated.astype(wanted.dtype)) is None
+    # Each is as near to the reference as this; to each other they are as near as twice that.
+    twice = replace(example, tolerance=2 * example.tolerance)
+    assert twice.difference(got, simulated.astype(wanted.dtype)) is None
 
 
 @pytest.mark.sampled(3)

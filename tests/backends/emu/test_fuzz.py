@@ -9,14 +9,19 @@ from gluon_emu.settings import using
 from gluon_core.contract.registry import registry
 from tests.backends.emu.fuzz import generate
 from tests.frontend import oracle
+from tests.frontend.vendor_oracle import VERSION
 
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250")
+
+ENDLESS = (85,)
 
 
 @pytest.mark.sampled(40)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("seed", range(120))
 def test_random_kernels(seed):
+    if seed in ENDLESS and VERSION < (3, 7):
+        pytest.skip("LLVM of Triton 3.6 takes minutes for its code")
     arch = ARCHITECTURES[seed % 6]
     source, inputs, *wanted = generate(seed, registry().target(arch).warp_size)
     kernel = oracle.load(source, oracle.OURS).kernel

@@ -524,6 +524,44 @@ def test_mfma(size, depth, arch):
             assert got[i].view(np.float32)[lane] == result[row, lane % size]
 
 
+@pytest.mark.parametrize("chosen", [0, 1])
+@pytest.mark.parametrize("size, depth, kind", [(16, 32, "f16"), (32, 16, "f16"), (16, 64, "i8"), (32, 32, "i8")])  # fmt: skip
+def test_sparse_products(size, depth, kind, chosen):
+    """Two of four elements along K of A are given, with two bits for the place of each."""
+    rng = np.random.default_rng(1)
+    dtype, result = (np.float16, np.float32) if kind == "f16" else (np.int8, np.int32)
+    places = np.sort(rng.permuted(np.tile(np.arange(4), (size, depth // 4, 1)), axis=2)[..., :2])
+    given = rng.integers(-8, 8, places.shape).astype(dtype)
+    a = np.zeros((size, depth // 4, 4), dtype)
+    np.put_along_axis(a, places, given, 2)
+    a, b = a.reshape(size, depth), rng.integers(-8, 8, (depth, size)).astype(dtype)
+    held = size * depth // 64  # along K, of a lane
+    registers = {"v8": np.zeros(64, np.uint32)}
+    for lane in range(64):
+        row, first = lane % size, lane // size * held
+        mine = given[row, first // 4 : (first + held) // 4].ravel()
+        bits = places[row, first // 4 : (first + held) // 4].ravel()
+        number = sum(int(bit) << 2 * i for i, bit in enumerate(bits))
+        others = 0xA5A5A5A5 & ~(((1 << held) - 1) << chosen * held)
+        registers["v8"][lane] = number << chosen * held | others
+        for name, part in ((0, mine), (4, b[first : first + held, row])):
+            for i, word in enumerate(np.ascontiguousarray(part).view(np.uint32)):
+                registers.setdefault(f"v{name + i}", np.zeros(64, np.uint32))[lane] = word
+    count = size * size // 64
+    old = rng.integers(-99, 99, (count, 64)).astype(result)
+    registers.update({f"v{16 + i}": old[i].view(np.uint32) for i in range(count)})
+    text = (
+        f"v_smfmac_{'f32' if kind == 'f16' else 'i32'}_{size}x{size}x{depth}_{kind} "
+        f"v[16:{15 + count}], v[0:1], v[4:7], v8 abid:{chosen}"
+    )
+    got = one(text, registers, *(f"v{16 + i}" for i in range(count)))
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    for i in range(count):
+        for lane in range(64):
+            row = 4 * (lane // size) + i % 4 + (4 * 64 // size) * (i // 4)
+            assert got[i].view(result)[lane] == wanted[row, lane % size] + old[i][lane]
+
+
 NARROW = {
     "fp8": ml_dtypes.float8_e4m3fn,
     "bf8": ml_dtypes.float8_e5m2,

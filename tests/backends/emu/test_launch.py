@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
 import pytest
 from gluon_emu import launcher
+from gluon_emu.decode.codeobject import assembly_of
 from gluon_emu.errors import AccessError
 from gluon_emu.settings import Settings, using
 from typer.testing import CliRunner
@@ -15,6 +17,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.cli.app import app
 from gluon_core.errors import ArgumentError, BackendError, CapabilityError
+from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from tests.frontend.vendor_oracle import VERSION
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -144,16 +147,42 @@ def test_bad_arguments():
         Settings(schedule="late")
 
 
-def test_code_objects_without_assembly():
+def bare(compiled, code=None):
+    """The kernel as a code object alone."""
+    found = copy.copy(compiled)
+    found.asm = {} if code == b"" else {"hsaco": code or compiled.asm["hsaco"]}
+    return found
+
+
+@pytest.mark.parametrize("name", ["product", "branches"])
+def test_code_objects_without_assembly_are_disassembled(name):
+    chosen = KERNELS[name]
+    inputs, wanted = chosen.arrays(), np.zeros(ROWS * COLS, chosen.output)
+    arguments = [*inputs, wanted, ROWS * COLS]
+    compiled = chosen.kernel[(1,)](*arguments, 64, target="emu:gfx90a", num_warps=4)
+    try:
+        assembly_of(compiled.asm["hsaco"])
+    except BackendError as error:
+        if "no disassembler here" not in error.message:
+            raise
+        pytest.skip(str(error))
+    again = [*chosen.arrays(), np.zeros(ROWS * COLS, chosen.output), ROWS * COLS]
+    launcher.make_launcher(bare(compiled))((1,), 0, *again)
+    np.testing.assert_array_equal(again[len(inputs)], wanted)
+
+
+def test_code_objects_that_cannot_be_read(monkeypatch):
     x = np.arange(300, dtype=np.float32)
     compiled = double[(2,)](x, x.copy(), 300, 64, target="emu:gfx942")
-
-    class Bare:
-        asm = {"hsaco": compiled.asm["hsaco"]}
-        metadata = compiled.metadata
-
-    with pytest.raises(BackendError, match="double comes without its assembly.*\n?.*hsaco"):
-        launcher.make_launcher(Bare())
+    with pytest.raises(BackendError, match="double comes without its assembly.*without a code"):
+        launcher.make_launcher(bare(compiled, b""))
+    for broken in (b"no ELF", compiled.asm["hsaco"][:200], compiled.asm["hsaco"][:64] + bytes(900)):
+        with pytest.raises(BackendError, match="double comes without its assembly, and .*code obj"):
+            launcher.make_launcher(bare(compiled, broken))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("ROCM_PATH", "/nowhere")
+    with pytest.raises(BackendError, match="no disassembler here reads .*gfx942.*llvm-objdump"):
+        launcher.make_launcher(bare(compiled))
 
 
 @gluon.jit(noinline=True)

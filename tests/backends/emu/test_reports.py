@@ -214,6 +214,51 @@ def test_unknown_instructions_are_listed_before_anything_runs():
     assert not out.any()
 
 
+PRODUCTS = """
+v_wmma_f32_16x16x16_f16 v[8:15], v[16:{n}], v[16:{n}], v[8:15]
+s_nop 1
+{between}
+v_wmma_f32_16x16x16_f16 v[0:7], v[8:{m}], v[16:{n}], v[0:7]
+"""
+
+
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx1201"])
+def test_products_of_products(arch):
+    count = 8 if arch == "gfx1100" else 4
+
+    def products(between, arch=arch, text=PRODUCTS):
+        body = text.format(between=between, n=15 + count, m=7 + count)
+        first = "\n".join(f"v_mov_b32_e32 v{i}, 0" for i in range(24))
+        run(first + body, np.zeros(64, np.uint32), arch=arch)
+
+    products("v_nop")
+    products("v_add_nc_u32_e32 v30, v23, v23")
+    products("", text=PRODUCTS.replace("v[8:{m}], v[16", "v[16:{n}], v[16"))  # as the addend alone
+    with pytest.raises(HazardError, match="v_nop before `v_wmma_f32_16x16x16_f16 v.0:7."):
+        products("")
+    with pytest.raises(HazardError, match="v_nop before"):
+        products("s_cbranch_scc0 there\nv_nop\nthere:")
+
+
+def test_a_full_counter_is_a_wait():
+    """A wave that has as many loads under way as the counter holds waits before it starts another."""
+
+    def many(loads):
+        body = [
+            "s_load_dwordx4 s[4:7], s[0:1], 0x0", "s_waitcnt lgkmcnt(0)", "v_lshlrev_b32_e32 v1, 2, v0",
+            "global_load_dword v2, v1, s[4:5]",
+            *["global_load_dword v3, v1, s[4:5]"] * (loads - 1),
+            "global_store_dword v1, v2, s[6:7]",
+        ]  # fmt: skip
+        out = np.zeros(64, np.uint32)
+        run("\n".join(body), lines(64), out)
+        return out
+
+    np.testing.assert_array_equal(many(64), lines(64))
+    with pytest.raises(MissingWaitError, match=r"vmcnt\(62\)"):
+        many(63)
+
+
 @pytest.mark.parametrize(
     "line",
     [

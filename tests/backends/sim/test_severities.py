@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from importlib.metadata import entry_points
 
@@ -22,6 +20,7 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_sim.errors import LeakError, RaceError, SimulatorWarning, UninitialisedError
 from gluon_sim.settings import using
+from tests import warm
 from tests.backends.sim.boxes import F16_, REGISTERS, describe, numbers
 
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -229,8 +228,7 @@ def test_the_check_mode_of_tests_makes_errors(tmp_path):
     def outcome(*options):
         found = entry_points(group="pytest11", name="gluon_schedules")
         plugins = () if found else ("-p", "gluon_core.testing.schedules")
-        command = [sys.executable, "-m", "pytest", "test_page.py", *plugins, *options]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        done = warm.run(["-m", "pytest", "test_page.py", *plugins, *options], cwd=tmp_path)
         return done.returncode, done.stdout
 
     code, text = outcome()

@@ -1,9 +1,9 @@
 """Files for the page of `gluon run --html`: what it must show of each is known."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests import warm
 
 HERE = Path(__file__).parent
 
@@ -11,13 +11,8 @@ HERE = Path(__file__).parent
 def written(name, folder, *options, code=0):
     """Run a file of this folder to a page; its path."""
     page = folder / f"{name}.html"
-    command = [sys.executable, "-m", "gluon_core", "run", HERE / f"{name}.py", "--html", page]
+    command = ["-m", "gluon_core", "run", HERE / f"{name}.py", "--html", page]
     environment = {k: v for k, v in os.environ.items() if k != "GLUON_TARGET"}
-    done = subprocess.run(
-        [*command, *(options or ("-t", "sim:hopper"))],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    done = warm.run([*command, *(options or ("-t", "sim:hopper"))], env=environment)
     assert done.returncode == code, done.stderr
     return page

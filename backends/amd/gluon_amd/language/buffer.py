@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional, TypeVar
 
 from gluon_amd.features import BUFFER_SIGNED_EXTREMA, BUFFER_XCHG
 from gluon_core import vendor
-from gluon_core.errors import DtypeError, LayoutError
+from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.features import Feature
 from gluon_core.semantic.copies import like, masked
 from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
@@ -23,6 +23,7 @@ from gluon_core.vendor import (
     handle_or_absent,
     ir,
     is_placeholder,
+    same_bits,
     semantic_layer,
     shape_of,
     tensor,
@@ -76,6 +77,7 @@ def buffer_load(
     check_address(semantic, ptr, offsets)
     element = ptr.dtype.element_ty
     modifier = check_choice("cache", cache, LOAD_CACHE)
+    offsets = _together(semantic, offsets, mask=mask, other=other)
     mask, other = masked(semantic, offsets, element, mask, other, "offsets")
     result = offsets.type.with_element_ty(element)
     handle = semantic.builder.create_buffer_load(
@@ -118,6 +120,7 @@ def buffer_store(
     semantic = semantic_layer()
     check_address(semantic, ptr, offsets, write=True)
     modifier = check_choice("cache", cache, STORE_CACHE)
+    offsets = _together(semantic, offsets, mask=mask, stored_value=stored_value)
     value = _value(semantic, ptr, offsets, stored_value, "stored_value")
     mask, _ = masked(semantic, offsets, value.dtype, mask, what="offsets")
     semantic.builder.create_buffer_store(
@@ -213,8 +216,9 @@ def _emit_atomic(
     since = _lowered_since(op, element)
     if since is not None:
         vendor.require(since, f"{name} of {element}")
-    value = _value(semantic, ptr, offsets, value, "value")
     mask = _truth(semantic, mask)
+    offsets = _together(semantic, offsets, mask=mask, value=value)
+    value = _value(semantic, ptr, offsets, value, "value", atomic=True)
     mask, _ = masked(semantic, offsets, value.dtype, mask, what="offsets")
     sem, scope = semantic._order(sem, scope)
     handle = semantic.builder.create_buffer_atomic_rmw(
@@ -226,7 +230,7 @@ def _emit_atomic(
         semantic._str_to_scope(scope),
         handle_or_absent(semantic, mask),
     )
-    return semantic.make_tensor(handle, value.type)
+    return semantic.make_tensor(handle, value.type.with_element_ty(element))
 
 
 def _truth(semantic: Any, mask: Optional[Operand]) -> Any:
@@ -369,12 +373,33 @@ def check_address(semantic: Any, ptr: Any, offsets: tensor, write: bool = False)
         )
 
 
-def _value(semantic: Any, ptr: tensor, offsets: tensor, value: Operand, argument: str) -> tensor:
+def _together(semantic: Any, offsets: tensor, **operands: Any) -> tensor:
+    """The offsets with the shape that they and the operands have together, in a layout of theirs."""
+    for argument, value in operands.items():
+        value = unwrap(value)
+        if not isinstance(value, tensor) or not value.type.is_block():
+            continue
+        have, want = shape_of(value), shape_of(offsets)
+        fits = len(have) == len(want) and all(h == w or 1 in (h, w) for h, w in zip(have, want))
+        if not fits:
+            raise ShapeError("does not fit the offsets", argument=argument, expected=want, got=have)
+        offsets, _ = semantic.broadcast_impl_value(offsets, value)
+    return offsets
+
+
+def _value(
+    semantic: Any,
+    ptr: tensor,
+    offsets: tensor,
+    value: Operand,
+    argument: str,
+    atomic: bool = False,
+) -> tensor:
     element = ptr.dtype.element_ty
     made: Any = semantic.to_tensor(unwrap(value))
     if not made.type.is_block():
         made = semantic.cast(made, element)
-    elif made.dtype != element:
+    elif made.dtype != element and not (atomic and same_bits(made.dtype, element)):
         raise DtypeError(
             "the dtype is not the pointer's",
             argument=argument,

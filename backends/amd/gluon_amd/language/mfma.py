@@ -190,7 +190,8 @@ def _check_dtypes(semantic: Any, a: tensor, b: tensor, acc: tensor) -> None:
 
 
 def _check_instruction(layout: AMDMFMALayout, dtype: dtype) -> None:
-    rows, columns, depth = layout.instr_shape
+    rows, columns, *depths = layout.instr_shape
+    depth = depths[0] if depths else None
     if rows == 4 and layout.transposed:
         raise LayoutError(
             "4x64 transposed is 64x4 with its operands exchanged",

@@ -18,6 +18,7 @@ from gluon_emu.isa import (
     salu_bits,
     salu_float,
     smem,
+    smfmac,
     tdm,
     trig,
     valu,
@@ -30,5 +31,5 @@ __all__ = ["modules"]
 
 modules = (
     salu, salu_bits, salu_float, valu, valu_bytes, valu_float, compare, convert, convert8, packed, lane, smem, memory,
-    atomics, lds, mfma, wmma, mbarrier, tdm, trig, control,
+    atomics, lds, mfma, smfmac, wmma, mbarrier, tdm, trig, control,
 )  # fmt: skip

@@ -233,7 +233,7 @@ def _registers(ins: Instruction, context: Context) -> tuple[frozenset[int], froz
                     picks = {_pick(half, place - written, False)}
                 found = tuple(found[int(pick)] for pick in picks)
             into.update(found)
-        if half.name.startswith(("v_fmac", "v_mac_", "v_dual_fmac", "v_dot2c", "v_dot4c", "v_dot8c", "v_pk_fmac", "v_swap", "v_permlane32_swap", "v_permlane16_swap")):  # fmt: skip
+        if half.name.startswith(("v_fmac", "v_mac_", "v_dual_fmac", "v_dot2c", "v_dot4c", "v_dot8c", "v_pk_fmac", "v_smfmac", "v_swap", "v_permlane32_swap", "v_permlane16_swap")):  # fmt: skip
             sources.update(numbers(half.operands[0], context))
     return frozenset(results), frozenset(sources)
 

@@ -1,10 +1,12 @@
-"""Distances between instructions that the hardware does not keep by itself (CDNA).
+"""Distances between instructions that the hardware does not keep by itself: CDNA's, and those of
+matrix instructions of RDNA.
 
 Each rule says after how many wait states an instruction may use what another wrote; every instruction
 between counts as one, `s_nop n` as n + 1. All ways through the program are looked at once, when it is
 bound; what is too close is reported when it is executed.
 
-ISA: CDNA3 4.5 "Manually Inserted Wait States", CDNA2 4.5; LLVM knows the same tables.
+ISA: CDNA3 4.5 "Manually Inserted Wait States", CDNA2 4.5; RDNA3 and RDNA4 7.9, WMMA. LLVM knows the
+same tables.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from gluon_emu.isa import smem, table
 
 __all__ = ["checks", "passes"]
 
+_PRODUCTS = ("v_wmma", "v_swmmac")
 _ENDS = ("s_branch", "s_endpgm", "s_setpc_b64")
 _MATRIX = re.compile(r"v_mfma_(?:scale_)?(\w+?)_(\d+)x(\d+)x(\d+)_?(?:\d+b_)?(\w+)$")
 
@@ -58,9 +61,14 @@ def checks(code: Any) -> list[Optional[Callable[..., Any]]]:
     """For each instruction a report of what stands too close before it, or None."""
     program, context = code.program, code.context
     found: list[Optional[Callable[..., Any]]] = [None] * len(program.instructions)
-    if context.generation != 9:
-        return found
     rules = _Rules(code)
+    if context.generation != 9:
+        if context.architecture != "gfx1250":  # it has rules of its own
+            for ins in program.instructions:
+                earlier = rules.behind_product(ins) if ins.name.startswith(_PRODUCTS) else None
+                if earlier is not None:
+                    found[ins.index] = _product_report(ins, earlier)
+        return found
     for ins in program.instructions:
         problem = rules.too_close(ins)
         if problem is not None:
@@ -76,6 +84,20 @@ def _reporting(
             HazardError,
             f"{need} wait states are needed behind `{earlier.text}` ({why}), there are {have}: "
             f"s_nop {need - have - 1} before `{ins.text}`",
+            ins,
+            b,
+            0,
+        )
+
+    return check
+
+
+def _product_report(ins: Instruction, earlier: Instruction) -> Callable[..., Any]:
+    def check(b: Any, machine: Any) -> None:
+        raise machine.report(
+            HazardError,
+            f"a vector instruction is needed behind `{earlier.text}`, whose result is a factor here: "
+            f"v_nop before `{ins.text}`",
             ins,
             b,
             0,
@@ -129,6 +151,23 @@ class _Rules:
             yield at, distance
             step = distance + states(self.instructions[at])
             queue += [(p, step) for p in self.before[at]]
+
+    def behind_product(self, ins: Instruction) -> Optional[Instruction]:
+        """The matrix instruction that writes a factor of `ins` with no vector instruction between."""
+        factors = {r for o in ins.operands[1:3] for r in _rows(o, self.code.context)}
+        queue, seen = list(self.before[ins.index]), set()
+        while queue:
+            at = queue.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            earlier: Instruction = self.instructions[at]
+            if earlier.name.startswith(_PRODUCTS):
+                if set(_rows(earlier.operands[0], self.code.context)) & factors:
+                    return earlier
+            elif not earlier.name.startswith("v_"):
+                queue += self.before[at]
+        return None
 
     def too_close(self, ins: Instruction) -> Optional[tuple[Instruction, int, int, str]]:
         """(what comes before, wait states that are needed, that there are, why)."""

@@ -30,6 +30,7 @@ from gluon_emu.machine.memory import GlobalMemory
 from gluon_emu.machine.scratch import Scratch
 from gluon_emu.machine.state import Batch
 from gluon_emu.machine.trace import Tally, bank_cycles
+from gluon_emu.machine.waits import limits_of
 from gluon_emu.settings import Settings
 
 __all__ = ["Machine"]
@@ -93,6 +94,7 @@ class Machine:
         self.barriers = Barriers(len(groups), waves, cluster, self)
         self.ended = np.zeros(total, bool)
         self.hardware: dict[str, int] = {}
+        self.limits = limits_of(generation)
         self.time = 0
         self.batches: list[Batch] = []
         self.blocked: list[Batch] = []

@@ -56,7 +56,7 @@ class Batch:
         self.v, self.s, self.scc = v, s, scc
         self.waves, self.groups, self.pc = waves, groups, pc
         self.lanes = v.shape[2]
-        self.outstanding = outstanding or Outstanding()
+        self.outstanding = outstanding or Outstanding(machine.limits)
         self.written: set[int] = set()
         self.hazards: dict[int, Any] = {}
         self.clock = 0

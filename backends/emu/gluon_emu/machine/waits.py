@@ -4,6 +4,7 @@ The hardware counts them; `s_waitcnt` and its successors wait until at most n ar
 Operations of one kind end in order, those of different kinds in any. So after waiting for n, an
 operation is known to be done when more than n operations of its kind were issued since and with it:
 were it not done, none of those would be. Scalar loads end in any order, so only a wait for 0 helps.
+A counter that is full keeps a wave from issuing more, which does as a wait for that many does.
 
 LLVM, "User Guide for AMDGPU Backend", Memory Model; CDNA3 4.4, RDNA3 5.7, RDNA4 5.7.
 """
@@ -18,6 +19,12 @@ import numpy as np
 __all__ = ["Entry", "Outstanding"]
 
 Number = Union[int, np.ndarray]
+_FULL = 63  # of most counters
+
+
+def limits_of(generation: int) -> dict[str, int]:
+    """How far the counters of an architecture count that are narrower than the others."""
+    return {"lgkm": 15} if generation == 9 else {"km": 31}
 
 
 @dataclass(eq=False)
@@ -51,9 +58,10 @@ class Entry:
 class Outstanding:
     """What the waves of a batch have issued, and how much of it is known to be done."""
 
-    __slots__ = ("done", "entries", "issued", "pending", "unordered")
+    __slots__ = ("done", "entries", "issued", "limits", "pending", "unordered")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: dict[str, int]) -> None:
+        self.limits = limits
         self.issued: dict[tuple[str, str], Number] = {}
         self.done: dict[tuple[str, str], Number] = {}
         self.unordered: dict[tuple[str, str], bool] = {}
@@ -78,7 +86,19 @@ class Outstanding:
         self.entries.append(entry)
         for register in entry.registers:
             self.pending[register] = entry
+        most = self.limits.get(counter, _FULL)
+        if not unordered and len(self.entries) > most:
+            self._full(key, number, most)
         return number
+
+    def _full(self, key: tuple[str, str], number: Number, most: int) -> None:
+        """At most as many operations are outstanding as the counter can hold: older ones have ended."""
+        before = self.done.get(key, 0)
+        known = number - most
+        if np.any(known > before):
+            both = isinstance(known, np.ndarray) or isinstance(before, np.ndarray)
+            self.done[key] = np.maximum(known, before) if both else known
+            self._clean()
 
     def wait(self, counter: str, left: int) -> bool:
         """At most `left` operations of `counter` are outstanding from now on; whether that makes any
@@ -130,7 +150,7 @@ class Outstanding:
 
     def of_wave(self, row: int) -> "Outstanding":
         """The counts of one wave, without the operations."""
-        other = Outstanding()
+        other = Outstanding(self.limits)
         for name in ("issued", "done"):
             for key, value in getattr(self, name).items():
                 number = int(value[row]) if isinstance(value, np.ndarray) else value
@@ -141,7 +161,7 @@ class Outstanding:
 
     def split(self, taken: np.ndarray) -> "Outstanding":
         """What the waves in `taken` have outstanding; they are taken out."""
-        other = Outstanding()
+        other = Outstanding(self.limits)
         keep = ~taken
         other.unordered = dict(self.unordered)
         for name in ("issued", "done"):

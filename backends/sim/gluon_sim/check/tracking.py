@@ -175,6 +175,14 @@ class Tracking:
             if kind in ("read", "poll"):
                 return
             self._written.add(id(allocation))
+        guided = task.memory.guided
+        if guided is not None:
+            if kind in ("update", "poll") or task.op.attrs.get("volatile"):
+                words = index * size >> 2
+                words = np.concatenate([words, words + 1]) if size > 4 else words
+                guided.cells(task, allocation.name, updating(task.op, kind), words)
+            else:
+                guided.seen()
         rows = task.rows
         numbers = task.batch.numbers[rows.index].astype(np.int32)
         shared = shape[0] == 1 and len(numbers) > 1
@@ -276,3 +284,16 @@ def _distinct(ids: np.ndarray) -> np.ndarray:
     """The numbers in an array, which mostly holds one."""
     first = ids.flat[0]
     return np.array([first]) if (ids == first).all() else np.unique(ids)
+
+
+_CHANGEABLE = frozenset("add fadd and or xor max min umax umin smax smin".split())
+
+
+def updating(op: Op, kind: str) -> str:
+    """What an atomic does, if others that do the same may come first and nobody could tell; "poll" of
+    one that only reads; else ""."""
+    if kind == "poll":
+        return kind
+    if op.name == "atomic_rmw" and op.args[0] in _CHANGEABLE and op.used is False:
+        return str(op.args[0])
+    return ""

@@ -13,6 +13,8 @@ import numpy as np
 from gluon_core.errors import GluonError
 from gluon_sim.check.agents import Agent
 from gluon_sim.errors import LeakError, RaceError, SimulatorError, span_of, tolerate
+from gluon_sim.memory.guided import Guided
+from gluon_sim.memory.schedule import Schedule
 
 if TYPE_CHECKING:
     from gluon_sim.check.epochs import Epoch
@@ -206,9 +208,9 @@ class Flight:
 class Flights:
     """All work in flight of one launch, and the schedule by which it lands."""
 
-    def __init__(self, schedule: str, seed: int):
+    def __init__(self, schedule: Schedule):
         self.schedule = schedule
-        self.random = np.random.default_rng(seed) if schedule == "random" else None
+        self.guided = schedule if isinstance(schedule, Guided) else None
         self.pending: list[Flight] = []
         self.probing = False  # whether work lands only to find out which of it is at fault
 
@@ -241,10 +243,7 @@ class Flights:
             if read is not None and flight is not parts[0]:
                 flight.source = parts[0]
                 self._follow(flight, [parts[0]])
-        if self.schedule == "eager":
-            self.land(parts[-1])
-        elif self.random is not None:
-            self.shuffle()
+        self.schedule.issued(self, parts[-1])
         return parts[-1]
 
     def _start(
@@ -261,6 +260,8 @@ class Flights:
         self._follow(flight, earlier)
         home.flights.append(flight)
         self.pending.append(flight)
+        if self.guided is not None:
+            self.guided.name_flight(flight)
 
     def _follow(self, flight: Flight, earlier: list[Flight]) -> None:
         """Let a flight start when others are over."""
@@ -314,6 +315,8 @@ class Flights:
                     continue
             self.land(flight)
             agent.known.join(flight.agent.known, rows, task.batch.count)
+            if self.guided is not None:
+                self.guided.learned(task, flight)
         home.settle(agent)
 
     def last_signals(self, barrier: SharedView, agent: Agent) -> None:
@@ -351,13 +354,16 @@ class Flights:
         if flight.landed:
             return
         flight.landed = flight.landing = True
-        flight.before = []
+        before, flight.before = flight.before, []
         if flight in self.pending:
             self.pending.remove(flight)
         task = flight.task
         saved = task.frame, task.op, task.agent
         task.op, task.agent = flight.op, flight.agent
         task.frame = _Away(flight.rows)  # type: ignore[assignment]  # nobody asks it for values
+        guided = None if self.probing else self.guided
+        if guided is not None:
+            guided.landing(flight, before)
         try:
             assert flight.perform is not None
             flight.perform()
@@ -375,13 +381,10 @@ class Flights:
         finally:
             task.frame, task.op, task.agent = saved
             flight.landing = False
+            if guided is not None:
+                guided.landed()
             flight.perform = flight.signal = None
             task.memory.version += 1
-
-    def shuffle(self) -> None:
-        """Under the random schedule: perhaps let something land."""
-        if self.random is not None and self.pending and self.random.random() < 0.25:
-            self.land(self.pending[int(self.random.integers(len(self.pending)))])
 
     def push(self, waits: Sequence[Optional[Wait]]) -> bool:
         """Nobody can go on: let work land that somebody waits for; false where there is none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
@@ -26,9 +27,10 @@ from gluon_sim.settings import Settings
 
 if TYPE_CHECKING:
     from gluon_sim.check.tracking import Tracking
+    from gluon_sim.memory.guided import Guided
     from gluon_sim.run.task import Task
 
-__all__ = ["Allocation", "GlobalMemory", "Home", "apply_atomic"]
+__all__ = ["Allocation", "Contents", "GlobalMemory", "Home", "apply_atomic"]
 
 
 class Allocation:
@@ -100,6 +102,9 @@ class Home:
 # What of an access is in one allocation: all of it (None), or the elements of a mask.
 Part = tuple[Allocation, Optional[np.ndarray]]
 
+# Of each allocation its bytes, and which of them were never written.
+Contents = list[tuple[np.ndarray, Optional[np.ndarray]]]
+
 
 class GlobalMemory:
     """All allocations of one launch."""
@@ -119,6 +124,7 @@ class GlobalMemory:
         self._one: dict[int, tuple[int, int, list[Part]]] = {}  # by op: all of the only argument
         self.tracking: Optional[Tracking] = None
         self.several = False  # threads at work here
+        self.guided: Optional[Guided] = None
 
     def add(self, allocation: Allocation) -> None:
         if not allocation.data.size:
@@ -336,6 +342,28 @@ class GlobalMemory:
             if changed:
                 self.version += 1
         return out
+
+    def contents(self) -> Contents:
+        """A copy of all bytes, and of which of them were never written."""
+        missing = (None if a.missing is None else a.missing.copy() for a in self._all)
+        return [(a.data.copy(), there) for a, there in zip(self._all, missing)]
+
+    def restore(self, contents: Contents) -> None:
+        for allocation, (data, missing) in zip(self._all, contents):
+            if allocation.writable:
+                allocation.data[...] = data
+            allocation.missing = None if missing is None else missing.copy()
+
+    def changed(self, contents: Contents) -> list[str]:
+        """The names of the allocations that hold something else."""
+        return [a.name for a, (data, _) in zip(self._all, contents) if (a.data != data).any()]
+
+    def digest(self) -> bytes:
+        """Of all bytes."""
+        found = blake2b()
+        for allocation in self._all:
+            found.update(allocation.data.data)
+        return found.digest()
 
     def mark(self) -> None:
         """A run begins, or begins again."""

@@ -16,16 +16,18 @@ from gluon_sim.errors import (
     TimeLimitError,
     span_of,
 )
+from gluon_sim.memory.schedule import Schedule
 from gluon_sim.record.origins import unawaited, users_of
 
 if TYPE_CHECKING:
     from gluon_sim.memory.flight import Flights
+    from gluon_sim.memory.guided import Guided
     from gluon_sim.memory.shared import SharedBuffer, SharedView
     from gluon_sim.record.ir import Location, Op
     from gluon_sim.run.frame import Rows
     from gluon_sim.run.task import Task
 
-__all__ = ["Barriers", "Places", "Scheduler", "Turns", "Wait", "in_words"]
+__all__ = ["Barriers", "Places", "Scheduler", "Turn", "Turns", "Wait", "in_words"]
 
 T = TypeVar("T")
 
@@ -37,13 +39,14 @@ class Wait:
     """What a task yields: go on when `ready()`; `describe()` is for the error when that never is.
 
     A wait that `expires` also ends when nothing else can happen any more. `buffer` holds the
-    barrier that is waited for.
+    barrier that is waited for. With `step` nothing is waited for, and the task may go on at once.
     """
 
     ready: Callable[[], bool]
     describe: Callable[[], str]
     loc: Optional[Location] = None
     expires: bool = False
+    step: bool = False
     buffer: Optional[SharedBuffer] = None
     scene: Optional[Callable[[], dict[str, Any]]] = None
 
@@ -51,8 +54,8 @@ class Wait:
 Turns = Generator[Wait, None, T]  # what runs until it waits, and has a result at its end
 
 
-@dataclass
-class _Task:
+@dataclass(eq=False)
+class Turn:
     name: str
     run: Turns[Any]
     task: Optional[Task] = None
@@ -90,14 +93,14 @@ class Scheduler:
         self.home: Optional[Location] = None  # where the kernel begins
         self.now: Optional[Task] = None  # the task whose turn it is
         self.scene: tuple[str, ...] = ()  # where everybody was when somebody interrupted
-        self._tasks: list[_Task] = []
+        self._tasks: list[Turn] = []
         self._ended: list[str] = []
         self.flights = flights
         self.deadline = deadline
         self.limit = limit
 
     def add(self, name: str, run: Turns[Any], task: Optional[Task] = None) -> None:
-        self._tasks.append(_Task(name, run, task))
+        self._tasks.append(Turn(name, run, task))
 
     @property
     def several(self) -> bool:
@@ -105,7 +108,11 @@ class Scheduler:
 
     def run(self) -> None:
         try:
-            self._loop()
+            guided = self.flights is not None and self.flights.guided
+            if guided:
+                self._guided(guided)
+            else:
+                self._loop()
         except KeyboardInterrupt:
             self.scene = tuple(task.where() for task in self._tasks[:16])
             raise
@@ -118,16 +125,13 @@ class Scheduler:
     def _loop(self) -> None:
         tasks = self._tasks
         flights = self.flights
-        random = flights.random if flights is not None else None
+        schedule = Schedule() if flights is None else flights.schedule
         while tasks:
             moved = False
-            turns = list(tasks)
             late = not any(task.waits is None or task.waits.ready() for task in tasks)
             if late and flights is not None and flights.push([t.waits for t in tasks]):
                 continue
-            if random is not None and len(turns) > 1:
-                turns = [turns[i] for i in random.permutation(len(turns))]
-            for task in turns:
+            for task in schedule.turns(tasks):
                 if task.waits is not None and not task.waits.ready():
                     if not (late and task.waits.expires and not moved):
                         continue
@@ -144,6 +148,32 @@ class Scheduler:
                     return
                 self._deadlock(tasks)
 
+    def _guided(self, guided: Guided) -> None:
+        """One step after the other, of whom the schedule picks."""
+        tasks, flights = self._tasks, self.flights
+        assert flights is not None
+        while tasks:
+            ready = [t for t in tasks if t.waits is None or t.waits.ready()]
+            able = [f for f in flights.pending if all(b.landed for b in f.before)]
+            if not ready and not able:
+                ready = [t for t in tasks if t.waits is not None and t.waits.expires]
+                if not ready:
+                    if not self.deadlocks:
+                        return
+                    self._deadlock(tasks)
+            picked = guided.pick(tasks, ready, able)
+            if not isinstance(picked, Turn):
+                flights.land(picked)
+            else:
+                self.check_time(picked.waits.loc if picked.waits else self.home)
+                self.now, picked.waits = picked.task, None
+                try:
+                    picked.waits = next(picked.run)
+                except StopIteration:
+                    tasks.remove(picked)
+                    self._ended.append(picked.name)
+            guided.stepped()
+
     def check_time(self, loc: Optional[Location]) -> None:
         if self.deadline is not None and monotonic() > self.deadline:
             waiting = [f"{t.name} waits for {t.waits.describe()}" for t in self._tasks if t.waits]
@@ -155,7 +185,7 @@ class Scheduler:
                 span=span_of(loc),
             )
 
-    def _deadlock(self, tasks: list[_Task]) -> None:
+    def _deadlock(self, tasks: list[Turn]) -> None:
         rows: list[tuple[str, ...]] = []
         scenes: list[Scene] = []
         for task in tasks:

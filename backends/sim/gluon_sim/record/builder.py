@@ -482,6 +482,16 @@ class SimBuilder:
         type = expected.type.with_element(I1)
         return self._atomic("atomic_poll", (ptr, expected, timeout), [type], order).results[0]
 
+    # What is in flight elsewhere is so here: a kernel that forgets to wait is wrong on other targets.
+    def deferred_store(self, dest: Value, value: Value) -> None:
+        self.record("deferred_store", (dest, value))
+
+    def deferred_commit(self) -> None:
+        self.record("deferred_commit")
+
+    def deferred_wait(self, pending: int) -> None:
+        self.record("deferred_wait", (pending,))
+
     def create_local_alloc(self, type: Type, value: Optional[Value] = None) -> Value:
         return self.record("local_alloc", (type, value), [type]).results[0]
 

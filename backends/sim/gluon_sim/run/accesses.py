@@ -177,6 +177,25 @@ def local_store(task: Task, view: SharedView, value: np.ndarray) -> None:
     task.store_shared(view, value)
 
 
+_COPIES = "gl.portable.async_copy"
+
+
+@_op("deferred_store")
+def deferred_store(task: Task, view: SharedView, value: np.ndarray) -> None:
+    """A portable copy through registers: what it brings counts after a wait, as on other targets."""
+    task.issue(_COPIES, lambda: task.store_shared(view, value))
+
+
+@_op("deferred_commit")
+def deferred_commit(task: Task) -> None:
+    task.commit(_COPIES)
+
+
+@_op("deferred_wait")
+def deferred_wait(task: Task, pending: int) -> None:
+    task.wait_groups(_COPIES, pending)
+
+
 @_op("memdesc_index")
 def memdesc_index(task: Task, type: MemDescType, view: SharedView, index: np.ndarray) -> SharedView:
     count = view.shape[0]
@@ -270,6 +289,9 @@ def local_atomic_scatter_rmw(
     indices = np.broadcast_to(indices, (indices.shape[0], *dims_of(task, 2)))
     at = _positions(task, view, indices, axis)
     live = np.ones(at.shape, bool) if mask is None else np.broadcast_to(mask, at.shape)
+    guided = task.machine.guided
+    if guided is not None:
+        guided.cells(task, guided.of(view.buffer), "", at[live])
     _touch(task, "update", view, at, live)
     if view.buffer.unwritten is not None:
         missing = view.buffer.marks(view.dtype.itemsize).reshape(-1)[at] != 0

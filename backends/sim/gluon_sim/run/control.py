@@ -206,7 +206,7 @@ def warp_specialize(task: Task, step: Step) -> Turns[None]:
     running = [0]
     parent, agents = task.active(), task.batch.agents
     assert agents is not None  # there is one now
-    forked = []
+    forked, partitions = [], []
     history = task.history.fork(parent)
     for i, region in enumerate(holder.blocks):
         partition = Task(task.machine, task.batch, f"partition {i + 1} of {task.name}")
@@ -219,6 +219,10 @@ def warp_specialize(task: Task, step: Step) -> Turns[None]:
         partition.history = history
         agent = partition.agent = agents.fork(parent, partition.name)
         forked.append(agent)
+        guided = task.machine.guided
+        if guided is not None:
+            guided.name_task(partition, task)
+        partitions.append(partition)
         run = _partition(partition, region[0], running)
         task.machine.scheduler.add(partition.name, run, partition)
     end = yield from task.block(step.blocks[0][0])
@@ -229,6 +233,9 @@ def warp_specialize(task: Task, step: Step) -> Turns[None]:
         )
     for agent in forked:
         parent.known.join(agent.known, None, task.batch.count)
+    if task.machine.guided is not None:
+        for partition in partitions:
+            task.machine.guided.learned(task, partition)
     task.history.ended += [agent.slot for agent in forked]
     _bind(task, step, values)
 

@@ -120,7 +120,7 @@ def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgra
     names = {op.name for op in program.walk_ops()}
     found = [model for model in map(models, names) if model is not None]
     compiled.claims = any(getattr(model, "claims", False) for model in found)
-    compiled.asynchronous = any(_issues(model) for model in found)
+    compiled.asynchronous = "deferred_store" in names or any(map(_issues, found))
     return compiled
 
 

@@ -21,12 +21,14 @@ from gluon_sim.check.tracking import Tracking
 from gluon_sim.errors import LaunchInterrupted, TimeLimitError
 from gluon_sim.memory.flight import Flights, Queue
 from gluon_sim.memory.global_memory import GlobalMemory
+from gluon_sim.memory.guided import Guided
+from gluon_sim.memory.schedule import Schedule, schedule_of
 from gluon_sim.memory.shared import SharedBuffer
 from gluon_sim.memory.sync import Scheduler, Turns, Wait
 from gluon_sim.record.ir import Op
 from gluon_sim.run.compile import CompiledProgram
 from gluon_sim.run.frame import Frame, Rows
-from gluon_sim.run.parallel import Stopped, Workers, keep, ordered, workers_for
+from gluon_sim.run.parallel import Stopped, Workers, keep, meets, ordered, workers_for
 from gluon_sim.run.progress import Progress
 from gluon_sim.run.task import Task
 from gluon_sim.settings import Settings, current
@@ -74,6 +76,7 @@ class Machine:
         num_warps: of one program, for the ops that ask.
         num_ctas: blocks of a cluster, which are one program.
         target: what the simulator stands in for.
+        schedule: in which order things happen; what the settings name by default.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Machine:
         models: Optional[Models] = None,
         settings: Optional[Settings] = None,
         num_ctas: int = 1,
+        schedule: Optional[Schedule] = None,
     ):
         self.num_ctas = num_ctas
         self.program = program
@@ -98,11 +102,13 @@ class Machine:
         self.models = models
         self.settings = memory.settings = settings or current()
         chosen = self.settings
-        self.flights = Flights(chosen.schedule, chosen.seed)
+        self.schedule = schedule or schedule_of(chosen)
+        self.flights = Flights(self.schedule)
+        self.guided = memory.guided = self.flights.guided
         deadline = None if chosen.timeout is None else monotonic() + chosen.timeout
         self.scheduler = Scheduler(self.flights, deadline, chosen.timeout, chosen.deadlocks)
         self.scheduler.home = program.program.kernel.loc
-        self.hurried = deadline is not None or self.flights.random is not None
+        self.hurried = deadline is not None or self.schedule.between_ops
         self.tracking: Optional[Tracking] = None
         self.watched = False
         self.stopped: Optional[Event] = None  # set where other threads work at the launch, too
@@ -167,6 +173,9 @@ class Machine:
         if self.program.claims:
             self._claiming(numbers, arguments)
             return
+        if self.guided is not None:
+            self._steered(self.guided, numbers, arguments)
+            return
         if self.program.one_by_one and self._together(numbers, arguments):
             return
         count, part = workers_for(self, total, size)
@@ -188,6 +197,20 @@ class Machine:
             for start in range(0, total, size):
                 self.step(numbers[start : start + size], arguments)
 
+    def _steered(
+        self, guided: Guided, numbers: np.ndarray, arguments: Sequence[np.ndarray]
+    ) -> None:
+        """All programs at once where they may meet, else one after the other."""
+        with np.errstate(all="ignore"):
+            if meets(self.program):
+                for number in numbers:
+                    self._start(numbers[number : number + 1], arguments)
+                self.scheduler.run()
+                return
+            for number in numbers.tolist():
+                guided.resume(number)
+                self.step(numbers[number : number + 1], arguments)
+
     def _together(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> bool:
         """Programs that may part, which their partitions could not follow, in batches all the same.
 
@@ -196,7 +219,7 @@ class Machine:
         """
         program, total = self.program.program, len(numbers)
         size = self._fitting(total)
-        if size < 2 or self.program.spins or self.watched or self.flights.random is not None:
+        if size < 2 or self.program.spins or self.watched or self.schedule.sampled:
             return False
         if program.found.parted == self.grid or ordered(program):
             return False
@@ -222,9 +245,7 @@ class Machine:
     def _claiming(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> None:
         """Start a few programs, and another whenever one ends that nobody has claimed."""
         self.unstarted = deque(numbers.tolist())
-        random = self.flights.random
-        first = RESIDENT if random is None else int(random.integers(1, 2 * RESIDENT))
-        for _ in range(min(first, len(numbers))):
+        for _ in range(min(self.schedule.resident(RESIDENT), len(numbers))):
             self._next(arguments)
         with np.errstate(all="ignore"):
             self.scheduler.run()
@@ -235,6 +256,8 @@ class Machine:
 
     def claim(self) -> Optional[tuple[int, int, int]]:
         """Take a program that has not started; None where none is left."""
+        if self.guided is not None:
+            self.guided.claims()
         if not self.unstarted:
             return None
         self.done += 1
@@ -291,7 +314,11 @@ class Machine:
         name = "the kernel"
         if self.program.spins or self.program.claims:
             name = f"program {tuple(int(i[0]) for i in batch.ids)}"
+        elif self.guided is not None and self.total > 1:
+            name = f"program {batch.program(0)}"
         task = Task(self, batch, name)
+        if self.guided is not None:
+            self.guided.name_task(task)
         rows = Rows(np.arange(batch.count), whole=True, together=together)
         self.scheduler.add(name, self._run(task, arguments, rows), task)
 
@@ -305,6 +332,8 @@ class Machine:
             ended(task, task.batch.blocks)
         if self.unstarted is not None:
             self.done += 1
+            if self.guided is not None:
+                self.guided.claims()
             self._next(arguments)
 
     def interrupt(self, task: Task) -> Turns[None]:
@@ -312,11 +341,10 @@ class Machine:
         if self.stopped is not None and self.stopped.is_set():
             raise Stopped
         self.scheduler.check_time(task.op.loc)
-        random = self.flights.random
-        if random is not None:
-            self.flights.shuffle()
-            if self.scheduler.several and random.random() < 0.1:
-                yield Wait(lambda: True, lambda: "its turn", task.op.loc)
+        if self.schedule.between_ops:
+            if self.schedule.between(self.flights, self.scheduler.several):
+                step = self.guided is not None
+                yield Wait(lambda: True, lambda: "its turn", task.op.loc, step=step)
 
     def externs(self, symbol: str) -> Optional[Callable[..., Any]]:
         """The model of a library function, or None."""
@@ -325,6 +353,8 @@ class Machine:
     def allocate(self, task: Task, size: int) -> SharedBuffer:
         line = task.op.loc.line
         buffer = SharedBuffer(task.batch.count, size, f"the buffer of line {line}")
+        if self.guided is not None:
+            self.guided.name_buffer(task, buffer)
         if self.settings.uninitialised:
             buffer.watch()
         buffer.alloc = task.op

@@ -28,9 +28,10 @@ from gluon_sim.record.program import Program
 
 if TYPE_CHECKING:
     from gluon_core.errors import SourceSpan
+    from gluon_sim.run.compile import CompiledProgram
     from gluon_sim.run.machine import Machine
 
-__all__ = ["Stopped", "Workers", "cores", "keep", "ordered", "workers_for"]
+__all__ = ["Stopped", "Workers", "cores", "keep", "meets", "ordered", "workers_for"]
 
 # A batch whose widest value is smaller than this is done before another thread gets its turn, and a
 # launch whose widest values are smaller altogether before the threads have started.
@@ -57,7 +58,7 @@ def workers_for(machine: Machine, total: int, size: int) -> tuple[int, int]:
     """(threads, programs of a batch) for `total` programs in batches of `size`."""
     settings, program = machine.settings, machine.program
     wanted = min(cores(), _MOST) if settings.workers is None else settings.workers
-    if wanted < 2 or total < 2 or settings.schedule == "random" or not settings.races:
+    if wanted < 2 or total < 2 or machine.schedule.sampled or not settings.races:
         return 1, size
     if program.spins or program.one_by_one or machine.watched or ordered(program.program):
         return 1, size
@@ -78,6 +79,16 @@ def ordered(program: Program) -> bool:
         )
         program.found.ordered = known
     return known
+
+
+def meets(compiled: CompiledProgram) -> bool:
+    """May programs order each other, or see in which order they come?"""
+    if compiled.spins or compiled.claims:
+        return True
+    return any(
+        "atomic" in op.name or op.name.endswith("_reduce") or bool(op.attrs.get("volatile"))
+        for op in compiled.program.walk_ops()
+    )
 
 
 def _rewritten(program: Program) -> set[int]:

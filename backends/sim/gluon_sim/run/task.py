@@ -304,6 +304,7 @@ class Task:
         if earlier is not None and earlier.barriers is not None:
             earlier.barriers.unused(at)  # the same memory, in the last round of a loop
         barriers.others.add(self.op.name)
+        self._told("other", view, barriers, at)
         barriers.init(at, int(count))
         if getattr(view.type.layout, "cga_layout", None):
             self.batch.unannounced[view.buffer] = False
@@ -313,6 +314,7 @@ class Task:
         barriers.others.add(self.op.name)
         if self.agent is not None:
             self.machine.flights.last_signals(view, self.agent)
+        self._told("other", view, barriers, at)
         barriers.invalidate(at)
 
     def barrier_arrive(
@@ -323,11 +325,14 @@ class Task:
         live = self._where(at, where)
         if live is not None:
             self.active()
+            self._told("arrive", view, barriers, live)
             barriers.arrive(live, int(count), self, everywhere)
+            self._turned(view, barriers, live)
             self._released()
 
     def barrier_raise(self, view: SharedView, count: int) -> None:
         barriers, at = self._barrier(view)
+        self._told("other", view, barriers, at)
         barriers.raised(at, int(count))
 
     def barrier_expect(
@@ -336,6 +341,7 @@ class Task:
         barriers, at = self._barrier(view, where)
         live = self._where(at, where)
         if live is not None:
+            self._told("expect", view, barriers, live)
             barriers.expect(live, int(size), self)
 
     def barrier_complete(
@@ -345,8 +351,21 @@ class Task:
         live = self._where(at, where)
         if live is not None:
             self.active()
+            self._told("bytes", view, barriers, live)
             barriers.complete(live, int(size), self)
+            self._turned(view, barriers, live)
             self._released()
+
+    def _told(
+        self, kind: str, view: SharedView, barriers: Barriers, at: Places, parity: int = 0
+    ) -> None:
+        guided = self.machine.guided
+        if guided is not None:
+            guided.barrier(self, kind, view.buffer, barriers, at, parity & 1)
+
+    def _turned(self, view: SharedView, barriers: Barriers, at: Places) -> None:
+        if self.machine.guided is not None:
+            self.machine.guided.turned(view.buffer, barriers, at)
 
     def _released(self) -> None:
         # Work in flight has one clock: it is over when it signals.
@@ -379,6 +398,7 @@ class Task:
     def barrier_phase(self, view: SharedView) -> np.ndarray:
         """The parity of the phase each program's barrier is in, int32 (programs,)."""
         barriers, at = self._barrier(view)
+        self._told("other", view, barriers, at)
         return (barriers.phase[at] & 1).astype(np.int32)
 
     def barrier_wait(
@@ -407,7 +427,9 @@ class Task:
             return in_words(self, view.buffer, scene())
 
         if not ready():
+            self._told("blocked", view, barriers, live, int(parity[0]))
             yield Wait(ready, describe, self.op.loc, buffer=view.buffer, scene=scene)
+        self._told("pass", view, barriers, live, int(parity[0]))
         barriers.acquire(live, self)
 
     def blocked(self, ready: Callable[[], bool], describe: str) -> Wait:

@@ -1,0 +1,149 @@
+"""The gradients of attention on Hopper against those of cuDNN and torch's flash attention: 4 x 32 heads of
+8192, bfloat16. Ours are both kernels, without the sums `delta`; the error is against float32."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from typing import Any
+
+from common import Result, device, parse_arguments, write
+from row_kernels import in_turns
+
+from gluon_core.cli.demo import examples_package
+from gluon_core.contract.targets import Target
+
+SHAPE = (4, 32, 8192)
+STAGES = (2, 3)
+
+
+def exact(tensors: Any, causal: bool, head: int) -> Any:
+    """The gradients of one head in float32, and the logarithm (base 2) of its sums and its deltas."""
+    import torch
+
+    q, k, v, grad = (t.flatten(0, 1)[head].float() for t in tensors)
+    scale = 1 / math.sqrt(q.shape[-1])
+    score = q @ k.T * scale
+    if causal:
+        above = torch.ones_like(score, dtype=torch.bool).triu(1)
+        score.masked_fill_(above, float("-inf"))
+    logsum = score.logsumexp(1)
+    p = (score - logsum[:, None]).exp()
+    delta = (grad * (p @ v)).sum(1)
+    change = p * (grad @ v.T - delta[:, None])
+    return change @ k * scale, change.T @ q * scale, p.T @ grad, logsum / math.log(2), delta
+
+
+def measure(causal: bool, depth: int, target: Target) -> Result:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    module = importlib.import_module(f"{examples_package().__name__}.attention_backward_hopper")
+    tensors = [torch.randn(*SHAPE, depth, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    heads, length = SHAPE[0] * SHAPE[1], SHAPE[2]
+    logsums, deltas = (torch.empty(heads, length, device="cuda") for _ in range(2))
+    for head in range(heads):
+        *_, logsums[head], deltas[head] = exact(tensors, causal, head)
+    flat = dict(zip(("q", "k", "v", "grad"), (t.flatten(0, 1) for t in tensors)))
+    names = ("for_queries", "for_keys", "for_values")
+    made = {name: torch.full_like(flat["q"], float("nan")) for name in names}
+    examples = {e.name: e for e in module.MORE}
+    kind = f"{'causal' if causal else 'full'}, head {depth}"
+    keys, queries = (examples[f"attention backward, {w}, {kind}"] for w in ("keys", "queries"))
+    kept = {"logsums": logsums, "deltas": deltas}
+    key_args = {**flat, "for_keys": made["for_keys"], "for_values": made["for_values"], **kept}
+    query_args = {**flat, "for_queries": made["for_queries"], **kept}
+    runs = {}
+    for stages in STAGES:
+        for who, example, args in (("keys", keys, key_args), ("queries", queries, query_args)):
+            try:
+                run = example.launcher(args, example.configure(target, True, stages=stages))
+                run()
+                runs[who, stages] = run
+            except Exception as error:
+                print(f"{kind} {who} stages {stages}: {str(error)[:100]}", file=sys.stderr)
+    wanted = exact(tensors, causal, heads - 1)
+    errors = [
+        float((made[name][-1].float() - want).norm() / want.norm())
+        for name, want in zip(names, wanted)
+    ]
+    times = in_turns(runs, 3, 2)
+    flops = 2 * heads * length * length * depth // (2 if causal else 1)
+    best = {}
+    for who, products in (("keys", 4), ("queries", 3)):
+        for stages in STAGES:
+            if (who, stages) in times:
+                rate = products * flops / times[who, stages] / 1e12
+                print(f"{kind} {who} stages {stages}: {rate:.0f} TFLOP/s", file=sys.stderr)
+        best[who] = min((k for k in times if k[0] == who), key=lambda k: times[k])
+
+    def both() -> None:
+        for key in best.values():
+            runs[key]()
+
+    contenders = {"ours": both}
+    leaves = [t.clone().requires_grad_() for t in tensors[:3]]
+    for name, backend in (
+        ("cuDNN", SDPBackend.CUDNN_ATTENTION),
+        ("flash", SDPBackend.FLASH_ATTENTION),
+    ):
+        with sdpa_kernel([backend]):
+            out = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=causal)
+
+        def library(out: Any = out) -> Any:
+            return torch.autograd.grad(out, leaves, tensors[3], retain_graph=True)
+
+        contenders[name] = library
+    seconds = rounds(contenders)
+    rate = {who: 5 * flops / time / 1e12 for who, time in seconds.items()}
+    ours = rate.pop("ours")
+    return Result(
+        f"attention backward, {kind}, 4x32x8192 bf16",
+        "TFLOP/s",
+        ours,
+        rate,
+        {who: ours / other for who, other in rate.items()},
+        {},
+        ", ".join(f"{who}: stages {key[1]}" for who, key in best.items()),
+        max(errors),
+    )
+
+
+def rounds(contenders: Any) -> dict[str, float]:
+    """In turns, without graphs: autograd has none, and each takes milliseconds."""
+    import statistics
+
+    import torch
+
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(6):
+        for name, run in contenders.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            run()
+            end.record()
+            torch.cuda.synchronize()
+            times[name].append(start.elapsed_time(end) / 1e3)
+    return {name: statistics.median(found[1:]) for name, found in times.items()}
+
+
+def results(only: str = "") -> list[Result]:
+    import torch
+
+    target, found = device(), []
+    for depth in (64, 128):
+        for causal in (False, True):
+            if only in f"{'causal' if causal else 'full'} {depth}":
+                found.append(measure(causal, depth, target))
+                torch.cuda.empty_cache()
+    return found
+
+
+def main() -> int:
+    chosen = parse_arguments(__doc__)
+    return write(results(chosen.only), chosen.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,110 @@
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import errors
+from gluon_core import language as gl
+
+LINE = gl.BlockedLayout([1], [32], [4], [0])
+x = np.arange(128, dtype=np.float32)
+
+folder = Path(tempfile.mkdtemp())
+
+
+def said(kind, wrong):
+    """What an error of this class says, without the place."""
+    try:
+        wrong()
+    except kind as error:
+        text = str(error).splitlines()[0].replace(f"{folder}/", "")
+        print(f"{type(error).__name__}: {text.partition('; got nvdisasm')[0]}")
+
+
+@gluon.jit
+def ones(x, N: gl.constexpr = 128):
+    gl.store(x + gl.arange(0, N, LINE), 1.0)
+
+
+# -- TargetError: `gluon info` lists the targets of the plugins that are installed
+said(errors.TargetError, lambda: ones[(1,)](x, target="sim:hoper"))
+#> TargetError: target: unknown architecture 'hoper'; got 'sim:hoper'. Did you mean 'hopper' or 'thor'? Installed backends: amd, nvidia, sim, emu.
+
+# -- OptionError: the message names the nearest option
+said(errors.OptionError, lambda: ones[(1,)](x, target="sim:hopper", num_warp=4))
+#> OptionError: num_warp: nvidia has no compile option 'num_warp'. Did you mean 'num_warps' or 'num_ctas'?
+
+# -- LaunchError: a grid has one to three positive sizes
+said(errors.LaunchError, lambda: ones[(1, 1, 1, 1)](x, target="sim:hopper"))
+#> LaunchError: grid: not a grid; expected an int, one to three ints, or a function of the arguments that returns those, got (1, 1, 1, 1)
+
+# -- DeviceError: run it on the simulator, with target="sim:hopper" or GLUON_TARGET
+said(errors.DeviceError, lambda: ones[(1,)](x, target="nvidia:sm_90"))
+#> DeviceError: x: nvidia:sm_90 works on cuda tensors; got x on cpu:0. Move them with .cuda(), or simulate with GLUON_TARGET=sim:sm_90.
+
+# -- RecompileError: strict mode (`GLUON_NO_JIT=1`): compile before, or take the argument that was compiled for
+os.environ["GLUON_NO_JIT"] = "1"
+try:
+    said(errors.RecompileError, lambda: ones[(1,)](x, N=64, target="sim:hopper"))
+finally:
+    del os.environ["GLUON_NO_JIT"]
+#> RecompileError: N: this launch of ones would compile and GLUON_NO_JIT is set; expected N: constant 128, got N: constant 64. Warm it up, or keep the argument from changing the key (do_not_specialize, do_not_specialize_on_alignment).
+
+# -- KernelChangedError: start the program again; a kernel is compiled from its file, which has other lines now
+import importlib.util
+
+file = folder / "changing.py"
+file.write_text(
+    "import gluon_core as gluon\nfrom gluon_core import language as gl\n\n\n"
+    "@gluon.jit\ndef one(x):\n    gl.store(x, 1.0)\n"
+)
+spec = importlib.util.spec_from_file_location("changing", file)
+changing = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(changing)
+file.write_text(file.read_text().replace("1.0", "2.0"))
+os.utime(file, (0, 0))
+said(errors.KernelChangedError, lambda: changing.one[(1,)](x, target="sim:hopper"))
+#> KernelChangedError: changing.py:5: one changed on disk since it was imported. Import the module again (restart the process) to compile the new source.
+
+# -- PluginError: the message says what of the plugin is wrong; here, that it comes after plugins are read
+from gluon_core.contract.registry import registry
+
+said(errors.PluginError, lambda: registry().register(object(), name="late"))
+#> PluginError: plugin: the registry is frozen; got 'late'. Pass it to gluon_core.contract.registry.load(plugins=[...]).
+
+# -- BackendError: what a plugin, a tool of a vendor or the machine could not do; here there is no such text
+made = gluon.compile(ones, "sm_90", signature={"x": "*fp32"})
+said(errors.BackendError, lambda: registry().backend("nvidia").listing("sass", {"cubin": b"none"}))
+#> BackendError: nvdisasm could not read the cubin
+
+# -- StageError: a compiler failed on a kernel; `diagnostics` has its words, `reproducer` a file to run again
+@gluon.jit
+def garbled(x):
+    i = gl.arange(0, 128, LINE)
+    v = gl.inline_asm_elementwise("no.such $0, $1;", "=r,r", [i], gl.int32, True, 1)
+    gl.store(x + i, v.to(gl.float32))
+
+
+try:
+    gluon.compile(garbled, "sm_90", signature={"x": "*fp32"})
+except errors.StageError as error:
+    print(str(error).partition(": ")[0], "... no such" if "no.such" in str(error) else "")
+#> compiling garbled for nvidia:sm_90 failed in stage cubin ... no such
+
+# -- CacheError: give a folder that can be written as TRITON_CACHE_DIR
+from gluon_core.compiler.bundle import Bundle, export_cache
+
+said(errors.CacheError, lambda: export_cache(Bundle(), "nowhere"))
+#> CacheError: folder: there is no compilation cache; got nowhere
+
+# -- TritonVersionError: install a Triton from 3.6 on: the one that your torch pins
+code = "import sys; sys.modules['triton'] = None; import gluon_core.language"
+done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+print(done.stderr.strip().splitlines()[-1].removeprefix("gluon_core.errors."))
+print(issubclass(errors.TritonVersionError, ImportError))
+#> TritonVersionError: triton is not installed; expected triton >= 3.6. Install the triton that your torch pins, or `pip install triton`.
+#> True

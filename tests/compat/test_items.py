@@ -1,0 +1,423 @@
+"""Programs that were refused, aborted or reported once: each runs on the simulator, and compiles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gluon_core._triton import VERSION
+
+torch = pytest.importorskip("torch")
+
+import gluon_core as gluon  # noqa: E402
+from gluon_core import errors  # noqa: E402
+from gluon_core import language as gl  # noqa: E402
+from gluon_core.nvidia.hopper import TensorDescriptor  # noqa: E402
+
+RELEASE = VERSION[:2]
+hopper, blackwell = gl.nvidia.hopper, gl.nvidia.blackwell
+
+
+def launch(kernel, *args, target="sim:sm_90", grid=(1,), **options):
+    """Run on the simulator; then machine code of the same kernel."""
+    handle = kernel[grid](*args, target=target, **options)
+    kind = "hsaco" if "gfx" in target else "cubin"
+    assert len(handle.asm[kind]) > 500
+    return handle
+
+
+# -- layouts that only some ops cannot have -----------------------------------------------------
+
+# Made where the file is loaded, and not used: nothing to refuse.
+UNUSED = [
+    gl.NVMMADistributedLayout([2], [3, 1], [16, 24]),
+    gl.SwizzledSharedLayout(0, 1, 1, [1, 0]),
+    gl.BlockedLayout([3], [32], [4], [0]),
+    gl.DistributedLinearLayout([[1, 1]], [[0, 1]], [], [], [2, 2]),
+    blackwell.TensorMemoryLayout([32, 64], 1),
+    gl.amd.AMDMFMALayout(3, [8, 8, 8], True, [4, 1]),
+]
+
+
+@gluon.jit
+def _in_layout(
+    src, dst, LAYOUT: gl.constexpr, PLAIN: gl.constexpr, M: gl.constexpr, N: gl.constexpr
+):
+    rows = gl.arange(0, M, gl.SliceLayout(1, PLAIN))
+    columns = gl.arange(0, N, gl.SliceLayout(0, PLAIN))
+    at = rows[:, None] * N + columns[None, :]
+    x = gl.convert_layout(gl.load(src + at), LAYOUT)
+    total = gl.sum(x * 2, 1)
+    gl.store(dst + rows, gl.convert_layout(total, gl.SliceLayout(1, PLAIN)))
+
+
+@pytest.mark.parametrize(
+    "layout, target",
+    [
+        (gl.NVMMADistributedLayout([3, 0], [2, 2], [16, 32, 16]), "sm_90"),
+        (gl.NVMMADistributedLayout([2, 0], [2, 2], [16, 8]), "sm_80"),
+        (gl.SliceLayout(0, gl.NVMMADistributedLayout([2, 0], [1, 2, 2], [1, 16, 8])), "sm_80"),
+        (gl.amd.AMDMFMALayout(3, [32, 32, 8], True, [2, 2], element_bitwidth=64), "gfx942"),
+        (gl.amd.AMDMFMALayout(3, [16, 16, 16], True, [2, 2], None, [2, 1, 4]), "gfx942"),
+    ],
+)
+def test_a_tensor_has_any_layout_that_a_compiler_has(layout, target):
+    lanes = 64 if "gfx" in target else 32
+    plain = gl.BlockedLayout([1, 4], [lanes // 8, 8], [4, 1], [1, 0])
+    x, out = torch.randn(64, 64), torch.zeros(64)
+    launch(_in_layout, x, out, layout, plain, 64, 64, target=f"sim:{target}")
+    torch.testing.assert_close(out, 2 * x.sum(1))
+
+
+def test_bases_of_several_bits():
+    layout = gl.DistributedLinearLayout(
+        [[0, 2], [4, 0]],
+        [[0, 9], [2, 0], [0, 1], [1, 0], [0, 4]],
+        [[14, 0], [0, 0]],
+        [],
+        [16, 16],
+    )
+    plain = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
+
+    @gluon.jit
+    def kernel(src, dst, LAYOUT: gl.constexpr, PLAIN: gl.constexpr):
+        rows = gl.arange(0, 16, gl.SliceLayout(1, PLAIN))
+        at = rows[:, None] * 16 + gl.arange(0, 16, gl.SliceLayout(0, PLAIN))[None, :]
+        x = gl.convert_layout(gl.load(src + at), LAYOUT)
+        gl.store(dst + at, gl.convert_layout(x + 1, PLAIN))
+
+    x, out = torch.randn(16, 16), torch.zeros(16, 16)
+    launch(kernel, x, out, layout, plain)
+    assert torch.equal(out, x + 1)
+
+
+# -- ops on shapes and layouts --------------------------------------------------------------------
+
+
+def test_a_pair_is_split_into_scalars():
+    @gluon.jit
+    def kernel(src, dst):
+        row: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 2], [32, 1], [4, 1], [1, 0]))
+        pair = gl.load(src + gl.arange(0, 2, row))
+        a, b = gl.split(pair)
+        gl.store(dst, a - b)
+
+    x, out = torch.tensor([5, 3], dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    launch(kernel, x, out)
+    assert out.item() == 2
+
+
+@gluon.jit
+def _slices_of_buffers(dst, START: gl.constexpr):
+    row: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    buffers = gl.allocate_shared_memory(gl.int32, [4, 128], flat)
+    at = gl.arange(0, 128, row)
+    for i in gl.static_range(4):
+        buffers.index(i).store(at + 1000 * i)
+    gl.thread_barrier()
+    part = buffers.slice(START, 2, 0)
+    gl.store(dst + at, part.index(1).load(row))
+
+
+def test_buffers_are_sliced_where_the_compiler_can():
+    out = torch.zeros(128, dtype=torch.int32)
+    if RELEASE < (3, 9):
+        with pytest.raises(errors.GluonError) as caught:
+            _slices_of_buffers[(1,)](out, 1, target="sim:sm_90")
+        assert "buffers.slice(START, 2, 0)" in caught.value.span.text
+        return
+    launch(_slices_of_buffers, out, 1)
+    assert torch.equal(out, torch.arange(128, dtype=torch.int32) + 2000)
+
+
+@pytest.mark.parametrize("open_layout", ["AutoLayout", "CoalescedLayout"])
+def test_a_conversion_may_leave_the_layout_open(open_layout):
+    if open_layout == "CoalescedLayout" and RELEASE < (3, 7):
+        pytest.skip("this Triton resolves no CoalescedLayout")
+
+    @gluon.jit
+    def kernel(src, dst, OPEN: gl.constexpr):
+        row: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+        x = gl.convert_layout(gl.load(src + gl.arange(0, 256, row)), OPEN)
+        at = gl.arange(0, 256, OPEN)
+        if OPEN == gl.AutoLayout():
+            at = gl.set_auto_layout(at, row)
+        gl.store(dst + at, x + 1 if OPEN != gl.AutoLayout() else gl.set_auto_layout(x + 1, row))
+
+    x, out = torch.randn(256), torch.zeros(256)
+    launch(kernel, x, out, getattr(gl, open_layout)())
+    assert torch.equal(out, x + 1)
+
+
+def test_a_permutation_of_registers_is_a_trivial_conversion():
+    lanes, warps = [[1], [2], [4], [8], [16]], [[32], [64]]
+    one = gl.DistributedLinearLayout([[128], [256]], lanes, warps, [], [512])
+    other = gl.DistributedLinearLayout([[256], [128]], lanes, warps, [], [512])
+
+    @gluon.jit
+    def kernel(dst, ONE: gl.constexpr, OTHER: gl.constexpr):
+        x = gl.convert_layout(gl.arange(0, 512, ONE), OTHER, assert_trivial=True)
+        gl.store(dst + gl.arange(0, 512, OTHER), x)
+
+    out = torch.zeros(512, dtype=torch.int32)
+    launch(kernel, out, one, other)
+    assert torch.equal(out, torch.arange(512, dtype=torch.int32))
+
+
+# -- clusters, limits -----------------------------------------------------------------------------
+
+
+def test_shared_memory_is_that_of_one_block():
+    @gluon.jit
+    def kernel(dst):
+        rows: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0], [[1, 0]])
+        flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0], [[1, 0]])
+        buffer = gl.allocate_shared_memory(gl.float32, [512, 128], flat)
+        buffer.store(gl.full([512, 128], 2.0, gl.float32, rows))
+        gl.thread_barrier()
+        at = gl.arange(0, 512, gl.SliceLayout(1, rows))
+        gl.store(dst + at, gl.sum(buffer.load(rows), 1))
+
+    out = torch.zeros(512)
+    handle = launch(kernel, out, num_ctas=2)  # 256 KiB, 128 in each of two blocks
+    assert torch.equal(out, torch.full((512,), 256.0))
+    assert 256 * 128 * 4 <= handle.metadata.shared < 256 * 128 * 4 + 2048
+
+
+TUNED = """\
+import torch, triton
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@triton.autotune([triton.Config({"N": n}, num_warps=4) for n in (1 << 17, 256)], key=[])
+@gluon.jit
+def kernel(dst, N: gl.constexpr):
+    row: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    buffer = gl.allocate_shared_memory(gl.float32, [N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    buffer.store(gl.full([N], 3.0, gl.float32, row))
+    gl.thread_barrier()
+    gl.store(dst + gl.arange(0, N, row), buffer.load(row))
+
+out = torch.zeros(1 << 17)
+kernel[(1,)](out)
+assert out[:256].eq(3).all()
+print(kernel.best_config.kwargs["N"])
+"""
+
+
+def _run(tmp_path, code, *options):
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    environment = {**os.environ, "GLUON_TARGET": "sim:sm_90", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, *options, str(script)],
+        env=environment, capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.once
+def test_a_configuration_that_is_too_large_is_skipped(tmp_path):
+    assert _run(tmp_path, TUNED) == ["256"]
+
+
+# -- copies, memory, types ------------------------------------------------------------------------
+
+
+@gluon.jit
+def _copy_tile(source, dst, SHAPE: gl.constexpr):
+    rows: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+    barrier = gl.allocate_shared_memory(gl.int64, [1], hopper.mbarrier.MBarrierLayout())
+    hopper.mbarrier.init(barrier, 1)
+    buffer = gl.allocate_shared_memory(source.dtype, SHAPE, source.layout)
+    hopper.mbarrier.expect(barrier, source.block_type.nbytes)
+    hopper.tma.async_copy_global_to_shared(source, [0, 0], barrier, buffer)
+    hopper.mbarrier.wait(barrier, 0)
+    at = gl.arange(0, 32, gl.SliceLayout(1, rows))[:, None] * 64
+    at += gl.arange(0, 64, gl.SliceLayout(0, rows))[None, :]
+    gl.store(dst + at, buffer.slice(0, 32, 0).load(rows))
+    hopper.mbarrier.invalidate(barrier)
+
+
+def test_a_buffer_of_the_message_box_of_its_descriptor():
+    layout = gl.NVMMASharedLayout(128, 16, 2)
+    x, out = torch.randn(512, 64).half(), torch.zeros(32, 64).half()
+    # Boxes end at 256 elements: of 512 rows the descriptor moves 256, twice.
+    desc = TensorDescriptor(x, list(x.shape), list(x.stride()), [512, 64], layout)
+    launch(_copy_tile, desc, out, [512, 64])
+    assert torch.equal(out, x[:32])
+
+
+def test_a_buffer_is_initialised_with_the_other_signedness():
+    @gluon.jit
+    def kernel(dst):
+        row: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+        x = gl.arange(0, 128, row)
+        buffer = gl.allocate_shared_memory(
+            gl.uint32, [128], gl.SwizzledSharedLayout(1, 1, 1, [0]), x - 64
+        )
+        gl.thread_barrier()
+        gl.store(dst + x, buffer.load(row).to(gl.int32))
+
+    out = torch.zeros(128, dtype=torch.int32)
+    launch(kernel, out)
+    assert torch.equal(out, torch.arange(128, dtype=torch.int32) - 64)
+
+
+@gluon.jit
+def _buffer_ops(src, dst, counts, AUTO: gl.constexpr):
+    row: gl.constexpr = gl.BlockedLayout([1], [64], [4], [0])
+    at = gl.arange(0, 256, AUTO)
+    other = gl.full([256], -1.0, gl.float32, row)
+    mask = gl.arange(0, 256, row) < 200
+    x = gl.amd.cdna3.buffer_load(src, at, mask=mask, other=other)
+    gl.amd.cdna3.buffer_store(x, dst, at)
+    own = gl.arange(0, 256, row)
+    gl.amd.cdna3.buffer_atomic_add(counts, own, own.to(gl.int32), mask=own.to(gl.int8))
+
+
+def test_buffer_ops_with_open_offsets_and_any_integer_as_a_mask():
+    x, out, counts = torch.randn(256), torch.zeros(256), torch.zeros(256, dtype=torch.int32)
+    launch(_buffer_ops, x, out, counts, gl.AutoLayout(), target="sim:gfx942")
+    assert torch.equal(out[:200], x[:200]) and out[200:].eq(-1).all()
+    assert torch.equal(counts, torch.arange(256, dtype=torch.int32))
+
+
+def test_registers_of_64_rows_of_tensor_memory_are_stored():
+    @gluon.jit
+    def kernel(dst):
+        layout: gl.constexpr = blackwell.TensorMemoryLayout([64, 64], col_stride=1)
+        rows: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0])
+        at = gl.arange(0, 64, gl.SliceLayout(1, rows))[:, None] * 64
+        at += gl.arange(0, 64, gl.SliceLayout(0, rows))[None, :]
+        held: gl.constexpr = blackwell.get_tmem_reg_layout(gl.float32, [64, 64], layout, 4)
+        buffer = blackwell.allocate_tensor_memory(gl.float32, [64, 64], layout)
+        buffer.store(gl.convert_layout(at.to(gl.float32), held))
+        gl.store(dst + at, gl.convert_layout(buffer.load(held), rows))
+
+    out = torch.zeros(64, 64)
+    launch(kernel, out, target="sim:sm_100")
+    assert torch.equal(out, torch.arange(64 * 64).reshape(64, 64).float())
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_a_view_is_larger_than_its_memory_only_where_no_compiler_minds(dtype):
+    @gluon.jit
+    def kernel(dst, DTYPE: gl.constexpr):
+        row: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+        flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+        buffer = gl.allocate_shared_memory(gl.int32, [256], flat)
+        buffer.store(gl.full([256], 0, gl.int32, row))
+        gl.thread_barrier()
+        view = buffer._reinterpret(DTYPE, [256], flat)
+        at = gl.arange(0, 256, row)
+        gl.store(dst + at, view.load(row).to(gl.int32))
+
+    out = torch.ones(256, dtype=torch.int32)
+    if dtype == "int32":
+        launch(kernel, out, gl.int32)
+        assert not out.any()
+        return
+    with pytest.raises(errors.GluonError):  # at the access before 3.8, at the view since
+        kernel[(1,)](out, gl.int64, target="sim:sm_90")
+
+
+def test_types_have_their_fields():
+    @gluon.jit
+    def kernel(desc, LAYOUT: gl.constexpr):
+        gl.static_assert(desc.layout == LAYOUT and desc.type.layout == LAYOUT)
+        gl.static_assert(desc.block_type.nbytes == 2048 and desc.type.block_type == desc.block_type)
+        gl.static_assert(desc.block_shape[0] == 32 and desc.dtype == gl.float16)
+        buffer = gl.allocate_shared_memory(desc.dtype, desc.block_shape, desc.layout)
+        gl.static_assert(buffer.rank == 2 and buffer.numel == 1024)
+        gl.static_assert(buffer.type.alloc_shape[1] == 32 and buffer.type.layout == LAYOUT)
+
+    layout = gl.NVMMASharedLayout(64, 16, 2)
+    desc = TensorDescriptor.from_tensor(torch.zeros(64, 64).half(), [32, 32], layout)
+    launch(kernel, desc, layout)
+
+
+def test_both_orders_of_parameters_are_taken():
+    padded = gl.PaddedSharedLayout([[64, 8]], [[0, 1], [1, 0]], [], [2, 2])
+    assert padded == gl.PaddedSharedLayout(
+        [[64, 8]], [[0, 1], [1, 0]], block_bases=[], shape=[2, 2]
+    )
+    old = gl.amd.AMDWMMALayout(3, True, [2, 2], [16, 16, 32], [1, 1])
+    assert old == gl.amd.AMDWMMALayout(3, True, warps_per_cta=[2, 2])
+
+
+# -- what the installed compiler fences -----------------------------------------------------------
+
+
+def test_fences_that_the_compiler_inserts_are_known():
+    @gluon.jit
+    def kernel(desc):
+        rows: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        buffer = gl.allocate_shared_memory(desc.dtype, desc.block_shape, desc.layout)
+        buffer.store(gl.full([32, 32], 7.0, gl.float32, rows))
+        hopper.tma.async_copy_shared_to_global(desc, [0, 0], buffer)
+        hopper.tma.store_wait(0)
+
+    out = torch.zeros(32, 32)
+    desc = TensorDescriptor.from_tensor(out, [32, 32], gl.NVMMASharedLayout(128, 32, 2))
+    if RELEASE < (3, 7):
+        with pytest.raises(errors.GluonError, match="race"):
+            kernel[(1,)](desc, target="sim:sm_90")
+        return
+    handle = launch(kernel, desc)
+    assert out.eq(7).all()
+    assert "fence.proxy.async" in handle.asm["ptx"]
+
+
+# -- host code without a GPU ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target, texts", [
+    ("sm_90", ["ttgir", "llir", "ptx"]),
+    ("gfx942", ["ttgir", "llir", "amdgcn"]),
+])  # fmt: skip
+def test_a_simulated_launch_has_the_kernels_code(target, texts):
+    plain = gl.BlockedLayout([1, 4], [256 // 32 if "gfx" in target else 4, 8], [4, 1], [1, 0])
+    x, out = torch.randn(64, 64), torch.zeros(64)
+    handle = launch(_in_layout, x, out, plain, plain, 64, 64, target=f"sim:{target}")
+    for kind in texts:
+        assert "_in_layout" in handle.asm[kind]
+    assert handle.n_regs > 0 and handle.n_spills == 0
+    assert handle.metadata.num_warps == 4 and handle.metadata.name == "_in_layout"
+    assert isinstance(handle.metadata.shared, int)
+
+
+HOST = """\
+import torch, triton
+from gluon_core import language as gl
+import gluon_core as gluon
+
+@gluon.jit
+def add(x, y, n, BLOCK: gl.constexpr):
+    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.store(y + at, gl.load(x + at, mask=at < n) + 1, mask=at < n)
+
+assert torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+target = triton.runtime.driver.active.get_current_target()
+assert (target.backend, target.arch) == ("cuda", 90)
+x = torch.rand(1000, device="cuda")
+y = torch.empty_like(x).cuda()
+begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+begin.record()
+handle = add[lambda meta: (triton.cdiv(1000, meta["BLOCK"]),)](x, y, 1000, BLOCK=256, num_warps=4)
+end.record()
+torch.cuda.synchronize()
+torch.testing.assert_close(y, x + 1)
+assert torch.cuda.get_device_properties("cuda").multi_processor_count > 0
+print("right", begin.elapsed_time(end) >= 0, "ld.global" in handle.asm["ptx"])
+"""
+
+
+@pytest.mark.once
+def test_a_script_for_a_gpu_runs_without_one(tmp_path):
+    assert _run(tmp_path, HOST, "-m", "gluon_core.standin") == ["right", "True", "True"]

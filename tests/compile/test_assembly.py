@@ -1,0 +1,94 @@
+"""Inline assembly that is wrong ends in an error on its line, not with the process."""
+
+from __future__ import annotations
+
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import ArgumentError, StageError
+
+L32 = gl.BlockedLayout([4], [32], [4], [0])
+L64 = gl.BlockedLayout([4], [64], [4], [0])
+
+
+@gluon.jit
+def runs(out, ASM: gl.constexpr, REGISTERS: gl.constexpr, PACK: gl.constexpr, layout: gl.constexpr):
+    x = gl.arange(0, 1024, layout)
+    narrow = x.to(out.dtype.element_ty)
+    y = gl.inline_asm_elementwise(ASM, REGISTERS, [narrow], out.dtype.element_ty, True, PACK)
+    gl.store(out + x, y)
+
+
+def compiled(text, registers, target="sm_90", dtype="i32", pack=1):
+    constants = {"ASM": text, "REGISTERS": registers, "PACK": pack}
+    constants["layout"] = L64 if target.startswith("gfx") else L32
+    return gluon.compile(runs, target, signature={"out": f"*{dtype}"}, constexprs=constants)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize(
+    "text, registers, argument, words",
+    [
+        ("mov.b32 $0, $1;", "=r", "constraints", "expected 1, got 0 in '=r'"),
+        ("mov.b32 $0, $1;", "=r,r,r", "constraints", "expected 1, got 2"),
+        ("mov.b32 $0, $1;", "r,r", "constraints", "begin with '='"),
+        ("mov.b32 $0, $1;", "", "constraints", "expected 1, got 0 in ''"),
+        ("mov.b32 $0, $1;", "=r,,r", "constraints", "a constraint is empty"),
+        ("mov.b32 $0, $9;", "=r,r", "asm", r"not there: \$9; expected \$0 to \$1"),
+        ("mov.b32 ${2:x}, $1;", "=r,r", "asm", "not there"),
+    ],
+)
+def test_operands_that_do_not_match(target, text, registers, argument, words):
+    with pytest.raises(ArgumentError, match=words) as found:
+        compiled(text, registers, target)
+    assert found.value.argument == argument
+    assert "inline_asm_elementwise" in found.value.span.text
+
+
+@pytest.mark.parametrize(
+    "text, registers, dtype, pack",
+    [
+        ("mov.b32 $0, $1;", "=r,r", "i32", 1),
+        (
+            "{ .reg .pred p; setp.eq.s32 p, $1, 0; selp.b32 $0, 1, 2, p; }",
+            "=r,r,~{memory}",
+            "i32",
+            1,
+        ),
+        ("mov.b32 $0, $2; mov.b32 $1, $3;", "=&r,=r,r,r", "i32", 2),
+        ("mov.b32 $0, $1;", "=r,r", "i16", 2),
+        ("mov.b32 $0, $2; mov.b32 $1, $3;", "=r,=r,r,r", "i16", 4),
+        ("mov.b32 $0, $1;", "=r,r", "i8", 4),
+        ("mov.b64 $0, $1;", "=l,l", "i64", 1),
+        ("mov.b32 $0, 1; // $$", "=r,0", "i32", 1),
+    ],
+)
+def test_operands_that_match(text, registers, dtype, pack):
+    assert compiled(text, registers, dtype=dtype, pack=pack).asm["cubin"]
+
+
+def test_narrow_elements_share_registers():
+    with pytest.raises(ArgumentError, match="expected 2, got 4"):
+        compiled("mov.b32 $0, $4;", "=r,=r,=r,=r,r,r,r,r", dtype="i16", pack=4)
+
+
+@pytest.mark.parametrize(
+    "text, registers, words",
+    [
+        ("frobnicate.b32 $0, $1;", "=r,r", "instruction: 'frobnicate'"),
+        ("mov.b32 $0, $1;", "=l,r", "Arguments mismatch for instruction 'mov'"),
+    ],
+)
+@pytest.mark.parametrize("isolation", ["0", "1"])
+def test_what_the_assembler_says_stands_under_the_kernels_line(
+    monkeypatch, text, registers, words, isolation
+):
+    monkeypatch.setenv("GLUON_COMPILE_ISOLATION", isolation)
+    with pytest.raises(StageError, match=words) as found:
+        compiled(text, registers)
+    message = str(found.value)
+    assert "compiling runs for nvidia:sm_90 failed in stage cubin: the assembler says" in message
+    assert "ptxas" not in message and "Repro" not in message and "/tmp" not in message
+    assert "inline_asm_elementwise" in found.value.span.text
+    assert found.value.got.startswith(text.split()[0])
