@@ -53,7 +53,8 @@ class InOrder:
 
 
 class Optuna:
-    """Those that a tree-structured Parzen estimator expects most of, by what came of the others.
+    """Those that a tree-structured Parzen estimator expects most of, by what came of the others; every
+    other one is a neighbour of the best so far, since what people start with is seldom far off.
 
     Args:
         space: what to draw from.
@@ -79,12 +80,13 @@ class Optuna:
         self._seen: set[str] = set()
         self._asked: dict[str, Any] = {}
         self._start = None if start is None else dict(start)
+        self._best: tuple[float, Optional[dict[str, Any]]] = (float("inf"), self._start)
+        self._turn = 0
         self._distributions: dict[str, Any] = {}
         for name, values in space.values.items():
-            ordered = all(type(v) in (int, float) for v in values) and len(values) > 2
             self._distributions[name] = (
                 optuna.distributions.IntDistribution(0, len(values) - 1)
-                if ordered
+                if self._ordered(name)
                 else optuna.distributions.CategoricalDistribution(tuple(range(len(values))))
             )
         # A trial that is under way counts as a poor one, so that those asked for at once differ.
@@ -104,6 +106,10 @@ class Optuna:
                 return self._take(start)
         if self._left is not None and not self._left:
             return None
+        self._turn += 1
+        near = self._neighbour() if self._turn % 2 else None
+        if near is not None:
+            return self._take(near)
         for _ in range(_PATIENCE):
             trial = self._study.ask(self._distributions)
             config = {n: self._space.values[n][trial.params[n]] for n in self._space.values}
@@ -119,6 +125,27 @@ class Optuna:
         if self._left is None:
             return None
         return self._take(self._random.choice(sorted(self._left.items()))[1])
+
+    def _neighbour(self) -> Optional[dict[str, Any]]:
+        """What differs from the best in one parameter, by one step where values are ordered."""
+        centre = self._best[1]
+        if centre is None:
+            return None
+        names = list(self._space.values)
+        self._random.shuffle(names)
+        for name in names:
+            values, at = self._space.values[name], self._space.values[name].index(centre[name])
+            near = (at - 1, at + 1) if self._ordered(name) else range(len(values))
+            for index in near:
+                if 0 <= index < len(values):
+                    config = {**centre, name: values[index]}
+                    if plain_text(config) not in self._seen and config in self._space:
+                        return config
+        return None
+
+    def _ordered(self, name: str) -> bool:
+        values = self._space.values[name]
+        return all(type(v) in (int, float) for v in values) and len(values) > 2
 
     def _take(self, config: dict[str, Any]) -> dict[str, Any]:
         text = plain_text(config)
@@ -139,6 +166,8 @@ class Optuna:
         trial = self._asked.pop(text, None)
         if value is not None:
             self._asked[text] = value
+            if value < self._best[0]:
+                self._best = (value, dict(config))
         if trial is not None and not isinstance(trial, float):
             self._tell(trial, value)
             return

@@ -20,6 +20,7 @@ from gluon_core.tune.task import Reference, Task
 __all__ = ["Checked", "Outcome", "Progress", "Settings", "check", "search"]
 
 Shape = Mapping[str, Any]
+_PATIENCE = 0.3  # seconds that a device waits for a batch to fill
 _BATCH = 6  # configurations that are measured in turns, beside the best so far
 
 
@@ -261,6 +262,7 @@ class _Search:
         self.best: Optional[Trial] = None
         self.default: Optional[Mapping[str, Any]] = None  # what its code is like
         self.held: list[tuple[Config, Mapping[str, Any]]] = []  # wait for that
+        self.idle = time.monotonic()  # since when a device waits, or something is there to measure
         self.lost: dict[str, int] = {}  # how often a configuration went with its worker
 
     # -- the loop --------------------------------------------------------------------------------
@@ -273,7 +275,7 @@ class _Search:
                 self._measure()
                 if not self.under_way:
                     break
-                done, _ = wait(self.under_way, 0.5, FIRST_COMPLETED)
+                done, _ = wait(self.under_way, _PATIENCE, FIRST_COMPLETED)
                 for future in done:
                     self._take(future)
             self._finals()
@@ -347,7 +349,8 @@ class _Search:
         measuring = sum(kind == "measure" for kind, _ in self.under_way.values())
         compiling = len(self.under_way) - measuring
         while self.ready and measuring < self.engine.meters:
-            if len(self.ready) < _BATCH and compiling:
+            patient = time.monotonic() - self.idle < _PATIENCE
+            if len(self.ready) < _BATCH and compiling and patient:
                 return
             batch, self.ready = self.ready[:_BATCH], self.ready[_BATCH:]
             batch = [one for one in batch if not self._beaten(*one)]
@@ -443,6 +446,8 @@ class _Search:
             if why:
                 status, reason, value = "pruned", why, None
         if status == "compiled":
+            if not self.ready:
+                self.idle = time.monotonic()
             self.ready.append((config, detail))
             return
         self._keep(config, Trial({}, status, value, value, value, reason, detail))

@@ -168,7 +168,7 @@ class _Round:
                 self._launches.clear()
             if at not in self._launches:
                 known = (self._shape, self.configs[at], at)
-                once = self._bench.call("prepare", *known, limit=self._limit + 30)
+                once = self._bench.call("prepare", *known, limit=self._limit + 10)
                 self._process = self._bench.started
                 self._launches[at] = max(3, min(40, int(_SAMPLE / max(once, 1e-7))))
             taken = self._bench.call("sample", at, self._launches[at], limit=self._limit)

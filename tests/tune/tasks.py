@@ -97,3 +97,30 @@ CONFLICTS = tune.Task(
     arguments=lambda new: {"x": new.random((32, 32)), "y": new.empty((32, 32))},
     grid=lambda args, config: (1,),
 )
+
+
+@gluon.jit
+def misbehaves(x, flag, HOW: gl.constexpr):
+    """Well for 0; waits for what never comes for 1; stores where nothing is for 2."""
+    i = gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    if HOW == 1:
+        seen = gl.load(flag, volatile=True)
+        while seen == 0:
+            seen = gl.load(flag, volatile=True)
+    far: gl.constexpr = 2**40 if HOW == 2 else 0
+    gl.store(x + i.to(gl.int64) * far + i, 1.0)
+
+
+def zero(new):
+    x = new.random(128)
+    flag = new.integers(1, 0, 1, "int32")
+    return {"x": x, "flag": flag}
+
+
+MISBEHAVES = tune.Task(
+    kernel=misbehaves,
+    space=tune.space(HOW=[1, 2, 0]),
+    fixed={"num_warps": 4},
+    arguments=zero,
+    grid=lambda args, config: (1,),
+)

@@ -14,6 +14,7 @@ import pytest
 
 from gluon_core import tune
 from gluon_core.errors import TuneError, TuneWorkerError
+from gluon_core.runtime import bench
 from gluon_core.tune import session, work
 from gluon_core.tune.engine import Local
 from gluon_core.tune.isolated import Failed, Lost
@@ -73,12 +74,12 @@ class TestWithoutADevice:
         assert wrong.best is None and wrong.trials[0].status == "bad"
         assert "elements of y are wrong" in wrong.trials[0].reason
 
-    def test_there_is_nothing_to_measure_on(self, store, engine):
-        if tune.device_target() is not None:
-            pytest.skip("there is a device")
+    def test_there_is_nothing_to_measure_on(self, store, engine, monkeypatch):
+        MadeUpMachine(monkeypatch, engine, lambda config: 1.0, devices=0)
         with pytest.raises(TuneWorkerError, match="no nvidia:sm_90 to measure on.*roofline"):
-            settings = tune.Settings(target="hopper")
-            tune.search(tasks.SCALE, settings, store=store, engine=engine)
+            tune.search(tasks.SCALE, tune.Settings(target="hopper"), store=store, engine=engine)
+        if tune.device_target() is None:
+            assert bench.device_count(bench.target_of("hopper")) == 0
 
     def test_no_such_objective(self, store, engine):
         with pytest.raises(TuneError, match="Did you mean 'registers'"):
@@ -232,12 +233,12 @@ def test_measured_in_turns_and_losers_stop_early(monkeypatch):
 class MadeUpMachine:
     """Compiles nothing, and measures what it is told: `times` by block size, `slower` with each batch."""
 
-    def __init__(self, monkeypatch, engine, times, bound=0.0, slower=0.0):
+    def __init__(self, monkeypatch, engine, times, bound=0.0, slower=0.0, devices=1):
         self.times, self.bound, self.slower = times, bound, slower
         self.batches = []
         told = (tune.task.Reference.of(tasks.SCALE), "hopper", {}, False)
         known = engine.compile(work.about, *told).result()
-        about = {**known, "devices": 1, "device": "Made Up"}
+        about = {**known, "devices": devices, "device": "Made Up"}
         monkeypatch.setattr(work, "about", lambda *told: about)
         monkeypatch.setattr(work, "compile_one", self.compile_one)
         monkeypatch.setattr(work, "measure", self.measure)
@@ -306,6 +307,20 @@ def test_on_a_device(store, engine):
         tasks.SCALE, settings, store=store, engine=engine, tolerance=1.0
     )
     assert not checked.slower
+
+
+@pytest.mark.gpu
+def test_what_hangs_or_faults_on_a_device_costs_one_configuration(store, engine):
+    if tune.device_target() is None:
+        pytest.skip("there is no GPU")
+    settings = tune.Settings(run_limit=2.0)
+    (found,) = tune.search(tasks.MISBEHAVES, settings, store=store, engine=engine)
+    said = {trial.config["HOW"]: (trial.status, trial.reason) for trial in found.trials}
+    assert said[0][0] == "ok" and said[1][0] == said[2][0] == "bad"
+    assert "was killed" in said[1][1]
+    assert "illegal" in said[2][1] or "fault" in said[2][1], said[2]
+    (after,) = tune.search(tasks.SCALE, tune.Settings(trials=1), store=store, engine=engine)
+    assert after.best is not None  # the device works on
 
 
 # -- reports -------------------------------------------------------------------------------------
