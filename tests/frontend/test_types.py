@@ -13,6 +13,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton, testing
 from gluon_core import language as gl
+from gluon_core._triton import VERSION
 from gluon_core.portable import records, tile_ops
 from gluon_core.testing import MockTensor, run_parser
 
@@ -37,9 +38,10 @@ def _ours(value):
 def _functions():
     """(name, function) of everything public that can be called: ops, methods, host functions."""
     modules = {
-        "gl": gl, "gl.portable": gl.portable, "gl.fpsan": gl.fpsan, "gluon": gluon,
-        "gluon.testing": testing,
+        "gl": gl, "gl.portable": gl.portable, "gluon": gluon, "gluon.testing": testing,
     }  # fmt: skip
+    if hasattr(gl, "fpsan"):
+        modules["gl.fpsan"] = gl.fpsan
     for prefix, module in modules.items():
         for name in dir(module):
             value = getattr(module, name)
@@ -133,7 +135,11 @@ def test_no_op_of_the_language_is_left_out():
     )
 
     modules = (_standard, control, dtypes, elementwise, memory, reductions, tensors)
-    assert {name for module in modules for name in module.__all__} <= set(dir(gl))
+    left = {name for module in modules for name in module.__all__} - set(dir(gl))
+    for name in left:  # what this release of Triton lacks says so
+        with pytest.raises(AttributeError, match=f"gl.{name} needs Triton"):
+            getattr(gl, name)
+    assert VERSION < (3, 9) or not left
 
 
 @pytest.mark.parametrize(
@@ -141,7 +147,7 @@ def test_no_op_of_the_language_is_left_out():
     [
         (gluon, {"jit", "compile", "language", "testing", "nvidia"}),
         (gl.portable, {"load", "mma", "pipeline"}),
-        (gl.fpsan, {"embed"}),
+        *([(gl.fpsan, {"embed"})] if hasattr(gl, "fpsan") else []),
         (gl.target, {"has", "warp_size"}),
         (gl.nvidia, {"hopper", "blackwell"}),
         (gl.nvidia.hopper, {"tma", "mbarrier", "warpgroup_mma"}),

@@ -12,7 +12,9 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core._triton import VERSION
 from gluon_core.language.nvidia.blackwell import float2
-from gluon_core.language.nvidia.rubin import add2, fma2, max2, min2, mul2, sub2
+
+if VERSION >= (3, 8):
+    from gluon_core.language.nvidia.rubin import add2, fma2, max2, min2, mul2, sub2
 
 L = gl.constexpr(gl.BlockedLayout([2, 4], [4, 8], [4, 1], [1, 0]))
 newer = pytest.mark.skipif(VERSION < (3, 8), reason="needs Triton 3.8")

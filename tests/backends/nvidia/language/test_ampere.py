@@ -14,14 +14,12 @@ from gluon_core.errors import (
     LayoutError,
     ShapeError,
 )
-from gluon_core.language.nvidia.ampere import (
-    CachePolicy,
-    FractionalEvictionPolicy,
-    async_copy,
-    mbarrier,
-)
+from gluon_core.language.nvidia.ampere import async_copy, mbarrier
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
+
+if VERSION >= (3, 9):
+    from gluon_core.language.nvidia.ampere import CachePolicy, FractionalEvictionPolicy
 
 SETUP = """
 from GLUON.language.nvidia.ampere import async_copy, mbarrier, mma_v2
@@ -354,6 +352,7 @@ def test_barrier_layouts():
             layout.multicta(count, pairs)
 
 
+@since(3, 9)
 @pytest.mark.parametrize(
     "make",
     [
