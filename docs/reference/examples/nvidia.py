@@ -164,6 +164,7 @@ def copy_ahead(ring, rounds):
 @gluon.jit
 def double(ring, writer, rounds):
     at = ring.consumer()
+    gl.static_assert(isinstance(at, gl.nvidia.hopper.ring_position))
     for i in range(rounds):
         tile = ring.wait(at).load(TILE)
         ring.release(at)
@@ -176,6 +177,8 @@ def double(ring, writer, rounds):
 def in_roles(source, result, rounds):
     ring = gl.nvidia.hopper.tma_ring(source, 3)
     writer = gl.nvidia.hopper.tma_writer(result)
+    gl.static_assert(isinstance(ring, gl.nvidia.hopper.tile_ring))
+    gl.static_assert(isinstance(writer, gl.nvidia.hopper.tile_writer))
     gl.warp_specialize([(double, (ring, writer, rounds)), (copy_ahead, (ring, rounds))], [1], [24])
 
 
