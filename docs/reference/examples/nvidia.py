@@ -173,6 +173,7 @@ def copy_ahead(ring: Ring, rounds):
 @gluon.jit
 def double(ring: Ring, writer: Writer, rounds):
     at = ring.consumer()
+    gl.static_assert(isinstance(at, gl.nvidia.hopper.ring_position))
     for i in range(rounds):
         tile = ring.wait(at).load(TILE)
         ring.release(at)
@@ -185,6 +186,8 @@ def double(ring: Ring, writer: Writer, rounds):
 def in_roles(source, result, rounds):
     ring = gl.nvidia.hopper.tma_ring(source, 3)
     writer = gl.nvidia.hopper.tma_writer(result)
+    gl.static_assert(isinstance(ring, gl.nvidia.hopper.tile_ring))
+    gl.static_assert(isinstance(writer, gl.nvidia.hopper.tile_writer))
     gl.warp_specialize([(double, (ring, writer, rounds)), (copy_ahead, (ring, rounds))], [1], [24])
 
 
