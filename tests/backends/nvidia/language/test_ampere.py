@@ -427,7 +427,7 @@ def test_vectors_that_swizzling_cuts():
 @before(3, 9)
 def test_cache_policy_names_the_triton_it_needs():
     call = "copy(smem, ptrs, cache_policy=gl.CachePolicy('cg'))"
-    refuse(copying(call), CapabilityError, r"cache_policy needs Triton >= 3.9, found 3")
+    refuse(copying(call), CapabilityError, r"CachePolicy needs Triton >= 3.9, found 3")
 
 
 @since(3, 9)
