@@ -402,7 +402,7 @@ class Registry:
 
     def installed(self) -> str:
         """One line naming what is installed and what failed, for the end of an error."""
-        names = ", ".join(self._backends) or "none"
+        names = ", ".join(sorted(self._backends)) or "none"
         text = f"Installed backends: {names}."
         if self._failures:
             text += f" Failed to load: {', '.join(self._failures)} (see `gluon info`)."

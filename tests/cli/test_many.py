@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from gluon_core.cli import doctor
 from gluon_core.cli.app import app
+from tests import warm
 
 pytestmark = pytest.mark.once
 
@@ -21,8 +22,6 @@ import sys
 import numpy as np
 import gluon_core as gluon
 from gluon_core import language as gl
-
-from tests import warm
 
 @gluon.jit
 def scale(x, out, n, B: gl.constexpr):

@@ -62,7 +62,7 @@ def test_its_commands_run(page):
 def test_its_second_plugin_passes_as_well(page):
     folder, environment = page
     suite = ["--pyargs", "gluon_core.testing.conformance", "-k", "small_copy or anvil_load"]
-    code, said = run([sys.executable, "-m", "pytest", "-q", *suite], folder, environment)
+    code, said = run(["-m", "pytest", "-q", *suite], folder, environment)
     assert code == 0 and "2 passed" in said, said
 
 
@@ -99,5 +99,5 @@ assert not registry().clashes and not registry().failures
 def test_its_lowerings_are_taken(page):
     folder, environment = page
     (folder / "copied.py").write_text(COPY)
-    code, said = run([sys.executable, "copied.py"], folder, environment)
+    code, said = run(["copied.py"], folder, environment)
     assert code == 0 and "['small_copy', 'global_store']" in said, said

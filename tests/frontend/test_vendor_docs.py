@@ -14,7 +14,9 @@ import gluon_nvidia.language
 
 
 def public_names(module):
-    return getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+    """But for those that this release of Triton lacks."""
+    names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+    return [name for name in names if hasattr(module, name)]
 
 
 def _ops():

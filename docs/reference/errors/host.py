@@ -32,7 +32,7 @@ def ones(x, N: gl.constexpr = 128):
 
 # -- TargetError: `gluon info` lists the targets of the plugins that are installed
 said(errors.TargetError, lambda: ones[(1,)](x, target="sim:hoper"))
-#> TargetError: target: unknown architecture 'hoper'; got 'sim:hoper'. Did you mean 'hopper' or 'thor'? Installed backends: amd, nvidia, sim, emu.
+#> TargetError: target: unknown architecture 'hoper'; got 'sim:hoper'. Did you mean 'hopper' or 'thor'? Installed backends: amd, emu, nvidia, sim.
 
 # -- OptionError: the message names the nearest option
 said(errors.OptionError, lambda: ones[(1,)](x, target="sim:hopper", num_warp=4))

@@ -38,6 +38,8 @@ ABORTS = {"auto_layout-10", "fp4_to_fp-2", "to_linear_layout-4"}
 WIDER = {
     "argmax",
     "atomic_cas-1",
+    "calls-18",
+    "calls-19",
     "expand_dims-5",
     "fdiv-2",
     "histogram-0",

@@ -26,6 +26,7 @@ from typing import Any, Optional, Sequence, Union
 from gluon_core.errors import ArgumentError, ShapeError
 from gluon_core.portable.masked_tiles import moved, split
 from gluon_core.portable.records import Record
+from gluon_core.values import shared_memory_descriptor
 from gluon_core.values.typing import ConstInt, Int, Operand, Predicate, Values
 from gluon_core.vendor import (
     builtin,
@@ -34,6 +35,7 @@ from gluon_core.vendor import (
     scalar_int32,
     semantic_layer,
     shape_of,
+    tensor,
     tl,
     tl_tuple,
     unwrap,
@@ -77,12 +79,12 @@ class ring_position(Record):
     """A slot of a ring and the phase of its barriers. Loops carry it."""
 
     @property
-    def index(self) -> Any:
+    def index(self) -> tensor:
         """The slot, an int32 scalar."""
         return self.parts.values[0]
 
     @property
-    def phase(self) -> Any:
+    def phase(self) -> tensor:
         """The parity that waiting in this slot is for, an int32 scalar."""
         return self.parts.values[1]
 
@@ -114,7 +116,7 @@ class tile_ring(Record):
     """Slots of shared memory for a tile of each of some tensors, with their barriers."""
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> tl.dtype:
         """dtype of the first tensor's elements."""
         return _parts(self)[0][0].dtype
 
@@ -171,7 +173,7 @@ class tile_ring(Record):
             tma.async_load(desc, place, ready, view, pred)
 
     @builtin(name="tile_ring.wait")
-    def wait(self, at: ring_position) -> Any:
+    def wait(self, at: ring_position) -> Union[shared_memory_descriptor, Values]:
         """Wait until the slot's tiles are there.
 
         Args:
@@ -225,6 +227,8 @@ def tma_ring(
 
     Raises:
         ArgumentError: no descriptors, or an illegal number.
+
+    ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor; 9.7.13.15, mbarrier.
     """
     semantic = semantic_layer()
     count = compile_time_int(stages, "stages", 1)
@@ -307,6 +311,8 @@ def tma_writer(
 
     Raises:
         ArgumentError: no descriptor, or an illegal number.
+
+    ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor; 9.7.9.27.3, cp.async.bulk.wait_group.
     """
     semantic = semantic_layer()
     _check_descriptor(descriptor, "descriptor")

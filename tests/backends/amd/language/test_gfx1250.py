@@ -195,7 +195,7 @@ def public(module):
 def test_both_spellings_are_one():
     from gluon_core.language.amd import cdna5, gfx1250
 
-    for unit in ("async_copy", "cluster", "mbarrier", "tdm"):
+    for unit in ("async_copy", "mbarrier", "tdm") + (("cluster",) if VERSION >= (3, 7) else ()):
         old, new = getattr(gfx1250, unit), getattr(cdna5, unit)
         assert public(old) and public(old) == public(new)
     assert public(gfx1250).keys() == public(cdna5).keys()

@@ -208,11 +208,9 @@ OTHER = "gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])"
         ("cdna3.buffer_load(p, offsets, mask=offsets)", DtypeError, "mask: must be boolean"),
         ("cdna3.buffer_load(p, offsets, other=0)", ArgumentError, "other: needs a mask"),
         ("cdna3.buffer_load(p, offsets, mask, cache='.xy')", ArgumentError, "cache"),
-        ("cdna3.buffer_load(p, rows[:, None], mask=offsets < n)", ShapeError, "mask: does not fit"),
         ("cdna3.buffer_load(p, offsets, mask=rows < n)", ShapeError, "mask: does not fit"),
         (f"cdna3.buffer_load(p, gl.convert_layout(offsets, {OTHER}), mask)", LayoutError, "layout"),
         ("cdna3.buffer_store(offsets, p, offsets)", DtypeError, "stored_value: the dtype"),
-        ("cdna3.buffer_store(x, p, rows[:, None])", ShapeError, "stored_value: does not fit"),
         ("cdna3.buffer_store(x, q, offsets)", DtypeError, "stored_value: the dtype"),
         ("cdna3.buffer_store(x, p, offsets, cache='.ca')", ArgumentError, "cache"),
         (f"cdna3.buffer_store(gl.convert_layout(x, {OTHER}), p, offsets)", LayoutError, "layout"),
@@ -617,7 +615,8 @@ def test_every_builtin_is_documented():
     units = (gl.amd.cdna3, gl.amd.rdna3, gl.amd.rdna4, gl.amd.gfx1250, gl.nvidia.ampere)
     units += (gl.nvidia.ampere.async_copy, gl.nvidia.ampere.mbarrier)
     new = gl.amd.gfx1250
-    units += (new.async_copy, new.cluster, new.mbarrier, new.tdm)
+    units += (new.async_copy, new.mbarrier, new.tdm)
+    units += (new.cluster,) if hasattr(new, "cluster") else ()
     for unit, name in itertools.chain.from_iterable(
         [(unit, name) for name in dir(unit) if not name.startswith("_")] for unit in units
     ):

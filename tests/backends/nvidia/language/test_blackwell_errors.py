@@ -20,6 +20,7 @@ from tests.backends.nvidia.language.blackwell_programs import (
     pairs,
     scaled,
 )
+from tests.backends.nvidia.language.test_blackwell import NEWER_CALLS
 from tests.frontend.vendor_oracle import before, refuse, since
 
 

@@ -443,7 +443,11 @@ def test_mma_is_for_hopper_alone(target):
     refuse(multiplying(), CapabilityError, "warpgroup_mma needs nvidia.wgmma", gpu(target))
 
 
-RUBIN = "from GLUON.language.nvidia.rubin import mbarrier as rubin, async_store, cluster"
+RUBIN = (
+    "from GLUON.language.nvidia.rubin import mbarrier as rubin, cluster\n"
+    "if triton.__version__ >= '3.8':\n"
+    "    from GLUON.language.nvidia.rubin import async_store"
+)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from tests.frontend.vendor_oracle import VERSION, since
 
 SETUP = """
 from gluon_core.language.nvidia.hopper import (
-    async_store, cluster, fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_init,
-    warpgroup_mma_wait)
+    cluster, fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait)
+if triton.__version__ >= "3.8":
+    from gluon_core.language.nvidia.hopper import async_store
 @gluon.jit
 def offsets(ROWS: gl.constexpr, COLUMNS: gl.constexpr, layout: gl.constexpr):
     rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))

@@ -371,7 +371,7 @@ def test_cache_policies_that_tma_lacks(policy, match):
 @before(3, 9)
 def test_cache_policies_with_an_older_triton():
     source = using("load(desc, [0, 0], bar, smem, cache_policy=gl.CachePolicy())  # HERE")
-    refuse(source, CapabilityError, "cache_policy=.*needs Triton >= 3.9")
+    refuse(source, CapabilityError, "CachePolicy needs Triton >= 3.9")
 
 
 def test_older_names_stay():
