@@ -233,7 +233,10 @@ def pip(python, *arguments):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(scope="module", params=["ordinary", "editable"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("ordinary", marks=pytest.mark.sampled(2)), "editable"],
+)
 def installed(request, tmp_path_factory):
     """The interpreter of an environment with the five packages in it, and with `gluon types` run."""
     if importlib.util.find_spec("jedi") is None and PYRIGHT is None:

@@ -72,6 +72,7 @@ def test_what_the_search_finds():
     assert sorted(found) == [2, 3, 4, 5]
 
 
+@pytest.mark.once
 def test_no_number_of_a_release_stands_outside_the_tables():
     # The sentence of `contract.selection` is about a datum that a plugin declares.
     found = [

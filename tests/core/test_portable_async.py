@@ -16,7 +16,7 @@ from gluon_sim.errors import SimulatorError
 from tests.frontend.vendor_oracle import VERSION
 from tests.portable_kernels import products
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 TARGETS = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950", "gfx1201", "gfx1250")
 ASYNCHRONOUS = ("sm_90", "sm_100")

@@ -83,7 +83,7 @@ RUN = [page for page in PAGES if blocks(page) and page.stem not in INSTALLED]
 
 
 # The newcomer's path always runs; of the pages that others' tests cover as well, one in four.
-COVERED = {"tutorials", "torch", "profiling", "bundles", "emulator", "suites"}
+COVERED = {"kernels", "tuning", "tutorials", "torch", "profiling", "bundles", "emulator", "suites"}
 SAMPLED = {page for page in RUN if page.parent.name == "guides" or page.stem in COVERED}
 
 

@@ -63,6 +63,7 @@ def somewhere(example):
 
 
 @pytest.mark.once
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spec", SIMULATED)
 def test_simulated(example, spec):
     target = registry().target(spec)
@@ -74,7 +75,7 @@ def test_simulated(example, spec):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("spec", examples_package().TARGETS)
 def test_compiled(example, spec):
     target = registry().target(spec)

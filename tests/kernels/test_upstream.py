@@ -62,6 +62,7 @@ def kernel_of(example):
     return kernel.fn if hasattr(kernel, "configs") else kernel
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spec", TARGETS)
 @pytest.mark.parametrize("name", FILES)
 def test_the_same_ttgir(name, spec):
@@ -109,6 +110,7 @@ AMD = [
 
 
 @pytest.mark.once
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("file, index, name, target", AMD)
 def test_the_same_machine_code_for_amd(file, index, name, target):
     mine = amd.machine_code(file, index, target, False)

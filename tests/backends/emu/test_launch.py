@@ -20,7 +20,7 @@ from gluon_core.errors import ArgumentError, BackendError, CapabilityError
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from tests.frontend.vendor_oracle import VERSION
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
 BOTH = pytest.mark.parametrize("arch", ["gfx942", "gfx1201"])
 
 

@@ -21,6 +21,8 @@ from gluon_core.errors import BackendError, GluonError
 from tests.backends.emu.assembly import run
 from tests.backends.emu.mutants import Subject, distances, mutants
 
+pytestmark = pytest.mark.once
+
 COPY = """
 s_load_dwordx4 s[4:7], s[0:1], 0x0
 s_waitcnt lgkmcnt(0)

@@ -21,10 +21,13 @@ from gluon_nvidia import driver, native
 from gluon_nvidia.calls import fast_path
 from tests.backends.fake_cuda import FakeCuda
 
-pytestmark = pytest.mark.skipif(
-    native.module() is None or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"),
-    reason="the launch in C is not built, or torch has no table of functions for DLPack",
-)
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(
+        native.module() is None or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"),
+        reason="the launch in C is not built, or torch has no table of functions for DLPack",
+    ),
+]
 L = gl.BlockedLayout([1], [32], [4], [0])
 ROWS = NVMMASharedLayout(128, 16, 2)
 
