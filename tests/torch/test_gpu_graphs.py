@@ -1,14 +1,11 @@
 """Every example op in captured graphs of a GPU, in torch's own graphs, and in AOTInductor's packages."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from tests.torch import ops_for_tests as ops
 from tests.torch.attention_op import attention, attention_backward
-from tests.torch.test_ops import PLAIN
+from tests.torch.test_ops import skip_without_packages
 
 pytestmark = [
     pytest.mark.gpu,
@@ -93,11 +90,8 @@ def test_one_graph_of_torch(name, mode):
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
-    """Skips where torch itself cannot load a package with an op of Python's, as 2.11 cannot."""
-    path = tmp_path_factory.mktemp("aot") / "plain.pt2"
-    plain = [sys.executable, "-c", PLAIN, "cuda", str(path)]
-    if subprocess.run(plain, capture_output=True, timeout=100).returncode:
-        pytest.skip("this torch loads no package with an op of Python's on a GPU")
+    """Skips where torch itself cannot load one."""
+    skip_without_packages("cuda", tmp_path_factory.mktemp("aot"))
 
 
 class Work(torch.nn.Module):
