@@ -83,7 +83,7 @@ def _untyped(label, function):
 
 def test_types():
     public = _public()
-    assert len(public) > 180
+    assert len(public) > 150
     assert [part for label in public for part in _untyped(label, public[label])] == []
 
 
