@@ -72,6 +72,9 @@ def test_a_tensor_has_any_layout_that_a_compiler_has(layout, target):
     torch.testing.assert_close(out, 2 * x.sum(1))
 
 
+@pytest.mark.skipif(
+    RELEASE == (3, 8), reason="the compiler of Triton 3.8 aborts on warps across dimensions"
+)
 def test_bases_of_several_bits():
     layout = gl.DistributedLinearLayout(
         [[0, 2], [4, 0]],
