@@ -26,6 +26,7 @@ if _typing.TYPE_CHECKING:
         async_copy,
         blocked_layout,
         commit,
+        count,
         descriptor,
         fence,
         grouped_tiles,
@@ -33,10 +34,15 @@ if _typing.TYPE_CHECKING:
         mma,
         mma_layouts,
         mma_wait,
+        peer,
         pipeline,
+        rank_barrier,
         read,
+        signal,
         store,
         wait,
+        wait_count,
+        wait_signal,
     )
 
 _BUILTINS = (
@@ -44,6 +50,7 @@ _BUILTINS = (
     "async_copy",
     "blocked_layout",
     "commit",
+    "count",
     "descriptor",
     "fence",
     "grouped_tiles",
@@ -51,10 +58,15 @@ _BUILTINS = (
     "mma",
     "mma_layouts",
     "mma_wait",
+    "peer",
     "pipeline",
+    "rank_barrier",
     "read",
+    "signal",
     "store",
     "wait",
+    "wait_count",
+    "wait_signal",
 )
 
 __all__ = [

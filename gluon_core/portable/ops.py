@@ -35,6 +35,14 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.portable.common import around, check_address, lower, optional_tensor
 from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
 from gluon_core.portable.schedule import grouped_tiles
+from gluon_core.portable.signals import (
+    count,
+    peer,
+    rank_barrier,
+    signal,
+    wait_count,
+    wait_signal,
+)
 from gluon_core.portable.tile_ops import descriptor, pipeline, store_tile, tile_descriptor
 from gluon_core.portable.tiles import blocked_layout as _blocked
 from gluon_core.semantic.base import shape_of
@@ -48,6 +56,7 @@ __all__ = [
     "async_copy",
     "blocked_layout",
     "commit",
+    "count",
     "descriptor",
     "fence",
     "grouped_tiles",
@@ -55,10 +64,15 @@ __all__ = [
     "mma",
     "mma_layouts",
     "mma_wait",
+    "peer",
     "pipeline",
+    "rank_barrier",
     "read",
+    "signal",
     "store",
     "wait",
+    "wait_count",
+    "wait_signal",
 ]
 
 

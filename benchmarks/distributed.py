@@ -1,0 +1,442 @@
+"""Kernels across GPUs beside torch's: one process for each GPU, as in
+
+    torchrun --nproc-per-node 2 benchmarks/distributed.py all-reduce
+
+Parts: check (results against torch's), all-reduce, gather (all-gather, then multiply), scatter
+(multiply, then reduce-scatter), sums (multiply, then all-reduce), experts (dispatch and combine).
+Times are means over calls one after the other, the best of several rounds; of ranks, those of rank 0.
+NVLink multicast is not used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.distributed._symmetric_memory as memory  # noqa: E402
+
+from examples.ranks import all_reduce, experts, matmul  # noqa: E402
+from gluon_core import distributed  # noqa: E402
+
+SIZES = ((8192, 8192, 28672), (8192, 28672, 8192), (4096, 4096, 4096))
+RANK = int(os.environ.get("RANK", 0))
+
+
+def say(*parts):
+    if RANK == 0:
+        print(*parts, flush=True)
+
+
+def timed(call, times=20, rounds=3):
+    """Microseconds of one call."""
+    return in_turns({"": call}, times, rounds)[""]
+
+
+def in_turns(calls, times=20, rounds=3):
+    """Microseconds of one call of each, measured in turns; what cannot run is left out."""
+    best = {}
+    for name, call in calls.items():
+        try:
+            for _ in range(3):
+                call()
+            best[name] = float("inf")
+        except Exception as error:
+            say(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
+    for _ in range(rounds):
+        for name in best:
+            torch.cuda.synchronize()
+            dist.barrier()
+            torch.cuda.synchronize()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(times):
+                calls[name]()
+            end.record()
+            torch.cuda.synchronize()
+            best[name] = min(best[name], start.elapsed_time(end) / times * 1e3)
+    return best
+
+
+def graphed(call, times=10):
+    """Microseconds of one call in a graph of several, where no host code is between them."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            call()
+    return timed(graph.replay, times=5) / times
+
+
+def attempt(name, make, measure=None):
+    """Microseconds of what `make` answers, or None where it cannot be had."""
+    try:
+        return (measure or timed)(make())
+    except Exception as error:
+        say(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
+        return None
+
+
+def shown(value):
+    return "-" if value is None else f"{value:.1f}"
+
+
+def close(name, found, wanted, tolerance=2e-2):
+    worst = ((found.float() - wanted.float()).abs().max() / wanted.float().abs().max()).item()
+    say(f"check {name}: worst {worst:.2e} of the largest {'ok' if worst < tolerance else 'WRONG'}")
+    return worst < tolerance
+
+
+# -- all-reduce ------------------------------------------------------------------------------------
+
+
+def config_of(nbytes):
+    """(elements of a block, warps, most programs) for a sum of so many bytes."""
+    if nbytes <= 64 << 10:
+        return 1024, 4, 64
+    if nbytes < 1 << 20:
+        return 2048, 8, 128
+    if nbytes == 1 << 20:
+        return 4096, 16, 128
+    return 8192, 16, 128
+
+
+def sums(group, n, config=None):
+    """What adds up `n` elements: (name, tensors to fill, call, result)."""
+    dtype = torch.bfloat16
+    block, warps, most = config or config_of(2 * n)
+    x = group.empty(n, dtype)
+    out = torch.empty(n, dtype=dtype, device="cuda")
+    grid = (all_reduce.programs(x, n, block, most),)
+    one = all_reduce.one_shot.prepare(x, out, n, block, grid=grid, num_warps=warps)
+    yield "one shot", x.local, lambda: one(x, out, n, block), out
+    y = group.empty(n, dtype)
+    share = all_reduce.share_of(n, y.world, block)
+    grid = (all_reduce.programs(y, share, block, most),)
+    two = all_reduce.two_shot.prepare(y, n, share, block, grid=grid, num_warps=warps)
+    yield "two shots", y.local, lambda: two(y, n, share, block), y.local
+    given = torch.empty(n, dtype=dtype, device="cuda")
+    inboxes = [group.empty(n, dtype) for _ in range(2)]
+    grid = (all_reduce.programs(inboxes[0], n, block, most),)
+    kernel = all_reduce.through_inbox
+    through = [
+        kernel.prepare(given, box, out, n, block, grid=grid, num_warps=warps) for box in inboxes
+    ]
+    turn = [0]
+
+    def inbox():
+        at = turn[0]
+        turn[0] = 1 - at
+        through[at](given, inboxes[at], out, n, block)
+
+    yield "inbox", given, inbox, out
+
+
+def sweep(group):
+    """Which blocks, warps and programs do best, by size."""
+    configs = [
+        (512, 4, 64), (1024, 4, 64), (1024, 4, 128), (2048, 8, 64), (2048, 8, 128), (4096, 16, 128),
+        (8192, 16, 128), (8192, 16, 256), (16384, 16, 128),
+    ]  # fmt: skip
+    for kib in (8, 64, 256, 1024, 16384, 262144):
+        best = {}
+        for config in configs:
+            if config[0] > kib * 512:
+                continue
+            for what, given, call, _ in sums(group, kib * 512, config):
+                given.zero_()
+                torch.cuda.synchronize()
+                dist.barrier()
+                best.setdefault(what, []).append((timed(call), config))
+        for what, found in best.items():
+            three = ", ".join(f"{t:.1f} {c}" for t, c in sorted(found)[:3])
+            say(f"sweep {kib} KiB, {what}: {three}; worst {max(found)[0]:.1f}")
+
+
+def reduce_table(group):
+    say(
+        "| all-reduce, KiB | one shot | two shots | inbox | torch one shot | torch two shots | NCCL |"
+    )
+    say("| --- | --- | --- | --- | --- | --- | --- |")
+    name = dist.group.WORLD.group_name
+    for kib in (8, 64, 256, 1024, 16384, 262144):
+        n = kib * 512
+        calls = {}
+        for what, given, call, _ in sums(group, n):
+            given.zero_()
+            calls[what] = call
+        y = memory.empty(n, dtype=torch.bfloat16, device="cuda").zero_()
+        memory.rendezvous(y, dist.group.WORLD)
+        z = torch.zeros(n, dtype=torch.bfloat16, device="cuda")
+        one, two = torch.ops.symm_mem.one_shot_all_reduce, torch.ops.symm_mem.two_shot_all_reduce_
+        calls["torch one shot"] = lambda y=y, one=one: one(y, "sum", name)
+        calls["torch two shots"] = lambda y=y, two=two: two(y, "sum", name)
+        calls["NCCL"] = lambda z=z: dist.all_reduce(z)
+        torch.cuda.synchronize()
+        dist.barrier()
+        found = in_turns(calls, times=50 if kib < 16384 else 20, rounds=5)
+        line = [found.get(what) for what in calls]
+        say(f"| {kib} | " + " | ".join(map(shown, line)) + " |")
+    say("\nas graphs\n\n| all-reduce, KiB | one shot | inbox | torch one shot |")
+    say("| --- | --- | --- | --- |")
+    for kib in (8, 64, 256, 1024):
+        n = kib * 512
+        calls = {what: call for what, _, call, _ in sums(group, n)}
+        y = memory.empty(n, dtype=torch.bfloat16, device="cuda").zero_()
+        memory.rendezvous(y, dist.group.WORLD)
+        calls["torch"] = lambda y=y: torch.ops.symm_mem.one_shot_all_reduce(y, "sum", name)
+        found = [
+            attempt(k, lambda call=calls[k]: call, graphed) for k in ("one shot", "inbox", "torch")
+        ]
+        say(f"| {kib} | " + " | ".join(map(shown, found)) + " |")
+
+
+# -- matrix multiplications ------------------------------------------------------------------------
+
+
+def random(*shape):
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+def processors():
+    return torch.cuda.get_device_properties(0).multi_processor_count
+
+
+def row(name, label, found):
+    """A line: our time, others', the bound, and how much of the way to it we come."""
+    ours, rivals = found.get(label), (found["NCCL then cuBLAS"], found.get("torch fused"))
+    base, bound = rivals[0], max(found["NCCL"], found["cuBLAS"])
+    way = (base - ours) / (base - bound) if ours is not None and base > bound else float("nan")
+    text = " | ".join(shown(v) for v in (ours, *rivals, bound))
+    speed = "-" if ours is None else f"{base / ours:.2f}"
+    say(f"| {name} | {text} | {speed} | {base / bound:.2f} | {way:.2f} |")
+
+
+HEAD = "| us | ours | NCCL then cuBLAS | torch fused | perfect overlap | x | bound x | of the way |"
+RULE = "| --- | --- | --- | --- | --- | --- | --- | --- |"
+
+
+def gather_table(group, sizes=SIZES):
+    say("all-gather + GEMM\n\n" + HEAD + "\n" + RULE)
+    world, name = group.world, dist.group.WORLD.group_name
+    for M, N, K in sizes:
+        a, b = random(M // world, K), random(K, N // world)
+        full, c = random(M, K), random(M, N // world)
+
+        def gather(full=full, a=a):
+            dist.all_gather_into_tensor(full, a)
+
+        def multiply(full=full, b=b, c=c):
+            torch.matmul(full, b, out=c)
+
+        def both(gather=gather, multiply=multiply):
+            gather()
+            multiply()
+
+        def fused(a=a, b=b):
+            torch.ops.symm_mem.fused_all_gather_matmul(a, [b], 0, name)
+
+        calls = {"NCCL": gather, "cuBLAS": multiply, "NCCL then cuBLAS": both, "torch fused": fused}
+        chunks = 4 if M > 4096 else 2
+        for engines, label in ((True, "engines"), (False, "programs")):
+            most = processors() - (0 if engines else 16)
+            op = matmul.GatheredMatmul(
+                group, M // world, K, torch.bfloat16, torch.int32, chunks, engines, programs=16
+            )
+            for _ in range(2):
+                op.shard().copy_(a)
+                op(b, c, grid=most)
+            calls[label] = lambda op=op, most=most, b=b, c=c: op(b, c, grid=most)
+        found = in_turns(calls)
+        for label in ("engines", "programs"):
+            row(f"{M}x{N}x{K}, {label}", label, found)
+        del op, calls
+
+
+def scatter_table(group, sizes=SIZES, gather=False):
+    title = "GEMM + all-reduce" if gather else "GEMM + reduce-scatter"
+    say(title + "\n\n" + HEAD + "\n" + RULE)
+    world, name = group.world, dist.group.WORLD.group_name
+    for M, N, K in sizes:
+        a, b = random(M, K // world), random(K // world, N)
+        whole, out = random(M, N), random(M // world, N)
+
+        def multiply(a=a, b=b, whole=whole):
+            torch.matmul(a, b, out=whole)
+
+        def scatter(out=out, whole=whole):
+            if gather:
+                dist.all_reduce(whole)
+            else:
+                dist.reduce_scatter_tensor(out, whole)
+
+        def both(scatter=scatter, multiply=multiply):
+            multiply()
+            scatter()
+
+        def fused(a=a, b=b):
+            torch.ops.symm_mem.fused_matmul_reduce_scatter(a, b, "sum", 0, name)
+
+        op = matmul.MatmulScattered(
+            group, M // world, N, torch.bfloat16, torch.int32, gather=gather
+        )
+        given = None if gather else out
+        calls = {"NCCL": scatter, "cuBLAS": multiply, "NCCL then cuBLAS": both}
+        if not gather:
+            calls["torch fused"] = fused
+        calls["ours"] = lambda op=op, a=a, b=b, given=given: op(a, b, given, grid=processors())
+        row(f"{M}x{N}x{K}", "ours", in_turns(calls))
+        del op, calls
+
+
+# -- experts ---------------------------------------------------------------------------------------
+
+
+def experts_table(group, H=7168, choices=8, held=64):
+    say("experts: H 7168, 8 choices of 64 on each rank\n")
+    say("| tokens of a rank | dispatch, us | combine, us | NCCL dispatch | NCCL combine |")
+    say("| --- | --- | --- | --- | --- |")
+    world = group.world
+    for tokens in (128, 1024, 4096):
+        op = experts.Experts(group, held, tokens, choices, H, torch.bfloat16, torch.int32)
+        torch.manual_seed(RANK)
+        x, y = random(tokens, H), random(tokens, H)
+        slots = tokens * choices
+        expert = torch.randint(0, world * held, (slots,), device="cuda", dtype=torch.int32)
+        weight = torch.rand(slots, device="cuda")
+        place, totals = op.places(expert)
+        op.places = lambda expert, found=(place, totals): found
+        to = expert // held
+        order = torch.argsort(to, stable=True)
+        sent = [int(n) for n in torch.bincount(to, minlength=world)]
+        came = [row[RANK] for row in group.gather(sent)]
+        row, there = order // choices, random(sum(came), H)
+        back, scaled = random(slots, H), weight[order][:, None]
+
+        def dispatch_torch(x=x, row=row, there=there, came=came, sent=sent):
+            dist.all_to_all_single(there, x[row], came, sent)
+
+        def combine_torch(y=y, row=row, there=there, came=came, sent=sent, back=back, s=scaled):
+            dist.all_to_all_single(back, there, sent, came)
+            y.zero_().index_add_(0, row, back * s.to(back.dtype))
+
+        line = [
+            attempt("dispatch", lambda o=op, x=x, e=expert: lambda: o.dispatch(x, e)),
+            attempt(
+                "combine",
+                lambda o=op, y=y, e=expert, p=place, w=weight: lambda: o.combine(y, e, p, w),
+            ),
+            attempt("all_to_all", lambda f=dispatch_torch: f),
+            attempt("all_to_all back", lambda f=combine_torch: f),
+        ]
+        say(f"| {tokens} | " + " | ".join(map(shown, line)) + " |")
+
+
+def check_experts(group, tokens=300, H=1000, choices=4, held=8):
+    op = experts.Experts(group, held, tokens, choices, H, torch.bfloat16, torch.int32)
+    good = []
+    for turn in range(4):
+        torch.manual_seed(RANK + 7 * turn)
+        x, y = random(tokens, H), random(tokens, H)
+        most, slots = group.world * held, tokens * choices
+        expert = torch.randint(0, most, (slots,), device="cuda", dtype=torch.int32)
+        weight = torch.rand(slots, device="cuda")
+        place = op.dispatch(x, expert)
+        op.outbox.local.copy_(op.inbox.local * 2)
+        op.combine(y, expert, place, weight)
+        wanted = 2 * x.float() * weight.view(tokens, choices).sum(1, keepdim=True)
+        torch.cuda.synchronize()
+        good.append(close(f"experts, turn {turn}", y, wanted))
+    return good
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+def check(group):
+    good = []
+    for n in (1000, 40000, 3 << 20):
+        for what, given, call, out in sums(group, n):
+            torch.manual_seed(RANK)
+            given.copy_(random(n))
+            wanted = given.clone()
+            torch.cuda.synchronize()
+            dist.all_reduce(wanted)
+            torch.cuda.synchronize()
+            dist.barrier()
+            call()
+            torch.cuda.synchronize()
+            good.append(close(f"{what}, {n}", out, wanted))
+            dist.barrier()
+    world = group.world
+    M, N, K = 1024, 2048, 1024
+    for engines in (False, True):
+        op = matmul.GatheredMatmul(
+            group, M // world, K, torch.bfloat16, torch.int32, 2, engines, programs=8
+        )
+        for turn in range(5):
+            a, b, c = random(M // world, K), random(K, N), random(M, N)
+            full = random(M, K)
+            op.shard().copy_(a)
+            op(b, c, grid=processors() - 8)
+            dist.all_gather_into_tensor(full, a)
+            torch.cuda.synchronize()
+            good.append(close(f"gather, engines {engines}, turn {turn}", c, full @ b))
+    for gather in (False, True):
+        op = matmul.MatmulScattered(
+            group, M // world, N, torch.bfloat16, torch.int32, gather=gather
+        )
+        for turn in range(5):
+            a, b, out = random(M, K), random(K, N), random(M // world, N)
+            whole = a @ b
+            dist.all_reduce(whole)
+            op(a, b, None if gather else out, grid=processors())
+            torch.cuda.synchronize()
+            rows = slice(None) if gather else slice(RANK * M // world, (RANK + 1) * M // world)
+            found = op.result() if gather else out
+            good.append(close(f"scatter, gather {gather}, turn {turn}", found, whole[rows]))
+    good += check_experts(group)
+    say(f"check: {sum(good)} of {len(good)} right")
+    return all(good)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parts = ("check", "all-reduce", "gather", "scatter", "sums", "experts", "sweep")
+    parser.add_argument("parts", nargs="+", choices=parts)
+    parser.add_argument("--small", action="store_true", help="the smallest sizes alone")
+    given = parser.parse_args()
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    group = distributed.group()
+    group.check(matmul.matmul_scattered, all_reduce.one_shot)
+    sizes = SIZES[-1:] if given.small else SIZES
+    right = True
+    for part in given.parts:
+        if part == "check":
+            right = check(group)
+        elif part == "all-reduce":
+            reduce_table(group)
+        elif part == "sweep":
+            sweep(group)
+        elif part == "experts":
+            experts_table(group)
+        elif part == "gather":
+            gather_table(group, sizes)
+        else:
+            scatter_table(group, sizes, gather=part == "sums")
+    torch.cuda.synchronize()
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

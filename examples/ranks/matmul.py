@@ -1,0 +1,383 @@
+"""Matrix multiplications that hide the traffic between devices: Hopper, on the units of `matmul_hopper`.
+
+All-gather, then multiply: each rank has a part of the rows of A. Programs begin with the rows that
+are there and wait for the others chunk by chunk, while copy engines, or a kernel beside, bring them.
+
+Multiply, then reduce-scatter: each rank has a part of K. Programs begin with the tiles that other
+ranks are to sum up and store them in those ranks' memory by TMA; their own tiles come last, when what
+the others sent for them is there, and are added to that. With GATHER every rank gets all sums.
+
+Buffers that others write or read take turns: whoever is in a call has left the one before.
+"""
+
+from typing import Any
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
+
+from ..matmul_hopper import describe, multiply_tile, multiply_tiles
+
+ALWAYS = 1 << 30  # a count that is never waited for
+
+
+def programs(tiles, most):
+    """As few as do all tiles in as many rounds as `most` programs would take."""
+    return tiles if most is None else gluon.cdiv(tiles, gluon.cdiv(tiles, most))
+
+
+class Launches:
+    """Prepared launches of one kernel, by what does not change from call to call."""
+
+    def __init__(self, kernel):
+        self.kernel, self.known = kernel, {}
+
+    def __call__(self, key, grid, make, count):
+        """Launch with what `make()` answers: the arguments before the count, and after it."""
+        found = self.known.get(key)
+        if found is None:
+            before, after = make()
+            handle = self.kernel.prepare(*before, count, *after, grid=grid, num_warps=4)
+            found = self.known[key] = handle, before, after
+        handle, before, after = found
+        handle(*before, count, *after)
+
+
+# -- all-gather, then multiply ---------------------------------------------------------------------
+
+
+@gluon.jit
+def copy_arrived(ring, tiles, K, arrived, least, chunk, BLOCK_K: gl.constexpr):
+    at = ring.producer()
+    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        row, column = tiles.at(tile)
+        gl.portable.wait_count(arrived + row // chunk, least, scope="gpu")
+        for k in range(0, K, BLOCK_K):
+            ring.fetch(at, [[row, k], [k, column]])
+            at = at.next()
+
+
+@gluon.jit(do_not_specialize=["least"])
+def gathered_matmul(
+    a_desc,
+    b_desc,
+    c_desc,
+    M,
+    N,
+    K,
+    first_row,
+    arrived,
+    least,
+    chunk,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr,
+    GROUP: gl.constexpr,
+):
+    ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
+    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP, first_row=first_row)
+    first = tma_writer(c_desc, parts=4)
+    second = tma_writer(c_desc, parts=4)
+    gl.warp_specialize(
+        [
+            (multiply_tiles, (ring, tiles, first, K, 0, BLOCK_K, False)),
+            (multiply_tiles, (ring, tiles, second, K, 1, BLOCK_K, False)),
+            (copy_arrived, (ring, tiles, K, arrived, least, chunk, BLOCK_K)),
+        ],
+        [4, 1],
+        [232, 24],
+    )
+
+
+@gluon.jit
+def meet(x):
+    gl.portable.rank_barrier(x.signals, x.rank)
+
+
+@gluon.jit
+def bring_rows(a, arrived, rows, K, chunk, BLOCK: gl.constexpr):
+    """Copy the rows of all other ranks into this one's copy of A, chunk by chunk."""
+    world: gl.constexpr = len(a.peers)
+    layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], a.peers[0].dtype.element_ty)
+    mine = gl.portable.peer(a.peers, a.rank)
+    for step in range(1, world):
+        source = (a.rank + step) % world
+        theirs = gl.portable.peer(a.peers, source)
+        for start in range(0, rows, chunk):
+            first = (source * rows + start) * K
+            size = gl.minimum(chunk, rows - start) * K
+            for k in range(gl.program_id(0) * BLOCK, size, gl.num_programs(0) * BLOCK):
+                at = k + gl.arange(0, BLOCK, layout=layout)
+                value = gl.load(theirs + first + at, mask=at < size)
+                gl.store(mine + first + at, value, mask=at < size)
+            gl.portable.count(arrived + (source * rows + start) // chunk, 1, scope="gpu")
+
+
+class GatheredMatmul:
+    """`c` = all ranks' rows of A, one below the other, times this rank's `b`.
+
+    Args:
+        group: of the ranks.
+        rows: of each rank's part of A, a multiple of `chunks` times BLOCK_M.
+        K: its columns.
+        chunks: that each rank's rows come in.
+        engines: copies by copy engines, on a stream of their own; else by `programs` programs of a
+            kernel.
+
+    `shard()` is where a rank puts its rows before a call; there are two such places, which take
+    turns.
+    """
+
+    def __init__(
+        self, group, rows, K, dtype, counter_dtype, chunks=4, engines=False, programs=4
+    ):  # fmt: skip
+        self.group, self.rows, self.K = group, rows, K
+        self.chunk = rows // chunks
+        self.engines, self.programs = engines, programs
+        self.buffers = [group.zeros((group.world * rows, K), dtype) for _ in range(2)]
+        self.counters = [self._counters(counter_dtype) for _ in range(2)]
+        self.launches = Launches(gathered_matmul)
+        self.meet = [meet.prepare(buffer, grid=(1,), num_warps=1) for buffer in self.buffers]
+        self.calls = 0
+
+    def _counters(self, dtype):
+        """By chunk: how often it came. This rank's own chunks are always there."""
+        count = self.rows // self.chunk
+        counters = self.group.zeros(self.group.world * count, dtype).local
+        counters[self.group.rank * count : (self.group.rank + 1) * count] = ALWAYS
+        return counters
+
+    def shard(self):
+        """This rank's rows of A for the next call."""
+        first = self.group.rank * self.rows
+        return self.buffers[self.calls % 2].local[first : first + self.rows]
+
+    def __call__(self, b, c, block=(128, 256, 64), stages=4, grid=None, together=8):
+        """`c` = all rows of A times `b`, by at most `grid` programs.
+
+        Args:
+            together: rows of tiles that are walked at a time.
+        """
+        turn = self.calls % 2
+        a, arrived = self.buffers[turn], self.counters[turn]
+        times = self.calls // 2 + 1
+        self.calls += 1
+        self.meet[turn](a)  # all shards are there
+        beside = None if self.engines else self.group.beside()
+        if beside is None:
+            self._bring(a, arrived, times)
+        else:
+            times *= self.programs
+            with beside:
+                bring_rows[(self.programs,)](a, arrived, self.rows, self.K, self.chunk, BLOCK=1024)
+        m, n, k = block
+        M, N = self.group.world * self.rows, b.shape[1]
+        tiles = gluon.cdiv(M, m) * gluon.cdiv(N, n)
+        self.launches(
+            (turn, b.data_ptr(), c.data_ptr(), block, stages, grid, together),
+            (programs(tiles, grid),),
+            lambda: (
+                (
+                    describe(a.local, [m, k]), describe(b, [k, n]), describe(c, [m // 2, n // 4]),
+                    M, N, self.K, self.group.rank * self.rows, arrived,
+                ),
+                (self.chunk, m, n, k, stages, together),
+            ),
+            times,
+        )  # fmt: skip
+        if beside is not None:
+            beside.join()
+
+    def _bring(self, a, arrived, times):
+        import torch
+        from torch._C._distributed_c10d import _SymmetricMemory
+
+        if not hasattr(self, "stream"):
+            self.stream = torch.cuda.Stream()
+            self.count = self.rows // self.chunk
+        world, rank = self.group.world, self.group.rank
+        words = arrived.view(torch.uint32)
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            for step in range(1, world):
+                source = (rank + step) % world
+                for number in range(source * self.count, (source + 1) * self.count):
+                    rows = slice(number * self.chunk, (number + 1) * self.chunk)
+                    a.local[rows].copy_(a.peers[source][rows])
+                    _SymmetricMemory.stream_write_value32(words, number, times)
+
+
+# -- multiply, then reduce-scatter -----------------------------------------------------------------
+
+
+@gluon.jit
+def add_received(acc, inbox, rank, row, column, rows, N, world: gl.constexpr):
+    """`acc` and what all other ranks sent for the tile at `row` and `column` of this rank's rows."""
+    layout: gl.constexpr = acc.type.layout
+    y = row + gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, layout))
+    x = column + gl.arange(0, acc.shape[1], layout=gl.SliceLayout(0, layout))
+    offsets = y[:, None] * N + x[None, :]
+    inside = (y < rows)[:, None] & (x < N)[None, :]
+    for step in gl.static_range(1, world):
+        source = (rank + step) % world
+        theirs = inbox + source.to(gl.int64) * rows * N
+        acc += gl.load(theirs + offsets, mask=inside, other=0.0).to(gl.float32)
+    return acc
+
+
+@gluon.jit
+def tell(writer, counters, owner, number):
+    """What was stored for a tile of another rank is there."""
+    writer.close(read_only=False)
+    gl.portable.count(gl.portable.peer(counters, owner) + number, 1)
+
+
+@gluon.jit
+def multiply_and_send(
+    ring, tiles, writer, outs, boxes, counters, received, sizes, half: gl.constexpr,
+    BLOCK_K: gl.constexpr, GATHER: gl.constexpr,
+):  # fmt: skip
+    inbox, rank, least = received
+    rows, N, K = sizes
+    world: gl.constexpr = len(boxes)
+    ROWS: gl.constexpr = tiles.block[0] // 2
+    COLUMNS: gl.constexpr = tiles.block[1]
+    at = ring.consumer()
+    across = (N + COLUMNS - 1) // COLUMNS
+    sent_to, sent = -1, 0  # a tile on its way, which its owner is told of after the next product
+    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        row, column = tiles.at(tile)
+        result, at = multiply_tile(ring, at, K, half, ROWS, (COLUMNS, BLOCK_K), False)
+        if sent_to >= 0:
+            tell(writer, counters, sent_to, sent)
+        owner = row // rows
+        inside = row - owner * rows
+        number = inside // tiles.block[0] * across + column // COLUMNS
+        if owner == rank:
+            gl.portable.wait_count(gl.portable.peer(counters, rank) + number, least)
+            first = inside + half * ROWS
+            result = add_received(result, inbox, rank, first, column, rows, N, world)
+            if GATHER:
+                for other in gl.static_range(world):
+                    writer.store([row + half * ROWS, column], result, outs[other])
+            else:
+                writer.store([first, column], result)
+            sent_to = -1
+        else:
+            for other in gl.static_range(world):
+                if owner == other:
+                    place = rank * rows + inside + half * ROWS
+                    writer.store([place, column], result, boxes[other])
+            sent_to = owner
+        sent = number
+    if sent_to >= 0:
+        tell(writer, counters, sent_to, sent)
+    writer.close(read_only=False)
+
+
+@gluon.jit
+def copy_steps(ring, tiles, K, BLOCK_K: gl.constexpr):
+    at = ring.producer()
+    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        row, column = tiles.at(tile)
+        for k in range(0, K, BLOCK_K):
+            ring.fetch(at, [[row, k], [k, column]])
+            at = at.next()
+
+
+@gluon.jit(do_not_specialize=["least", "rank"])
+def matmul_scattered(
+    a_desc,
+    b_desc,
+    outs,
+    boxes,
+    counters,
+    inbox,
+    rank,
+    rows,
+    N,
+    K,
+    least,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr,
+    GROUP: gl.constexpr,
+    GATHER: gl.constexpr,
+):
+    world: gl.constexpr = len(boxes)
+    ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
+    after = (rank + 1) % world * rows
+    tiles = gl.portable.grouped_tiles([world * rows, N], [BLOCK_M, BLOCK_N], GROUP, first_row=after)
+    first = tma_writer(outs[0], parts=4)
+    second = tma_writer(outs[0], parts=4)
+    here = (inbox, rank, least)
+    sizes = (rows, N, K)
+    gl.warp_specialize(
+        [
+            (
+                multiply_and_send,
+                (ring, tiles, first, outs, boxes, counters, here, sizes, 0, BLOCK_K, GATHER),
+            ),
+            (
+                multiply_and_send,
+                (ring, tiles, second, outs, boxes, counters, here, sizes, 1, BLOCK_K, GATHER),
+            ),
+            (copy_steps, (ring, tiles, K, BLOCK_K)),
+        ],
+        [4, 1],
+        [232, 24],
+    )
+
+
+class MatmulScattered:
+    """`out` = this rank's rows of the sum over ranks of `a @ b`; with `gather`, all rows.
+
+    Args:
+        rows: of each rank's part of the result, a multiple of BLOCK_M.
+        N: its columns.
+        gather: every rank gets all rows, in `result()`.
+    """
+
+    def __init__(self, group, rows, N, dtype, counter_dtype, block=(128, 256, 64), gather=False):
+        self.group, self.rows, self.N, self.block, self.gather = group, rows, N, block, gather
+        tiles = gluon.cdiv(rows, block[0]) * gluon.cdiv(N, block[1])
+        self.boxes = [group.empty((group.world * rows, N), dtype) for _ in range(2)]
+        self.counters = [group.zeros(tiles, counter_dtype) for _ in range(2)]
+        shape = (group.world * rows, N)
+        self.outs = [group.empty(shape, dtype) for _ in range(2 if gather else 0)]
+        self.launches = Launches(matmul_scattered)
+        self.meet = [meet.prepare(box, grid=(1,), num_warps=1) for box in self.boxes]
+        self.calls = 0
+
+    def result(self):
+        """All rows of the latest sum."""
+        return self.outs[(self.calls - 1) % 2].local
+
+    def __call__(self, a, b, out=None, stages=4, grid=None):
+        """Where all rows are gathered there is no `out`."""
+        turn = self.calls % 2
+        m, n, k = self.block
+        box, counters = self.boxes[turn], self.counters[turn]
+        world = self.group.world
+        least = (self.calls // 2 + 1) * 2 * (world - 1)
+        self.calls += 1
+        outs: tuple[Any, ...] = self.outs[turn].peers if self.gather else (out,)
+        tiles = gluon.cdiv(world * self.rows, m) * gluon.cdiv(self.N, n)
+        self.launches(
+            (turn, a.data_ptr(), b.data_ptr(), outs[0].data_ptr(), stages, grid),
+            (programs(tiles, grid),),
+            lambda: (
+                (
+                    describe(a, [m, k]), describe(b, [k, n]),
+                    tuple(describe(one, [m // 2, n // 4]) for one in outs),
+                    tuple(describe(one, [m // 2, n // 4]) for one in box.peers),
+                    counters.peers, box.local, self.group.rank, self.rows, self.N, a.shape[1],
+                ),
+                (m, n, k, stages, 8, self.gather),
+            ),
+            least,
+        )  # fmt: skip
+        if self.gather:
+            self.meet[turn](box)  # all rows have come

@@ -1,0 +1,31 @@
+"""Kernels across devices: tensors that every rank of a group can reach, and signals between ranks.
+
+    from gluon_core import distributed
+
+    group = distributed.group()              # of torch.distributed's process group
+    x = group.empty((n,), torch.bfloat16)    # symmetric: one on each rank, all reachable
+    kernel[grid](x, ...)                     # the kernel gets the pointers to all of them
+
+`distributed.simulate(body, world=4)` runs the host code of four ranks on a CPU, and their kernels
+side by side in the simulator: what has no order between ranks is reported.
+
+Names are found when they are asked for, in `gluon_core.runtime.ranks`.
+"""
+
+import importlib as _importlib
+import typing as _typing
+
+if _typing.TYPE_CHECKING:
+    from gluon_core.runtime.ranks import Group, Symmetric, group, simulate, symmetric
+
+__all__ = ["Group", "Symmetric", "group", "simulate", "symmetric"]
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_importlib.import_module("gluon_core.runtime.ranks"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,176 @@
+"""Signals: how programs on several devices, or on one, tell each other how far they are.
+
+A signal is a 32-bit integer in memory that both can reach, such as the pads of
+`gluon_core.distributed`. It counts: who signals adds one, who waits takes one away, so it is 0 again
+when everybody is through. What was read and written before a signal comes before what follows the
+wait for it.
+
+A count in plain memory serves many who wait: it only grows.
+
+These functions are written in the language, whose tracer takes every name for one that the code
+needs, so annotations are quoted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Sequence, Union
+
+from gluon_core._triton import constexpr, static_range, tensor, tl, tl_tuple, unwrap
+from gluon_core.errors import ArgumentError, DtypeError
+from gluon_core.semantic.operands import compile_time_int, scalar_int32
+from gluon_core.values.builtin import builtin, semantic_layer, traced
+from gluon_core.values.tensors import describe
+from gluon_core.values.typing import ConstStr, Int, Values
+
+SYSTEM = constexpr("sys")
+if TYPE_CHECKING:
+    constexpr_str = Union[constexpr, str]
+else:  # what the tracer takes for a parameter that is compiled in
+    constexpr_str = constexpr
+
+__all__ = ["count", "peer", "rank_barrier", "signal", "wait_count", "wait_signal"]
+
+
+@builtin
+def _gather_threads() -> None:
+    """All threads of the program have come."""
+    semantic_layer().barrier(False)
+
+
+@builtin
+def _add(pointer: tensor, amount: Int, sem: ConstStr, scope: ConstStr) -> tensor:
+    semantic = semantic_layer()
+    amount = scalar_int32(semantic, unwrap(amount), "amount")
+    return semantic.atomic_add(_counter(pointer), amount, None, sem, scope)
+
+
+@builtin
+def _now(pointer: tensor, scope: ConstStr) -> tensor:
+    """What a counter holds, read so that what follows comes after."""
+    semantic = semantic_layer()
+    zero = semantic.scalar_constant(0, tl.int32)
+    return semantic.atomic_cas(_counter(pointer), zero, zero, constexpr("acquire"), scope)
+
+
+def _counter(pointer: Any) -> Any:
+    element = getattr(pointer.type.scalar, "element_ty", None)
+    if pointer.type.is_block() or element not in (tl.int32, tl.uint32):
+        raise DtypeError(
+            "not a counter",
+            argument="pointer",
+            expected="a scalar pointer to int32",
+            got=describe(pointer),
+        )
+    return pointer
+
+
+@traced
+def signal(pointer: "tensor", scope: constexpr_str = SYSTEM) -> "None":
+    """Signal once: add one to the int32 at `pointer`, after all that the program has done before.
+
+    Args:
+        pointer: scalar pointer to int32, such as `x.signals[rank] + slot`; 0 at rest.
+        scope: "sys" (default) reaches other devices, "gpu" programs of this one alone.
+    """
+    _gather_threads()
+    _add(pointer, 1, "release", scope)
+
+
+@traced
+def wait_signal(pointer: "tensor", scope: constexpr_str = SYSTEM) -> "None":
+    """Wait until somebody has signalled at `pointer`, and take that signal away. What the program
+    does next comes after what was done before the signal. One program waits at a pointer.
+
+    Args:
+        pointer: scalar pointer to int32 in this device's own memory.
+        scope: as of the signal.
+    """
+    while _now(pointer, scope) == 0:
+        pass
+    _add(pointer, -1, "relaxed", scope)
+
+
+@traced
+def count(pointer: "tensor", amount: "Int" = 1, scope: constexpr_str = SYSTEM) -> "None":
+    """Add `amount` to the int32 at `pointer`, after all that the program has done before.
+
+    Args:
+        pointer: scalar pointer to int32 that only grows; host code sets it back.
+        scope: "sys" (default) reaches other devices, "gpu" programs of this one alone.
+    """
+    _gather_threads()
+    _add(pointer, amount, "release", scope)
+
+
+@traced
+def wait_count(pointer: "tensor", least: "Int", scope: constexpr_str = SYSTEM) -> "None":
+    """Wait until the int32 at `pointer` is `least` or more. Any number of programs may wait.
+
+    Args:
+        pointer: scalar pointer to int32 in this device's own memory.
+        scope: as of the counts.
+    """
+    while _now(pointer, scope) < least:
+        pass
+
+
+@traced
+def rank_barrier(
+    signals: "Values", rank: "Int", channel: "Int" = 0, scope: constexpr_str = SYSTEM
+) -> "None":
+    """Wait until the programs with this channel on all ranks have come.
+
+    What each did before comes before what the others do next.
+
+    Args:
+        signals: the pads of all ranks: `x.signals`.
+        rank: this rank: `x.rank`.
+        channel: of the program, below `Symmetric.channels`; `gl.program_id(0)` where all take part.
+        scope: "sys" reaches other devices.
+    """
+    _gather_threads()
+    for other in static_range(len(signals)):
+        if other != rank:
+            _add(signals[other] + (channel * len(signals) + rank), 1, "release", scope)
+    mine = peer(signals, rank)
+    for other in static_range(len(signals)):
+        if other != rank:
+            wait_signal(mine + (channel * len(signals) + other), scope)
+
+
+@builtin(name="gl.portable.peer")
+def peer(pointers: Union[Values, Sequence[Any]], rank: Int) -> tensor:
+    """The pointer of one rank, where that is known only when the kernel runs.
+
+    With a compile-time `rank`, `pointers[rank]` is the same.
+
+    Args:
+        pointers: one for each rank, of one type: `x.peers` or `x.signals`.
+        rank: integer scalar, below their number.
+
+    Raises:
+        ArgumentError: no pointers, or a compile-time rank that there is not.
+    """
+    semantic = semantic_layer()
+    given = unwrap(pointers)
+    if not isinstance(given, (list, tuple, tl_tuple)) or not len(given):
+        raise ArgumentError(
+            "not the pointers of ranks",
+            argument="pointers",
+            expected="a tuple",
+            got=describe(given),
+        )
+    listed = list(given)
+    wanted = unwrap(rank)
+    if isinstance(wanted, int):
+        at = compile_time_int(wanted, "rank", 0)
+        if at >= len(listed):
+            raise ArgumentError(
+                "there is no such rank", argument="rank", expected=f"below {len(listed)}", got=at
+            )
+        return listed[at]
+    found = listed[0]
+    for number, pointer in enumerate(listed[1:], 1):
+        here = semantic.equal(wanted, semantic.scalar_constant(number, tl.int32))
+        found = semantic.where(here, pointer, found)
+    return found

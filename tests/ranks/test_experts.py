@@ -1,0 +1,77 @@
+"""Dispatch and combine of examples/ranks, right and with anything of their order taken out."""
+
+import pytest
+
+import gluon_core as gluon
+from gluon_core import distributed
+from gluon_core import language as gl
+from gluon_sim.errors import SimulatorError
+from tests.ranks import mutants
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.once
+
+FILE = "examples/ranks/experts.py"
+SIM = "sim:hopper"
+EXPERTS, TOKENS, CHOICES, H = 2, 6, 2, 96
+
+
+def routed(module, calls=2):
+    def body(group):
+        op = module.Experts(
+            group, EXPERTS, TOKENS, CHOICES, H, torch.float32, torch.int32, programs=2
+        )
+        found = []
+        for turn in range(calls):
+            made = torch.Generator().manual_seed(group.rank + 10 * turn)
+            x = torch.randint(-4, 5, (TOKENS, H), generator=made).float()
+            most = group.world * EXPERTS
+            expert = torch.randint(0, most, (TOKENS * CHOICES,), generator=made).int()
+            weight = torch.randint(1, 4, (TOKENS * CHOICES,), generator=made).float()
+            place = op.dispatch(x, expert)
+            scale[(1,)](
+                op.inbox.local, op.outbox.local, op.labels.local, op.sizes.local, group.rank,
+                op.capacity, group.world, H=H, BLOCK=128,
+            )  # fmt: skip
+            y = torch.empty(TOKENS, H)
+            op.combine(y, expert, place, weight)
+            times = (weight * (expert + 1)).view(TOKENS, CHOICES).sum(1)
+            found.append((y, x * times[:, None]))
+        return found
+
+    return body
+
+
+@gluon.jit
+def scale(
+    inbox, outbox, labels, sizes, rank, capacity, world, H: gl.constexpr, BLOCK: gl.constexpr
+):  # fmt: skip
+    """The experts: each multiplies by a number of its own."""
+    layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], inbox.dtype.element_ty)
+    at = gl.arange(0, BLOCK, layout=layout)
+    for source in range(world):
+        for place in range(gl.load(sizes + source)):
+            row = source * capacity + place
+            times = gl.load(labels + row) + rank * 2 + 1
+            value = gl.load(inbox + row * H + at, mask=at < H)
+            gl.store(outbox + row * H + at, value * times, mask=at < H)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_tokens_come_back(world):
+    from examples.ranks import experts
+
+    for turns in distributed.simulate(routed(experts), world, SIM):
+        for found, wanted in turns:
+            torch.testing.assert_close(found, wanted)
+
+
+MUTANTS = list(mutants.of_example(FILE))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
+def test_what_lacks_a_signal_is_reported(what, text, tmp_path):
+    module = mutants.load(text, tmp_path)
+    with pytest.raises(SimulatorError):
+        distributed.simulate(routed(module), 2, SIM)

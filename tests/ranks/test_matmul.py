@@ -1,0 +1,112 @@
+"""The multiplications of examples/ranks: right, and with anything of their order taken out."""
+
+import pytest
+
+import gluon_core as gluon
+from gluon_core import distributed
+from gluon_core import language as gl
+from gluon_sim.errors import SimulatorError
+from tests.ranks import mutants
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.once
+
+FILE = "examples/ranks/matmul.py"
+SIM = "sim:hopper"
+BLOCK = (128, 128, 32)
+
+
+def example():
+    from examples.ranks import matmul
+
+    return matmul
+
+
+def numbers(rank, turn, *shape):
+    made = torch.Generator().manual_seed(rank + 10 * turn)
+    return torch.randint(-2, 3, shape, generator=made).to(torch.bfloat16)
+
+
+@gluon.jit
+def put(to, values, n, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], to.dtype.element_ty)
+    for start in range(0, n, BLOCK):
+        at = start + gl.arange(0, BLOCK, layout=layout)
+        gl.store(to + at, gl.load(values + at, mask=at < n), mask=at < n)
+
+
+def gathered(module, rows=128, N=128, K=32, chunks=1, calls=2, grid=2):
+    def body(group):
+        op = module.GatheredMatmul(group, rows, K, torch.bfloat16, torch.int32, chunks, programs=2)
+        found = []
+        for turn in range(calls):
+            a, b = numbers(group.rank, turn, rows, K), numbers(group.rank + 5, turn, K, N)
+            c = torch.empty(group.world * rows, N, dtype=torch.bfloat16)
+            put[(1,)](op.shard(), a, rows * K, BLOCK=4096)
+            op(b, c, block=BLOCK, stages=2, grid=grid)
+            found.append((a, b, c))
+        return found
+
+    return body
+
+
+def scattered(module, gather, rows=128, N=128, K=32, calls=2, grid=2):
+    def body(group):
+        op = module.MatmulScattered(
+            group, rows, N, torch.bfloat16, torch.int32, block=BLOCK, gather=gather
+        )
+        found = []
+        for turn in range(calls):
+            a = numbers(group.rank, turn, group.world * rows, K)
+            b = numbers(group.rank + 5, turn, K, N)
+            out = None if gather else torch.empty(rows, N, dtype=torch.bfloat16)
+            op(a, b, out, stages=2, grid=grid)
+            found.append((a, b, op.result().clone() if gather else out))
+        return found
+
+    return body
+
+
+def test_all_gather_then_multiply():
+    found = distributed.simulate(gathered(example(), rows=256, chunks=2), 2, SIM)
+    for turn in zip(*found):
+        whole = torch.cat([a for a, _, _ in turn]).float()
+        for _, b, c in turn:
+            torch.testing.assert_close(c.float(), whole @ b.float(), atol=0.5, rtol=1e-2)
+
+
+@pytest.mark.parametrize("gather", [False, True], ids=["scattered", "gathered"])
+def test_multiply_then_sum(gather):
+    found = distributed.simulate(scattered(example(), gather, N=256, calls=3), 2, SIM)
+    for turn in zip(*found):
+        wanted = sum(a.float() @ b.float() for a, b, _ in turn)
+        for rank, (_, _, out) in enumerate(turn):
+            rows = slice(None) if gather else slice(rank * 128, rank * 128 + 128)
+            torch.testing.assert_close(out.float(), wanted[rows], atol=1.0, rtol=1e-2)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("world", [4, 8])
+def test_more_ranks(world):
+    found = distributed.simulate(gathered(example()), world, SIM)
+    whole = torch.cat([a for a, _, _ in next(zip(*found))]).float()
+    torch.testing.assert_close(
+        found[-1][0][2].float(), whole @ found[-1][0][1].float(), atol=0.5, rtol=1e-2
+    )
+    found = distributed.simulate(scattered(example(), False), world, SIM)
+    wanted = sum(a.float() @ b.float() for a, b, _ in next(zip(*found)))
+    out = torch.cat([one[0][2] for one in found]).float()
+    torch.testing.assert_close(out, wanted, atol=2.0, rtol=2e-2)
+
+
+MUTANTS = list(mutants.of_example(FILE))
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
+def test_what_lacks_a_signal_is_reported(what, text, tmp_path):
+    text = text.replace("from ..matmul_hopper", "from examples.matmul_hopper")
+    module = mutants.load(text, tmp_path)
+    with pytest.raises(SimulatorError):
+        distributed.simulate(gathered(module), 2, SIM)
+        distributed.simulate(scattered(module, True), 2, SIM)
