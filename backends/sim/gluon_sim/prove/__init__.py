@@ -1,0 +1,1 @@
+"""Proof for every trip count: a kernel's synchronization as a finite automaton, searched whole."""

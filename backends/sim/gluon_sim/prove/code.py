@@ -1,0 +1,310 @@
+"""The instructions that the tasks of a program are walked by: straight lines and jumps.
+
+What depends on nothing but constants, arguments and program ids is computed when the code is made; what
+is left moves numbers, views and work in flight between variables, and lets ops take effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Optional
+
+from gluon_sim.prove.values import Term
+from gluon_sim.record.ir import Location, Op
+
+__all__ = [
+    "Branch", "Code", "Effect", "Enter", "Fork", "Instruction", "Join", "Jump", "Leave", "Loop", "Move", "Pure",
+    "Spec", "Test", "Used", "View",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spec:
+    """An operand: a variable, or what is known of it."""
+
+    var: Optional[int] = None
+    value: Any = None
+
+
+@dataclass
+class Instruction:
+    loc: Location
+
+    def uses(self) -> Iterator[int]:
+        return iter(())
+
+    def defines(self) -> Iterator[int]:
+        return iter(())
+
+
+def _vars(specs: Any) -> Iterator[int]:
+    for spec in specs:
+        if isinstance(spec, Spec) and spec.var is not None:
+            yield spec.var
+        elif isinstance(spec, list):
+            yield from _vars(spec)
+
+
+@dataclass
+class Pure(Instruction):
+    """`out = name(args)` of scalars with so many bits; as a term, where it is no number."""
+
+    name: str
+    args: list[Spec]
+    bits: int
+    out: int
+    known: Optional[Term] = None
+
+    def uses(self) -> Iterator[int]:
+        return _vars(self.args)
+
+    def defines(self) -> Iterator[int]:
+        yield self.out
+
+
+@dataclass
+class View(Instruction):
+    """A part of a buffer at an index that is only known when it is walked."""
+
+    op: Op
+    args: list[Any]
+    out: int
+    make: Callable[..., Any]
+
+    def uses(self) -> Iterator[int]:
+        return _vars(self.args)
+
+    def defines(self) -> Iterator[int]:
+        yield self.out
+
+
+@dataclass
+class Effect(Instruction):
+    """An op whose model has events.
+
+    Args:
+        args: its operands, values flattened; other arguments stand in `build`.
+        relevant: the positions of operands that its events depend on.
+        tokens: the positions of registers that work in flight may fill.
+        choices: the positions of those that are true or false.
+        outs: a variable for each result, or None.
+        run: the events and results for values of the relevant operands.
+    """
+
+    op: Op
+    args: list[Spec]
+    relevant: list[int]
+    tokens: list[int]
+    choices: frozenset[int]
+    outs: list[Optional[int]]
+    run: Callable[[tuple[Any, ...]], tuple[tuple[Any, ...], list[Any]]]
+    buffer: Optional[int] = None  # that it allocates anew
+
+    def uses(self) -> Iterator[int]:
+        return _vars(self.args[i] for i in (*self.relevant, *self.tokens))
+
+    def defines(self) -> Iterator[int]:
+        return (out for out in self.outs if out is not None)
+
+
+@dataclass
+class Used(Instruction):
+    """Registers are read, which work in flight may yet fill."""
+
+    args: list[int]
+    op: Op
+
+    def uses(self) -> Iterator[int]:
+        return iter(self.args)
+
+
+@dataclass
+class Move(Instruction):
+    """All at once."""
+
+    outs: list[int]
+    args: list[Spec]
+
+    def uses(self) -> Iterator[int]:
+        return _vars(self.args)
+
+    def defines(self) -> Iterator[int]:
+        return iter(self.outs)
+
+
+@dataclass
+class Jump(Instruction):
+    target: int = -1
+
+
+@dataclass
+class Branch(Instruction):
+    """To `target` where the condition does not hold.
+
+    Args:
+        choice: by which number all partitions choose alike where nobody knows; None for each alone.
+    """
+
+    condition: Spec
+    target: int = -1
+    context: tuple[Any, ...] = ()
+    choice: Optional[int] = None
+
+    def uses(self) -> Iterator[int]:
+        return _vars([self.condition])
+
+
+@dataclass
+class Loop:
+    """A counted loop.
+
+    Args:
+        counter: its variable.
+        step: of the counter; None where it is only known when the loop is entered.
+        bound: what the counter stays below: a known part, which is a term or an int, and a number more.
+        core, offset: the bound as an unknown and a number; core None where it is known or a variable.
+        linear: carried variables that each round adds a constant to.
+        context: the loops and choices around it.
+        root: the number of the core.
+    """
+
+    loc: Location
+    counter: int
+    step: Spec
+    bound: Spec
+    core: Optional[Term]
+    offset: int
+    linear: dict[int, int] = field(default_factory=dict)
+    context: tuple[Any, ...] = ()
+    root: Optional[int] = None
+
+
+@dataclass
+class Enter(Instruction):
+    loop: Loop
+    low: Spec
+
+    def uses(self) -> Iterator[int]:
+        yield from _vars([self.low, self.loop.step, self.loop.bound])
+        yield from self.loop.linear
+
+    def defines(self) -> Iterator[int]:
+        yield self.loop.counter
+
+
+@dataclass
+class Test(Instruction):
+    """Into the loop, or to `target`."""
+
+    loop: Loop
+    target: int = -1
+
+    def uses(self) -> Iterator[int]:
+        yield self.loop.counter
+        yield from _vars([self.loop.bound, self.loop.step])
+
+
+@dataclass
+class Leave(Instruction):
+    loop: Loop
+    live: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Fork(Instruction):
+    """Partitions start; operands of each as (its variable, ours)."""
+
+    tasks: list[int]
+    passed: list[list[tuple[int, Spec]]]
+
+    def uses(self) -> Iterator[int]:
+        for pairs in self.passed:
+            yield from _vars([spec for _, spec in pairs])
+
+
+@dataclass
+class Join(Instruction):
+    tasks: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Code:
+    """What one task does.
+
+    Attributes:
+        active: at each instruction, the loops it is inside of.
+        live: at each instruction, the variables that are read from there on.
+    """
+
+    name: str
+    steps: list[Instruction] = field(default_factory=list)
+    live: list[frozenset[int]] = field(default_factory=list)
+    active: list[tuple[Loop, ...]] = field(default_factory=list)
+
+    def finish(self) -> None:
+        """Drop what has no use, and find out what is live where."""
+        while True:
+            self._live()
+            idle = [
+                i
+                for i, step in enumerate(self.steps)
+                if isinstance(step, (Pure, View))
+                and (i + 1 == len(self.steps) or step.out not in self.live[i + 1])
+            ]
+            moved = False
+            for i, step in enumerate(self.steps):
+                if isinstance(step, Move):
+                    after = self.live[i + 1] if i + 1 < len(self.steps) else frozenset()
+                    kept = [k for k, out in enumerate(step.outs) if out in after]
+                    if len(kept) < len(step.outs):
+                        step.outs = [step.outs[k] for k in kept]
+                        step.args = [step.args[k] for k in kept]
+                        moved = True
+            for i in idle:
+                self.steps[i] = Jump(self.steps[i].loc, i + 1)
+            if not idle and not moved:
+                break
+        for step in self.steps:
+            if isinstance(step, Enter):
+                step.loop.linear = {v: c for v, c in step.loop.linear.items() if v in self._ever}
+        self._shorten()
+        self._live()
+
+    def _shorten(self) -> None:
+        """Leave out jumps to what comes next."""
+        places, count = [], 0
+        for at, step in enumerate(self.steps):
+            places.append(count)
+            count += not (isinstance(step, Jump) and step.target == at + 1)
+        places.append(count)
+        kept = [i for i in range(len(self.steps)) if places[i] != places[i + 1]]
+        self.steps = [self.steps[i] for i in kept]
+        self.active = [self.active[i] for i in kept]
+        for step in self.steps:
+            if isinstance(step, (Jump, Branch, Test)):
+                step.target = places[step.target]
+
+    def _next(self, at: int) -> list[int]:
+        step = self.steps[at]
+        if isinstance(step, Jump):
+            return [step.target]
+        more = [step.target] if isinstance(step, (Branch, Test)) else []
+        return [at + 1, *more]
+
+    def _live(self) -> None:
+        count = len(self.steps)
+        live: list[frozenset[int]] = [frozenset()] * (count + 1)
+        self._ever = {v for s in self.steps if not isinstance(s, Enter) for v in s.uses()}
+        changed = True
+        while changed:
+            changed = False
+            for at in range(count - 1, -1, -1):
+                step = self.steps[at]
+                out: frozenset[int] = frozenset().union(*(live[n] for n in self._next(at)))
+                uses = set(step.uses())
+                if isinstance(step, Enter):
+                    uses -= set(step.loop.linear) - out
+                found = (out - set(step.defines())) | uses
+                if found != live[at]:
+                    live[at], changed = found, True
+        self.live = live[:count] + [frozenset()]

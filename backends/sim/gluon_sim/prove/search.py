@@ -1,0 +1,235 @@
+"""All states that a program can come to, for all trip counts and schedules; the first that is wrong."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Optional
+
+from gluon_sim.prove.effects import Lowered
+from gluon_sim.prove.smt import Arithmetic
+from gluon_sim.prove.state import Decide, Impossible, Past, State, Step
+from gluon_sim.prove.values import CannotSay
+from gluon_sim.prove.walk import Walker
+from gluon_sim.prove.world import Found, Overtaken, Waited, Widened
+
+__all__ = ["Outcome", "search"]
+
+MOST_DECISIONS = 24  # between two events of a task
+_MOST_PREFIX = 64
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the search came to.
+
+    Args:
+        states, steps: how many there are, and how many lead from one to another.
+        seconds: that it took.
+        found: the mistake, if there is one.
+        trace: the steps that lead to it.
+        facts: what is known there of bounds and of terms that do not change.
+        reason: why nothing can be said, with the place; None where something can.
+        rules: what was used of arithmetic: (op, by, change, result, bits), as `Arithmetic.comes_back` says.
+        period: in rounds.
+    """
+
+    states: int
+    steps: int
+    seconds: float
+    found: Optional[Found] = None
+    trace: tuple[Step, ...] = ()
+    facts: Any = None
+    reason: Optional[CannotSay] = None
+    rules: frozenset[tuple[str, int, int, int, int]] = frozenset()
+    period: int = 1
+
+    def unsure(self, arithmetic: Arithmetic) -> Optional[str]:
+        """The rule of arithmetic that was used and that the solver does not confirm; None for none."""
+        for rule in sorted(self.rules):
+            if not arithmetic.comes_back(*rule):
+                return f"the solver does not confirm that `{rule[0]}` by {rule[1]} comes back"
+        return None
+
+
+class _Search:
+    def __init__(self, walker: Walker, most: int, deadline: float):
+        self.walker = walker
+        self.most = most
+        self.deadline = deadline
+        self.known: dict[Any, int] = {}
+        self.parts: dict[Any, int] = {}
+        self.came: list[tuple[int, Optional[Step]]] = []
+        self.steps = 0
+        self.left: deque[tuple[int, State]] = deque()
+        self.here = -1
+        self.facts: Any = None
+
+    def add(self, state: State, step: Optional[Step]) -> bool:
+        """Note a state; whether it is new."""
+        self.steps += 1
+        key = self._key(self.walker.frozen(state))
+        if key in self.known:
+            return False
+        number = self.known[key] = len(self.came)
+        self.came.append((self.here, step))
+        self.left.append((number, state))
+        return True
+
+    def _key(self, frozen: Any) -> tuple[int, ...]:
+        """A key of numbers: most parts of a state are those of many others."""
+        (slots, seen, flights, loose), tasks, *rest = frozen
+        parts = self.parts
+        return tuple(
+            parts.setdefault(part, len(parts))
+            for part in (
+                slots,
+                ("seen", seen),
+                ("flights", flights),
+                ("loose", loose),
+                *tasks,
+                *rest,
+            )
+        )
+
+    def every(self, make: Any) -> bool:
+        """All outcomes of a step that depends on what nobody knows; whether all of them are new."""
+        new = True
+        todo: list[list[int]] = [[]]
+        while todo:
+            decisions = todo.pop()
+            try:
+                state, step = make(decisions)
+            except Decide:
+                if len(decisions) >= MOST_DECISIONS:
+                    raise CannotSay("too much depends on what nobody knows") from None
+                todo += [[*decisions, 0], [*decisions, 1]]
+                continue
+            except Impossible:
+                continue
+            new &= self.add(state, step)
+        return new
+
+    def run(self) -> None:
+        walker = self.walker
+        self.every(lambda decisions: (walker.begin(decisions), None))
+        while self.left:
+            if len(self.came) > self.most:
+                raise CannotSay(f"there are more than {self.most} states")
+            if not len(self.came) % 64 and monotonic() > self.deadline:
+                raise CannotSay(f"the time is over after {len(self.came)} states")
+            self.here, state = self.left.popleft()
+            self.facts = state
+            self.next(state)
+
+    def next(self, state: State) -> None:
+        walker = self.walker
+        for task in range(len(state.tasks)):
+            if (
+                state.tasks[task].alive
+                and walker.enabled(state, task)
+                and walker.hurries(state, task)
+            ):
+                if self.every(lambda decisions, task=task: walker.go(state, task, decisions)):
+                    return
+        for flight in state.world.flights:
+            if state.world.may_land(flight) and state.world.lands_early(flight):
+                if self.add(*walker.land(state, flight)):
+                    return
+        moved = False
+        for task in range(len(state.tasks)):
+            if state.tasks[task].alive and walker.enabled(state, task):
+                moved = True
+                self.every(lambda decisions, task=task: walker.go(state, task, decisions))
+        for flight in state.world.flights:
+            if state.world.may_land(flight):
+                moved = True
+                self.add(*walker.land(state, flight))
+        if moved:
+            return
+        left = [t for t, task in enumerate(state.tasks) if task.alive]
+        if left:
+            places = []
+            for task in left:
+                line, event = walker.waits(state, task)
+                what = f" for parity {event.amount} of barrier {event.slot}" if event else ""
+                places.append(f"{walker.codes[task].name} waits at line {line}{what}")
+            code = walker.codes[left[0]]
+            loc = code.steps[state.tasks[left[0]].at].loc
+            raise Found("deadlock.tasks", "; ".join(places), loc)
+        for flight in state.world.flights:
+            if flight.reads:
+                raise Found(
+                    "leak.copy",
+                    f"the kernel ends while the work of line {flight.line} may still read",
+                    None,
+                )
+
+    def trace(self) -> tuple[Step, ...]:
+        steps = []
+        at = self.here
+        while at >= 0:
+            before, step = self.came[at]
+            if step is not None:
+                steps.append(step)
+            at = before
+        return tuple(reversed(steps))
+
+
+def search(
+    lowered: Lowered,
+    strict: bool,
+    most: int,
+    within: float,
+    arithmetic: Optional[Arithmetic] = None,
+) -> Outcome:
+    """Walk everything.
+
+    Args:
+        strict: whether reads, too, need a fence before a write through another proxy.
+        most: states.
+        within: seconds.
+        arithmetic: tells what no arguments lead to.
+    """
+    started = monotonic()
+    least: dict[int, int] = {}
+    waited: frozenset[str] = frozenset()
+    writers: Optional[dict[int, frozenset[int]]] = {}
+    states = steps = 0
+    while True:
+        one: Optional[_Search] = None
+        more: dict[str, Any] = {}
+        try:
+            walker = Walker(lowered, strict, least, waited, writers, arithmetic)
+            one = _Search(walker, most, started + within)
+            one.run()
+        except Past as past:
+            if past.least > _MOST_PREFIX * max(walker.steps.get(past.root, 1), 1):
+                reason = CannotSay("a loop's first iterations differ from each other for too long")
+                more = {"reason": reason}
+            else:
+                least[past.root] = max(past.least, least.get(past.root, 0) + 1)
+        except Waited as queue:
+            waited |= {queue.queue}
+        except Widened:
+            pass
+        except Overtaken:
+            writers = None
+        except CannotSay as reason:
+            more = {"reason": reason}
+        except Found as found:
+            more = {
+                "found": found,
+                "trace": one.trace() if one else (),
+                "facts": walker.facts(one.facts) if one and one.facts else ([], []),
+            }
+        else:
+            more = {"reason": None}
+        if one is not None:
+            states, steps = len(one.came), one.steps
+        if more:
+            return Outcome(
+                states, steps, monotonic() - started, rules=frozenset(walker.rules) if one else frozenset(),
+                period=walker.period, **more,
+            )  # fmt: skip

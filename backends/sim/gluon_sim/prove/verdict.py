@@ -1,0 +1,118 @@
+"""What can be said of a kernel for every trip count: proved, wrong, or why nothing can."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from gluon_core.contract.evidence import Proved
+from gluon_sim.errors import SimulatorError
+from gluon_sim.prove.effects import Lowered
+from gluon_sim.prove.lower import lower
+from gluon_sim.prove.replay import Launch, again
+from gluon_sim.prove.search import Outcome, search
+from gluon_sim.prove.smt import Arithmetic
+from gluon_sim.prove.values import CannotSay
+from gluon_sim.record.program import Program
+from gluon_sim.record.types import ScalarType
+from gluon_sim.run.lookup import Models
+
+__all__ = ["prove"]
+
+MOST_STATES = 400_000
+SHOWN = 12  # steps of a trace
+_REPLAY = 20.0  # seconds, at least
+
+
+def prove(
+    program: Program, models: Models, target: Any, num_warps: int, num_ctas: int, launch: Launch
+) -> tuple[Proved, Optional[SimulatorError]]:
+    """Judge a kernel, and what the simulator reports of it where it is wrong."""
+    settings = launch.settings
+    inputs = program.kernel.type.inputs
+    bits = {i: t.bits for i, t in enumerate(inputs) if isinstance(t, ScalarType)}
+    arithmetic = Arithmetic(bits)
+    name = f"{launch.name[0]} on {launch.name[1]}"
+    try:
+        if num_ctas > 1:
+            raise CannotSay("the blocks of a cluster are not followed", program.kernel.loc)
+        lowered = lower(program, models, target, num_warps, launch.values, arithmetic)
+    except CannotSay as reason:
+        return _unsaid(name, reason, 0, 0.0), None
+    outcome = search(lowered, settings.proxy == "strict", MOST_STATES, settings.within, arithmetic)
+    if outcome.reason is not None:
+        return _unsaid(name, outcome.reason, outcome.states, outcome.seconds), None
+    if outcome.found is not None:
+        return _wrong(name, launch, lowered, outcome, arithmetic)
+    doubtful = outcome.unsure(arithmetic)
+    if doubtful is not None:
+        return _unsaid(name, CannotSay(doubtful), outcome.states, outcome.seconds), None
+    return Proved(
+        "proved", name, outcome.states, round(outcome.seconds, 2), _proved(lowered, outcome, launch)
+    ), None
+
+
+def _place(loc: Any) -> str:
+    if loc is None or not getattr(loc, "line", 0):
+        return ""
+    return f" (line {loc.line})"
+
+
+def _unsaid(name: str, reason: CannotSay, states: int, seconds: float) -> Proved:
+    return Proved(
+        "cannot say", name, states, round(seconds, 2), (f"{reason.reason}{_place(reason.loc)}",)
+    )
+
+
+def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ...]:
+    loops: dict[int, None] = {}
+    for code in lowered.tasks:
+        for active in code.active:
+            for loop in active:
+                if loop.root is not None:
+                    loops[loop.loc.line] = None
+    lines = [
+        "no race in shared memory, no deadlock, no barrier against its protocol, in any schedule",
+    ]
+    if loops:
+        places = ", ".join(map(str, sorted(loops)))
+        many = f"the loops of lines {places}" if len(loops) > 1 else f"the loop of line {places}"
+        lines.append(f"for every trip count of {many}, and for every program of any grid")
+    else:
+        lines.append("for every program of any grid")
+    lines.append(
+        "assumed: no integer argument is negative, no counter passes 2**31 - 1, constants and types as launched"
+    )
+    writes = sorted({op.loc.line for op in lowered.stores})
+    if writes:
+        lines.append(
+            f"not looked at: the order of accesses to global memory (it is written at line{'s' if len(writes) > 1 else ''} "
+            f"{', '.join(map(str, writes))}), addresses, values"
+        )
+    else:
+        lines.append("not looked at: the order of accesses to global memory, addresses, values")
+    return tuple(lines)
+
+
+def _wrong(
+    name: str, launch: Launch, lowered: Lowered, outcome: Outcome, arithmetic: Arithmetic
+) -> tuple[Proved, Optional[SimulatorError]]:
+    found = outcome.found
+    assert found is not None
+    error, said = again(
+        launch,
+        lowered,
+        outcome,
+        arithmetic,
+        outcome.facts,
+        max(_REPLAY, launch.settings.within / 4),
+    )
+    seconds = round(outcome.seconds, 2)
+    if error is not None:
+        told = (f"{said}: {type(error).__name__}, as the simulator reports it",)
+        return Proved("counterexample", name, outcome.states, seconds, told), error
+    steps = [f"  {s.who}, line {s.line}: {s.what}" for s in outcome.trace[-SHOWN:]]
+    lines = (
+        f"{found.report}: {found.text}{_place(found.loc)}, but the simulator does not find it again: {said}",
+        *(["the last steps there:"] if steps else []), *steps,
+    )  # fmt: skip
+    return Proved("cannot say", name, outcome.states, seconds, lines), None

@@ -1,0 +1,654 @@
+"""One step of one task, for all trip counts at once; and the form in which equal states are equal.
+
+A loop whose bound nobody knows has a counter and an interval that the bound is known to be in. Both
+are numbers, so a guard such as `i + 2 < count` narrows the interval, and tasks with the same bound
+agree. Where every task in a loop is past its first iterations, its counters, the bound and what
+counts along move back by one period: the state looks the same from there (`values.Number`).
+"""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import Any, Optional, Union
+
+from gluon_core.errors import GluonError
+from gluon_sim.memory.shared import SharedView
+from gluon_sim.prove.code import (
+    Branch,
+    Code,
+    Effect,
+    Enter,
+    Fork,
+    Join,
+    Jump,
+    Leave,
+    Loop,
+    Move,
+    Pure,
+    Spec,
+    Test,
+    Used,
+    View,
+)
+from gluon_sim.prove.effects import Lowered
+from gluon_sim.prove.equal import Equal
+from gluon_sim.prove.events import Barrier, Issue, Use, WaitGroups
+from gluon_sim.prove.smt import Arithmetic
+from gluon_sim.prove.state import LEAST, Bound, Decide, Impossible, Past, State, Step, Task, Token
+from gluon_sim.prove.symbols import linear
+from gluon_sim.prove.values import (
+    FREE,
+    CannotSay,
+    NeedsPrefix,
+    Number,
+    Term,
+    apply,
+    common,
+    number,
+    term,
+)
+from gluon_sim.prove.world import Flight, Found, World
+
+__all__ = ["Walker"]
+
+_RULES = frozenset("sdiv udiv srem urem and shl lshr ashr".split())
+_RUN = 20_000  # instructions of a task between two of its events
+
+
+class Walker(Equal):
+    """Walks the tasks of one program.
+
+    Args:
+        lowered: their code.
+        strict: whether reads, too, need a fence before a write through another proxy.
+        least: by root, the value from which on a counter may stand for many.
+        waited: queues that are waited for by groups.
+        writers: by barrier, who is known to arrive there; None where all schedules are to be tried.
+        arithmetic: tells what no arguments lead to.
+    """
+
+    def __init__(
+        self, lowered: Lowered, strict: bool, least: dict[int, int], waited: frozenset[str],
+        writers: Optional[dict[int, frozenset[int]]], arithmetic: Optional[Arithmetic] = None,
+    ):  # fmt: skip
+        self.lowered = lowered
+        self.strict = strict
+        self.least = least
+        self.waited = waited
+        self.writers = writers
+        self.arithmetic = arithmetic
+        self.codes = lowered.tasks
+        self.period = _period(self.codes)
+        self._views: dict[Any, SharedView] = {}
+        self._parts: dict[Any, SharedView] = {}
+        self.takers: list[frozenset[int]] = [
+            frozenset(
+                i
+                for i, code in enumerate(self.codes)
+                if any(isinstance(s, Enter) and s.loop.root == root for s in code.steps)
+            )
+            for root in range(len(lowered.roots))
+        ]
+        self.steps: dict[int, int] = {}
+        for code in self.codes:
+            for s in code.steps:
+                if isinstance(s, Enter) and s.loop.root is not None:
+                    by = s.loop.step.value
+                    if not isinstance(by, int) or by <= 0:
+                        raise CannotSay("the step of this loop is not a positive constant", s.loc)
+                    self.steps[s.loop.root] = lcm(self.steps.get(s.loop.root, 1), by)
+        self.askers: dict[int, set[int]] = {}
+        for i, code in enumerate(self.codes):
+            for s in code.steps:
+                if isinstance(s, Branch) and s.choice is not None:
+                    self.askers.setdefault(s.choice, set()).add(i)
+        self.rules: set[tuple[str, int, int, int, int]] = set()
+        self._decisions: list[int] = []
+        self._made: list[int] = []
+
+    # ---- starting, and going on ---------------------------------------------------------------------
+
+    def first(self) -> State:
+        roots = len(self.lowered.roots)
+        world = World(
+            self.lowered.places,
+            len(self.codes),
+            self.strict,
+            self.waited,
+            [],
+            [],
+            [],
+            {},
+            [()] * len(self.codes) if self.writers is not None else None,
+            {} if self.writers is None else self.writers,
+        )
+        tasks = [Task() for _ in self.codes]
+        tasks[0].alive = True
+        state = State(
+            world, tasks, [[] for _ in range(roots)], {}, [Bound(LEAST, None) for _ in range(roots)],
+            {}, {}, {}, {},
+        )  # fmt: skip
+        return state
+
+    def begin(self, decisions: list[int]) -> State:
+        """The kernel up to its first event that others may see."""
+        state = self.first()
+        self._decisions, self._made = list(decisions), []
+        self._run(state, 0)
+        return state
+
+    def go(self, state: State, task: int, decisions: list[int]) -> tuple[State, Step]:
+        """A task takes the step that it stands at, and goes on to its next one."""
+        state = state.copy()
+        self._decisions, self._made = list(decisions), []
+        code, me = self.codes[task], state.tasks[task]
+        step = code.steps[me.at]
+        what = "the next round" if isinstance(step, Test) else "the partitions are over"
+        what = step.op.name if isinstance(step, Effect) else what
+        told = Step(code.name, step.loc.line, what)
+        self._visible(state, task)
+        self._run(state, task)
+        return state, Step(told.who, told.line, told.what, tuple(self._made))
+
+    def land(self, state: State, flight: Flight) -> tuple[State, Step]:
+        state = state.copy()
+        state.world.complete(flight)
+        whose = self.codes[flight.task].name
+        return state, Step(f"work of {whose}", flight.line, f"{flight.queue} is over")
+
+    def enabled(self, state: State, task: int) -> bool:
+        me = state.tasks[task]
+        step = self.codes[task].steps[me.at]
+        if isinstance(step, Join):
+            return not any(state.tasks[t].alive for t in step.tasks)
+        if isinstance(step, Effect):
+            events, _ = step.run(me.ready or ())
+            for event in events:
+                if isinstance(event, Barrier):
+                    if event.what != "wait":
+                        return True
+                    slots = state.world.slots
+                    if event.slot >= len(slots) or not slots[event.slot].wanted:
+                        return True  # it is told of when it is done
+                    return state.world.passes(event)
+        return True
+
+    def hurries(self, state: State, task: int) -> bool:
+        """Whether an enabled step of a task need not be tried after those of others."""
+        me = state.tasks[task]
+        step = self.codes[task].steps[me.at]
+        if isinstance(step, Test):
+            return self.writers is not None
+        if not isinstance(step, Effect):
+            return False
+        events, _ = step.run(me.ready or ())
+        world = state.world
+        barriers = [e for e in events if isinstance(e, Barrier)]
+        if not barriers or any(isinstance(e, WaitGroups) for e in events):
+            return False
+        if len({e.slot for e in barriers}) > 1 or not all(world.hurries(e, task) for e in barriers):
+            return False
+        if barriers[0].what == "wait":
+            return True
+        # it must not end the phase
+        slot = world.slots[barriers[0].slot] if barriers[0].slot < len(world.slots) else None
+        if slot is None:
+            return False
+        pending = slot.pending - sum(e.amount for e in barriers if e.what == "arrive")
+        size = slot.bytes + sum(e.amount for e in barriers if e.what == "expect")
+        return slot.wanted > 0 and pending >= 0 and (pending > 0 or size > 0)
+
+    def waits(self, state: State, task: int) -> tuple[int, Optional[Barrier]]:
+        """Where a task stands, and the barrier that it waits for."""
+        me = state.tasks[task]
+        step = self.codes[task].steps[me.at]
+        if isinstance(step, Effect):
+            events, _ = step.run(me.ready or ())
+            for event in events:
+                if isinstance(event, Barrier):
+                    return step.loc.line, event
+        return step.loc.line, None
+
+    # ---- running ------------------------------------------------------------------------------------
+
+    def _visible(self, state: State, task: int) -> None:
+        me = state.tasks[task]
+        step = self.codes[task].steps[me.at]
+        if isinstance(step, Effect):
+            self._effect(state, task, step)
+        elif isinstance(step, Join):
+            state.world.join(step.tasks)
+            me.at += 1
+        else:
+            self._one(state, task, step)
+
+    def _run(self, state: State, task: int) -> None:
+        code, me = self.codes[task], state.tasks[task]
+        rounds: set[int] = set()
+        for _ in range(_RUN):
+            if me.at >= len(code.steps):
+                me.alive = False
+                me.env = {}
+                return
+            step = code.steps[me.at]
+            try:
+                kind = type(step)
+                if (kind is Effect or kind is Join) and self._stops(state, task, step):
+                    return
+                if isinstance(step, Test) and step.loop.root is not None:
+                    if me.at in rounds:
+                        return  # a round without an event; what comes may be the same again
+                    rounds.add(me.at)
+                self._one(state, task, step)
+            except (CannotSay, Found) as reason:
+                if reason.loc is None:
+                    reason.loc = step.loc
+                raise
+            except NeedsPrefix as needs:
+                raise Past(needs.root, self._counter(state, task, needs.root) + 1) from None
+            except GluonError as error:
+                raise Found(
+                    getattr(error, "report", None) or "error", error.message, step.loc
+                ) from None
+        raise CannotSay("a loop without barriers in it runs long", code.steps[me.at].loc)
+
+    def _stops(self, state: State, task: int, step: Any) -> bool:
+        """Whether others may see what comes now, or keep it from coming."""
+        me = state.tasks[task]
+        if isinstance(step, Join):
+            if any(state.tasks[t].alive for t in step.tasks):
+                return True
+            return False
+        if me.ready is None:
+            me.ready = self._operands(state, task, step)
+        events, _ = step.run(me.ready)
+        seen = False
+        for event in events:
+            if isinstance(event, Barrier):
+                seen = True
+            elif isinstance(event, WaitGroups):
+                if event.queue not in self.waited:
+                    continue
+                if any(f.signals for f in state.world.due(event, task)):
+                    seen = True
+        if not seen:
+            return False
+        alone = sum(t.alive for t in state.tasks) == 1
+        if alone and not any(f.signals for f in state.world.flights):
+            return not self.enabled(state, task)
+        return True
+
+    def _one(self, state: State, task: int, step: Any) -> None:
+        me = state.tasks[task]
+        env, kind = me.env, type(step)
+        if kind is Effect:
+            self._effect(state, task, step)
+        elif kind is Pure:
+            env[step.out] = self._pure(state, task, step)
+            me.at += 1
+        elif kind is Move:
+            values = [self._value(env, a) for a in step.args]
+            env.update(zip(step.outs, values))
+            me.at += 1
+        elif kind is Jump:
+            me.at = step.target
+            live = self.codes[task].live[me.at]
+            if len(env) > 2 * len(live) + 32:
+                me.env = {v: x for v, x in env.items() if v in live}
+        elif kind is Branch:
+            value = self._value(env, step.condition)
+            taken = self._truth(state, task, value, step)
+            me.at = me.at + 1 if taken else step.target
+        elif kind is Enter:
+            self._enter(state, task, step)
+            me.at += 1
+        elif kind is Test:
+            me.at = me.at + 1 if self._test(state, task, step.loop) else step.target
+        elif kind is Leave:
+            self._leave(state, task, step.loop)
+            me.at += 1
+        elif kind is View:
+            env[step.out] = self._view(env, step)
+            me.at += 1
+        elif kind is Used:
+            for var in step.args:
+                self._landed(state, task, env.get(var), step.loc)
+            me.at += 1
+        elif kind is Fork:
+            state.world.fork(step.tasks)
+            me.at += 1
+            for other, pairs in zip(step.tasks, step.passed):
+                there = state.tasks[other]
+                there.alive = True
+                there.env = {var: self._value(env, spec) for var, spec in pairs}
+                self._run(state, other)
+        elif kind is Join:
+            self._visible(state, task)
+        else:
+            raise AssertionError(step)
+
+    @staticmethod
+    def _value(env: dict[int, Any], spec: Spec) -> Any:
+        return spec.value if spec.var is None else env.get(spec.var)
+
+    def _view(self, env: dict[int, Any], step: View) -> SharedView:
+        args = [self._value(env, a) for a in step.args]
+        for arg in args[1:]:
+            if not isinstance(arg, int):
+                what = "counts up without end" if isinstance(arg, Number) else "cannot be told"
+                raise CannotSay(f"which part of a buffer this is {what}", step.loc)
+        key = (id(step), *map(_identity, args))
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = self._same(step.make(*args))
+        return found
+
+    def _same(self, view: SharedView) -> SharedView:
+        """One object for all equal views."""
+        key = (id(view.buffer), int(view.base[0]), view.type, view.table.tobytes())
+        return self._views.setdefault(key, view)
+
+    # ---- ops that take effect -------------------------------------------------------------------------
+
+    def _operands(self, state: State, task: int, step: Effect) -> tuple[Any, ...]:
+        env = state.tasks[task].env
+        found = []
+        for i in step.relevant:
+            value = self._value(env, step.args[i])
+            if i in step.choices:
+                value = self._truth(state, task, value, None)
+            elif not isinstance(value, (int, SharedView)):
+                raise CannotSay(
+                    f"what `{step.op.name}` does depends on a number that cannot be told", step.loc
+                )
+            found.append(value)
+        return tuple(found)
+
+    def _effect(self, state: State, task: int, step: Effect) -> None:
+        me, world = state.tasks[task], state.world
+        events, results = step.run(
+            me.ready if me.ready is not None else self._operands(state, task, step)
+        )
+        name = self.codes[task].name
+        if step.buffer is not None:
+            world.allocate(step.buffer)
+        filled: Optional[Token] = None
+        for event in events:
+            if isinstance(event, Barrier):
+                if event.what == "wait":
+                    slots = world.slots
+                    known = event.slot < len(slots) and slots[event.slot].wanted
+                    if known and not world.passes(event):
+                        raise AssertionError("a step that is not enabled")
+                world.barrier(event, task, step.loc, task)
+            elif isinstance(event, Use):
+                self._landed(state, task, self._value(me.env, step.args[event.operand]), step.loc)
+            else:
+                if isinstance(event, Issue) and event.fills:
+                    filled = Token(event.queue, world.serials.get((task, event.queue), 0))
+                world.local(event, task, step.loc, name)
+        for out, result in zip(step.outs, results):
+            if out is None:
+                continue
+            if isinstance(result, SharedView):
+                me.env[out] = self._same(result)
+            elif result == "filled":
+                me.env[out] = filled
+            elif isinstance(result, int):
+                me.env[out] = self._value(me.env, step.args[result])
+            else:
+                me.env[out] = None
+        me.ready = None
+        me.at += 1
+
+    def _landed(self, state: State, task: int, token: Any, loc: Any) -> None:
+        if isinstance(token, Token):
+            for f in state.world.flights:
+                if (f.task, f.queue, f.serial) == (task, token.queue, token.serial):
+                    raise Found(
+                        "race.registers", f"registers are read that line {f.line} may yet fill", loc
+                    )
+
+    # ---- numbers ----------------------------------------------------------------------------------------
+
+    def _many(self, state: State, task: int, root: int) -> bool:
+        if root == FREE:
+            return True
+        me = state.tasks[task]
+        loop = self._active(task, me.at, root)
+        if loop is None or loop.counter not in me.env:
+            return True
+        return self._counter(state, task, root) >= self._first(root)
+
+    def _pure(self, state: State, task: int, step: Pure) -> Any:
+        args = [self._value(state.tasks[task].env, a) for a in step.args]
+        if all(isinstance(a, (int, Number)) for a in args):
+            found = apply(step.name, args, step.bits, lambda root: self._many(state, task, root))
+            if (
+                isinstance(args[0], Number)
+                and isinstance(args[1:] and args[1], int)
+                and step.name in _RULES
+            ):
+                self._noted(state, task, step, args[0], args[1], found)
+            return found
+        if step.name == "select" and isinstance(args[0], (int, Term)):
+            return args[1] if self._truth(state, task, args[0], None) else args[2]
+        if step.name.startswith("icmp"):
+            told = self._compared(state, task, step.name, args[0], args[1])
+            if told is not None:
+                return told
+        if step.name in ("and", "or") and step.bits == 1 and any(isinstance(a, int) for a in args):
+            known, other = (args[0], args[1]) if isinstance(args[0], int) else (args[1], args[0])
+            if bool(known) == (step.name == "or"):
+                return int(bool(known))
+            return other
+        return term("unknown", step.out) if step.known is None else step.known
+
+    def _noted(self, state: State, task: int, step: Pure, x: Number, by: int, found: Any) -> None:
+        """A rule of arithmetic was relied on: the solver is to confirm it."""
+        left = dict(found.changes) if isinstance(found, Number) else {}
+        if not any(self._many(state, task, root) for root, _ in x.changes):
+            return
+        for root, change in x.changes:
+            self.rules.add((step.name, by, change, left.get(root, 0), step.bits))
+
+    def _truth(self, state: State, task: int, value: Any, branch: Optional[Branch]) -> int:
+        if isinstance(value, Number):
+            raise CannotSay("a condition counts up without end")
+        if isinstance(value, int):
+            return int(bool(value & 1))
+        if not isinstance(value, Term):
+            return self._decide()
+        if value.name.startswith("icmp"):
+            found = self._compared(state, task, value.name, *value.args)
+            if found is not None:
+                return found
+        if value.fixed:
+            known = state.chosen.get(value)
+            if known is None:
+                known = state.chosen[value] = self._decide()
+                self._possible(state)
+            return known
+        if branch is not None and branch.choice is not None:
+            queue = state.choices.setdefault(branch.choice, [])
+            at = state.asked.get((task, branch.choice), 0)
+            if at >= len(queue):
+                queue.append(self._decide())
+            state.asked[task, branch.choice] = at + 1
+            return queue[at]
+        return self._decide()
+
+    def _decide(self) -> int:
+        if len(self._made) >= len(self._decisions):
+            raise Decide
+        self._made.append(self._decisions[len(self._made)])
+        return self._made[-1]
+
+    def _compared(self, state: State, task: int, name: str, a: Any, b: Any) -> Optional[int]:
+        """A comparison with a loop's bound; None where it is none."""
+        relation, unsigned = name[-2:], name[4] == "U"
+        if unsigned:
+            return None
+        if isinstance(a, Term) and isinstance(b, (int, Number)):
+            a, b = b, a
+            relation = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}.get(relation, relation)
+        if not isinstance(a, (int, Number)) or not isinstance(b, Term):
+            return None
+        core, offset = linear(b)
+        root = self._root(task, state.tasks[task].at, core)
+        if root is None:
+            return None
+
+        def below(more: int) -> int:
+            return self._below(state, task, root, a, more - offset)
+
+        if relation == "LT":
+            return below(0)
+        if relation == "LE":
+            return below(-1)
+        if relation == "GT":
+            return 1 - below(-1)
+        if relation == "GE":
+            return 1 - below(0)
+        equal = int(not below(0) and below(-1))
+        return equal if relation == "EQ" else 1 - equal
+
+    def _root(self, task: int, at: int, core: Term) -> Optional[int]:
+        for loop in self.codes[task].active[at]:
+            if loop.core == core:
+                return loop.root
+        found = [r for r, known in enumerate(self.lowered.roots) if known == core]
+        return found[0] if len(found) == 1 else None
+
+    def _below(
+        self, state: State, task: int, root: int, x: Union[int, Number], more: int
+    ) -> int:  # fmt: skip
+        """Is `x + more` below the bound of a root?"""
+        value = (x.value if isinstance(x, Number) else x) + more
+        changes = dict(x.changes) if isinstance(x, Number) else {}
+        fixed = self.lowered.roots[root].fixed
+        me = state.tasks[task]
+        inside = self._active(task, me.at, root) is not None
+        least = self._first(root)
+        if not inside:
+            if changes:
+                raise CannotSay("a counter is compared with a bound outside of its loop")
+            if fixed:
+                found = self._narrow(state.fixed[root], value, root)
+                self._possible(state)
+                return found
+        elif not changes and value >= least:
+            raise Past(root, value + 1)
+        elif changes and changes != {root: self.change(root)}:
+            raise CannotSay("a counter is compared with the bound of another loop")
+        known = self._bound(state, task, root)
+        if fixed:
+            ours = state.fixed[root]
+            known.low = max(known.low, ours.low)
+            if ours.high is not None:
+                known.high = ours.high if known.high is None else min(known.high, ours.high)
+        found = self._narrow(known, value, None)
+        if fixed:
+            ours = state.fixed[root]
+            before = ours.low, ours.high
+            ours.low = max(ours.low, min(known.low, least))
+            if known.high is not None and known.high < least:
+                ours.high = known.high
+            if (ours.low, ours.high) != before:
+                self._possible(state)
+        return found
+
+    def facts(
+        self, state: State
+    ) -> tuple[list[tuple[Term, int, Optional[int]]], list[tuple[Term, int]]]:
+        """What is known of terms that do not change: intervals, and what holds or does not."""
+        bounds = [
+            (core, known.low, known.high)
+            for core, known in zip(self.lowered.roots, state.fixed)
+            if core.fixed and (known.low > LEAST or known.high is not None)
+        ]
+        return bounds, sorted(state.chosen.items(), key=str)
+
+    def _possible(self, state: State) -> None:
+        """Give up what no arguments lead to."""
+        if self.arithmetic is not None and not self.arithmetic.feasible(*self.facts(state)):
+            raise Impossible
+
+    def _narrow(self, known: Bound, value: int, root: Optional[int]) -> int:
+        if value < known.low:
+            return 1
+        if known.high is not None and value >= known.high:
+            return 0
+        if root is not None and value >= self._first(root):
+            raise Past(root, value + 1)
+        if self._decide():
+            known.low = value + 1
+            return 1
+        known.high = value
+        return 0
+
+    def _enter(self, state: State, task: int, step: Enter) -> None:
+        env, loop = state.tasks[task].env, step.loop
+        low = self._value(env, step.low)
+        if not isinstance(low, int):
+            raise CannotSay("where this loop begins cannot be told", step.loc)
+        if loop.root is None:
+            env[loop.counter] = low
+            return
+        change = self.change(loop.root)
+        env[loop.counter] = Number(low, ((loop.root, change),))
+        by = loop.step.value
+        for var, each in loop.linear.items():
+            value = env.get(var)
+            if isinstance(value, (int, Number)):
+                changes = dict(value.changes) if isinstance(value, Number) else {}
+                changes[loop.root] = each * change // by
+                plain = value.value if isinstance(value, Number) else value
+                env[var] = number(plain, changes)
+
+    def _test(self, state: State, task: int, loop: Loop) -> int:
+        env = state.tasks[task].env
+        counter = env[loop.counter]
+        if loop.root is None:
+            bound = self._value(env, loop.bound)
+            if not isinstance(bound, (int, Number)):
+                raise CannotSay(
+                    "how often this loop runs depends on what is not followed", loop.loc
+                )
+            return int(apply("icmpSLT", [counter, bound], 64, lambda r: self._many(state, task, r)))  # type: ignore[arg-type]
+        return self._below(state, task, loop.root, counter, -loop.offset)
+
+    def _leave(self, state: State, task: int, loop: Loop) -> None:
+        if loop.root is None:
+            return
+        env = state.tasks[task].env
+        for var, value in env.items():
+            if isinstance(value, Number):
+                env[var] = number(value.value, common(dict(value.changes), loop.root))
+        if (task, loop.root) in state.own:
+            state.own[task, loop.root] = None
+        else:
+            state.done[task, loop.root] = state.done.get((task, loop.root), 0) + 1
+
+
+def _identity(value: Any) -> Any:
+    return value if isinstance(value, int) else ("view", id(value))
+
+
+def _period(codes: list[Code]) -> int:
+    """In how many rounds the slots and phases of all rings come back."""
+    found = 1
+    bits = 1
+    for code in codes:
+        for step in code.steps:
+            if isinstance(step, Pure) and len(step.args) == 2:
+                by = step.args[1].value
+                if not isinstance(by, int) or by <= 0:
+                    continue
+                if step.name in ("srem", "urem", "sdiv", "udiv"):
+                    found = lcm(found, by)
+                elif step.name == "and":
+                    bits = max(bits, 1 << by.bit_length())
+                elif step.name in ("lshr", "ashr"):
+                    found = lcm(found, 1 << by)
+    return found * bits

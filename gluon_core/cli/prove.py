@@ -1,0 +1,76 @@
+"""`gluon prove`: what can be said of a kernel for every trip count."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Optional, Sequence
+
+from gluon_core.cli.output import Exit, UsageError, print_json
+from gluon_core.cli.run import Runs, run_file
+from gluon_core.contract.evidence import Proved, Record
+from gluon_core.errors import GluonError
+
+__all__ = ["show"]
+
+
+def show(
+    spec: str, target: Optional[str], within: float, json: bool, arguments: Sequence[str]
+) -> int:
+    """Print the verdicts on the kernels that a file launches.
+
+    Args:
+        spec: `FILE:KERNEL`, or a file alone.
+        within: seconds for each.
+
+    Raises:
+        UsageError: no such file.
+        GluonError: what the simulator reports of a counterexample, or of the file.
+    """
+    if within <= 0:
+        raise UsageError("is no time", argument="--within", got=within, expected="seconds above 0")
+    file, kernel = spec, "*"
+    head, colon, tail = spec.rpartition(":")
+    if colon and tail.isidentifier():
+        file, kernel = head, tail
+    record = Record()
+    error: Optional[GluonError] = None
+    code = 0
+    try:
+        code = run_file(
+            file, target, arguments, json, None, Runs(prove=kernel, within=within), record
+        )
+    except UsageError:
+        raise
+    except GluonError as raised:
+        error = raised
+    verdicts = list(dict.fromkeys(one.proved for one in record.launches if one.proved is not None))
+    found = _code(verdicts)
+    if json and not (error is not None and not verdicts):
+        rows = [asdict(verdict) for verdict in verdicts]
+        told = None if error is None else {"class": type(error).__name__, "message": str(error)}
+        print_json({"exit": int(found or code), "verdicts": rows, "error": told})
+        return found or code
+    for verdict in verdicts:
+        print(_head(verdict))
+        for line in verdict.lines:
+            print(f"  {line}")
+    if error is not None:
+        raise error
+    if not verdicts:
+        names = sorted({one.kernel for one in record.launches})
+        what = f"`{kernel}` is not launched" if kernel != "*" else "no kernel is launched"
+        print(f"nothing was proved: {what}" + (f", but {', '.join(names)}" if names else ""))
+    return found or code
+
+
+def _head(verdict: Proved) -> str:
+    numbers = f"{verdict.states} states, {verdict.seconds:.1f} s"
+    return f"{verdict.verdict}: {verdict.name} ({numbers})"
+
+
+def _code(verdicts: Sequence[Proved]) -> int:
+    if any(one.verdict == "counterexample" for one in verdicts):
+        return Exit.FAILED
+    if not verdicts or any(one.verdict != "proved" for one in verdicts):
+        return Exit.UNAVAILABLE
+    return Exit.OK
