@@ -35,6 +35,7 @@ class SimBackend(Backend):
     simulates = True
     watches = (*Backend.watches, "findings")
     simulation = "gluon_sim.settings:using"
+    ranks = "gluon_sim.run.ranks:run"
     cacheable = False
     tensor_device = "cpu"
     raw_pointers = False

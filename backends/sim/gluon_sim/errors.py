@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Access", "BarrierError", "CapacityError", "DeadlockError", "DeviceAssertionError", "LaunchInterrupted",
-    "LeakError", "MisalignedError", "OffsetOverflowError", "OutOfBoundsError", "REPORTS", "RaceError", "Scene",
+    "LeakError", "MisalignedError", "OffsetOverflowError", "OutOfBoundsError", "REPORTS", "RaceError", "Scene", "ScopeError",
     "SimulatorError", "SimulatorWarning", "TimeLimitError", "UninitialisedError", "in_library",
     "span_of", "tolerate",
 ]  # fmt: skip
@@ -32,6 +32,7 @@ REPORTS = {
     "race.blocks": "races",  # two blocks of a cluster, in each other's shared memory
     "race.shared": "races",  # ... in shared memory
     "race.registers": "races",  # of a result that asynchronous work still writes
+    "race.scope": "races",  # atomics of two ranks, one of which does not reach the other
     "bounds.global": "bounds",
     "bounds.index": "bounds",  # of a buffer, a gather or a scatter
     "bounds.view": "bounds",  # a buffer seen as something larger
@@ -52,6 +53,7 @@ REPORTS = {
     "barrier.reused": "barriers",
     "barrier.overwritten": "barriers",
     "leak.copy": "leaks",
+    "leak.signal": "leaks",  # between ranks
     "assertion.device": "assertions",
     "deadlock.tasks": "deadlocks",
     "time.limit": "timeout",
@@ -180,6 +182,8 @@ class Access:
         line = f" at line {self.span.line}" if self.span is not None else ""
         proxy = f" through the {self.proxy} proxy" if self.proxy != "generic" else ""
         program = f"program {self.program}" if self.program is not None else "another program"
+        if program == self.task:
+            return f"{how}{self.kind} by `{self.op}`{line}{proxy} in {program}"
         return f"{how}{self.kind} by `{self.op}`{line}{proxy} in {self.task}, {program},"
 
 
@@ -206,8 +210,13 @@ class RaceError(SimulatorError):
         self.place = place
 
 
+class ScopeError(SimulatorError):
+    """Atomics of two ranks meet, and the scope of one ends at its own device."""
+
+
 class LeakError(SimulatorError):
-    """The kernel ends while asynchronous work may still be in flight."""
+    """The kernel ends while asynchronous work may still be in flight, or signals between ranks are
+    left over."""
 
 
 class BarrierError(SimulatorError):

@@ -25,6 +25,7 @@ from gluon_sim.run.capacity import refuse_excess
 from gluon_sim.run.explore import Exploration, one_only, replay
 from gluon_sim.run.lookup import models_for
 from gluon_sim.run.machine import Machine
+from gluon_sim.run.ranks import current
 from gluon_sim.settings import Settings, launch_number, of_launch
 from gluon_sim.watch.start import start
 
@@ -44,6 +45,7 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
     promises = text.program.kernel.arg_attrs
     leaf_names = [name for name, _ in _leaves(kinds, names, names)]
     compiled.function = compiled.module = text.program
+    proofs: dict[str, Any] = {}  # by what fences are asked for
 
     def launch(grid: Any, stream: Any, *arguments: Any) -> None:
         settings, overridden = of_launch(own)
@@ -54,13 +56,15 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         note(settings.off, overridden)
         metadata = compiled.metadata
         refuse_excess(text.program, metadata.shared, compiled.target, metadata)
-        memory = GlobalMemory()
+        rank = current()
+        memory = GlobalMemory() if rank is None else rank.memory()
         leaves = zip(inputs, _leaves(kinds, names, arguments))
         with np.errstate(all="ignore"):  # a float32 argument of 1e300 is infinite, as on a GPU
             values = []
             for type, (name, value) in leaves:
                 values.append(convert(memory, name, type, value))
                 memory.homes.append(home_of(name, value, settings.views))
+        memory.name_shared()
         if len(values) != len(inputs):
             raise ArgumentError(
                 "the simulator cannot take an argument of this kind apart",
@@ -71,15 +75,28 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
             arguments_aligned(promises, leaf_names, values, span_of(text.program.kernel.loc))
         x, y, z = (*(int(g) for g in grid), 1, 1)[:3]
         size = (x, y, z)
+        if rank is not None:
+            machine = Machine(
+                program, memory, size, num_warps, compiled.target, models=models, settings=settings,
+                num_ctas=int(getattr(metadata, "num_ctas", 1)), place=rank.place,
+            )  # fmt: skip
+            rank.launch(machine, values)
+            return
         steered = settings.schedule == "explore" or settings.replay is not None
         watched = None if steered else start(program, compiled, size)
         chosen = program if watched is None else watched.program
 
-        def make(guided: Optional[Guided] = None) -> Machine:
+        def make(
+            guided: Optional[Guided] = None, size: tuple[int, int, int] = size,
+            settings: Settings = settings,
+        ) -> Machine:  # fmt: skip
             return Machine(
                 chosen, memory, size, num_warps, compiled.target, models=models, settings=settings,
                 num_ctas=int(getattr(metadata, "num_ctas", 1)), schedule=guided,
             )  # fmt: skip
+
+        if settings.prove in ("*", program.program.kernel.name):
+            judge(compiled, make, memory, values, settings, size)
 
         with one_thread(), watched or nullcontext():
             try:
@@ -92,6 +109,32 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
             finally:
                 memory.unmark()
         machine.release()
+
+    def judge(
+        compiled: Any, make: Callable[..., Machine], memory: GlobalMemory, values: Sequence[Any],
+        settings: Settings, size: tuple[int, int, int],
+    ) -> None:  # fmt: skip
+        """Say what can be said of the kernel for every trip count; once for all its launches."""
+        from gluon_sim.prove.replay import Launch
+        from gluon_sim.prove.verdict import prove
+
+        found = proofs.get(settings.proxy)
+        if found is None:
+            kernel = text.program.kernel.name
+            known = {
+                i: int(value[0])
+                for i, (type, value) in enumerate(zip(inputs, values))
+                if isinstance(type, ScalarType) and not type.is_float
+            }
+            name = kernel, str(compiled.target), launch_number(kernel)
+            one = Launch(make, memory, values, leaf_names, known, size, settings, name)
+            ctas = int(getattr(compiled.metadata, "num_ctas", 1))
+            with one_thread():
+                found = prove(text.program, models, compiled.target, num_warps, ctas, one)
+            proofs[settings.proxy] = found
+        note(proved=found[0])
+        if found[1] is not None:
+            raise found[1]
 
     def steer(
         compiled: Any, make: Callable[..., Machine], memory: GlobalMemory, values: Sequence[Any],
@@ -118,7 +161,12 @@ def _leaves(kinds: Any, names: Any, arguments: Any) -> Iterator[tuple[str, Any]]
     """(name, value) of everything that is no constant, tuples opened."""
     for kind, name, value in zip(kinds, names, arguments):
         if isinstance(kind, (tuple, list)):
-            yield from _leaves(kind, [f"{name}[{i}]" for i in range(len(kind))], value)
+            fields = getattr(kind, "_fields", None)
+            inner = [
+                f"{name}[{i}]" if fields is None else f"{name}.{fields[i]}"
+                for i in range(len(kind))
+            ]
+            yield from _leaves(kind, inner, value)
         elif is_descriptor_text(kind):
             yield from _descriptor_leaves(name, value, split_descriptor(kind).rank)
         elif kind != "constexpr":

@@ -32,6 +32,8 @@ class Settings(LaunchSettings):
         leave: of the results that explored schedules differ in, which memory holds afterwards; 0 for
             what the usual schedule gives.
         replay: a file with a schedule that failed; its launch runs under it.
+        prove: the name of a kernel, or "*": what can be said of it for every trip count goes to whoever
+            keeps a record of launches, before it runs.
         races: report accesses that nothing orders.
         bounds: report accesses outside the arguments and outside shared buffers.
         uninitialised: report reads of shared memory that nobody wrote.
@@ -69,6 +71,7 @@ class Settings(LaunchSettings):
     most: int = 1000
     leave: int = 0
     replay: Optional[str] = None
+    prove: Optional[str] = None
     races: bool = True
     bounds: bool = True
     uninitialised: bool = True

@@ -147,6 +147,36 @@ def test_the_wrong_phase():
     assert len(found.waiting) == 2
 
 
+@gluon.jit
+def runs_ahead(full, s, a, N: gl.constexpr, ROUNDS: gl.constexpr):
+    for i in range(ROUNDS):
+        s.store(gl.load(a + i * N + gl.arange(0, N, layout=L1)))
+        mbarrier.arrive(full)
+
+
+@gluon.jit
+def unheld(a, out, N: gl.constexpr, ROUNDS: gl.constexpr):
+    s = gl.allocate_shared_memory(gl.int32, [N], FLAT)
+    full, empty = mbarrier.allocate_mbarrier(), mbarrier.allocate_mbarrier()
+    mbarrier.init(full, 1)
+    mbarrier.init(empty, 1)
+    gl.warp_specialize(
+        [(consumes, (full, empty, s, out, N, ROUNDS)), (runs_ahead, (full, s, a, N, ROUNDS))],
+        [4],
+        [64],
+    )
+
+
+def test_one_who_runs_ahead_is_told_what_to_wait_for():
+    a, out = np.arange(4 * 128, dtype=np.int32), np.zeros(4 * 128, np.int32)
+    with using(schedule="latest"), pytest.raises(DeadlockError) as caught:
+        unheld[(1,)](a, out, 128, 4)
+    frees = consumes.fn.__code__.co_firstlineno + 6
+    ahead = runs_ahead.fn.__code__.co_firstlineno + 4
+    text = f"at which line {frees} arrives: wait for it before line {ahead}."
+    assert "Nobody waits for the barrier" in str(caught.value) and text in str(caught.value)
+
+
 # ---- the protocol of one barrier ------------------------------------------------------------
 
 

@@ -76,3 +76,65 @@ def test_what_a_kernel_asks_its_target_needs_no_parentheses(target, lanes):
     facts[(1,)](out, target=f"sim:{target}")
     memory = {"sm_90": 227, "gfx942": 64}[target] * 1024
     assert out.tolist() == [1 if lanes == 32 else 2, lanes, lanes, 28, memory]
+
+
+@gluon.jit
+def product(
+    a, b, c, FENCE: gl.constexpr, WAIT: gl.constexpr, STEPS: gl.constexpr, IS_ASYNC: gl.constexpr
+):
+    """c = the sum of a + i @ b over i, with both in a buffer that is written again each time."""
+    layouts: gl.constexpr = gl.portable.mma_layouts(
+        64, 64, 32, gl.float16, gl.float16, operands="shared"
+    )
+    A: gl.constexpr = gl.portable.blocked_layout([64, 32], gl.float16)
+    B: gl.constexpr = gl.portable.blocked_layout([32, 64], gl.float16)
+    a_at = (
+        gl.arange(0, 64, gl.SliceLayout(1, A))[:, None] * 32
+        + gl.arange(0, 32, gl.SliceLayout(0, A))[None, :]
+    )
+    b_at = (
+        gl.arange(0, 32, gl.SliceLayout(1, B))[:, None] * 64
+        + gl.arange(0, 64, gl.SliceLayout(0, B))[None, :]
+    )
+    left = gl.allocate_shared_memory(gl.float16, [64, 32], layouts.a_shared)
+    right = gl.allocate_shared_memory(gl.float16, [32, 64], layouts.b_shared)
+    right.store(gl.load(b + b_at))
+    acc = gl.portable.accumulator(layouts)
+    for i in range(STEPS):
+        left.store(gl.load(a + a_at) + i)
+        if FENCE:
+            gl.portable.fence()
+        acc = gl.portable.mma(left, right, acc, is_async=IS_ASYNC)
+        if WAIT:
+            acc = gl.portable.mma_wait(acc)
+    result = gl.portable.read(acc)
+    rows = gl.arange(0, 64, gl.SliceLayout(1, layouts.accumulator))[:, None]
+    columns = gl.arange(0, 64, gl.SliceLayout(0, layouts.accumulator))[None, :]
+    gl.store(c + rows * 64 + columns, result)
+
+
+def multiply(target, fence=True, wait=True, steps=2, is_async=True):
+    a = (np.arange(64 * 32).reshape(64, 32) % 7).astype(np.float16)
+    b = (np.arange(32 * 64).reshape(32, 64) % 5).astype(np.float16)
+    c = np.zeros((64, 64), np.float32)
+    product[(1,)](a, b, c, fence, wait, steps, is_async, target=f"sim:{target}")
+    wanted = sum((a + i).astype(np.float32) @ b.astype(np.float32) for i in range(steps))
+    np.testing.assert_array_equal(c, wanted)
+
+
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90", "sm_100", "gfx942", "gfx1201"])
+def test_a_missing_fence_or_wait_of_a_product_is_reported_on_every_target(target):
+    multiply(target, is_async=False, wait=False)
+    multiply(target, wait=False, steps=1)  # to read is to wait
+    for schedule in ("latest", "eager"):
+        with using(schedule=schedule):
+            multiply(target)
+            with pytest.raises(RaceError, match=r"gl\.portable\.mma|warpgroup|tcgen05") as found:
+                multiply(target, wait=False)
+            assert any("left.store" in access.span.text for access in found.value.accesses)
+            assert any("portable.mma(" in access.span.text for access in found.value.accesses)
+            with pytest.raises(RaceError) as found:
+                multiply(target, fence=False)
+            assert "gl.portable.fence()" in found.value.remedy
+    with using(races=False, schedule="eager"):
+        multiply(target, fence=False)

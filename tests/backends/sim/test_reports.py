@@ -13,6 +13,7 @@ import pytest
 
 import gluon_core as gluon
 import gluon_sim
+from gluon_core import distributed
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.ampere import mbarrier
@@ -320,6 +321,23 @@ def completes_too_much(machine: Any, barrier: Any, *rest: Any, **named: Any) -> 
     machine.barrier_arrive(barrier, 1)
 
 
+@gluon.jit
+def counts_for_its_device(x):
+    gl.atomic_add(x.peers[0], 1)
+
+
+@gluon.jit
+def signals_for_nobody(x):
+    gl.portable.signal(x.signals[0])
+
+
+def on_two_ranks(case: Case) -> None:
+    def body(group: Any) -> None:
+        case.kernel[(1,)](group.empty(4, np.int32))
+
+    distributed.simulate(body, 2, "sim:hopper")
+
+
 def barrier(how: str, line: str, **more: Any) -> Case:
     return Case(misuses_a_barrier, line, (how,), **more)
 
@@ -331,6 +349,7 @@ CASES = {
     "race.blocks": Case(reads_the_other_block, "s.load(WHOLE)", launch=in_a_cluster),
     "race.shared": Case(partitions_overlap, "where.store(", (False,)),
     "race.registers": Case(reads_an_accumulator_in_flight, "early ="),
+    "race.scope": Case(counts_for_its_device, "gl.atomic_add(x.peers[0], 1)", launch=on_two_ranks),
     "bounds.global": Case(runs_over, "gl.load(a + 4096 + o)"),
     "bounds.index": Case(indexes_outside, "ring.index(gl.load(a) + 2)"),
     "bounds.view": Case(sees_more_than_there_is, "s.reinterpret"),
@@ -355,6 +374,7 @@ CASES = {
     "barrier.reused": Case(uses_a_barrier_in_each_round, "mbarrier.init(bar, 1)"),
     "barrier.overwritten": barrier("overwritten", "bar.store("),
     "leak.copy": Case(leaves_a_copy, "cp.async_copy_global_to_shared"),
+    "leak.signal": Case(signals_for_nobody, "gl.portable.signal(", launch=on_two_ranks),
     "assertion.device": Case(asserts, "gl.device_assert", launch=with_debug),
     "deadlock.tasks": Case(waits_for_nobody, "mbarrier.wait(bar, 0)"),
     "time.limit": Case(takes_long, "", (40_000,), on=0.05, off=None),

@@ -7,12 +7,16 @@ A release publishes what its own task did and what that task knows of the progra
 of other programs; an acquire is learned by the task that made it, and by those that learn from it.
 What a task did is told in two parts: by the thread that makes the atomic, and by its other threads,
 whose accesses only a barrier before the release puts in front of it.
+
+Where ranks run side by side, an atomic reaches programs of another rank only with the scope `sys`.
+What a rank did in a launch is known to all programs of its next launch, and where the hosts of all
+ranks meet, to the launches of all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
 import numpy as np
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from gluon_sim.record.ir import Op
     from gluon_sim.run.task import Task
 
-__all__ = ["ALONE", "Actor", "ProgramOrder", "order_of"]
+__all__ = ["ALONE", "Actor", "Began", "Joined", "Met", "ProgramOrder", "order_of", "reaches_ranks"]
 
 _ORDERS = {
     "relaxed": (False, False), "acquire": (True, False), "release": (False, True),
@@ -79,6 +83,36 @@ class _Atomic:
     release: bool
     overwrites: bool  # whether it ends what was released at the address before
     actor: Actor
+    wide: bool = False  # whether it reaches programs of other ranks
+
+
+@dataclass(frozen=True)
+class Began:
+    """A launch in a lane, which is a rank's own or one beside it: its programs are `count` from `first`
+    on. What ran there is over, and what ran in the lane `after`, is known."""
+
+    lane: int
+    first: int
+    count: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A lane goes on when another one is over."""
+
+    lane: int
+    other: int
+
+
+@dataclass(frozen=True)
+class Met:
+    """The hosts of all ranks met, and what ran in these lanes is over."""
+
+    lanes: tuple[int, ...]
+
+
+_Entry = Union[_Atomic, Began, Joined, Met]
 
 
 class ProgramOrder:
@@ -94,12 +128,20 @@ class ProgramOrder:
         self.total = grid[0] * grid[1] * grid[2]
         self.time = 1
         self.threads = threads
-        self._log: list[_Atomic] = []
+        self._log: list[_Entry] = []
         self._dense: Optional[_Known] = None
 
     def program(self, number: int) -> tuple[int, int, int]:
         x, rest = number % self.grid[0], number // self.grid[0]
         return x, rest % self.grid[1], rest // self.grid[1]
+
+    def rank_of(self, number: int) -> int:
+        """The rank that a program runs on."""
+        return 0
+
+    def lane_of(self, number: int) -> int:
+        """Where it runs one launch after the other."""
+        return 0
 
     @property
     def orders(self) -> bool:
@@ -117,7 +159,10 @@ class ProgramOrder:
         """
         if acquire or release or overwrites:
             actor = Actor.of(task, self.time, threads and self.threads)
-            self._log.append(_Atomic(addresses, programs, acquire, release, overwrites, actor))
+            wide = reaches_ranks(task.op)
+            self._log.append(
+                _Atomic(addresses, programs, acquire, release, overwrites, actor, wide)
+            )
             if task.agent is not None:
                 task.agent.tick()
         self.time += 1
@@ -147,46 +192,86 @@ class ProgramOrder:
     def _known(self, before: np.ndarray) -> _Known:
         if self.total <= _DENSE:
             if self._dense is None:
-                self._dense = _Known(np.arange(self.total))
+                self._dense = _Known(np.arange(self.total), self)
             known = self._dense
         else:
-            known = _Known(np.unique(before))
+            known = _Known(np.unique(before), self)
         known.read(self._log)
         return known
 
 
 class _Known:
-    """Who knows what: arrays (programs that count, places, 2), stamps up to which what others did
-    is known: what all their threads did, and what the acting one did."""
+    """Who knows what: arrays (programs that count, places, 3), stamps up to which what others did
+    is known: what all their threads did, and what the acting one did; and in the last plane, at the
+    first place, whether all is known that a program ever did."""
 
-    def __init__(self, columns: np.ndarray):
+    def __init__(self, columns: np.ndarray, order: ProgramOrder):
         self._place = {int(c): i for i, c in enumerate(columns)}
+        self._rank_of, self._lane_of = order.rank_of, order.lane_of
         # By program and place: what was acquired, the last of it known at each stamp.
         self._acquired: dict[int, dict[int, list[tuple[int, np.ndarray]]]] = {}
-        self._released: dict[int, np.ndarray] = {}
-        self._nothing = np.zeros((len(columns), 1, 2), np.int32)
+        # By address: for programs of one rank, and (None) for those of all.
+        self._released: dict[tuple[int, Optional[int]], np.ndarray] = {}
+        self._nothing = np.zeros((len(columns), 1, 3), np.int32)
+        self._of_lane: dict[int, np.ndarray] = {}  # what its programs begin with
+        self._of_all = self._nothing  # those of other lanes
+        self._running: dict[int, Began] = {}
         self._at = 0
 
-    def read(self, log: Sequence[_Atomic]) -> None:
-        for atomic in log[self._at :]:
-            addresses = atomic.addresses
-            pairs = np.stack(
-                [addresses.ravel(), np.broadcast_to(atomic.programs, addresses.shape).ravel()]
-            )
-            # One element of each program at each address tells it all.
-            _, first = np.unique(pairs, axis=1, return_index=True)
-            for address, program in pairs[:, np.sort(first)].T.tolist():
-                there = self._released.get(address)
-                if atomic.acquire and there is not None:
-                    self._acquire(program, atomic.actor, there)
-                if atomic.overwrites:
-                    self._released.pop(address, None)
-                    there = None
-                if atomic.release:
-                    published = self._publish(program, atomic.actor)
-                    whole = published if there is None else _join(there, published)
-                    self._released[address] = whole
+    def read(self, log: Sequence[_Entry]) -> None:
+        for entry in log[self._at :]:
+            if isinstance(entry, Began):
+                self._follow(entry.lane, entry.after)
+                self._running[entry.lane] = entry
+            elif isinstance(entry, Joined):
+                self._follow(entry.lane, entry.other)
+            elif isinstance(entry, Met):
+                self._meet(entry)
+            else:
+                self._atomic(entry)
         self._at = len(log)
+
+    def _atomic(self, atomic: _Atomic) -> None:
+        for address, program in _pairs(atomic):
+            spots: list[tuple[int, Optional[int]]] = [(address, self._rank_of(program))]
+            if atomic.wide:
+                spots.append((address, None))
+            if atomic.acquire:
+                for spot in spots:
+                    if spot in self._released:
+                        self._acquire(program, atomic.actor, self._released[spot])
+            if atomic.overwrites:
+                for spot in spots:
+                    self._released.pop(spot, None)
+            if atomic.release:
+                published = self._publish(program, atomic.actor)
+                for spot in spots:
+                    there = self._released.get(spot)
+                    whole = published if there is None else _join(there, published)
+                    self._released[spot] = whole
+
+    def _end(self, lane: int) -> np.ndarray:
+        """What ran in a lane is over; what comes now begins with all that it knew."""
+        over = self._running.pop(lane, None)
+        found = self._of_lane.get(lane, self._of_all)
+        if over is not None:
+            programs = range(over.first, over.first + over.count)
+            for program in programs:
+                found = _join(found, self._seen(program, Actor()))
+            found[[self._place[p] for p in programs if p in self._place], 0, 2] = 1
+            self._of_lane[lane] = found
+        return found
+
+    def _follow(self, lane: int, other: int) -> None:
+        """What comes now in a lane knows what was done in another, too."""
+        found = self._end(lane)
+        if other != lane:
+            self._of_lane[lane] = _join(found, self._end(other))
+
+    def _meet(self, met: Met) -> None:
+        for lane in met.lanes:
+            self._of_all = _join(self._of_all, self._end(lane))
+            self._of_lane.pop(lane, None)
 
     def _acquire(self, program: int, actor: Actor, there: np.ndarray) -> None:
         by_place = self._acquired.setdefault(program, {})
@@ -199,7 +284,7 @@ class _Known:
 
     def _seen(self, program: int, actor: Actor) -> np.ndarray:
         """What an actor of a program knows of other programs."""
-        found = self._nothing
+        found = self._of_lane.get(self._lane_of(program), self._of_all)
         knows = actor.knows(program)
         for place, kept in self._acquired.get(program, {}).items():
             limit = _ANY
@@ -218,9 +303,9 @@ class _Known:
         width = actor.place + 1 if knows is None else max(len(knows) + 1, actor.place + 1)
         found = np.array(_widened(found, width))
         if knows is not None:
-            found[column, ALONE] = _ANY  # there was nobody else then
-            found[column, 1 : len(knows) + 1] = knows[:, None]
-        found[column, actor.place] = max(actor.rest, 0), actor.stamp
+            found[column, ALONE, :2] = _ANY  # there was nobody else then
+            found[column, 1 : len(knows) + 1, :2] = knows[:, None]
+        found[column, actor.place, :2] = max(actor.rest, 0), actor.stamp
         return found
 
     def met(self, before: int, now: int) -> bool:
@@ -237,7 +322,21 @@ class _Known:
             inside = chosen[places[chosen] < row.shape[1]]
             columns = [self._place[b] for b in before[inside].tolist()]
             out[inside] = row[columns, places[inside], plane[inside]]
+            if self._running or self._of_lane:
+                columns = [self._place[b] for b in before[chosen].tolist()]
+                out[chosen[row[columns, 0, 2] > 0]] = _ANY
         return out
+
+
+def _pairs(atomic: _Atomic) -> list[list[int]]:
+    """The addresses of an atomic, each with a program: one element of each tells it all."""
+    addresses = atomic.addresses
+    pairs = np.stack([addresses.ravel(), np.broadcast_to(atomic.programs, addresses.shape).ravel()])
+    if pairs.shape[1] > 1:
+        _, first = np.unique(pairs, axis=1, return_index=True)
+        pairs = pairs[:, np.sort(first)]
+    found: list[list[int]] = pairs.T.tolist()
+    return found
 
 
 def _widened(row: np.ndarray, width: int) -> np.ndarray:
@@ -263,6 +362,21 @@ def order_of(op: Op) -> tuple[bool, bool, bool]:
             narrow |= name == "cta"
         known = op.orders = (*orders, narrow)
     return known
+
+
+_WIDE = frozenset({"sys", "system"})
+
+
+def reaches_ranks(op: Op) -> bool:
+    """Of an atomic: does its scope hold the devices of other ranks?"""
+    if op.attrs.get("volatile"):
+        return True
+    values = (*op.attrs.get("order", ()), *op.args)
+    return any(
+        str(getattr(value, "name", value)).lower() in _WIDE
+        for value in values
+        if _enumerated(value)
+    )
 
 
 def _enumerated(value: Any) -> bool:

@@ -17,6 +17,7 @@ from gluon_sim.check.earlier import Earlier
 from gluon_sim.check.epochs import Epoch, Epochs
 from gluon_sim.check.program_order import ProgramOrder
 from gluon_sim.errors import Access, RaceError, span_of, tolerate
+from gluon_sim.record.ir import PORTABLE
 
 if TYPE_CHECKING:
     from gluon_sim.record.ir import Op
@@ -495,7 +496,7 @@ def access_of(
 ) -> Access:
     flight = agent.flight if agent is not None else None
     return Access(
-        op.name,
+        op.called,
         span_of(op.loc),
         _VERB[kind],
         program,
@@ -512,6 +513,12 @@ def _missing(task: Task, earlier: Epoch) -> str:
         seen = mine.known.widen(theirs.slot + 1)
         apart = mine.proxy != GENERIC and theirs.proxy == GENERIC
         if apart and (seen[0, :, theirs.slot] >= earlier.clock).all():
+            if mine.flight.portable or mine.flight.queue == PORTABLE["deferred_read"]:
+                return (
+                    f"Put gl.portable.fence() between line {earlier.op.loc.line} and line "
+                    f"{mine.flight.op.loc.line}: matrix units of some targets read shared memory on "
+                    "their own."
+                )
             return (
                 f"A fence between the generic and the {mine.proxy} proxy is missing after line "
                 f"{earlier.op.loc.line} and before line {mine.flight.op.loc.line}."

@@ -17,6 +17,7 @@ from gluon_sim.record.origins import ANYWHERE, address_of, positions_in, written
 from gluon_sim.record.uses import is_used
 
 if TYPE_CHECKING:
+    from gluon_sim.check.ranks import AcrossRanks
     from gluon_sim.memory.global_memory import Allocation, GlobalMemory
     from gluon_sim.memory.shared import SharedBuffer, SharedView
     from gluon_sim.record.ir import Op
@@ -40,6 +41,7 @@ class Tracking:
         memory: the arguments' storage.
         arguments: of the kernel, as the machine keeps them.
         grid: programs in x, y, z.
+        across: what is known of all ranks, where the launch is that of one of several.
     """
 
     def __init__(
@@ -48,21 +50,26 @@ class Tracking:
         memory: GlobalMemory,
         arguments: Sequence[np.ndarray],
         grid: tuple[int, int, int],
+        across: Optional[AcrossRanks] = None,
     ):
-        self.epochs = Epochs()
+        self.across = across
+        self.epochs = Epochs() if across is None else across.epochs
         self.epochs.strict = memory.settings.proxy == "strict"
         self._shadows: dict[int, GlobalShadow] = {}
         written = written_arguments(program)
         self._written: Optional[set[int]] = None
-        if ANYWHERE not in written:
+        if ANYWHERE not in written and across is None:
             found = (memory.find(address_of(arguments[i])) for i in positions_in(written))
             self._written = {id(a) for a in found if a is not None}
         self._polled: dict[tuple[int, int], int] = {}
         if program.found.atomics is None:
             program.found.atomics = any("atomic" in op.name for op in program.walk_ops())
         self._ordering = program.found.atomics
-        self.order = ProgramOrder(grid, self._ordering and not follows(ATOMIC_BARRIERS))
-        self._alone = self.order.total == 1
+        if across is None:
+            self.order = ProgramOrder(grid, self._ordering and not follows(ATOMIC_BARRIERS))
+        else:
+            self.order, self._ordering = across.order, True
+        self._alone = self.order.total == 1 and across is None
         # Allocations that the kernel loads from and stores to, whose threads may meet there.
         self._met = loaded_and_stored(program, memory, arguments)
         self.threads = bool(self._met)
@@ -191,10 +198,15 @@ class Tracking:
             programs = programs.reshape(-1, *([1] * (len(shape) - 1)))
             if live is not None:
                 programs = np.broadcast_to(programs, shape)[live]
+        shadows = self._shadows
+        if self.across is not None and allocation.lasting:
+            shadows = self.across.shadows
+            if allocation.owner is not None and kind in ("update", "poll"):
+                self.across.scope(task, allocation, index, size)
         with self._lock:  # whichever of two threads comes second sees the other's access
-            shadow = self._shadows.get(id(allocation))
+            shadow = shadows.get(id(allocation))
             if shadow is None:
-                shadow = self._shadows[id(allocation)] = GlobalShadow(
+                shadow = shadows[id(allocation)] = GlobalShadow(
                     self.epochs, self.order, allocation.data.nbytes, size, self._ordering
                 )
             rest = by_others(task, live, shape) if self.order.threads else False

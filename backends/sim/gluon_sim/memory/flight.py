@@ -75,6 +75,7 @@ class Flight:
         after: whether it starts when all earlier work of its queue is over.
         source: of work that writes, the part that reads its sources, if that is told apart.
         blocks: what the blocks of a cluster knew when it was issued.
+        portable: whether a portable op issued it, whose fence nobody adds.
         leads: for each block, the one that does its part, where one does it for several.
     """
 
@@ -101,7 +102,7 @@ class Flight:
         self.remote = remote
         self.filled = False
         self.reads = reads
-        self.after = False
+        self.after = self.portable = False
         self.source: Optional[Flight] = None
         blocks = task.batch.blocks
         self.blocks: Optional[np.ndarray] = blocks.current() if blocks is not None else None
@@ -141,7 +142,7 @@ class Flight:
         line = self.op.loc.line
         here = (before or task).op.loc.line
         if self.barrier is not None:
-            return f"Line {here} must wait for the barrier that `{self.op.name}` of line {line} signals."
+            return f"Line {here} must wait for the barrier that `{self.op.called}` of line {line} signals."
         closed = self.home.closed
         if not closed.any():
             return self._untracked(line, here)
@@ -151,13 +152,13 @@ class Flight:
         behind = int((closed - last.group).max())
         if behind <= 0:
             return (
-                f"Close the group of `{self.op.name}` of line {line}, and wait for it before "
+                f"Close the group of `{self.op.called}` of line {line}, and wait for it before "
                 f"line {here}."
             )
         what = "what is written by " if self.source is not None else ""
         more = ", and it is not enough that they have been read" if what else ""
         return (
-            f"Wait for {what}`{self.op.name}` of line {line} before line {here}: at most "
+            f"Wait for {what}`{self.op.called}` of line {line} before line {here}: at most "
             f"{behind - 1} closed groups of {self.queue} may be pending there{more}."
         )
 
@@ -194,15 +195,15 @@ class Flight:
         later = next((f for f in flights[at:] if f.barrier is not None and f.after), None)
         if later is not None:
             return (
-                f"Line {here} must wait for the barrier that `{later.op.name}` of line "
-                f"{later.op.loc.line} signals when `{self.op.name}` of line {line} is over."
+                f"Line {here} must wait for the barrier that `{later.op.called}` of line "
+                f"{later.op.loc.line} signals when `{self.op.called}` of line {line} is over."
             )
         if self.after:
             return (
-                f"Let a barrier track `{self.op.name}` of line {line}, and wait for it before "
+                f"Let a barrier track `{self.op.called}` of line {line}, and wait for it before "
                 f"line {here}."
             )
-        return f"Close the group of `{self.op.name}` of line {line}, and wait for it before line {here}."
+        return f"Close the group of `{self.op.called}` of line {line}, and wait for it before line {here}."
 
 
 class Flights:
@@ -243,6 +244,7 @@ class Flights:
             if read is not None and flight is not parts[0]:
                 flight.source = parts[0]
                 self._follow(flight, [parts[0]])
+        task.portable = False
         self.schedule.issued(self, parts[-1])
         return parts[-1]
 
@@ -253,9 +255,10 @@ class Flights:
         if slot is None:
             free = home.free[flight.reads]
             slot = free.pop() if free else None
-        name = f"{task.op.name} of {task.name}"
+        name = f"{task.op.called} of {task.name}"
         agents = task.batch.agents
         assert agents is not None  # the task is one of them
+        flight.portable = task.portable
         flight.agent = agents.fork(task.active(), name, slot, proxy=proxy, flight=flight)
         self._follow(flight, earlier)
         home.flights.append(flight)
@@ -414,7 +417,7 @@ class Flights:
             more = f" ({alike} such)" if alike > 1 else ""
             what = "the memory of another block" if flight.remote else ""
             error = LeakError(
-                f"the kernel ends while `{flight.op.name}` of {flight.task.name} may still be in "
+                f"the kernel ends while `{flight.op.called}` of {flight.task.name} may still be in "
                 f"flight{what and f' to {what}'}: nobody waited for it{more}",
                 report="leak.copy",
                 remedy="Wait for it before the end.",

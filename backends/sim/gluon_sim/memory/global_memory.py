@@ -40,14 +40,19 @@ class Allocation:
         name: of the argument.
         data: its bytes, a flat uint8 array that shares memory with the argument.
         writable: whether a kernel may store to it.
+        owner: the rank whose memory it is, where other ranks reach it, too.
     """
 
-    def __init__(self, name: str, data: np.ndarray, writable: bool = True):
+    def __init__(
+        self, name: str, data: np.ndarray, writable: bool = True, owner: Optional[int] = None
+    ):
         self.name = name
         self.data = data
         self.base = data.ctypes.data if data.size else 0
         self.end = self.base + data.nbytes
         self.writable = writable
+        self.owner = owner
+        self.lasting = owner is not None  # whether launches beside each other share it
         self.missing: Optional[np.ndarray] = None  # of each byte, whether it was never written
         self._views: dict[np.dtype, np.ndarray] = {}
 
@@ -107,13 +112,22 @@ Contents = list[tuple[np.ndarray, Optional[np.ndarray]]]
 
 
 class GlobalMemory:
-    """All allocations of one launch."""
+    """All allocations of one launch.
 
-    def __init__(self) -> None:
+    Args:
+        changes: a count of changes that the memories of several ranks share.
+        known: gives for the storage of an argument what other launches know it as.
+    """
+
+    def __init__(
+        self,
+        changes: Optional[list[int]] = None,
+        known: Optional[Callable[[Allocation], Allocation]] = None,
+    ) -> None:
+        self._known = known
         self._all: list[Allocation] = []
         self._bases: list[int] = []
-        # Counts changes; a loop that waits for memory sleeps until it moves.
-        self.version = 0
+        self._changes = [0] if changes is None else changes
         # Set when the program makes pointers other than by adding elements to arguments.
         self.check_alignment = False
         self.settings = Settings()
@@ -126,9 +140,20 @@ class GlobalMemory:
         self.several = False  # threads at work here
         self.guided: Optional[Guided] = None
 
+    @property
+    def version(self) -> int:
+        """Counts changes; a loop that waits for memory sleeps until it moves."""
+        return self._changes[0]
+
+    @version.setter
+    def version(self, value: int) -> None:
+        self._changes[0] = value
+
     def add(self, allocation: Allocation) -> None:
         if not allocation.data.size:
             return
+        if self._known is not None:
+            allocation = self._known(allocation)
         # Two arguments may share storage: what covers the most answers for both.
         for i, other in enumerate(self._all):
             if allocation.base < other.end and other.base < allocation.end:
@@ -138,6 +163,13 @@ class GlobalMemory:
                 return
         self._all.append(allocation)
         self._sort()
+
+    def name_shared(self) -> None:
+        """Call memory that several ranks reach by the arguments through which this launch does."""
+        for home in self.homes:
+            there = None if home is None else self.find(home.low)
+            if home is not None and there is not None and there.owner is not None:
+                there.name = f"{home.name.partition('[')[0]} of rank {there.owner}"
 
     def _sort(self) -> None:
         self._all.sort(key=lambda a: a.base)
@@ -368,7 +400,8 @@ class GlobalMemory:
     def mark(self) -> None:
         """A run begins, or begins again."""
         for allocation in self._all:
-            allocation.mark()
+            if not allocation.lasting:
+                allocation.mark()
 
     def unmark(self) -> None:
         """A run is over."""

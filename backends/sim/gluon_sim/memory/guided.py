@@ -144,7 +144,7 @@ class Guided(Schedule):
 
     def name_flight(self, flight: Flight) -> None:
         owner = self._names[id(flight.task)]
-        what = f"{flight.op.name}{' (reading)' if flight.reads else ''}"
+        what = f"{flight.op.called}{' (reading)' if flight.reads else ''}"
         self._names[id(flight)] = f"{what} {self._numbered(owner, what)} of {owner}"
         self._held.append(flight)
         self.seen()

@@ -14,6 +14,7 @@ from gluon_sim.errors import (
     DeadlockError,
     Scene,
     TimeLimitError,
+    in_library,
     span_of,
 )
 from gluon_sim.memory.schedule import Schedule
@@ -60,6 +61,13 @@ class Turn:
     run: Turns[Any]
     task: Optional[Task] = None
     waits: Optional[Wait] = None
+
+    def loc(self) -> Optional[Location]:
+        """Where it waits; in a library function, where the kernel calls that."""
+        found = self.waits.loc if self.waits is not None else None
+        if self.task is None or found is None or not in_library(found.file):
+            return found
+        return self.task.home().loc
 
     def where(self) -> str:
         """In words, for those who interrupt it."""
@@ -188,27 +196,33 @@ class Scheduler:
     def _deadlock(self, tasks: list[Turn]) -> None:
         rows: list[tuple[str, ...]] = []
         scenes: list[Scene] = []
+        found: list[dict[str, Any]] = []
         for task in tasks:
             assert task.waits is not None
-            line = getattr(task.waits.loc, "line", 0)
+            loc = task.loc()
+            line = getattr(loc, "line", 0)
             text = f"{task.name} waits for {task.waits.describe()}"
             more = task.waits.scene() if task.waits.scene is not None else {}
             cells = _cells(more) if more else (task.waits.describe(), "", "")
             rows.append((task.name, str(line or ""), *cells))
+            found.append(more)
             more = {k: v for k, v in more.items() if k in Scene.__dataclass_fields__}
-            scenes.append(Scene(task.name, span_of(task.waits.loc), text, **more))
+            scenes.append(Scene(task.name, span_of(loc), text, **more))
         lines = table([("who", "line", "waits for", "missing", "so far"), *rows[:16]])
         if len(tasks) > 16:
             lines.append(f"and {len(tasks) - 16} more")
         if self._ended:
             lines.append(f"{', '.join(self._ended[:16])} ended before")
-        waits = tasks[0].waits
+        remedies = [scene["remedy"] for scene in found if scene.get("remedy")]
+        if remedies:
+            lines.append(remedies[0])
+        first = next((task for task in tasks if task.task is not None), tasks[0])
         raise DeadlockError(
             "every task waits and nothing can happen any more:\n  " + "\n  ".join(lines),
             report="deadlock.tasks",
             waiting=tuple(scenes),
             ended=tuple(self._ended),
-            span=span_of(waits.loc if waits else None),
+            span=span_of(first.loc()),
         )
 
 
@@ -424,15 +438,10 @@ class Barriers:
         text = self.history(slot)
         if task is None:
             return text or None
-        program, line = task.machine.program.program, task.op.loc.line
-        idle = unawaited(program)
+        line = task.op.loc.line
+        idle = _idle(task)
         if idle:
-            known = [
-                f"the barrier of line {alloc.loc.line}, at which line "
-                f"{', '.join(map(str, sorted({op.loc.line for op in arrives})))} arrives"
-                for alloc, arrives in idle[:2]
-            ]
-            return f"{text} Nobody waits for {' nor for '.join(known)}: wait for it before line {line}."
+            return f"{text} {idle}: wait for it before line {line}."
         return (
             f"{text} Before line {line} comes again, {task.name} must wait until the phase is over, or "
             "until those who wait for it have arrived at a barrier of their own."
@@ -455,16 +464,21 @@ class Barriers:
         candidates = {
             op.loc.line for op in users if id(op) not in reached and op.name not in others
         }
+        completed = int(self.phase[row, slot])
+        # Who arrives ran ahead of this wait by two phases or more: nothing held it back.
+        idle = _idle(task) if completed > 1 else ""
+        lines = sorted({op.loc.line for _, op in before})
         return {
+            "remedy": f"{idle}: wait for it before line {lines[0]}." if idle and lines else "",
             "program": task.batch.program(row),
             "slot": slot,
             "phase": parity,
             "pending": int(self.pending[row, slot]),
             "size": int(self.bytes[row, slot]),
-            "arrived": tuple(sorted({op.loc.line for _, op in before})),
+            "arrived": tuple(lines),
             "candidates": tuple(sorted(candidates)),
             "where": buffer.name,
-            "completed": int(self.phase[row, slot]),
+            "completed": completed,
             "bytes": self._bytes(row, slot) if self.announced.get(slot) else "",
         }
 
@@ -490,6 +504,16 @@ class Barriers:
                 report="barrier.overwritten",
                 remedy="Invalidate the barrier first.",
             )
+
+
+def _idle(task: Task) -> str:
+    """Which barriers see arrivals and no wait, in words; empty where there is none."""
+    known = [
+        f"the barrier of line {alloc.loc.line}, at which line "
+        f"{', '.join(map(str, sorted({op.loc.line for op in arrives})))} arrives"
+        for alloc, arrives in unawaited(task.machine.program.program)[:2]
+    ]
+    return f"Nobody waits for {' nor for '.join(known)}" if known else ""
 
 
 def _distinct(slots: np.ndarray) -> list[int]:

@@ -415,7 +415,9 @@ class SimBuilder:
 
     def create_set_auto_layout(self, layout: Any, value: Value) -> Value:
         type = TensorType(value.type.element, value.type.dims, layout)
-        return self.record("convert_layout", (type, value), [type]).results[0]
+        op = self.record("convert_layout", (type, value), [type])
+        op.set_attr("determines", True)
+        return op.results[0]
 
     def create_inline_asm(
         self, asm: str, constraints: str, args: Sequence[Value], types: Sequence[Type], *rest: Any
@@ -491,6 +493,15 @@ class SimBuilder:
 
     def deferred_wait(self, pending: int) -> None:
         self.record("deferred_wait", (pending,))
+
+    def deferred_read(self, buffers: Sequence[Value], is_async: bool, alone: bool) -> None:
+        self.record("deferred_read", (list(buffers), is_async, alone))
+
+    def deferred_read_wait(self, pending: int) -> None:
+        self.record("deferred_read_wait", (pending,))
+
+    def deferred_fence(self) -> None:
+        self.record("deferred_fence")
 
     def create_local_alloc(self, type: Type, value: Optional[Value] = None) -> Value:
         return self.record("local_alloc", (type, value), [type]).results[0]

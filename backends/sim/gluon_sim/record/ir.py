@@ -16,6 +16,7 @@ __all__ = [
     "InsertPoint",
     "Location",
     "Op",
+    "PORTABLE",
     "Region",
     "TERMINATORS",
     "UNKNOWN",
@@ -43,6 +44,8 @@ class Location:
 
 
 UNKNOWN = Location()
+# Portable ops that are done at once where the target is so, by the op that holds them to more.
+PORTABLE = {"deferred_store": "gl.portable.async_copy", "deferred_read": "gl.portable.mma"}
 
 
 @dataclass
@@ -140,6 +143,11 @@ class Op:
         self.used: Optional[bool] = None
         self.orders: Optional[tuple[bool, bool, bool]] = None
         self.ufunc: Optional[tuple[Optional[np.ufunc]]] = None
+
+    @property
+    def called(self) -> str:
+        """What a report calls it."""
+        return PORTABLE.get(self.name, self.name)
 
     def operands(self) -> Iterator[Value]:
         for arg in itertools.chain(self.args, self.kwargs.values()):

@@ -15,7 +15,7 @@ from gluon_sim.memory.global_memory import RMW, apply_atomic
 from gluon_sim.memory.shared import SharedView, derived
 from gluon_sim.record.arith import entering
 from gluon_sim.record.dtypes import numpy_dtype
-from gluon_sim.record.ir import Op
+from gluon_sim.record.ir import PORTABLE, Op
 from gluon_sim.record.types import MemDescType, PointerType, Type
 from gluon_sim.record.uses import is_used
 from gluon_sim.run.tensors import dims_of
@@ -177,7 +177,7 @@ def local_store(task: Task, view: SharedView, value: np.ndarray) -> None:
     task.store_shared(view, value)
 
 
-_COPIES = "gl.portable.async_copy"
+_COPIES, _PRODUCTS = PORTABLE["deferred_store"], PORTABLE["deferred_read"]
 
 
 @_op("deferred_store")
@@ -194,6 +194,34 @@ def deferred_commit(task: Task) -> None:
 @_op("deferred_wait")
 def deferred_wait(task: Task, pending: int) -> None:
     task.wait_groups(_COPIES, pending)
+    task.fence()
+
+
+@_op("deferred_read")
+def deferred_read(task: Task, views: Sequence[SharedView], is_async: bool, alone: bool) -> None:
+    """A portable product reads its operands: here, or on other targets, a unit does so on its own."""
+    if alone:
+        task.portable = True  # the work that is issued next
+        return
+
+    def perform() -> None:
+        for view in views:
+            task.touch_shared("read", view)
+
+    task.issue(_PRODUCTS, perform, after=True, proxy="async")
+    task.commit(_PRODUCTS)
+    if not is_async:
+        task.wait_groups(_PRODUCTS, 0)
+
+
+@_op("deferred_read_wait")
+def deferred_read_wait(task: Task, pending: int) -> None:
+    task.wait_groups(_PRODUCTS, pending)
+
+
+@_op("deferred_fence")
+def deferred_fence(task: Task) -> None:
+    task.fence()
 
 
 @_op("memdesc_index")

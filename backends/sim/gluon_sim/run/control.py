@@ -40,7 +40,9 @@ def call(task: Task, step: Step) -> Turns[None]:
     agent = task.agent if function.function.noinline else None
     if agent is not None:
         task.history.enter(agent)
+    task.calls.append(task.op)
     results = yield from task.call(function, args, frame.rows)
+    task.op = task.calls.pop()
     if agent is not None:
         task.history.leave(agent)
     _bind(task, step, results)

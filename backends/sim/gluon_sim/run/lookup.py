@@ -10,16 +10,20 @@ import numpy as np
 from gluon_core.contract.reference import wants_machine
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
+from gluon_core.errors import LayoutError
 from gluon_sim.errors import SimulatorError, span_of
 from gluon_sim.record.arith import ELEMENTWISE
 from gluon_sim.record.ir import Op
 from gluon_sim.record.program import Program
+from gluon_sim.record.undetermined import undetermined
 from gluon_sim.run.compile import CompiledProgram, compile_program
 from gluon_sim.run.control import CONTROL
 from gluon_sim.run.ops import OPS
 from gluon_sim.run.regions import REGIONS
 
 __all__ = ["Models", "models_for", "prepare"]
+
+_DEFERRED = ("deferred_store", "deferred_read")  # portable ops that are asynchronous elsewhere
 
 
 class Models:
@@ -84,6 +88,15 @@ def _issues(model: Callable[..., Any], depth: int = 3) -> bool:
 def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgram:
     """Make a recorded program runnable."""
     models = models or Models()
+    bare = undetermined(program)
+    if bare is not None:
+        raise LayoutError(
+            "nothing determines the layout of this tensor",
+            expected="a layout, or an op with a tensor that has one",
+            got="an AutoLayout",
+            remedy="Give it a layout where it is made, or use gl.set_auto_layout.",
+            span=span_of(bare.loc),
+        )
 
     def find(op: Op) -> tuple[Callable[..., Any], bool, bool]:
         name = op.name
@@ -120,7 +133,7 @@ def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgra
     names = {op.name for op in program.walk_ops()}
     found = [model for model in map(models, names) if model is not None]
     compiled.claims = any(getattr(model, "claims", False) for model in found)
-    compiled.asynchronous = "deferred_store" in names or any(map(_issues, found))
+    compiled.asynchronous = not names.isdisjoint(_DEFERRED) or any(map(_issues, found))
     return compiled
 
 

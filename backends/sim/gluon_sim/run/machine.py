@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import nullcontext
+from dataclasses import dataclass
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Optional, Sequence, TextIO
@@ -17,6 +18,7 @@ import numpy as np
 from gluon_sim.check.agents import Agents
 from gluon_sim.check.blocks import Blocks
 from gluon_sim.check.clusters import ended
+from gluon_sim.check.ranks import AcrossRanks, OnRank
 from gluon_sim.check.tracking import Tracking
 from gluon_sim.errors import LaunchInterrupted, TimeLimitError
 from gluon_sim.memory.flight import Flights, Queue
@@ -36,7 +38,7 @@ from gluon_sim.settings import Settings, current
 if TYPE_CHECKING:
     from gluon_sim.run.lookup import Models
 
-__all__ = ["Batch", "Machine"]
+__all__ = ["Batch", "Machine", "Place"]
 
 # The widest value of a batch stays about this large: small enough for the caches of one core.
 BATCH_BYTES = 4 << 20
@@ -44,11 +46,31 @@ SHARED_BYTES = 64 << 20
 RESIDENT = 4  # programs that start at once where others may be claimed
 
 
-class Batch:
-    """Programs that run together: their ids."""
+@dataclass(frozen=True)
+class Place:
+    """Where a launch runs that shares its simulation with others: what all of them have in common."""
 
-    def __init__(self, numbers: np.ndarray, grid: tuple[int, int, int]):
-        x, rest = numbers % grid[0], numbers // grid[0]
+    rank: int
+    lane: int
+    scheduler: Scheduler
+    flights: Flights
+    across: AcrossRanks
+
+
+class Batch:
+    """Programs that run together: their ids.
+
+    Args:
+        numbers: of them, from `first` on.
+        rank: that they run on, where there are several.
+    """
+
+    def __init__(
+        self, numbers: np.ndarray, grid: tuple[int, int, int], first: int = 0,
+        rank: Optional[int] = None,
+    ):  # fmt: skip
+        self.rank = rank
+        x, rest = (numbers - first) % grid[0], (numbers - first) // grid[0]
         self.ids = tuple(i.astype(np.int32) for i in (x, rest % grid[1], rest // grid[1]))
         self.numbers = numbers
         self.count = len(numbers)
@@ -63,7 +85,8 @@ class Batch:
 
     def program(self, row: int) -> tuple[int, int, int]:
         x, y, z = self.ids
-        return int(x[row]), int(y[row]), int(z[row])
+        found = int(x[row]), int(y[row]), int(z[row])
+        return found if self.rank is None else OnRank(found, self.rank)
 
 
 class Machine:
@@ -77,6 +100,7 @@ class Machine:
         num_ctas: blocks of a cluster, which are one program.
         target: what the simulator stands in for.
         schedule: in which order things happen; what the settings name by default.
+        place: where it runs, if on one of several ranks; then `begin` and not `run` starts it.
     """
 
     def __init__(
@@ -91,7 +115,11 @@ class Machine:
         settings: Optional[Settings] = None,
         num_ctas: int = 1,
         schedule: Optional[Schedule] = None,
+        place: Optional[Place] = None,
     ):
+        self.place = place
+        self.first = 0  # the number of its first program
+        self.under_way = 0  # tasks of a launch that others run
         self.num_ctas = num_ctas
         self.program = program
         self.memory = memory
@@ -102,11 +130,15 @@ class Machine:
         self.models = models
         self.settings = memory.settings = settings or current()
         chosen = self.settings
-        self.schedule = schedule or schedule_of(chosen)
-        self.flights = Flights(self.schedule)
-        self.guided = memory.guided = self.flights.guided
-        deadline = None if chosen.timeout is None else monotonic() + chosen.timeout
-        self.scheduler = Scheduler(self.flights, deadline, chosen.timeout, chosen.deadlocks)
+        if place is None:
+            flights = Flights(schedule or schedule_of(chosen))
+            deadline = None if chosen.timeout is None else monotonic() + chosen.timeout
+            self.scheduler = Scheduler(flights, deadline, chosen.timeout, chosen.deadlocks)
+        else:
+            flights, self.scheduler = place.flights, place.scheduler
+            deadline = self.scheduler.deadline
+        self.flights, self.schedule = flights, flights.schedule
+        self.guided = memory.guided = flights.guided
         self.scheduler.home = program.program.kernel.loc
         self.hurried = deadline is not None or self.schedule.between_ops
         self.tracking: Optional[Tracking] = None
@@ -134,6 +166,25 @@ class Machine:
                 where for m in self.machines for where in m.scheduler.scene
             )
             raise LaunchInterrupted(span, self.over, total, scene) from interrupt
+
+    def begin(self, arguments: Sequence[np.ndarray]) -> None:
+        """Enter all programs of the grid into the scheduler of several ranks; see `ended`."""
+        place = self.place
+        assert place is not None
+        self.first = place.across.order.begin(place.rank, place.lane, self.grid)
+        numbers = self.first + np.arange(self.total, dtype=np.int64)
+        self._track(arguments)
+        if self.program.claims:
+            self._enter(numbers, arguments)
+            return
+        size = self.batch_size(self.total)
+        for start in range(0, self.total, size):
+            self._start(numbers[start : start + size], arguments)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all that `begin` started has come to its end."""
+        return not self.under_way and not self.unstarted
 
     def release(self) -> None:
         """Let go of everything after a run: tasks, agents and shadows of the memory refer to each
@@ -244,11 +295,14 @@ class Machine:
 
     def _claiming(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> None:
         """Start a few programs, and another whenever one ends that nobody has claimed."""
+        self._enter(numbers, arguments)
+        with np.errstate(all="ignore"):
+            self.scheduler.run()
+
+    def _enter(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> None:
         self.unstarted = deque(numbers.tolist())
         for _ in range(min(self.schedule.resident(RESIDENT), len(numbers))):
             self._next(arguments)
-        with np.errstate(all="ignore"):
-            self.scheduler.run()
 
     def _next(self, arguments: Sequence[np.ndarray]) -> None:
         if self.unstarted:
@@ -262,13 +316,19 @@ class Machine:
             return None
         self.done += 1
         number = np.array([self.unstarted.popleft()], np.int64)
-        return Batch(number, self.grid).program(0)
+        return self._batch(number).program(0)
+
+    def _batch(self, numbers: np.ndarray) -> Batch:
+        return Batch(
+            numbers, self.grid, self.first, None if self.place is None else self.place.rank
+        )
 
     def _track(self, arguments: Sequence[np.ndarray]) -> None:
         self.memory.mark()
         if self.settings.races:
             program = self.program.program
-            self.tracking = Tracking(program, self.memory, arguments, self.grid)
+            across = None if self.place is None else self.place.across
+            self.tracking = Tracking(program, self.memory, arguments, self.grid, across)
             self.memory.tracking = self.tracking
 
     def _another(self) -> "Machine":
@@ -308,7 +368,7 @@ class Machine:
     def _start(
         self, numbers: np.ndarray, arguments: Sequence[np.ndarray], together: bool = False
     ) -> None:
-        batch = Batch(numbers, self.grid)
+        batch = self._batch(numbers)
         if self.num_ctas > 1 and self.tracking is not None:
             batch.blocks = Blocks(self.num_ctas)
         name = "the kernel"
@@ -316,10 +376,13 @@ class Machine:
             name = f"program {tuple(int(i[0]) for i in batch.ids)}"
         elif self.guided is not None and self.total > 1:
             name = f"program {batch.program(0)}"
+        if batch.rank is not None:
+            name += f" of rank {batch.rank}"
         task = Task(self, batch, name)
         if self.guided is not None:
             self.guided.name_task(task)
         rows = Rows(np.arange(batch.count), whole=True, together=together)
+        self.under_way += 1
         self.scheduler.add(name, self._run(task, arguments, rows), task)
 
     def _run(self, task: Task, arguments: Sequence[np.ndarray], rows: Rows) -> Turns[None]:
@@ -335,6 +398,7 @@ class Machine:
             if self.guided is not None:
                 self.guided.claims()
             self._next(arguments)
+        self.under_way -= 1
 
     def interrupt(self, task: Task) -> Turns[None]:
         """Between ops: the timeout, and what a random schedule does there."""

@@ -49,7 +49,9 @@ class Task:
         self.op: Op = None  # type: ignore[assignment]
         self.agent: Optional[Agent] = None  # only once there is somebody else in the program
         self.queues: dict[str, Queue] = {}
+        self.calls: list[Op] = []  # that led to its function
         self.history = History()  # what a compiler knows of accesses before
+        self.portable = False  # whether a portable op is about to issue work
         self.num_warps = machine.num_warps
         # When its threads last waited for each other, for those who watch threads.
         self.since = machine.tracking.tick() if machine.tracking is not None else 0
@@ -79,6 +81,16 @@ class Task:
         row = self.frame.rows.index[position if self.frame.rows.count > 1 else 0]
         x, y, z = self.batch.ids
         return int(x[row]), int(y[row]), int(z[row])
+
+    def home(self, op: Optional[Op] = None) -> Op:
+        """An op of this task, by default the one that runs, or where the kernel calls the library
+        function that it is part of."""
+        op = self.op if op is None else op
+        for call in reversed(self.calls):
+            if not in_library(op.loc.file):
+                break
+            op = call
+        return op
 
     def claim(self) -> Optional[tuple[int, int, int]]:
         """Take a program that has not started; None where none is left."""
@@ -268,7 +280,10 @@ class Task:
     def implied_fence(
         self, buffers: Sequence[Any], known: Sequence[str], writes: bool = False
     ) -> None:
-        """A fence that the compiler adds before an op, if it knows that one is missing."""
+        """A fence that the compiler adds before an op, if it knows that one is missing; a portable op
+        asks for it all the same."""
+        if self.portable:
+            return
         tracking = self.machine.tracking
         views = [b for b in buffers if isinstance(b, SharedView) and not b.buffer.pitch]
         if needs_fence(tracking, self.history, self.agent, views, known, writes):

@@ -99,7 +99,7 @@ def summary(kernel: Mapping[str, Any]) -> list[str]:
     if roof["bound"]:
         rest = ", ".join(f"{k} {duration(v)}" for k, v in roof["times"].items())
         lines.append(f"at least {duration(roof['seconds'])}, bound by {roof['bound']} ({rest})")
-    else:
+    elif roof["traffic"] or roof["flops"]:
         lines.append(f"no estimate: the peaks of {kernel['target']} are not known")
     return lines
 
