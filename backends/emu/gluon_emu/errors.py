@@ -13,6 +13,7 @@ __all__ = [
     "EmulatorError",
     "HazardError",
     "MissingWaitError",
+    "OrderError",
     "RaceError",
     "TimeLimitError",
     "TrapError",
@@ -40,6 +41,10 @@ class MissingWaitError(EmulatorError):
 
 class RaceError(EmulatorError):
     """Two waves use the same LDS and no barrier orders them."""
+
+
+class OrderError(EmulatorError):
+    """Global memory is read that another workgroup stored, and nothing orders the two."""
 
 
 class AccessError(EmulatorError):

@@ -25,7 +25,9 @@ from gluon_emu.decode.text import Program, parse
 from gluon_emu.isa.smem import SCALAR
 from gluon_emu.machine.code import Code, bind, rows_of
 from gluon_emu.machine.descriptor import descriptor_leaves
+from gluon_emu.machine.hostcall import Hostcalls, asks
 from gluon_emu.machine.memory import Allocation, GlobalMemory
+from gluon_emu.machine.order import order_of
 from gluon_emu.machine.run import Machine
 from gluon_emu.machine.spread import separable, spread, usable_cores
 from gluon_emu.machine.state import Batch
@@ -51,6 +53,7 @@ class Launch:
         cluster: workgroups of a cluster, along x.
         kernarg: the segment of arguments.
         lds_bytes: of a workgroup.
+        service: of the runtime, where the kernel can ask for one.
     """
 
     code: Code
@@ -60,6 +63,7 @@ class Launch:
     lds_bytes: int
     cluster: int = 1
     allocations: list[Allocation] = field(default_factory=list)
+    service: Optional[Hostcalls] = None
 
 
 def make_launcher(compiled: Any) -> Callable[..., Any]:
@@ -101,7 +105,13 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
 
         leaves = list(_leaves(kinds, names, arguments, allocations, descriptors))
         scratch = _global_scratch(metadata, size, allocations)
-        kernarg = _kernarg(program, leaves, scratch, size, threads)
+        settings, overridden = of_launch()
+        service = (
+            Hostcalls(max(settings.resident or 0, 2 * _RESIDENT)) if asks(program.info) else None
+        )
+        if service is not None:
+            allocations.append(service.allocation)
+        kernarg = _kernarg(program, leaves, scratch, size, threads, service)
         allocations.append(Allocation("the kernel arguments", kernarg, False))
         request = Launch(
             code,
@@ -111,8 +121,8 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
             static + int(metadata.shared or 0),
             cluster,
             allocations,
+            service,
         )
-        settings, overridden = of_launch()
         note(settings.off, overridden)
         execute(request, settings)
 
@@ -207,6 +217,7 @@ def _kernarg(
     scratch: list[int],
     grid: tuple[int, int, int],
     threads: int,
+    service: Optional[Hostcalls] = None,
 ) -> np.ndarray:
     """The segment, as the metadata of the code object lays it out."""
     info = program.info
@@ -229,6 +240,8 @@ def _kernarg(
         data = encode(kind, value, argument.size)
         buffer[argument.offset : argument.offset + argument.size] = np.frombuffer(data, np.uint8)
     hidden = _hidden(grid, threads)
+    if service is not None:
+        hidden["hidden_hostcall_buffer"] = service.address
     for argument in info.arguments:
         if argument.kind in hidden:
             data = encode("i64", hidden[argument.kind], argument.size)
@@ -266,6 +279,10 @@ def execute(request: Launch, settings: Settings) -> Tally:
     deadline = None if settings.timeout is None else started + settings.timeout
     tally = Tally(len(code.steps), watched=bool(settings.trace))
 
+    order = None
+    if settings.order:
+        order = order_of(code, memory, total, request.waves, together * request.waves)
+
     def run(first: int, end: int, counted: Tally) -> None:
         numbers = np.arange(first, end)
         x, y, z = request.grid
@@ -280,7 +297,12 @@ def execute(request: Launch, settings: Settings) -> Tally:
             deadline,
             counted,
             request.cluster,
+            order,
+            request.grid,
         )
+        machine.service = request.service
+        if order is not None:
+            order.enter(first, end - first)
         machine.add(_start(machine, request, rows))
         machine.run()
         if settings.progress and time.monotonic() - started > 2:
@@ -296,6 +318,7 @@ def execute(request: Launch, settings: Settings) -> Tally:
                 processes > 1
                 and len(left) > 1
                 and seconds > _WORTHWHILE
+                and order is None
                 and separable(code.program)
             ):
                 spread(left, run, memory, tally, min(processes, len(left)))

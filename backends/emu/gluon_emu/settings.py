@@ -17,6 +17,7 @@ class Settings(LaunchSettings):
     Args:
         waits: report uses of registers and LDS that a memory operation may still write.
         races: report accesses to LDS of two waves that no barrier orders.
+        order: report loads of what another workgroup stored, and no release and acquire order.
         hazards: report instructions that are closer together than the hardware allows.
         uninitialised: report uses of registers and LDS that nobody wrote.
         timeout: seconds after which a launch ends with a report; None for no limit.
@@ -35,6 +36,7 @@ class Settings(LaunchSettings):
 
     waits: bool = True
     races: bool = True
+    order: bool = True
     hazards: bool = True
     uninitialised: bool = True
     timeout: Optional[float] = None

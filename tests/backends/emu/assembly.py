@@ -30,6 +30,7 @@ k:
 		.amdhsa_next_free_vgpr {vgprs}
 		.amdhsa_float_denorm_mode_32 {denormals}
 		.amdhsa_float_denorm_mode_16_64 3
+		.amdhsa_reserve_xnack_mask {xnack}
 	.end_amdhsa_kernel
 	.amdgpu_metadata
 ---
@@ -60,6 +61,7 @@ def program(
     file: str = "kernel.py",
     scratch: int = 0,
     denormals: int = 3,
+    xnack: bool = False,
 ) -> Program:
     """A kernel that takes `pointers` arrays, and runs `body`, a line per instruction."""
     args = "".join(
@@ -75,7 +77,7 @@ def program(
         _TEXT.format(
             arch=arch, body=lines, args=args.rstrip("\n"), size=8 * pointers or 8, vgprs=32,
             threads=waves * lanes_of(arch), lanes=lanes_of(arch), file=file, scratch=scratch,
-            denormals=denormals,
+            denormals=denormals, xnack=int(xnack),
         )
     )  # fmt: skip
 

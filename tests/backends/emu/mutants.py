@@ -1,4 +1,5 @@
-"""Machine code with one wait or barrier taken away or made weaker, and what the emulator says of it."""
+"""Machine code with one wait, barrier or fence taken away or made weaker, and what the emulator says
+of it."""
 
 from __future__ import annotations
 
@@ -20,6 +21,9 @@ from gluon_core.errors import GluonError
 
 _WAIT = re.compile(
     r"^\s+(s_waitcnt\S*|s_wait_(?:load|store|ds|km|async|tensor)\w*|s_barrier\S*)(\s.*)?$"
+)
+_FENCE = re.compile(
+    r"buffer_(wbl2|inv) sc1|buffer_wbinvl1|buffer_gl1_inv|global_(wb|inv|wbinv) scope:SCOPE_(DEV|SYS)"
 )
 _COUNT = re.compile(r"(vmcnt|lgkmcnt)\((\d+)\)")
 
@@ -51,6 +55,18 @@ def distances(text: str) -> Iterator[Mutant]:
         if code.startswith("s_nop") and not before.startswith("v_pk_"):
             whole = "\n".join([*lines[:number], *lines[number + 1 :]])
             yield Mutant(whole, number + 1, line.strip(), "")
+
+
+def fences(text: str) -> Iterator[Mutant]:
+    """Each release and acquire of caches that workgroups do not share, deleted."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if ".amdgpu_metadata" in line:
+            return
+        code = line.split(";")[0].strip()
+        if _FENCE.match(code):
+            whole = "\n".join([*lines[:number], "\ts_nop 0", *lines[number + 1 :]])
+            yield Mutant(whole, number + 1, code, "s_nop 0")
 
 
 def mutants(text: str) -> Iterator[Mutant]:
@@ -119,7 +135,7 @@ class Subject:
         """What the emulator reports of `text`, None where it is content."""
         for name, value in self.before.items():
             self.args[name][...] = value
-        compiled = _With(self.compiled, text)
+        compiled = With(self.compiled, text)
         names = self.compiled.src.fn.arg_names
         given = dict(zip(names, self.values))
         arguments = [given.get(name, self.config.get(name)) for name in names]
@@ -135,7 +151,7 @@ class Subject:
         return self.args[self.example.output]
 
 
-class _With:
+class With:
     """A compiled kernel with other machine code."""
 
     def __init__(self, compiled: Any, text: str):

@@ -14,6 +14,8 @@ from gluon_core.contract.registry import registry
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from tests.frontend.vendor_oracle import VERSION
 
+pytestmark = pytest.mark.once
+
 ALL = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"]
 # What differs most is run with each release of Triton; the rest once.
 TARGETS = [
@@ -27,6 +29,7 @@ RACES_BEFORE_3_8 = {
     ("gfx950", "matmul, CDNA4, mxfp4"),
     ("gfx1250", "matmul"),
     ("gfx1250", "attention of a part, paged"),
+    ("gfx1250", "matmul of groups"),
 }
 
 
@@ -48,7 +51,7 @@ def cases():
                 yield pytest.param(name, arch, marks=marks)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name, arch", cases())
 def test_examples(name, arch):
@@ -68,7 +71,7 @@ def test_examples(name, arch):
     assert twice.difference(got, simulated.astype(wanted.dtype)) is None
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("arch", TARGETS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_conformance_kernels(name, arch):

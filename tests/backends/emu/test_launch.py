@@ -295,3 +295,26 @@ def test_descriptors_of_the_host():
     out = np.zeros((32, 16), np.float32)
     through_descriptor[(1,)](desc, out, 32, 16, target="emu:gfx1250")
     np.testing.assert_array_equal(out, x[2:34, 4:20])
+
+
+@gluon.jit
+def several_lines(x, ASM: gl.constexpr, L: gl.constexpr):
+    i = gl.arange(0, L, gl.BlockedLayout([1], [L], [1], [0]))
+    gl.store(x + i, gl.inline_asm_elementwise(ASM, "=&v,v", [gl.load(x + i)], gl.int32, True, 1))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "text",
+    [
+        "v_mov_b32 $0, $1\nv_mov_b32 $0, 7",
+        "s_branch over_{n}\nover_{n}: v_mov_b32 $0, 7",
+        "s_branch across_{n}\n  v_mov_b32 $0, $1\n across_{n}:\n   v_mov_b32 $0, 7",
+    ],
+)
+def test_every_line_of_a_kernels_own_assembly_counts(arch, text):
+    """Indented or not, with labels before it or not."""
+    n = lanes(arch)
+    x = np.arange(n, dtype=np.int32)
+    several_lines[(1,)](x, text.format(n=n), n, target=f"emu:{arch}", num_warps=1)
+    assert (x == 7).all()

@@ -13,6 +13,7 @@ from tests import programs
 FOLDER = Path(__file__).parents[1] / "amd" / "language" / "programs"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.once
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("program", programs.collect(FOLDER), ids=str)

@@ -17,6 +17,9 @@ from gluon_emu.errors import (
 )
 from gluon_emu.settings import Settings, using
 
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.contract.registry import registry
 from gluon_core.errors import BackendError, GluonError
 from tests.backends.emu.assembly import run
 from tests.backends.emu.mutants import Subject, distances, mutants
@@ -193,6 +196,8 @@ HAZARDS = [
     ("v_mov_b32_e32 v1, v0\n{}v_mov_b32_dpp v2, v1 row_shr:1 row_mask:0xf bank_mask:0xf", 2),
     ("v_mfma_f32_32x32x8_f16 v[2:17], v[0:1], v[0:1], 0\n{}v_add_f32_e32 v20, v2, v2", 11),
     ("v_mov_b32_e32 v1, 0\n{}v_mfma_f32_16x16x16_f16 v[4:7], v[0:1], v[0:1], 0", 2),
+    ("v_mfma_f32_16x16x16_f16 v[4:7], v[0:1], v[0:1], v[8:11]\n{}v_mov_b32_e32 v9, 0", 3),
+    ("v_mfma_f32_32x32x8_f16 v[16:31], v[0:1], v[0:1], v[0:15]\n{}v_mov_b32_e32 v9, 0", 7),
 ]
 
 
@@ -260,6 +265,82 @@ def test_transcendental_results_that_nothing_waits_for():
             used(between)
 
 
+def test_loads_that_a_page_fault_replays():
+    """Of loads right behind each other none writes what another reads, where XNACK may be on."""
+    body = """
+s_load_dwordx2 s[4:5], s[0:1], 0x0
+v_mov_b32_e32 v1, 0
+v_mov_b32_e32 v2, 4
+s_waitcnt lgkmcnt(0)
+global_load_dword v3, v1, s[4:5]
+{between}
+global_load_dword v1, v2, s[4:5]
+"""
+
+    def loaded(between, arch="gfx942", xnack=True):
+        run(body.format(between=between), np.zeros(8, np.float32), arch=arch, xnack=xnack)
+
+    loaded("s_nop 0")
+    loaded("v_mov_b32_e32 v4, 0")
+    loaded("", xnack=False)
+    with pytest.raises(HazardError, match="XNACK.*writes v1.*s_nop 0 before `global_load_dword v1"):
+        loaded("")
+    with pytest.raises(HazardError, match="XNACK"):
+        loaded("global_load_dword v5, v2, s[4:5]")
+
+
+EXPERT = """
+s_setreg_imm32_b32 hwreg(HW_REG_WAVE_SCHED_MODE, 0, 2), 2
+s_load_b64 s[4:5], s[0:1], 0x0
+v_lshlrev_b32_e32 v1, 2, v0
+v_mov_b32_e32 v2, 1.0
+s_wait_kmcnt 0x0
+{before}
+global_store_b32 v1, v2, s[4:5]
+{after}
+v_mov_b32_e32 v2, 0
+"""
+
+
+def test_dependencies_that_code_of_gfx1250_keeps_by_itself():
+    def stored(before, after, text=EXPERT):
+        run(text.format(before=before, after=after), np.zeros(32, np.float32), arch="gfx1250")
+
+    written, read = "s_wait_alu depctr_va_vdst(0)", "s_wait_alu depctr_vm_vsrc(0)"
+    stored(written, read)
+    stored(f"v_mov_b32_e32 v3, 0\n{written[:-2]}1)", read)
+    stored("s_wait_alu 0xfff", "s_wait_alu 0xffe3")  # as numbers
+    stored(written, "s_wait_storecnt 0x0")
+    stored("v_mov_b32_e32 v3, 0\n" * 15, read)  # a full counter
+    stored("", "", EXPERT.replace("SCHED_MODE, 0, 2), 2", "SCHED_MODE, 0, 2), 0"))
+    with pytest.raises(HazardError, match=r"written v2 yet: missing s_wait_alu depctr_va_vdst.0."):
+        stored("", read)
+    with pytest.raises(HazardError, match=r"written v2 yet: missing s_wait_alu depctr_va_vdst.1."):
+        stored("v_mov_b32_e32 v3, 0\ns_wait_alu depctr_va_vdst(2)", read)
+    with pytest.raises(HazardError, match=r"read v2 yet: missing s_wait_alu depctr_vm_vsrc.0."):
+        stored(written, "s_wait_loadcnt 0x0")
+    with pytest.raises(HazardError, match="va_vdst"):  # on one of two ways
+        stored("s_cbranch_scc0 there\n" + written + "\nthere:", read)
+
+
+def test_products_of_gfx1250_and_what_uses_their_registers():
+    first = "\n".join(f"v_mov_b32_e32 v{i}, 0" for i in range(24))
+    product = "v_wmma_f32_16x16x32_f16 v[0:7], v[8:15], v[16:23], v[0:7]"
+
+    def used(between, use):
+        run("\n".join([first, product, *between, use]), np.zeros(32, np.float32), arch="gfx1250")
+
+    for use in ("v_add_f32_e32 v24, v3, v3", "v_mov_b32_e32 v3, 0", "v_mov_b32_e32 v12, 0"):
+        used(["v_nop"] * 4, use)
+        with pytest.raises(HazardError, match="4 vector instructions are needed.*: 1 v_nop before"):
+            used(["v_nop"] * 3, use)
+    used([], product)  # the addend
+    used([], "v_mov_b32_e32 v24, 0")
+    factor = "v_wmma_f32_16x16x32_f16 v[24:31], v[0:7], v[16:23], v[24:31]"
+    with pytest.raises(HazardError, match="4 vector instructions"):
+        used(["v_nop"] * 3, factor)
+
+
 def test_a_full_counter_is_a_wait():
     """A wave that has as many loads under way as the counter holds waits before it starts another."""
 
@@ -306,6 +387,27 @@ def test_a_loop_without_end():
         TimeLimitError, match="(?s)workgroup .0, 0, 0., wave 0 and 1 more.*`s_branch top`"
     ):
         run("top:\ns_branch top", waves=2, settings=Settings(timeout=0.2))
+
+
+@gluon.jit
+def waits_for_ever(flag):
+    while gl.atomic_add(flag, 0) == 0:
+        pass
+
+
+@pytest.mark.parametrize("arch", ["gfx942", pytest.param("gfx1250", marks=pytest.mark.once)])
+def test_a_flag_that_nobody_stores(arch):
+    """Waves that go from barrier to barrier, in batches that part and meet."""
+    target = registry().target(f"emu:{arch}")
+    with using(timeout=1):
+        with pytest.raises(TimeLimitError) as caught:
+            waits_for_ever[(2,)](np.zeros(1, np.int32), target=target, num_warps=2)
+    text = str(caught.value)
+    assert (
+        "did not end in 1 s" in text and "at instruction" in text and "while gl.atomic_add" in text
+    )
+    shown = [line for line in text.splitlines() if line.startswith("  workgroup")]
+    assert sum(1 + int("more" in s and s.split(" and ")[1].split()[0]) for s in shown) == 4
 
 
 def test_a_barrier_that_one_wave_skips():

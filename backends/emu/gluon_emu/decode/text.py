@@ -179,10 +179,12 @@ class _Reader:
             if label is None:
                 self._directive(line, stripped)
                 return
-        label = _LABEL.match(line)
+        label = _LABEL.match(stripped)
         if label:
             if self._code:
                 self.labels[label[1]] = len(self.instructions)
+                if stripped[label.end() :].strip():
+                    self.take(number, stripped[label.end() :])
             else:
                 self._symbol = label[1]
                 self.data[label[1]] = bytearray()
@@ -231,11 +233,14 @@ class _Reader:
         self._location = Location(self._files.get(int(found[1]), "?"), number, column, inlined)
 
     def _instruction(self, number: int, line: str) -> None:
-        code = line.split(";")[0].rstrip()
+        # A kernel's own assembly starts its lines where it likes.
+        code = "\t" + line.split(";")[0].strip()
         halves = code.split("::")
         found = _OPCODE.match(halves[0])
         if found is None or not found[1].startswith(_UNITS):
-            return
+            raise BackendError(
+                f"the emulator does not understand `{code.strip()}` at line {number}"
+            )
         index = len(self.instructions)
         text = " ".join(code.split())
         second = None

@@ -166,8 +166,9 @@ def _atomic(name: str) -> Optional[Op]:
         keys = counters(ctx, not wanted, space == "flat")
 
         def step(b: Any) -> None:
-            place, mask = find(b)
-            place = locate(b, ins, place, mask, size, True)[mask]
+            address, mask = find(b)
+            address = locate(b, ins, address, mask, size, True)
+            place = address[mask]
             memory = b.machine.memory
             array = memory.words if words == 1 else memory.longs
             index = ((place - np.uint64(memory.low)) // np.uint64(size)).astype(np.int64)
@@ -179,8 +180,10 @@ def _atomic(name: str) -> Optional[Op]:
                     full = np.zeros(mask.shape, _U32)
                     full[mask] = part
                     put(b, [row], [full], mask)
-            for counter, kind in keys:
-                b.outstanding.issue(counter, kind, into, ins.index)
+            number, *_ = [b.outstanding.issue(*key, into, ins.index) for key in keys]
+            if b.machine.order is not None:
+                wrote = np.ones(old.size, bool) if compare is None else old == compare
+                b.machine.order.change(b, ins, address, size, mask, number, wanted, wrote)
             b.machine.moved(ins.index, size * int(mask.sum()))
 
         return step

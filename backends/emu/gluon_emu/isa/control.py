@@ -13,7 +13,7 @@ import numpy as np
 from gluon_core.errors import BackendError
 from gluon_emu.decode.operands import EXEC, M0, VCC, Const, immediate
 from gluon_emu.decode.text import Instruction
-from gluon_emu.errors import AccessError, TrapError
+from gluon_emu.errors import AccessError, EmulatorError, TrapError
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.table import Step, custom
@@ -141,17 +141,41 @@ def s_endpgm(ins: Instruction, ctx: Context) -> Step:
 @custom("s_trap", family="branch", results=0)
 def s_trap(ins: Instruction, ctx: Context) -> Step:
     """The trap handler takes over; here the launch ends."""
+    return lambda b: _trap(ins, b, f"the kernel trapped ({ins.operands[0]})")
 
-    def step(b: Any) -> None:
-        raise b.machine.report(TrapError, f"the kernel trapped ({ins.operands[0]})", ins, b, 0)
 
-    return step
+@custom("s_sethalt", family="branch", results=0)
+def s_sethalt(ins: Instruction, ctx: Context) -> Step:
+    """The wave stops for good if bit 0 is set, as behind a trap that no handler took."""
+    halts = immediate(ins.operands[0]) & 1
+    return lambda b: _trap(ins, b, "the kernel halted") if halts else None
+
+
+def _trap(ins: Instruction, b: Any, message: str) -> None:
+    service = b.machine.service
+    said = "".join(f"\n  {line}" for line in service.complaints[:8]) if service else ""
+    raise b.machine.report(TrapError, message + said, ins, b, 0)
 
 
 @custom("s_sendmsg", "s_sendmsghalt", family="other", results=0)
 def s_sendmsg(ins: Instruction, ctx: Context) -> Step:
-    """Messages to the rest of the chip, such as that registers may be freed, change nothing here."""
-    return lambda b: None
+    """Interrupts wake the service of the runtime that prints; other messages to the rest of the chip,
+    such as that registers may be freed, change nothing here."""
+    text = str(ins.operands[0])
+
+    def interrupt(b: Any) -> None:
+        service = b.machine.service
+        missing = service.serve() if service is not None else 0
+        if missing:
+            raise b.machine.report(
+                EmulatorError,
+                f"asks for service {missing} of the runtime; only printing is here",
+                ins,
+                b,
+                0,
+            )
+
+    return interrupt if "INTERRUPT" in text or text == "1" else lambda b: None
 
 
 @custom("s_sendmsg_rtn_b32", "s_sendmsg_rtn_b64", family="smem")

@@ -16,6 +16,7 @@ from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.addresses import buffer_address, counters, flat_address, locate
 from gluon_emu.isa.bind import Context
+from gluon_emu.isa.scopes import reaches_device
 from gluon_emu.isa.table import OPS, Op, Step, custom, pattern
 
 FAR = 1 << 30  # compilers switch a lane off by an address of LDS that is past any end
@@ -92,6 +93,7 @@ def _bound_load(
     words = max(1, size // 4)
     rows = [ctx.row(destination, i) for i in range(words)]
     keys = counters(ctx, False, space == "flat")
+    wide = reaches_device(ins, ctx)
     half = half or {"l": "lo", "h": "hi"}.get(destination.half, "")
 
     def step(b: Any) -> None:
@@ -108,8 +110,9 @@ def _bound_load(
         elif signed:
             values[0] = extend(values[0], size, True)
         put(b, rows, values, mask)
-        for counter, kind in keys:
-            b.outstanding.issue(counter, kind, rows, ins.index)
+        number, *_ = [b.outstanding.issue(*key, rows, ins.index) for key in keys]
+        if b.machine.order is not None:
+            b.machine.order.load(b, ins, address, size, mask, number, wide)
         b.machine.moved(ins.index, size * int(mask.sum()))
 
     return step
@@ -147,6 +150,7 @@ def _store(name: str) -> Optional[Op]:
         rows = [ctx.row(data, i) for i in range(max(1, size // 4))]
         keys = counters(ctx, True, space == "flat")
         high = half == "hi" or data.half == "h"
+        wide = reaches_device(ins, ctx, True)
 
         def step(b: Any) -> None:
             address, mask = find(b)
@@ -155,8 +159,9 @@ def _store(name: str) -> Optional[Op]:
             if high:
                 values[0] = values[0] >> _U32(16)
             b.machine.memory.store(address, size, values, None if mask.all() else mask)
-            for counter, kind in keys:
-                b.outstanding.issue(counter, kind, (), ins.index)
+            number, *_ = [b.outstanding.issue(*key, (), ins.index) for key in keys]
+            if b.machine.order is not None:
+                b.machine.order.store(b, ins, address, size, mask, keys[0], number, wide)
             b.machine.moved(ins.index, size * int(mask.sum()))
 
         return step
@@ -237,6 +242,7 @@ def _to_lds(ins: Instruction, ctx: Context, space: str, size: int) -> Step:
     find = _addresses(space, ins, ctx, ins.operands, size)
     keys = counters(ctx, False)
     offset = int(ins.modifiers.get("offset", "0"), 0)
+    wide = reaches_device(ins, ctx)
     step_of_lane = (np.arange(ctx.lanes) * size)[None, :]
 
     def step(b: Any) -> None:
@@ -251,6 +257,8 @@ def _to_lds(ins: Instruction, ctx: Context, space: str, size: int) -> Step:
         number: Any = 0
         for counter, kind in keys:
             number = b.outstanding.issue(counter, kind, (), ins.index, lds=True)
+        if machine.order is not None:
+            machine.order.load(b, ins, address, size, mask, number, wide)
         machine.lds.note_write(b, ins, place, size, there, number, 1)
         machine.lds.store(place, size, values, there)
         machine.moved(ins.index, size * int(mask.sum()))
@@ -279,6 +287,7 @@ def _async(ins: Instruction, ctx: Context, size: int, load: bool) -> Step:
     else:
         address, where, base = ins.operands[:3]
     lds_address = _bind.vector_reader(ins, where, "u32", ctx)
+    wide = reaches_device(ins, ctx)
     find = flat_address(ins, ctx, address, base, size)
     offset = _U32(int(ins.modifiers.get("offset", "0"), 0) & 0xFFFFFFFF)
 
@@ -291,6 +300,11 @@ def _async(ins: Instruction, ctx: Context, size: int, load: bool) -> Step:
         place = locate(b, ins, place, mask, size, not load)
         local = machine.lds.checked(b, ins, target, size, mask)
         number = b.outstanding.issue("async", "async", (), ins.index, lds=load)
+        order, key = machine.order, ("async", "async")
+        if order is not None and load:
+            order.load(b, ins, place, size, mask, number, wide)
+        elif order is not None:
+            order.store(b, ins, place, size, mask, key, number, False)
         if load:
             machine.lds.note_write(b, ins, local, size, mask, number, 2)
             machine.lds.store(local, size, machine.memory.load(place, size), mask)
@@ -318,20 +332,34 @@ for _bits in (8, 32, 64, 128):
 
 
 @custom(
-    "buffer_inv", "buffer_wbl2", "buffer_wbinvl1", "buffer_wbinvl1_vol", "buffer_gl0_inv",
+    "buffer_inv", "buffer_invl2", "buffer_wbl2", "buffer_wbinvl1", "buffer_wbinvl1_vol", "buffer_gl0_inv",
     "buffer_gl1_inv", "global_inv", "global_wb", "global_wbinv", "global_prefetch_b8",
     "flat_prefetch_b8", family="other", results=0,
 )  # fmt: skip
 def caches(ins: Instruction, ctx: Context) -> Step:
-    """There are no caches here."""
+    """There are no caches here; what they would have hidden is `machine.order`'s business."""
     keys: tuple[tuple[str, str], ...] = ()
     if ins.name.startswith(("buffer_wb", "global_wb")):
         keys = (("store", "store") if ctx.generation >= 12 else ("vm", "mem"),)
     elif ins.name == "global_inv":
         keys = (("load", "mem"),)
 
+    back = ins.name in ("buffer_wbl2", "global_wb", "global_wbinv")
+    near = ins.name == "buffer_gl0_inv"
+    invalidates = near or "inv" in ins.name
+    wide = reaches_device(ins, ctx)
+    waits = ctx.architecture == "gfx1250"
+
     def step(b: Any) -> None:
+        number: Any = 0
         for counter, kind in keys:
-            b.outstanding.issue(counter, kind, (), ins.index)
+            number = b.outstanding.issue(counter, kind, (), ins.index)
+        order = b.machine.order
+        if order is None:
+            return
+        if back and wide:
+            order.write_back(b, number)
+        if invalidates and (wide or near):
+            order.invalidate(b, not near, ins.name != "buffer_gl1_inv", number if waits else 0)
 
     return step

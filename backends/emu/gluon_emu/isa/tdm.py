@@ -156,6 +156,13 @@ def _move(ins: Instruction, b: Any, row: int, number: Any, load: bool) -> None:
     place = (local + base)[None, :]
     every = np.ones(place.shape, bool)
     wave_number = np.broadcast_to(np.asarray(number), (b.waves.size,))[row]
+    if machine.order is not None:
+        every_byte = address[None, :], box.size, inside[None, :]
+        if load:
+            machine.order.load(one, ins, *every_byte, wave_number, False)
+        else:
+            key = ("tensor", "tensor")
+            machine.order.store(one, ins, *every_byte, key, wave_number, False)
     if load:
         lds.note_write(one, ins, place, box.size, every, wave_number, 3)
         raw = memory.bytes[

@@ -46,18 +46,23 @@ class Barriers:
 
     def arrive(self, b: Any, which: int, members: int = 0) -> None:
         """Each wave of `b` arrives; a named barrier then wants `members` arrivals, 0 for as before."""
-        lds = self.machine.lds
+        lds, order = self.machine.lds, self.machine.order
         if which == WORKGROUP:
             self.arrived[b.waves] += 1
-            lds.release(b, self.arrived[b.waves] & 1)
+            parity = self.arrived[b.waves] & 1
+            lds.release(b, parity)
+            if order is not None:
+                order.arrive(b, list(zip(b.groups.tolist(), parity.tolist())))
         elif which == CLUSTER:
             np.add.at(self.signalled, b.groups, 1)
+            if order is not None:
+                order.arrive(b, self._clusters(b), cluster=True)
         else:
             known = lds.done(b)
             for row, group in enumerate(b.groups):
                 if members:
                     self.members[group, which] = members
-                lds.arrive_at(_key(group, which), int(b.waves[row]) % self.waves, known[:, row])
+                lds.arrive_at(key_of(group, which), int(b.waves[row]) % self.waves, known[:, row])
                 self.signals[group, which] += 1
                 if self.signals[group, which] >= self.members[group, which]:
                     self.signals[group, which] = 0
@@ -119,17 +124,31 @@ class Barriers:
 
     def go_on(self, b: Any, which: int) -> None:
         """The waves of `b`, which are ready, go past the barrier."""
+        order = self.machine.order
         if which == WORKGROUP:
             self.passed[b.waves] += 1
+            if order is not None:
+                parity = self.passed[b.waves] & 1
+                order.leave(b.waves, list(zip(b.groups.tolist(), parity.tolist())))
         elif which == CLUSTER:
             self.cluster_passed[b.waves] += 1
+            if order is not None:
+                order.leave(b.waves, self._clusters(b))
         else:
             self.join(b, which)
             lds = self.machine.lds
             for row, group in enumerate(b.groups):
-                lds.learn(_key(group, which), b.waves[row : row + 1])
+                lds.learn(key_of(group, which), b.waves[row : row + 1])
+
+    def _clusters(self, b: Any) -> list[Any]:
+        return [("cluster", one) for one in (b.groups // self.cluster).tolist()]
 
 
-def _key(group: Any, which: int) -> int:
+def key_of(group: Any, which: int) -> int:
     """Of what the arrivals at a named barrier publish, beside the addresses of barrier objects."""
     return -1 - (int(group) * _NAMED + which)
+
+
+def group_of(key: int) -> int:
+    """The workgroup of such a key."""
+    return (-1 - key) // _NAMED

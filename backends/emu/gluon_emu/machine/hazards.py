@@ -1,5 +1,5 @@
 """Distances between instructions that the hardware does not keep by itself: CDNA's, and those of
-matrix and transcendental instructions of RDNA.
+matrix and transcendental instructions of RDNA and gfx1250.
 
 Each rule says after how many wait states an instruction may use what another wrote; every instruction
 between counts as one, `s_nop n` as n + 1. All ways through the program are looked at once, when it is
@@ -18,6 +18,7 @@ from gluon_emu.decode.operands import EXEC, M0, VCC, Const, Reg
 from gluon_emu.decode.text import Instruction
 from gluon_emu.errors import HazardError
 from gluon_emu.isa import smem, table
+from gluon_emu.machine.expert import early, keeps_itself
 
 __all__ = ["checks", "passes"]
 
@@ -25,6 +26,10 @@ _MEMORY = ("buffer_", "global_", "flat_", "scratch_", "ds_", "image_")
 # `s_waitcnt_depctr`, by name or as a number whose bits 12 to 15 are 0
 _VECTORS_DONE = re.compile(r"va_vdst\(0\)|s_waitcnt_depctr 0x0?[0-9a-f]{1,3}$")
 _PRODUCTS = ("v_wmma", "v_swmmac")
+# passes of a matrix instruction -> wait states until it has read its addend
+_ADDEND_READ = {2: 1, 4: 3, 8: 7, 16: 15}
+_REPLAYING = ("gfx90a", "gfx942", "gfx950")
+_HALVES = re.compile(r"v_wmma_\w+_16x16x32_b?f16$")
 _ENDS = ("s_branch", "s_endpgm", "s_setpc_b64")
 _MATRIX = re.compile(r"v_mfma_(?:scale_)?(\w+?)_(\d+)x(\d+)x(\d+)_?(?:\d+b_)?(\w+)$")
 
@@ -65,12 +70,22 @@ def checks(code: Any) -> list[Optional[Callable[..., Any]]]:
     program, context = code.program, code.context
     found: list[Optional[Callable[..., Any]]] = [None] * len(program.instructions)
     rules = _Rules(code)
+    if context.architecture in _REPLAYING and program.directives.get("reserve_xnack_mask", 0):
+        for index, clause in rules.replayed().items():
+            found[index] = _overwrites(program.instructions[index], *clause)
     if context.generation != 9:
-        if context.architecture != "gfx1250":  # it has rules of its own
-            for ins in program.instructions:
-                earlier = rules.behind_product(ins) if ins.name.startswith(_PRODUCTS) else None
+        for ins in program.instructions:
+            if context.architecture == "gfx1250":
+                close = rules.beside_product(ins) if _vector_alone(ins) else None
+                if close is not None:
+                    found[ins.index] = _between(ins, *close)
+            elif ins.name.startswith(_PRODUCTS):
+                earlier = rules.behind_product(ins)
                 if earlier is not None:
                     found[ins.index] = _missing(ins, earlier, "a factor", "v_nop")
+        if keeps_itself(program):
+            for index, what in early(code).items():
+                found[index] = _too_early(program.instructions[index], *what)
         if context.generation == 11:
             for ins in program.instructions:
                 earlier = rules.behind_transcendental(ins) if ins.name.startswith("v_") else None
@@ -85,34 +100,70 @@ def checks(code: Any) -> list[Optional[Callable[..., Any]]]:
     return found
 
 
+def _hazard(ins: Instruction, words: Callable[[Any], str]) -> Callable[..., Any]:
+    """A check that always fails: what is said of the instruction when it is about to run."""
+
+    def check(b: Any, machine: Any) -> None:
+        raise machine.report(HazardError, words(machine), ins, b, 0)
+
+    return check
+
+
 def _reporting(
     ins: Instruction, earlier: Instruction, need: int, have: int, why: str
 ) -> Callable[..., Any]:
-    def check(b: Any, machine: Any) -> None:
-        raise machine.report(
-            HazardError,
+    return _hazard(
+        ins,
+        lambda machine: (
             f"{need} wait states are needed behind `{earlier.text}` ({why}), there are {have}: "
-            f"s_nop {need - have - 1} before `{ins.text}`",
-            ins,
-            b,
-            0,
-        )
-
-    return check
+            f"s_nop {need - have - 1} before `{ins.text}`"
+        ),
+    )
 
 
 def _missing(ins: Instruction, earlier: Instruction, use: str, what: str) -> Callable[..., Any]:
-    def check(b: Any, machine: Any) -> None:
-        raise machine.report(
-            HazardError,
+    return _hazard(
+        ins,
+        lambda machine: (
             f"`{earlier.text}` may not have written yet what is {use} here: missing {what} before "
-            f"`{ins.text}`",
-            ins,
-            b,
-            0,
-        )
+            f"`{ins.text}`"
+        ),
+    )
 
-    return check
+
+def _overwrites(ins: Instruction, earlier: Instruction, register: int) -> Callable[..., Any]:
+    return _hazard(
+        ins,
+        lambda machine: (
+            f"with `{earlier.text}` this is one clause, which a page fault replays (XNACK), and it "
+            f"writes {machine.register_name(register)}, which it reads: s_nop 0 before "
+            f"`{ins.text}`"
+        ),
+    )
+
+
+def _between(ins: Instruction, earlier: Instruction, need: int, have: int) -> Callable[..., Any]:
+    return _hazard(
+        ins,
+        lambda machine: (
+            f"{need} vector instructions are needed behind `{earlier.text}` before what it uses is "
+            f"used, there are {have}: {need - have} v_nop before `{ins.text}`"
+        ),
+    )
+
+
+def _too_early(
+    ins: Instruction, earlier: Instruction, register: int, left: int, wait: str
+) -> Callable[..., Any]:
+    what = "written" if wait == "va_vdst" else "read"
+
+    return _hazard(
+        ins,
+        lambda machine: (
+            f"`{earlier.text}` may not have {what} {machine.register_name(register)} yet: missing "
+            f"s_wait_alu depctr_{wait}({left}) before `{ins.text}`"
+        ),
+    )
 
 
 class _Rules:
@@ -176,6 +227,53 @@ class _Rules:
                     return earlier
             elif not earlier.name.startswith("v_"):
                 queue += self.before[at]
+        return None
+
+    def replayed(self) -> dict[int, tuple[Instruction, int]]:
+        """Loads that with those right before them write what one of them reads: index -> (the one
+        before, register). As in LLVM, what stands more than five instructions before is another clause."""
+        found: dict[int, tuple[Instruction, int]] = {}
+        clause: list[int] = []
+        labels = set(self.code.program.labels.values())
+        results, sources = self.code.results, self.code.sources
+        for ins in self.instructions:
+            at, family = ins.index, self.family[ins.index]
+            loads = family in ("vmem", "smem") and results[at] and "_atomic_" not in ins.name
+            if not loads or at in labels or (clause and self.family[clause[0]] != family):
+                clause = []
+            if not loads:
+                continue
+            clause = clause[-5:]
+            both = [*clause, at]
+            written = frozenset().union(*(results[i] for i in both))
+            shared = written & frozenset().union(*(sources[i] for i in both))
+            if clause and shared:
+                found[at] = self.instructions[clause[-1]], min(shared)
+            clause = [at] if at in found else [*clause, at]
+        return found
+
+    def beside_product(self, ins: Instruction) -> Optional[tuple[Instruction, int, int]]:
+        """(WMMA of gfx1250, vector instructions that are needed, that there are) where `ins` comes too
+        early to use its result, or to overwrite its factors, in the same basic block. Not for dual
+        instructions: LLVM keeps no such distance for these."""
+        code = self.code
+        product = ins.name.startswith(_PRODUCTS)
+        reads = set(code.sources[ins.index])
+        if product:  # as the addend a result is taken in time
+            reads = {r for o in ins.operands[1:3] for r in _rows(o, code.context)}
+        writes = set() if product else code.results[ins.index]
+        labels = set(code.program.labels.values())
+        distance, at = 0, ins.index
+        while at not in labels and at and distance < 4:
+            at -= 1
+            earlier: Instruction = self.instructions[at]
+            need = _shadow(earlier)
+            if need > distance:
+                result = set(code.results[at])
+                factors = {r for o in earlier.operands[1:3] for r in _rows(o, code.context)}
+                if result & reads or (result | factors) & writes:
+                    return earlier, need, distance
+            distance += earlier.name.startswith("v_")
         return None
 
     def behind_transcendental(self, ins: Instruction) -> Optional[Instruction]:
@@ -278,12 +376,29 @@ class _Rules:
             if written & addend and addend != written and not double:
                 yield count, "a part of the result of a matrix instruction as the addend"
             return
+        late = _ADDEND_READ.get(count, 0)
+        sums = exact and not self.instructions[first].name.endswith("xf32")  # pass by another unit
+        if self._vector(second) and late and not double and not (self.newer and sums):
+            if results & set(_rows(self.instructions[first].operands[3], code.context)):
+                yield late, "the addend of a matrix instruction, which it still reads"
         if self.family[second] in ("valu", "trans", "vmem", "lds") and written & (
             sources | results
         ):
             if self.family[second] in ("vmem", "lds") and not written & sources:
                 return  # loads take longer than any matrix instruction
             yield settled, "the result of a matrix instruction"
+
+
+def _vector_alone(ins: Instruction) -> bool:
+    return ins.name.startswith("v_") and ins.second is None
+
+
+def _shadow(ins: Instruction) -> int:
+    """Vector instructions that another must be behind a WMMA of gfx1250 whose registers it uses.
+
+    LLVM places as many `v_nop` behind products of 16-bit numbers; those of others are not known here.
+    """
+    return 4 if _HALVES.match(ins.name) else 0
 
 
 def _narrow(ins: Instruction) -> bool:

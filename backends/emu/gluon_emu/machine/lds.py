@@ -13,6 +13,7 @@ from typing import Any, Optional
 import numpy as np
 
 from gluon_emu.errors import AccessError, MissingWaitError, RaceError, UninitialisedError
+from gluon_emu.machine.barriers import group_of
 
 __all__ = ["CLASSES", "Lds"]
 
@@ -61,6 +62,9 @@ class Lds:
         """A wave, or a copy of it, arrives at a barrier object: what it knows to be done, by class."""
         seen = self.objects.setdefault(place, np.zeros((len(CLASSES), self.waves), np.int64))
         seen[:, wave] = np.maximum(seen[:, wave], known)
+        if self.machine.order is not None:
+            group = place // (self.words * 4) if place >= 0 else group_of(place)
+            self.machine.order.arrive_one(place, group * self.waves + wave)
 
     def _look_at(self, b: Any, index: np.ndarray, row: np.ndarray) -> None:
         """Waves that read barrier objects learn what those who arrived there had done."""
@@ -69,6 +73,8 @@ class Lds:
 
     def learn(self, place: int, waves: np.ndarray) -> None:
         """Waves learn what those who arrived at a barrier object, or a named barrier, had done."""
+        if self.machine.order is not None:
+            self.machine.order.leave(waves, [place] * len(waves))
         for one in waves:
             self.acquired[:, one] = np.maximum(self.acquired[:, one], self.objects[place])
 

@@ -82,10 +82,7 @@ class GlobalMemory:
     def nearest(self, address: int, size: int) -> str:
         """Where an address lies, in words."""
         if address < 4096:
-            return (
-                "a null pointer; what a kernel prints goes through such a one, for there is no "
-                "service of the runtime here that takes it"
-            )
+            return "a null pointer"
         best, text = None, "no array is near"
         for one in self.allocations:
             if one.start <= address and address + size <= one.end:

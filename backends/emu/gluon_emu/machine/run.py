@@ -61,6 +61,8 @@ class Machine:
         settings: what is checked.
         deadline: of `time.monotonic`, None for none.
         cluster: workgroups of a cluster, which are next to each other.
+        order: an `Order` where workgroups can learn from each other.
+        grid: workgroups along x, y and z, for reports.
     """
 
     def __init__(
@@ -74,7 +76,11 @@ class Machine:
         deadline: Optional[float] = None,
         tally: Optional[Tally] = None,
         cluster: int = 1,
+        order: Any = None,
+        grid: tuple[int, int, int] = (1, 1, 1),
     ):
+        self.order, self.grid = order, grid
+        self.service: Any = None  # of the runtime
         self.code, self.program = code, code.program
         self.memory, self.settings = memory, settings
         self.groups, self.waves_per_group = groups, waves
@@ -117,6 +123,8 @@ class Machine:
                 self.batches, self.blocked = self.blocked, []
                 if not any(self.barriers.ready(b, b.barrier).any() for b in self.batches):
                     raise self._deadlock()
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                raise self._late()
             self._run(self._next())
 
     def _next(self) -> Batch:

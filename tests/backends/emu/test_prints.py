@@ -1,0 +1,96 @@
+"""What kernels print, and assertions that fail, through the service of the runtime that takes them."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from gluon_emu.errors import TrapError
+from gluon_emu.machine.hostcall import Hostcalls, formatted
+from gluon_emu.settings import using
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.contract.registry import registry
+
+TARGETS = ["gfx942", *(pytest.param(a, marks=pytest.mark.once) for a in ("gfx90a", "gfx1100", "gfx1201"))]  # fmt: skip
+
+
+@gluon.jit
+def says(x, WARP: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [WARP], [2], [0])
+    values = gl.load(x + gl.program_id(0) * 2 * WARP + gl.arange(0, 2 * WARP, layout=layout))
+    gl.device_print("half of it", values * 0.5)
+
+
+@gluon.jit
+def limits(x, out, most, WARP: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [WARP], [1], [0])
+    lanes = gl.arange(0, WARP, layout=layout)
+    values = gl.load(x + lanes)
+    gl.device_assert(values < most, "too large a value")
+    gl.store(out + lanes, values)
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+def test_what_is_printed(arch, capsys):
+    target = registry().target(f"emu:{arch}")
+    warp = target.warp_size
+    x = np.arange(6 * warp, dtype=np.float32)
+    with using(resident=2):  # one workgroup after the other
+        says[(3,)](x, warp, target=target, num_warps=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == x.size
+    found = {}
+    for line in lines:
+        before, _, value = line.partition("half of it: ")
+        pid = int(before.split("pid (")[1].split(",")[0])
+        index = int(before.split("idx (")[1].split(")")[0])
+        found[pid * 2 * warp + index] = float(value)
+    assert found == {i: i / 2 for i in range(x.size)}
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+def test_an_assertion_that_fails(arch, capsys):
+    target = registry().target(f"emu:{arch}")
+    warp = target.warp_size
+    x, out = np.arange(warp, dtype=np.int32), np.zeros(warp, np.int32)
+    options = {"target": target, "num_warps": 1, "debug": True}
+    limits[(1,)](x, out, warp, warp, **options)
+    np.testing.assert_array_equal(out, x)
+    out[:] = 0
+    with pytest.raises(
+        TrapError, match="(?s)trapped.*too large a value.*gl.device_assert"
+    ) as caught:
+        limits[(1,)](x, out, warp - 3, warp, **options)
+    assert caught.value.span.file == __file__
+    assert capsys.readouterr().err.count("too large a value") == 3  # a line for each lane
+    assert str(caught.value).count("device assertion failed") == 1
+    assert not out.any()
+
+
+def test_formats():
+    def words(*values):
+        return b"".join(v if isinstance(v, bytes) else struct.pack("<q", v) for v in values)
+
+    def double(value):
+        return struct.pack("<d", value)
+
+    made = formatted(
+        words(
+            b"%d|%5u|%-4x|%lld|%c|%%|%s|%.2f|%g|%hhd|%p\n".ljust(48, b"\0"), -1, 7, 255, -(1 << 40), 65,
+            b"a string\0".ljust(16, b"\0"), double(1.005), double(1e30), 0x1FF, 4096,
+        )
+    )  # fmt: skip
+    assert made == "-1|    7|ff  |-1099511627776|A|%|a string|1.00|1e+30|-1|0x1000\n"
+    assert formatted(words(b"none".ljust(8, b"\0"))) == "none"
+    assert formatted(words(b"%u%u\0".ljust(8, b"\0"), 1)) == "10"  # an argument that did not come
+
+
+def test_other_services_are_not_there():
+    service = Hostcalls(4)
+    service._put(service.headers + 8, 1)
+    service._put(service.headers + 16, 1, "<I")  # calls of functions of the host
+    service._put(32, service.count)
+    assert service.serve() == 1
