@@ -15,6 +15,8 @@
 #define ROW_PARAMETER 8
 #define ROW_FORM 100
 #define ROW_ARGUMENT 24
+#define ROW_MAP 40
+#define MAP_BYTES 128
 #define NONE ((size_t)-1)
 
 struct gb_kernel {
@@ -239,9 +241,16 @@ static gb_status read_form(gb_form *form, const char *where, gb_error *error)
         return fail(error, GB_FORMAT, "%s: a form leads out of the index", where);
     for (i = 0; i < count; i++) {
         const unsigned char *argument = self->index + place + ROW_ARGUMENT * i;
-        if (word(argument + 8) >= self->strings_size || word(argument + 20) > buffer ||
-            (word(argument + 4) && buffer - word(argument + 20) < 8) ||
-            word(argument) >= word(form->kernel->row + 4))
+        uint32_t kind = word(argument + 4), rank = word(argument + 12), map = word(argument + 16);
+        uint32_t room = kind == 0 ? 0 : 8;
+        if (kind == 2) {
+            if (rank < 1 || rank > 5 || !inside(self, map, 1, ROW_MAP) ||
+                word(self->index + map + 16) != rank)
+                return fail(error, GB_FORMAT, "%s: a descriptor leads out of the index", where);
+            room = MAP_BYTES + 4 * (rank + rank % 2) + 8 * rank;
+        }
+        if (kind > 2 || word(argument + 8) >= self->strings_size || word(argument + 20) > buffer ||
+            buffer - word(argument + 20) < room || word(argument) >= word(form->kernel->row + 4))
             return fail(error, GB_FORMAT, "%s: an argument leads out of the index", where);
     }
     code = find_member(self, text_at(self, word(row + 16)));
@@ -446,9 +455,11 @@ void gb_form_get(const gb_form *form, gb_form_info *info)
 /* -- which form fits ------------------------------------------------------------------------------ */
 
 typedef struct {
-    uint32_t parameter, is_value, flags, code, offset;
+    uint32_t parameter, is_value, flags, code, offset; /* of a descriptor: flags: rank, code: its map */
     const char *text; /* the type, or the constant */
 } Argument;
+
+#define DESCRIPTOR 2 /* of is_value */
 
 static uint32_t argument_count(const gb_form *form) { return word(form->row + 76); }
 
@@ -487,6 +498,30 @@ static int integer_fits(const char *type, const gb_value *value)
     return (is_unsigned ? 65 : bits) == usual ? 2 : 1;
 }
 
+/* Whether a descriptor is of the element type, rank and box that an argument was compiled for. */
+static int descriptor_fits(const gb_form *form, const Argument *argument, const gb_value *value)
+{
+    const gb_descriptor *given = (const gb_descriptor *)(uintptr_t)value->bits;
+    const unsigned char *map = form->kernel->bundle->index + argument->code;
+    const char *element = strchr(argument->text, '<'), *end = strchr(argument->text, '[');
+    uint32_t i, bytes = word(map + 8);
+    if (value->kind != GB_DESCRIPTOR || given->rank != argument->flags || element == NULL || end == NULL)
+        return 0;
+    if (given->type == NULL || strlen(given->type) != (size_t)(end - element - 1) ||
+        memcmp(given->type, element + 1, strlen(given->type)) != 0)
+        return 0;
+    if ((uintptr_t)given->address % 16 || given->strides[given->rank - 1] != 1)
+        return 0;
+    for (i = 0; i < given->rank; i++) {
+        uint32_t size = word(map + 20 + 4 * i);
+        if (given->shape[i] < 1 || given->shape[i] > INT32_MAX || (given->box[i] && given->box[i] != size))
+            return 0;
+        if (i + 1 < given->rank && given->strides[i] * bytes % 16)
+            return 0;
+    }
+    return 1;
+}
+
 /* How much an argument makes of a value; -1000 where it does not fit. */
 static int score(const gb_form *form, const Argument *argument, const gb_value *value)
 {
@@ -512,6 +547,10 @@ static int score(const gb_form *form, const Argument *argument, const gb_value *
             return -1000;
         return strcmp(text, type) == 0 ? (constexpr_ ? 0 : 4) : -1000;
     }
+    if (argument->is_value == DESCRIPTOR)
+        return descriptor_fits(form, argument, value) ? 0 : -1000;
+    if (value->kind == GB_DESCRIPTOR)
+        return -1000;
     if (type[0] == '*') {
         if (value->kind != GB_POINTER || !same_element(type, value->text))
             return -1000;
@@ -536,6 +575,9 @@ static void spoken(const gb_form *form, const Argument *argument, char *out, siz
     uint32_t divisor = word(form->kernel->bundle->index + 24);
     if (!argument->is_value)
         snprintf(out, room, "constant %s", argument->text);
+    else if (argument->is_value == DESCRIPTOR)
+        snprintf(out, room, "%.100s, of %u dimensions, its rows at multiples of 16 bytes", argument->text,
+                 argument->flags);
     else if (argument->flags & 1)
         snprintf(out, room, "%s divisible by %u", argument->text, divisor);
     else
@@ -678,6 +720,24 @@ static void put(unsigned char *at, uint32_t code, const gb_value *value)
     }
 }
 
+/* Where the shape and the strides of a descriptor go, counted from its map. */
+static size_t shape_place(uint32_t i) { return MAP_BYTES + 4 * (size_t)i; }
+
+static size_t stride_place(uint32_t rank, uint32_t i)
+{
+    return MAP_BYTES + 4 * (size_t)(rank + rank % 2) + 8 * (size_t)i;
+}
+
+static void put_descriptor(unsigned char *at, const gb_descriptor *given)
+{
+    uint32_t i;
+    for (i = 0; i < given->rank; i++) {
+        int32_t extent = (int32_t)given->shape[i];
+        memcpy(at + shape_place(i), &extent, 4);
+        memcpy(at + stride_place(given->rank, i), &given->strides[i], 8);
+    }
+}
+
 gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, void *buffer,
                   gb_error *error)
 {
@@ -694,7 +754,10 @@ gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, voi
             return fail(error, GB_MISSING, "%s: not what the form was compiled for; expected %s",
                         gb_parameter_name(form->kernel, argument.parameter), text);
         }
-        if (argument.is_value)
+        if (argument.is_value == DESCRIPTOR)
+            put_descriptor((unsigned char *)buffer + argument.offset,
+                           (const gb_descriptor *)(uintptr_t)values[i].bits);
+        else if (argument.is_value)
             put((unsigned char *)buffer + argument.offset, argument.code, &values[i]);
     }
     return GB_OK;
@@ -971,6 +1034,33 @@ static int scratch(gb_device *self, const uint32_t need_[2], uint64_t blocks, vo
     return status;
 }
 
+/* cuTensorMapEncodeTiled; `into` is aligned to 64. */
+static int encode(gb_device *self, const unsigned char *map, const gb_descriptor *given, unsigned char *into)
+{
+    uint32_t i, rank = given->rank, element = word(map + 4), bytes = word(map + 8), box[5], ones[5];
+    uint64_t shape[5], strides[5], reach = 0;
+    int version = 0, status;
+    for (i = 0; i < rank; i++) {
+        shape[i] = given->shape[rank - 1 - i];
+        strides[i] = given->strides[rank - 1 - i] * bytes;
+        box[i] = word(map + 20 + 4 * (rank - 1 - i));
+        ones[i] = 1;
+    }
+    if (word(map + 12)) /* two elements are one byte */
+        shape[0] *= 2;
+    for (i = 0; i < rank; i++)
+        reach += (shape[i] - 1) * (i ? strides[i] : bytes);
+    /* PTX numbers element types as the driver does but for three. */
+    element = element == 8 ? 10 : element == 9 ? 8 : element == 10 ? 9 : element;
+    status = need(self, "cuTensorMapEncodeTiled")(
+        into, given->tf32 ? 11u : element, rank, given->address, shape, strides + 1, box, ones, 0,
+        (int)word(map), 2, given->nan ? 1 : 0);
+    if (!status && reach + 1 < 128 * 1024 && !need(self, "cuDriverGetVersion")(&version) &&
+        version <= 13010)
+        into[10] &= (unsigned char)~0x20; /* these mark small tensors so that copies may fail */
+    return status;
+}
+
 gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *grid, void *stream,
                          const gb_value *values, size_t count, gb_error *error)
 {
@@ -978,7 +1068,7 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
     uint64_t owned[2], blocks;
     uint32_t i, used = 0, places = argument_count(form);
     void *function = NULL, **pointers = NULL;
-    unsigned char *buffer = NULL;
+    unsigned char *room = NULL, *buffer = NULL;
     gb_status status;
     int code = 0;
     gb_form_get(form, &info);
@@ -991,8 +1081,10 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
     grid = grid == NULL ? info.grid : grid;
     if (grid[1] > 65535 || grid[2] > 65535 || grid[0] > INT32_MAX)
         return fail(error, GB_ARGUMENT, "not a grid: %u x %u x %u", grid[0], grid[1], grid[2]);
-    buffer = calloc(1, info.buffer_size + 8);
-    pointers = calloc(places + 2, sizeof *pointers);
+    room = calloc(1, info.buffer_size + 72);
+    pointers = calloc((size_t)places * 11 + 2, sizeof *pointers);
+    if (room != NULL) /* maps are aligned to 64 */
+        buffer = room + (64 - (uintptr_t)room % 64) % 64;
     if (buffer == NULL || pointers == NULL)
         status = fail(error, GB_MEMORY, "out of memory");
     else
@@ -1008,8 +1100,21 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
         goto done;
     for (i = 0; i < places; i++) {
         Argument argument = argument_at(form, i);
+        unsigned char *at = buffer + argument.offset;
+        uint32_t d, rank = argument.flags;
         if (argument.is_value)
-            pointers[used++] = buffer + argument.offset;
+            pointers[used++] = at;
+        if (argument.is_value != DESCRIPTOR)
+            continue;
+        code = encode(self, form->kernel->bundle->index + argument.code,
+                      (const gb_descriptor *)(uintptr_t)values[i].bits, at);
+        if (code) {
+            status = fail(error, GB_DRIVER, "%s: the driver cannot encode the descriptor: error %d",
+                          gb_parameter_name(form->kernel, argument.parameter), code);
+            goto done;
+        }
+        for (d = 0; d < 2 * rank; d++)
+            pointers[used++] = at + (d < rank ? shape_place(d) : stride_place(rank, d - rank));
     }
     pointers[used++] = buffer + word(form->row + 88);
     pointers[used] = buffer + word(form->row + 92);
@@ -1029,7 +1134,7 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
                       info.entry, grid[0], grid[1], grid[2], code);
 done:
     free(pointers);
-    free(buffer);
+    free(room);
     return status;
 }
 

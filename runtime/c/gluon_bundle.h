@@ -89,7 +89,29 @@ void gb_form_get(const gb_form *form, gb_form_info *info);
 
 /* -- arguments: one value per parameter; those of a tuple one after the other ---------------------- */
 
-typedef enum { GB_POINTER, GB_INTEGER, GB_UNSIGNED, GB_REAL, GB_BOOLEAN, GB_CONSTANT, GB_LEFT_OUT } gb_kind;
+typedef enum {
+    GB_POINTER,
+    GB_INTEGER,
+    GB_UNSIGNED,
+    GB_REAL,
+    GB_BOOLEAN,
+    GB_CONSTANT,
+    GB_LEFT_OUT,
+    GB_DESCRIPTOR
+} gb_kind;
+
+/* A tensor in global memory, for a descriptor parameter. The box that one copy moves, and its layout in
+ * shared memory, are those that the kernel was compiled for. */
+typedef struct {
+    const void *address; /* of the first element, a multiple of 16 */
+    const char *type;    /* the element type, such as "fp16" */
+    uint32_t rank;       /* 1 to 5 */
+    uint64_t shape[5];   /* slowest dimension first */
+    uint64_t strides[5]; /* in elements; the last is 1 */
+    uint32_t box[5];     /* chooses among forms for several boxes; zeros fit any */
+    int nan;             /* what loads bring for elements outside: NaN, or else zero */
+    int tf32;            /* copies round fp32 elements */
+} gb_descriptor;
 
 typedef struct {
     gb_kind kind;
@@ -126,6 +148,11 @@ static inline gb_value gb_real(double value) { return gb_value_of(GB_REAL, 0, va
 static inline gb_value gb_boolean(int value) { return gb_value_of(GB_BOOLEAN, value != 0, 0, NULL); }
 /* A compile-time constant as JSON ("512", "true", "\"relu\"", "null"), or the text of a layout. */
 static inline gb_value gb_constant(const char *json) { return gb_value_of(GB_CONSTANT, 0, 0, json); }
+/* What a descriptor parameter gets; `descriptor` must live until the launch. */
+static inline gb_value gb_described(const gb_descriptor *descriptor)
+{
+    return gb_value_of(GB_DESCRIPTOR, (uint64_t)(uintptr_t)descriptor, 0, NULL);
+}
 /* A compile-time constant that is left to the bundle. */
 static inline gb_value gb_left_out(void) { return gb_value_of(GB_LEFT_OUT, 0, 0, NULL); }
 
@@ -133,7 +160,8 @@ static inline gb_value gb_left_out(void) { return gb_value_of(GB_LEFT_OUT, 0, 0,
 const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char *architecture,
                          const gb_value *values, size_t count, gb_error *error);
 
-/* Writes the arguments of a form into `buffer`, which has `buffer_size` bytes and is aligned to 8. */
+/* Writes the arguments of a form into `buffer`, which has `buffer_size` bytes and is aligned to 8. The 128
+ * bytes of a descriptor's map are left 0: a launch lets the driver make it. */
 gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, void *buffer,
                   gb_error *error);
 

@@ -6,7 +6,7 @@
     kernels["matmul"][grid](a, b, c, m, n, k)
 
 Arguments are torch tensors, anything with `__cuda_array_interface__` or DLPack, `Pointer(address)`,
-and numbers. The format is described in docs/bundles.md of Gluon Core.
+`TensorDescriptor(tensor)`, and numbers. The format is described in docs/bundles.md of Gluon Core.
 """
 
 from pathlib import Path as _Path
@@ -15,7 +15,7 @@ from gluon_runtime import errors as errors
 from gluon_runtime.bundle import Bundle, BundledKernel, open_bundle
 from gluon_runtime.driver import Driver
 from gluon_runtime.errors import BundleError
-from gluon_runtime.values import Pointer
+from gluon_runtime.values import Pointer, TensorDescriptor
 
 __version__ = "0.1.0"
 
@@ -25,6 +25,7 @@ __all__ = [
     "BundledKernel",
     "Driver",
     "Pointer",
+    "TensorDescriptor",
     "__version__",
     "c_sources",
     "errors",

@@ -28,6 +28,7 @@ __all__ = ["Bundle", "BundledKernel", "Grid", "open_bundle"]
 
 Grid = Union[int, Sequence[int], Callable[[dict[str, Any]], Any]]
 _MOST = (2**31 - 1, 65535, 65535)
+_MOST_MAPS = 4096  # of one form that are kept
 
 
 def open_bundle(
@@ -121,7 +122,9 @@ class Bundle(Mapping[str, "BundledKernel"]):
 class _Hit:
     """All that a launch of one form on one device needs."""
 
-    __slots__ = ("device", "form", "loaded", "packer", "paths", "plain", "scratch")
+    __slots__ = (
+        "device", "direct", "form", "loaded", "maps", "packer", "paths", "plain", "scratch", "_made"
+    )  # fmt: skip
 
     def __init__(self, form: Form, device: int, loaded: Any, names: Sequence[str]):
         self.form = form
@@ -131,6 +134,24 @@ class _Hit:
         self.paths = [field.path for field in form.packing.fields]
         self.plain = [p[0] for p in self.paths] if all(len(p) == 1 for p in self.paths) else None
         self.scratch = bool(form.launch.global_scratch[0] or form.launch.profile_scratch[0])
+        found = enumerate(form.packing.fields)
+        self.maps = [(index, field.map) for index, field in found if field.map is not None]
+        self._made: dict[Any, tuple[Any, ...]] = {}
+        self.direct: Optional[Callable[..., None]] = None  # launches in fewer steps
+
+    def mapped(self, driver: Driver, flat: list[Any]) -> list[Any]:
+        """The same with what the code takes for each descriptor; maps are kept."""
+        flat = list(flat)
+        for index, kind in self.maps:
+            value = flat[index]
+            made = self._made.get((index, value))
+            if made is None:
+                if len(self._made) >= _MOST_MAPS:
+                    self._made.clear()
+                encoded = driver.tensor_map(self.device, kind, value)
+                made = self._made[index, value] = (encoded, *value.shape, *value.strides)
+            flat[index] = made
+        return flat
 
     def flat(self, values: Sequence[Any]) -> list[Any]:
         """The values of the fields, out of one value per parameter."""
@@ -204,15 +225,14 @@ class BundledKernel:
         sizes = self._measure(grid, hit, values)
         driver = self.bundle.driver
         kinds = ["" if c else look(v).kind for c, v in zip(self._constexpr, values)]
-        reads = {"pointer": _address, "tuple": _addresses}
+        reads = {"pointer": _address, "tuple": _addresses, "descriptor": _spread}
         count, run, device = len(self.names), self._run, hit.device
-        plain = [] if hit.plain is None else [(i, kinds[i] == "pointer") for i in hit.plain]
-        least = len(self.names) if hit.plain is None else max(hit.plain, default=-1) + 1
+        simple = hit.plain if not hit.maps else None
+        plain = [] if simple is None else [(i, kinds[i] == "pointer") for i in simple]
+        least = len(self.names) if simple is None else max(simple, default=-1) + 1
 
         def flatten(given: tuple[Any, ...]) -> list[Any]:
-            if (
-                least <= len(given) <= count and hit.plain is not None
-            ):  # constants are not looked at
+            if least <= len(given) <= count and simple is not None:  # constants are not looked at
                 return [_address(given[i]) if pointer else given[i] for i, pointer in plain]
             if len(given) != count:
                 given = tuple(self._bind(given, {})[0])  # says what is missing
@@ -224,13 +244,13 @@ class BundledKernel:
                 run(driver, hit, sizes, driver.stream(device), flatten(given))
 
         addressed = all(hasattr(values[i], "data_ptr") for i, pointer in plain if pointer)
-        if sizes is None or hit.plain is None or hit.scratch or not addressed:
+        if sizes is None or simple is None or hit.scratch or not addressed:
             return handle
         fast = getattr(driver, "handle", None)  # a driver may launch in fewer steps
         if fast is None or driver.device_count() > 1:
             return handle
 
-        def again(stream: int, given: tuple[Any, ...]) -> None:
+        def again(_: Any, stream: int, given: tuple[Any, ...]) -> None:
             run(driver, hit, sizes, stream, flatten(given))
 
         made: Callable[..., None] = fast(hit.loaded, hit.form, sizes, device, handle, again)
@@ -258,12 +278,20 @@ class BundledKernel:
         driver = self.bundle.driver
         if stream is None:
             stream = driver.stream(hit.device)
+        if hit.direct is not None:
+            try:
+                hit.direct(sizes, stream, *passed)
+                return
+            except (OverflowError, TypeError, ValueError):
+                pass  # nothing was launched: what follows says what does not fit
         self._run(driver, hit, sizes, stream, hit.flat(passed))
 
     def _run(
         self, driver: Driver, hit: _Hit, sizes: tuple[int, int, int], stream: int, flat: list[Any]
     ) -> None:
         launch = hit.form.launch
+        if hit.maps:
+            flat = hit.mapped(driver, flat)
         if not hit.scratch:
             packed = hit.packer.take(flat)
             try:
@@ -393,6 +421,9 @@ class BundledKernel:
             small = self._ranged and seen.size is not None and seen.size <= rules.small
             aligned = not seen.value % rules.divisibility
             return (seen.dtype, aligned, small, seen.device), seen.value
+        if seen.kind == "descriptor":
+            made = seen.value
+            return (seen.dtype, len(made.shape), made.box, made.layout, seen.device), made
         if seen.kind == "int":
             if seen.value in rules.constants:
                 return seen.value, seen.value
@@ -413,7 +444,7 @@ class BundledKernel:
                     "kernels cannot take a value of this type",
                     argument=f"{self.name}({parameter.name})",
                     expected="a tensor, an array with __cuda_array_interface__ or __dlpack__, an int, "
-                    "float, bool, None, tuple or gluon_runtime.Pointer",
+                    "float, bool, None, tuple, gluon_runtime.TensorDescriptor or Pointer",
                     got=type(value).__name__,
                 )
             _places(parameter.name, found, places)
@@ -479,8 +510,22 @@ class BundledKernel:
                     code = self.bundle.member(form.code)
                     loaded = self.bundle.driver.load(device, code, form.launch)
                     found = _Hit(form, device, loaded, self.names)
+                    found.direct = self._direct(found)
                     self._loaded[form.key, device] = found
         return found
+
+    def _direct(self, hit: _Hit) -> Optional[Callable[..., None]]:
+        """What the driver has to launch a form in fewer steps, on a machine with one device."""
+        driver = self.bundle.driver
+        make = getattr(driver, "direct", None)
+        if make is None or hit.plain is None or hit.scratch or driver.device_count() > 1:
+            return None
+
+        def again(sizes: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
+            self._run(driver, hit, sizes, stream, hit.flat(values))
+
+        made: Optional[Callable[..., None]] = make(hit.loaded, hit.form, again)
+        return made
 
     # -- grid --------------------------------------------------------------------------------------
 
@@ -570,6 +615,10 @@ def _address(value: Any) -> Any:
         return value.data_ptr()
     except AttributeError:
         return value if type(value) is int else look(value).value
+
+
+def _spread(value: Any) -> Any:
+    return look(value).value
 
 
 def _addresses(values: tuple[Any, ...]) -> tuple[Any, ...]:

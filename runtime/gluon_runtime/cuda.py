@@ -13,8 +13,9 @@ from typing import Any, Callable, Optional
 from gluon_runtime import native
 from gluon_runtime.driver import torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDeviceError, BundleDriverError
-from gluon_runtime.manifest import Form, Launch
+from gluon_runtime.manifest import MAP_ALIGNMENT, MAP_BYTES, Form, Launch, TensorMap
 from gluon_runtime.pack import Arguments
+from gluon_runtime.values import Spread
 
 __all__ = ["CudaDriver", "open_driver"]
 
@@ -26,6 +27,12 @@ _PREFER_SHARED = 1
 _CAPTURE_RELAXED = 2
 _COOPERATIVE, _CLUSTER, _CLUSTER_POLICY, _DEPENDENT = 2, 4, 5, 6  # CUlaunchAttributeID
 _SPREAD = 1
+# PTX numbers element types as CUtensorMapDataType does but for three.
+_PTX_TO_DRIVER = {8: 10, 9: 8, 10: 9}
+_TF32 = 11
+_PROMOTION_128 = 2
+# Drivers up to this one mark the maps of small tensors so that copies may fail; the bit is cleared.
+_MARKED_UP_TO, _SMALL, _MARK = 13010, 128 * 1024, 1 << 21
 
 
 class Config(ctypes.Structure):
@@ -87,7 +94,7 @@ class CudaDriver:
     tensor_device = "cuda"
 
     def __init__(self, library: Any):
-        self.library = library
+        self.calls = library
         self._contexts: dict[int, int] = {}
         self._lock = threading.Lock()
         self._launch = library.cuLaunchKernelEx
@@ -100,8 +107,8 @@ class CudaDriver:
 
     def _attribute(self, index: int, attribute: int) -> int:
         device, value = ctypes.c_int(), ctypes.c_int()
-        self._check(self.library.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
-        status = self.library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        self._check(self.calls.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+        status = self.calls.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         self._check(status, "cuDeviceGetAttribute")
         return value.value
 
@@ -115,7 +122,7 @@ class CudaDriver:
             current: int = cuda.current_device()
             return current
         device = ctypes.c_int()
-        return device.value if not self.library.cuCtxGetDevice(ctypes.byref(device)) else 0
+        return device.value if not self.calls.cuCtxGetDevice(ctypes.byref(device)) else 0
 
     def stream(self, device: int) -> int:
         return torch_stream(device)
@@ -126,18 +133,18 @@ class CudaDriver:
         if context is None:
             with self._lock:
                 device, made = ctypes.c_int(), ctypes.c_void_p()
-                self._check(self.library.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
-                status = self.library.cuDevicePrimaryCtxRetain(ctypes.byref(made), device)
+                self._check(self.calls.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+                status = self.calls.cuDevicePrimaryCtxRetain(ctypes.byref(made), device)
                 self._check(status, "cuDevicePrimaryCtxRetain")
                 context = self._contexts[index] = int(made.value or 0)
         current = ctypes.c_void_p()
-        self._check(self.library.cuCtxGetCurrent(ctypes.byref(current)), "cuCtxGetCurrent")
+        self._check(self.calls.cuCtxGetCurrent(ctypes.byref(current)), "cuCtxGetCurrent")
         if current.value != context:
-            status = self.library.cuCtxSetCurrent(ctypes.c_void_p(context))
+            status = self.calls.cuCtxSetCurrent(ctypes.c_void_p(context))
             self._check(status, "cuCtxSetCurrent")
 
     def load(self, device: int, code: bytes, launch: Launch) -> Loaded:
-        lib = self.library
+        lib = self.calls
         most = self._attribute(device, _SHARED_OPTIN)
         if launch.shared > most:
             raise BundleDeviceError(
@@ -157,7 +164,7 @@ class CudaDriver:
                 lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
     def _load(self, device: int, code: bytes, launch: Launch, most: int) -> Loaded:
-        lib = self.library
+        lib = self.calls
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(lib.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         status = lib.cuModuleGetFunction(ctypes.byref(function), module, launch.entry.encode())
@@ -183,7 +190,7 @@ class CudaDriver:
 
     def _of(self, function: ctypes.c_void_p, attribute: int) -> int:
         value = ctypes.c_int()
-        status = self.library.cuFuncGetAttribute(ctypes.byref(value), attribute, function)
+        status = self.calls.cuFuncGetAttribute(ctypes.byref(value), attribute, function)
         self._check(status, "cuFuncGetAttribute")
         return value.value
 
@@ -231,6 +238,12 @@ class CudaDriver:
         """See `gluon_runtime.native.handle`."""
         return native.handle(self, loaded, form, sizes, device, slow, again)
 
+    def direct(
+        self, loaded: Loaded, form: Form, again: Callable[..., None]
+    ) -> Optional[Callable[..., None]]:
+        """See `gluon_runtime.native.direct`."""
+        return native.direct(self, loaded, form, again)
+
     @staticmethod
     def _config(loaded: Loaded, launch: Launch) -> tuple[Config, Any]:
         """What the launches of a kernel have in common, and the place of the grid in it."""
@@ -241,23 +254,70 @@ class CudaDriver:
             config.attributes = ctypes.addressof(loaded.attributes)
         return config, config.grid
 
+    def tensor_map(self, device: int, kind: TensorMap, value: Spread) -> bytes:
+        """`cuTensorMapEncodeTiled` (CUDA Driver API reference, Tensor Map Object Management)."""
+        rank, size = len(kind.box), kind.element_bytes
+        shape = list(value.shape[::-1])
+        if kind.fp4_padded:
+            shape[0] *= 2
+        strides = [step * size for step in value.strides[::-1]]
+        element = _PTX_TO_DRIVER.get(kind.element_type, kind.element_type)
+        self._enter(device)
+        encode = getattr(self.calls, "cuTensorMapEncodeTiled", None)
+        if encode is None:
+            raise BundleDeviceError("the driver has no tensor maps", expected="CUDA 12.0 or newer")
+        room = (ctypes.c_uint8 * (MAP_BYTES + MAP_ALIGNMENT))()
+        start = ctypes.addressof(room) + -ctypes.addressof(room) % MAP_ALIGNMENT
+        status = encode(
+            ctypes.c_void_p(start),
+            ctypes.c_int(_TF32 if value.round_f32_to_tf32 else element),
+            ctypes.c_uint32(rank),
+            ctypes.c_void_p(value.address),
+            (ctypes.c_uint64 * rank)(*shape),
+            (ctypes.c_uint64 * max(1, rank - 1))(*strides[1:]),
+            (ctypes.c_uint32 * rank)(*kind.box[::-1]),
+            (ctypes.c_uint32 * rank)(*[1] * rank),
+            ctypes.c_int(0),  # not interleaved
+            ctypes.c_int(kind.swizzle),
+            ctypes.c_int(_PROMOTION_128),
+            ctypes.c_int(value.padding == "nan"),
+        )
+        if status:
+            raise BundleDriverError(
+                "the driver cannot encode the descriptor",
+                argument=f"{list(value.shape)} elements with strides {list(value.strides)}",
+                expected=f"what fits a copy of {list(kind.box)} elements of {size} bytes",
+                got=self._text(status),
+            )
+        encoded = ctypes.string_at(start, MAP_BYTES)
+        reach = sum((n - 1) * step for n, step in zip(shape, [size, *strides[1:]]))
+        if reach + 1 < _SMALL and self._version() <= _MARKED_UP_TO:
+            word = int.from_bytes(encoded[8:16], "little") & ~_MARK
+            encoded = encoded[:8] + word.to_bytes(8, "little") + encoded[16:]
+        return encoded
+
+    def _version(self) -> int:
+        found = ctypes.c_int()
+        self._check(self.calls.cuDriverGetVersion(ctypes.byref(found)), "cuDriverGetVersion")
+        return found.value
+
     def allocate(self, device: int, size: int, stream: int) -> int:
         self._enter(device)
         address = ctypes.c_uint64()
-        status = self.library.cuMemAllocAsync(
+        status = self.calls.cuMemAllocAsync(
             ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_void_p(stream)
         )
         self._check(status, "cuMemAllocAsync")
         return address.value
 
     def free(self, device: int, address: int, stream: int) -> None:
-        status = self.library.cuMemFreeAsync(ctypes.c_uint64(address), ctypes.c_void_p(stream))
+        status = self.calls.cuMemFreeAsync(ctypes.c_uint64(address), ctypes.c_void_p(stream))
         self._check(status, "cuMemFreeAsync")
 
     def _text(self, status: int) -> str:
         name, text = ctypes.c_char_p(), ctypes.c_char_p()
-        self.library.cuGetErrorName(status, ctypes.byref(name))
-        self.library.cuGetErrorString(status, ctypes.byref(text))
+        self.calls.cuGetErrorName(status, ctypes.byref(name))
+        self.calls.cuGetErrorString(status, ctypes.byref(text))
         head = (name.value or b"CUDA error").decode()
         return f"{head} ({status}): {(text.value or b'no description').decode()}"
 

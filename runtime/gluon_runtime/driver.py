@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any, Optional, Protocol, Sequence
+from typing import Any, Callable, Optional, Protocol, Sequence
 
 from gluon_runtime.errors import BundleDeviceError
-from gluon_runtime.manifest import Launch
+from gluon_runtime.manifest import Launch, TensorMap
 from gluon_runtime.pack import Arguments
+from gluon_runtime.values import Spread
 
 __all__ = ["Driver", "find", "torch_stream"]
+
+
+WITH_MAPS = ("cuda",)  # drivers whose kernels take maps of tensors
 
 
 class Driver(Protocol):
@@ -41,6 +45,9 @@ class Driver(Protocol):
         stream: int,
         arguments: Arguments,
     ) -> None: ...
+
+    def tensor_map(self, device: int, kind: TensorMap, value: Spread) -> bytes:
+        """The map that a kernel takes for a descriptor, 128 bytes."""
 
     def allocate(self, device: int, size: int, stream: int) -> int:
         """Memory of the device in the order of `stream`, aligned to 256 bytes."""
@@ -96,13 +103,20 @@ def torch_cuda() -> Optional[Any]:
     return cuda if cuda is not None and cuda.is_initialized() else None
 
 
+_raw: Optional[Callable[[int], int]] = None  # what torch has to tell a stream
+
+
 def torch_stream(device: int) -> int:
     """The current stream of torch, the default stream without it."""
+    if _raw is not None:
+        found: int = _raw(device)
+        return found
     cuda = torch_cuda()
     if cuda is None:
         return 0
     raw = getattr(sys.modules["torch"]._C, "_cuda_getCurrentRawStream", None)
     if raw is not None:
+        globals()["_raw"] = raw  # torch stays initialised
         stream: int = raw(device)
         return stream
     current: int = cuda.current_stream(device).cuda_stream

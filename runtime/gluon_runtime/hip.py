@@ -11,9 +11,10 @@ from typing import Any, Optional
 
 from gluon_runtime.cuda import Attribute, Config
 from gluon_runtime.driver import torch_cuda, torch_stream
-from gluon_runtime.errors import BundleDriverError
-from gluon_runtime.manifest import Launch
+from gluon_runtime.errors import BundleDriverError, BundleTargetError
+from gluon_runtime.manifest import Launch, TensorMap
 from gluon_runtime.pack import Arguments
+from gluon_runtime.values import Spread
 
 __all__ = ["HipDriver", "open_driver"]
 
@@ -42,7 +43,7 @@ class HipDriver:
     tensor_device = "cuda"  # as torch calls it
 
     def __init__(self, library: Any):
-        self.library = library
+        self.calls = library
         library.hipGetErrorString.restype = ctypes.c_char_p
         count = ctypes.c_int()
         self._check(library.hipGetDeviceCount(ctypes.byref(count)), "hipGetDeviceCount")
@@ -65,8 +66,8 @@ class HipDriver:
         # The name stands in hipDeviceProp_t, at a place that differs between releases: `gfx` and what
         # follows up to the end of the string is looked for.
         room = ctypes.create_string_buffer(_PROPERTIES)
-        ask = getattr(self.library, "hipGetDevicePropertiesR0600", None)
-        ask = ask or self.library.hipGetDeviceProperties
+        ask = getattr(self.calls, "hipGetDevicePropertiesR0600", None)
+        ask = ask or self.calls.hipGetDeviceProperties
         self._check(ask(room, device), "hipGetDeviceProperties")
         place = room.raw.find(b"gfx", 256)  # behind the device's own name
         end = room.raw.find(b"\0", place)
@@ -76,7 +77,7 @@ class HipDriver:
 
     def current_device(self) -> int:
         device = ctypes.c_int()
-        self._check(self.library.hipGetDevice(ctypes.byref(device)), "hipGetDevice")
+        self._check(self.calls.hipGetDevice(ctypes.byref(device)), "hipGetDevice")
         return device.value
 
     def stream(self, device: int) -> int:
@@ -84,14 +85,14 @@ class HipDriver:
 
     def _enter(self, index: int) -> None:
         if self._count > 1 and self.current_device() != index:
-            self._check(self.library.hipSetDevice(index), "hipSetDevice")
+            self._check(self.calls.hipSetDevice(index), "hipSetDevice")
 
     def load(self, device: int, code: bytes, launch: Launch) -> Loaded:
         self._enter(device)
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        status = self.library.hipModuleLoadData(ctypes.byref(module), code)
+        status = self.calls.hipModuleLoadData(ctypes.byref(module), code)
         self._check(status, "hipModuleLoadData")
-        status = self.library.hipModuleGetFunction(
+        status = self.calls.hipModuleGetFunction(
             ctypes.byref(function), module, launch.entry.encode()
         )
         self._check(status, "hipModuleGetFunction")
@@ -120,7 +121,7 @@ class HipDriver:
             config.shared, config.stream = launch.shared, stream
             config.attributes = ctypes.addressof(loaded.attributes)
             config.count = len(loaded.attributes)
-            call = getattr(self.library, "hipDrvLaunchKernelEx", None)
+            call = getattr(self.calls, "hipDrvLaunchKernelEx", None)
             if call is None:
                 raise BundleDriverError(
                     "the HIP runtime cannot launch clusters", argument=launch.entry
@@ -129,31 +130,34 @@ class HipDriver:
         else:
             sizes = [ctypes.c_uint(size) for size in (*grid, launch.threads, 1, 1, launch.shared)]
             if launch.cooperative:
-                status = self.library.hipModuleLaunchCooperativeKernel(
+                status = self.calls.hipModuleLaunchCooperativeKernel(
                     function, *sizes, ctypes.c_void_p(stream), pointers
                 )
             else:
-                status = self.library.hipModuleLaunchKernel(
+                status = self.calls.hipModuleLaunchKernel(
                     function, *sizes, ctypes.c_void_p(stream), pointers, None
                 )
         self._check(status, f"the launch of {launch.entry}")
 
+    def tensor_map(self, device: int, kind: TensorMap, value: Spread) -> bytes:
+        raise BundleTargetError("kernels for AMD GPUs take no tensor maps", argument=str(kind))
+
     def allocate(self, device: int, size: int, stream: int) -> int:
         self._enter(device)
         address = ctypes.c_void_p()
-        status = self.library.hipMallocAsync(
+        status = self.calls.hipMallocAsync(
             ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_void_p(stream)
         )
         self._check(status, "hipMallocAsync")
         return int(address.value or 0)
 
     def free(self, device: int, address: int, stream: int) -> None:
-        status = self.library.hipFreeAsync(ctypes.c_void_p(address), ctypes.c_void_p(stream))
+        status = self.calls.hipFreeAsync(ctypes.c_void_p(address), ctypes.c_void_p(stream))
         self._check(status, "hipFreeAsync")
 
     def _check(self, status: int, call: str) -> None:
         if status:
-            text = (self.library.hipGetErrorString(status) or b"no description").decode()
+            text = (self.calls.hipGetErrorString(status) or b"no description").decode()
             raise BundleDriverError(f"{call} failed", got=f"HIP error {status}: {text}")
 
 

@@ -8,8 +8,18 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Callable
 
-from gluon_runtime.manifest import Constant, Form, Kernel, Manifest, Value, leaves_of
+from gluon_runtime.manifest import (
+    Constant,
+    Described,
+    Form,
+    Kernel,
+    Manifest,
+    TensorMap,
+    Value,
+    leaves_of,
+)
 
 __all__ = ["MAGIC", "VERSION", "build"]
 
@@ -20,6 +30,7 @@ _KERNEL = struct.Struct("<5I")
 _PARAMETER = struct.Struct("<2I")
 _FORM = struct.Struct("<25I")
 _ARGUMENT = struct.Struct("<6I")
+_MAP = struct.Struct("<10I")
 
 _CONSTEXPR, _SPECIALIZE, _ALIGN = 1, 2, 4
 _COOPERATIVE, _DEPENDENT, _GRID = 1, 2, 4
@@ -63,7 +74,10 @@ def build(manifest: Manifest) -> bytes:
         parameters = put(b"".join(_parameters(kernel, strings)))
         listed = [
             _form(
-                form, manifest.members[form.code], put(b"".join(_arguments(form, strings))), strings
+                form,
+                manifest.members[form.code],
+                put(b"".join(_arguments(form, strings, put))),
+                strings,
             )
             for form in kernel.forms
         ]
@@ -95,7 +109,7 @@ def _parameters(kernel: Kernel, strings: _Strings) -> list[bytes]:
     ]
 
 
-def _arguments(form: Form, strings: _Strings) -> list[bytes]:
+def _arguments(form: Form, strings: _Strings, put: Callable[[bytes], int]) -> list[bytes]:
     fields = {field.path: field for field in form.packing.fields}
     rows = []
     for path, found in leaves_of(form.arguments):
@@ -104,10 +118,21 @@ def _arguments(form: Form, strings: _Strings) -> list[bytes]:
             flags = _DIVISIBLE * found.divisible | _SMALL * found.small
             code = ord("y") if field.code == "bf16" else ord(field.code)
             rows.append(_ARGUMENT.pack(path[0], 1, strings(found.type), flags, code, field.offset))
+        elif isinstance(found, Described):
+            field = fields[path]
+            assert field.map is not None
+            row = (path[0], 2, strings(found.text), found.rank, put(_map(field.map)), field.offset)
+            rows.append(_ARGUMENT.pack(*row))
         elif isinstance(found, Constant):
             text = strings(text_of(found))
             rows.append(_ARGUMENT.pack(path[0], 0, text, _OPAQUE * found.opaque, 0, 0))
     return rows
+
+
+def _map(found: TensorMap) -> bytes:
+    box = [*found.box, *[0] * (5 - len(found.box))]
+    head = (found.swizzle, found.element_type, found.element_bytes, found.fp4_padded)
+    return _MAP.pack(*map(int, head), len(found.box), *box)
 
 
 def _form(form: Form, digest: str, arguments: int, strings: _Strings) -> bytes:

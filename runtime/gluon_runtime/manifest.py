@@ -14,6 +14,7 @@ from gluon_runtime.errors import BundleFormatError
 
 __all__ = [
     "Constant",
+    "Described",
     "Field",
     "Form",
     "Kernel",
@@ -23,6 +24,7 @@ __all__ = [
     "Parameter",
     "Pattern",
     "Rules",
+    "TensorMap",
     "Tuple",
     "Value",
     "canonical",
@@ -88,7 +90,29 @@ class Tuple:
     items: tuple["Pattern", ...]
 
 
-Pattern = Union[Constant, Value, Tuple]
+@dataclass(frozen=True)
+class Described:
+    """An argument that is a tensor descriptor.
+
+    Args:
+        text: its type, as signatures have it.
+        element: the element type.
+        rank: of the tensor.
+        block: the box that one copy moves.
+    """
+
+    text: str
+    element: str
+    rank: int
+    block: tuple[int, ...]
+
+    @property
+    def layout(self) -> str:
+        """The shared layout of the box, as Python prints it."""
+        return self.text.partition("],")[2][:-1]
+
+
+Pattern = Union[Constant, Value, Tuple, Described]
 
 
 @dataclass(frozen=True)
@@ -144,18 +168,61 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """How the code wants the map (CUtensorMap) of a descriptor to be made.
+
+    Args:
+        swizzle: as CUtensorMapSwizzle has it.
+        element_type: as `tensormap.replace` of PTX numbers it.
+        element_bytes: of what strides count.
+        fp4_padded: two elements of the tensor are one byte, the shape counts bytes.
+        box: what one copy moves, slowest dimension first.
+    """
+
+    swizzle: int
+    element_type: int
+    element_bytes: int
+    fp4_padded: bool
+    box: tuple[int, ...]
+
+
+MAP_BYTES, MAP_ALIGNMENT = 128, 64
+
+
+@dataclass(frozen=True)
 class Field:
     """Where the value of an argument goes.
 
     Args:
         path: index of the parameter, and the indices into tuples.
-        code: letter of Python's `struct`, or `bf16`.
+        code: letter of Python's `struct`, `bf16`, or `map`: a map, the shape as int32, and the strides
+            in elements as int64.
         offset: in the parameter buffer, in bytes.
+        map: with `map`, how it is made.
     """
 
     path: tuple[int, ...]
     code: str
     offset: int
+    map: Optional[TensorMap] = None
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The offset of each parameter of the code that it becomes."""
+        if self.map is None:
+            return (self.offset,)
+        rank, shape = len(self.map.box), self.offset + MAP_BYTES
+        strides = shape + 4 * rank + 4 * (rank % 2)
+        return (
+            self.offset,
+            *(shape + 4 * i for i in range(rank)),
+            *(strides + 8 * i for i in range(rank)),
+        )
+
+    @property
+    def end(self) -> int:
+        """The offset behind it."""
+        return self.places[-1] + (CODE_SIZES[self.code] if self.map is None else 8)
 
 
 @dataclass(frozen=True)
@@ -391,6 +458,8 @@ def _pattern(reader: _Reader) -> Pattern:
         items = tuple(_pattern(_Reader(v, w)) for w, v in reader.objects("tuple"))
         reader.done()
         return Tuple(items)
+    if "descriptor" in reader.left:
+        return _described(reader)
     if "type" not in reader.left:
         return _constant(reader)
     made = Value(
@@ -398,6 +467,26 @@ def _pattern(reader: _Reader) -> Pattern:
     )
     reader.done()
     return made
+
+
+def _described(reader: _Reader) -> Described:
+    text, element = reader.take("descriptor", str), reader.take("element", str)
+    rank, block = reader.natural("rank"), reader.take("block", list)
+    reader.done()
+    if not 1 <= rank <= 5 or not block or not all(type(size) is int for size in block):
+        raise _wrong(reader.where, "a descriptor of 1 to 5 dimensions", text)
+    return Described(text, element, rank, tuple(block))
+
+
+def _map(reader: _Reader) -> TensorMap:
+    swizzle, kind, size = (
+        reader.natural(name) for name in ("swizzle", "element_type", "element_bytes")
+    )
+    padded, box = reader.take("fp4_padded", bool), reader.take("box", list)
+    reader.done()
+    if not 1 <= len(box) <= 5 or not all(type(n) is int and 0 < n < 2**31 for n in box):
+        raise _wrong(f"{reader.where}.box", "1 to 5 sizes", box)
+    return TensorMap(swizzle, kind, size, padded, tuple(box))
 
 
 def _form(reader: _Reader, count: int) -> Form:
@@ -462,16 +551,27 @@ def _pair(reader: _Reader, name: str) -> tuple[int, int]:
 
 def _packing(reader: _Reader, arguments: Sequence[Pattern]) -> Packing:
     fields, end = [], 0
-    leaves = [(path, found) for path, found in leaves_of(arguments) if isinstance(found, Value)]
+    passed = (Value, Described)
+    leaves = [(path, found) for path, found in leaves_of(arguments) if isinstance(found, passed)]
+    kinds = dict(leaves)
     for where, item in reader.objects("fields"):
         inner = _Reader(item, where)
         path = tuple(inner.take("path", list))
-        field = Field(path, inner.take("code", str), inner.natural("offset"))
+        code, offset = inner.take("code", str), inner.natural("offset")
+        made = _map(_Reader(inner.take("map"), f"{where}.map")) if code == "map" else None
+        field = Field(path, code, offset, made)
         inner.done()
-        size = CODE_SIZES.get(field.code)
-        if size is None or field.offset % size or field.offset < end:
+        size = MAP_ALIGNMENT if made is not None else CODE_SIZES.get(code)
+        kind = kinds.get(path)
+        rank = kind.rank if isinstance(kind, Described) else None
+        if (
+            size is None
+            or offset % size
+            or offset < end
+            or rank != (None if made is None else len(made.box))
+        ):
             raise _wrong(where, "a known code at an aligned place of its own", item)
-        end = field.offset + size
+        end = field.end
         fields.append(field)
     if [field.path for field in fields] != [path for path, _ in leaves]:
         raise _wrong(

@@ -7,7 +7,7 @@ import struct
 from typing import Any, Sequence
 
 from gluon_runtime.errors import BundleArgumentError
-from gluon_runtime.manifest import Packing
+from gluon_runtime.manifest import MAP_ALIGNMENT, MAP_BYTES, Packing
 
 __all__ = ["Arguments", "Packer"]
 
@@ -32,9 +32,13 @@ class Arguments:
 
     def __init__(self, packing: Packing):
         self.size = packing.size
-        self.buffer = (ctypes.c_uint64 * ((packing.size + 7) // 8))()  # aligned to 8
+        count = (packing.size + 7) // 8
+        room = (ctypes.c_uint64 * (count + MAP_ALIGNMENT // 8))()
+        gap = -ctypes.addressof(room) % MAP_ALIGNMENT
+        self.buffer = (ctypes.c_uint64 * count).from_buffer(room, gap)
         start = ctypes.addressof(self.buffer)
-        offsets = [*(field.offset for field in packing.fields), *packing.scratch]
+        offsets = [place for field in packing.fields for place in field.places]
+        offsets += packing.scratch
         self._array = (ctypes.c_void_p * len(offsets))(*(start + offset for offset in offsets))
         self.pointers = ctypes.addressof(self._array)
         self.operand = ctypes.c_void_p(self.pointers)
@@ -56,11 +60,15 @@ class Packer:
         self._names = [names[field.path[0]] for field in packing.fields]
         self._pool: list[Arguments] = []
         self._narrow = [i for i, field in enumerate(packing.fields) if field.code == "bf16"]
+        self._maps = [i for i, field in enumerate(packing.fields) if field.map is not None][::-1]
         text, place = "<", 0
         for field in packing.fields:
             code = "H" if field.code == "bf16" else field.code
+            if field.map is not None:
+                rank = len(field.map.box)
+                code = f"{MAP_BYTES}s{rank}i{4 * (rank % 2)}x{rank}q"
             text += f"{field.offset - place}x{code}"
-            place = field.offset + struct.calcsize(f"<{code}")
+            place = field.end
         first, second = packing.scratch
         text += f"{first - place}xQ{second - first - 8}xQ"
         self._struct = struct.Struct(text)
@@ -68,7 +76,8 @@ class Packer:
     def take(
         self, values: Sequence[Any], global_scratch: int = 0, profile_scratch: int = 0
     ) -> Arguments:
-        """A buffer that holds `values`, one per field; give it back with `put`.
+        """A buffer that holds `values`, one per field (of a descriptor: its map, shape and strides, a
+        tuple); give it back with `put`.
 
         Raises:
             BundleArgumentError: a value does not fit its field.
@@ -77,10 +86,12 @@ class Packer:
             made = self._pool.pop()
         except IndexError:
             made = Arguments(self._packing)
-        if self._narrow:
+        if self._narrow or self._maps:
             values = list(values)
             for index in self._narrow:
                 values[index] = _bfloat16(values[index])
+            for index in self._maps:  # from the last on, so that the others stay where they are
+                values[index : index + 1] = values[index]
         try:
             self._struct.pack_into(made.buffer, 0, *values, global_scratch, profile_scratch)
         except (struct.error, OverflowError, TypeError) as error:
@@ -91,7 +102,8 @@ class Packer:
         self._pool.append(arguments)
 
     def _refused(self, values: Sequence[Any], error: Exception) -> BundleArgumentError:
-        for name, field, value in zip(self._names, self._packing.fields, values):
+        fields = self._packing.fields if not self._maps else ()
+        for name, field, value in zip(self._names, fields, values):
             code = "H" if field.code == "bf16" else field.code
             try:
                 struct.pack(f"<{code}", value)

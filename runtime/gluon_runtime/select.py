@@ -10,7 +10,17 @@ from __future__ import annotations
 from typing import Any, Mapping, Optional, Sequence
 
 from gluon_runtime.errors import BundleAmbiguousError, BundleArgumentError, BundleMissingError
-from gluon_runtime.manifest import Constant, Form, Kernel, Parameter, Pattern, Rules, Tuple, Value
+from gluon_runtime.manifest import (
+    Constant,
+    Described,
+    Form,
+    Kernel,
+    Parameter,
+    Pattern,
+    Rules,
+    Tuple,
+    Value,
+)
 from gluon_runtime.values import Seen
 
 __all__ = ["LEFT_OUT", "select", "spoken"]
@@ -113,6 +123,8 @@ def _fits(parameter: Parameter, pattern: Pattern, seen: Seen, rules: Rules) -> O
             return None
         inside = [_fits(parameter, p, s, rules) for p, s in zip(pattern.items, seen.value)]
         return None if None in inside else sum(score or 0 for score in inside)
+    if isinstance(pattern, Described):
+        return _descriptor_fits(pattern, seen)
     if isinstance(pattern, Constant):
         if seen.kind == "other":
             return _CONSTANT if _constant_fits(pattern, seen.value) else None
@@ -133,6 +145,18 @@ def _pointer_fits(pattern: Value, seen: Seen, rules: Rules) -> Optional[int]:
     if pattern.small and (seen.size is None or seen.size > rules.small):
         return None
     return (pattern.divisible + pattern.small) * _MARK + (_RAW if seen.kind == "int" else 0)
+
+
+def _descriptor_fits(pattern: Described, seen: Seen) -> Optional[int]:
+    if seen.kind != "descriptor" or seen.dtype != _element(f"*{pattern.element}"):
+        return None
+    value = seen.value
+    fits = (
+        len(value.shape) == pattern.rank
+        and value.box in (None, pattern.block)
+        and value.layout in (None, pattern.layout)
+    )
+    return 0 if fits else None
 
 
 def _element(kind: str) -> str:
@@ -178,6 +202,9 @@ def spoken(pattern: Pattern, rules: Rules) -> str:
         return f"({', '.join(spoken(item, rules) for item in pattern.items)})"
     if isinstance(pattern, Constant):
         return f"constant {pattern.value if pattern.opaque else repr(pattern.value)}"
+    if isinstance(pattern, Described):
+        rank = "" if pattern.rank == len(pattern.block) else f" of rank {pattern.rank}"
+        return f"{pattern.text}{rank}"
     words = [pattern.type]
     if pattern.divisible:
         words.append(f"divisible by {rules.divisibility}")
@@ -201,6 +228,11 @@ def _told(parameter: Parameter, pattern: Pattern, seen: Any, rules: Rules) -> st
         elif isinstance(pattern, Value) and pattern.small:
             text += f" into {'an unknown number of' if seen.size is None else seen.size} bytes"
         return text
+    if seen.kind == "descriptor":
+        value = seen.value
+        box = "" if value.box is None else f" in boxes of {list(value.box)}"
+        layout = "" if value.layout is None else f" in {value.layout}"
+        return f"a descriptor of {seen.dtype}{list(value.shape)}{box}{layout}"
     if seen.kind == "none":
         return "None"
     return f"{type(seen.value).__name__} {seen.value!r}"

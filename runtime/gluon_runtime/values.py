@@ -7,12 +7,13 @@ No array library is imported.
 from __future__ import annotations
 
 import ctypes
+import re
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional, Sequence
 
 from gluon_runtime.errors import BundleArgumentError
 
-__all__ = ["Pointer", "Seen", "look"]
+__all__ = ["Pointer", "Seen", "Spread", "TensorDescriptor", "look"]
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,53 @@ class Pointer:
 
 
 @dataclass(frozen=True)
+class TensorDescriptor:
+    """A tensor in global memory, for a kernel's descriptor parameter. The box that one copy moves, and
+    its layout in shared memory, are those that the kernel was compiled for.
+
+    Args:
+        base: a tensor, array or `Pointer`.
+        shape, strides: of it, in elements; None for those that `base` has.
+        block_shape: the box, where a kernel was compiled for several.
+        padding: what loads bring for elements outside: "zero", or "nan".
+        round_f32_to_tf32: copies round float32 elements.
+    """
+
+    base: Any
+    shape: Optional[Sequence[int]] = None
+    strides: Optional[Sequence[int]] = None
+    block_shape: Optional[Sequence[int]] = None
+    padding: str = "zero"
+    round_f32_to_tf32: bool = False
+
+
+class Spread(NamedTuple):
+    """A descriptor that was looked at: what a map of it depends on, and what forms are chosen by.
+
+    Args:
+        address: of the first element.
+        shape, strides: in elements.
+        box: the box, None where the form decides.
+        layout: of the box, as Python prints it; None where the form decides.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: str
+    round_f32_to_tf32: bool
+    box: Optional[tuple[int, ...]]
+    layout: Optional[str]
+
+
+@dataclass(frozen=True)
 class Seen:
     """An argument as it was found.
 
     Args:
-        kind: `pointer`, `int`, `float`, `bool`, `none`, `tuple` or `other`.
-        value: the address of a pointer; the items of a tuple, seen; else what came.
-        dtype: of a pointer, None where any fits.
+        kind: `pointer`, `descriptor`, `int`, `float`, `bool`, `none`, `tuple` or `other`.
+        value: the address of a pointer; a `Spread`; the items of a tuple, seen; else what came.
+        dtype: of a pointer or descriptor, None where any fits.
         size: bytes of storage behind a pointer, None where it is not known.
         device: type and index of where a pointer points to, None where it is not known.
         owner: what keeps the memory alive.
@@ -98,6 +139,8 @@ def look(value: Any) -> Seen:
         return Seen("pointer", value.address, value.dtype, value.size)
     if isinstance(value, ctypes.c_void_p):
         return Seen("pointer", value.value or 0)
+    if hasattr(value, "block_shape") and hasattr(value, "base"):  # Gluon Core's own, too
+        return _descriptor(value)
     if hasattr(value, "data_ptr") and hasattr(value, "dtype"):
         return _tensor(value)
     if hasattr(value, "__cuda_array_interface__"):
@@ -121,6 +164,84 @@ def dtype_name(dtype: Any) -> str:
             raise BundleArgumentError("kernels cannot take elements of this type", got=str(dtype))
         _dtypes[dtype] = found
     return found
+
+
+def _descriptor(value: Any) -> Seen:
+    """A `TensorDescriptor`, or a descriptor of Gluon Core."""
+    base = look(value.base)
+    if base.kind != "pointer":
+        raise BundleArgumentError(
+            "not a tensor to describe",
+            expected="a tensor, an array or a gluon_runtime.Pointer",
+            got=type(value.base).__name__,
+        )
+    shape = (
+        value.base.shape if value.shape is None and hasattr(value.base, "shape") else value.shape
+    )
+    if shape is None or not 1 <= len(shape) <= 5 or min(map(int, shape)) < 1:
+        raise BundleArgumentError(
+            "a descriptor has 1 to 5 dimensions, each of an element at least", got=repr(shape)
+        )
+    sizes = tuple(map(int, shape))
+    strides = tuple(map(int, _strides(value, sizes, base.dtype)))
+    if len(strides) != len(sizes) or strides[-1] != 1 or min(strides) < 0:
+        raise BundleArgumentError(
+            "a descriptor has one stride for each dimension, the last of them 1", got=repr(strides)
+        )
+    bits = 8 * width_of(base.dtype)
+    if base.value % 16 or any(step * bits % 128 for step in strides[:-1]):
+        raise BundleArgumentError(
+            "what is described must begin, and each of its rows, at a multiple of 16 bytes",
+            got=f"{base.value:#x} with strides {strides} of {bits // 8} bytes",
+        )
+    if value.padding not in ("zero", "nan"):
+        raise BundleArgumentError(
+            "no such padding", expected="'zero' or 'nan'", got=repr(value.padding)
+        )
+    layout, box = getattr(value, "layout", None), value.block_shape
+    made = Spread(
+        base.value,
+        sizes,
+        strides,
+        value.padding,
+        bool(getattr(value, "round_f32_to_tf32", False)),
+        None if box is None else tuple(map(int, box)),
+        None if layout is None else repr(layout),
+    )
+    return Seen("descriptor", made, base.dtype, base.size, base.device, base.owner)
+
+
+def _strides(value: Any, shape: tuple[int, ...], dtype: Optional[str]) -> Sequence[int]:
+    """In elements."""
+    if value.strides is not None:
+        given: Sequence[int] = value.strides
+        return given
+    base = value.base
+    if value.shape is None and callable(getattr(base, "stride", None)):
+        own: Sequence[int] = base.stride()
+        return own
+    steps = getattr(base, "strides", None) if value.shape is None else None
+    if steps is not None:  # NumPy's and CuPy's, in bytes
+        return [step // width_of(dtype) for step in steps]
+    found = [1]
+    for extent in shape[:0:-1]:
+        found.insert(0, found[0] * extent)
+    return found
+
+
+def width_of(dtype: Optional[str]) -> int:
+    """Bytes of an element.
+
+    Raises:
+        BundleArgumentError: nothing says what the elements are.
+    """
+    if dtype is None:
+        raise BundleArgumentError(
+            "a descriptor wants to know the element type",
+            remedy='Say it: Pointer(address, "fp16").',
+        )
+    bits = re.match(r"[a-z]+(\d+)", dtype)
+    return max(1, int(bits[1]) // 8) if bits else 1
 
 
 def _tensor(value: Any) -> Seen:

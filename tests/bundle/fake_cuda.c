@@ -65,6 +65,34 @@ int cuMemFreeAsync(uint64_t address, void *stream)
     printf("free %llx on %p\n", (unsigned long long)address, stream);
     return 0;
 }
+int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
+int cuTensorMapEncodeTiled(unsigned char *map, unsigned type, unsigned rank, void *address,
+                           const uint64_t *shape, const uint64_t *strides, const uint32_t *box,
+                           const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
+{
+    unsigned i;
+    memset(map, 0xff, 128);
+    printf("map type %u at %p aligned %d interleave %d swizzle %d promotion %d fill %d", type, address,
+           (uintptr_t)map % 64 == 0, interleave, swizzle, promotion, fill);
+    for (i = 0; i < rank; i++)
+        printf(" %llu,%llu,%u,%u", (unsigned long long)shape[i],
+               i ? (unsigned long long)strides[i - 1] : 0ull, box[i], steps[i]);
+    printf("\n");
+    return answer("cuTensorMapEncodeTiled");
+}
+/* Two descriptors of two dimensions and an int. */
+static void described(void **pointers)
+{
+    unsigned d, i;
+    for (d = 0; d < 2; d++, pointers += 5) {
+        const unsigned char *map = pointers[0];
+        printf(" map %02x%02x%02x", map[0], map[10], map[127]);
+        for (i = 0; i < 2; i++)
+            printf(" %d:%lld", *(int *)pointers[1 + i], *(long long *)pointers[3 + i]);
+    }
+    printf(" %d %llx %llx\n", *(int *)pointers[0], (unsigned long long)*(uint64_t *)pointers[1],
+           (unsigned long long)*(uint64_t *)pointers[2]);
+}
 int cuLaunchKernelEx(const Config *config, void *function, void **pointers, void **extra)
 {
     const Attribute *attributes = config->attributes;
@@ -74,6 +102,10 @@ int cuLaunchKernelEx(const Config *config, void *function, void **pointers, void
            config->stream, (void *)extra);
     for (i = 0; i < config->count; i++)
         printf(" %u=%u", attributes[i].id, attributes[i].value[0]);
+    if (getenv("FAKE_DESCRIBED") != NULL) {
+        described(pointers);
+        return answer("cuLaunchKernelEx");
+    }
     /* scale: two pointers, an int, a float, and two pointers to scratch memory */
     printf(" arguments %llx %llx %d %g %llx %llx\n", (unsigned long long)*(uint64_t *)pointers[0],
            (unsigned long long)*(uint64_t *)pointers[1], *(int *)pointers[2], *(float *)pointers[3],

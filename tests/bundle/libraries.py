@@ -76,6 +76,19 @@ class Cuda(Library):
         to(module, ctypes.c_void_p).value = 0xD0
         return self.note("load", code)
 
+    version = 13000
+
+    def cuDriverGetVersion(self, version):
+        to(version).value = self.version
+        return 0
+
+    def cuTensorMapEncodeTiled(self, into, kind, rank, address, shape, strides, box, steps, *modes):
+        assert into.value % 64 == 0
+        ctypes.memset(into.value, 0xFF, 128)
+        lists = [list(found) for found in (shape, strides, box, steps)]
+        words = [mode.value for mode in modes]
+        return self.note("encode", kind.value, rank.value, address.value, *lists, *words)
+
     def cuModuleGetFunction(self, function, module, name):
         to(function, ctypes.c_void_p).value = 0xF0
         return self.note("function", value_of(module), name)

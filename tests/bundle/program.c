@@ -43,11 +43,44 @@ static int list(const char *path)
     return 0;
 }
 
-/* One argument of the command line: pfp32@1000, i-5, u5, f2.5, b1, c512 (JSON), - (left out). */
+/* The numbers of a list such as 64,128; answers how many there are. */
+static uint32_t numbers(const char *text, uint64_t *into)
+{
+    uint32_t count = 0;
+    for (char *at = (char *)text; count < 5 && (count == 0 || *at++ == ','); count++)
+        into[count] = strtoull(at, &at, 10);
+    return count;
+}
+
+/* dfp16@1000:64,128:128,1 and, where a box is asked for, :32,64 */
+static gb_value descriptor_of(const char *text)
+{
+    gb_descriptor *made = calloc(1, sizeof *made);
+    char *type = strdup(text), *at = strchr(type, '@'), *shape, *strides, *box;
+    uint64_t sizes[5] = {0};
+    uint32_t i;
+    *at = 0;
+    shape = strchr(at + 1, ':');
+    strides = strchr(shape + 1, ':');
+    box = strchr(strides + 1, ':');
+    made->type = type;
+    made->address = (void *)(uintptr_t)strtoull(at + 1, NULL, 16);
+    made->rank = numbers(shape + 1, made->shape);
+    numbers(strides + 1, made->strides);
+    if (box != NULL)
+        numbers(box + 1, sizes);
+    for (i = 0; i < 5; i++)
+        made->box[i] = (uint32_t)sizes[i];
+    return gb_described(made);
+}
+
+/* One argument of the command line: pfp32@1000, i-5, u5, f2.5, b1, c512 (JSON), d... (above), - (left out). */
 static gb_value value_of(const char *text)
 {
     char *at;
     switch (text[0]) {
+    case 'd':
+        return descriptor_of(text + 1);
     case 'p': {
         gb_value made;
         char *type = strdup(text + 1);

@@ -148,15 +148,6 @@ class TestBuilding:
         with pytest.raises(errors.BundleNameError, match="called 'k'.*scale"):
             made.add(kernels.scale, kernels.SCALE, kernels.HOPPER, target="hopper", name="k")
 
-    def test_descriptors_are_refused_by_name(self):
-        @gluon.jit
-        def takes(desc):
-            pass
-
-        kind = "tensordesc<fp16[64,64],NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)>"
-        with pytest.raises(errors.BundleUnsupportedError, match=r"takes\(desc\).*descriptors"):
-            Bundle().add(takes, {"desc": kind}, target="hopper")
-
     def test_simulated_targets_have_no_code(self):
         with pytest.raises(errors.BundleTargetError, match="nvidia:sm_90"):
             Bundle().add(kernels.ones, {"y": "*i32", "stride": "i32"}, target="sim:hopper")

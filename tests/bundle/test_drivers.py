@@ -127,11 +127,11 @@ class TestHip:
 
 
 class TestPreparedInC:
-    """What `prepare` hands out where `gluon-nvidia` is installed, beside the form through ctypes."""
+    """Launches where `gluon-nvidia` is installed, beside those through ctypes."""
 
     @pytest.fixture(params=["1", "0"])
-    def launched(self, request, bundle_file, cuda, monkeypatch):
-        """A handle, and (config, bytes of the arguments) of its launches."""
+    def both(self, request, bundle_file, cuda, monkeypatch):
+        """A kernel, and (config, bytes of the arguments) of its launches."""
         monkeypatch.setenv("GLUON_NATIVE_LAUNCH", request.param)
         from gluon_nvidia import native
 
@@ -148,11 +148,39 @@ class TestPreparedInC:
             return cuda.fails.pop("launch", 0)
 
         cuda.cuLaunchKernelEx = CALLBACK(launch)
-        kernel = kernel_of(bundle_file, CudaDriver(cuda), num_ctas=2, cooperative=True, shared=64)
-        x, y = Tensor(0x1000), Tensor(0x2000)
-        handle = kernel.prepare(x, y, 500, 2.5, 512, grid=(3, 2))
-        assert (type(handle).__name__ == "function") == (request.param == "0")
+        driver = CudaDriver(cuda)
+        return kernel_of(bundle_file, driver, num_ctas=2, cooperative=True, shared=64), seen
+
+    @pytest.fixture
+    def launched(self, request, both):
+        """What `prepare` hands out, and its launches."""
+        kernel, seen = both
+        handle = kernel.prepare(*ARGUMENTS, grid=(3, 2))
+        in_python = type(handle).__name__ == "function"
+        assert in_python == (request.node.callspec.params["both"] == "0")
         return handle, seen
+
+    def test_over_a_grid(self, both, cuda, request):
+        kernel, seen = both
+        for factor in (2.5, 3.5):
+            kernel[(3, 2)](Tensor(0x1000), Tensor(0x2000), 500, factor, 512)
+        in_python = {hit.direct is None for hit in kernel._hits.values()}
+        assert in_python == {request.node.callspec.params["both"] == "0"}
+        assert seen[0] == ((6, 2, 1), (128, 1, 1), 64, 3, 0xF0, PACKED)
+        assert seen[1][-1] == struct.pack("<QQifQQ", 0x1000, 0x2000, 500, 3.5, 0, 0)
+        kernel[(1,)](0x3000, Pointer(0x4000, "fp32"), 500, 1.0, 512, stream=9)
+        assert seen[2][-1] == struct.pack("<QQifQQ", 0x3000, 0x4000, 500, 1.0, 0, 0)
+        for x, n in ((2**64, 500), (Tensor(0x1000), 2**40)):
+            with pytest.raises(errors.BundleMissingError):
+                kernel[(1,)](x, Tensor(0x2000), n, 1.0, 512)
+        assert len(seen) == 3
+        cuda.fails["launch"] = 201  # no context in this thread: it gets one
+        kernel[(3, 2)](*ARGUMENTS)
+        assert seen[-1][-1] == PACKED
+        failing = iter([1, 1, 1])
+        cuda.fails = type("Always", (dict,), {"pop": lambda self, *_: next(failing)})()
+        with pytest.raises(errors.BundleDriverError, match="refused the launch"):
+            kernel[(3, 2)](*ARGUMENTS)
 
     def test_constants_given_and_left_out(self, launched):
         handle, seen = launched

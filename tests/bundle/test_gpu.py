@@ -17,8 +17,8 @@ from gluon_core import language as gl
 from gluon_core.bundle import Bundle, record
 from gluon_core.compiler import driver as compiler
 from gluon_core.contract.registry import registry
-from gluon_runtime import c_sources, errors, open_bundle
-from tests.bundle import kernels
+from gluon_runtime import TensorDescriptor, c_sources, errors, open_bundle
+from tests.bundle import described, kernels
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
@@ -225,50 +225,137 @@ class Error(ctypes.Structure):
     _fields_ = [("status", ctypes.c_int), ("text", ctypes.c_char * 512)]
 
 
-def test_the_loader_in_c(path, tensors, tmp_path):
+class Descriptor(ctypes.Structure):
+    """`gb_descriptor`."""
+
+    _fields_ = [
+        ("address", ctypes.c_void_p),
+        ("type", ctypes.c_char_p),
+        ("rank", ctypes.c_uint32),
+        ("shape", ctypes.c_uint64 * 5),
+        ("strides", ctypes.c_uint64 * 5),
+        ("box", ctypes.c_uint32 * 5),
+        ("nan", ctypes.c_int),
+        ("tf32", ctypes.c_int),
+    ]
+
+
+UNKNOWN = 2**64 - 1
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory):
+    """`launch(path, name, grid, values)`, through the loader in C."""
     compiler_ = shutil.which("gcc") or shutil.which("cc")
     if compiler_ is None:
         pytest.skip("there is no C compiler")
-    library_path = tmp_path / "libgluon_bundle.so"
+    made = tmp_path_factory.mktemp("c") / "libgluon_bundle.so"
     source = str(c_sources() / "gluon_bundle.c")
-    command = [
-        compiler_,
-        "-std=c11",
-        "-shared",
-        "-fPIC",
-        "-O2",
-        source,
-        "-o",
-        str(library_path),
-        "-ldl",
-    ]
-    subprocess.run(command, check=True)
-    library = ctypes.CDLL(str(library_path))
+    flags = ["-std=c11", "-shared", "-fPIC", "-O2"]
+    subprocess.run([compiler_, *flags, source, "-o", str(made), "-ldl"], check=True)
+    library = ctypes.CDLL(str(made))
     for name in ("gb_open", "gb_device_open", "gb_find"):
         getattr(library, name).restype = ctypes.c_void_p
     library.gb_device_architecture.restype = ctypes.c_char_p
     error = Error()
-    bundle = ctypes.c_void_p(library.gb_open(str(path).encode(), ctypes.byref(error)))
-    assert bundle, error.text
-    device = ctypes.c_void_p(library.gb_device_open(bundle, 0, ctypes.byref(error)))
-    assert device, error.text
-    assert library.gb_device_architecture(device).decode() == target().architecture.name
-    kernel = ctypes.c_void_p(library.gb_find(bundle, b"scale", ctypes.byref(error)))
+
+    def launch(path, name, grid, values):
+        bundle = ctypes.c_void_p(library.gb_open(str(path).encode(), ctypes.byref(error)))
+        assert bundle, error.text
+        device = ctypes.c_void_p(library.gb_device_open(bundle, 0, ctypes.byref(error)))
+        assert device, error.text
+        assert library.gb_device_architecture(device).decode() == target().architecture.name
+        kernel = ctypes.c_void_p(library.gb_find(bundle, name, ctypes.byref(error)))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        status = library.gb_launch(
+            device,
+            kernel,
+            (ctypes.c_uint32 * 3)(grid, 1, 1),
+            stream,
+            (Value * len(values))(*values),
+            ctypes.c_size_t(len(values)),
+            ctypes.byref(error),
+        )
+        assert status == 0, error.text
+
+    return launch
+
+
+def test_the_loader_in_c(path, tensors, loader):
     x, y = tensors
-    unknown = 2**64 - 1
-    values = (Value * 6)(
-        Value(0, x.data_ptr(), 0, b"fp32", unknown),
-        Value(0, y.data_ptr(), 0, b"fp32", unknown),
-        Value(1, 2000, 0, None, unknown),
-        Value(3, 0, 2.5, None, unknown),
-        Value(5, 0, 0, b"512", unknown),
-        Value(6, 0, 0, None, unknown),
+    values = (
+        Value(0, x.data_ptr(), 0, b"fp32", UNKNOWN),
+        Value(0, y.data_ptr(), 0, b"fp32", UNKNOWN),
+        Value(1, 2000, 0, None, UNKNOWN),
+        Value(3, 0, 2.5, None, UNKNOWN),
+        Value(5, 0, 0, b"512", UNKNOWN),
+        Value(6, 0, 0, None, UNKNOWN),
     )
-    grid = (ctypes.c_uint32 * 3)(4, 1, 1)
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    status = library.gb_launch(
-        device, kernel, grid, stream, values, ctypes.c_size_t(6), ctypes.byref(error)
-    )
-    assert status == 0, error.text
+    loader(path, b"scale", 4, values)
     torch.testing.assert_close(y[:2000], x[:2000] * 2.5)
     assert not y[2000:].any()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    made = Bundle()
+    signature = {"src": described.kind(32), "dst": described.kind(32), "row": "i32"}
+    made.add(described.moved, signature, target=target())
+    file = tmp_path_factory.mktemp("described") / "moved.glb"
+    made.write(file)
+    return file
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="needs an SM90 GPU",
+)
+class TestDescriptors:
+    """Boxes of 32 rows of a matrix of 100, which TMA moves; what is outside of it comes as zeros."""
+
+    @pytest.fixture
+    def matrices(self):
+        source = torch.randn(100, 64, device="cuda", dtype=torch.half)
+        return source, torch.full((32, 64), -1.0, device="cuda", dtype=torch.half)
+
+    def moved(self, source, row):
+        expected = torch.zeros(32, 64, device="cuda", dtype=torch.half)
+        left = source[row : row + 32]
+        expected[: len(left)] = left
+        return expected
+
+    def test_python(self, file, matrices):
+        source, into = matrices
+        kernel = open_bundle(file)["moved"]
+        for row in (8, 90):
+            kernel[1](TensorDescriptor(source), TensorDescriptor(into), row)
+            assert torch.equal(into, self.moved(source, row))
+        handle = kernel.prepare(TensorDescriptor(source), TensorDescriptor(into), 8, grid=1)
+        handle(TensorDescriptor(source), TensorDescriptor(into), 24)
+        assert torch.equal(into, self.moved(source, 24))
+
+    def test_c(self, file, matrices, loader):
+        source, into = matrices
+        made = []
+        for tensor in matrices:
+            shape, strides = ctypes.c_uint64 * 5, tensor.stride()
+            one = Descriptor(tensor.data_ptr(), b"fp16", 2, shape(*tensor.shape), shape(*strides))
+            made.append(one)
+        values = [Value(7, ctypes.addressof(one), 0, None, UNKNOWN) for one in made]
+        loader(file, b"moved", 1, (*values, Value(1, 90, 0, None, UNKNOWN)))
+        assert torch.equal(into, self.moved(source, 90))
+
+    def test_the_jit(self, file, matrices, monkeypatch, tmp_path):
+        from gluon_core.nvidia.hopper import TensorDescriptor as HostDescriptor
+
+        source, into = matrices
+        monkeypatch.setenv("GLUON_BUNDLE", str(file))
+        monkeypatch.setenv("GLUON_NO_JIT", "1")
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+        monkeypatch.setattr(compiler, "run_stages", None)
+        described.moved.forget()
+        layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+        pair = (HostDescriptor.from_tensor(x, [32, 64], layout) for x in matrices)
+        described.moved[(1,)](*pair, 24)
+        assert torch.equal(into, self.moved(source, 24))
+        described.moved.forget()

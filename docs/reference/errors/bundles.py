@@ -1,22 +1,8 @@
-import re
-import tempfile
-from pathlib import Path
-
 import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
 from gluon_core.compiler.bundle import Bundle
-
-folder = Path(tempfile.mkdtemp())
-
-
-def said(kind, wrong):
-    """What an error of this class says."""
-    try:
-        wrong()
-    except kind as error:
-        text = str(error).splitlines()[0].replace(f"{folder}/", "")
-        print(f"{type(error).__name__}: {re.sub('[0-9a-f]{12,}', '...', text)}")
+from saying import folder, said
 
 
 @gluon.jit
@@ -41,6 +27,13 @@ def changed(name, change):
     path.write_bytes(change(good.read_bytes()))
     return path
 
+
+# -- BundleError: it is the base of those below; raised itself where gluon-runtime is missing: `pip install gluon-runtime`
+try:
+    Bundle.open(folder / "none.glb")
+except errors.BundleError as error:
+    print(type(error).__name__)
+#> BundleFormatError
 
 # -- BundleFormatError: give a file that `gluon bundle` wrote
 said(errors.BundleFormatError, lambda: Bundle.open(folder / "none.glb"))
@@ -68,7 +61,20 @@ said(errors.BundleTargetError, lambda: Bundle().add(one, {"x": "*fp32"}, target=
 said(errors.BundleNameError, lambda: made.add(two, {"x": "*fp32"}, target="hopper", name="one"))
 #> BundleNameError: name: two kernels that differ are called 'one'; expected reference_bundles.one (source ...), got reference_bundles.two (source ...); they differ in function and identity. Give one of them another name.
 
-# -- BundleUnsupportedError: let the kernel make the descriptor
-tile = "tensordesc<fp16[64, 64],NVMMASharedLayout(128, 16, 2)>"
+# -- BundleUnsupportedError: compile such kernels where they run
+tile = "tensordesc_im2col<fp16[64, 64],input_rank=4,NVMMASharedLayout(128, 16, 2)>"
 said(errors.BundleUnsupportedError, lambda: Bundle().add(one, {"x": tile}, target="hopper"))
-#> BundleUnsupportedError: one(x): bundles cannot hold kernels that take tensor descriptors; got tensordesc<fp16[64, 64],NVMMASharedLayout(128, 16, 2)>. Pass a pointer, and make the descriptor in the kernel (tma.make_tensor_descriptor), or compile this kernel where it runs.
+#> BundleUnsupportedError: one(x): bundles cannot hold descriptors of this kind; expected descriptors of tiles, tensordesc<...>, got tensordesc_im2col<fp16[64, 64],input_rank=4,NVMMASharedLayout(128, 16, 2)>. Compile this kernel where it runs.
+
+# -- BundleVersionError: read it with the release that wrote it, or build it again
+later = lambda all: all.replace(b"gluon-bundle/1 ", b"gluon-bundle/7 ")
+said(errors.BundleVersionError, lambda: Bundle.open(changed("later.glb", later)))
+#> BundleVersionError: later.glb: the bundle has a format that this release does not read; expected format 1, got format 7. Build it anew, or install the release of gluon-runtime that it was built with.
+
+# -- BundleHashError: fetch the bundle that you asked for; this one is whole, and another
+said(errors.BundleHashError, lambda: Bundle.open(good, digest="0" * 64))
+#> BundleHashError: good.glb: this is another bundle than the one asked for; expected sha256 ..., got ...
+
+# -- BundleKernelError: ask for one of those it has: `gluon bundle inspect` lists them
+said(errors.BundleKernelError, lambda: made.code("onne", ""))
+#> BundleKernelError: the bundle has no kernel 'onne'. Did you mean 'one'?

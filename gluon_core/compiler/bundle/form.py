@@ -7,9 +7,10 @@ import inspect
 import json
 import math
 import struct
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import _triton
+from gluon_core.compiler.bundle.reader import runtime
 from gluon_core.compiler.cache import key_of
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.parameters import Parameter, parameters_of
@@ -18,7 +19,7 @@ from gluon_core.contract.backend import Backend
 from gluon_core.contract.targets import Target
 from gluon_core.errors import BundleTargetError, BundleUnsupportedError
 from gluon_core.values.constants import identity, text_of
-from gluon_core.values.descriptors import is_descriptor_text
+from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
 
 __all__ = [
     "RULES",
@@ -91,7 +92,7 @@ def patterns_of(source: GluonASTSource) -> list[dict[str, Any]]:
     """What the code of a source assumes of each parameter.
 
     Raises:
-        BundleUnsupportedError: a parameter is a descriptor.
+        BundleUnsupportedError: a parameter is of a type that bundles cannot hold.
     """
     names = source.fn.arg_names
     return [pattern_of(source, source.signature[name], (i,), name) for i, name in enumerate(names)]
@@ -106,13 +107,17 @@ def pattern_of(
     if kind == "constexpr":
         return constant_of(source.constants.get(path))
     if is_descriptor_text(kind):
-        raise BundleUnsupportedError(
-            "bundles cannot hold kernels that take tensor descriptors",
-            argument=f"{source.name}({name})",
-            got=kind,
-            remedy="Pass a pointer, and make the descriptor in the kernel "
-            "(tma.make_tensor_descriptor), or compile this kernel where it runs.",
-        )
+        found = split_descriptor(kind)
+        if found.head != "tensordesc":
+            raise BundleUnsupportedError(
+                "bundles cannot hold descriptors of this kind",
+                argument=f"{source.name}({name})",
+                expected="descriptors of tiles, tensordesc<...>",
+                got=kind,
+                remedy="Compile this kernel where it runs.",
+            )
+        element, block = found.element, list(found.block_shape)
+        return {"descriptor": kind, "element": element, "rank": found.rank, "block": block}
     if not kind.startswith("*") and kind not in _CODES:
         raise BundleUnsupportedError(
             "bundles cannot hold arguments of this type",
@@ -164,14 +169,57 @@ def kernel_of(fn: Any) -> dict[str, Any]:
 # -- packing ---------------------------------------------------------------------------------------
 
 
-def packing_of(patterns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Where each argument goes in the parameter buffer."""
+def maps_of(compiled: CompiledKernel) -> list[dict[str, Any]]:
+    """How the code wants the map of each of its descriptors.
+
+    Raises:
+        BundleUnsupportedError: its driver takes no maps.
+    """
+    count = sum(map(is_descriptor_text, _flat(compiled.src.types)))
+    if not count:
+        return []
+    told = list(getattr(compiled.metadata, "tensordesc_meta", None) or ())
+    driver = _triton.gpu_target(compiled.target).backend
+    if driver not in runtime("driver").WITH_MAPS or len(told) != count:
+        raise BundleUnsupportedError(
+            "bundles cannot hold kernels for this target that take tensor descriptors",
+            argument=compiled.name,
+            got=str(compiled.target),
+            remedy="Pass a pointer, and make the descriptor in the kernel, or compile this kernel "
+            "where it runs.",
+        )
+    return [{ours: entry[theirs] for ours, theirs in MAP_FIELDS.items()} for entry in told]
+
+
+# What a manifest calls that which the compiler says of a descriptor.
+MAP_FIELDS: Mapping[str, str] = {
+    "swizzle": "swizzle",
+    "element_type": "elem_type",
+    "element_bytes": "elem_size",
+    "fp4_padded": "fp4_padded",
+    "box": "block_size",
+}
+
+
+def _flat(kinds: Any) -> Iterator[Any]:
+    for kind in kinds:
+        if isinstance(kind, (tuple, list)):
+            yield from _flat(kind)
+        else:
+            yield kind
+
+
+def packing_of(
+    patterns: Sequence[Mapping[str, Any]], maps: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Where each argument goes in the parameter buffer; `maps` has how descriptors are encoded."""
     fields: list[dict[str, Any]] = []
     end = 0
+    left = list(maps)
 
-    def place(size: int) -> int:
+    def place(size: int, align: int = 0) -> int:
         nonlocal end
-        at = end + -end % size
+        at = end + -end % (align or size)
         end = at + size
         return at
 
@@ -180,6 +228,13 @@ def packing_of(patterns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             path = [*before, index]
             if "tuple" in pattern:
                 walk(pattern["tuple"], path)
+            elif "descriptor" in pattern:
+                manifests, made = runtime("manifest"), left.pop(0)
+                at = place(0, manifests.MAP_ALIGNMENT)
+                told = {**made, "box": list(made["box"])}
+                fields.append({"path": path, "code": "map", "offset": at, "map": told})
+                rank = len(made["box"])
+                place(manifests.MAP_BYTES + 4 * rank + 4 * (rank % 2) + 8 * rank, 1)
             elif "type" in pattern:
                 code = "Q" if pattern["type"].startswith("*") else _CODES[pattern["type"]]
                 size = 2 if code == "bf16" else struct.calcsize(f"<{code}")
@@ -275,7 +330,7 @@ def form_of(
         "given": sorted(given),
         "grid": None if grid is None else list(grid),
         "launch": launch,
-        "packing": packing_of(patterns),
+        "packing": packing_of(patterns, maps_of(compiled)),
         "key": form_key(compiled.src, target, given),
         "metadata": {"tmem_size": getattr(metadata, "tmem_size", 0) or 0},
         "source": None,

@@ -177,7 +177,11 @@ def _compiled(
         "warp_size": launch["warp_size"],
         "launch_cooperative_grid": launch["cooperative"],
         "launch_pdl": launch["dependent"],
-        "tensordesc_meta": [],
+        "tensordesc_meta": [
+            {theirs: field["map"][ours] for ours, theirs in forms.MAP_FIELDS.items()}
+            for field in form["packing"]["fields"]
+            if field["code"] == "map"
+        ],
         "target": str(target),
     }
     for kind in ("global", "profile"):
