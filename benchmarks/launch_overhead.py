@@ -122,7 +122,7 @@ def raw_loop(compiled: Any, arguments: tuple) -> Optional[Callable[[int], None]]
     config = (*GRID, 1, 1, 32 * compiled.metadata.num_warps, 1, 1, compiled.metadata.shared)
     stream = torch.cuda.current_stream().cuda_stream
     struct.pack_into(_CONFIG + layout.format, slot.buffer, 0, *config, stream, 0, 0, *values, 0, 0)
-    entry = ctypes.cast(driver.driver().library.cuLaunchKernelEx, ctypes.c_void_p).value
+    entry = ctypes.cast(driver.driver().calls.cuLaunchKernelEx, ctypes.c_void_p).value
     many, operands = (
         module.many,
         (entry, slot.config.value, compiled.function, slot.parameters.value),

@@ -1,7 +1,7 @@
 """What it costs to ship: an op of torch beside its launch, a launch out of a bundle, and the start of a
 process that launches a hundred kernels, out of a bundle and beside upstream with a warm disk cache.
 
-    python benchmarks/shipping.py [ops] [shapes] [bundle] [cold]
+    python benchmarks/shipping.py [ops] [shapes] [bundle] [cold] [tune]
 
 Needs a GPU.
 """
@@ -175,12 +175,17 @@ begin = time.perf_counter()
 torch.cuda.synchronize()
 print(time.perf_counter() - begin)
 """
-BODIES = {
+BODIES = {  # in the order of what is wanted most
     "gluon_runtime": """
 from gluon_runtime import open_bundle
 found = open_bundle({bundle!r})
 for i in range({count}):
     found[f"k{{i}}"][1](x, y, 256, 256)
+""",
+    "upstream with a warm disk cache": """
+import theirs
+for i in range({start}, {count}):
+    getattr(theirs, f"k{{i}}")[(1,)](x, y, 256, 256)
 """,
     "gluon_core with GLUON_BUNDLE": """
 import ours
@@ -191,11 +196,6 @@ for i in range({count}):
 import ours
 for i in range({count}):
     getattr(ours, f"k{{i}}")[1](x, y, 256, 256)
-""",
-    "upstream with a warm disk cache": """
-import theirs
-for i in range({start}, {count}):
-    getattr(theirs, f"k{{i}}")[(1,)](x, y, 256, 256)
 """,
 }
 
@@ -241,10 +241,57 @@ def cold() -> None:
         theirs = "upstream with a warm disk cache"
         list(pool.map(lambda piece: run(theirs, start=piece[0], count=piece[1]), pieces))
     for name in BODIES:
-        found = [run(name) for _ in range(3)]
-        print(f"cold start, {name}: {statistics.median(found):.3f} s", flush=True)
+        found = [run(name) for _ in range(2)]
+        print(f"cold start, {name}: {min(found):.3f} s", flush=True)
+
+
+def tune() -> None:
+    """Seconds of the first call of a kernel with sixteen configurations, one after the other and side by
+    side."""
+    for workers in ("1", ""):
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "TRITON_CACHE_DIR": folder}
+            environment["GLUON_COMPILE_WORKERS"] = workers
+            command = [sys.executable, __file__, "tuned"]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr[-1500:])
+        how = "one after the other" if workers else "on all cores"
+        print(f"triton.autotune over 16 configurations, compiled {how}: {done.stdout.strip()} s")
+
+
+def tuned() -> None:
+    import triton
+
+    import gluon_core as gluon
+    from gluon_core import language as gl
+
+    @gluon.jit
+    def rows(x, y, n, COLUMNS: gl.constexpr, VECTOR: gl.constexpr):
+        layout: gl.constexpr = gl.BlockedLayout([VECTOR], [32], [gl.num_warps()], [0])
+        column = gl.arange(0, COLUMNS, layout)
+        at, inside = gl.program_id(0) * n + column, column < n
+        value = gl.load(x + at, mask=inside, other=-float("inf"))
+        weight = gl.exp(value - gl.max(value, 0))
+        gl.store(y + at, weight / gl.sum(weight, 0), mask=inside)
+
+    configurations = [
+        triton.Config({"COLUMNS": columns, "VECTOR": vector}, num_warps=warps)
+        for columns in (1024, 2048)
+        for vector in (2, 4)
+        for warps in (1, 2, 4, 8)
+    ]
+    x = torch.randn(64, 1000, device="cuda")
+    y = torch.zeros_like(x)
+    kernel = triton.autotune(configurations, key=["n"])(rows)
+    begin = time.perf_counter()
+    kernel[(64,)](x, y, 1000)
+    torch.cuda.synchronize()
+    print(f"{time.perf_counter() - begin:.2f}")
+    torch.testing.assert_close(y, torch.softmax(x, 1))
 
 
 if __name__ == "__main__":
-    for part in sys.argv[1:] or ("ops", "shapes", "bundle", "cold"):
-        {"ops": ops, "shapes": shapes, "bundle": bundle, "cold": cold}[part]()
+    parts = {"ops": ops, "shapes": shapes, "bundle": bundle, "cold": cold, "tune": tune}
+    for part in sys.argv[1:] or parts:
+        {**parts, "tuned": tuned}[part]()

@@ -6,6 +6,7 @@ It checks the version, re-exports what the core uses, and holds the per-version 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import re
@@ -14,7 +15,7 @@ import threading
 import types
 from collections import namedtuple
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, TypeVar
 
 from gluon_core._triton.ending import LastOfAll
 from gluon_core.errors import (
@@ -79,6 +80,9 @@ from triton.runtime.jit import (  # noqa: E402
     JITCallable,
     JITFunction,
 )
+
+from gluon_core._triton.contexts import make_context, ready_context, use_spare_time  # noqa: E402
+from gluon_core._triton.parsed import ParsedOnce, parsed_once  # noqa: E402
 
 if TYPE_CHECKING:  # what kernels see of these classes, in a form that editors can read
     from triton.compiler import code_generator
@@ -191,30 +195,6 @@ def require(feature: Feature, what: str, remedy: Optional[str] = None) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
-def make_context() -> Any:
-    """A fresh MLIR context with Triton's dialects."""
-    context = ir.context()
-    ir.load_dialects(context)
-    return context
-
-
-_ready: list[Any] = []
-
-
-def keep_context_ready() -> None:
-    """Make the context that `ready_context` gives next; for when there is time."""
-    if not _ready:
-        _ready.append(make_context())
-
-
-def ready_context() -> Any:
-    """A fresh MLIR context with Triton's dialects, made before where there was time."""
-    try:
-        return _ready.pop()
-    except IndexError:
-        return make_context()
-
-
 def op_builder(context: Any, arch: str = "") -> Any:
     """Triton's builder for TTGIR; from 3.8 it wants the architecture's name."""
     if at_least(3, 8):
@@ -264,7 +244,32 @@ class _inspect:
 
     @staticmethod
     def signature(op: Any) -> Any:
-        return getattr(op, "signature", None) or inspect.signature(op)
+        return getattr(op, "signature", None) or _signature(getattr(op, "__func__", op))
+
+
+@functools.lru_cache(maxsize=1024)
+def _signature(op: Any) -> inspect.Signature:
+    return inspect.signature(op)
+
+
+class _NoWarnings:
+    """What Triton 3.6 calls of `warnings` at each node of a kernel: to silence what none of its
+    methods says. Python then forgets, each time, which warnings it has shown."""
+
+    catch_warnings = contextlib.nullcontext
+
+    @staticmethod
+    def simplefilter(*given: Any) -> None:
+        pass
+
+
+def generator_visit() -> Any:
+    """`CodeGenerator.visit`, a function."""
+    module = _code_generator()
+    visit = module.CodeGenerator.visit
+    if at_least(3, 7):
+        return visit
+    return _rebind(visit, {**vars(module), "warnings": _NoWarnings})
 
 
 def generator_class(
@@ -284,6 +289,12 @@ def generator_class(
         namespace["inspect"] = _inspect
     for method in rebound:
         body[method] = _rebind(getattr(code_generator.CodeGenerator, method), namespace)
+    call = body["call_JitFunction"]
+
+    def call_JitFunction(self: Any, fn: JITFunction, *args: Any, **more: Any) -> Any:
+        return call(self, parsed_once(fn), *args, **more)
+
+    body["call_JitFunction"] = call_JitFunction
     cls = type(name, (base,), body)
     namespace["CodeGenerator"] = cls
     return cls
@@ -589,8 +600,12 @@ def gluon_stages(compiler: Any, options: Any) -> dict[str, Any]:
     """Stage name -> function of one of Triton's compilers, for a module as we trace it."""
     stages: dict[str, Any] = {}
     compiler.add_stages(stages, options, Language.GLUON)
-    stages.pop("glir", None)  # from 3.9: the identity on what we trace
+    stages.pop("glir", None)  # the identity on what we trace
     return stages
+
+
+# The names under which a compiled kernel of Triton keeps the module that its stages begin with.
+SOURCE_ENTRIES = ("source", "glir") if VERSION >= (3, 9) else ("source",)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -6,13 +6,41 @@ import contextlib
 import os
 import sys
 import tempfile
-from typing import Any
+from typing import Any, Optional
 
 from gluon_core._triton.locks import ForkLock
 
-__all__ = ["captured"]
+__all__ = ["captured", "refused"]
 
 _one = ForkLock()  # two threads at once would put each other's file back
+
+
+def refused(op: Any) -> Optional[str]:
+    """What MLIR says against an op or a module, None where it is well-formed.
+
+    That is asked a first time with nobody listening, and a second time where there is something to
+    hear: taking up what is said costs more than the question.
+    """
+    with _one:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        try:
+            kept = os.dup(2)
+        except OSError:
+            kept = -1  # a process without that descriptor
+        try:
+            if kept >= 0:
+                os.dup2(nothing, 2)
+            correct = op.verify()
+        finally:
+            if kept >= 0:
+                os.dup2(kept, 2)
+                os.close(kept)
+            os.close(nothing)
+    if correct:
+        return None
+    with captured() as output:
+        op.verify()
+    return output.text()
 
 
 class captured:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import time
-from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, Optional, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Literal, Mapping, Optional, overload
 
 from gluon_core import _triton
 from gluon_core._triton.locks import ForkLock
@@ -30,6 +33,18 @@ __all__ = ["compile", "compile_source", "trace_source"]
 
 # Threads compile at once, but Triton's code generator was not written for that.
 _tracing = ForkLock()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python's collector at rest: a trace makes many small objects, in a process full of others."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @trims
@@ -152,6 +167,9 @@ class _Hardware:
     def _compiled(self, until: Optional[str] = None) -> CompiledKernel:
         return compile_source(self._source, self._target, self._backend, self._options, until=until)
 
+    def source(self) -> str:
+        return _module_text(self._source, self._target, self._backend, self._options)
+
     def kernel(self) -> CompiledKernel:
         if self._whole is None:
             self._whole = self._compiled()
@@ -200,11 +218,19 @@ def compile_source(
     found = source.identity()
     key = cache_key(source, target, backend, options, found)
     cacheable = backend.cacheable and found.lasting
+    text = partial(_module_text, source, target, backend, options)
     if cacheable and not knobs.always_compile:
         entry = cache.load(key, source.name)
         if entry is not None:
             made = CompiledKernel(
-                source, target, backend, entry.asm, entry.metadata, key, entry.files
+                source,
+                target,
+                backend,
+                entry.asm,
+                entry.metadata,
+                key,
+                entry.files,
+                traced=text,
             )
             if listener is not None:
                 times = _triton.compile_times(started, started, [], time.time())
@@ -219,11 +245,17 @@ def compile_source(
         cacheable = False
     refused: dict[tuple[str, str], str] = {}
     while True:
-        context = _triton.ready_context()
+        context = _triton.ready_context(backend.load_dialects)
         sessions: list[Session] = []
-        with _tracing:
+        with _tracing, _no_collection():
             module = trace_source(
-                source, target, options, context, on_session=sessions.append, refused=refused
+                source,
+                target,
+                options,
+                context,
+                on_session=sessions.append,
+                refused=refused,
+                verified=False,
             )
         traced = time.time()
         registry().stage_done("trace", module, target)
@@ -241,6 +273,7 @@ def compile_source(
                 as_text=backend.cacheable,
                 override=_overrides(source, options, stages, context),
                 recipe=Recipe.of(backend, target, options, stages),
+                verify=partial(_verify, module, source.name),
             )
             break
         except StageError as error:
@@ -268,11 +301,25 @@ def compile_source(
         files,
         result.diagnostics,
         hardware,
+        hardware.source if hardware else None if backend.simulates else text,
     )
     if listener is not None:
         times = _triton.compile_times(started, traced, result.ends, time.time())
         _listen(listener, made, times, hit=False)
     return made
+
+
+def _verify(module: Any, name: str) -> None:
+    from gluon_core.frontend.trace import verify
+
+    verify(module, name)
+
+
+def _module_text(source: GluonASTSource, target: Target, backend: Backend, options: Any) -> str:
+    """The module before any stage, traced again."""
+    context = _triton.ready_context(backend.load_dialects)
+    with _tracing, _no_collection():
+        return str(trace_source(source, target, options, context))
 
 
 def _given_up(selections: Iterable[Selection], error: StageError) -> dict[tuple[str, str], str]:

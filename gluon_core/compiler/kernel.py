@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import keyword
 from collections import namedtuple
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Protocol, Sequence
@@ -58,7 +59,12 @@ class AsmDict(dict[str, Any]):
 def metadata_tuple(values: Mapping[str, Any]) -> Any:
     """`values` as a named tuple, sorted by name as Triton's is."""
     names = sorted(name for name in values if name.isidentifier() and not keyword.iskeyword(name))
-    return namedtuple("KernelMetadata", names)(**{name: values[name] for name in names})
+    return _metadata_class(tuple(names))(**{name: values[name] for name in names})
+
+
+@functools.lru_cache(maxsize=64)
+def _metadata_class(names: tuple[str, ...]) -> Any:
+    return namedtuple("KernelMetadata", names)
 
 
 class Hardware(Protocol):
@@ -93,12 +99,29 @@ class SimulatedMetadata:
         return repr(self._own)
 
 
+def _on_demand(
+    backend: Backend, hardware: Optional[Hardware], traced: Optional[Callable[[], str]]
+) -> tuple[Callable[[str, Mapping[str, Any]], Any], Callable[[], Sequence[str]]]:
+    """What makes further entries of `asm`, and the names of those that are as good as there."""
+
+    def derive(name: str, asm: Mapping[str, Any]) -> Any:
+        if traced is not None and name in _triton.SOURCE_ENTRIES:
+            return traced()
+        return backend.derive(name, asm) if hardware is None else hardware.entry(name)
+
+    def more() -> Sequence[str]:
+        own = () if traced is None else _triton.SOURCE_ENTRIES
+        return own if hardware is None else (*own, *hardware.stages)
+
+    return derive, more
+
+
 class CompiledKernel:
     """Machine code with everything that was made on the way.
 
     Attributes:
         asm: stage -> text or bytes: `ttgir`, `llir`, `ptx`, `cubin`, and `sass` on demand; or
-            `amdgcn`, `hsaco`.
+            `amdgcn`, `hsaco`; `source`, the module before any stage, on demand.
         metadata: attributes `name`, `shared` (bytes), `num_warps`, `num_ctas`, `target`, `hash`
             and the compile options.
         target: the `gluon_core.contract.targets.Target`.
@@ -108,6 +131,7 @@ class CompiledKernel:
         diagnostics: what the compiler said besides.
         hardware: of a simulated kernel, how it is compiled for the architecture itself; what is
             asked of the machine code comes from there, compiled as far as that needs.
+        traced: makes the text of the module before any stage, what `asm["source"]` has.
         metadata_group: file name -> path of the entry in the cache.
     """
 
@@ -122,15 +146,13 @@ class CompiledKernel:
         files: Optional[Mapping[str, str]] = None,
         diagnostics: str = "",
         hardware: Optional[Hardware] = None,
+        traced: Optional[Callable[[], str]] = None,
     ):
         self.src = src
         self.target = target
         self.backend = backend
         self.hardware = hardware
-        if hardware is None:
-            self.asm = AsmDict(asm, backend.derive)
-        else:
-            self.asm = AsmDict(asm, lambda name, _: hardware.entry(name), lambda: hardware.stages)
+        self.asm = AsmDict(asm, *_on_demand(backend, hardware, traced))
         values = dict(metadata)
         values["target"] = (
             _triton.gpu_target(target) if target.architecture.triton_backend else target

@@ -81,7 +81,8 @@ def compile_many(
             `functools.partial(kernel.warmup, x, y, n, BLOCK=128, grid=(1,))`.
         target: for the requests that name none, see `compile`; functions have their own.
         options: compile options for those requests; what a request says itself goes first.
-        workers: how many to compile at once; `GLUON_COMPILE_WORKERS`, else the cores of the process.
+        workers: how many to compile at once; None for as many as pay, at most `GLUON_COMPILE_WORKERS`,
+            else the cores of the process.
         errors: `"raise"` raises the first error (in the order of the requests) when all others are
             done, so that what compiles is in the cache; `"return"` puts errors in place of kernels.
         progress: show a bar on stderr; None shows one when that is a terminal and it takes long.
@@ -116,7 +117,7 @@ def compile_many(
         else:
             from concurrent.futures import ThreadPoolExecutor
 
-            stack.enter_context(processes(count))
+            done = stack.enter_context(processes(count, len(jobs), workers is not None))
             pool = ThreadPoolExecutor(count, thread_name_prefix="gluon-compile")
             # Ctrl-C leaves what has not begun, and waits for what has.
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
@@ -125,6 +126,7 @@ def compile_many(
             }
             for at, result in _as_done(places):
                 results[at] = result
+                done()
                 bar.advance()
     if errors == "raise":
         for result in results:

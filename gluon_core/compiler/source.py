@@ -43,9 +43,10 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
 
     Args:
         fn: the jit function.
-        signature: parameter -> type (`"*fp32"`, `"i32"`, `"constexpr"`, a dtype, a descriptor of
-            the host for its type, or a nested tuple of those). A trailing `:16` declares an argument divisible by 16, `:1` one that is 1.
-            Parameters annotated `constexpr` may be left out.
+        signature: parameter -> type (`"*fp32"`, `"i32"`, `"constexpr"`, a dtype, an array or a
+            descriptor of the host for its type, or a nested tuple of those). A trailing `:16`
+            declares an argument divisible by 16, `:1` one that is 1. Parameters annotated
+            `constexpr` may be left out.
         constexprs: parameter name, or path `(index, ...)`, -> value.
         attrs: parameter name or path -> list of `[attribute, value]`, or 16.
 
@@ -145,6 +146,10 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
             element = _triton.type_names().get(element, element)
             given = (kind.block_shape, kind.layout, kind.head, kind.input_rank)
             return descriptor_text(element, *given)
+        if not isinstance(kind, type) and hasattr(kind, "shape") and hasattr(kind, "dtype"):
+            # An array: a pointer to what it holds.
+            element = str(kind.dtype).removeprefix("torch.")
+            return f"*{_triton.type_names().get(element, element)}"
         if not isinstance(kind, str):
             text = str(kind).removeprefix("torch.")
             return _triton.type_names().get(text, text)
@@ -205,6 +210,9 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         context: Any = None,
     ) -> Any:
         """The traced module, before any stage."""
+        if context is not None:  # Triton's own compiler has loaded what it knows of
+            chosen = registry().target(target)
+            registry().backend(chosen.backend).load_dialects(context)
         return trace_source(self, target, options, context)
 
 

@@ -10,6 +10,7 @@ changed, runs in a child forked for it. `GLUON_COMPILE_ISOLATION=0` keeps the st
 from __future__ import annotations
 
 import linecache
+import operator
 import os
 import pickle
 import re
@@ -88,6 +89,7 @@ def run_stages(
     as_text: bool,
     override: Optional[Override] = None,
     recipe: Optional[Recipe] = None,
+    verify: Callable[[], None] = lambda: None,
 ) -> Result:
     """Run `stages` on `module`.
 
@@ -98,6 +100,7 @@ def run_stages(
         as_text: keep what stages return as text or bytes, not as the objects themselves.
         override: `override(stage, result)` may replace a result; None keeps it.
         recipe: how another process makes the stages; None for one that is forked to run these.
+        verify: raises where `module` is malformed; not called where a process parses its text.
 
     Raises:
         StageError: a stage failed, was killed or took too long; with what it said and a reproducer.
@@ -106,7 +109,8 @@ def run_stages(
     """
     job = _Job(list(stages), module, dict(metadata), what, as_text, override)
     if isolate and isolation_enabled():
-        return job.in_child(recipe if as_text and override is None else None)
+        return job.in_child(recipe if as_text and override is None else None, verify)
+    verify()
     with fork_lock:
         return job.in_process()
 
@@ -234,7 +238,7 @@ class _Job:
 
     # -- in another process ------------------------------------------------------------------------
 
-    def in_child(self, recipe: Optional[Recipe]) -> Result:
+    def in_child(self, recipe: Optional[Recipe], verify: Callable[[], None]) -> Result:
         """In a process that is warm, where what is to do can be said to it; else in one forked for it."""
         text = self._input_text()
         timeout()  # whether it is one, before anything is begun
@@ -244,6 +248,7 @@ class _Job:
                 result = self._by_worker(recipe, job, text)
                 if result is not None:
                     return result
+        verify()
         deadline = time.monotonic() + timeout()
         process = self._begun(lambda: Process(self._tell))
         try:
@@ -274,7 +279,7 @@ class _Job:
             usable = False
             try:
                 process.send(job, deadline)
-                _triton.keep_context_ready()
+                _triton.use_spare_time(recipe.backend.load_dialects)
                 result = self._answer(process, text, deadline)
                 usable = True
                 return result
@@ -343,6 +348,7 @@ class Recipe:
     """
 
     def __init__(self, backend: Backend, target: Target, options: Any, stages: Sequence[Stage]):
+        self.backend = backend
         self._said = (backend.name, target, options, len(stages))
         kept: list[Any] = [backend, *registry().backends.values()]
         for stage in stages:
@@ -375,7 +381,7 @@ def _implementation(run: Any, kept: list[Any], depth: int) -> None:
     code = getattr(run, "__code__", None)
     if code is not None:
         kept.append(code)
-        kept.extend(filter(_is_code, run.__globals__.values()))
+        kept.extend(_code_in(run.__globals__, run.__globals__))
         for cell in (run.__closure__ or ()) if depth else ():
             try:
                 held = cell.cell_contents
@@ -385,7 +391,23 @@ def _implementation(run: Any, kept: list[Any], depth: int) -> None:
                 _implementation(held, kept, depth - 1)
             else:
                 for base in type(held).__mro__[:-1]:
-                    kept.extend(filter(_is_code, vars(base).values()))
+                    kept.extend(_code_in(base, vars(base)))
+
+
+_looked: dict[int, tuple[Any, list[Any], list[Any]]] = {}
+
+
+def _code_in(owner: Any, names: Mapping[str, Any]) -> list[Any]:
+    """The code among the values of `names`, those of a module or a class; looked for again where one of
+    the values is another."""
+    values = list(names.values())
+    known = _looked.get(id(owner))
+    if known is not None and known[0] is owner and len(known[1]) == len(values):
+        if all(map(operator.is_, known[1], values)):
+            return known[2]
+    found = list(filter(_is_code, values))
+    _looked[id(owner)] = owner, values, found
+    return found
 
 
 def _is_code(value: Any) -> bool:
@@ -444,28 +466,42 @@ def _serve(link: Link) -> None:
             name, target, options, count, text, metadata = job
             backend = registry().backend(name)
             stages = checked_stages(backend, backend.pipeline(target, options))[:count]
-            context = _triton.ready_context()
-            backend.load_dialects(context)
+            context = _triton.ready_context(backend.load_dialects)
             module = _triton.parse_text(text, context)
         except Exception as error:
             link.tell("cannot", str(error))
             continue
         _Job(list(stages), module, metadata, "", True, None)._tell(link)
         del module, context, job
-        _triton.keep_context_ready()  # while nobody waits
+        _triton.use_spare_time(backend.load_dialects)  # while nobody waits
 
 
 _pool = Pool(_serve)
 
 
 @contextmanager
-def processes(most: int) -> Iterator[None]:
-    """Let this many processes compile at once meanwhile, if that is more than otherwise."""
-    before, _pool.most = _pool.most, max(most, _pool.most)
+def processes(most: int, jobs: int = 0, asked: bool = False) -> Iterator[Callable[[], None]]:
+    """Let this many processes compile at once meanwhile, if that is more than otherwise.
+
+    Args:
+        jobs: how many compilations there will be; what this gives is called when one is done.
+        asked: as many processes as `most`, even where fewer would be done sooner.
+    """
+    before, _pool.most = (_pool.most, _pool.asked), max(most, _pool.most)
+    _pool.asked = asked
+    left = [jobs]
+    _pool.left += jobs
+
+    def done() -> None:
+        if left[0]:
+            left[0] -= 1
+            _pool.left -= 1
+
     try:
-        yield
+        yield done
     finally:
-        _pool.most = before
+        _pool.most, _pool.asked = before
+        _pool.left -= left[0]
 
 
 def _describe(error: BaseException) -> str:

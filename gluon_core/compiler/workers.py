@@ -370,24 +370,42 @@ def _close_others(keep: set[int]) -> None:
             os.dup2(nothing, number, inheritable=False)
 
 
+_WARMING = 0.15  # seconds that the first job of a process takes beyond others
+_NEWEST = 0.3  # weight of the newest measurement in a mean
+
+
 class _Warm:
     """A process of the pool and the surroundings it was forked in."""
 
     def __init__(self, process: Process, surroundings: Any):
         self.process = process
         self.surroundings = surroundings
+        self.since = 0.0  # when it was lent
+        self.jobs = 0
 
 
 class Pool:
-    """Warm processes, at most `limit()` at work at once, or `most` where that is more.
+    """Warm processes, at most `limit()` at work at once, or `most` where that is more. Another one is
+    forked where what is left to do takes longer without it: to fork a process that uses a GPU takes
+    long, and all of it stands still meanwhile.
 
     Args:
         work: what each does, with its `Link`.
+
+    Attributes:
+        left: jobs that somebody will still ask for, as far as that is known.
+        asked: somebody said how many processes, and gets as many.
+        forking, job: seconds that a fork and a job took of late.
     """
 
     def __init__(self, work: Callable[[Link], None]):
         self._work = work
         self.most = 0
+        self.left = 0
+        self.asked = False
+        self.forking = 0.02
+        self.job = 0.1
+        self._waited = 0.0  # seconds, by all, since the last fork
         self._renew()
         _pools.append(self)
 
@@ -409,8 +427,10 @@ class Pool:
                     warm.process.end()
                 most = max(limit(), self.most)
                 fitting = [warm for warm in self._idle if warm.surroundings == surroundings]
-                if len(self._lent) >= most:
+                if len(self._lent) >= most or not (fitting or self._pays(surroundings)):
+                    begun = time.monotonic()
                     self._free.wait(1.0)
+                    self._waited += time.monotonic() - begun
                     continue
                 if fitting:
                     warm = fitting[-1]
@@ -418,9 +438,25 @@ class Pool:
                 else:
                     if len(self._idle) + len(self._lent) >= most + _OTHERS:
                         self._idle.pop(0).process.end()
+                    begun = time.monotonic()
                     warm = _Warm(Process(self._work), surroundings)
+                    took = time.monotonic() - begun
+                    self.forking = max(took, self.forking + _NEWEST * (took - self.forking))
+                    self._waited = 0.0
+                warm.since = time.monotonic()
                 self._lent.append(warm)
                 return warm.process
+
+    def _pays(self, surroundings: Any) -> bool:
+        """Whether one more process saves more time than it takes to fork it: of what is known to be left,
+        or, as nobody may know that, of what was waited for lately."""
+        count = sum(warm.surroundings == surroundings for warm in self._lent)
+        cost = self.forking + _WARMING
+        if self.left:
+            pays = self.left * self.job > cost * count * (count + 1)
+        else:
+            pays = self._waited > cost * count
+        return self.asked or not count or pays
 
     def give(self, process: Process, usable: bool) -> None:
         """Give a process back; one that is not usable is ended."""
@@ -428,6 +464,9 @@ class Pool:
             mine = [warm for warm in self._lent if warm.process is process]
             for warm in mine:  # none where this process was forked meanwhile
                 self._lent.remove(warm)
+                if warm.jobs:
+                    self.job += _NEWEST * (time.monotonic() - warm.since - self.job)
+                warm.jobs += 1
                 if usable:
                     self._idle.append(warm)
             if not usable:

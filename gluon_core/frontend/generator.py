@@ -25,7 +25,12 @@ from gluon_core.frontend.explain import add_remedy, explained, reworded
 from gluon_core.frontend.host_calls import host_function, is_library
 from gluon_core.frontend.scope import value_of
 from gluon_core.frontend.session import Session
-from gluon_core.language.control import kernel_breakpoint, static_assert, static_print
+from gluon_core.language.control import (
+    device_print,
+    kernel_breakpoint,
+    static_assert,
+    static_print,
+)
 from gluon_core.language.target import ANSWERS
 from gluon_core.semantic import Semantic
 from gluon_core.values.descriptors import is_layout
@@ -40,6 +45,7 @@ class _Nothing:
     one."""
 
 
+_visit = _triton.generator_visit()
 _STATIC = code_generator.CodeGenerator.statically_implemented_functions
 
 
@@ -63,6 +69,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         **code_generator.CodeGenerator.builtin_namespace,
         "breakpoint": kernel_breakpoint,
         "hasattr": _present,
+        "print": device_print,
     }
     statically_implemented_functions = {
         **_STATIC,
@@ -281,7 +288,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         if id(node) in self.visited:
             return self.visited.pop(id(node))
         try:
-            value = super().visit(node)
+            value = _visit(self, node)
             looped = id(node) in self.loop_bounds or id(node) in self.loop_tests
             return self._check_loop(node, value) if looped else value
         except CompilationError as error:

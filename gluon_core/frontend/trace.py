@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping, Optional
 
 from gluon_core import _triton
 from gluon_core._triton import CompilationError
-from gluon_core._triton.capture import captured
+from gluon_core._triton.capture import refused as refused_by_mlir
 from gluon_core.contract.backend import Backend
 from gluon_core.contract.targets import Target
 from gluon_core.errors import (
@@ -19,7 +19,7 @@ from gluon_core.frontend.generator import KernelGenerator
 from gluon_core.frontend.session import Session
 from gluon_core.frontend.signature import check_descriptor, parse_type
 
-__all__ = ["trace"]
+__all__ = ["trace", "verify"]
 
 
 def trace(
@@ -34,6 +34,7 @@ def trace(
     context: Any = None,
     on_session: Optional[Callable[[Session], None]] = None,
     refused: Mapping[tuple[str, str], str] = MappingProxyType({}),
+    verified: bool = True,
 ) -> Any:
     """The module that a kernel turns into, before any pass has run.
 
@@ -43,9 +44,10 @@ def trace(
         constexprs: path of a (nested) argument -> its compile-time value.
         attrs: path of an argument -> list of (attribute, value), such as `("tt.divisibility", 16)`.
         options: what `backend.options(...)` returned.
-        context: an MLIR context to build in; a fresh one by default.
+        context: an MLIR context with the backend's dialects to build in; a fresh one by default.
         on_session: called with the session when the trace is done, for those who want the
             lowerings that were selected.
+        verified: raise here what MLIR says against the module; where it is parsed again, that says so, too.
         refused: (op, name) of lowerings that are not to be selected -> the reason.
 
     Raises:
@@ -53,8 +55,7 @@ def trace(
             `triton.CompilationError`.
     """
     if context is None:
-        context = _triton.make_context()
-    backend.load_dialects(context)
+        context = _triton.make_context(backend.load_dialects)
     session = Session(backend, target, options, context, refused=refused)
     arg_types: list[Any] = [None] * len(fn.arg_names)
     for name, text in signature.items():
@@ -85,18 +86,21 @@ def trace(
         raise kernel_error(error, fn) from error.__cause__
     module = generator.module
     module.context = context
-    _verify(module, fn.__name__)
+    if verified:
+        verify(module, fn.__name__)
     if on_session is not None:
         on_session(session)
     return module
 
 
-def _verify(module: Any, name: str) -> None:
-    """Raise what MLIR says about a malformed module; it says it on stderr."""
-    with captured() as output:
-        correct = module.verify()
-    said = output.text()
-    if not correct:
+def verify(module: Any, name: str) -> None:
+    """Raise what MLIR says about a malformed module.
+
+    Raises:
+        StageError: it is malformed.
+    """
+    said = refused_by_mlir(module)
+    if said is not None:
         raise StageError(
             f"the compiler rejects the module of {name}",
             diagnostics=said or module.str_nodebug(),

@@ -15,6 +15,7 @@ from gluon_core.contract.backend import Watch
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import CapabilityError, GluonError
+from gluon_core.runtime.placeholder import Placeholder
 
 __all__ = [
     "Arrays",
@@ -78,33 +79,12 @@ class Arrays:
         return torch.full(size, float("nan"), dtype=getattr(torch, dtype), device=self._device)
 
 
-class Placeholder:
-    """Stands for a row-major tensor whose address is divisible by 16, where a kernel is only compiled."""
-
-    def __init__(self, dtype: Any, shape: Sequence[int]):
-        self.dtype = dtype
-        self.shape = tuple(shape)
-
-    def stride(self) -> tuple[int, ...]:
-        strides = [1]
-        for size in reversed(self.shape[1:]):
-            strides.append(strides[-1] * size)
-        return tuple(reversed(strides))
-
-    @staticmethod
-    def data_ptr() -> int:
-        return 0
-
-    @staticmethod
-    def ptr_range() -> int:
-        return 0
-
-
 class Placeholders:
     """Stands in for `Arrays` where a kernel is only compiled."""
 
     def random(self, shape: Any, dtype: str = "float32") -> Any:
-        return Placeholder(_numpy_dtype(dtype), (shape,) if isinstance(shape, int) else shape)
+        size = (shape,) if isinstance(shape, int) else tuple(shape)
+        return Placeholder(_numpy_dtype(dtype), size)
 
     def integers(self, shape: Any, low: int, high: int, dtype: str = "uint8") -> Any:
         return self.random(shape, dtype)

@@ -26,6 +26,8 @@ from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, GlobalVariableError, GluonError, RecompileError
 from gluon_core.runtime import arguments, foreign, place, specialize
+from gluon_core.runtime.ahead import compile_configurations
+from gluon_core.runtime.placeholder import Placeholder
 from gluon_core.values.constants import Read, changed, identity, text_of
 
 if TYPE_CHECKING:
@@ -171,11 +173,12 @@ class Dispatcher:
         return tuple(foreign.number(v) if p.is_constexpr else arguments.viewed(v) for p, v in pairs)
 
     def _refuse_memory(self, values: tuple[Any, ...], error: Exception) -> Exception:
-        """What to raise where torch would not tell an address, which it does with an error of its own."""
+        """What to raise where torch would not tell an address, which it does with an error of its own,
+        or where an array is none that kernels work on."""
         for param, value in zip(self.parameters, values):
             if not param.is_constexpr:
                 try:
-                    foreign.check_memory(value)
+                    arguments.place_of(value)
                 except ArgumentError as ours:
                     ours.argument = f"{self.kernel.__name__}({param.name})"
                     return ours
@@ -401,6 +404,8 @@ class Dispatcher:
         if found is not None:
             self._check_globals(specialization.key)
             return found
+        if registry().backend(specialization.target.backend).isolate:
+            compile_configurations(self.kernel)
         with self._lock:
             turn = self._compiling.setdefault(specialization.key, threading.RLock())
         with turn:  # other forms of this kernel may be compiled meanwhile
@@ -532,8 +537,9 @@ class Dispatcher:
         bind: Optional[Callable[..., Callable[..., None]]] = getattr(launch, "bind", None)
         if backend.raw_pointers:
             launch = getattr(launch, "raw", launch)
-        if not backend.simulates and backend.device_count() > 1:
-            launch, bind = _on_device(launch, backend, device), None
+        several = not backend.simulates and backend.device_count() > 1
+        if several:
+            launch = _on_device(launch, backend, device)
         names = {
             "_g_default_grid": self._measure(sizes, values),
             "_g_device": device,
@@ -547,18 +553,19 @@ class Dispatcher:
         )
         if bind is None or names["_g_default_grid"] is None:
             return handle
-        return bind(names["_g_default_grid"], names["_g_stream_of"], device, handle)
+        bound = bind(names["_g_default_grid"], names["_g_stream_of"], device, handle)
+        return _on_device(bound, backend, device) if several else bound
 
 
 def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Callable[..., Any]:
     """A launch on a machine with several devices: the current one is switched where it differs."""
     current = backend.current_device
 
-    def launch_there(sizes: Any, stream: int, *values: Any) -> Any:
+    def launch_there(*values: Any, **named: Any) -> Any:
         if current() == device:
-            return launch(sizes, stream, *values)
+            return launch(*values, **named)
         with backend.device_scope(device):
-            return launch(sizes, stream, *values)
+            return launch(*values, **named)
 
     return launch_there
 
@@ -584,31 +591,12 @@ def _changed_options(old: Any, new: Any) -> tuple[str, str]:
     )
 
 
-class StandIn:
-    """A tensor that is only a dtype: aligned, and into small storage."""
-
-    def __init__(self, dtype: Any):
-        self.dtype = dtype
-        self.shape = (1,)
-
-    def stride(self) -> tuple[int, ...]:
-        return (1,)
-
-    @staticmethod
-    def data_ptr() -> int:
-        return 0
-
-    @staticmethod
-    def ptr_range() -> int:
-        return 0
-
-
 def _stand_in(value: Any) -> Any:
     """Torch and NumPy dtypes stand for aligned tensors of them in a warm-up."""
     cls = type(value)
     if cls.__name__ == "dtype" and cls.__module__ == "torch":
-        return StandIn(value)
+        return Placeholder(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.dtype):
-        return StandIn(value)
+        return Placeholder(value)
     return value

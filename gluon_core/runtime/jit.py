@@ -50,7 +50,7 @@ class Launch(Protocol[P]):
 
 
 @opaque.no_triton_source
-class GluonJITFunction(_triton.JITFunction, Generic[P, R]):  # type: ignore[misc]  # Triton has no types
+class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
     """A kernel, or a function that kernels call.
 
     `kernel[grid](*args, **options)` launches; `grid` is an int, up to three ints, or a function of

@@ -181,7 +181,7 @@ def {name}(_g_grid, {params}{comma}**_g_options):
         try:
             {prepare}
             _g_key = ({key})
-        except RuntimeError as _g_error:
+        except (RuntimeError, ValueError) as _g_error:
             raise _g_refuse(({names}), _g_error) from None
         _g_hit = _g_lookup(_g_key)
         if (

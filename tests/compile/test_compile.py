@@ -5,6 +5,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 from triton.backends.compiler import GPUTarget
 
@@ -22,6 +23,8 @@ from gluon_core.errors import (
 )
 from tests.core import kernels_for_runtime as kernels
 from tests.core.kernels_for_runtime import L32, L64
+
+pytestmark = pytest.mark.once
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +111,9 @@ def test_types_and_values_in_a_signature():
     )
     assert made.src.signature == {"y": "*i64", "both": ("i32", "constexpr")}
     assert made.src.constants == {(1, 1): 1}
+    given = {"y": np.zeros(4, np.int64), "both": (gl.int32, "i32")}
+    found = gluon.compile(kernels.pair, target="sm_80", signature=given).src.signature
+    assert found == {"y": "*i64", "both": ("i32", "i32")}
 
 
 @pytest.mark.parametrize(

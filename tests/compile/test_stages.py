@@ -12,7 +12,7 @@ from triton.runtime.errors import OutOfResources, PTXASError
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core import testing
-from gluon_core.compiler import compile
+from gluon_core.compiler import compile, driver
 from gluon_core.compiler.stages import isolation_enabled, run_stages
 from gluon_core.contract.backend import Stage
 from gluon_core.contract.registry import registry
@@ -171,3 +171,32 @@ def test_an_auto_layout_that_nothing_determines_is_an_error_at_its_line():
     with pytest.raises(LayoutError, match="nothing determines.*gl.set_auto_layout") as caught:
         compile(source, target, options)
     assert "# HERE" in caught.value.span.text
+
+
+@gluon.jit
+def fine(x):
+    gl.store(x, 1)
+
+
+class Malformed(Module):
+    """A module that no process can parse, and that MLIR would not have."""
+
+    def verify(self):
+        os.write(2, b"error: 'tt.store' op is malformed\n")
+        return False
+
+
+@pytest.mark.parametrize("isolation", ["1", "0"])
+def test_a_module_that_is_malformed_is_an_error_with_its_words(isolation, monkeypatch, capfd):
+    traced = driver.trace_source
+
+    def trace(*args, on_session, **more):
+        traced(*args, on_session=on_session, **more)
+        return Malformed()
+
+    monkeypatch.setenv("GLUON_COMPILE_ISOLATION", isolation)
+    monkeypatch.setattr(driver, "trace_source", trace)
+    with pytest.raises(StageError, match="rejects the module of fine") as found:
+        compile(fine, "sm_90", signature={"x": "*i32"}, maxnreg=40)
+    assert "'tt.store' op is malformed" in found.value.diagnostics
+    assert "malformed" not in capfd.readouterr().err

@@ -27,6 +27,8 @@ from gluon_core.runtime import place
 from tests.core import kernels_for_runtime as kernels
 from tests.core.kernels_for_runtime import L32, L64
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):

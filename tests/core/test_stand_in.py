@@ -7,20 +7,23 @@ import textwrap
 
 import pytest
 
-pytestmark = (
-    pytest.mark.once
-)  # what Triton asks a driver for is little, and the same in its releases
+from tests import warm
+
+# What Triton asks a driver for is little, and the same in its releases.
+pytestmark = pytest.mark.once
 
 pytest.importorskip("torch")
 
 
-def script(tmp_path, code: str, target: str):
+# No GPU, also where there is one.
+HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+
+
+def script(tmp_path, code: str, target: str, torch: bool = True):
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(code))
-    environment = {**os.environ, "GLUON_TARGET": target, "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        [sys.executable, str(path)], env=environment, capture_output=True, text=True, timeout=120
-    )
+    environment = {**os.environ, **HIDDEN, "GLUON_TARGET": target}
+    return warm.run([path], env=environment, timeout=120, torch=torch)
 
 
 AUTOTUNED = """
@@ -44,7 +47,10 @@ AUTOTUNED = """
 """
 
 
-@pytest.mark.parametrize("target, arch", [("sim:sm_80", "80"), ("sim:gfx942", "gfx942")])
+@pytest.mark.parametrize(
+    "target, arch",
+    [("sim:sm_80", "80"), pytest.param("sim:gfx942", "gfx942", marks=pytest.mark.campaign)],
+)
 def test_autotune_and_do_bench_work_without_a_gpu(tmp_path, target, arch):
     done = script(tmp_path, AUTOTUNED, target)
     assert done.returncode == 0, done.stderr
@@ -53,7 +59,7 @@ def test_autotune_and_do_bench_work_without_a_gpu(tmp_path, target, arch):
     assert lines[1:3] == ["True", "True"]
 
 
-@pytest.mark.parametrize("target", ["", "sm_90"])
+@pytest.mark.parametrize("target", ["", pytest.param("sm_90", marks=pytest.mark.campaign)])
 def test_no_driver_unless_a_simulated_target_is_asked_for(tmp_path, target):
     done = script(
         tmp_path,
@@ -85,7 +91,7 @@ DRIVER_AFTER_IMPORT = """
 
 
 def test_importing_the_package_is_enough(tmp_path):
-    done = script(tmp_path, DRIVER_AFTER_IMPORT, "sim:sm_80")
+    done = script(tmp_path, DRIVER_AFTER_IMPORT, "sim:sm_80", torch=False)
     assert done.returncode == 0, done.stderr
     target, refused = done.stdout.strip().split("\n")
     assert "80" in target
@@ -112,7 +118,7 @@ WITHOUT_TORCH = """
 
 
 def test_torch_is_not_imported_before_somebody_asks_for_the_driver(tmp_path):
-    done = script(tmp_path, WITHOUT_TORCH, "sim:sm_80")
+    done = script(tmp_path, WITHOUT_TORCH, "sim:sm_80", torch=False)
     assert done.returncode == 0, done.stderr
     target, driver = done.stdout.strip().split("\n")
     assert "80" in target and driver == "StandInDriver"
@@ -156,13 +162,23 @@ FOR_A_GPU = """
 
 @pytest.mark.parametrize(
     "target, said",
-    [("sim:hopper", ["(9, 0) None", "132"]), ("sim:gfx942", ["(9, 4) 7.0.0", "304"])],
+    [
+        ("sim:hopper", ["(9, 0) None", "132"]),
+        pytest.param("sim:gfx942", ["(9, 4) 7.0.0", "304"], marks=pytest.mark.campaign),
+    ],
 )
 def test_a_script_for_a_gpu_runs_unchanged(tmp_path, target, said):
     path = tmp_path / "for_a_gpu.py"
     path.write_text(textwrap.dedent(FOR_A_GPU))
     command = [sys.executable, "-m", "gluon_core.standin", "--target", target, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env={**os.environ, **HIDDEN},
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:3] == [*said, "True"]
 
@@ -171,13 +187,21 @@ def test_a_suite_for_a_gpu_runs_unchanged(tmp_path):
     (tmp_path / "conftest.py").write_text("import torch; assert torch.cuda.is_available()\n")
     (tmp_path / "test_for_a_gpu.py").write_text(textwrap.dedent(FOR_A_GPU))
     command = [sys.executable, "-m", "pytest", "-q", "--gluon-standin", "sim:sm_80", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env={**os.environ, **HIDDEN},
+    )
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
 
 
 @pytest.mark.parametrize("target, words", [("sm_90", "simulated"), ("sim:hoper", "hopper")])
 def test_what_cannot_be_stood_in_for_is_said(tmp_path, target, words):
-    command = [sys.executable, "-m", "gluon_core.standin", "--target", target, "x.py"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = warm.run(
+        ["-m", "gluon_core.standin", "--target", target, "x.py"], timeout=120, torch=True
+    )
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,84 @@
+"""The configurations of `triton.autotune`, compiled side by side before the first of them is measured."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from types import FrameType
+from typing import Any, Iterator, Optional
+
+from gluon_core import _triton
+from gluon_core.compiler import compile_many
+from gluon_core.compiler.workers import limit
+
+__all__ = ["compile_configurations"]
+
+_MOST_FRAMES = 40  # between a launch and the tuner that measures it
+
+
+def compile_configurations(kernel: Any) -> None:
+    """Where Triton's tuner asks for a form of `kernel` that is not compiled: compile those of all its
+    configurations, on as many processes as may compile at once.
+
+    Those that change the arguments first (`pre_hook`) are left to the tuner, and so is what does not
+    compile: it skips such configurations, or raises.
+    """
+    found = _asked_by_tuner()
+    if found is None:
+        return
+    tuner, args, given, configurations = found
+    search = id(tuner), len(tuner.cache)  # the next one begins when this one's result is there
+    if tuner.fn is not kernel or _searches.get(kernel) == search:
+        return
+    _searches[kernel] = search
+    if getattr(tuner, "user_defined_pre_hook", False):
+        return
+    jobs = [
+        functools.partial(_compiled, kernel, args, {**given, **configuration.all_kwargs()})
+        for configuration in configurations
+        if configuration.pre_hook is None
+    ]
+    if len(jobs) > 1 and limit() > 1:
+        compile_many(jobs, errors="return")
+
+
+_searches: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+
+
+def _compiled(kernel: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    try:
+        return kernel.warmup(*args, **given)
+    except Exception:
+        return None  # the tuner meets it again
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: Optional[FrameType] = sys._getframe(2)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
+
+
+def _asked_by_tuner() -> Optional[tuple[Any, tuple[Any, ...], dict[str, Any], list[Any]]]:
+    """The tuner that asks, the arguments of its call, and its configurations; None where none does."""
+    tuner = _triton.Autotuner
+    measures, runs, warms = (getattr(tuner, n).__code__ for n in ("_bench", "run", "warmup"))
+    within: Optional[dict[str, Any]] = None
+    for frame in _frames():
+        if frame.f_code is measures and within is None:
+            within = frame.f_locals
+        elif frame.f_code is warms:
+            told = frame.f_locals
+            left = list(told["self"].prune_configs(told["kwargs"]))
+            if told["autotune_config"] is not left[0]:
+                return None
+            _searches.clear()
+            return told["self"], told["args"], dict(told["kwargs"]), left
+        elif frame.f_code is runs and within is not None:
+            pruned = frame.f_locals.get("pruned_configs")
+            given = {k: v for k, v in within["meta"].items() if k != "warmup"}
+            return None if pruned is None else (within["self"], within["args"], given, list(pruned))
+    return None
