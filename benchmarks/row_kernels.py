@@ -26,7 +26,8 @@ ODD = ((1, 1), (7, 1023), (3, 33333))
 WANTED = {"copy": (">=", 0.9)}
 
 # Choices: (elements, warps) of a block; by the longest row, (rows, warps); (warps, depth) of a part;
-# (elements, rows, warps) of a step of a running sum; (rows, elements, warps) of sums of columns; by
+# (elements, rows, warps) of a step of a running sum; (rows, elements, warps) of sums of columns and of
+# the largest elements; by
 # the longest row, (rows, warps, programs) of what walks over rows.
 BLOCKS = ((1024, 4), (2048, 4), (4096, 8))
 WHOLE = {
@@ -40,6 +41,7 @@ STEPS = (
     *((2048, 1, 2), (2048, 1, 4), (4096, 1, 4), (4096, 1, 8), (4096, 1, 16), (8192, 1, 8)),
     *((8192, 1, 16), (8192, 1, 32), (16384, 1, 32)),
 )
+TOP = ((8, 32, 4), (4, 64, 4), (2, 128, 4), (1, 128, 1), (1, 256, 2), (1, 512, 4), (1, 1024, 4))
 SUMS = ((16, 128, 4), (32, 256, 8), (16, 256, 4), (32, 512, 8), (8, 512, 4))
 WALKED = {
     1024: tuple((1, w, p) for w in (1, 2) for p in (1056, 2112, 4224)) + ((2, 2, 1056),),
@@ -58,7 +60,7 @@ class Case:
         whole: the index of its example for rows that registers hold, None where there is none.
         walks: the index of its example for rows of any length, None where there is none.
         torch: `f(args) -> result`, what `output` of the examples must be like.
-        choices: of `whole`: "rows", "blocks", "steps", "sums" or "walked".
+        choices: of `whole`: "rows", "blocks", "steps", "sums", "top" or "walked".
         kept: rows that `walks` keeps parts of.
         tolerance: relative to the largest element.
     """
@@ -95,6 +97,9 @@ class Case:
             return [{"block": b, "num_warps": w} for b, w in BLOCKS]
         if self.choices == "sums":
             return [{"rows": r, "block": b, "num_warps": w} for r, b, w in SUMS]
+        if self.choices == "top":
+            names = ("rows", "block", "num_warps")
+            return [dict(zip(names, top)) for top in TOP if columns <= 65536]
         if self.choices == "steps":
             names = ("most", "rows", "num_warps")
             fitting = [step for step in STEPS if min(columns, 8192) // 2 <= step[0] <= columns]
@@ -160,6 +165,21 @@ def quantized(args: Mapping[str, Any]) -> Any:
     return (x / (x.abs().amax(1, keepdim=True) * (1 / 448))).to(args["dst"].dtype)
 
 
+def quantized_blocks(args: Mapping[str, Any]) -> Any:
+    x = args["src"].float().unflatten(1, (-1, 128))
+    return (x / (x.abs().amax(2, keepdim=True) * (1 / 448))).flatten(1).to(args["dst"].dtype)
+
+
+def quantized_mx(args: Mapping[str, Any]) -> Any:
+    x = args["src"].float().unflatten(1, (-1, 32))
+    scale = (x.abs().amax(2, keepdim=True).log2().floor() - 8).exp2()
+    return (x / scale).clamp(-448, 448).flatten(1).to(args["dst"].dtype)
+
+
+def largest(args: Mapping[str, Any]) -> Any:
+    return args["src"].topk(args["count"]).values
+
+
 def running_sum(args: Mapping[str, Any]) -> Any:
     import torch
 
@@ -197,6 +217,9 @@ CASES = (
     Case("norm backward", "row_norm_backward", 0, 1, norm_backward, "walked", 2),
     Case("sums for the weight", "row_norm_backward", 2, None, column_sums, "sums", tolerance=1e-4),
     Case("quantize to fp8", "row_quantize", 2, 3, quantized, tolerance=1 / 14),
+    Case("quantize to fp8 by 128", "row_quantize", 4, None, quantized_blocks, "blocks", 1, 1 / 14),
+    Case("quantize to mxfp8", "row_quantize", 5, None, quantized_mx, "blocks", 1, 1 / 14),
+    Case("top-8", "row_topk", 0, None, largest, "top"),
     Case("running sum", "row_scan", 0, None, running_sum, "steps", tolerance=1e-4),
     Case("SwiGLU", "rows", 0, None, swiglu, "blocks"),
     Case("SwiGLU backward", "rows", 1, None, swiglu_backward, "blocks"),

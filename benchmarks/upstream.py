@@ -18,6 +18,8 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 # The same kernels without building blocks, which Triton's own Gluon does not have.
 EXPLICIT = Path(__file__).resolve().parents[1] / "tests" / "kernels" / "explicit"
 
+sys.path.append(str(EXAMPLES))  # what examples share
+
 # Ours -> upstream's. Nothing else of a file changes.
 IMPORTS = {
     "import gluon_core as gluon\n": "from triton.experimental import gluon\n",

@@ -19,9 +19,13 @@ FILES = (
     "row_norm_backward",
     "row_scan",
     "row_quantize",
+    "row_topk",
     "rotary",
     "matmul",
+    "matmul_grouped",
     "matmul_hopper",
+    "matmul_grouped_hopper",
+    "matmul_fp8_hopper",
     "matmul_blackwell",
     "matmul_scaled_blackwell",
     "matmul_tdm",
@@ -33,6 +37,7 @@ FILES = (
     "attention_paged",
     "attention_hopper",
     "attention_backward_hopper",
+    "attention_packed_hopper",
     "attention_cdna",
 )
 

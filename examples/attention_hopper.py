@@ -1,9 +1,9 @@
 """Flash attention forward on Hopper: TMA, `wgmma` and warp specialization.
 
-One warp copies tiles of Q, K and V. Two groups of four warps have 64 rows of Q each and walk over
-the keys, the last ones first: with a causal mask only those need masking. The scores of the next
-tile are multiplied while the softmax of this one is computed, and the exponentials of one group
-run while the other multiplies.
+One warp copies tiles of Q, K and V. Two or three groups of four warps have 64 rows of Q each and walk
+over the keys, the last ones first: with a causal mask only those need masking. Scores of the next tile
+are multiplied while the softmax of this one is computed. Three groups take turns at the matrix unit; two
+find their own way.
 
 Softmax is online (Milakov and Gimelshein, 2018); its overlap with the matrix unit is that of
 FlashAttention-3 (Shah et al., 2024). Programs walk over many tiles. With a causal mask, long ones
@@ -20,137 +20,110 @@ from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     tma_ring,
     tma_writer,
+    turns,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
 
-
-@gluon.jit
-def tile_at(turn, tiles, heads, CAUSAL: gl.constexpr, GROUP: gl.constexpr):
-    """The rows and the head that this program works on; a head past the last for none.
-
-    Programs that run together work on few heads, whose keys and values stay in the cache.
-    """
-    programs = gl.num_programs(0)
-    program = gl.program_id(0)
-    if CAUSAL:
-        tile = turn * programs + gl.where(turn % 2 == 0, program, programs - 1 - program)
-        first = tile // (GROUP * tiles) * GROUP
-        inside = tile % (GROUP * tiles)
-        size = gl.maximum(gl.minimum(heads - first, GROUP), 1)
-        m = tiles - 1 - inside // size
-        return m, gl.where(m < 0, heads, first + inside % size)  # the last group may be smaller
-    else:
-        tile = turn * programs + program
-        return tile % tiles, tile // tiles
+try:
+    from .attention_tiles import mask_scores, rounds, sums_of_lanes, work_at
+except ImportError:  # run as a program
+    from attention_tiles import mask_scores, rounds, sums_of_lanes, work_at
 
 
 @gluon.jit
-def key_tiles(m, length, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr):
-    """How many tiles of keys the rows from `m * BLOCK_M` on look at."""
-    end = length
-    if CAUSAL:
-        end = gl.minimum((m + 1) * BLOCK_M, length)
-    return gl.cdiv(end, BLOCK_N)
-
-
-@gluon.jit
-def copy_tiles(
-    queries, keys, values, heads, length, SHARED: gl.constexpr,
-    CAUSAL: gl.constexpr, GROUP: gl.constexpr,
-):  # fmt: skip
-    ROWS: gl.constexpr = queries[0].block_shape[1]
-    BLOCK_M: gl.constexpr = 2 * ROWS
-    BLOCK_N: gl.constexpr = keys.block_shape[1]
+def copy_tiles(queries, keys, values, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
+    BLOCK_N: gl.constexpr = SETTINGS[1]
     at = keys.producer()
     query = queries[0].producer()
-    tiles = gl.cdiv(length, BLOCK_M)
-    for turn in range(gl.cdiv(tiles * heads, gl.num_programs(0))):
-        m, head = tile_at(turn, tiles, heads, CAUSAL, GROUP)
-        if head < heads:
-            for i in gl.static_range(2):
-                queries[i].fetch(query, [[head, m * BLOCK_M + i * ROWS, 0]])
+    for round in range(rounds(sizes, SETTINGS)):
+        row, head, count = work_at(round, sizes, SETTINGS)
+        if head < sizes[0]:
+            for i in gl.static_range(len(queries)):
+                queries[i].fetch(query, [[head, row + i * 64, 0]])
             query = query.next()
-            count = key_tiles(m, length, BLOCK_M, BLOCK_N, CAUSAL)
             for j in range(count):
-                row = (count - 1 - j) * BLOCK_N
-                keys.fetch(at, [[head // SHARED, row, 0]])
-                values.fetch(at, [[head // SHARED, row, 0]])
+                key = (count - 1 - j) * BLOCK_N
+                keys.fetch(at, [[head // SHARED, key, 0]])
+                values.fetch(at, [[head // SHARED, key, 0]])
                 at = at.next()
 
 
 @gluon.jit
-def mask_scores(score, rows, keys, length, CAUSAL: gl.constexpr):
-    inside = (keys < length)[None, :] & (rows >= 0)[:, None]
-    if CAUSAL:
-        inside = inside & (rows[:, None] >= keys[None, :])
-    return gl.where(inside, score, float("-inf"))
-
-
-@gluon.jit
-def attend(
-    rings, outputs, heads, length, scale, half: gl.constexpr,
-    CAUSAL: gl.constexpr, GROUP: gl.constexpr,
-):  # fmt: skip
+def attend(work, order, SETTINGS: gl.constexpr, part: gl.constexpr):
+    rings, writer, logsums, sizes, scale = work
     queries, keys, values = rings
-    writer, logsums = outputs
+    heads, length = sizes
+    CAUSAL: gl.constexpr = SETTINGS[2]
+    TURNS: gl.constexpr = order is not None
     dtype: gl.constexpr = keys.dtype
     ROWS: gl.constexpr = queries.block_shape[1]
-    BLOCK_M: gl.constexpr = 2 * ROWS
     BLOCK_N: gl.constexpr = keys.block_shape[1]
     D: gl.constexpr = keys.block_shape[2]
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
-    out_row: gl.constexpr = gl.SliceLayout(1, out_layout)
-    # The last tile of keys may end past the sequence, and the diagonal crosses the last ones.
-    MASKED: gl.constexpr = (BLOCK_M + BLOCK_N - 1) // BLOCK_N if CAUSAL else 1
+    row: gl.constexpr = gl.SliceLayout(1, score_layout)
 
     at = keys.consumer()
     query = queries.consumer()
+    turn = at  # of another kind where there are turns
+    if TURNS:
+        turn = order.first(part)
     nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, score_layout)
     key = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, score_layout))
-    tiles = gl.cdiv(length, BLOCK_M)
-    for turn in range(gl.cdiv(tiles * heads, gl.num_programs(0))):
-        m, head = tile_at(turn, tiles, heads, CAUSAL, GROUP)
+    for round in range(rounds(sizes, SETTINGS)):
+        first, head, count = work_at(round, sizes, SETTINGS)
         if head < heads:
-            count = key_tiles(m, length, BLOCK_M, BLOCK_N, CAUSAL)
-            first = m * BLOCK_M + half * ROWS
-            rows = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, score_layout))
+            first += part * ROWS
+            rows = first + gl.arange(0, ROWS, layout=row)
 
             q_tile = queries.wait(query).reshape([ROWS, D])
             k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
             score = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False)
             keys.release(at)
             score = mask_scores(score, rows, (count - 1) * BLOCK_N + key, length, CAUSAL)
-            top = gl.max(score, 1) * scale
+            # Finite even where none of these keys is seen.
+            top = gl.maximum(gl.max(score, 1) * scale, -1e30)
             p = gl.exp2(score * scale - top[:, None])
-            total = gl.sum(p, 1)
+            total = sums_of_lanes(p)
+            lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
             p_tile = gl.convert_layout(p.to(dtype), p_layout)
             acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
             behind, at = at, at.next()
+            if TURNS:
+                order.take(turn)
 
             for j in range(1, count):
                 k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
                 coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
                 v_tile = values.wait(behind).reshape([BLOCK_N, D])
                 acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
+                if TURNS:
+                    order.end(turn)
                 score = warpgroup_mma_wait(1, deps=[coming])
                 keys.release(at)
-                if MASKED > 1:
-                    if j < MASKED:
+                if CAUSAL and BLOCK_N % SETTINGS[0] != 0:
+                    if (count - j) * BLOCK_N > first:
                         where = (count - 1 - j) * BLOCK_N + key
                         score = mask_scores(score, rows, where, length, CAUSAL)
                 higher = gl.maximum(top, gl.max(score, 1) * scale)
                 kept = gl.exp2(top - higher)
                 p = gl.exp2(score * scale - higher[:, None])
-                total = total * kept + gl.sum(p, 1)
+                fresh = sums_of_lanes(p)
+                total = total * gl.convert_layout(kept, lanes)[:, None] + fresh
                 top = higher
+                if TURNS:
+                    # After softmax: ptxas moves a wait for `wgmma` up to the last branch.
+                    turn = turn.next()
+                    order.take(turn)
                 done = warpgroup_mma_wait(0, deps=[acc])
                 values.release(behind)
-                acc = warpgroup_mma_init(done * gl.convert_layout(kept, out_row)[:, None])
+                acc = warpgroup_mma_init(
+                    done * gl.convert_layout(kept, gl.SliceLayout(1, out_layout))[:, None]
+                )
                 p_tile = gl.convert_layout(p.to(dtype), p_layout)
                 behind, at = at, at.next()
 
@@ -158,11 +131,15 @@ def attend(
             query = query.next()
             v_tile = values.wait(behind).reshape([BLOCK_N, D])
             acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
+            if TURNS:
+                order.end(turn)
+                turn = turn.next()
+            whole = gl.convert_layout(gl.sum(total, 1), row)
             result = warpgroup_mma_wait(0, deps=[acc])
             values.release(behind)
-            result = result / gl.convert_layout(total, out_row)[:, None]
+            result = result * gl.convert_layout(1 / whole, gl.SliceLayout(1, out_layout))[:, None]
             if logsums is not None:
-                gl.store(logsums + head * length + rows, top + gl.log2(total), mask=rows < length)
+                gl.store(logsums + head * length + rows, top + gl.log2(whole), mask=rows < length)
             writer.store([head, first, 0], result)
     writer.close()
 
@@ -179,23 +156,40 @@ def attention_hopper(
 
     `scale` is that of the scores times log2(e), because the exponentials are powers of 2.
     """
-    gl.static_assert(q_desc.block_type.shape[1] * 2 == BLOCK_M, "each half has a block of Q")
-    gl.static_assert(k_desc.block_type.shape[1] == BLOCK_N, "blocks of keys and values")
-    upper = tma_ring(q_desc, 1)
-    lower = tma_ring(q_desc, 1)
-    keys = tma_ring(k_desc, STAGES, consumers=2)
-    values = tma_ring(v_desc, STAGES, consumers=2)
-    above, below = (upper, keys, values), (lower, keys, values)
-    first, second = (tma_writer(out_desc), logsums), (tma_writer(out_desc), logsums)
-    gl.warp_specialize(
-        [
-            (attend, (above, first, heads, length, scale, 0, CAUSAL, GROUP)),
-            (attend, (below, second, heads, length, scale, 1, CAUSAL, GROUP)),
-            (copy_tiles, ((upper, lower), keys, values, heads, length, SHARED, CAUSAL, GROUP)),
-        ],
-        [4, 1],
-        [240, 24],
-    )
+    PARTS: gl.constexpr = BLOCK_M // 64
+    gl.static_assert(PARTS == 2 or PARTS == 3, "two or three groups of warps with 64 rows each")
+    keys = tma_ring(k_desc, STAGES, consumers=PARTS)
+    values = tma_ring(v_desc, STAGES, consumers=PARTS)
+    SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, GROUP)
+    sizes = (heads, length)
+    q0 = tma_ring(q_desc, 1)
+    q1 = tma_ring(q_desc, 1)
+    a = ((q0, keys, values), tma_writer(out_desc), logsums, sizes, scale)
+    b = ((q1, keys, values), tma_writer(out_desc), logsums, sizes, scale)
+    if PARTS == 2:
+        gl.warp_specialize(
+            [
+                (attend, (a, None, SETTINGS, 0)),
+                (attend, (b, None, SETTINGS, 1)),
+                (copy_tiles, ((q0, q1), keys, values, sizes, SHARED, SETTINGS)),
+            ],
+            [4, 1],
+            [240, 24],
+        )
+    else:
+        q2 = tma_ring(q_desc, 1)
+        order = turns(3)
+        c = ((q2, keys, values), tma_writer(out_desc), logsums, sizes, scale)
+        gl.warp_specialize(
+            [
+                (attend, (a, order, SETTINGS, 0)),
+                (attend, (b, order, SETTINGS, 1)),
+                (attend, (c, order, SETTINGS, 2)),
+                (copy_tiles, ((q0, q1, q2), keys, values, sizes, SHARED, SETTINGS)),
+            ],
+            [4, 4, 1],
+            [160, 160, 24],
+        )
 
 
 DTYPES = {"float16": gl.float16, "bfloat16": gl.bfloat16}
@@ -208,9 +202,8 @@ def describe(array, rows):
 
 
 def operands(args, config):
-    rows, keys = config["BLOCK_M"] // 2, config["BLOCK_N"]
-    blocks = {"q": rows, "k": keys, "v": keys, "out": rows}
-    described = [describe(args[name], rows) for name, rows in blocks.items()]
+    sizes = {"q": 64, "k": config["BLOCK_N"], "v": config["BLOCK_N"], "out": 64}
+    described = [describe(args[name], rows) for name, rows in sizes.items()]
     heads, length, depth = args["q"].shape
     return (*described, args.get("logsums"), heads, length, math.log2(math.e) / math.sqrt(depth))
 
@@ -224,17 +217,12 @@ def arguments(depth):
     return make
 
 
-def configure(causal):
-    def make(warp_size, block=(128, 128), stages=2, group=8, shared=1):
-        return {
-            "SHARED": shared,
-            "BLOCK_M": block[0],
-            "BLOCK_N": block[1],
-            "STAGES": stages,
-            "CAUSAL": causal,
-            "GROUP": group,
-            "num_warps": 4,
-        }
+def configure(causal, depth):
+    """Three groups of warps have registers for sums of 64 columns, two for those of 128."""
+
+    def make(warp_size, block=(192 if depth <= 64 else 128, 128), stages=2, group=8, shared=1):
+        sizes = {"SHARED": shared, "BLOCK_M": block[0], "BLOCK_N": block[1], "STAGES": stages}
+        return {**sizes, "CAUSAL": causal, "GROUP": group, "num_warps": 4}
 
     return make
 
@@ -263,16 +251,14 @@ def reference(causal):
 
 
 def device_reference(causal):
-    """The same in float32 with torch, head by head, into an array of the result's shape."""
+    """The same in float32 with torch, head by head."""
 
     def attention(args):
-        out = args["out"].float()
-        for i, (q, k, v) in enumerate(zip(*(args[name] for name in "qkv"))):
-            score = q.float() @ k.float().T / math.sqrt(q.shape[-1])
-            if causal:
-                score = score.masked_fill(score.new_ones(score.shape).tril() == 0, -math.inf)
-            out[i] = score.softmax(-1) @ v.float()
-        return out
+        import torch
+
+        attend = torch.nn.functional.scaled_dot_product_attention
+        heads = zip(*(args[name].float().split(1) for name in "qkv"))
+        return torch.cat([attend(*head, is_causal=causal) for head in heads])
 
     return attention
 
@@ -284,7 +270,7 @@ EXAMPLES = [
         arguments=arguments(depth),
         operands=operands,
         grid=grid,
-        config=configure(causal),
+        config=configure(causal, depth),
         reference=reference(causal),
         device_reference=device_reference(causal),
         output="out",

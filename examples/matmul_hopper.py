@@ -37,6 +37,35 @@ def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, TRANSPOSED: gl.constexpr):
 
 
 @gluon.jit
+def multiply_tile(
+    ring,
+    at,
+    K,
+    half: gl.constexpr,
+    ROWS: gl.constexpr,
+    BLOCK: gl.constexpr,
+    TRANSPOSED: gl.constexpr,
+):
+    """Half of a tile, and the position after its last step. BLOCK is its columns, and a step of K."""
+    instruction_k: gl.constexpr = 256 // ring.dtype.primitive_bitwidth
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK[0], instruction_k])
+    acc = warpgroup_mma_init(gl.zeros([ROWS, BLOCK[0]], gl.float32, layout))
+    for k in range(0, K, BLOCK[1]):
+        a_tile, b_tile = ring.wait(at)
+        a_tile = a_tile.slice(half * ROWS, ROWS, dim=0)
+        if TRANSPOSED:
+            b_tile = b_tile.permute((1, 0))
+        acc = warpgroup_mma(a_tile, b_tile, acc, is_async=True)
+        # The step before is over: give its slot back.
+        acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
+        ring.release(at.before(), pred=k > 0)
+        at = at.next()
+    result = warpgroup_mma_wait(0, deps=[acc])
+    ring.release(at.before())
+    return result, at
+
+
+@gluon.jit
 def multiply_tiles(
     ring, tiles, writer, K, half: gl.constexpr, BLOCK_K: gl.constexpr, TRANSPOSED: gl.constexpr
 ):
@@ -45,23 +74,7 @@ def multiply_tiles(
     at = ring.consumer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
-        instruction_k: gl.constexpr = 256 // ring.dtype.primitive_bitwidth
-        layout: gl.constexpr = gl.NVMMADistributedLayout(
-            [3, 0], [4, 1], [16, COLUMNS, instruction_k]
-        )
-        acc = warpgroup_mma_init(gl.zeros([ROWS, COLUMNS], gl.float32, layout))
-        for k in range(0, K, BLOCK_K):
-            a_tile, b_tile = ring.wait(at)
-            a_tile = a_tile.slice(half * ROWS, ROWS, dim=0)
-            if TRANSPOSED:
-                b_tile = b_tile.permute((1, 0))
-            acc = warpgroup_mma(a_tile, b_tile, acc, is_async=True)
-            # The step before is over: give its slot back.
-            acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
-            ring.release(at.before(), pred=k > 0)
-            at = at.next()
-        result = warpgroup_mma_wait(0, deps=[acc])
-        ring.release(at.before())
+        result, at = multiply_tile(ring, at, K, half, ROWS, (COLUMNS, BLOCK_K), TRANSPOSED)
         writer.store([row + half * ROWS, column], result)
     writer.close()
 

@@ -50,6 +50,7 @@ TOLERANCE: dict[str, tuple[float, str]] = {
         1e-2,
         "a unit in the last place of bfloat16 (2**-7): fp8 products are summed in about 14 bits",
     ),
+    "example:matmul fp8, scales by block": (1e-2, "the same"),
 }
 
 # What differs although it is in none of `INEXACT`.

@@ -33,6 +33,7 @@ def wide(args, *names):
     return [args[name].astype(np.float64) for name in names]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.once
 @pytest.mark.parametrize("length, causal", [(200, True), (129, False), (1, True)])
 def test_gradients_of_what_was_computed(length, causal):

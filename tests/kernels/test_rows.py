@@ -47,6 +47,7 @@ def checked(example, target, shape, **choices):
     return args
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.once
 @pytest.mark.parametrize("spec", ["sim:sm_90", "sim:gfx942"])
 @pytest.mark.parametrize("name", PAIRS)

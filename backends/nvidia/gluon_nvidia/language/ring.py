@@ -27,7 +27,7 @@ from gluon_core.errors import ArgumentError, ShapeError
 from gluon_core.portable.masked_tiles import moved, split
 from gluon_core.portable.records import Record
 from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstInt, Int, Operand, Predicate, Values
+from gluon_core.values.typing import ConstBool, ConstInt, Int, Operand, Predicate, Values
 from gluon_core.vendor import (
     builtin,
     compile_time_int,
@@ -254,20 +254,30 @@ class tile_writer(Record):
     """Buffers through which one role stores tiles of a tensor."""
 
     @builtin(name="tile_writer.store")
-    def store(self, coordinates: Union[Values, Sequence[Int]], value: Operand) -> None:
+    def store(
+        self,
+        coordinates: Union[Values, Sequence[Int]],
+        value: Operand,
+        descriptor: Optional[tensor_descriptor] = None,
+    ) -> None:
         """Start storing `value`; the role goes on while it is on its way.
 
         Args:
             coordinates: where it begins: an integer scalar per dimension.
             value: a tensor of as many of the descriptor's blocks side by side as the writer has
                 parts; converted to the descriptor's element type.
+            descriptor: of another tensor than that of the writer, with the same type, block and
+                layout, such as another device's.
 
         Raises:
+            ArgumentError: no such descriptor.
             ShapeError: `value` has another shape.
             LayoutError: there are several parts, and a thread does not hold elements of each.
         """
         semantic = semantic_layer()
         desc, buffers = self.parts.values
+        if unwrap(descriptor) is not None:
+            desc = _fitting(desc, unwrap(descriptor))
         value = semantic.require_distributed(value, "value")
         block, shape = _block(desc), shape_of(value)
         plain = [size for size in block if size > 1] if len(shape) < len(block) else block
@@ -289,9 +299,13 @@ class tile_writer(Record):
             tma.async_store(desc, moved(place, i * plain[-1], semantic), buffer)
 
     @builtin(name="tile_writer.close")
-    def close(self) -> None:
-        """Wait until all that was stored is out of the buffers."""
-        tma.store_wait(0)
+    def close(self, read_only: ConstBool = True) -> None:
+        """Wait until all that was stored is out of the buffers.
+
+        Args:
+            read_only: with False, until it is in global memory: a signal after that tells others.
+        """
+        tma.store_wait(0, read_only)
 
 
 @builtin(requires=_REQUIRES, name=_SPACE + "tma_writer")
@@ -367,6 +381,19 @@ def _check_descriptor(value: Any, argument: str) -> None:
             expected="a tensor_descriptor",
             got=describe(value),
         )
+
+
+def _fitting(desc: Any, other: Any) -> Any:
+    """Another descriptor, which stores from buffers that were made for `desc`."""
+    _check_descriptor(other, "descriptor")
+    if other.type.block_type != desc.type.block_type or other.layout != desc.layout:
+        raise ArgumentError(
+            "does not fit the writer's buffers",
+            argument="descriptor",
+            expected=f"{desc.type.block_type} in {desc.layout}",
+            got=f"{other.type.block_type} in {other.layout}",
+        )
+    return other
 
 
 def _check_position(ring: tile_ring, at: Any, role: str) -> None:

@@ -167,6 +167,12 @@ def kernel(a, b, out, LAYOUT: gl.constexpr):
             ShapeError,
             "not what the writer was made for",
         ),
+        (
+            "writer.store([0, 0], gl.zeros([16, 16], gl.float32, LAYOUT), a)",
+            ArgumentError,
+            "does not fit the writer's buffers",
+        ),
+        ("writer.store([0, 0], gl.zeros([16, 16], gl.float32, LAYOUT), 3)", ArgumentError, "not a"),
         ("gl.portable.grouped_tiles([8], [4])", ShapeError, "sides of a matrix"),
         ("gl.portable.grouped_tiles([8, 8], [4, 4], 0)", ArgumentError, "group"),
     ],
@@ -208,3 +214,22 @@ def test_grouped_tiles_visit_each_tile_once(m, n, group, spec):
     # The first `group` rows of tiles come before any other.
     first = found[: min(group, tiles_m) * tiles_n]
     assert {row for row, _ in first} == {4 * i for i in range(min(group, tiles_m))}
+
+
+@gluon.jit
+def visit_from(out, m, n, first, GROUP: gl.constexpr):
+    tiles = gl.portable.grouped_tiles([m, n], [4, 2], GROUP, first_row=first)
+    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        row, column = tiles.at(tile)
+        gl.store(out + 2 * tile, row)
+        gl.store(out + 2 * tile + 1, column)
+
+
+@pytest.mark.parametrize("m, n, first", [(20, 6, 8), (21, 7, 20), (4, 40, 0)])
+def test_the_order_begins_at_another_row(m, n, first):
+    count = -(-m // 4) * -(-n // 2)
+    plain, moved = np.zeros((count, 2), np.int32), np.zeros((count, 2), np.int32)
+    visit[(2,)](plain, m, n, 2, target=SIM)
+    visit_from[(2,)](moved, m, n, first, 2, target=SIM)
+    rows = -(-m // 4) * 4
+    assert moved.tolist() == [[(row + first) % rows, column] for row, column in plain.tolist()]

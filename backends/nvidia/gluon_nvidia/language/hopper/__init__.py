@@ -14,6 +14,8 @@ from gluon_nvidia.language.ring import tile_ring as tile_ring
 from gluon_nvidia.language.ring import tile_writer as tile_writer
 from gluon_nvidia.language.ring import tma_ring as tma_ring
 from gluon_nvidia.language.ring import tma_writer as tma_writer
+from gluon_nvidia.language.turns import role_turns as role_turns
+from gluon_nvidia.language.turns import turns as turns
 from gluon_nvidia.language.wgmma import warpgroup_mma as warpgroup_mma
 from gluon_nvidia.language.wgmma import warpgroup_mma_accumulator as warpgroup_mma_accumulator
 from gluon_nvidia.language.wgmma import (

@@ -1,0 +1,209 @@
+"""Products of groups of rows (mixture of experts) and of 8-bit floats with scales, against torch: its
+grouped and scaled products, and a loop of cuBLAS over the groups."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Callable, Mapping, Sequence
+
+import numpy as np
+from common import Result, device, in_turns, parse_arguments, write
+
+from gluon_core.cli.demo import examples_package
+from gluon_core.cli.example import Arrays, Example
+from gluon_core.contract.targets import Target
+from gluon_core.errors import GluonError
+
+ROWS, SIDE = 32768, 4096
+FP8 = (4096, 7168, 16384)
+
+
+def module(name: str) -> Any:
+    return importlib.import_module(f"{examples_package().__name__}.{name}")
+
+
+def difference(got: Any, wanted: Any) -> float:
+    """Relative, in the Frobenius norm."""
+    return float((got.float() - wanted.float()).norm() / wanted.float().norm())
+
+
+def right(name: str, run: Callable[[], Any], wanted: Any, most: float) -> tuple[bool, float]:
+    """Whether `run` gives what is wanted, and the error; rivals that cannot are named on stderr."""
+    import torch
+
+    try:
+        got = run()
+        torch.cuda.synchronize()
+        error = difference(got, wanted)
+    except Exception as problem:
+        print(f"{name}: {str(problem).splitlines()[0][:200]}", file=sys.stderr)
+        return False, float("nan")
+    if not error < most:
+        print(f"{name}: wrong, relative error {error}", file=sys.stderr)
+    return error < most, error
+
+
+def ours(
+    example: Example, args: Mapping[str, Any], target: Target, choices: Sequence[Mapping[str, Any]],
+    wanted: Any, most: float, rows: Any = slice(None),
+) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:  # fmt: skip
+    """Launchers of the choices whose results are right, and their errors."""
+    found, errors = {}, {}
+    for choice in choices:
+        name = f"ours {', '.join(f'{k} {v}' for k, v in choice.items())}".strip()
+        try:
+            run = example.launcher(args, example.configure(target, True, **choice))
+        except GluonError as problem:
+            print(f"{name}: {str(problem).splitlines()[0]}", file=sys.stderr)
+            continue
+
+        def made(run: Callable[[], Any] = run) -> Any:
+            args["c"].fill_(float("nan"))
+            run()
+            return args["c"][rows]
+
+        good, errors[name] = right(name, made, wanted, most)
+        if good:
+            found[name] = run
+    return found, errors
+
+
+def line(
+    case: str, flops: float, runs: Mapping[str, Callable[[], Any]], errors: Mapping[str, float],
+    target: Target, wanted: dict[str, tuple[str, float]],
+) -> Result:  # fmt: skip
+    """All in turns; the best of ours beside the others."""
+    rate = {name: flops / s / 1e12 for name, s in in_turns(runs, target, 5, 10).items()}
+    mine = {name: value for name, value in rate.items() if name.startswith("ours")}
+    for name, value in rate.items():
+        print(f"{case}: {name}: {value:.0f} TFLOP/s", file=sys.stderr)
+    best = max(mine, key=lambda name: mine[name])
+    others = {name: value for name, value in rate.items() if name not in mine}
+    ratios = {name: mine[best] / value for name, value in others.items()}
+    wanted = {name: bound for name, bound in wanted.items() if name in ratios}
+    return Result(case, "TFLOP/s", mine[best], others, ratios, wanted, best[5:], errors[best])
+
+
+def skewed(groups: int, rows: int) -> list[int]:
+    """Rows by Zipf's law, the first group the largest."""
+    share = 1 / np.arange(1, groups + 1)
+    counts = np.floor(share / share.sum() * rows).astype(int)
+    counts[0] += rows - counts.sum()
+    return [int(count) for count in counts]
+
+
+def grouped(target: Target) -> list[Result]:
+    import torch
+
+    example = module("matmul_grouped_hopper").EXAMPLES[0]
+    portable = module("matmul_grouped").EXAMPLES[0]
+    dense = module("matmul_hopper").EXAMPLES[0]
+    dense_args = dense.arguments(Arrays(target), True, (ROWS, SIDE, SIDE))
+    at_once = dense.launcher(dense_args, dense.configure(target, True))
+    found = []
+    for groups in (8, 128):
+        for kind, counts, box in (
+            ("even", [ROWS // groups] * groups, None),
+            ("skewed", skewed(groups, ROWS), None),
+            ("even, in boxes", [ROWS // groups] * groups, 2 * ROWS // groups),
+        ):
+            args = example.arguments(Arrays(target), True, counts, SIDE, SIDE, box)
+            a, b, starts = args["a"], args["b"], args["starts"].tolist()
+            ranges = [slice(s, s + n) for s, n in zip(starts, counts)]
+            inside = torch.cat([torch.arange(r.start, r.stop, device="cuda") for r in ranges])
+            into = torch.empty_like(args["c"])
+
+            def loop(a: Any = a, b: Any = b, ranges: Any = ranges, into: Any = into) -> Any:
+                for i, rows in enumerate(ranges):
+                    torch.mm(a[rows], b[i], out=into[rows])
+                return into
+
+            wanted = loop()[inside].float()
+            choices = [{"most": groups, "group": group} for group in (4, 8, 16)]
+            runs, errors = ours(example, args, target, choices, wanted, 1e-2, inside)
+            same = [{"most": groups, "group": 4, "num_warps": 8}]
+            one_source = ours(portable, args, target, same, wanted, 1e-2, inside)[0]
+            if one_source:
+                runs["the portable one"] = next(iter(one_source.values()))
+            runs["cuBLAS in a loop"] = loop
+            if box is None:
+                ends = torch.tensor(counts, device="cuda").cumsum(0).to(torch.int32)
+                runs["torch's grouped"] = lambda a=a, b=b, ends=ends: torch._grouped_mm(
+                    a, b, offs=ends
+                )
+                if not right("torch", runs["torch's grouped"], wanted, 1e-2)[0]:
+                    del runs["torch's grouped"]
+            runs["dense"] = at_once
+            bounds = {
+                "even": {"dense": (">=", 0.92)},
+                "skewed": {"cuBLAS in a loop": (">=", 3.0)} if groups > 8 else {},
+            }
+            case = f"{groups} groups, {kind}, {ROWS}x{SIDE}x{SIDE} bf16"
+            flops = 2 * ROWS * SIDE * SIDE
+            found.append(line(case, flops, runs, errors, target, bounds.get(kind, {})))
+            del runs, args, a, b, into, wanted, loop
+            torch.cuda.empty_cache()
+    return found
+
+
+def narrow(target: Target) -> list[Result]:
+    import torch
+
+    fp8 = module("matmul_fp8_hopper")
+    found = []
+    for example in [*fp8.EXAMPLES, *fp8.MORE]:
+        args = example.arguments(Arrays(target), True, FP8)
+        wanted = example.device_reference(args)
+        a, b, of_a, of_b = (args[name] for name in fp8.NAMES)
+        by_block = example.name.endswith("block")
+        fast = example.name.endswith("fast")
+        sizes = ((128, 128), (128, 256)) if fast else ((128, 128),)
+        choices = [
+            {"block": size, "stages": stages, "group": group}
+            for size in sizes
+            for stages in ((4, 6) if size[1] == 128 else (4,))
+            for group in (8, 16)
+        ]
+        runs, errors = ours(example, args, target, choices, wanted, 4e-2)
+        if by_block:
+            scales = (of_a.t(), of_b.t())  # [M, K / 128] and [K / 128, N / 128]
+
+            def library(a: Any = a, b: Any = b, scales: Any = scales) -> Any:
+                return torch._scaled_mm(a, b.t(), *scales, out_dtype=torch.bfloat16)
+
+        else:
+            scales = (of_a[:, None], of_b[None, :])
+
+            def library(a: Any = a, b: Any = b, scales: Any = scales, fast: bool = fast) -> Any:
+                return torch._scaled_mm(
+                    a, b.t(), *scales, out_dtype=torch.bfloat16, use_fast_accum=fast
+                )
+
+        if right("torch's scaled", library, wanted, 4e-2)[0]:
+            runs["torch's scaled"] = library
+        m, n, k = FP8
+        case = f"{example.name}, {m}x{n}x{k}"
+        found.append(
+            line(case, 2 * m * n * k, runs, errors, target, {"torch's scaled": (">=", 1.0)})
+        )
+        del runs, args, wanted
+        torch.cuda.empty_cache()
+    return found
+
+
+def results(only: str = "") -> list[Result]:
+    target, found = device(), []
+    for name, run in (("grouped", grouped), ("fp8", narrow)):
+        if only in name:
+            found += run(target)
+    return found
+
+
+def main() -> int:
+    chosen = parse_arguments(__doc__)
+    return write(results(chosen.only), chosen.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

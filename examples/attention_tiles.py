@@ -1,0 +1,59 @@
+"""Which rows, heads and keys a program of attention works on, and what is seen of them.
+
+SETTINGS are the rows and the keys of a tile, whether the mask is causal, and how many heads are walked
+together; `sizes` are the heads and the length of their sequences.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def work_at(round, sizes, SETTINGS: gl.constexpr):
+    """The first row and the head that this program works on, a head past the last for none; and how many
+    tiles of keys it looks at.
+
+    Programs that run together work on few heads, whose keys and values stay in the cache.
+    """
+    BLOCK_M: gl.constexpr = SETTINGS[0]
+    CAUSAL: gl.constexpr = SETTINGS[2]
+    GROUP: gl.constexpr = SETTINGS[3]
+    heads, length = sizes
+    tiles = gl.cdiv(length, BLOCK_M)
+    programs = gl.num_programs(0)
+    program = gl.program_id(0)
+    if CAUSAL:
+        tile = round * programs + gl.where(round % 2 == 0, program, programs - 1 - program)
+        first = tile // (GROUP * tiles) * GROUP
+        inside = tile % (GROUP * tiles)
+        size = gl.maximum(gl.minimum(heads - first, GROUP), 1)
+        m = tiles - 1 - inside // size
+        head = gl.where(m < 0, heads, first + inside % size)  # the last group may be smaller
+        end = gl.minimum((m + 1) * BLOCK_M, length)
+    else:
+        tile = round * programs + program
+        m = tile % tiles
+        head = tile // tiles
+        end = length
+    return m * BLOCK_M, head, gl.cdiv(end, SETTINGS[1])
+
+
+@gluon.jit
+def rounds(sizes, SETTINGS: gl.constexpr):
+    return gl.cdiv(gl.cdiv(sizes[1], SETTINGS[0]) * sizes[0], gl.num_programs(0))
+
+
+@gluon.jit
+def mask_scores(score, rows, keys, length, CAUSAL: gl.constexpr):
+    inside = (keys < length)[None, :] & (rows >= 0)[:, None]
+    if CAUSAL:
+        inside &= rows[:, None] >= keys[None, :]
+    return gl.where(inside, score, float("-inf"))
+
+
+@gluon.jit
+def sums_of_lanes(x):
+    """What each of the four threads that share a row of `wgmma`'s result has of its sum, [rows, 4]: the
+    threads are added up once, at the end."""
+    pairs = x.reshape([x.shape[0], x.shape[1] // 8, 4, 2])
+    return gl.sum(gl.sum(pairs, 3), 1)

@@ -1,0 +1,108 @@
+"""Roles that take turns: in which order they come, what is needed for it, how it is misused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.contract.registry import registry
+from gluon_core.errors import ArgumentError
+from gluon_core.language.nvidia.hopper import turns
+from gluon_sim.errors import SimulatorError
+from tests.backends.sim.test_mutations import HARMLESS, Case, mutants
+
+pytestmark = pytest.mark.once
+
+SIM = registry().target("sim:sm_90")
+LAYOUT = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+
+
+@gluon.jit
+def grow(order, memory, rounds, role: gl.constexpr):
+    turn = order.first(role)
+    for _ in range(rounds):
+        order.take(turn)
+        memory.store(memory.load(LAYOUT) * 3 + role)
+        order.end(turn)
+        turn = turn.next()
+
+
+@gluon.jit
+def in_turns(out, rounds, ROLES: gl.constexpr):
+    at = gl.arange(0, 128, LAYOUT)
+    memory = gl.allocate_shared_memory(gl.int32, [128], FLAT)
+    memory.store(at)
+    order = turns(ROLES)
+    if ROLES == 2:
+        gl.warp_specialize(
+            [(grow, (order, memory, rounds, 0)), (grow, (order, memory, rounds, 1))], [4], [24]
+        )
+    else:
+        gl.warp_specialize(
+            [(grow, (order, memory, rounds, i)) for i in (0, 1, 2)], [4, 4], [24, 24]
+        )
+    gl.store(out + at, memory.load(LAYOUT))
+
+
+def expected(roles, rounds):
+    x = np.arange(128, dtype=np.int32)
+    for _ in range(rounds):
+        for role in range(roles):
+            x = x * 3 + role
+    return x
+
+
+@pytest.mark.parametrize("roles, rounds", [(2, 0), (2, 5), (3, 4)])
+def test_roles_come_in_order(roles, rounds):
+    out = np.full(128, -1, np.int32)
+    in_turns[(1,)](out, rounds, roles, target=SIM, num_warps=4)
+    np.testing.assert_array_equal(out, expected(roles, rounds))
+
+
+def test_each_wait_and_arrival_is_needed():
+    compiled = in_turns[(1,)](np.zeros(128, np.int32), 4, 2, target=SIM, num_warps=4)
+    case = Case(
+        compiled,
+        (1,),
+        lambda: {"out": np.full(128, -1, np.int32)},
+        lambda args: [args["out"], 4, 2],
+        "out",
+        lambda args: expected(2, 4),
+    )
+    assert case.run() is None
+    kinds, missed = set(), []
+    for mutant in list(mutants(compiled.asm["program"].program)):
+        mutant.apply()
+        try:
+            end = case.run()
+        finally:
+            mutant.undo()
+        if isinstance(end, SimulatorError):
+            kinds.add(mutant.name)
+        elif mutant.name not in HARMLESS:
+            missed.append((mutant.name, end))
+    assert not missed
+    for op in ("mbarrier_wait", "mbarrier_arrive"):
+        assert any(op in name and "deleted" in name for name in kinds), op
+
+
+@gluon.jit
+def misused(out, WAY: gl.constexpr):
+    if WAY == "one role":
+        turns(1)
+    order = turns(2)
+    if WAY == "no such role":
+        order.first(2)
+    if WAY == "no turn":
+        order.take(0)
+
+
+@pytest.mark.parametrize(
+    "way, words", [("one role", "roles"), ("no such role", "role"), ("no turn", "turns.first")]
+)
+def test_misuse_is_an_error(way, words):
+    with pytest.raises(ArgumentError, match=words):
+        misused[(1,)](np.zeros(1, np.int32), way, target=SIM, num_warps=4)

@@ -1,0 +1,155 @@
+"""What servers want of kernels: groups of rows, 8-bit floats with scales, packed sequences, the largest few."""
+
+from __future__ import annotations
+
+import importlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from gluon_core.cli.demo import examples_package
+from gluon_core.cli.example import Arrays
+from gluon_core.contract.registry import registry
+
+SM90 = registry().target("sim:sm_90")
+
+
+def module(name):
+    return importlib.import_module(f"{examples_package().__name__}.{name}")
+
+
+def run(example, args, **choices):
+    example.launch(args, example.configure(SM90, **choices), target=SM90)
+    problem = example.difference(args[example.output].astype(np.float32), example.reference(args))
+    assert problem is None, problem
+    return args
+
+
+def product_of_groups(
+    counts, box=None, n=72, k=40, file="matmul_grouped_hopper", target=SM90, **choices
+):
+    (example,) = module(file).EXAMPLES
+    args = example.arguments(Arrays(target), False, list(counts), n, k, box)
+    wanted = example.reference({**args, "c": np.zeros(args["c"].shape)})
+    example.launch(args, example.configure(target, **choices), target=target)
+    inside = np.zeros(len(wanted), dtype=bool)
+    for start, count in zip(args["starts"], args["counts"]):
+        inside[start : start + count] = True
+    got = args["c"].astype(np.float64)
+    assert np.isnan(got[~inside]).all()
+    np.testing.assert_allclose(got[inside], wanted[inside], atol=4e-3 * np.abs(wanted).max())
+    return args
+
+
+COUNTS = [((0, 0), None), ((1,), None), ((7, 0, 129), None), ((3, 0, 130, 64), 136)]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.once
+@pytest.mark.parametrize("counts, box", COUNTS)
+@pytest.mark.parametrize(
+    "file, spec",
+    [
+        ("matmul_grouped_hopper", "sim:sm_90"),
+        ("matmul_grouped", "sim:sm_90"),
+        ("matmul_grouped", "sim:gfx942"),
+    ],
+)
+def test_groups_of_any_size(counts, box, file, spec):
+    product_of_groups(counts, box, file=file, target=registry().target(spec))
+
+
+def test_a_group_does_not_depend_on_the_others():
+    """The same bits, wherever its rows lie and whatever else there is."""
+    args = product_of_groups([5, 200, 31], group=1)
+    (example,) = module("matmul_grouped_hopper").EXAMPLES
+    alone = example.arguments(Arrays(SM90), False, [31], 72, 40)
+    alone.update(a=args["a"][205:], b=args["b"][2:])
+    example.launch(alone, example.configure(SM90), target=SM90)
+    assert (alone["c"] == args["c"][205:]).all()
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.once
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("sizes", [(1, 8, 16), (129, 136, 272), (64, 128, 128)])
+def test_scaled_products(which, sizes):
+    fp8 = module("matmul_fp8_hopper")
+    example = [*fp8.EXAMPLES, *fp8.MORE][which]
+    run(example, example.arguments(Arrays(SM90), False, sizes))
+
+
+def test_promoted_sums_keep_what_fast_ones_lose():
+    """`wgmma` keeps few bits of a sum of 8-bit floats; every 128 of K they go into float32."""
+    fp8 = module("matmul_fp8_hopper")
+    example = fp8.EXAMPLES[1]
+    args = example.arguments(Arrays(SM90), False, (64, 128, 1024))
+    args["a"][:], args["b"][:] = 1, 2.0**-6
+    args["a"][:, 0], args["b"][:, 0] = 256, 256
+    args["a_scales"][:] = args["b_scales"][:] = 1
+    run(example, args)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("window", [(None, 0), (0, 0), (5, None)])
+def test_sequences_of_any_length(window):
+    packed = module("attention_packed_hopper")
+    example = packed.example("any", 64, window, None, 2)
+    lengths, keys = [1, 0, 129, 64, 3], [1, 5, 129, 200, 2]
+    run(example, example.arguments(Arrays(SM90), False, lengths, 2, keys))
+
+
+def test_a_sequence_does_not_depend_on_the_others():
+    packed = module("attention_packed_hopper")
+    example = packed.example("alone", 64, (None, 0), None, 1)
+    args = run(example, example.arguments(Arrays(SM90), False, [70, 133, 9], 2, [70, 150, 9]))
+    alone = example.arguments(Arrays(SM90), False, [133], 2, [150])
+    alone.update(q=args["q"][70:203].copy(), **{x: args[x][70:220].copy() for x in "kv"})
+    run(example, alone)
+    assert (alone["out"] == args["out"][70:203]).all()
+
+
+def test_no_sequences():
+    packed = module("attention_packed_hopper")
+    example = packed.example("none", 64, (None, 0), None, 1)
+    args = example.arguments(Arrays(SM90), False, [8], 1, [8])
+    args["of_queries"][:] = 0
+    example.launch(args, example.configure(SM90), target=SM90)
+    assert np.isnan(args["out"].astype(np.float32)).all()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("spec", ["sim:sm_90", "sim:gfx942"])
+@pytest.mark.parametrize("which, dtype", [(0, ml_dtypes.bfloat16), (1, np.float32)])
+def test_the_largest_and_where_they_are(which, dtype, spec):
+    target, topk = registry().target(spec), module("row_topk")
+    example = [*topk.EXAMPLES, *topk.MORE][which]
+    args = example.arguments(Arrays(target), False, (3, 700))
+    args["src"][:] = np.round(args["src"].astype(np.float32) * 30)  # many are equal
+    args["src"][1, [5, 600]] = np.nan, -np.inf
+    args["src"][2] = -np.inf
+    args["src"][2, [699, 7]] = 0.5, -3
+    example.launch(args, example.configure(target, columns=700), target=target)
+    src, count = args["src"].astype(np.float32), args["count"]
+    order = np.argsort(-np.where(np.isnan(src), np.inf, src), axis=1, kind="stable")[:, :count]
+    assert (args["indices"] == order).all()
+    values = args["values"].astype(np.float32)
+    np.testing.assert_array_equal(values, np.take_along_axis(src, order, axis=1))
+
+
+def test_scales_of_blocks():
+    quantize = module("row_quantize")
+    by_128, mx = quantize.MORE[-2:]
+    args = run(by_128, by_128.arguments(Arrays(SM90), False, (5, 300)), columns=300)
+    blocks, largest = quantize.by_block(args, 128)
+    np.testing.assert_allclose(args["scales"].T, largest[..., 0] / 448, rtol=1e-6)
+    args = mx.arguments(Arrays(SM90), False, (4, 96))
+    args["src"][0, :32] = 0
+    args["src"][1, 32:64] = 1e-38
+    args["src"][2, 5] = 3e38
+    run(mx, args, columns=96)
+    _, largest = quantize.by_block(args, 32)
+    exponents = np.frexp(largest[..., 0])[1] - 1 - 8 + 127
+    wanted = np.where(largest[..., 0] == 0, 0, np.maximum(exponents, 0))
+    np.testing.assert_array_equal(args["scales"], wanted)
