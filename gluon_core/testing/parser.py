@@ -12,6 +12,7 @@ from gluon_core.compiler.source import GluonASTSource, Path, jit_function
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, OptionError, StageError, TargetError
+from gluon_core.runtime.placeholder import Placeholder
 
 __all__ = ["MockTensor", "ParsedModule", "bind", "ir_of", "normalise", "run_parser", "stub_target"]
 
@@ -21,7 +22,7 @@ _STUB = _triton.GPUTarget("cuda", 100, 32)  # what Triton's own frontend tests a
 ParsedModule = Any  # an MLIR module, or the program that a simulator recorded
 
 
-class MockTensor:
+class MockTensor(Placeholder):
     """Stands for a tensor whose address is divisible by 16, where only the dtype matters.
 
     Args:
@@ -30,23 +31,7 @@ class MockTensor:
     """
 
     def __init__(self, dtype: Any, shape: Optional[Sequence[int]] = None):
-        self.dtype = dtype
-        self.shape = list(shape) if shape is not None else [1]
-
-    def stride(self) -> tuple[int, ...]:
-        """Row-major strides in elements."""
-        strides = [1]
-        for size in reversed(self.shape[1:]):
-            strides.append(strides[-1] * size)
-        return tuple(reversed(strides))
-
-    @staticmethod
-    def data_ptr() -> int:
-        return 0
-
-    @staticmethod
-    def ptr_range() -> int:
-        return 0
+        super().__init__(dtype, [1] if shape is None else list(shape))
 
 
 def stub_target() -> Target:

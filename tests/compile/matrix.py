@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
+import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Iterator, NamedTuple, Optional
 
@@ -16,7 +18,8 @@ import numpy as np
 
 import gluon_core as gluon
 from gluon_core.contract.registry import registry
-from gluon_core.errors import GluonError
+from gluon_core.errors import GluonError, KernelWarning
+from tests.compile.matrix_units import HELPERS, unit_cells
 
 FLOATS = ("fp16", "bf16", "fp32", "fp64")
 NARROW = ("fp8e5", "fp8e4nv", "fp8e5b16", "fp8e4b8", "fp8e4b15")
@@ -76,10 +79,13 @@ CONTROL = {
     "shared": "s = gl.allocate_shared_memory(p.dtype.element_ty, [512], SH, a)\na = s.load(L)",
 }
 
-HEAD = """
+HEAD = (
+    """
 import gluon_core as gluon
 from gluon_core import language as gl
 
+from gluon_core import _triton
+LISTS = _triton.at_least(3, 7)
 SH = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 @gluon.jit
@@ -90,6 +96,10 @@ def first(p):
 def second(p):
     gl.store(p + 1, gl.load(p + 1))
 
+WARPS = gl.constexpr([[0, 1], [1, 0]] if LISTS else [2, 2])
+"""
+    + HELPERS
+    + """
 @gluon.jit
 def kernel(p, q, r):
     L: gl.constexpr = gl.BlockedLayout([1], [gl.target.warp_size()], [4], [0])
@@ -97,6 +107,7 @@ def kernel(p, q, r):
     a = gl.load(p + o)
     b = gl.load(q + o)
 """
+)
 
 
 class Cell(NamedTuple):
@@ -129,6 +140,8 @@ def cells() -> Iterator[Cell]:
     for name, text in CONTROL.items():
         for dtype in ("fp32", "fp16", "i8", "fp64") if "warp" not in name else ("fp32",):
             yield Cell(f"{name}-{dtype}", f"{text}\ngl.store(r + o, a)", dtype, dtype)
+    for found in unit_cells():
+        yield Cell(*found)
 
 
 def targets() -> list[str]:
@@ -163,7 +176,8 @@ class _Memory:
 def answers(cell: Cell, target: str) -> tuple[Optional[GluonError], Optional[GluonError]]:
     """What the simulator and the compiler say against a kernel; None where they accept it."""
     verdicts: list[Optional[GluonError]] = []
-    signature = {"p": f"*{cell.dtype}", "q": f"*{cell.dtype}", "r": f"*{cell.result}"}
+    aligned = {"p": cell.dtype, "q": cell.dtype, "r": cell.result}
+    signature = {name: f"*{dtype}:16" for name, dtype in aligned.items()}
     for where in (f"sim:{target}", target):
         try:
             gluon.compile(_kernel(cell), where, signature=signature)
@@ -178,20 +192,33 @@ def kind(error: Optional[GluonError]) -> str:
     return "accepted" if error is None else type(error).__name__
 
 
-def main(names: list[str]) -> None:
-    """Print every disagreement; `names` are targets, all by default."""
+def main(arguments: list[str]) -> int:
+    """Print every disagreement, and how many cells each architecture accepts.
+
+    Arguments are targets, all by default; `2/5` among them takes every fifth cell, from the second on.
+    """
+    shares = [a for a in arguments if "/" in a]
+    part, of = map(int, shares[0].split("/")) if shares else (1, 1)
+    names = [a for a in arguments if "/" not in a]
+    found = 0
     for target in names or targets():
-        for cell in cells():
+        counts: Counter[str] = Counter()
+        for cell in list(cells())[part - 1 :: of]:
             simulated, compiled = answers(cell, target)
-            if kind(simulated) != kind(compiled):
-                said = str(compiled or simulated).split("\n")
-                print(
-                    f"{target} {cell.name}: {kind(simulated)} / {kind(compiled)}: {said[0][:150]}"
-                )
-                if kind(compiled) == "StageError":
-                    print("    " + " | ".join(said[1:4])[:300])
-                sys.stdout.flush()
+            if kind(simulated) == kind(compiled):
+                counts["accepted" if compiled is None else "refused"] += 1
+                continue
+            counts["disagree"] += 1
+            said = str(compiled or simulated).split("\n")
+            print(f"{target} {cell.name}: {kind(simulated)} / {kind(compiled)}: {said[0][:150]}")
+            if kind(compiled) == "StageError":
+                print("    " + " | ".join(said[1:4])[:300])
+        found += counts["disagree"]
+        print(f"| {target} | {counts['accepted']} | {counts['refused']} | {counts['disagree']} |")
+        sys.stdout.flush()
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    warnings.simplefilter("ignore", KernelWarning)
+    sys.exit(main(sys.argv[1:]))

@@ -7,19 +7,17 @@ import pytest
 from gluon_core import _triton, errors
 from tests.compile.matrix import answers, cells, kind, targets
 
+pytestmark = pytest.mark.once
+
 CELLS = {cell.name: cell for cell in cells()}
 SAMPLED = ("sm_75", "sm_90", "gfx942", "gfx1201")
 
 # Where a compiler of some release fails and the simulator does not, target by cell; Triton's to mend.
 KNOWN = {("gfx1250", "warp_specialize-fp32"): (3, 6)}
-CAS_OF_TENSORS = (3, 6)  # the last release that cannot make them for AMD
 
 
 def is_known(target, name):
-    last = KNOWN.get((target, name), (0, 0))
-    if target.startswith("gfx") and name.startswith("atomic_cas"):
-        last = CAS_OF_TENSORS
-    return _triton.VERSION <= last
+    return _triton.VERSION <= KNOWN.get((target, name), (0, 0))
 
 
 def disagreements(target, names):
@@ -62,6 +60,12 @@ REFUSED = {
     "cast-fp8e5-fp64": errors.DtypeError,
     "cast-fp64-fp8e5": errors.DtypeError,
     "cast-fp8e5-fp8e4nv": errors.DtypeError,
+    "auto-unknown-i32": errors.LayoutError,
+    "auto-converted-i32": errors.LayoutError,
+    "auto-histogram-i32": errors.LayoutError,
+    "auto-shared-i32": errors.LayoutError,
+    "auto-gather-i32": errors.LayoutError,
+    "coalesced-gather-i32": errors.LayoutError,
 }
 
 
@@ -71,6 +75,31 @@ def test_what_no_compiler_makes_is_refused_under_the_line(target, name):
     for error in answers(CELLS[name], target):
         assert type(error).__name__ == REFUSED[name].__name__, str(error)
         assert error.span is not None and error.remedy, str(error)
+
+
+@pytest.mark.parametrize("name", ["auto-i32", "coalesced-i32", "unused-i32"])
+def test_layouts_that_something_determines_are_accepted(name):
+    assert answers(CELLS[name], "sm_90") == (None, None)
+
+
+@pytest.mark.parametrize(
+    "target, name, accepted",
+    [
+        ("gfx942", "dot_fma-bf16", False),
+        ("gfx1201", "dot_fma-i8", False),
+        ("gfx942", "dot_fma-fp16", True),
+        ("sm_80", "dot_fma-bf16", True),
+        ("gfx942", "mfma2-i8", False),
+        ("gfx90a", "mfma2-i8", True),
+        ("gfx90a", "lds-buffer-i8", False),
+        ("gfx942", "lds-buffer-i8", True),
+        ("gfx942", "atomic_cas-i32", _triton.at_least(3, 7)),
+    ],
+)
+def test_what_an_architecture_lacks_is_a_capability(target, name, accepted):
+    for error in answers(CELLS[name], target):
+        assert kind(error) == ("accepted" if accepted else "CapabilityError"), str(error)
+        assert accepted or error.span is not None
 
 
 def test_what_a_release_lacks_is_a_capability():

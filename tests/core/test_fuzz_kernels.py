@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 
 import numpy as np
 import pytest
 
 from gluon_core.contract.registry import registry
-from gluon_core.testing.fuzz import runs
+from gluon_core.testing.fuzz import runs, workers
 from gluon_core.testing.fuzz.__main__ import main
-from gluon_core.testing.fuzz.program import Statement, generate
+from gluon_core.testing.fuzz.program import Program, Statement, generate
+from gluon_core.testing.fuzz.statements import BLOCKS, KINDS
+from gluon_core.testing.fuzz.workers import program_for
 from gluon_sim.run import ops
 
+SIMULATED = runs.Ways(compiles=False)
 pytestmark = pytest.mark.once
 
 
@@ -36,19 +40,46 @@ def test_many_kernels_mean_the_same_everywhere(tmp_path):
 
 
 def test_kernels_hold_every_kind_of_statement():
-    kinds = {s.kind for seed in range(60) for s in generate(seed).statements}
-    assert {
-        "shared",
-        "copy",
-        "reduce",
-        "atomic",
-        "mma",
-        "roles",
-        "loop",
-        "branch",
-        "while",
-    } <= kinds
+    programs = [generate(seed, tma=True) for seed in range(120)]
+    kinds = {s.kind for program in programs for s in program.all}
+    assert kinds == {*KINDS, *BLOCKS}
+    assert any(s.body and inner.body for p in programs for s in p.all for inner in s.body)
+    assert len({program.atomic for program in programs}) == 6
     assert generate(3) == generate(3) and generate(3) != generate(4)
+
+
+def test_what_targets_lack_is_left_out():
+    for target in ("sm_80", "sm_90", "gfx942", "gfx1250"):
+        held = registry().target(target)
+        needs = set().union(*(program_for(seed, [held]).needs() for seed in range(40)))
+        assert ("tma" in needs) == (target == "sm_90")
+        assert ("partitions" in needs) == bool(held.limits.partitions)
+
+
+def test_every_kind_alone_means_what_it_says():
+    held = registry().target("sm_90")
+    for name, kind in KINDS.items():
+        choice = kind.chooses(random.Random(1), 256)
+        program = Program(7, 256, "xor", (Statement(name, 1, 0, 0, choice),))
+        assert runs.outcome(program, [held], SIMULATED) == "same", name
+    for name in BLOCKS:
+        inner = (Statement("binary", 2, 1, 0, "^"), Statement("scan", 3, 2, 0))
+        program = Program(7, 256, "add", (Statement(name, 1, 0, 0, "1", inner),))
+        assert runs.outcome(program, [held], SIMULATED) == "same", name
+
+
+def test_a_kernel_that_takes_its_process_down_costs_itself_alone(tmp_path, capsys):
+    """In processes, of which one is killed."""
+    log = tmp_path / "log.jsonl"
+    given = ["--count", "4", "--targets", "sm_90", "--simulate-only", "--log", str(log)]
+    assert main([*given, "--jobs", "2", "--seconds", "60"]) == 0
+    assert capsys.readouterr().out.split() == ["4", "same"]
+    worker = workers._Worker(["sm_90"], SIMULATED)
+    worker.process.kill()
+    at_work = {worker}
+    worker.process.join()
+    found = list(workers._until_idle(iter([]), at_work, ["sm_90"], SIMULATED))
+    assert found == [(-1, workers.LOST)]
 
 
 def test_a_run_goes_on_where_it_was_and_a_failure_is_made_small(tmp_path, monkeypatch, capsys):
@@ -56,13 +87,15 @@ def test_a_run_goes_on_where_it_was_and_a_failure_is_made_small(tmp_path, monkey
     log = tmp_path / "log.jsonl"
     given = ["--count", "8", "--targets", "sm_90", "--simulate-only", "--log", str(log)]
     assert main(given) == 0
-    monkeypatch.setattr(runs, "outcome", lambda *_: pytest.fail("done before"))
+    monkeypatch.setattr(workers, "outcome", lambda *_: pytest.fail("done before"))
     assert main(given) == 0
     monkeypatch.undo()
     log.write_text(log.read_text() + '{"seed": 8, "tar')  # stopped in the middle of a line
     assert main(given) == 0
 
-    wrong = next(s for s in range(8, 60) if any(x.kind == "gather" for x in generate(s).statements))
+    held = [registry().target("sm_90")]
+    found = ((s, program_for(s, held)) for s in range(8, 400))
+    wrong = next(s for s, p in found if any(x.kind == "gather" for x in p.statements))
     monkeypatch.setitem(ops.OPS, "gather", lambda task, source, index, axis: source)
     capsys.readouterr()
     given[given.index("--count") + 1] = "1"
@@ -77,8 +110,9 @@ def test_a_run_goes_on_where_it_was_and_a_failure_is_made_small(tmp_path, monkey
 
 def test_a_statement_that_lost_its_operand_takes_the_first_tile():
     program = generate(5)
-    alone = program.without(range(len(program.statements) - 1))
-    (last,) = alone.statements
-    assert isinstance(last, Statement)
-    assert runs.outcome(alone, [registry().target("sm_90")], False) == "same"
+    last = program.all.index(program.statements[-1])
+    alone = program.without(range(last))
+    (left,) = alone.statements
+    assert left == program.statements[-1]
+    assert runs.outcome(alone, [registry().target("sm_90")], SIMULATED) == "same"
     assert isinstance(alone.meaning()["out"], np.ndarray)

@@ -162,6 +162,7 @@ def _pytest(*arguments: str, paths: tuple[str, ...] = (), **environment: str) ->
     return f"exit {done.returncode}\n{done.stdout}{done.stderr}"
 
 
+@pytest.mark.once
 def test_place_fixture(tmp_path):
     (tmp_path / "test_it.py").write_text(
         """
@@ -200,6 +201,7 @@ SUITE = ("--pyargs", "gluon_core.testing.conformance")
 
 @pytest.mark.once
 @pytest.mark.timeout(300)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["nvidia", "amd", "sim"])
 def test_conformance_of_ours(name):
     said = _pytest(*SUITE, "--gluon-backend", name)

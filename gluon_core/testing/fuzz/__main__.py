@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Optional, Sequence
@@ -13,8 +14,8 @@ from rich.console import Console
 from rich.progress import track
 
 from gluon_core.contract.registry import registry
-from gluon_core.testing.fuzz.program import generate
-from gluon_core.testing.fuzz.runs import outcome, reduced
+from gluon_core.testing.fuzz.runs import Ways, reduced
+from gluon_core.testing.fuzz.workers import LOST, outcomes, program_for
 
 __all__ = ["main"]
 
@@ -26,40 +27,55 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first kernel")
     parser.add_argument("--targets", default="sm_80,sm_90,gfx942", help="with commas between")
     parser.add_argument("--simulate-only", action="store_true", help="compile nothing")
+    parser.add_argument("--device", action="store_true", help="run them on the GPU of this machine")
+    parser.add_argument("--no-simulator", action="store_true", help="do not simulate")
+    parser.add_argument("--no-reduction", action="store_true", help="do not make failures smaller")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, help="begin no kernel after so many")
     parser.add_argument("--log", type=Path, default=Path("fuzz.jsonl"), help="to go on from")
     given = parser.parse_args(arguments)
     targets = [registry().target(name) for name in given.targets.split(",")]
+    ways = Ways(not given.no_simulator, not given.simulate_only, given.device)
+    what = given.targets + (" on the device" if given.device else "")
+    seen = _done_before(given.log, what)
+    seeds = range(given.seed, given.seed + given.count)
+    left = [seed for seed in seeds if seed not in seen]
+    began = time.monotonic()
+    with given.log.open("a") as log:
+        log.write("\n" * bool(seen))  # behind a line that was not finished
+        found = outcomes(left, targets, ways, given.jobs, given.seconds)
+        console = Console(stderr=True)
+        shown = track(found, "kernels", len(left), console=console, disable=not console.is_terminal)
+        for seed, outcome in shown:
+            seen[seed] = outcome
+            log.write(json.dumps({"seed": seed, "targets": what, "outcome": outcome}) + "\n")
+            log.flush()
+    for seed in left if not given.no_reduction else ():
+        if seen.get(seed, "same") not in ("same", LOST):
+            small = reduced(program_for(seed, targets), targets, ways)
+            path = given.log.with_name(f"{given.log.stem}-{seed}.py")
+            path.write_text(small.source)
+            print(f"{seed}: {seen[seed]}; in {len(small.all)} statements: {path}", flush=True)
+    counts = Counter(seen[seed] for seed in seeds if seed in seen)
+    for text, count in counts.most_common():
+        print(f"{count:6}  {text}")
+    done, spent = sum(seed in seen for seed in left), time.monotonic() - began
+    if console.is_terminal or given.jobs > 1:
+        print(f"{done / max(spent, 1e-9):.2f} kernels a second", file=sys.stderr)
+    return 0 if set(counts) <= {"same"} else 1
+
+
+def _done_before(log: Path, what: str) -> dict[int, str]:
     seen: dict[int, str] = {}
-    if given.log.exists():
-        for line in filter(str.strip, given.log.read_text().splitlines()):
+    if log.exists():
+        for line in filter(str.strip, log.read_text().splitlines()):
             try:
                 entry = json.loads(line)
             except ValueError:
                 continue  # the run was stopped while it wrote this
-            if entry["targets"] == given.targets:
+            if entry["targets"] == what:
                 seen[entry["seed"]] = entry["outcome"]
-    seeds = range(given.seed, given.seed + given.count)
-    left = [seed for seed in seeds if seed not in seen]
-    console = Console(stderr=True)
-    partitions = all(target.limits.partitions for target in targets)
-    with given.log.open("a") as log:
-        log.write("\n" * bool(seen))  # behind a line that was not finished
-        for seed in track(left, "kernels", console=console, disable=not console.is_terminal):
-            program = generate(seed, partitions)
-            found = outcome(program, targets, not given.simulate_only)
-            seen[seed] = found
-            entry = {"seed": seed, "targets": given.targets, "outcome": found}
-            log.write(json.dumps(entry) + "\n")
-            log.flush()
-            if found != "same":
-                small = reduced(program, targets, not given.simulate_only)
-                path = given.log.with_name(f"{given.log.stem}-{seed}.py")
-                path.write_text(small.source)
-                print(f"{seed}: {found}; in {len(small.statements)} statements: {path}", flush=True)
-    counts = Counter(seen[seed] for seed in seeds)
-    for text, count in counts.most_common():
-        print(f"{count:6}  {text}")
-    return 0 if set(counts) <= {"same"} else 1
+    return seen
 
 
 if __name__ == "__main__":

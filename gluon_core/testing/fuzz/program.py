@@ -1,28 +1,24 @@
 """Whole kernels made at random, and what they mean in NumPy.
 
-A program is a list of statements over int32 tiles, so that every result is exact: each says the
-lines of a kernel that it is, and what it does to the values. Its operands are numbers of earlier
-values; where one was taken out, the tile that was loaded first stands in.
+A program is a list of statements, of which some hold others: loops, branches. Their operands are
+numbers of values; where one was taken out, the tile that was loaded first stands in.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import Callable, Sequence
+from typing import Any, Collection, Iterator, Sequence
 
 import numpy as np
+
+from gluon_core.testing.fuzz.statements import BLOCKS, KINDS, Scene
 
 __all__ = ["Program", "Statement", "generate"]
 
 PROGRAMS = 3
-_OPS: dict[str, Callable[..., np.ndarray]] = {
-    "+": np.add, "-": np.subtract, "*": np.multiply, "&": np.bitwise_and, "|": np.bitwise_or,
-    "^": np.bitwise_xor,
-}  # fmt: skip
-_REDUCTIONS: dict[str, Callable[..., np.ndarray]] = {
-    "sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce,
-}  # fmt: skip
+_ONCE = {"roles", "mma", "mma-shared", "pipe", "tma"}  # expensive, or of shared memory
+_ATOMICS = ("add", "max", "min", "xor", "or", "and")
 
 
 @dataclass(frozen=True)
@@ -30,10 +26,11 @@ class Statement:
     """One step of a program.
 
     Args:
-        kind: which, a key of `_TEXTS`.
+        kind: which, a key of `KINDS` or of `BLOCKS`.
         number: of the value that it makes.
         one, other: numbers of the values that it takes.
         choice: what else was chosen: an operator, a layout, a bound.
+        body: the statements within.
     """
 
     kind: str
@@ -41,6 +38,13 @@ class Statement:
     one: int
     other: int
     choice: str = ""
+    body: tuple[Statement, ...] = ()
+
+
+def _walk(statements: Sequence[Statement]) -> Iterator[Statement]:
+    for s in statements:
+        yield s
+        yield from _walk(s.body)
 
 
 @dataclass(frozen=True)
@@ -50,50 +54,77 @@ class Program:
     Args:
         seed: that it was made of.
         size: elements of a tile.
+        atomic: the kind of its atomics.
         statements: in order.
     """
 
     seed: int
     size: int
+    atomic: str = "add"
     statements: tuple[Statement, ...] = field(default=())
 
-    def without(self, gone: Sequence[int]) -> Program:
-        """The program with statements at some positions left out."""
-        kept = [s for i, s in enumerate(self.statements) if i not in gone]
-        return replace(self, statements=tuple(kept))
+    @property
+    def all(self) -> list[Statement]:
+        """Every statement, each before those within it."""
+        return list(_walk(self.statements))
+
+    def without(self, gone: Collection[int]) -> Program:
+        """The program with statements at some positions of `all` left out, and what is within them."""
+        numbers = {s.number for i, s in enumerate(self.all) if i in gone}
+
+        def kept(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+            left = (s for s in statements if s.number not in numbers)
+            return tuple(replace(s, body=kept(s.body)) for s in left)
+
+        return replace(self, statements=kept(self.statements))
+
+    def needs(self) -> set[str]:
+        """What it asks of targets."""
+        return {KINDS[s.kind].needs for s in self.all if s.kind in KINDS} - {""}
 
     # ---- as a kernel ----------------------------------------------------------------------------
 
     @property
-    def partitions(self) -> bool:
-        return any(s.kind == "roles" for s in self.statements)
-
-    @property
     def source(self) -> str:
-        """The text of a module with `kernel(a, out, bins, product, WARP)`."""
+        """The text of a module with `kernel(a, out, bins, product, tiles, WARP)`."""
         known = {0}
-        body: list[str] = []
-        for s in self.statements:
-            text = _TEXTS[s.kind].format(
-                v=f"v{s.number}", n=s.number, a=f"v{s.one if s.one in known else 0}",
-                b=f"v{s.other if s.other in known else 0}", c=s.choice, N=self.size,
-            )  # fmt: skip
-            body += text.splitlines()
-            known.add(s.number)
+        body = self._lines(self.statements, known)
         body.append(
             "gl.store(out + pid * N + o, " + " ^ ".join(f"v{n}" for n in sorted(known)) + ")"
         )
-        return _MODULE.format(N=self.size, body="\n".join("    " + line for line in body))
+        tma = _TMA if "tma" in self.needs() else ""
+        return _MODULE.format(N=self.size, tma=tma, body="\n".join("    " + line for line in body))
+
+    def _lines(self, statements: Sequence[Statement], known: set[int]) -> list[str]:
+        lines: list[str] = []
+        for s in statements:
+            block = s.kind in BLOCKS
+            text = BLOCKS[s.kind] if block else KINDS[s.kind].text
+            lines += text.format(
+                v=f"v{s.number}", n=s.number, a=f"v{s.one if s.one in known else 0}",
+                b=f"v{s.other if s.other in known else 0}", c=s.choice, N=self.size,
+                atomic=self.atomic,
+            ).splitlines()  # fmt: skip
+            known.add(s.number)
+            if block:
+                within = set(known)
+                inner = self._lines(s.body, within)
+                inner.append(f"v{s.number} = v{s.number} * 3 + v{_last(s)}")
+                if s.kind == "while":
+                    inner.append(f"k{s.number} += 1")
+                lines += ["    " + line for line in inner]
+        return lines
 
     # ---- in NumPy -------------------------------------------------------------------------------
 
     def arguments(self) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(self.seed)
         return {
-            "a": rng.integers(-1000, 1000, (PROGRAMS + 1) * self.size, np.int32),
+            "a": rng.integers(-1000, 1000, (PROGRAMS + 1) * self.size + 8, np.int32),
             "out": np.zeros(PROGRAMS * self.size, np.int32),
-            "bins": np.zeros(64, np.int32),
+            "bins": np.full(64, 5, np.int32),
             "product": np.zeros(PROGRAMS * 1024, np.float32),
+            "tiles": np.zeros(PROGRAMS * self.size, np.int32),
         }
 
     def meaning(self) -> dict[str, np.ndarray]:
@@ -101,53 +132,48 @@ class Program:
         args = self.arguments()
         with np.errstate(over="ignore"):
             for pid in range(PROGRAMS):
-                self._run(args, pid)
+                scene = Scene(args, pid, self.size, self.atomic)
+                values: dict[int, Any] = {0: scene.source(0).copy()}
+                _run(scene, self.statements, values)
+                whole = np.bitwise_xor.reduce(list(values.values()))
+                args["out"][pid * self.size :][: self.size] = whole
         return args
 
-    def _run(self, args: dict[str, np.ndarray], pid: int) -> None:
-        size, o = self.size, np.arange(self.size)
-        a = args["a"]
-        values = {0: a[pid * size :][:size].copy()}
-        for s in self.statements:
-            one, other = (values.get(n, values[0]) for n in (s.one, s.other))
-            made = one
-            if s.kind == "binary":
-                made = _OPS[s.choice](one, other)
-            elif s.kind == "load":
-                made = np.where(one > 0, a[pid * size + int(s.choice) :][:size], -1)
-            elif s.kind == "reduce":
-                made = other + _REDUCTIONS[s.choice](one)
-            elif s.kind == "scan":
-                made = np.cumsum(one, dtype=np.int32)
-            elif s.kind == "select":
-                made = np.where(one > other, one, other - 1)
-            elif s.kind == "loop":
-                for i in range(int(s.choice)):
-                    made = made * 3 + other + i
-            elif s.kind == "branch":
-                made = one + 7 if pid % 2 else other - 7
-            elif s.kind == "while":
-                made = one + 5 * (pid + 1)
-            elif s.kind == "copy":
-                made = a[pid * size + int(s.choice) :][:size]
-            elif s.kind == "gather":
-                made = one[o ^ 1]
-            elif s.kind == "atomic":
-                np.add.at(args["bins"], one & 31, other)
-            elif s.kind == "mma":
-                x = (one[:1].item() & 3) + np.arange(1024).reshape(32, 32) % 5
-                args["product"][pid * 1024 :][:1024] += (x @ x.T).ravel()
-            elif s.kind == "roles":
-                made = one * 2 + other
-            values[s.number] = made.astype(np.int32)
-        whole = np.bitwise_xor.reduce(list(values.values()))
-        args["out"][pid * size :][:size] = whole
+
+def _last(s: Statement) -> int:
+    """The value that a block adds in each round."""
+    return s.body[-1].number if s.body else s.number
 
 
+def _run(scene: Scene, statements: Sequence[Statement], values: dict[int, Any]) -> None:
+    for s in statements:
+        one, other = (values.get(n, values[0]) for n in (s.one, s.other))
+        if s.kind in KINDS:
+            made = KINDS[s.kind].means(scene, one, other, s.choice)
+            values[s.number] = np.asarray(made).astype(np.int32)
+            continue
+        values[s.number] = one
+        for _ in range(_rounds(scene, s, other)):
+            within = dict(values)
+            _run(scene, s.body, within)
+            values[s.number] = (within[s.number] * 3 + within[_last(s)]).astype(np.int32)
+
+
+def _rounds(scene: Scene, s: Statement, other: np.ndarray) -> int:
+    if s.kind == "while":
+        return scene.pid + 1
+    if s.kind == "branch":
+        return int(scene.pid % 2 == int(s.choice))
+    if s.kind == "inside":
+        return int(np.add.reduce(other, dtype=np.int32) > 0)
+    return int(s.choice)
+
+
+_TMA = "from gluon_core.language.nvidia.hopper import mbarrier, tma\n"
 _MODULE = """\
 import gluon_core as gluon
 from gluon_core import language as gl
-
+{tma}
 
 @gluon.jit
 def twice(there, pid, o, M: gl.constexpr):
@@ -160,100 +186,113 @@ def idle(there):
 
 
 @gluon.jit
-def kernel(a, out, bins, product, WARP: gl.constexpr):
+def larger(a, b):
+    return gl.where(a > b, a, b)
+
+
+@gluon.jit
+def both(a, b, c, d):
+    return gl.maximum(a, c), gl.minimum(b, d)
+
+
+@gluon.jit
+def mixed(a, b, C: gl.constexpr):
+    if C > 2:
+        return a * 2 - b
+    else:
+        return a - b * 2
+
+
+@gluon.jit(noinline=True)
+def apart(a, b):
+    return (a | 1) - b
+
+
+@gluon.jit
+def fill(a, ring, full, empty, pid, M: gl.constexpr, WARP: gl.constexpr, C: gl.constexpr):
+    at = gl.arange(0, M, gl.BlockedLayout([1], [WARP], [4], [0]))
+    for i in range(C):
+        mbarrier.wait(empty.index(i % 2), (i // 2 & 1) ^ 1)
+        ring.index(i % 2).store(gl.load(a + pid * M + i + at))
+        mbarrier.arrive(full.index(i % 2))
+
+
+@gluon.jit
+def drain(out, ring, full, empty, pid, M: gl.constexpr, WARP: gl.constexpr, C: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [WARP], [4], [0])
+    at = gl.arange(0, M, layout)
+    total = gl.load(out + pid * M + at)
+    for i in range(C):
+        mbarrier.wait(full.index(i % 2), i // 2 & 1)
+        total = total * 3 + ring.index(i % 2).load(layout)
+        mbarrier.arrive(empty.index(i % 2))
+    gl.store(out + pid * M + at, total)
+
+
+@gluon.jit
+def kernel(a, out, bins, product, tiles, WARP: gl.constexpr):
     N: gl.constexpr = {N}
     L0: gl.constexpr = gl.BlockedLayout([1], [WARP], [4], [0])
     L1: gl.constexpr = gl.BlockedLayout([4], [WARP], [4], [0])
     L2: gl.constexpr = gl.BlockedLayout([2], [WARP], [4], [0])
+    L3: gl.constexpr = gl.SliceLayout(1, gl.BlockedLayout([1, 1], [WARP // 4, 4], [2, 2], [0, 1]))
+    L4: gl.constexpr = gl.BlockedLayout([2], [WARP], [4], [0])
+    P0: gl.constexpr = gl.BlockedLayout([1, 2], [WARP // 8, 8], [4, 1], [1, 0])
+    P1: gl.constexpr = gl.BlockedLayout([2, 1], [8, WARP // 8], [1, 4], [0, 1])
+    P2: gl.constexpr = gl.BlockedLayout([4, 4], [4, WARP // 4], [2, 2], [1, 0])
+    P3: gl.constexpr = gl.BlockedLayout([1, 1], [WARP // 4, 4], [2, 2], [1, 0])
+    P4: gl.constexpr = gl.BlockedLayout([1, 1], [WARP // 8, 8], [4, 1], [1, 0])
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     SWIZZLED: gl.constexpr = gl.SwizzledSharedLayout(4, 2, 4, [0])
+    PADDED: gl.constexpr = gl.PaddedSharedLayout.with_identity_for([[64, 4]], [N], [0])
+    WIDE: gl.constexpr = gl.SwizzledSharedLayout(2, 2, 4, [1, 0])
+    PLANE: gl.constexpr = gl.PaddedSharedLayout.with_identity_for([[32, 4]], [16, N // 16], [1, 0])
     pid = gl.program_id(0)
     o = gl.arange(0, N, L0)
     v0 = gl.load(a + pid * N + o)
 {body}
 """
 
-_TEXTS = {
-    "binary": "{v} = {a} {c} {b}",
-    "load": "{v} = gl.load(a + pid * N + {c} + o, mask={a} > 0, other=-1)",
-    "reduce": "{v} = {b} + gl.{c}({a}, 0)",
-    "scan": "{v} = gl.cumsum({a}, 0)",
-    "select": "{v} = gl.where({a} > {b}, {a}, {b} - 1)",
-    "convert": "{v} = gl.convert_layout(gl.convert_layout({a}, {c}) + 0, L0)",
-    "shared": (
-        "s{n} = gl.allocate_shared_memory(gl.int32, [N], {c}, {a})\n"
-        "{v} = gl.convert_layout(s{n}.load(L1), L0)"
-    ),
-    "ring": (
-        "s{n} = gl.allocate_shared_memory(gl.int32, [2, N], {c})\n"
-        "s{n}.index(0).store({b})\n"
-        "s{n}.index(1).store({a})\n"
-        "{v} = s{n}.index(1).load(L0)"
-    ),
-    "gather": "{v} = gl.gather({a}, o ^ 1, 0)",
-    "loop": "{v} = {a}\nfor i{n} in range({c}):\n    {v} = {v} * 3 + {b} + i{n}",
-    "branch": "if pid % 2 == 1:\n    {v} = {a} + 7\nelse:\n    {v} = {b} - 7",
-    "while": "{v} = {a}\nk{n} = 0\nwhile k{n} <= pid:\n    {v} += 5\n    k{n} += 1",
-    "copy": (
-        "s{n} = gl.allocate_shared_memory(gl.int32, [N], FLAT)\n"
-        "gl.portable.async_copy(s{n}, a, pid * N + {c} + o)\n"
-        "gl.portable.commit()\n"
-        "gl.portable.wait(0)\n"
-        "{v} = s{n}.load(L0)"
-    ),
-    "atomic": "{v} = {a}\ngl.atomic_add(bins + ({a} & 31), {b})",
-    "mma": (
-        "{v} = {a}\n"
-        "LAYOUTS{n}: gl.constexpr = gl.portable.mma_layouts(32, 32, 32, gl.float16, gl.float16, gl.float32)\n"
-        "T{n}: gl.constexpr = gl.BlockedLayout([1, 4], [WARP // 8, 8], [4, 1], [1, 0])\n"
-        "r{n} = gl.arange(0, 32, gl.SliceLayout(1, T{n}))[:, None]\n"
-        "c{n} = gl.arange(0, 32, gl.SliceLayout(0, T{n}))[None, :]\n"
-        "base{n} = gl.sum(gl.where(o == 0, {a} & 3, 0), 0)\n"
-        "x{n} = (base{n} + (r{n} * 32 + c{n}) % 5).to(gl.float16)\n"
-        "d{n} = gl.portable.mma(\n"
-        "    gl.convert_layout(x{n}, LAYOUTS{n}.a),\n"
-        "    gl.convert_layout(gl.permute(x{n}, (1, 0)), LAYOUTS{n}.b),\n"
-        "    gl.zeros([32, 32], gl.float32, LAYOUTS{n}.accumulator),\n"
-        ")\n"
-        "e{n} = gl.convert_layout(d{n}, T{n})\n"
-        "p{n} = product + pid * 1024 + r{n} * 32 + c{n}\n"
-        "gl.store(p{n}, gl.load(p{n}) + e{n})"
-    ),
-    "roles": (
-        "gl.store(out + pid * N + o, {a})\n"
-        "gl.warp_specialize([(twice, (out, pid, o, N)), (idle, (out,))], [4], [24])\n"
-        "{v} = gl.load(out + pid * N + o) + {b}"
-    ),
-}
 
-
-def generate(seed: int, partitions: bool = True, products: bool = True) -> Program:
-    """A program of 3 to 14 statements.
+def generate(
+    seed: int, partitions: bool = True, products: bool = True, tma: bool = False
+) -> Program:
+    """A program of 3 to 14 statements, and those within loops and branches.
 
     Args:
         partitions: whether it may have `gl.warp_specialize`.
         products: whether it may have `gl.portable.mma`.
+        tma: whether it may have copies of the TMA, and partitions that hand tiles on by barriers.
     """
     rng = random.Random(seed)
     size = rng.choice((128, 256, 512))
-    kinds = [kind for kind in _TEXTS if kind not in ("roles", "mma")]
-    kinds += ["roles"] * partitions + ["mma"] * products
-    choices: dict[str, Callable[[], str]] = {
-        "binary": lambda: rng.choice(list(_OPS)),
-        "load": lambda: str(rng.randint(0, size)),
-        "copy": lambda: str(4 * rng.randint(0, size // 4)),
-        "reduce": lambda: rng.choice(list(_REDUCTIONS)),
-        "convert": lambda: rng.choice(("L1", "L2")),
-        "shared": lambda: rng.choice(("FLAT", "SWIZZLED")),
-        "ring": lambda: rng.choice(("FLAT", "SWIZZLED")),
-        "loop": lambda: str(rng.randint(0, 3)),
-    }
-    statements: list[Statement] = []
+    held = {"": True, "partitions": partitions, "products": products, "tma": tma}
+    kinds = [name for name, kind in KINDS.items() if held[kind.needs]]
     once: set[str] = set()
-    for number in range(1, rng.randint(3, 14) + 1):
-        kind = rng.choice([k for k in kinds if k not in once])
-        once |= {kind} & {"roles", "mma"}
-        choice = choices.get(kind, lambda: "")()
-        one, other = rng.randrange(number), rng.randrange(number)
-        statements.append(Statement(kind, number, one, other, choice))
-    return Program(seed, size, tuple(statements))
+    numbers = iter(range(1, 1000))
+
+    def draw(known: Sequence[int], depth: int) -> Statement:
+        number = next(numbers)
+        one, other = rng.choice(known), rng.choice(known)
+        if depth < 2 and rng.random() < 0.2:
+            kind = rng.choice(list(BLOCKS))
+            choice = {"branch": "01", "unrolled": "12", "loop": "0123"}.get(kind, " ")
+            seen = [*known, number]
+            body: list[Statement] = []
+            for _ in range(rng.randint(1, 3)):
+                body.append(draw(seen, depth + 1))
+                seen.append(body[-1].number)
+            return Statement(kind, number, one, other, rng.choice(choice).strip(), tuple(body))
+        banned = once | (_ONCE if depth else set())
+        kind = rng.choice([k for k in kinds if k not in banned])
+        if kind in _ONCE:
+            once.update({kind} if kind not in ("roles", "pipe") else {"roles", "pipe"})
+        return Statement(kind, number, one, other, KINDS[kind].chooses(rng, size))
+
+    statements: list[Statement] = []
+    atomic = rng.choice(_ATOMICS)
+    known = [0]
+    for _ in range(rng.randint(3, 14)):
+        statements.append(draw(known, 0))
+        known.append(statements[-1].number)
+    return Program(seed, size, atomic, tuple(statements))
