@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence, Union
 
 from gluon_core._triton import constexpr, static_range, tensor, tl_core, tl_tuple, unwrap
-from gluon_core.errors import CapabilityError, DtypeError, NotInKernelError, ShapeError
+from gluon_core.errors import (
+    ArgumentError,
+    CapabilityError,
+    DtypeError,
+    NotInKernelError,
+    ShapeError,
+)
 from gluon_core.features import INLINE_ASM
 from gluon_core.values.builtin import builtin, code_generator, semantic_layer
 from gluon_core.values.tensors import describe
@@ -41,6 +47,14 @@ __all__ = [
 @builtin
 def device_print(prefix: ConstStr, *args: Operand, hex: ConstBool = False) -> None:
     """Print `prefix` and each of `args` from the device, one line per element; `hex` for bits."""
+    text = unwrap(prefix)
+    if not isinstance(text, str):
+        raise ArgumentError(
+            "a text that is known while compiling comes first",
+            argument="prefix",
+            expected="gl.device_print('x', x)",
+            got=describe(text),
+        )
     tl_core.device_print(prefix, *args, hex=hex, _semantic=semantic_layer())
 
 

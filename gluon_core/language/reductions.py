@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Optional, TypeVar, Union, overload
 
-from gluon_core._triton import constexpr, tensor, tl, tl_core
+from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_tuple, unwrap
+from gluon_core.errors import ArgumentError
 from gluon_core.values.builtin import builtin, code_generator, library, semantic_layer
 from gluon_core.values.typing import (
     ConstBool,
@@ -57,6 +59,7 @@ def reduce(
     Returns:
         A tensor, or a tuple of them, in the SliceLayout of the input's layout along `axis`.
     """
+    _check_combine(combine_fn, input)
     return tl_core.reduce(
         input, axis, combine_fn, keep_dims, _semantic=semantic_layer(), _generator=code_generator()
     )
@@ -68,9 +71,29 @@ def associative_scan(
 ) -> Scanned:
     """Running combination along `axis` with `combine_fn`, an associative `@gluon.jit` function; from
     the end if `reverse`. `input` is a tensor or a tuple of tensors, as for `reduce`."""
+    _check_combine(combine_fn, input)
     return tl_core.associative_scan(
         input, axis, combine_fn, reverse, _semantic=semantic_layer(), _generator=code_generator()
     )
+
+
+def _check_combine(combine_fn: Any, input: Any) -> None:
+    function = unwrap(combine_fn)
+    plain = getattr(function, "fn", None)
+    if plain is None:
+        return  # what is no function of kernels is told of when it is called
+    values = unwrap(input)
+    takes = 2 * (len(values) if isinstance(values, (tuple, list, tl_tuple)) else 1)
+    signature = inspect.signature(plain)
+    try:
+        signature.bind(*range(takes))
+    except TypeError:
+        raise ArgumentError(
+            "the function does not take two values for each input",
+            argument="combine_fn",
+            expected=f"{takes} parameters",
+            got=f"{plain.__name__}{signature}",
+        ) from None
 
 
 # Triton's own library functions: written in the language, so they work on these tensors.

@@ -242,6 +242,7 @@ class Layout:
 
     def _set(self, **values: Any) -> None:
         """Replace fields of this frozen value; only for `__post_init__`."""
+        self.__dict__.pop("_known_key", None)
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -251,9 +252,15 @@ class Layout:
         return tuple((f.name, getattr(self, f.name)) for f in fields(self) if f.compare)
 
     def _key(self) -> tuple[Any, ...]:
-        return tuple(freeze(value) for _, value in self._fields())
+        found: Optional[tuple[Any, ...]] = self.__dict__.get("_known_key")
+        if found is None:
+            found = tuple(freeze(value) for _, value in self._fields())
+            object.__setattr__(self, "_known_key", found)
+        return found
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         if not isinstance(other, Layout):
             return NotImplemented
         return type(self) is type(other) and self._key() == other._key()

@@ -31,7 +31,7 @@ class AtomicOps(MemoryOps):
         element = pointer.type.scalar.element_ty
         if op in ("and", "or", "xor") and not element.is_int():
             raise DtypeError(f"atomic_{op} works on integers", argument="pointer", got=element)
-        val = self.to_tensor(unwrap(val))
+        val = self.require_value(val, "val")
         self._check_widening(pointer, val, "value")
         self._check_companion(pointer, val, "val")
         self.warn_of_cut(element, val, f"gl.atomic_{op}")
@@ -85,11 +85,17 @@ class AtomicOps(MemoryOps):
     def atomic_cas(self, pointer: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
         pointer = self.check_pointer(pointer)
         element = pointer.type.scalar.element_ty
+        if pointer.type.is_block():
+            self.require_op(
+                "atomic_cas", element, "Give it a scalar pointer, or use another atomic."
+            )
         operands = []
         for argument, value in (("cmp", cmp), ("val", val)):
-            value = self.to_tensor(unwrap(value))
+            given = unwrap(value)
+            value = self.require_value(given, argument)
             self._check_companion(pointer, value, argument)
             self.warn_of_cut(element, value, f"gl.atomic_cas, {argument}")
+            self.warn_of_narrowing(element, value, given, f"gl.atomic_cas, {argument}")
             if pointer.type.is_block():
                 value = self.broadcast_impl_value(pointer, value)[1]
             operands.append(self.cast(value, element))

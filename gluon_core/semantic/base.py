@@ -6,8 +6,9 @@ import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
+from gluon_core import _triton
 from gluon_core._triton import TritonSemantic, tl, unwrap
-from gluon_core.errors import DtypeError, KernelWarning, LayoutError, ShapeError
+from gluon_core.errors import CapabilityError, DtypeError, KernelWarning, LayoutError, ShapeError
 from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
 from gluon_core.values import check_block_shape, distributed_type
@@ -149,6 +150,21 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         file, line = self.place()
         warnings.warn_explicit(text, KernelWarning, file, line, registry=_WARNED)
 
+    def require_op(self, op: str, dtype: Any, remedy: str) -> None:
+        """Raise where the target's compiler does not make `gl.op` for a dtype.
+
+        Raises:
+            CapabilityError: naming both, and the releases that have it.
+        """
+        lacking = self.target.architecture.no_ops
+        if (op, str(dtype)) in lacking:
+            where = lacking[op, str(dtype)]
+            if where is None or not _triton.has(where):
+                but = f", but with {where.releases}" if where is not None else ""
+                raise CapabilityError(
+                    f"no gl.{op} of {dtype} on {self.target}{but}", got=dtype, remedy=remedy
+                )
+
     # -- operands -----------------------------------------------------------------------------
 
     def require_tensor(self, value: Any, argument: str, rank: Optional[int] = None) -> Any:
@@ -166,6 +182,13 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
             )
         return value
 
+    def require_value(self, value: Any, argument: str) -> Any:
+        """`value`, a tensor or a number, as a tensor of the kernel."""
+        value = unwrap(value)
+        if isinstance(value, (tl.tensor, bool, int, float)):
+            return self.to_tensor(value)
+        raise DtypeError("no number", argument=argument, got=describe(value))
+
     def require_distributed(self, value: Any, argument: str) -> Any:
         """`value` if it is a tensor with a shape and a layout."""
         self.require_tensor(value, argument)
@@ -179,7 +202,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         return value
 
 
-def is_placeholder(layout: Layout) -> bool:
+def is_placeholder(layout: Any) -> bool:
     """Whether a layout stands for one that the compiler chooses later."""
     return isinstance(layout, (AutoLayout, CoalescedLayout))
 

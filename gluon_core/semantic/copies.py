@@ -7,7 +7,7 @@ from typing import Any, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._triton import unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.features import CACHE_POLICY
+from gluon_core.features import CACHE_POLICY, OTHER_WITHOUT_MASK
 from gluon_core.semantic.base import shape_of
 from gluon_core.values import CachePolicy
 from gluon_core.values.tensors import describe
@@ -30,20 +30,19 @@ def masked(
     Raises:
         DtypeError: the mask is not boolean.
         ShapeError: mask or other do not fit.
-        ArgumentError: `other` without a mask.
+        ArgumentError: `other` without a mask, from Triton 3.8 on.
     """
     mask, other = semantic.check_mask(source, mask), unwrap(other)
-    if mask is None:
-        if other is not None:
+    if mask is not None:
+        mask = like(semantic, source, mask, "mask", what)
+    if other is not None:
+        if mask is None and not _triton.has(OTHER_WITHOUT_MASK):
             raise ArgumentError(
                 "needs a mask",
                 argument="other",
                 got=describe(other),
                 remedy="Pass mask=..., or drop other.",
             )
-        return None, None
-    mask = like(semantic, source, mask, "mask", what)
-    if other is not None:
         other = semantic.cast(semantic.to_tensor(other), element)
         other = like(semantic, source, other, "other", what)
     return mask, other

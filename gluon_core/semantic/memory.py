@@ -58,6 +58,21 @@ class MemoryOps(SemanticBase):
                 f"Convert it where that is meant: value.to(gl.{_named(element)})."
             )
 
+    def warn_of_narrowing(self, element: Any, value: Any, given: Any, op: str) -> None:
+        """Warn where an integer loses bits that are compared, or kept."""
+        if not (element.is_int() and value.dtype.is_int()):
+            return
+        bits = element.primitive_bitwidth
+        if isinstance(given, int):
+            lost = not -(1 << (bits - 1)) <= given < 1 << bits
+        else:
+            lost = value.dtype.primitive_bitwidth > bits
+        if lost:
+            self.warn(
+                f"{op}: of a {value.dtype} the {element} in memory keeps {bits} bits. "
+                f"Convert it where that is meant: value.to(gl.{_named(element)})."
+            )
+
     @staticmethod
     def _check_companion(pointer: Any, value: Any, argument: str) -> None:
         if value.type.is_block() and not pointer.type.is_block():
@@ -135,7 +150,7 @@ class MemoryOps(SemanticBase):
             raise DtypeError(
                 "cannot store through a const pointer", argument="pointer", got=describe(pointer)
             )
-        value = self.to_tensor(unwrap(value))
+        value = self.require_value(value, "value")
         self._check_companion(pointer, value, "value")
         self._check_widening(pointer, value, "value")
         self.warn_of_cut(pointer.type.scalar.element_ty, value, "gl.store")

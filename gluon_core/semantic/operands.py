@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional, Sequence
 
+from gluon_core import _triton
 from gluon_core._triton import dtype, ir, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.features import LARGER_VIEWS, SMALLER_VIEWS_REFUSED
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.semantic.base import shape_of
 from gluon_core.values import distributed_type, shared_memory_descriptor
@@ -17,6 +19,7 @@ __all__ = [
     "check_matmul_dtypes",
     "check_matmul_shapes",
     "check_stored",
+    "check_view_size",
     "same_bits",
     "compile_time_bool",
     "compile_time_int",
@@ -281,4 +284,33 @@ def check_stored(memory: Any, value: Any, first: bool = False) -> None:
             expected=memory.element_ty,
             got=value.dtype,
             remedy="Cast it with value.to(...).",
+        )
+
+
+def check_view_size(have: int, want: int, unit: str) -> None:
+    """Refuse another view of memory where the installed compiler would.
+
+    Args:
+        have: size of the view that there is.
+        want: that of the one to be made of it.
+        unit: what they count, in the plural.
+
+    Raises:
+        ShapeError: from Triton 3.8 on a larger view, with 3.8 a smaller one, too. Older compilers
+            take any; what reaches beyond its memory is reported by the simulator.
+    """
+    if want > have and not _triton.has(LARGER_VIEWS):
+        raise ShapeError(
+            "the new view is larger than the old one",
+            argument="shape",
+            expected=f"at most {have} {unit}",
+            got=f"{want} {unit}",
+        )
+    if want < have and _triton.has(SMALLER_VIEWS_REFUSED):
+        raise ShapeError(
+            "the installed Triton makes no smaller view",
+            argument="shape",
+            expected=f"{have} {unit}",
+            got=f"{want} {unit}",
+            remedy="Take a slice, or another release of Triton.",
         )

@@ -6,14 +6,39 @@ import re
 from typing import Any, Sequence
 
 from gluon_core._triton import tl, unwrap
-from gluon_core._triton.capture import captured
+from gluon_core._triton.capture import refused
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
-from gluon_core.layouts import AutoLayout, SliceLayout
+from gluon_core.layouts import AutoLayout, DistributedLinearLayout, SliceLayout
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
 from gluon_core.semantic.operands import compile_time_int, wrap_axis
 from gluon_core.values import distributed_type
 
 __all__ = ["ReduceOps"]
+
+
+_CONVERT = "Convert the tensor to a BlockedLayout first, with gl.convert_layout."
+
+
+def _check_bits(layout: Any, shape: Sequence[int], axis: int) -> None:
+    """Refuse what compilers abort on, or have an error for: steps of several bits along the axis."""
+    if is_placeholder(layout):
+        return
+    rows = [row for rows in layout.to_linear(list(shape)).bases.values() for row in rows]
+    several = [row for row in rows if row[axis] & (row[axis] - 1)]
+    root = layout
+    while isinstance(root, SliceLayout):
+        root = root.parent
+    if root is not layout and isinstance(root, DistributedLinearLayout):  # what is cut off counts
+        every = root.reg_bases + root.lane_bases + root.warp_bases + root.block_bases
+        several += [row for row in every if any(v & (v - 1) for v in row)]
+    if several:
+        raise LayoutError(
+            "no Triton reduces along a dimension in which a basis moves along several bits",
+            argument="input",
+            expected=f"zeros and powers of two in dimension {axis}",
+            got=several[0],
+            remedy=_CONVERT,
+        )
 
 
 class ReduceOps(SemanticBase):
@@ -44,6 +69,7 @@ class ReduceOps(SemanticBase):
         values = self._same_shapes(inputs, "reduction")
         shape, layout = shape_of(values[0]), values[0].type.layout
         axis = wrap_axis(axis, len(shape))
+        _check_bits(layout, shape, axis)
         op = self.builder.create_reduce([value.handle for value in values], axis)
         region_builder_fn(op)
         self._verify(op, "the combine function of the reduction")
@@ -73,10 +99,15 @@ class ReduceOps(SemanticBase):
 
     @staticmethod
     def _verify(op: Any, what: str) -> None:
-        with captured() as output:
-            correct = op.verify()
-        said = output.text()
-        if not correct:
+        said = refused(op)
+        if said is not None and "layout" in _first_error(said):
+            raise LayoutError(
+                f"the installed Triton has no {what.rpartition(' ')[2]} in this layout",
+                argument="input",
+                got=_first_error(said),
+                remedy=_CONVERT,
+            )
+        if said is not None:
             raise DtypeError(
                 f"{what} does not return the types it takes",
                 argument="combine_fn",
@@ -89,6 +120,15 @@ class ReduceOps(SemanticBase):
         index = self.require_distributed(index, "index")
         if not index.dtype.is_int():
             raise DtypeError("must be integers", argument="index", got=index.dtype)
+        for argument, value in (("src", src), ("index", index)):
+            if is_placeholder(value.type.layout):
+                raise LayoutError(
+                    "compilers do not find the layouts of what is gathered",
+                    argument=argument,
+                    expected="a tensor with a layout",
+                    got=repr(value.type.layout),
+                    remedy="Give it a layout where it is made, or use gl.set_auto_layout.",
+                )
         source, wanted = shape_of(src), shape_of(index)
         if len(source) != len(wanted):
             raise ShapeError(
@@ -166,6 +206,7 @@ class ReduceOps(SemanticBase):
                 expected=acc.dtype,
                 got=f"{a.dtype}, {b.dtype}",
             )
+        self.require_op("dot_fma", acc.dtype, "Convert the operands: x.to(gl.float32).")
         self.check_dot_operands(a, b, acc)
         # Neither means anything to fused multiply-adds; IR agrees with Triton's own, text and all.
         get_zero = {tl.float16: "get_fp16", tl.float64: "get_fp64"}.get(acc.dtype, "get_fp32")

@@ -8,7 +8,7 @@ from typing import Any, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._triton import tl, unwrap
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
-from gluon_core.features import SPLIT_BEFORE_LAYOUT
+from gluon_core.features import CLUSTERED_CONVERSIONS, SPLIT_BEFORE_LAYOUT
 from gluon_core.layouts import (
     AutoLayout,
     DistributedLinearLayout,
@@ -146,6 +146,13 @@ class ShapeOps(SemanticBase):
                 got=self._linear_text(layout, shape),
                 remedy="Use an equivalent layout, or drop assert_trivial.",
             )
+        here = _triton.has(CLUSTERED_CONVERSIONS)
+        if not here and _crosses_blocks(value.type.layout, layout, shape_of(value)):
+            _triton.require(
+                CLUSTERED_CONVERSIONS,
+                "a conversion that moves data between the blocks of a cluster",
+                "Store it to global memory, or keep the cga_layout.",
+            )
         handle = self.builder.create_convert_layout(result_ir, value.handle)
         return self.make_tensor(handle, result_type)
 
@@ -230,6 +237,9 @@ class ShapeOps(SemanticBase):
                 got=axis,
             )
         handle = self.builder.create_expand_dims(input.handle, axis)
+        if isinstance(layout, SliceLayout):  # what the builder infers, too
+            result_type = distributed_type(input.type.scalar, shape, layout.parent)
+            return self.make_tensor(handle, result_type)
         return self.wrap_inferred(handle, input.type.scalar, shape)
 
     def permute(self, input: Any, dims: Sequence[int]) -> Any:
@@ -411,3 +421,12 @@ class ShapeOps(SemanticBase):
         if not isinstance(layout, DistributedLayout) or is_placeholder(layout):
             raise LayoutError("has no linear form", argument="layout", got=repr(layout))
         return DistributedLinearLayout.from_linear(layout.to_linear(shape))
+
+
+def _crosses_blocks(one: Any, other: Any, shape: Sequence[int]) -> bool:
+    """Whether the blocks of a cluster hold other elements in the one layout than in the other."""
+    if is_placeholder(one) or is_placeholder(other) or not (one.cga_layout or other.cga_layout):
+        return False
+    size = list(shape)
+    before, after = (layout.to_linear(size).bases.get("block", []) for layout in (one, other))
+    return bool(before != after)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
-from gluon_core.features import SLICED_COPIES
+from gluon_core.features import HOLES_SLICED, SLICED_COPIES
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.layouts.cost import bank_conflicts
 from gluon_core.semantic.base import SemanticBase, shape_of
 from gluon_core.semantic.copies import like
-from gluon_core.semantic.operands import check_stored, compile_time_int, wrap_axis
+from gluon_core.semantic.operands import (
+    check_stored,
+    check_view_size,
+    compile_time_int,
+    wrap_axis,
+)
 from gluon_core.values import (
     check_block_shape,
     distributed_type,
@@ -46,13 +51,7 @@ class SharedOps(SemanticBase):
         shape = unwrap_shape(shape)
         if not isinstance(element_ty, tl.dtype) or element_ty.is_ptr():
             raise DtypeError("not a dtype", argument="element_ty", got=describe(element_ty))
-        if element_ty.primitive_bitwidth % 8:
-            raise DtypeError(
-                "shared memory holds whole bytes",
-                argument="element_ty",
-                got=element_ty,
-                remedy="Store int8 and compare with zero after loading.",
-            )
+        _check_bytes(element_ty, "element_ty")
         self._check_shared_layout(layout, shape, batched=True)
         memdesc_type = shared_memory_descriptor_type(element_ty, shape, layout, shape)
         self.session.count_shared(memdesc_type.nbytes_per_cta)
@@ -126,6 +125,18 @@ class SharedOps(SemanticBase):
     def deferred_wait(self, pending: int) -> None:
         getattr(self.builder, "deferred_wait", lambda pending: None)(pending)
 
+    def deferred_read(self, buffers: Sequence[Any], is_async: bool, alone: bool) -> None:
+        """A product reads these, at once or on its own."""
+        record = getattr(self.builder, "deferred_read", None)
+        if record is not None:
+            record([mem.handle for mem in buffers], is_async, alone)
+
+    def deferred_read_wait(self, pending: int) -> None:
+        getattr(self.builder, "deferred_read_wait", lambda pending: None)(pending)
+
+    def deferred_fence(self) -> None:
+        getattr(self.builder, "deferred_fence", lambda: None)()
+
     def shared_dealloc(self, mem: Any) -> None:
         self.builder.create_local_dealloc(mem.handle)
 
@@ -171,6 +182,15 @@ class SharedOps(SemanticBase):
                 argument="start",
                 expected=f"a multiple of {length}",
                 got=start,
+            )
+        holes = not all(map(any, getattr(mem.layout, "offset_bases", ())))
+        if holes and length != mem.shape[dim] and not _triton.has(HOLES_SLICED):
+            raise LayoutError(
+                "the installed Triton slices no buffer that has unused places",
+                argument="self",
+                expected="a layout without bases of zeros",
+                got=repr(mem.layout),
+                remedy="Use a newer Triton, or leave those bases out.",
             )
         offsets = [0] * mem.rank
         offsets[dim] = start
@@ -261,16 +281,11 @@ class SharedOps(SemanticBase):
     def memdesc_reinterpret(self, mem: Any, dtype: Any, shape: list[int], layout: Any) -> Any:
         if not isinstance(dtype, tl.dtype):
             raise DtypeError("not a dtype", argument="dtype", got=describe(dtype))
+        _check_bytes(dtype, "dtype")
         self._check_shared_layout(layout, shape, batched=True)
         have = mem.numel * mem.dtype.primitive_bitwidth
         want = math.prod(shape) * dtype.primitive_bitwidth
-        if want > have:
-            raise ShapeError(
-                "the new view is larger than the old one",
-                argument="shape",
-                expected=f"at most {have // 8} bytes",
-                got=f"{want // 8}",
-            )
+        check_view_size(have // 8, want // 8, "bytes")
         result = shared_memory_descriptor_type(dtype, shape, layout, shape)
         handle = self.builder.create_memdesc_reinterpret(result.to_ir(self.builder), mem.handle)
         return shared_memory_descriptor(handle, dtype, shape, layout, shape)
@@ -392,4 +407,14 @@ class SharedOps(SemanticBase):
                 distr_ty.element_ty.primitive_bitwidth,
                 banks=self.target.architecture.banks,
             )
+        )
+
+
+def _check_bytes(element_ty: Any, argument: str) -> None:
+    if element_ty.primitive_bitwidth % 8:
+        raise DtypeError(
+            "shared memory holds whole bytes",
+            argument=argument,
+            got=element_ty,
+            remedy="Store int8 and compare with zero after loading.",
         )

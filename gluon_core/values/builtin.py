@@ -195,7 +195,7 @@ def traced(fn: F) -> F:
     return made
 
 
-class _InKernels(_triton.JITFunction):  # type: ignore[misc]  # Triton's, without types
+class _InKernels(_triton.ParsedOnce):
     """A function of the language that kernels trace; host code gets what `host` answers, if any."""
 
     host: Optional[Callable[..., Any]] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Sequence
 
 from gluon_core import _triton
@@ -26,6 +27,8 @@ def unwrap_shape(shape: Any, argument: str = "shape") -> list[int]:
     shape = unwrap(shape)
     if isinstance(shape, int):
         shape = [shape]
+    if type(shape) in (list, tuple) and all(type(item) is int for item in shape):
+        return list(shape)
     if isinstance(shape, str) or not hasattr(shape, "__iter__") and not hasattr(shape, "values"):
         raise ShapeError(
             "not a shape",
@@ -55,11 +58,14 @@ def check_block_shape(shape: Sequence[int], what: str) -> None:
             )
 
 
+_shapes: dict[tuple[int, ...], tuple[Any, int]] = {}  # legal ones, in Triton's form; their sizes
+
+
 class distributed_type(block_type):
     """Type of a tensor whose elements are spread over the threads of a block by `layout`."""
 
     def __init__(self, element_ty: Any, shape: Sequence[int], layout: Any):
-        shape = unwrap_shape(shape)
+        shape = tuple(unwrap_shape(shape))
         layout = unwrap(layout)
         if not isinstance(layout, DistributedLayout):
             raise LayoutError(
@@ -69,10 +75,15 @@ class distributed_type(block_type):
                 got=repr(layout),
             )
         layout.check()
-        check_block_shape(shape, "a tensor")
-        super().__init__(element_ty, shape)
+        known = _shapes.get(shape)
+        if known is None:
+            check_block_shape(shape, "a tensor")
+            super().__init__(element_ty, list(shape))
+            del self.name  # of Triton's own tensors
+            known = _shapes[shape] = self.shape, self.numel
+        self.element_ty = element_ty
+        self.shape, self.numel = known  # as Triton has them; one kernel makes dozens of types
         self.layout = layout
-        self.name = f"<{self.shape}, {self.element_ty}, {self.layout}>"
         if isinstance(layout, (AutoLayout, CoalescedLayout)):
             return
         if layout.rank != len(self.shape):
@@ -82,6 +93,11 @@ class distributed_type(block_type):
                 expected=f"rank {len(self.shape)} for shape {list(self.shape)}",
                 got=f"rank {layout.rank}: {layout}",
             )
+
+    @functools.cached_property
+    def name(self) -> str:  # type: ignore[override]  # made when an error asks
+        """What errors call it."""
+        return f"<{self.shape}, {self.element_ty}, {self.layout}>"
 
     def to_ir(self, builder: Any) -> Any:
         element = self.element_ty.to_ir(builder)
@@ -95,6 +111,8 @@ class distributed_type(block_type):
         return distributed_type(scalar_ty, self.shape, self.layout)
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         if not isinstance(other, distributed_type):
             return False
         return super().__eq__(other) and self.layout == other.layout

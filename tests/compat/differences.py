@@ -79,6 +79,18 @@ def kernel(p, n):
 ARGS = (ptr(gl.float32), 5)
 TARGET, KWARGS = GPUTarget("hip", "gfx950", 64), dict(num_warps=1)
 """
+_INTERLEAVED = """\
+@gluon.jit
+def kernel(p, n):
+    L: gl.constexpr = gl.SliceLayout(0, gl.DistributedLinearLayout(
+        [[0, 0, 4]], [[0, 8, 0], [0, 0, 1], [0, 0, 0], [0, 0, 2], [0, 2, 0]],
+        [[1, 0, 0], [0, 0, 8], [0, 1, 0]], [[0, 4, 0]], [2, 16, 16]))
+    B: gl.constexpr = gl.BlockedLayout([1, 2], [4, 8], [8, 1], [1, 0], cga_layout=[[1, 0]])
+    i = gl.convert_layout(gl.full([16, 16], 0, gl.int32, L) + n, B)
+    gl.store(p + i, gl.load(p + i))
+ARGS = (ptr(gl.float32), 5)
+TARGET, KWARGS = GPUTarget("cuda", 90, 32), dict(num_warps=8, num_ctas=2)
+"""
 _HIP = 'TARGET = GPUTarget("hip", "gfx942", 64)\n'
 _LOAD = "gl.store(p + gl.zeros([{shape}], gl.int32, B), {view}.load(B))"
 
@@ -102,7 +114,7 @@ DIFFERENCES = [
         "`NVMMADistributedLayout` whose tile is no instruction's, or of a version without a unit",
         HARDWARE,
         "the registers of such a tile are no fragment of an instruction.",
-        r"not the tile of an instruction|no such matrix unit",
+        r"not the tile of an instruction|no such matrix unit|instr_shape: an entry is not a power",
         _registers(
             "gl.SliceLayout(2, gl.DotOperandLayout("
             "0, gl.NVMMADistributedLayout([2, 1], [2, 1, 2, 1], [16, 8]), 4))",
@@ -157,6 +169,24 @@ DIFFERENCES = [
             _LOAD.format(shape="128", view="s.index(2)"),
             rank=1,
         ),
+    ),
+    Difference(
+        "A slice of shared memory that leaves its dimension",
+        HARDWARE,
+        "the address lies outside the buffer.",
+        r"the slice leaves dimension",
+        _shared(
+            "gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",
+            "[32, 32]",
+            _LOAD.format(shape="32, 32", view="s.slice(4, 32, 0)"),
+        ),
+    ),
+    Difference(
+        "A slice of a linear layout in which the blocks of a cluster interleave",
+        ABORTS,
+        "the compiler ends as soon as such a tensor is converted, reduced or given another shape.",
+        r"cannot handle blocks that interleave",
+        _INTERLEAVED,
     ),
     Difference(
         "A scale of `mfma_scaled` that is a constant float, or beyond a byte",

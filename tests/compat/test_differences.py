@@ -9,6 +9,8 @@ import pytest
 from tests.compat import layouts, operands, page, sides
 from tests.compat.differences import known
 
+pytestmark = pytest.mark.once
+
 FAMILIES = {**layouts.FAMILIES, **operands.FAMILIES}
 COUNT = 8
 
@@ -18,6 +20,7 @@ def loaded():
     sides.warm()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "seed",
     [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(100, 150))],

@@ -390,6 +390,8 @@ def test_a_simulated_launch_has_the_kernels_code(target, texts):
     handle = launch(_in_layout, x, out, plain, plain, 64, 64, target=f"sim:{target}")
     for kind in texts:
         assert "_in_layout" in handle.asm[kind]
+    assert "tt.func public @_in_layout" in handle.asm["source"] != handle.asm["ttgir"]
+    assert ("glir" in handle.asm) == (RELEASE >= (3, 9))
     assert handle.n_regs > 0 and handle.n_spills == 0
     assert handle.metadata.num_warps == 4 and handle.metadata.name == "_in_layout"
     assert isinstance(handle.metadata.shared, int)

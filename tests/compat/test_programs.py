@@ -62,6 +62,29 @@ def _atomic(mask: str) -> str:
     )
 
 
+def _column(rows: int, columns: int, variant: str) -> str:
+    return _kernel(
+        "T: gl.constexpr = blackwell.TensorMemoryLayout([128, 1], col_stride=2)",
+        f"t = blackwell.allocate_tensor_memory(gl.float16, [{rows}, {columns}], T)",
+        f"L: gl.constexpr = blackwell.get_tmem_reg_layout(gl.float16, [{rows}, {columns}], T, 4, instr_variant='{variant}')",
+        f"i = gl.full([{rows}, {columns}], 0, gl.int32, L) + n",
+        "t.store(gl.load(p + i).to(gl.float16))",
+        "gl.store(p + i, t.load(L).to(gl.float32))",
+        before="blackwell = gl.nvidia.blackwell\n",
+        end='TARGET = GPUTarget("cuda", 100, 32)\n',
+    )
+
+
+def _packed(op: str) -> str:
+    return _kernel(
+        "i = gl.full([32, 64], 0, gl.int32, gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])) + n",
+        "x = gl.load(p + i)",
+        "h, e, w = x.to(gl.float16), x.to(gl.float8e4nv), x.to(gl.float8e5)",
+        f"gl.store(p + i, gl.nvidia.blackwell.{op}.to(gl.float32))",
+        end='TARGET = GPUTarget("cuda", 100, 32)\n',
+    )
+
+
 # Name -> (the first release, the last, the program).
 PROGRAMS = {
     **{
@@ -72,6 +95,42 @@ PROGRAMS = {
     **{
         f"buffer atomic, mask {mask}": ((3, 6), (3, 9), _atomic(mask))
         for mask in ("i", "i.to(gl.int8)", "n", "1", "i > 3")
+    },
+    "buffer atomic of a scalar under a mask to be broadcast": (
+        (3, 6),
+        (3, 9),
+        _kernel(
+            "L: gl.constexpr = gl.BlockedLayout([1, 2], [8, 8], [4, 1], [1, 0])",
+            "i = gl.full([32, 32], 0, gl.int32, L) + n",
+            "row = gl.full([1, 32], 0, gl.int32, L) + n",
+            "gl.store(p + i, gl.amd.cdna3.buffer_atomic_add(p, i, n.to(gl.float32), row > 2))",
+            end=_GFX950,
+        ),
+    ),
+    "buffer load of `other` without a mask": (
+        (3, 6),
+        (3, 7),
+        _kernel(
+            "i = gl.full([256], 0, gl.int32, gl.BlockedLayout([1], [64], [4], [0])) + n",
+            "gl.store(p + i, gl.amd.cdna3.buffer_load(p, i, None, 1))",
+            end=_GFX950,
+        ),
+    ),
+    "view larger than its memory": (
+        (3, 6),
+        (3, 7),
+        _kernel(*_ROWS, "gl.store(q + i, s._reinterpret(gl.int64, [32, 32], S).load(L).to(gl.int32))"),
+    ),
+    **{
+        f"registers of a column of {rows}, {variant}": ((3, 6), (3, 7), _column(rows, columns, variant))
+        for rows, columns, variant in [
+            (256, 1, "32x32b"), (256, 1, "16x64b"), (256, 2, "16x64b"), (256, 2, "16x128b"),
+        ]
+    },
+    **{
+        f"packed {op}": ((3, 8), (3, 9), _packed(op))
+        for op in ("add2(x, x)", "mul2(x, x)", "fma2(x, x, x)", "min2(h, h)", "add2(e, w)",
+                   "mul2(e, w, gl.float8e5)", "fma2(w, e, e)", "add2(x, 2)", "add2(h, h)")
     },
     **{
         f"scatter {call}": ((3, 8), (3, 9), _kernel(*_ROWS, f"s.scatter({call}, 0)", _READ))
@@ -160,6 +219,14 @@ REFUSED = {
         "i = gl.full([128], 0, gl.int32, gl.BlockedLayout([1], [32], [4], [0]))",
         "i = gl.convert_layout(i, gl.CoalescedLayout(), assert_trivial=True)",
     ),
+    "blocks of tensor memory that fill half of a column": _kernel(
+        "blackwell = gl.nvidia.blackwell",
+        "T: gl.constexpr = blackwell.TensorMemoryLayout([128, 1], col_stride=1)",
+        "t = blackwell.allocate_tensor_memory(gl.float16, [256, 2], T)",
+        "L: gl.constexpr = gl.BlockedLayout([1, 2], [32, 1], [4, 1], [0, 1])",
+        "t.store(gl.full([256, 2], 0, gl.float16, L))",
+        end='TARGET = GPUTarget("cuda", 100, 32)\n',
+    ),
     "bytes of tensor memory that fill half of a column": _kernel(
         "blackwell = gl.nvidia.blackwell",
         "T: gl.constexpr = blackwell.TensorMemoryLayout([64, 1], col_stride=2)",
@@ -169,6 +236,35 @@ REFUSED = {
         end='TARGET = GPUTarget("cuda", 100, 32)\n',
     ),
 }
+
+
+_BITS = "gl.DistributedLinearLayout([[0, 2], [4, 0]], [[0, 8], [2, 0], [0, 1], [1, 0], [0, 4]], [[12, 0], [0, 0]], [], [16, 16])"
+REFUSED["reduction along several bits"] = _kernel(
+    f"x = gl.full([16, 16], 1.0, gl.float32, {_BITS})",
+    "gl.store(p + gl.arange(0, 16, gl.AutoLayout()), gl.sum(x, 0))",
+)
+REFUSED["reduction of a slice that cuts several bits off"] = _kernel(
+    f"x = gl.full([16], 1.0, gl.float32, gl.SliceLayout(0, {_BITS}))", "gl.store(p, gl.sum(x, 0))"
+)
+REFUSED["scales of MFMA in any layout"] = _scaled(
+    "gl.full([32, 2], 1, gl.uint8, gl.BlockedLayout([1, 1], [32, 2], [1, 1], [1, 0]))"
+)
+REFUSED["view of parts of bytes"] = _kernel(
+    *_ROWS, "gl.store(q + i, s._reinterpret(gl.int1, [32, 32], S).load(L).to(gl.int32))"
+)
+if RELEASE < (3, 8):
+    REFUSED["conversion between blocks"] = _kernel(
+        "one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0], cga_layout=[[1]])",
+        "x = gl.full([512], 0, gl.int32, one) + n",
+        "x = gl.convert_layout(x, gl.BlockedLayout([1], [32], [4], [0], cga_layout=[[0]]))",
+        end="KWARGS = dict(num_ctas=2)\n",
+    )
+    REFUSED["slice of a buffer with unused places"] = _kernel(
+        "L: gl.constexpr = gl.BlockedLayout([4, 4], [4, 8], [4, 1], [0, 1])",
+        "S: gl.constexpr = gl.SharedLinearLayout([[0, 0], [2, 0], [0, 1], [1, 0]])",
+        "s = gl.allocate_shared_memory(gl.int8, [4, 2], S)",
+        "s.slice(0, 2, 0).load(L)",
+    )
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from gluon_amd.features import TENSOR_CAS
 from gluon_amd.peaks import PEAKS
 from gluon_core.contract.targets import Architecture, Limits
 
@@ -103,6 +104,18 @@ def lanes_read_together(architecture: Architecture, bits: int) -> Optional[tuple
     return _READ_B128.get(architecture.name) if bits == 128 else None
 
 
+_WHOLE = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+_FP8 = ("fp8e5", "fp8e4nv", "fp8e5b16", "fp8e4b8")
+# Multiply-adds are of float16, float32 and float64 alone.
+_NO_OPS = {
+    **{("dot_fma", dtype): None for dtype in ("bf16", *_FP8, *_WHOLE)},
+    **{
+        ("atomic_cas", dtype): TENSOR_CAS
+        for dtype in (*_WHOLE, "fp16", "bf16", "fp32", "fp64")
+    },
+}  # fmt: skip
+
+
 def _arch(
     name: str,
     features: tuple[str, ...],
@@ -134,6 +147,7 @@ def _arch(
         banks=64 if "lds_transpose" in features else 32,
         description=description,
         peaks=PEAKS.get(name, {}),
+        no_ops=_NO_OPS,
     )
 
 

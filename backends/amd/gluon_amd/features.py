@@ -11,6 +11,7 @@ DESCRIPTORS_IN_TUPLES = Feature((3, 8), "the driver finds descriptors in tuples 
 
 # -- memory -------------------------------------------------------------------------------------
 
+TENSOR_CAS = Feature((3, 7), "compare-and-swap of tensors")
 BUFFER_XCHG = Feature((3, 9), "buffer_atomic_xchg")
 BUFFER_SIGNED_EXTREMA = Feature((3, 8), "buffer_atomic_max and _min of signed integers and floats")
 BUFFER_COPY_OTHER = Feature(

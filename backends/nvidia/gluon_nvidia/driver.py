@@ -64,7 +64,7 @@ class Driver:
     """
 
     def __init__(self, library: Any):
-        self.library = library
+        self.calls = library
         self._lock = threading.Lock()
         self._contexts: dict[int, int] = {}
         self.launch_ex = library.cuLaunchKernelEx
@@ -81,8 +81,8 @@ class Driver:
 
     def device_attribute(self, index: int, attribute: int) -> int:
         device, value = ctypes.c_int(), ctypes.c_int()
-        self.check(self.library.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
-        status = self.library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        self.check(self.calls.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+        status = self.calls.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         self.check(status, "cuDeviceGetAttribute")
         return value.value
 
@@ -97,7 +97,7 @@ class Driver:
             current: int = torch.cuda.current_device()
             return current
         device = ctypes.c_int()
-        if self.library.cuCtxGetDevice(ctypes.byref(device)) == SUCCESS:
+        if self.calls.cuCtxGetDevice(ctypes.byref(device)) == SUCCESS:
             return device.value
         return 0
 
@@ -107,14 +107,14 @@ class Driver:
         if context is None:
             with self._lock:
                 device, made = ctypes.c_int(), ctypes.c_void_p()
-                self.check(self.library.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
-                status = self.library.cuDevicePrimaryCtxRetain(ctypes.byref(made), device)
+                self.check(self.calls.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+                status = self.calls.cuDevicePrimaryCtxRetain(ctypes.byref(made), device)
                 self.check(status, "cuDevicePrimaryCtxRetain")
                 context = self._contexts[index] = int(made.value or 0)
         current = ctypes.c_void_p()
-        self.check(self.library.cuCtxGetCurrent(ctypes.byref(current)), "cuCtxGetCurrent")
+        self.check(self.calls.cuCtxGetCurrent(ctypes.byref(current)), "cuCtxGetCurrent")
         if current.value != context:
-            status = self.library.cuCtxSetCurrent(ctypes.c_void_p(context))
+            status = self.calls.cuCtxSetCurrent(ctypes.c_void_p(context))
             self.check(status, "cuCtxSetCurrent")
 
     # -- modules -----------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Driver:
     def load(self, cubin: bytes, name: str, shared: int, clusters: int, index: int) -> Function:
         """Load `cubin` on device `index` and set the function up for `shared` bytes."""
         self.ensure_context(index)
-        lib = self.library
+        lib = self.calls
         # Loading is not allowed while this thread captures a graph in a stricter mode.
         mode = ctypes.c_int(CAPTURE_MODE_RELAXED)
         swapped = lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == SUCCESS
@@ -155,7 +155,7 @@ class Driver:
 
     def _function_attribute(self, function: ctypes.c_void_p, attribute: int) -> int:
         value = ctypes.c_int()
-        status = self.library.cuFuncGetAttribute(ctypes.byref(value), attribute, function)
+        status = self.calls.cuFuncGetAttribute(ctypes.byref(value), attribute, function)
         self.check(status, "cuFuncGetAttribute")
         return value.value
 
@@ -166,7 +166,7 @@ class Driver:
         """Of the driver, as CUDA counts: 13010 is 13.1."""
         if self._version is None:
             found = ctypes.c_int()
-            self.check(self.library.cuDriverGetVersion(ctypes.byref(found)), "cuDriverGetVersion")
+            self.check(self.calls.cuDriverGetVersion(ctypes.byref(found)), "cuDriverGetVersion")
             self._version = found.value
         return self._version
 
@@ -224,7 +224,7 @@ class Driver:
         operands: tuple[Any, ...],
         modes: tuple[int, ...],
     ) -> tuple[int, bytes]:
-        encode = getattr(self.library, call, None)
+        encode = getattr(self.calls, call, None)
         if encode is None:
             raise CapabilityError(
                 f"the driver has no {call}", expected="a driver for CUDA 12 or later"
@@ -248,7 +248,7 @@ class Driver:
     def allocate(self, size: int, stream: int) -> int:
         """`size` bytes of the device, in the order of `stream`."""
         address = ctypes.c_uint64()
-        status = self.library.cuMemAllocAsync(
+        status = self.calls.cuMemAllocAsync(
             ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_void_p(stream)
         )
         self.check(status, "cuMemAllocAsync")
@@ -256,15 +256,15 @@ class Driver:
 
     def free(self, address: int, stream: int) -> None:
         """Give back what `allocate` gave, once `stream` is through with it."""
-        status = self.library.cuMemFreeAsync(ctypes.c_uint64(address), ctypes.c_void_p(stream))
+        status = self.calls.cuMemFreeAsync(ctypes.c_uint64(address), ctypes.c_void_p(stream))
         self.check(status, "cuMemFreeAsync")
 
     # -- errors ------------------------------------------------------------------------------------
 
     def error_text(self, status: int) -> str:
         name, text = ctypes.c_char_p(), ctypes.c_char_p()
-        self.library.cuGetErrorName(status, ctypes.byref(name))
-        self.library.cuGetErrorString(status, ctypes.byref(text))
+        self.calls.cuGetErrorName(status, ctypes.byref(name))
+        self.calls.cuGetErrorString(status, ctypes.byref(text))
         head = (name.value or b"CUDA error").decode()
         return f"{head} ({status}): {(text.value or b'no description').decode()}"
 

@@ -34,6 +34,7 @@ _FRAGMENTS: dict[str, tuple[list[tuple[str, int]], list[tuple[str, int]]]] = {
 }
 VARIANTS = (*_FRAGMENTS, _SPLIT)
 _HALF_WARP, _WARP_ROWS = 4, (5, 6)
+_NEIGHBOUR = [0, 1]
 
 
 def register_layout(
@@ -147,7 +148,14 @@ def _packed(
             got=f"{layout} of shape {list(shape)}",
         )
     cols = cols[bits:]
-    if bitwidth == 16 and not packed:
+    if stride == 1 and len(packed) < bits and any(map(any, cols)):
+        raise LayoutError(
+            "a block's row fills a part of a 32-bit column, and others follow it",
+            argument="layout",
+            expected=f"blocks of at least {COLUMN_BITS // bitwidth} columns, or col_stride={1 << bits}",
+            got=f"{layout} of shape {list(shape)}",
+        )
+    if bitwidth == 16 and not packed and cols[:1] == [_NEIGHBOUR]:
         # The instruction packs the halves of two columns into one register, or unpacks them.
         packed, cols = cols[:1], cols[1:]
     return packed, cols
@@ -197,7 +205,11 @@ def _split_columns(
     wanted = [0, width // 2]
     if regs and regs[-1] == wanted:
         return
-    if 1 << len(regs) <= COLUMN_BITS // bitwidth:
+    if not regs:  # a register that repeats the first makes room
+        regs.append([0, 0])
+        if width == 1:
+            return
+    elif any(regs[-1]) and 1 << len(regs) <= COLUMN_BITS // bitwidth:
         raise LayoutError(
             "too few registers to split",
             argument="instr_variant",
@@ -205,7 +217,8 @@ def _split_columns(
             got=1 << len(regs),
             remedy="Load with '32x32b' and use gl.convert_layout before the split.",
         )
-    for bases in (lanes, warps):
+    alone = not any(regs[-1])
+    for bases in (lanes,) if alone else (lanes, warps):
         if wanted in bases and (bases is lanes or bases.index(wanted) >= 2):
             bases[bases.index(wanted)], regs[-1] = regs[-1], wanted
             return
@@ -242,6 +255,7 @@ def fits_registers(
     mine = registers.to_linear(list(shape)).bases
     num_warps = 1 << len(mine["warp"])
     held = [row for row in mine["register"] if any(row)]
+    half = layout.to_linear(list(shape)).bases["row"][_HALF_WARP]
     for variant in _FRAGMENTS:
         try:
             tile = register_layout(
@@ -253,7 +267,10 @@ def fits_registers(
             continue
         if mine["warp"][:2] != tile.warp_bases[:2]:
             continue
-        free_lane = variant == "32x32b" and not _has_rows(layout, shape)
+        # The upper lanes may take other columns of the lower rows, 16x32bx2: where the upper rows
+        # are empty, or are another register's or group's.
+        apart = not any(half) or half != mine["lane"][-1] and half in held + mine["warp"][2:]
+        free_lane = variant == "32x32b" and apart
         lanes = (
             mine["lane"][:-1] == tile.lane_bases[:-1]
             if free_lane
@@ -265,13 +282,8 @@ def fits_registers(
     return False
 
 
-def _has_rows(layout: TensorMemoryBase, shape: Sequence[int]) -> bool:
-    """Whether the upper half of a warp's rows holds something of its own."""
-    return any(layout.to_linear(list(shape)).bases["row"][_HALF_WARP])
-
-
 def _fixed(variant: str, layout: TensorMemoryBase, bitwidth: int) -> int:
-    """How many bits of the register a tile fixes."""
+    """How many bits of the register a tile fixes; pairs of columns need not be packed into one."""
     stride = getattr(layout, "col_stride", 1)
-    packed = (COLUMN_BITS // bitwidth).bit_length() - 1 if stride == 1 or bitwidth == 16 else 0
+    packed = (COLUMN_BITS // bitwidth).bit_length() - 1 if stride == 1 else 0
     return packed + len(_FRAGMENTS[variant][0])

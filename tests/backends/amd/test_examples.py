@@ -13,6 +13,8 @@ from gluon_core.cli.demo import load_examples
 from gluon_core.contract.registry import registry
 from gluon_core.layouts import cost
 
+pytestmark = pytest.mark.once
+
 FOUND, _ = load_examples()
 EXAMPLES = {e.name: e for e in FOUND.values()}
 COMPILED = [

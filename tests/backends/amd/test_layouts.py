@@ -12,6 +12,8 @@ from gluon_core.errors import CapabilityError, LayoutError
 from gluon_core.layouts.dialect import set_compiler_version
 from gluon_core.layouts.shared import SwizzledSharedLayout
 
+pytestmark = pytest.mark.once
+
 
 def triton_version():
     return tuple(int(n) for n in importlib.metadata.version("triton").split(".")[:2])

@@ -15,6 +15,8 @@ from gluon_core.layouts import cost
 from gluon_core.portable import MmaRequest
 from tests.portable_kernels import check, compiled, selections
 
+pytestmark = pytest.mark.once
+
 BUFFER = {
     "async_copy": "buffer_load_through_registers",
     "load": "buffer_load",

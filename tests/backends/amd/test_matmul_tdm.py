@@ -14,6 +14,8 @@ from gluon_core.layouts import bank_conflicts
 from gluon_sim.errors import RaceError, UninitialisedError
 from gluon_sim.settings import using
 
+pytestmark = pytest.mark.once
+
 SOURCE = Path(__file__).parents[3] / "examples" / "matmul_tdm.py"
 
 

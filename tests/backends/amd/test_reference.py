@@ -17,6 +17,8 @@ from gluon_core.errors import GluonError
 from gluon_core.language.amd import cdna3, cdna4
 from gluon_core.language.amd.cdna4 import async_copy
 
+pytestmark = pytest.mark.once
+
 rng = np.random.default_rng(5)
 L = gl.constexpr(gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0]))
 since_39 = pytest.mark.skipif(not _triton.at_least(3, 9), reason="needs Triton 3.9")

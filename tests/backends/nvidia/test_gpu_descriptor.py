@@ -16,6 +16,8 @@ from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from gluon_core.nvidia import NVMMASharedLayout
 from gluon_core.nvidia.hopper import TensorDescriptor, TensorDescriptorIm2Col
 
+pytestmark = pytest.mark.once
+
 
 def has_tma():
     target = registry().backend("nvidia").device()

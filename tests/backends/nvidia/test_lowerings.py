@@ -17,6 +17,8 @@ from tests.portable_kernels import (
     tiles_selections,
 )
 
+pytestmark = pytest.mark.once
+
 TENSOR_CORES = {
     "async_copy": "cp.async",
     "mma": "mma.sync",

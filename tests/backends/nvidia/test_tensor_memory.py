@@ -26,6 +26,8 @@ from gluon_nvidia.tensor_memory import (
 )
 from gluon_nvidia.tensor_memory_registers import VARIANTS, register_layout
 
+pytestmark = pytest.mark.once
+
 VERSION = tuple(int(n) for n in importlib.metadata.version("triton").split(".")[:2])
 CHILD = os.path.join(os.path.dirname(__file__), "tensor_memory_oracle.py")
 

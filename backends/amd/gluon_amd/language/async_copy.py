@@ -11,7 +11,7 @@ from typing import Any, Optional, Sequence, Union
 from gluon_amd.features import BUFFER_COPY_OTHER
 from gluon_amd.language.buffer import check_address
 from gluon_core import vendor
-from gluon_core.errors import LayoutError
+from gluon_core.errors import CapabilityError, LayoutError
 from gluon_core.layouts import PaddedSharedLayout, SwizzledSharedLayout
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
 from gluon_core.semantic.copies import cache_operands, check_copied, masked
@@ -130,6 +130,11 @@ def buffer_load_to_shared(
     ISA: CDNA3 9.1.9, buffer_load_dword ... lds; CDNA4 adds dwordx3 and dwordx4.
     """
     semantic = semantic_layer()
+    if not semantic.target.has("amd.global_load_to_lds"):  # the generations before CDNA3
+        raise CapabilityError(
+            f"no compiler makes copies from buffers into LDS for {semantic.target}",
+            remedy="Use gl.portable.async_copy.",
+        )
     check_address(semantic, ptr, offsets)
     element = ptr.dtype.element_ty
     _check_destination(semantic, dest, offsets, element)

@@ -218,8 +218,8 @@ def _emit_atomic(
         vendor.require(since, f"{name} of {element}")
     mask = _truth(semantic, mask)
     offsets = _together(semantic, offsets, mask=mask, value=value)
+    mask, _ = masked(semantic, offsets, element, mask, what="offsets")
     value = _value(semantic, ptr, offsets, value, "value", atomic=True)
-    mask, _ = masked(semantic, offsets, value.dtype, mask, what="offsets")
     sem, scope = semantic._order(sem, scope)
     handle = semantic.builder.create_buffer_atomic_rmw(
         _kind(op, element),

@@ -134,6 +134,7 @@ def mfma(a: tensor, b: tensor, acc: tensor, cd_regclass: Optional[ConstStr] = No
     _check_version(semantic, layout)
     _check_dtypes(semantic, a, b, acc)
     _check_instruction(layout, a.dtype)
+    _check_kept(semantic, layout, a.dtype)
     check_matmul(semantic, a, b, acc)
     precision = semantic._str_to_dot_input_precision("ieee")
     handle = semantic.builder.create_dot(a.handle, b.handle, acc.handle, precision, 0)
@@ -186,6 +187,19 @@ def _check_dtypes(semantic: Any, a: tensor, b: tensor, acc: tensor) -> None:
             argument="acc",
             expected=f"element_bitwidth={wanted.primitive_bitwidth}",
             got=bits,
+        )
+
+
+def _check_kept(semantic: Any, layout: AMDMFMALayout, dtype: dtype) -> None:
+    """Instructions of older generations that newer ones do not have."""
+    version = matrix_version(semantic.target.architecture) or 0
+    rows, columns = layout.instr_shape[:2]
+    if dtype == tl.int8 and layout.version < 3 <= version and rows == columns:
+        raise CapabilityError(
+            f"{semantic.target} has no longer the int8 instructions of MFMA version {layout.version}",
+            argument="acc",
+            expected=f"version={version}",
+            got=f"version={layout.version}",
         )
 
 

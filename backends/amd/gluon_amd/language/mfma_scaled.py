@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 from gluon_amd.language.mfma import attach_regclass, check_regclass
 from gluon_amd.language.mfma_layouts import get_mfma_scale_layout
 from gluon_amd.language.scaled_dot import emit_scaled
 from gluon_amd.layouts import AMDMFMALayout
 from gluon_core.errors import CapabilityError, LayoutError
+from gluon_core.layouts import DistributedLinearLayout
 from gluon_core.values.typing import ConstStr, Operand
 from gluon_core.vendor import (
     builtin,
+    is_placeholder,
     semantic_layer,
+    shape_of,
     tensor,
     tl,
+    unwrap,
 )
 
 __all__ = ["mfma_scaled"]
@@ -103,5 +107,23 @@ def mfma_scaled(
         factor=_FACTOR,
         scale_dtypes=(tl.uint8, tl.int8),
         scale_layout=get_mfma_scale_layout,
+        least=layout.instr_shape[-1],
     )
+    for name, value, scale, _ in operands:
+        scale = unwrap(scale)
+        if isinstance(scale, tensor) and scale.type.is_block():
+            _check_scale(f"{name}_scale", scale, value)
     return attach_regclass(semantic, result, regclass)
+
+
+def _check_scale(argument: str, scale: tensor, operand: tensor) -> None:
+    layout: Any = getattr(scale.type, "layout", None)
+    if isinstance(layout, DistributedLinearLayout) or is_placeholder(layout):
+        return
+    raise LayoutError(
+        "not the layout of the operand's scales",
+        argument=argument,
+        expected=repr(get_mfma_scale_layout(operand.type.layout, shape_of(scale))),
+        got=repr(layout),
+        remedy="Convert it with gl.convert_layout to what get_mfma_scale_layout gives.",
+    )

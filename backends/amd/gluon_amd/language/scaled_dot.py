@@ -35,6 +35,7 @@ def emit_scaled(
     scale_dtypes: Sequence[dtype],
     scale_layout: ScaleLayout,
     check_layouts: bool = True,
+    least: int = 1,
 ) -> tensor:
     """Check the operands and emit the product; gives a tensor like `acc`.
 
@@ -46,6 +47,7 @@ def emit_scaled(
         scale_dtypes: of tensors of scales.
         scale_layout: (operand's layout, shape of the scales) -> layout, for scales that are not
             tensors.
+        least: elements along K that one instruction takes.
         check_layouts: the operands have acc's layout as their parent; False where the caller knows
             better.
     """
@@ -65,6 +67,13 @@ def emit_scaled(
     _check_shapes(shapes, depths, shape_of(acc))
     if check_layouts:
         semantic.check_dot_operands(a, b, acc)
+    if depths[0] < least:
+        raise ShapeError(
+            "K is shorter than the instruction's",
+            argument="a",
+            expected=f"{least} or more",
+            got=depths[0],
+        )
     scales = []
     for i, (name, value, scale, _) in enumerate(operands):
         *batch, rows, columns = shapes[i]

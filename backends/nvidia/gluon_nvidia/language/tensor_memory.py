@@ -29,6 +29,7 @@ from gluon_core.values import (
 from gluon_core.values.typing import ConstBool, ConstInt, ConstStr, Dtype, Int, Predicate, Shape
 from gluon_core.vendor import (
     builtin,
+    check_view_size,
     compile_time,
     compile_time_int,
     constexpr,
@@ -419,13 +420,7 @@ class tensor_memory_descriptor(memory_descriptor):
         new_layout = self.layout if unwrap(layout) is None else unwrap(layout)
         wanted = _check_buffer(semantic, new_type, new_shape, new_layout, new_shape)
         have = columns_of(self.layout, self.shape, self.dtype.primitive_bitwidth)
-        if wanted > have:
-            raise ShapeError(
-                "the new view is larger than the old one",
-                argument="shape",
-                expected=f"at most {have} columns of tensor memory",
-                got=f"{wanted} of {new_shape} {new_type}",
-            )
+        check_view_size(have, wanted, "columns of tensor memory")
         result = tensor_memory_descriptor(None, new_type, new_shape, new_layout, new_shape)
         result.handle = semantic.builder.create_memdesc_reinterpret(
             result.type.to_ir(semantic.builder), self.handle

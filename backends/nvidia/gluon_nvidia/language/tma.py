@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 from gluon_core import vendor
 from gluon_core.errors import DtypeError
 from gluon_core.features import Feature
+from gluon_core.layouts import BlockedLayout
 from gluon_core.values import shared_memory_descriptor
 from gluon_core.values.typing import ConstBool, ConstInt, Int, Predicate
 from gluon_core.vendor import (
@@ -469,18 +470,30 @@ def store_wait(pendings: ConstInt, read_only: ConstBool = True) -> None:
     Args:
         pendings: compile-time integer; 0 waits for all.
         read_only: wait only until their sources have been read, so that shared memory may be
-            written again. With False, until they have written global memory; Triton 3.8.
+            written again. With False, until they have written global memory.
 
     Raises:
         ArgumentError: `pendings` is no compile-time integer >= 0, or `read_only` no compile-time
             boolean.
-        CapabilityError: `read_only=False` with an older Triton.
 
     ISA: PTX 9.7.9.25.4.2, cp.async.bulk.wait_group.
     """
     count = compile_time_int(pendings, "pendings", 0)
     reads = compile_time_bool(read_only, "read_only")
-    if not reads:
-        vendor.require(STORE_WAIT_WRITTEN, f"{_HOPPER}store_wait(read_only=False)")
+    semantic = semantic_layer()
+    if not reads and not vendor.has(STORE_WAIT_WRITTEN):
+        _wait_written(semantic, count)
+        return
     more = (reads,) if vendor.has(STORE_WAIT_WRITTEN) else ()
-    semantic_layer().builder.create_async_tma_store_wait(count, *more)
+    semantic.builder.create_async_tma_store_wait(count, *more)
+
+
+def _wait_written(semantic: Any, count: int) -> None:
+    """The wait as assembly, which every thread runs on one element, where Triton has no op for it."""
+    warps, lanes = semantic.num_warps, semantic.target.warp_size
+    layout = BlockedLayout([1], [lanes], [warps], [0])
+    threads = semantic.arange(0, warps * lanes, layout)
+    semantic.builder.create_inline_asm(
+        f"cp.async.bulk.wait_group {count}; mov.b32 $0, $1;", "=r,r",
+        [threads.handle], [threads.type.to_ir(semantic.builder)], False, 1,
+    )  # fmt: skip

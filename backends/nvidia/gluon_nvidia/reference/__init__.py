@@ -15,7 +15,8 @@ from gluon_nvidia.reference.packed import PACKED_ASM
 from gluon_nvidia.reference.tcgen05 import *  # noqa: F403
 from gluon_nvidia.reference.tensor_memory import *  # noqa: F403
 from gluon_nvidia.reference.tma import *  # noqa: F403
+from gluon_nvidia.reference.tma import WAITS_ASM
 from gluon_nvidia.reference.wgmma import *  # noqa: F403
 
 # Inline assembly with a model, by its text.
-INLINE_ASM = {**PACKED_ASM}
+INLINE_ASM = {**PACKED_ASM, **WAITS_ASM}

@@ -365,3 +365,15 @@ def _store(
 def async_tma_store_wait(machine: Machine, pendings: int, read_only: bool = True) -> None:
     """cp.async.bulk.wait_group; before Triton 3.8 always its .read form."""
     machine.wait_groups(_STORES, pendings, reads=bool(read_only))
+
+
+def _wait_written(pendings: int) -> Callable[..., np.ndarray]:
+    def model(machine: Machine, threads: np.ndarray) -> np.ndarray:
+        machine.wait_groups(_STORES, pendings)
+        return threads
+
+    return model
+
+
+# The same as assembly, keyed by its text.
+WAITS_ASM = {f"cp.async.bulk.wait_group {n}; mov.b32 $0, $1;": _wait_written(n) for n in range(16)}

@@ -14,6 +14,8 @@ from gluon_core.errors import (
 from tests.backends.amd.language.test_gfx1250 import SETUP, lines
 from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
 
+pytestmark = pytest.mark.once
+
 TDM = (
     SETUP
     + """

@@ -18,6 +18,8 @@ from gluon_core.language.nvidia.ampere import async_copy, mbarrier
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
 
+pytestmark = pytest.mark.once
+
 if VERSION >= (3, 9):
     from gluon_core.language.nvidia.ampere import CachePolicy, FractionalEvictionPolicy
 

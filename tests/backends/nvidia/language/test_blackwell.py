@@ -19,6 +19,8 @@ from tests.backends.nvidia.language.blackwell_programs import (
 )
 from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
 
+pytestmark = pytest.mark.once
+
 # -- the same modules ---------------------------------------------------------------------------
 
 MEMORY = (

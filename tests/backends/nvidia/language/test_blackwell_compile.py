@@ -12,6 +12,8 @@ from gluon_core.testing import MockTensor, bind
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import since
 
+pytestmark = pytest.mark.once
+
 HEAD = """
 from gluon_core.language.nvidia.blackwell import (
     TensorMemoryLayout,

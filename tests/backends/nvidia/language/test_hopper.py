@@ -17,6 +17,8 @@ from tests.backends.nvidia.language.hopper_programs import GEMM
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
 
+pytestmark = pytest.mark.once
+
 SETUP = """
 from GLUON.language.nvidia import hopper
 from GLUON.language.nvidia.hopper import (

@@ -12,6 +12,8 @@ from tests.backends.nvidia.language.hopper_programs import GEMM
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import VERSION, since
 
+pytestmark = pytest.mark.once
+
 SETUP = """
 from gluon_core.language.nvidia.hopper import (
     cluster, fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait)

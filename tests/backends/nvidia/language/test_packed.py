@@ -14,6 +14,8 @@ from gluon_nvidia.language import packed
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 
+pytestmark = pytest.mark.once
+
 SETUP = """
 from GLUON.language.nvidia.{generation} import {names}
 TARGET = GPUTarget("cuda", {arch}, 32)

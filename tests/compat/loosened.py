@@ -1,0 +1,264 @@
+"""What checks let through since they refuse less: random operands for each such check.
+
+A check that was loosened stands between a user's mistake and a compiler that aborts, so each has
+kernels of its own, most of them wrong. `kernels()` names them; run as a program, this counts how
+they end, traced and compiled, each in a process of its own:
+
+    python -m tests.compat.loosened COUNT [NAME...]
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import sys
+import tempfile
+from dataclasses import dataclass
+
+from gluon_core._triton import VERSION
+from tests.compat import layouts, sides
+from tests.compat.layouts import CUDA, HIP, Draw
+from tests.frontend import oracle
+
+__all__ = ["CHECKS", "ended", "made", "names"]
+
+RELEASE = VERSION[:2]
+HOPPER, BLACKWELL = CUDA.format(arch=90), CUDA.format(arch=100)
+CDNA3, CDNA4 = HIP.format(arch="gfx942", lanes=64), HIP.format(arch="gfx950", lanes=64)
+
+_HOLES: dict[str, list[str]] = {
+    "int": ["i", "i + n", "col", "row", "one", "n", "3", "-1", "True", "None", "x", "i.to(gl.int8)",
+            "i.to(gl.int64)", "i.to(gl.uint32)", "n.to(gl.int64)", "flat", "i > 2", "p"],
+    "mask": ["i > 2", "col > 2", "row > 2", "n > 2", "True", "1", "i", "n", "None", "x", "flat > 1",
+             "i.to(gl.int8)", "i.to(gl.uint32)", "2.5"],
+    "value": ["x", "i", "n", "2.5", "1", "-1", "None", "col", "row", "flat", "p", "x.to(gl.float16)",
+              "i.to(gl.uint32)", "i.to(gl.int64)", "auto"],
+    "dtype": [f"gl.{t}" for t in ("float32 float16 float64 int32 int8 uint8 int64 uint32 int1 "
+              "float8e5").split()],
+    "shape": ["[32, 32]", "[1024]", "[2]", "[1, 2]", "[2, 1]", "[64, 32]", "[16, 32]", "[1]",
+              "[2, 32, 32]", "[4, 8, 32]", "[0]", "[3, 2]"],
+    "layout": ["L", "F", "P", "gl.AutoLayout()", "gl.CoalescedLayout()", "gl.SliceLayout(0, L)",
+               "gl.SliceLayout(1, P)", "S", "gl.DotOperandLayout(0, L, 0)", "T", "None"],
+    "shared": ["S", "F1", "gl.NVMMASharedLayout(128, 32, 2)", "gl.NVMMASharedLayout(32, 16, 2)", "L",
+               "gl.SharedLinearLayout([[0, 0], [1, 0], [0, 1]])", "gl.SwizzledSharedLayout(4, 0, 3, [1, 0])",
+               "gl.PaddedSharedLayout.with_identity_for([[32, 4]], [32, 32], [1, 0])"],
+    "axis": ["0", "1", "-1", "2", "-3", "n", "None", "True"],
+    "start": ["0", "1", "2", "8", "16", "31", "-1", "n"],
+    "length": ["1", "2", "3", "8", "16", "32", "0"],
+    "index": ["0", "1", "2", "n", "n & 1", "i", "-1", "n.to(gl.int64)"],
+    "scale": ["n", "1", "2.5", "300", "None", "n.to(gl.int64)", "x", "scales", "scales.to(gl.int8)",
+              "scales.to(gl.int32)", "n.to(gl.float32)"],
+    "kind": ["'e2m1'", "'e4m3'", "'e5m2'", "'bf16'", "'none'"],
+    "variant": ["'32x32b'", "'16x64b'", "'16x128b'", "'16x256b'", "'16x32bx2'", "'32x32b_splitn'", "3"],
+    "columns": ["1", "2", "4", "16", "64", "256", "3"],
+    "rows": ["64", "128", "256", "32"],
+    "stride": ["1", "2", "4", "3"],
+    "bits": ["float32", "float16", "int8", "float8e5", "float64", "uint8"],
+    "box": ["[32, 64]", "[256, 64]", "[512, 64]", "[32, 32]", "[32, 128]", "[64]", "[1, 32, 64]"],
+    "half": ["x.to(gl.float16)", "x.to(gl.bfloat16)", "x", "x.to(gl.float8e5)", "x.to(gl.float8e4nv)",
+             "i.to(gl.uint8)", "i.to(gl.int8)", "2.5", "n", "i", "x.to(gl.float64)"],
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Check:
+    """Ops whose check was loosened; `before` are lines that they need beside the usual ones."""
+
+    ops: tuple[str, ...]
+    target: str = HOPPER
+    before: tuple[str, ...] = ()
+    since: tuple[int, int] = (3, 6)
+    last: tuple[int, int] = (3, 9)
+
+
+_BUFFERS = (
+    "s = gl.allocate_shared_memory(gl.int32, [32, 32], S)",
+    "b = gl.allocate_shared_memory(gl.int32, [4, 32, 32], S)",
+    "s.store(i)",
+)
+_MFMA = (
+    "M: gl.constexpr = gl.amd.AMDMFMALayout(4, [32, 32, 64], True, [2, 2])",
+    "a = gl.full([64, 32], 1, gl.uint8, gl.DotOperandLayout(0, M, 16))",
+    "c = gl.full([32, 64], 1, gl.uint8, gl.DotOperandLayout(1, M, 16))",
+    "acc = gl.zeros([64, 64], gl.float32, M)",
+    "scales = gl.full([64, 2], 1, gl.uint8, gl.BlockedLayout([1, 1], [32, 2], [4, 1], [1, 0]))",
+)
+_COPY = (
+    "barrier = gl.allocate_shared_memory(gl.int64, [1], hopper.mbarrier.MBarrierLayout())",
+    "hopper.mbarrier.init(barrier, 1)",
+)
+CHECKS: dict[str, Check] = {
+    "split": Check(("gl.split(<value>)", "gl.split(gl.full(<shape>, 1, <dtype>, <layout>))",
+                    "gl.split(gl.join(<value>, <value>))")),
+    "slices of buffers": Check((
+        "s.slice(<start>, <length>, <axis>).load(L)", "b.slice(<start>, <length>, <axis>).index(<index>).load(L)",
+        "b.slice(<start>, <length>, 0).slice(<start>, <length>, <axis>).index(0).load(L)",
+        "b.index(<index>).slice(<start>, <length>, <axis>).load(P)",
+    ), before=_BUFFERS),
+    "conversions": Check((
+        "gl.convert_layout(<value>, <layout>)", "gl.convert_layout(<value>, <layout>, assert_trivial=True)",
+        "gl.set_auto_layout(gl.convert_layout(<value>, gl.AutoLayout()), <layout>)",
+        "gl.convert_layout(gl.full(<shape>, 1, gl.int32, <layout>), <layout>)",
+    )),
+    "initial values": Check((
+        "gl.allocate_shared_memory(<dtype>, <shape>, <shared>, <value>).load(L)",
+        "gl.allocate_shared_memory(<dtype>, [32, 32], <shared>, <value>).load(L)",
+    )),
+    "views": Check((
+        "s._reinterpret(<dtype>, <shape>, <shared>).load(<layout>)", "s._reinterpret(<dtype>, <shape>, <shared>)",
+        "b._reinterpret(<dtype>, [32, 32], <shared>).load(L)", "s._reinterpret(<dtype>, [32, 32], S).load(L)",
+    ), before=_BUFFERS),
+    "scatters": Check((
+        "s.scatter(<value>, <int>, <axis>)", "s.gather(<int>, <axis>)", "s.scatter(<int>, <int>, 0)",
+    ), before=_BUFFERS, since=(3, 7)),
+    "atomic scatters": Check((
+        "s.atomic_scatter_add(<value>, <int>, <axis>, <mask>)", "s.atomic_scatter_max(<int>, <int>, 0, <mask>)",
+    ), before=_BUFFERS, since=(3, 8)),
+    "buffer ops": Check((
+        "gl.amd.cdna3.buffer_load(p, <int>, <mask>, <value>)", "gl.amd.cdna3.buffer_store(<value>, p, <int>, <mask>)",
+        "gl.amd.cdna3.buffer_load(p, auto, <mask>, <value>)", "gl.amd.cdna3.buffer_store(<value>, p, auto, <mask>)",
+        "gl.amd.cdna3.buffer_atomic_add(q, <int>, <value>, <mask>)", "gl.amd.cdna3.buffer_atomic_max(q, auto, <value>, <mask>)",
+    ), target=CDNA3),
+    "scales": Check((
+        "gl.amd.cdna4.mfma_scaled(a, <scale>, <kind>, c, <scale>, <kind>, acc)",
+        "gl.amd.cdna4.mfma_scaled(a, <scale>, 'e2m1', c, <scale>, 'e2m1', acc)",
+    ), target=CDNA4, before=_MFMA),
+    "tensor memory": Check((
+        "t.load(gl.BlockedLayout([1, <columns>], [32, 1], [4, 1], [0, 1]))", "t.load(R)", "t.load(<layout>)",
+        "t.store(gl.full([<rows>, <columns>], 1, gl.<bits>, R))", "t._reinterpret(gl.<bits>, [<rows>, <columns>], TM).load(R)",
+        "t.slice(<start>, <length>).load(R)", "t.index(<index>)",
+    ), target=BLACKWELL, before=(
+        "TM: gl.constexpr = blackwell.TensorMemoryLayout([<rows>, <columns>], col_stride=<stride>)",
+        "t = blackwell.allocate_tensor_memory(gl.<bits>, [<rows>, <columns>], TM)",
+        "R: gl.constexpr = " + ("t.get_reg_layout(instr_variant=<variant>)" if RELEASE >= (3, 8) else
+         "blackwell.get_tmem_reg_layout(gl.<bits>, [<rows>, <columns>], TM, 4, instr_variant=<variant>)"),
+    )),
+    "packed arithmetic": Check((
+        "blackwell.add2(<half>, <half>)", "blackwell.mul2(<half>, <half>, <dtype>)", "blackwell.min2(<half>, <half>)",
+        "blackwell.fma2(<half>, <half>, <half>)",
+    ), target=BLACKWELL, since=(3, 8)),
+    "boxes of copies": Check((
+        "hopper.tma.async_copy_global_to_shared(desc, [n, 0], barrier, gl.allocate_shared_memory(gl.float16, <box>, B16))",
+        "hopper.tma.async_copy_shared_to_global(desc, [<index>, 0], gl.allocate_shared_memory(<dtype>, <box>, <shared>))",
+    ), before=_COPY),
+}  # fmt: skip
+
+
+def _filled(d: Draw, text: str) -> str:
+    while "<" in text:
+        before, hole, rest = text.partition("<")
+        name, end, after = rest.partition(">")
+        if not end or name not in _HOLES:  # a comparison
+            return before + hole + _filled(d, rest)
+        text = before + d.pick(_HOLES[name]) + after
+    return text
+
+
+def made(name: str, number: int) -> str:
+    """The source of one kernel for a check, or of one with a layout of a family."""
+    d = Draw(random.Random(f"{name}:{number}"))
+    if name in layouts.FAMILIES:
+        return layouts.FAMILIES[name](d)
+    check = CHECKS[name]
+    lanes = 64 if "hip" in check.target else 32
+    rows = lanes // 8
+    body = [
+        f"L: gl.constexpr = gl.BlockedLayout([1, 2], [{rows}, 8], [4, 1], [1, 0])",
+        f"P: gl.constexpr = gl.BlockedLayout([2, 1], [8, {rows}], [1, 4], [0, 1])",
+        f"F: gl.constexpr = gl.BlockedLayout([1], [{lanes}], [4], [0])",
+        f"T: gl.constexpr = gl.BlockedLayout([1, 1, 2], [1, {rows}, 8], [1, 4, 1], [2, 1, 0])",
+        "S: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",
+        "F1: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])",
+        "B16: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)",
+        "i = gl.full([32, 32], 0, gl.int32, L) + n",
+        "auto = gl.full([32, 32], 0, gl.int32, gl.AutoLayout()) + n",
+        "flat = gl.arange(0, 256, F) + n",
+        "col = gl.full([32, 1], 0, gl.int32, L) + n",
+        "row = gl.full([1, 32], 0, gl.int32, L) + n",
+        "one = gl.full([1, 1], 0, gl.int32, L) + n",
+        "x = gl.load(p + i)",
+    ]
+    if "auto" not in check.ops[-1] and "<value>" not in "".join(check.ops):
+        body = [line for line in body if not line.startswith("auto")]
+    lines = [_filled(d, line) for line in check.before]
+    op = _filled(d, d.pick(check.ops))
+    store = "store(" in op or ".scatter(" in op or "async_copy" in op
+    body += [*lines, op if store else f"y = {op}"]
+    if not store:
+        body.append("sink(p, y)")
+    args = "ARGS = (ptr(gl.float32), ptr(gl.int32), 5)\n"
+    head = "p, q, n"
+    if "desc" in op:
+        head += ", desc"
+        args = (
+            "import torch\nfrom gluon_core.nvidia.hopper import TensorDescriptor\n"
+            "DESC = TensorDescriptor(torch.zeros(1024, 128).half(), [1024, 128], [128, 1], [512, 64], "
+            "gl.NVMMASharedLayout(128, 16, 2))\n"
+            "ARGS = (ptr(gl.float32), ptr(gl.int32), 5, DESC)\n"
+        )
+    text = "".join(f"    {line}\n" for line in body)
+    return (
+        "hopper, blackwell = gl.nvidia.hopper, gl.nvidia.blackwell\n"
+        f"{_SINK}@gluon.jit\ndef kernel({head}):\n{text}{args}TARGET = {check.target}\n"
+    )
+
+
+_SINK = """@gluon.jit
+def sink(p, y):
+    if isinstance(y, gl.tuple):
+        for k in gl.static_range(len(y)):
+            sink(p, y[k])
+    elif y.type.is_block():
+        gl.store(p + gl.zeros(y.shape, gl.int32, y.type.layout), y.to(gl.float32))
+    else:
+        gl.store(p, y.to(gl.float32))
+"""
+
+
+def _compiled(source: str) -> str:
+    """Machine code, the way a user's launch makes it."""
+    os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="gluon-loosened-")
+    module = oracle.load(source, oracle.OURS)
+    module.kernel.warmup(*module.ARGS, grid=(1,), target=module.TARGET, **module.KWARGS)
+    return "compiled"
+
+
+def ended(name: str, number: int) -> tuple[str, str]:
+    """(how, what was said): traced, or compiled where tracing went well.
+
+    `refused`, or `late` by the compiler, both under the kernel's line; `compiled`; or what must not
+    be: `nowhere` (an error without a line), `foreign` or `abort`.
+    """
+    source = made(name, number)
+    kind = "refused"
+    found = sides.child(lambda: str(oracle.ours(source)) and "traced")
+    if found.how == "ok":
+        kind = "late"
+        found = sides.child(lambda: _compiled(source))
+    if found.how == "ok":
+        return "compiled", ""
+    how = kind if found.how == "error" else found.how
+    return how if "^" in found.text or how != kind else "nowhere", f"{found.text}\n{source}"
+
+
+def names() -> list[str]:
+    """The checks that the installed release has, and the families of layouts."""
+    here = [name for name, check in CHECKS.items() if check.since <= RELEASE <= check.last]
+    return [*here, *layouts.FAMILIES]
+
+
+def main(count: int, chosen: list[str]) -> None:
+    sides.warm()
+    for name in chosen or names():
+        counts: collections.Counter[str] = collections.Counter()
+        for number in range(count):
+            how, text = ended(name, number)
+            counts[how] += 1
+            if how in ("abort", "foreign", "nowhere"):
+                print(f"-- {name} {number}: {how}\n{text}")
+        print(f"{name}: {dict(counts)}", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
