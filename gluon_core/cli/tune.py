@@ -13,10 +13,11 @@ from gluon_core.cli.output import Exit, UsageError, console, errors, print_json,
 from gluon_core.cli.parse import parse_assignments, parse_value
 from gluon_core.contract.registry import registry
 from gluon_core.tune import Outcome, Settings, Store, search
+from gluon_core.tune.check import check
 from gluon_core.tune.engine import Dask, Engine, Local, RayCluster
 from gluon_core.tune.export import write
 from gluon_core.tune.report import amount, effects, frontier, page, spoken
-from gluon_core.tune.session import Progress, check
+from gluon_core.tune.session import Progress
 from gluon_core.tune.task import Reference
 
 __all__ = ["Wish", "show"]

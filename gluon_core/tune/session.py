@@ -15,9 +15,9 @@ from gluon_core.tune.engine import Engine, Local
 from gluon_core.tune.isolated import Failed, Lost
 from gluon_core.tune.search import Strategy, strategy_of
 from gluon_core.tune.space import Config
-from gluon_core.tune.task import Reference, Task
+from gluon_core.tune.task import Reference, Task, refuse_while_reading
 
-__all__ = ["Checked", "Outcome", "Progress", "Settings", "check", "search"]
+__all__ = ["Outcome", "Progress", "Settings", "search"]
 
 Shape = Mapping[str, Any]
 _PATIENCE = 0.3  # seconds that a device waits for a batch to fill
@@ -153,6 +153,7 @@ def search(
         TuneStoreError: what was found cannot be kept; what was kept before is.
         TuneWorkerError: there is no device to measure on, or workers are lost or of another build.
     """
+    refuse_while_reading()
     if settings.objective not in OBJECTIVES:
         raise TuneError(
             "not an objective",
@@ -179,7 +180,7 @@ def search(
     return outcomes
 
 
-def _about(
+def about_device(
     reference: Reference, shape: Shape, settings: Settings, engine: Engine
 ) -> Future[dict[str, Any]]:
     """What a worker, one with a device where that is needed, says of the task."""
@@ -188,8 +189,8 @@ def _about(
     return submit(work.about, reference, settings.target, shape, measured)
 
 
-def _key(told: Future[dict[str, Any]], settings: Settings) -> tuple[Key, dict[str, Any]]:
-    """What configurations compete for, of what `_about` answers, and the answer."""
+def key_of(told: Future[dict[str, Any]], settings: Settings) -> tuple[Key, dict[str, Any]]:
+    """What configurations compete for, of what `about_device` answers, and the answer."""
     measured = settings.objective == "time"
     try:
         about = told.result()
@@ -234,12 +235,12 @@ class _Search:
         self.progress = progress
         self.began = time.monotonic()
         # A worker with a device takes a while to begin; those that compile need not wait for it.
-        later = _about(reference, shape, settings, engine)
+        later = about_device(reference, shape, settings, engine)
         if settings.objective == "time":
             told = engine.compile(work.about, reference, settings.target, shape, False)
-            self.about = _key(told, replace(settings, objective="registers"))[1]
+            self.about = key_of(told, replace(settings, objective="registers"))[1]
         else:
-            self.about = _key(later, settings)[1]
+            self.about = key_of(later, settings)[1]
         default = self.about["default"]
         self.strategy: Strategy
         self.strategy, self.wanted, total = strategy_of(
@@ -251,7 +252,7 @@ class _Search:
         self.ready: list[tuple[Config, dict[str, Any]]] = []  # compiled, not measured yet
         self._ask()
         try:
-            self.key, self.about = _key(later, settings)
+            self.key, self.about = key_of(later, settings)
         except BaseException:
             for future in self.under_way:
                 future.cancel()
@@ -465,7 +466,7 @@ class _Search:
         if anchor is not None and anchor.value and results[-1]["status"] == "ok":
             drift = results[-1]["value"] / anchor.value
         for (config, detail), result in zip(batch, results):
-            made = _measured_trial(result, {**detail, **facts})
+            made = measured_trial(result, {**detail, **facts})
             self._keep(config, _scaled(made, 1 / drift))
 
     def _keep(self, config: Config, trial: Trial, again: bool = False) -> None:
@@ -510,7 +511,7 @@ class _Search:
         changes = []
         for config, result in zip(best, results):
             old = before.pop(plain_text(config))
-            made = _measured_trial(result, {**old.detail, **facts, "final": True})
+            made = measured_trial(result, {**old.detail, **facts, "final": True})
             self._keep(config, made, again=True)
             if made.value and old.value:
                 changes.append(made.value / old.value)
@@ -527,81 +528,9 @@ def _scaled(trial: Trial, by: float) -> Trial:
     return replace(trial, value=trial.value * by, low=low, high=high)
 
 
-def _measured_trial(result: Mapping[str, Any], detail: Mapping[str, Any]) -> Trial:
+def measured_trial(result: Mapping[str, Any], detail: Mapping[str, Any]) -> Trial:
     numbers = (result.get("value"), result.get("low"), result.get("high"))
     told = {k: v for k, v in detail.items() if k != "versions"}
     if "samples" in result:
         told["samples"] = result["samples"]
     return Trial({}, result["status"], *numbers, result["reason"], told)
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A configuration that was the best, measured again.
-
-    Args:
-        key, trial: as it was kept.
-        now: as it is; its `status` is not "ok" where it does not run any more.
-        slower: whether it is slower than its interval and the tolerance allow.
-    """
-
-    key: Key
-    trial: Trial
-    now: Trial
-    slower: bool
-
-
-def check(
-    task: Task | Reference,
-    settings: Settings = Settings(),
-    *,
-    engine: Optional[Engine] = None,
-    store: Optional[Store] = None,
-    tolerance: float = 0.05,
-) -> list[Checked]:
-    """Measure (or count) the best of each shape again.
-
-    Args:
-        tolerance: how much slower one may be, relative.
-
-    Returns:
-        One for each shape of which something is known; none where nothing is.
-    """
-    reference = Reference.of(task) if isinstance(task, Task) else task
-    loaded = task if isinstance(task, Task) else reference.load()
-    used, kept = engine or Local(1), store or Store()
-    found = []
-    try:
-        for shape in loaded.shapes:
-            key, about = _key(_about(reference, shape, settings, used), settings)
-            best = kept.best(key)
-            if best is None:
-                continue
-            config = {n: v for n, v in best.config.items() if n in loaded.searched.values}
-            told = (reference, settings.target, shape)
-            answer: Mapping[str, Any]
-            if settings.objective == "time":
-                more = (settings.finals, about["devices"], settings.run_limit)
-                (answer,), facts = used.measure(work.measure, *told, [config], *more).result()
-            else:
-                limits = settings.limits()
-                answer = used.compile(
-                    work.compile_one, *told, config, settings.objective, limits
-                ).result()
-                facts = answer["detail"]
-            now = replace(_measured_trial(answer, facts), config=best.config)
-            found.append(Checked(key, best, now, _slower(best, now, tolerance)))
-    finally:
-        if engine is None:
-            used.close()
-        if store is None:
-            kept.close()
-    return found
-
-
-def _slower(before: Trial, now: Trial, tolerance: float) -> bool:
-    if now.status != "ok" or now.value is None or before.value is None:
-        return True
-    low = now.value if now.low is None else now.low
-    high = before.value if before.high is None else before.high
-    return now.value > before.value * (1 + tolerance) and low > high

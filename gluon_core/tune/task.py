@@ -15,7 +15,7 @@ from gluon_core.errors import GluonError, TuneError, TuneSpaceError, did_you_mea
 from gluon_core.runtime.bench import numpy_of
 from gluon_core.tune.space import Config, Space, configs_of
 
-__all__ = ["Reference", "Task", "find_task"]
+__all__ = ["Reference", "Task", "find_task", "refuse_while_reading"]
 
 PerTarget = Union[Mapping[str, Any], Callable[[Any], Mapping[str, Any]]]
 
@@ -279,6 +279,22 @@ class Reference:
         return task if not self.shapes else replace(task, shapes=self.shapes)
 
 
+_reading: list[Path] = []
+
+
+def refuse_while_reading() -> None:
+    """A file that searches whenever it is read would do so in each worker, which start workers.
+
+    Raises:
+        TuneError: the file of a task is being read.
+    """
+    if _reading:
+        raise TuneError(
+            f"{_reading[-1]} searches when it is read, as each worker does to find its task",
+            remedy='Put what starts the search under: if __name__ == "__main__":',
+        )
+
+
 def _module(reference: Reference) -> ModuleType:
     """The module of a task's file; where another machine has no such file, or another one, of its text."""
     path = Path(reference.path)
@@ -297,6 +313,7 @@ def _module(reference: Reference) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
+    _reading.append(path)
     try:
         spec.loader.exec_module(module)
     except GluonError:
@@ -306,6 +323,7 @@ def _module(reference: Reference) -> ModuleType:
             f"{path} cannot be imported: {type(error).__name__}: {error}", argument="FILE"
         ) from error
     finally:
+        _reading.remove(path)
         sys.path.remove(str(path.parent))
     vars(module)["__gluon_text__"] = reference.text
     return module

@@ -16,9 +16,11 @@ from gluon_core import tune
 from gluon_core.errors import TuneError, TuneWorkerError
 from gluon_core.runtime import bench
 from gluon_core.tune import session, work
+from gluon_core.tune.check import check
 from gluon_core.tune.engine import Local
 from gluon_core.tune.isolated import Failed, Lost
 from gluon_core.tune.report import effects, frontier, page
+from tests import warm
 from tests.tune import tasks
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(240)]
@@ -102,6 +104,42 @@ def test_what_hangs_or_crashes_costs_one_configuration(store, engine):
     assert time.monotonic() - began < 4
 
 
+SEARCHES = """
+import sys
+import gluon_core as gluon
+from gluon_core import language as gl, tune
+
+@gluon.jit
+def put(x, BLOCK: gl.constexpr):
+    gl.store(x + gl.arange(0, BLOCK, layout=gl.BlockedLayout([1], [32], [4], [0])), 1.0)
+
+TASK = tune.Task(
+    kernel=put,
+    space=tune.space(BLOCK=[128, 256]),
+    arguments=lambda new: {"x": new.empty(256)},
+    grid=lambda args, config: (1,),
+)
+if GUARD:
+    found = tune.search(TASK, tune.Settings(target="hopper", objective="registers"))
+    print("found", found[0].best.config["BLOCK"])
+"""
+
+
+@pytest.mark.parametrize("guard, works", [('__name__ == "__main__"', True), ("True", False)])
+def test_a_script_that_searches_wants_a_guard(tmp_path, guard, works):
+    """Else it would search in each of its workers, which read it, and in theirs."""
+    file = tmp_path / "searches.py"
+    file.write_text(SEARCHES.replace("GUARD", guard))
+    environment = {**os.environ, "GLUON_TUNE_STORE": str(tmp_path / "s.db")}
+    done = warm.run([file], env=environment, timeout=100)
+    if works:
+        assert done.returncode == 0 and "found" in done.stdout, done.stderr
+    else:
+        assert done.returncode == 1 and "TuneError" in done.stderr
+        assert "searches when it is read" in done.stderr
+        assert 'if __name__ == "__main__":' in done.stderr
+
+
 def test_conflicts_of_the_layouts_keep_a_configuration_from_being_measured(store, engine):
     (found,) = tune.search(tasks.CONFLICTS, COUNT, store=store, engine=engine)
     said = {trial.config["PAD"]: trial for trial in found.trials}
@@ -125,6 +163,7 @@ def test_pruning_tells_why():
 PROGRAM = """
 import os, sys
 from gluon_core import tune
+from tests import warm
 from tests.tune import tasks
 from gluon_core.tune.engine import Local
 with tune.Store(sys.argv[1]) as store:
@@ -136,6 +175,7 @@ with tune.Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.campaign)]
 )
@@ -303,9 +343,7 @@ def test_on_a_device(store, engine):
     (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
     assert found.best is not None and found.key.device and found.best.detail["final"]
     assert found.best.low <= found.best.value <= found.best.high
-    (checked,) = tune.session.check(
-        tasks.SCALE, settings, store=store, engine=engine, tolerance=1.0
-    )
+    (checked,) = check(tasks.SCALE, settings, store=store, engine=engine, tolerance=1.0)
     assert not checked.slower
 
 

@@ -1,30 +1,52 @@
 import os
 import sqlite3
-import tempfile
-from pathlib import Path
 
 import numpy as np
 
 import gluon_core as gluon
 from gluon_core import errors, tune
 from gluon_core import language as gl
-
-folder = Path(tempfile.mkdtemp())
-
-
-def said(kind, wrong):
-    """What an error of this class says."""
-    try:
-        wrong()
-    except kind as error:
-        text = str(error).splitlines()[0].replace(f"{folder}/", "")
-        print(f"{type(error).__name__}: {text}")
+from gluon_core.tune.task import Reference
+from saying import folder, said
 
 
 @gluon.jit
 def ones(x, BLOCK: gl.constexpr):
     gl.store(x + gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [4], [0])), 1.0)
 
+
+# A search imports the file of its task, so that stands in a file of its own.
+(folder / "tasks.py").write_text(
+    """
+import gluon_core as gluon
+from gluon_core import language as gl, tune
+
+@gluon.jit
+def zeros(x, BLOCK: gl.constexpr):
+    gl.store(x + gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [4], [0])), 0.0)
+
+TUNE = tune.Task(
+    kernel=zeros,
+    space=tune.space(BLOCK=[128, 256]),
+    arguments=lambda new, n: {"x": new.empty(n)},
+    grid=lambda args, config: (1,),
+    shapes=[{"n": 256}],
+)
+"""
+)
+task = Reference.to(str(folder / "tasks.py"))
+store = tune.Store(folder / "found.db")
+
+
+# -- TuneError: take one of those that the message names; it is the base of those below, too
+wrong = tune.Settings(objective="register")
+said(errors.TuneError, lambda: tune.search(task, wrong, store=store))
+#> TuneError: objective: not an objective; expected time, roofline, instructions, registers, got 'register'. Did you mean 'registers'?
+
+# -- TuneWorkerError: search where there is such a device, or count: `--objective roofline`
+elsewhere = tune.Settings(target="gfx1250")
+said(errors.TuneWorkerError, lambda: tune.search(task, elsewhere, store=store))
+#> TuneWorkerError: objective: there is no amd:gfx1250 to measure on. Without a device, let something be counted: --objective roofline, instructions or registers.
 
 # -- TuneSpaceError: give each name at least one value, and let `when` allow some of them
 said(errors.TuneSpaceError, lambda: tune.space(BLOCK=[]))
