@@ -19,9 +19,10 @@ from importlib.machinery import PathFinder as _PathFinder
 
 from gluon_core._version import __version__
 from gluon_core.contract import namespaces as _namespaces
-from gluon_core.contract.moved import MOVED as _MOVED
+from gluon_core.contract.moved import ALIASES as _ALIASES
 
 if _typing.TYPE_CHECKING:
+    from gluon_core import distributed as distributed
     from gluon_core import errors as errors
     from gluon_core import language as language
     from gluon_core import layouts as layouts
@@ -77,12 +78,11 @@ _WHERE = {
 }
 _MODULES = (
     "bundle",
+    "distributed",
     "errors",
     "language",
     "layouts",
-    "plugins",
     "portable",
-    "targets",
     "testing",
     "torch",
     "tune",
@@ -98,7 +98,7 @@ def __getattr__(name: str) -> _typing.Any:
             _stand_in()
         return value
     # `from gluon_core import errors` asks here before it looks for a module: answer for our own.
-    if f"{__name__}.{name}" in _MOVED:
+    if f"{__name__}.{name}" in _ALIASES:
         return _importlib.import_module(f"{__name__}.{name}")
     if _PathFinder.find_spec(f"{__name__}.{name}", __path__) is not None:
         return _importlib.import_module(f"{__name__}.{name}")

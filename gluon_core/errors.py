@@ -32,10 +32,12 @@ __all__ = [
     "CacheError",
     "CapabilityError",
     "DeviceError",
+    "DistributedError",
     "DtypeError",
     "FakeResultError",
     "GlobalVariableError",
     "GluonError",
+    "GroupError",
     "HostFunctionError",
     "KernelChangedError",
     "KernelSyntaxError",
@@ -46,16 +48,20 @@ __all__ = [
     "MutationError",
     "NondeterministicError",
     "NotInKernelError",
+    "NotSymmetricError",
     "NotTunedError",
     "OpNameError",
     "OpSchemaError",
     "OptionError",
     "PluginError",
+    "RankBuildError",
+    "RankMismatchError",
     "RecompileError",
     "ShapeError",
     "SourceSpan",
     "StageError",
     "StaticAssertionError",
+    "SymmetricMemoryError",
     "TargetError",
     "TensorError",
     "TraceError",
@@ -391,6 +397,30 @@ class TuneWorkerError(TuneError, RuntimeError):
 
 class NotTunedError(TuneError, LookupError):
     """A launch asks for a configuration that nobody has searched for."""
+
+
+class DistributedError(GluonError):
+    """Kernels across devices cannot be run as asked."""
+
+
+class GroupError(DistributedError, ValueError):
+    """There is no such group of ranks, or this rank is none of it."""
+
+
+class NotSymmetricError(DistributedError, ValueError):
+    """A tensor is not in memory that the other ranks can reach."""
+
+
+class SymmetricMemoryError(DistributedError, RuntimeError):
+    """The installed torch, or these devices, have no symmetric memory."""
+
+
+class RankMismatchError(DistributedError, RuntimeError):
+    """Ranks that must do the same do different things."""
+
+
+class RankBuildError(RankMismatchError):
+    """Ranks run different releases, or different source."""
 
 
 class TritonVersionError(GluonError, ImportError):

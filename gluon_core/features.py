@@ -57,12 +57,18 @@ NARROW_DIVISION = Feature((3, 9), "division of 8-bit floats")
 # -- memory -------------------------------------------------------------------------------------
 
 CACHE_POLICY = Feature((3, 9), "loads, stores and copies take one cache policy, not two strings")
+OTHER_WITHOUT_MASK = Feature(
+    (3, 6), "loads through buffers and copies to LDS take `other` without a mask", (3, 7)
+)
 ATOMIC_LOADS = Feature((3, 9), "atomic loads, stores and polls")
 ATOMIC_BARRIERS = Feature(
     (3, 9), "the threads wait for each other before a release and after an acquire"
 )
 SHARED_GATHER = Feature((3, 7), "gather and scatter on shared memory")
 SLICED_COPIES = Feature((3, 9), "slices along the dimensions that count buffers")
+HOLES_SLICED = Feature((3, 8), "slices of a buffer with unused places; before, an abort")
+LARGER_VIEWS = Feature((3, 6), "views may reach beyond their memory; later, an error", (3, 7))
+SMALLER_VIEWS_REFUSED = Feature((3, 8), "views have the size of their memory", (3, 8))
 SHARED_ATOMICS = Feature((3, 8), "atomic scatter on shared memory")
 ALLOC_SHAPE_JOINED = Feature((3, 7), "an allocation's shape is joined by _ in mangled names")
 
@@ -94,4 +100,5 @@ REGISTERS_BY_BITS = Feature(
     (3, 6), "registers of a linear layout may move along several bits; later, an abort", (3, 7)
 )
 MIXED_WARPS = Feature((3, 8), "warps of a linear layout may move along several dimensions at once")
+CLUSTERED_CONVERSIONS = Feature((3, 8), "conversions that move data between a cluster's blocks")
 CLUSTERED_JOINS = Feature((3, 8), "slices along a clustered layout's last dimension join")

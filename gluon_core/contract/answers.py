@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import is_dataclass
 from typing import Any, cast
 
@@ -50,6 +51,7 @@ def checked_options(backend: Backend, options: Any) -> Options:
 # What a builder is written with in any case; ops that one lacks are an error of the kernel that wants
 # them, and of the conformance suite.
 _BUILDS = sorted(members(Positions) | members(Functions))
+_complete: weakref.WeakSet[type] = weakref.WeakSet()  # classes of builders that have all of them
 
 
 def checked_builder(backend: Backend, builder: Any) -> Builder:
@@ -58,7 +60,12 @@ def checked_builder(backend: Backend, builder: Any) -> Builder:
     Raises:
         BackendError: it is no builder.
     """
-    missing = [name for name in _BUILDS if not hasattr(builder, name)]
+    if type(builder) in _complete:
+        return cast(Builder, builder)
+    missing = [name for name in _BUILDS if not hasattr(type(builder), name)]
+    if not missing:
+        _complete.add(type(builder))
+    missing = [name for name in missing if not hasattr(builder, name)]
     if missing:
         raise _wrong(
             backend,

@@ -199,6 +199,8 @@ class Backend:
             None for all.
         watches: the fields of `Watch` that its `watch` can grant.
         simulation: path of the `gluon_core.contract.launcher.Simulation` of a backend that simulates.
+        ranks: path of the `gluon_core.contract.launcher.Ranks` of a backend that simulates several
+            ranks side by side.
         language: module path behind `gl.<name>`; None when it has no ops of its own.
         host: module path behind `gluon_core.<name>`.
         exports: names that kernels expect in `gl` itself -> path of the value.
@@ -228,6 +230,7 @@ class Backend:
     stands_in_for: Optional[tuple[str, ...]] = None
     watches: tuple[str, ...] = ("profile", "profile_json", "profile_html", "trace", "debug")
     simulation: Optional[str] = None
+    ranks: Optional[str] = None
     language: Optional[str] = None
     host: Optional[str] = None
     exports: Mapping[str, str] = {}

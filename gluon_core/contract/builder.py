@@ -553,6 +553,17 @@ class Recorder(Builder, Protocol):
     def deferred_wait(self, pending: int) -> None:
         """Until at most `pending` groups of them are left."""
 
+    def deferred_read(self, buffers: Sequence[Value], is_async: bool, alone: bool) -> None:
+        """A portable product reads buffers here; by the contract it does so on its own, behind a
+        `deferred_fence`, and with `is_async` until a `deferred_read_wait`. `alone` says that the
+        target's unit is such a one: then the op that follows reads them."""
+
+    def deferred_read_wait(self, pending: int) -> None:
+        """Until at most `pending` of those are left."""
+
+    def deferred_fence(self) -> None:
+        """What threads stored to shared memory is visible to those."""
+
 
 def members(protocol: type) -> frozenset[str]:
     """The names of the attributes and methods that a protocol declares, inherited ones included."""

@@ -12,7 +12,17 @@ from typing import Any, Callable, Iterator, Optional, cast
 from gluon_core.contract.launcher import Compiled, Launcher
 from gluon_core.errors import ArgumentError, CapabilityError, DeviceError, GluonError
 
-__all__ = ["Launched", "Raised", "Record", "Walked", "note", "recording", "refused", "witnessed"]
+__all__ = [
+    "Launched",
+    "Proved",
+    "Raised",
+    "Record",
+    "Walked",
+    "note",
+    "recording",
+    "refused",
+    "witnessed",
+]
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,25 @@ class Walked:
 
 
 @dataclass(frozen=True)
+class Proved:
+    """What a simulator can say of a kernel for every trip count of its loops and every program.
+
+    Args:
+        verdict: "proved", "counterexample" or "cannot say".
+        name: of the kernel, and of the target.
+        states: that were looked at.
+        seconds: that it took.
+        lines: what was proved and what was assumed; or what is wrong; or why nothing can be said.
+    """
+
+    verdict: str
+    name: str
+    states: int
+    seconds: float
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Launched:
     """A launch, as often as it came from one place.
 
@@ -55,6 +84,7 @@ class Launched:
         off: the simulator's checks that were off.
         overridden: settings that the file changed and that whoever keeps the record changed back.
         walked: under which schedules it ran, if it was to run under all.
+        proved: what was said of it for every trip count, if that was asked for.
     """
 
     kernel: str
@@ -64,6 +94,7 @@ class Launched:
     off: tuple[str, ...] = ()
     overridden: tuple[str, ...] = ()
     walked: Optional[Walked] = None
+    proved: Optional[Proved] = None
 
 
 @dataclass(frozen=True)
@@ -133,12 +164,13 @@ def note(
     off: Optional[tuple[str, ...]] = None,
     overridden: Optional[tuple[str, ...]] = None,
     walked: Optional[Walked] = None,
+    proved: Optional[Proved] = None,
 ) -> None:
     """What a simulator says of the launch that runs in this thread: see `Launched`. What is left out
     stays as it was."""
     said = getattr(_now, "said", None)
     if said is not None:
-        new = (off, overridden, walked)
+        new = (off, overridden, walked, proved)
         _now.said = tuple(old if one is None else one for one, old in zip(new, said))
 
 
@@ -160,7 +192,7 @@ def _witness(compiled: Compiled, launch: Launcher) -> Callable[..., Any]:
         if not _records:
             return launch(grid, stream, *arguments)
         where = caller()
-        before, _now.said = getattr(_now, "said", None), ((), (), None)
+        before, _now.said = getattr(_now, "said", None), ((), (), None, None)
         try:
             return launch(grid, stream, *arguments)
         except GluonError as error:

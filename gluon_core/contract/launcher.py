@@ -16,6 +16,8 @@ __all__ = [
     "FastLauncher",
     "FastPath",
     "Launcher",
+    "RankHost",
+    "Ranks",
     "Simulation",
     "checked_kind",
 ]
@@ -205,6 +207,55 @@ class Simulation(Protocol):
             checks: switch every check on or off.
             everywhere: also in other threads, and over what launches and settings inside say.
             more: what the simulator itself offers, such as `races`.
+        """
+
+
+class RankHost(Protocol):
+    """One of several simulated ranks, to its host code.
+
+    Attributes:
+        number: of it, from 0 on.
+        world: how many there are.
+    """
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def world(self) -> int: ...
+
+    def meet(self, what: str, value: Any = None) -> list[Any]:
+        """Wait until all ranks have come for `what`; what each brought, in their order.
+
+        Raises:
+            RankMismatchError: another rank comes for something else.
+        """
+
+    def share(self, name: str, value: Any, pad: bool = False) -> None:
+        """Let the kernels of all ranks reach the storage of a tensor or array of this one.
+
+        Args:
+            pad: it holds signals, which must all be 0 when the ranks are through.
+        """
+
+    def beside(self) -> int:
+        """Until `back`, launches run beside what else this rank launches, after what it launched so
+        far; what stands for them."""
+
+    def back(self) -> None:
+        """The end of `beside`."""
+
+    def join(self, lane: int) -> None:
+        """What this rank does now comes after what was launched there."""
+
+
+class Ranks(Protocol):
+    """The host code of several ranks side by side, their kernels in one simulation."""
+
+    def __call__(self, bodies: Sequence[Callable[[RankHost], Any]]) -> list[Any]:
+        """What each of them returns.
+
+        Raises:
+            RankMismatchError: ranks meet for different reasons.
         """
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Mapping
 
-__all__ = ["GONE_IN", "MOVED"]
+__all__ = ["ALIASES", "GONE_IN", "MOVED", "SHORT"]
+
+# Paths that are to stay: what users type, for modules that stand in a room of the core.
+SHORT: Mapping[str, str] = {"gluon_core.bundle": "gluon_core.compiler.bundle"}
 
 GONE_IN = "1.0"  # the release that no longer has these paths
 
 MOVED: Mapping[str, str] = {
     "gluon_core.backend": "gluon_core.contract.backend",
-    "gluon_core.bundle": "gluon_core.compiler.bundle",
     "gluon_core.builtin": "gluon_core.values.builtin",
     "gluon_core.descriptors": "gluon_core.values.descriptors",
     "gluon_core.hookspec": "gluon_core.contract.hookspec",
@@ -24,3 +26,4 @@ MOVED: Mapping[str, str] = {
     "gluon_core.targets": "gluon_core.contract.targets",
     "gluon_core.triton_backend": "gluon_core.contract.triton_backend",
 }
+ALIASES: Mapping[str, str] = {**SHORT, **MOVED}

@@ -19,7 +19,7 @@ import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
-from gluon_core.contract.moved import GONE_IN, MOVED
+from gluon_core.contract.moved import GONE_IN, MOVED, SHORT
 from gluon_core.contract.paths import load_named
 from gluon_core.errors import CapabilityError, GluonError, PluginError, did_you_mean
 from gluon_core.features import Feature, dotted
@@ -191,6 +191,9 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> Optional[importlib.machinery.ModuleSpec]:
         if not fullname.startswith("gluon_core."):
             return None
+        short = SHORT.get(fullname)
+        if short is not None:
+            return importlib.machinery.ModuleSpec(fullname, _Alias(short), origin=short)
         moved = MOVED.get(fullname)
         if moved is not None:
             return importlib.machinery.ModuleSpec(fullname, _Moved(moved), origin=moved)

@@ -64,6 +64,8 @@ class Architecture:
             "bf16", "fp16", "fp8", "fp4", "int8"), dense. What is unknown is left out.
         no_casts: conversions that its compiler rejects, (from, to) with Triton's short names of the
             dtypes, and the releases of Triton that have them all the same.
+        no_ops: ops that its compiler rejects for a dtype, (op of `gl`, short name of the dtype), and
+            the releases of Triton that have them all the same; None where none does.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Architecture:
     default: bool = False
     peaks: Mapping[str, float] = field(default_factory=dict, compare=False)
     no_casts: Mapping[tuple[str, str], Feature] = field(default_factory=dict, compare=False)
+    no_ops: Mapping[tuple[str, str], Optional[Feature]] = field(default_factory=dict, compare=False)
 
     @property
     def spellings(self) -> tuple[str, ...]:

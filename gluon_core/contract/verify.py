@@ -16,7 +16,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from gluon_core.contract.backend import API_VERSION, Backend, Lowering
 from gluon_core.contract.claims import key_of
-from gluon_core.contract.moved import MOVED
+from gluon_core.contract.moved import ALIASES
 from gluon_core.contract.requests import FURTHER, OPS
 from gluon_core.contract.targets import Architecture, Limits
 from gluon_core.errors import PluginError, did_you_mean
@@ -139,7 +139,7 @@ def _distribution(origin: str) -> str:
 def _reserved() -> frozenset[str]:
     """The names of the core's own modules, and those that they had."""
     core = Path(__file__).parents[1]
-    moved = (path.removeprefix("gluon_core.") for path in MOVED)
+    moved = (path.removeprefix("gluon_core.") for path in ALIASES)
     return frozenset((*(found.name for found in pkgutil.iter_modules([str(core)])), *moved))
 
 

@@ -53,6 +53,8 @@ def test_text_that_says_nothing():
             parse_descriptor(text, parse_type, TYPES)
     with pytest.raises(DtypeError, match="no descriptors at all"):
         parse_type(descriptor_text("fp16", [64, 64], PLAIN))
+    with pytest.raises(DtypeError, match="made from an array, or its text: 'tensordesc<fp16"):
+        parse_type("<class 'any.TensorDescriptor'>")
 
 
 @pytest.mark.parametrize("value", [["tensordesc"], {"tensordesc": 3}, {"tensordesc": "module"}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import email
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -136,6 +137,15 @@ for target, suffix in (("sim:sm_90", None), ("sm_90", "cubin"), ("gfx942", "hsac
         made = gluon.compile(double, target, signature={"x": "*fp32", "n": "i32"},
                              constexprs={"BLOCK": 256, "LAYOUT": layout[warp]})
         assert made.asm[suffix][:4] == b"\\x7fELF"
+from gluon_core.compiler.bundle import Bundle
+import gluon_runtime
+
+made = Bundle()
+for target, warp in (("sm_90", 32), ("gfx942", 64)):
+    made.add(double, {"x": "*fp32", "n": "i32"}, {"BLOCK": 256, "LAYOUT": layout[warp]}, target=target)
+made.write("double.glb")
+assert list(gluon_runtime.open_bundle("double.glb")) == ["double"]
+assert (gluon_runtime.c_sources() / "gluon_bundle.h").is_file()
 print("well")
 """
 
@@ -163,5 +173,7 @@ def test_the_wheels_work_where_nothing_else_of_ours_is(built, tmp_path):
     )
     done = run([str(python), "-W", "ignore", str(file)])
     assert done.stdout == "well\n", done.stderr
-    done = run([str(python), "-m", "gluon_core.cli", "info"])
-    assert done.returncode == 0 and "nvidia" in done.stdout and "emu" in done.stdout, done.stderr
+    done = run([str(python), "-m", "gluon_core.cli", "info", "--json"])
+    told = json.loads(done.stdout)
+    assert {plugin["name"] for plugin in told["plugins"]} == {"nvidia", "amd", "sim", "emu"}
+    assert told["versions"]["gluon-core"] == "0.1.0"

@@ -124,9 +124,9 @@ def test_the_older_import_paths_are_the_same_modules_and_leave_them_as_they_are(
     # pluggy finds hooks through `dir()` of the module that declares them.
     code = """
 import importlib
-from gluon_core.contract.moved import MOVED
-before = {new: dir(importlib.import_module(new)) for new in MOVED.values()}
-for old, new in MOVED.items():
+from gluon_core.contract.moved import ALIASES
+before = {new: dir(importlib.import_module(new)) for new in ALIASES.values()}
+for old, new in ALIASES.items():
     assert importlib.import_module(old) is importlib.import_module(new), old
 for new, names in before.items():
     left = set(names) - set(dir(importlib.import_module(new)))
@@ -137,6 +137,19 @@ print(*registry().backends)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "sim" in done.stdout.split()
+
+
+def test_a_short_path_says_nothing_and_is_the_same_module():
+    code = """
+import gluon_core as gluon
+from gluon_core.bundle import Bundle
+import gluon_core.bundle, gluon_core.compiler.bundle
+assert gluon.bundle is gluon_core.compiler.bundle and Bundle is gluon.bundle.Bundle
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_older_import_path_says_where_the_module_is(tmp_path):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 import traceback
 
 import pytest
 
 import gluon_core as gluon
 from gluon_core.errors import GluonError
+from tests import warm
+
+pytestmark = pytest.mark.once
 
 PROGRAM = """
 import numpy as np
@@ -107,10 +108,8 @@ def test_everything_on_demand(program, monkeypatch):
 
 
 def test_pytest_shows_the_test_and_the_message(program):
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", program.__file__],
-        capture_output=True,
-        text=True,
+    done = warm.run(
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", program.__file__],
         cwd=program.__file__.rpartition("/")[0],
     )
     assert done.returncode == 1, done.stdout + done.stderr
@@ -122,8 +121,6 @@ def test_pytest_shows_the_test_and_the_message(program):
 def test_run_shows_the_files_own_frames(tmp_path):
     path = tmp_path / "plain.py"
     path.write_text("def half(n):\n    return 1 / n\n\nhalf(0)\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "gluon_core.cli", "run", str(path)], capture_output=True, text=True
-    )
+    done = warm.run(["-m", "gluon_core.cli", "run", path])
     assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
     assert done.stderr.count("  File ") == 2 and "runpy" not in done.stderr

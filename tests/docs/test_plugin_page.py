@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from tests.docs.test_docs import ROOT, command_line, run
+from tests.docs import test_docs
+from tests.docs.test_docs import ROOT, SAME, check, command_line, run
 
 pytestmark = pytest.mark.once
 
@@ -40,18 +41,19 @@ def page(tmp_path_factory):
 
 def commands(environment):
     for block in COMMANDS.findall(PAGE.read_text()):
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                mine = dict(environment)
-                yield line, command_line(line[2:], mine), mine
+        for line, shown in test_docs.commands(block):
+            mine = {**environment, **SAME}
+            yield line, shown, command_line(line[2:], mine), mine
 
 
 def test_its_commands_run(page):
     folder, environment = page
     said = {}
-    for line, command, mine in commands(environment):
+    for line, shown, command, mine in commands(environment):
         code, said[line] = run(command, folder, mine)
         assert code == 0, f"{line}\n{said[line]}"
+        assert shown, line
+        check(shown, said[line], line)
     explained = next(text for line, text in said.items() if "explain" in line)
     assert "anvil_load" in explained and "global_load" in explained
     (tested,) = (text for line, text in said.items() if "conformance" in line)
