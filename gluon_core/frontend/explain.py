@@ -186,8 +186,10 @@ def _binary(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
             remedy="Load the buffer first: buffer.load(layout)." if memory else None,
         )
     found = _OPERANDS.search(str(root))
-    if found is None or "pointer<" not in found[0]:
+    if found is None:
         return None
+    if "pointer<" not in found[0]:
+        return _not_whole(generator, node)
     types = [text.replace("triton.language.", "") for text in found.groups()]
     other = next((text for text in types if not text.startswith("pointer<")), None)
     if not isinstance(operation, (ast.Add, ast.Sub)):
@@ -203,11 +205,32 @@ def _binary(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
             remedy="Load what one of them points to with gl.load, or subtract them as integers: "
             "p.to(gl.int64).",
         )
+    # The pointer is the operand that the message of the types names first, or second.
+    offset = node.right if types[0].startswith("pointer<") else node.left
+    plain = isinstance(offset, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    written = ast.unparse(offset) if plain else f"({ast.unparse(offset)})"
     return DtypeError(
         f"a pointer moves by whole elements: {ast.unparse(node)}",
         expected="an integer offset",
         got=other,
-        remedy="Convert the offset: x.to(gl.int32).",
+        remedy=f"Convert the offset: {written}.to(gl.int32).",
+    )
+
+
+def _not_whole(generator: Any, node: ast.BinOp) -> Optional[GluonError]:
+    """Of an operator that takes integers, and got floats."""
+    values = [value_of(generator, side) for side in (node.left, node.right)]
+    floats = [
+        ast.unparse(side)
+        for side, value in zip((node.left, node.right), values)
+        if isinstance(value, tl.tensor) and value.dtype.is_floating()
+    ]
+    if not floats:
+        return None
+    return DtypeError(
+        f"this operator works on integers: {ast.unparse(node)}",
+        got=" and ".join(describe_type(v) for v in values if isinstance(v, tl.tensor)),
+        remedy=f"Convert it first: {floats[0]}.to(gl.int32).",
     )
 
 
@@ -336,6 +359,12 @@ def _call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
             "the condition of gl.static_assert is not known while compiling",
             got=ast.unparse(node.args[0]) if node.args else None,
             remedy=f"{make_constant(generator, given)} Or use gl.device_assert.".strip(),
+        )
+    if "noinline" in str(root):
+        return DtypeError(
+            f"{called} is a function of its own (noinline=True), which takes and returns scalars only",
+            got=ast.unparse(node),
+            remedy="Leave noinline out, or pass scalars and pointers.",
         )
     code = getattr(getattr(function, "fn", None), "__code__", None)
     library = code is not None and is_library(code.co_filename)

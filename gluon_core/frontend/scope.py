@@ -20,7 +20,10 @@ def value_of(generator: Any, node: Any) -> Any:
         return None
     if isinstance(node, ast.Attribute):
         owner = _triton.unwrap(value_of(generator, node.value))
-        return None if owner is None else getattr(owner, node.attr, None)
+        try:
+            return None if owner is None else getattr(owner, node.attr, None)
+        except ValueError:  # Triton's tuples, of a name that they do not have
+            return None
     return None
 
 

@@ -116,6 +116,10 @@ def parse_type(text: Any, descriptors: Mapping[str, str] = MappingProxyType({}))
             argument="signature",
             expected="e.g. '*fp32', 'i32', 'constexpr'",
             got=repr(text),
+            remedy="Give a descriptor that was made from an array, or its text: "
+            "'tensordesc<fp16[128, 64],NVMMASharedLayout(128, 16, 2)>'."
+            if "descriptor" in text.lower()
+            else None,
         )
     scalar = getattr(tl, name)
     if not match.group(1):

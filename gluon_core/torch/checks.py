@@ -14,12 +14,12 @@ from gluon_core.errors import FakeResultError, MutationError
 
 __all__ = ["checked", "debug", "enabled"]
 
-_wanted = os.environ.get("GLUON_TORCH_DEBUG", "0") not in ("", "0")
+wanted = os.environ.get("GLUON_TORCH_DEBUG", "0") not in ("", "0")  # read at each call
 
 
 def enabled() -> bool:
     """Whether calls of ops are checked."""
-    return _wanted
+    return wanted
 
 
 @contextmanager
@@ -30,12 +30,12 @@ def debug(on: bool = True) -> Iterator[None]:
         MutationError: an op wrote an argument that is not among its `mutates_args`.
         FakeResultError: its results differ in shape, strides, dtype or device from what it told torch.
     """
-    global _wanted
-    before, _wanted = _wanted, on
+    global wanted
+    before, wanted = wanted, on
     try:
         yield
     finally:
-        _wanted = before
+        wanted = before
 
 
 def checked(

@@ -117,15 +117,25 @@ class Op:
     def _guarded(self, function: Function) -> Function:
         """The implementation, with what is asked at each call."""
 
+        if self._deterministic:
+
+            @functools.wraps(function)
+            def run(*args: Any, **kwargs: Any) -> Any:
+                if checks.wanted:
+                    return checks.checked(self.overload, function, args, kwargs)
+                return function(*args, **kwargs)
+
+            return run
+
         @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if not self._deterministic and torch.are_deterministic_algorithms_enabled():
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if torch.are_deterministic_algorithms_enabled():
                 self._complain()
-            if checks.enabled():
+            if checks.wanted:
                 return checks.checked(self.overload, function, args, kwargs)
             return function(*args, **kwargs)
 
-        return run
+        return watched
 
     def _complain(self) -> None:
         message = f"{self.name} is declared deterministic=False"

@@ -45,7 +45,8 @@ def _folder() -> str:
 
 def load(source: str, imports: str) -> ModuleType:
     """The module that `source` makes under these imports; always called `kernels`."""
-    path = os.path.join(_folder(), f"kernels_{next(_number)}.py")
+    # A name for each process, so that no child is given the bytecode of another's source.
+    path = os.path.join(_folder(), f"kernels_{os.getpid()}_{next(_number)}.py")
     with open(path, "w", encoding="utf-8") as file:
         file.write(imports + COMMON + source)
     linecache.checkcache(path)

@@ -8,6 +8,8 @@ import pytest
 
 from tests import programs
 
+pytestmark = pytest.mark.once
+
 PROGRAMS = programs.collect(Path(__file__).with_name("programs"))
 
 

@@ -17,6 +17,8 @@ from gluon_core.errors import CapabilityError, KernelSyntaxError, StaticAssertio
 from gluon_core.language.extra import libdevice
 from tests.frontend import oracle, vendor_oracle
 
+pytestmark = pytest.mark.once
+
 LAYOUT = gl.BlockedLayout([1], [32], [4], [0])
 Bounds = namedtuple("Bounds", ["low", "high"])
 

@@ -8,6 +8,8 @@ from gluon_core import _triton
 from gluon_core.errors import CapabilityError, GluonError, StageError
 from tests.frontend import oracle, snippets
 
+pytestmark = pytest.mark.once
+
 NAMES = [
     name
     for name, (_, since) in snippets.CASES.items()

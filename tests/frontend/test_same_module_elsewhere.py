@@ -7,6 +7,8 @@ import pytest
 from gluon_core import _triton
 from tests.frontend import oracle
 
+pytestmark = pytest.mark.once
+
 SOURCE = """
 @gluon.constexpr_function
 def layout(lanes, warps):

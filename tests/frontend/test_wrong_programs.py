@@ -17,6 +17,8 @@ import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import errors as E
 
+pytestmark = pytest.mark.once
+
 HEAD = """
 import math
 import numpy as np
@@ -24,7 +26,9 @@ import triton
 import triton.language as tl
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import mbarrier, tma
 
+MB = gl.constexpr(mbarrier.MBarrierLayout())
 L = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 L2 = gl.constexpr(gl.BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0]))
 SH = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -193,7 +197,14 @@ CASES = {
     "pointer-assignment": ("x[0] = 1.0", K, "x[0] = 1.0", "gl.store(x + 0, 1.0)"),
     "tensor-index": ("z = v[n]", K, "v[n]", "gl.gather"),
     "tensor-assignment": ("v[0] = 1.0", K, "v[0] = 1.0", "gl.where"),
-    "float-offset": ("gl.load(x + f)", E.DtypeError, "x + f", "integer", "float32", "gl.int32"),
+    "float-offset": (
+        "gl.load(x + f)",
+        E.DtypeError,
+        "x + f",
+        "integer",
+        "float32",
+        "f.to(gl.int32)",
+    ),
     "pointer-times": ("gl.load(x * 2)", E.DtypeError, "x * 2", "gl.load"),
     "two-pointers": ("gl.load(x + y)", E.DtypeError, "x + y", "two pointers"),
     # Python that kernels do not have
@@ -392,6 +403,76 @@ CASES = {
         "s + 1",
         "buffer.load(layout)",
     ),
+    "buffer-index-float": (
+        "s = gl.allocate_shared_memory(gl.float32, [4, 128], SH)\ns.index(f)  # <--",
+        E.DtypeError,
+        "s.index(f)",
+        "index",
+        "scalar integer",
+    ),
+    "barriers-of-rank-2": (
+        "b = gl.allocate_shared_memory(gl.int64, [2, 1], MB)\nmbarrier.init(b, 1)  # <--",
+        E.ShapeError,
+        "mbarrier.init(b, 1)",
+        "not one barrier",
+        ".index(i)",
+    ),
+    "barrier-of-a-tensor": ("mbarrier.init(v, 1)", E.DtypeError, None, "not shared memory"),
+    "barrier-of-int32": (
+        "b = gl.allocate_shared_memory(gl.int32, [1], MB)\nmbarrier.init(b, 1)  # <--",
+        E.DtypeError,
+        None,
+        "int64",
+        "allocate_mbarrier()",
+    ),
+    "registers-past-the-file": (
+        "gl.warp_specialize([(nothing, ()), (nothing, ())], [4], [600])",
+        E.LimitError,
+        None,
+        "worker_num_regs",
+        "24 to 256",
+    ),
+    "rows-under-16-bytes": (
+        "tma.make_tensor_descriptor(x, [16, 16], [16, 1], [16, 2], gl.NVMMASharedLayout(32, 32, 2))",
+        E.ShapeError,
+        None,
+        "block_shape",
+        "at least 4 x fp32",
+    ),
+    "strides-under-16-bytes": (
+        "tma.make_tensor_descriptor(x, [16, 3], [3, 1], [16, 8], gl.NVMMASharedLayout(32, 32, 2))",
+        E.ShapeError,
+        None,
+        "strides",
+        "multiple of 16 bytes",
+    ),
+    "constraints": (
+        "gl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r,r', [v], gl.int32, True, 1)",
+        E.ArgumentError,
+        None,
+        "constraints",
+        "expected 1, got 2",
+    ),
+    "reshape-to-another-size": ("v.reshape([16, 4])", E.ShapeError, None, "128 elements"),
+    "floats-shifted": ("v << 1", E.DtypeError, "v << 1", "works on integers", "v.to(gl.int32)"),
+    "prefix-missing": ("gl.device_print(v)", E.ArgumentError, None, "prefix", "('x', x)"),
+    "print-without-text": ("print(v)", E.ArgumentError, "print(v)", "prefix", "('x', x)"),
+    "combine-of-none": (
+        "gl.reduce(v, 0, nothing)",
+        E.ArgumentError,
+        None,
+        "combine_fn",
+        "2 parameters",
+        "nothing()",
+    ),
+    "combine-of-a-pair": (
+        "gl.associative_scan((v, v), 0, one)",
+        E.ArgumentError,
+        None,
+        "4 parameters",
+        "one(a, b)",
+    ),
+    "store-nothing": ("gl.store(x + o, None)", E.DtypeError, None, "value", "None"),
     "text-added": ("v + 'a'", E.DtypeError, "v + 'a'", "cannot be combined"),
     "integer-too-wide": ("v + (1 << 80)", E.ArgumentError, None, "64 bits"),
     "worker-arguments": (
@@ -452,6 +533,17 @@ def test_the_error_says_what_to_do(name, tmp_path):
 # name: (body, words in the warning ...); `# <--` marks the line.
 SUSPICIOUS = {
     "atomic": ("gl.atomic_add(y, 1.5)  # <--", "gl.atomic_add", "cut to int32"),
+    "compare-and-swap-of-wider": (
+        "gl.atomic_cas(y + o, o.to(gl.int64), o)  # <--",
+        "gl.atomic_cas, cmp",
+        "int64",
+        "value.to(gl.int32)",
+    ),
+    "compare-and-swap-with-a-large-constant": (
+        "gl.atomic_cas(y, 1 << 40, n)  # <--",
+        "gl.atomic_cas, cmp",
+        "keeps 32 bits",
+    ),
     "compare-and-swap": ("gl.atomic_cas(y + o, o, v)  # <--", "gl.atomic_cas, val", "cut to int32"),
     "store": ("gl.store(y + o, v)  # <--", "gl.store", "value.to(gl.int32)"),
     "some-paths": ("gl.store(y, sometimes(n))", "sometimes", "some paths alone"),

@@ -27,6 +27,22 @@ def row_of(x, row, columns, width, dtype: gl.constexpr):
 
 
 @gluon.jit
+def scored(
+    k, v, query, first, start, i, n, column, width, scale,
+    CAUSAL: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """The keys and values from `start` on, and what query `i` makes of them; -inf for those it does not see."""
+    j = start + gl.arange(0, BLOCK, gl.SliceLayout(1, LAYOUT))
+    seen = j < n
+    if CAUSAL:
+        seen = seen & (j <= i)
+    keys = rows_of(k, first + j, column, width, seen, query.dtype)
+    values = rows_of(v, first + j, column, width, seen, query.dtype)
+    score = gl.where(seen, gl.sum(keys * query[None, :], 1) * scale, -float("inf"))
+    return keys, values, score
+
+
+@gluon.jit
 def forward_kernel(
     q, k, v, out, lse, n, width, scale,
     CAUSAL: gl.constexpr, WIDTH: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr,
@@ -40,13 +56,9 @@ def forward_kernel(
     total = gl.sum(result, 0)
     most = total - float("inf")
     for start in range(0, n, BLOCK):
-        j = start + gl.arange(0, BLOCK, gl.SliceLayout(1, LAYOUT))
-        seen = j < n
-        if CAUSAL:
-            seen = seen & (j <= i)
-        keys = rows_of(k, first + j, column, width, seen, dtype)
-        values = rows_of(v, first + j, column, width, seen, dtype)
-        score = gl.where(seen, gl.sum(keys * query[None, :], 1) * scale, -float("inf"))
+        keys, values, score = scored(
+            k, v, query, first, start, i, n, column, width, scale, CAUSAL, BLOCK, LAYOUT
+        )
         higher = gl.maximum(most, gl.max(score, 0))
         weight = gl.exp(score - higher)
         shrink = gl.exp(most - higher)
@@ -72,14 +84,10 @@ def query_gradient_kernel(
     normal, own = gl.load(lse + first + i), gl.load(delta + first + i)
     result = query * 0.0
     for start in range(0, n, BLOCK):
-        j = start + gl.arange(0, BLOCK, gl.SliceLayout(1, LAYOUT))
-        seen = j < n
-        if CAUSAL:
-            seen = seen & (j <= i)
-        keys = rows_of(k, first + j, column, width, seen, dtype)
-        values = rows_of(v, first + j, column, width, seen, dtype)
-        score = gl.where(seen, gl.sum(keys * query[None, :], 1) * scale - normal, -float("inf"))
-        change = gl.exp(score) * (gl.sum(values * upper[None, :], 1) - own)
+        keys, values, score = scored(
+            k, v, query, first, start, i, n, column, width, scale, CAUSAL, BLOCK, LAYOUT
+        )
+        change = gl.exp(score - normal) * (gl.sum(values * upper[None, :], 1) - own)
         result += gl.sum(change[:, None] * keys, 0) * scale
     where = grad_q + (first + i) * width + column
     gl.store(where, result.to(grad_q.dtype.element_ty), mask=column < width)

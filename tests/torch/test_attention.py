@@ -6,6 +6,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from tests.torch.attention_op import attention, attention_backward
 
+pytestmark = pytest.mark.once
+
 
 def inputs(device, n, width=6, dtype=torch.float32, grad=True, heads=2):
     make = dict(dtype=dtype, device=device, requires_grad=grad)

@@ -12,6 +12,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from gluon_core import torch as gluon_torch
 from gluon_core.errors import ArgumentError, NondeterministicError
 from tests.torch import ops_for_tests as ops
+from tests.torch.attention_op import attention, attention_backward
+
+pytestmark = pytest.mark.once
 
 
 def tensors(name, device, n=24):
@@ -176,17 +179,43 @@ def skip_without_packages(device, folder):
         pytest.skip("this torch loads no package with an op of Python's on a GPU")
 
 
+class Everything(torch.nn.Module):
+    """Elementwise, norm and its gradient, matmul, attention and its gradient."""
+
+    def forward(self, x, a, b, q):
+        y = ops.scale(x, 2.0)
+        weight = x[0].contiguous()
+        normed, rstd = ops.norm(y, weight, 1e-6)
+        back = ops.norm_backward(normed, y, weight, rstd)[0]
+        attended, lse = attention(q, q + 1, q, True)
+        grads = attention_backward(attended, q, q + 1, q, lse, (attended * attended).sum(-1), True)
+        return normed, back, ops.matmul(a, b), attended, *grads
+
+
 @pytest.mark.once
 def test_ahead_of_time(device, tmp_path):
-    """AOTInductor's library calls the op."""
+    """AOTInductor's library calls the ops."""
     if device != "cpu":
         skip_without_packages(device, tmp_path)
-    model, program = exported(device)
-    package = torch._inductor.aoti_compile_and_package(
-        program, package_path=str(tmp_path / "normed.pt2")
-    )
-    x = torch.randn(7, 24, device=device)
-    torch.testing.assert_close(torch._inductor.aoti_load_package(package)(x), model(x))
+    model = Everything().to(device)
+
+    def inputs(rows):
+        half = dict(device=device, dtype=torch.half)
+        return (
+            torch.rand(rows, 24, device=device) + 0.5,
+            torch.randn(20, 40, **half),
+            torch.randn(40, 17, **half),
+            torch.randn(1, 2, 6, 8, device=device),
+        )
+
+    rows = torch.export.Dim("rows", min=2, max=64)
+    shapes = {"x": {0: rows}, "a": None, "b": None, "q": None}
+    program = torch.export.export(model, inputs(4), dynamic_shapes=shapes)
+    path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "all.pt2"))
+    loaded = torch._inductor.aoti_load_package(path)
+    for count in (4, 7):
+        given = inputs(count)
+        torch.testing.assert_close(tuple(loaded(*given)), tuple(model(*given)))
 
 
 @pytest.mark.parametrize("mode", [{}, {"dynamic": True}, {"mode": "reduce-overhead"}])

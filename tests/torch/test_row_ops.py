@@ -10,7 +10,15 @@ import torch.nn.functional as F
 
 from gluon_core.cli.demo import examples_package
 
+pytestmark = pytest.mark.once
+
 ops = importlib.import_module(f"{examples_package().__name__}.row_ops")
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch):
+    """Tensors are on the CPU here, where there is a GPU as well."""
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
 
 
 @pytest.fixture(params=["short", "long"])
