@@ -50,7 +50,9 @@ def cells(file: Path) -> Iterator[tuple[str, str]]:
         plain += part
         if isinstance(node, ast.Assign) and "Layout(" in ast.unparse(node.value):
             shown = "next(iter({}.values()))" if isinstance(node.value, ast.Dict) else "{}"
-            layouts += [shown.format(name.id) for name in node.targets if isinstance(name, ast.Name)]
+            layouts += [
+                shown.format(name.id) for name in node.targets if isinstance(name, ast.Name)
+            ]
     yield from flush()
     yield "code", run
     for name in layouts:

@@ -7,6 +7,8 @@ them, so this asks the objects and not the source. `docs/conf.py` writes the pag
 from __future__ import annotations
 
 import ast
+import functools
+import importlib
 import inspect
 import re
 import sys
@@ -61,6 +63,36 @@ PAGES = {
         ("portable",),
     ),
     "host": ("Host code", "What programs import: `import gluon_core as gluon`.", ("host",)),
+    "host_layouts": (
+        "gluon.layouts",
+        "The algebra of layouts: pure Python over NumPy, without Triton.",
+        ("host_layouts",),
+    ),
+    "host_torch": (
+        "gluon.torch",
+        "Kernels as operators of PyTorch. [The guide](../torch.md) goes through it.",
+        ("host_torch",),
+    ),
+    "host_distributed": (
+        "gluon.distributed",
+        "Ranks whose kernels reach each other's memory. [The guide](../multi-gpu.md) goes through it.",
+        ("host_distributed",),
+    ),
+    "host_testing": (
+        "gluon.testing",
+        "What kernels turn into, for tests. [Testing](../guides/testing.md) shows the rest.",
+        ("host_testing",),
+    ),
+    "host_tune": (
+        "gluon.tune",
+        "Searching for the configuration of a kernel that does best. [Tuning](../tuning.md) goes through it.",
+        ("host_tune",),
+    ),
+    "host_vendors": (
+        "gluon.nvidia, gluon.amd",
+        "What plugins offer to host code.",
+        ("host_vendors",),
+    ),
 }
 
 
@@ -81,10 +113,46 @@ def language_names() -> list[str]:
     return found
 
 
+# Modules of `gluon_core` that are public with what their `__all__` lists (docs/stability.md).
+LIBRARIES = ("distributed", "layouts", "testing", "torch", "tune")
+
+
+@functools.lru_cache(maxsize=None)
+def _known_host_names() -> frozenset[str]:
+    return frozenset(host_names())
+
+
 def host_names() -> list[str]:
-    """The public names of `gluon_core`, modules of plugins and of the language left out."""
+    """The public names of `gluon_core` and its libraries, and of what plugins offer to host code."""
     modules = {"language", "plugins", "portable", "targets", "testing", "torch", *VENDORS}
-    return [f"gluon.{n}" for n in dir(gluon) if not n.startswith("_") and n not in modules]
+    found = [f"gluon.{n}" for n in dir(gluon) if not n.startswith("_") and n not in modules]
+    for library in LIBRARIES:
+        module = _imported(library)
+        found += [f"gluon.{library}.{name}" for name in getattr(module, "__all__", ())]
+    for vendor in VENDORS:
+        found += _host_names_of(_imported(vendor), f"gluon.{vendor}", set())
+    return found
+
+
+def _imported(name: str) -> Optional[ModuleType]:
+    """A module of `gluon_core`; None where what it needs, such as torch, is not installed."""
+    try:
+        return importlib.import_module(f"gluon_core.{name}")
+    except ImportError:
+        return None
+
+
+def _host_names_of(module: Any, path: str, seen: set[int]) -> list[str]:
+    found = []
+    for name in dir(module):
+        value = getattr(module, name)
+        if name.startswith("_") or id(value) in seen:
+            continue
+        if inspect.ismodule(value):
+            found += _host_names_of(value, f"{path}.{name}", seen | {id(value)})
+        else:
+            found.append(f"{path}.{name}")
+    return found
 
 
 def vendor_names(vendor: str) -> dict[str, Any]:
@@ -109,6 +177,9 @@ def vendor_names(vendor: str) -> dict[str, Any]:
 
 def resolve(name: str) -> Any:
     value: Any = gluon if name.startswith("gluon.") else gl
+    for path in (*LIBRARIES, *VENDORS):
+        if name.startswith(f"gluon.{path}."):
+            importlib.import_module(f"gluon_core.{path}")
     for part in name.removeprefix("gluon.").split("."):
         value = getattr(value, part)
     return value
@@ -124,16 +195,14 @@ def _sections(file: Path) -> list[sections.Section]:
 def _there(name: str) -> bool:
     try:
         resolve(name)
-    except (GluonError, AttributeError):
+    except (GluonError, AttributeError, ImportError):
         return False
     return True
 
 
 def exampled() -> dict[str, sections.Section]:
     """Name -> the example that shows it; a vendor's op also under the name of its first module."""
-    return {
-        name: s for file in sections.files() for s in _sections(file) for name in s.names
-    }
+    return {name: s for file in sections.files() for s in _sections(file) for name in s.names}
 
 
 def used_in_examples() -> dict[str, list[str]]:
@@ -169,6 +238,7 @@ def signature(name: str, value: Any) -> str:
         star = star or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
         text = str(parameter).replace("'", "")
         parts.append(re.sub(r"<factory>|<dataclasses\._HAS_DEFAULT_FACTORY_CLASS.*?>", "[]", text))
+        parts[-1] = re.sub(r"<function .* at 0x\w+>", "...", parts[-1])
     line = f"{name}({', '.join(parts)})"
     back = found.return_annotation
     if back is not inspect.Signature.empty and not inspect.isclass(value):
@@ -232,9 +302,17 @@ def doc(value: Any) -> str:
     return prose(text)
 
 
+def anchor(name: str) -> str:
+    """What links to a name lead to. Sphinx does not tell `gluon.torch.Op` from `gluon.torch.op`."""
+    shown = name if name.startswith("gluon.") else f"gl.{name}"
+    path, _, last = name.rpartition(".")
+    twin = last[:1].isupper() and f"{path}.{last.lower()}" in _known_host_names()
+    return f"{shown}_class" if twin else shown
+
+
 def entry(name: str, value: Any) -> str:
     shown = name if name.startswith("gluon.") else f"gl.{name}"
-    return f"({shown})=\n### {shown}\n\n" + "\n".join(
+    return f"({anchor(name)})=\n### {shown}\n\n" + "\n".join(
         part for part in (signature(shown, value), doc(value), needs(value)) if part
     )
 
@@ -362,10 +440,10 @@ SETTINGS = {
     "GLUON_NO_JIT": "`1`: a launch that would compile is an error that says what changed.",
     "GLUON_COMPILE_ISOLATION": "`0`: compile in this process, not in a child that an abort may end.",
     "GLUON_COMPILE_TIMEOUT": "Seconds after which a stage of the compiler is ended; 600.",
-    "GLUON_COMPILE_WORKERS": "How many processes `gluon.compile_many` compiles in; the number of cores.",
+    "GLUON_COMPILE_WORKERS": "How many processes `gluon.compile_many` and the configurations of `triton.autotune` are compiled in; the number of cores.",
     "GLUON_BUNDLE": "Bundles, as in `PATH`: launches take from them what they would compile.",
     "GLUON_TUNE_STORE": "The file that `gluon tune` keeps what it finds in, and that launches with "
-    "`config=\"tuned\"` look into; `~/.gluon/tuned.db`.",
+    '`config="tuned"` look into; `~/.gluon/tuned.db`.',
     "GLUON_TRACEBACK": "`full`: errors show the frames of this package and of Triton, too.",
     "GLUON_NATIVE_LAUNCH": "`0`: key, look-up and launch in Python and `ctypes`, not in the C module.",
     "GLUON_BUILD_NATIVE": "When the wheel of the NVIDIA plugin is built: `0` leaves the C module out, "
@@ -410,14 +488,16 @@ def _args(text: str) -> dict[str, str]:
 def _index_page() -> str:
     rows = [f"| [{title}]({page}.md) | {lead} |" for page, (title, lead, _) in PAGES.items()]
     rows += [f"| [gl.{vendor}]({vendor}.md) | What only one vendor has. |" for vendor in VENDORS]
-    rows.append("| [Error classes](errors.md) | The smallest program that raises each, and its mend. |")
+    rows.append(
+        "| [Error classes](errors.md) | The smallest program that raises each, and its mend. |"
+    )
     rows.append("| [The command line](cli.md) | `gluon ...` |")
     rows.append("| [Settings](settings.md) | Variables of the environment. |")
     listed = []
     where = {n: page for page, (_, _, stems) in PAGES.items() for n in _names(stems)}
     for name in sorted(where, key=str.lower):
         shown = name if name.startswith("gluon.") else f"gl.{name}"
-        listed.append(f"[`{shown}`](#{shown})")
+        listed.append(f"[`{shown}`](#{anchor(name)})")
     return (
         "# Reference\n\nMade from the language itself. Every example ran on the simulator, and shows what "
         "it printed.\n\n| page | |\n| --- | --- |\n"
@@ -450,7 +530,15 @@ def missing(vendor: Optional[str] = None) -> list[str]:
     """Names without an example of their own, and that no file of `examples/` uses."""
     have = exampled()
     if vendor is None:
-        return [n for n in [*language_names(), *host_names()] if n not in have]
+        # A layout is shown under its name in the language.
+        ids = {id(resolve(name)) for name in have if not inspect.ismodule(resolve(name))}
+        every = [*language_names(), *host_names()]
+        apart = ("gluon.layouts.", *(f"gluon.{vendor}." for vendor in VENDORS))
+        return [
+            n
+            for n in every
+            if n not in have and not (n.startswith(apart) and id(resolve(n)) in ids)
+        ]
     ids = {id(resolve(name)) for name in have}
     used = used_in_examples()
     return [

@@ -86,6 +86,8 @@ def run(file: Path) -> Iterator[tuple[Section, str]]:
     sys.modules[module.__name__] = module  # where classes look up their annotations
     space = vars(module)
     found = sections(file)
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))  # what files of a folder share
 
     def execute(low: int, high: int) -> str:
         body = [node for node in tree.body if low <= node.lineno <= high]

@@ -381,7 +381,7 @@ def _table(rows: Sequence[Row]) -> Any:
     for row in rows:
         if row.example != last:
             lines += [None] * (last is not None) + [(row.example,)]
-        mix = "  ".join(f"{name} {count}" for name, count in list(row.instruction_mix.items())[:4])
+        mix = _first_of(row.instruction_mix, console().width - 120)
         cells = [
             f"  {row.target}",
             _result(row),
@@ -397,6 +397,17 @@ def _table(rows: Sequence[Row]) -> Any:
     made.caption = "regs: 32-bit registers of a thread; shared: memory of a block"
     made.caption_justify = "left"
     return made
+
+
+def _first_of(mix: Mapping[str, int], width: int) -> str:
+    """The most frequent instructions, as many as fit into a line."""
+    text = ""
+    for name, count in mix.items():
+        more = f"{text}{'  ' * bool(text)}{name} {count}"
+        if len(more) > width:
+            break
+        text = more
+    return text
 
 
 def _result(row: Row) -> str:

@@ -40,6 +40,8 @@ class Runs:
         progress: show how far long launches are.
         explore: under all schedules of each launch that differ, with every check on, for so many
             seconds (`within`) and `most` schedules of each.
+        prove: the name of a kernel, or "*": say what can be said for every trip count, within so many
+            seconds.
     """
 
     count: Optional[int] = None
@@ -51,6 +53,7 @@ class Runs:
     explore: bool = False
     within: Optional[float] = None
     most: Optional[int] = None
+    prove: Optional[str] = None
 
     def __bool__(self) -> bool:
         """Whether only a simulator can grant this."""
@@ -67,6 +70,10 @@ class Runs:
             limits = {"within": self.within, "most": self.most}
             always.update({name: value for name, value in limits.items() if value is not None})
             return [{"schedule": "explore", **always}]
+        if self.prove is not None:
+            if self.within is not None:
+                always["within"] = self.within
+            return [{"prove": self.prove, "everywhere": True, **always}]
         if self.count is None:
             one = {} if self.schedule is None else {"schedule": self.schedule, "seed": self.seed}
             if self.schedule is not None and (kept := Path(self.schedule)).suffix == ".json":
@@ -107,7 +114,7 @@ def run_file(
         raise UsageError("no such file", argument="FILE", got=file, remedy=close)
     asked = None if target is None else registry().target(target)
     _together(runs, wish)
-    if runs.check or runs.explore:
+    if runs.check or runs.explore or runs.prove:
         runs = replace(runs, count=runs.count or 10 if runs.check else None)
         simulated = simulated_twin(target)
         asked = asked and simulated
@@ -162,7 +169,7 @@ def _together(runs: Runs, wish: Optional[Watch]) -> None:
             remedy=f"Leave {beside} out.",
         )  # fmt: skip
     lacking = next((f"--{n}" for n in ("within", "most") if getattr(runs, n) is not None), None)
-    if lacking is not None and not runs.explore:
+    if lacking is not None and not (runs.explore or runs.prove):
         raise UsageError("belongs to --explore", argument=lacking)
 
 

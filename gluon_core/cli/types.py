@@ -22,7 +22,7 @@ from typing import Iterable, Iterator, Optional
 
 import gluon_core
 from gluon_core.cli.output import Exit
-from gluon_core.contract.moved import MOVED
+from gluon_core.contract.moved import ALIASES
 from gluon_core.contract.registry import Registry, registry
 from gluon_core.errors import CacheError
 
@@ -101,7 +101,7 @@ def package(plugins: Registry) -> dict[str, str]:
         "__init__.pyi": _text(top),
         "language/__init__.pyi": _text((*_public("gluon_core.language"), *vendors)),
     }
-    for old, new in MOVED.items():
+    for old, new in ALIASES.items():
         path = old.removeprefix("gluon_core.").replace(".", "/")
         files[f"{path}/__init__.pyi"] = _text(_everything(new))
     for name, root in hosts.items():

@@ -22,7 +22,9 @@ WIDTHS = (1280, 800)
 
 @pytest.fixture(scope="module")
 def browser():
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    driver = pytest.importorskip(
+        "playwright.sync_api", reason="no Playwright; tox -e browser installs it and a browser"
+    )
     known = (os.environ.get("GLUON_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
     found = next((path for name in known if name and (path := shutil.which(name))), None)
     with driver.sync_playwright() as started:

@@ -33,7 +33,7 @@ def fill(page: Path, folder: Path) -> str:
             name = re.match(r"# (\w+\.py)", text)
             file = folder / (name.group(1) if name else "block.py")
             file.write_text(text)
-            _, output = pages.run([sys.executable, file], folder, dict(common))
+            _, output = pages.run([file], folder, dict(common))
             if printed is None or same(printed, output):
                 return match[0]
             return f"```python\n{text}```\n\n```text\n{output.strip()}\n```"

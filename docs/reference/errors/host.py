@@ -1,34 +1,29 @@
 import os
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import numpy as np
 
 import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
+from saying import folder, said
 
 LINE = gl.BlockedLayout([1], [32], [4], [0])
 x = np.arange(128, dtype=np.float32)
-
-folder = Path(tempfile.mkdtemp())
-
-
-def said(kind, wrong):
-    """What an error of this class says, without the place."""
-    try:
-        wrong()
-    except kind as error:
-        text = str(error).splitlines()[0].replace(f"{folder}/", "")
-        print(f"{type(error).__name__}: {text.partition('; got nvdisasm')[0]}")
 
 
 @gluon.jit
 def ones(x, N: gl.constexpr = 128):
     gl.store(x + gl.arange(0, N, LINE), 1.0)
 
+
+# -- GluonError: it is the base of all; catch it where any mistake shall be caught, and read its parts
+try:
+    ones[(1,)](x, target="sim:hoper")
+except errors.GluonError as error:
+    print(type(error).__name__, error.argument, error.got, sep=", ")
+#> TargetError, target, 'sim:hoper'
 
 # -- TargetError: `gluon info` lists the targets of the plugins that are installed
 said(errors.TargetError, lambda: ones[(1,)](x, target="sim:hoper"))

@@ -3,17 +3,10 @@ import numpy as np
 import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
+from saying import said
 
 LINE = gl.BlockedLayout([1], [32], [4], [0])
 x = np.arange(128, dtype=np.float32)
-
-
-def said(kind, wrong):
-    """What an error of this class says, without the place, where a kernel's line and a caret stand."""
-    try:
-        wrong()
-    except kind as error:
-        print(f"{type(error).__name__}: {str(error).splitlines()[0]}")
 
 
 def run(kernel, *arguments, target="sim:hopper", **options):
@@ -38,7 +31,7 @@ def float_index(x):
 
 
 said(errors.DtypeError, lambda: run(float_index, x))
-#> DtypeError: a pointer moves by whole elements: x + gl.arange(0, 128, LINE).to(gl.float32); expected an integer offset, got float32. Convert the offset: x.to(gl.int32).
+#> DtypeError: a pointer moves by whole elements: x + gl.arange(0, 128, LINE).to(gl.float32); expected an integer offset, got float32. Convert the offset: gl.arange(0, 128, LINE).to(gl.float32).to(gl.int32).
 
 # -- LayoutError: take the layout of the target (`gl.portable.blocked_layout`), or launch with the warps of the layout
 @gluon.jit

@@ -9,14 +9,7 @@ import gluon_core as gluon
 import gluon_core.torch as gluon_torch
 from gluon_core import errors
 from gluon_core import language as gl
-
-
-def said(kind, wrong):
-    """What an error of this class says."""
-    try:
-        wrong()
-    except kind as error:
-        print(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+from saying import said
 
 
 @gluon.jit

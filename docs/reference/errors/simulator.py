@@ -3,18 +3,11 @@ import numpy as np
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_sim import errors
+from saying import said
 
 LINE = gl.BlockedLayout([1], [32], [4], [0])
 FLAT = gl.SwizzledSharedLayout(1, 1, 1, [0])
 x = np.arange(128, dtype=np.float32)
-
-
-def said(kind, wrong):
-    """What an error of this class says, without the place, where the kernel's lines stand."""
-    try:
-        wrong()
-    except kind as error:
-        print(f"{type(error).__name__}: {str(error).splitlines()[0]}")
 
 
 def run(kernel, *arguments, grid=1, **options):
@@ -32,7 +25,7 @@ def early(x, out):
 
 
 said(errors.RaceError, lambda: run(early, x, np.zeros_like(x)))
-#> RaceError: race on byte 0 of the buffer of line 28: the asynchronous write by `async_copy_global_to_local` at line 29 in the kernel, program (0, 0, 0), and the read by `local_load` at line 31 in the kernel, program (0, 0, 0), have no order. Wait for `async_copy_global_to_local` of line 29 before line 31: at most 0 closed groups of cp.async may be pending there.
+#> RaceError: race on byte 0 of the buffer of line 21: the asynchronous write by `async_copy_global_to_local` at line 22 in the kernel, program (0, 0, 0), and the read by `local_load` at line 24 in the kernel, program (0, 0, 0), have no order. Wait for `async_copy_global_to_local` of line 22 before line 24: at most 0 closed groups of cp.async may be pending there.
 
 # -- DeadlockError: somebody must arrive at the barrier, or the wait wants the other phase
 @gluon.jit
@@ -64,7 +57,7 @@ def empty(out):
 
 
 said(errors.UninitialisedError, lambda: run(empty, x, tolerated="error"))
-#> UninitialisedError: local_load of the buffer of line 62: element (0,) of program (0, 0, 0) was never written (128 elements were not). Write the buffer first, and wait for what writes it.
+#> UninitialisedError: local_load of the buffer of line 55: element (0,) of program (0, 0, 0) was never written (128 elements were not). Write the buffer first, and wait for what writes it.
 
 # -- MisalignedError: promise only what holds, or leave the promise out
 @gluon.jit
@@ -83,7 +76,7 @@ def wrapped(x, row, stride):
 
 
 said(errors.OffsetOverflowError, lambda: run(wrapped, x, 65536, 65552))
-#> OffsetOverflowError: the result of `mul` does not fit into 32 bits and becomes the address of element (0,) of program (0, 0, 0) in the store of line 82. Compute the offset in 64 bits: x.to(gl.int64) before the product or the sum.
+#> OffsetOverflowError: the result of `mul` does not fit into 32 bits and becomes the address of element (0,) of program (0, 0, 0) in the store of line 75. Compute the offset in 64 bits: x.to(gl.int64) before the product or the sum.
 
 # -- CapacityError: free a buffer before the next one, or take smaller ones
 @gluon.jit
@@ -121,7 +114,7 @@ def twice(out):
 
 
 said(errors.BarrierError, lambda: run(twice, x))
-#> BarrierError: more arrivals at a barrier than its phase expects; expected at most 1, got 2.  Nobody waits for the barrier of line 117, at which line 119 arrives: wait for it before line 119.
+#> BarrierError: more arrivals at a barrier than its phase expects; expected at most 1, got 2.  Nobody waits for the barrier of line 110, at which line 112 arrives: wait for it before line 112.
 
 # -- DeviceAssertionError: look at the element that the message names
 @gluon.jit
@@ -142,6 +135,19 @@ def long(x, n):
 said(errors.TimeLimitError, lambda: run(long, x, 1 << 30, timeout=0.2))
 #> TimeLimitError: the launch is not over after 0.2 seconds. Look for a loop that does not end, or raise the timeout.
 
+# -- ScopeError: atomics that programs of several devices meet at take `scope="sys"`, which is not the default
+@gluon.jit
+def add(x):
+    gl.atomic_add(x.peers[0], 1.0)
+
+
+def both(group):
+    add[(1,)](group.empty(1, np.float32), target="sim:hopper")
+
+
+said(errors.ScopeError, lambda: gluon.distributed.simulate(both, 2, "sim:hopper"))
+#> ScopeError: `atomic_rmw` at line 141 on rank 1 and atomics of rank 0 (line 141) meet in `x.peers of rank 0`, and the scope of those of rank 1 ends at its device. Give the atomic of line 141 scope="sys".
+
 # -- SimulatorWarning: a warning: the manual forbids it, hardware is known to take it; see [what is tolerated](../simulator.md)
 import warnings
 
@@ -156,3 +162,10 @@ print(caught[0].message)
 print(errors.LaunchInterrupted(None, 3, 8, ("the kernel waits",)))
 #> the launch was interrupted; 3 of 8 programs are over
 #>   the kernel waits
+
+# -- SimulatorError: it is the base of all of these; catch it where any report of the simulator shall be caught
+try:
+    run(forever, x)
+except errors.SimulatorError as error:
+    print(type(error).__name__)
+#> DeadlockError

@@ -125,3 +125,16 @@ space = gluon.tune.space(
 )
 print(space.size, list(space))
 #> 4 [{'BLOCK': 64, 'num_warps': 1}, {'BLOCK': 128, 'num_warps': 2}]
+
+# -- gluon.distributed: ranks whose kernels reach each other's memory, here two simulated ones
+def body(group):
+    x = group.empty(32, np.float32)
+    own = np.full(32, group.rank + 1, np.float32)
+    scale[(1,)](own, x.local, 2.0, N=32, num_warps=1)
+    group.barrier()
+    scale[(1,)](x.peers[1 - group.rank], own, 1.0, N=32, num_warps=1)
+    return own[0].item()
+
+
+print(gluon.distributed.simulate(body, world=2, target="sim:hopper"))
+#> [4.0, 2.0]

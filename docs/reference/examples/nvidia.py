@@ -197,3 +197,27 @@ ends = (TensorDescriptor.from_tensor(array, [64, 64], whole) for array in (x, do
 run(in_roles, *ends, 5, num_warps=4)
 print((doubled == 2 * x).all())
 #> True
+
+# -- nvidia.hopper.turns, nvidia.hopper.role_turns: two roles that change the same buffer, one after the other
+@gluon.jit
+def grow(order: gl.nvidia.hopper.role_turns, memory, role: gl.constexpr):
+    turn = order.first(role)
+    for _ in range(3):
+        order.take(turn)
+        memory.store(memory.load(gl.BlockedLayout([1], [32], [4], [0])) * 2 + role)
+        order.end(turn)
+        turn = turn.next()
+
+
+@gluon.jit
+def alternating(out):
+    at = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    memory = gl.allocate_shared_memory(gl.int32, [128], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    memory.store(at)
+    order = gl.nvidia.hopper.turns(2)
+    gl.warp_specialize([(grow, (order, memory, 0)), (grow, (order, memory, 1))], [4], [24])
+    gl.store(out + at, memory.load(gl.BlockedLayout([1], [32], [4], [0])))
+
+
+print(run(alternating, np.zeros(128, np.int32), num_warps=4)[:4])
+#> [ 21  85 149 213]

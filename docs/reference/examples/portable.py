@@ -156,3 +156,73 @@ for group in (1, 2):
     print(out.tolist())
 #> [[0, 0], [0, 32], [32, 0], [32, 32], [64, 0], [64, 32]]
 #> [[0, 0], [32, 0], [0, 32], [32, 32], [64, 0], [64, 32]]
+
+# -- portable.signal, portable.wait_signal, portable.peer: between programs on several devices
+from gluon_core import distributed
+
+
+@gluon.jit
+def pass_on(x, got):
+    world: gl.constexpr = len(x.peers)
+    layout: gl.constexpr = gl.portable.blocked_layout([128], gl.int32)
+    i = gl.arange(0, 128, layout)
+    after, before = (x.rank + 1) % world, (x.rank + world - 1) % world
+    gl.store(gl.portable.peer(x.peers, after) + i, i * 0 + x.rank)
+    gl.portable.signal(gl.portable.peer(x.signals, after) + x.rank)
+    gl.portable.wait_signal(gl.portable.peer(x.signals, x.rank) + before)
+    gl.store(got + i, gl.load(gl.portable.peer(x.peers, x.rank) + i))
+
+
+def body(group):
+    x, got = group.empty(128, np.int32), np.zeros(128, np.int32)
+    pass_on[(1,)](x, got)
+    return int(got[0])
+
+
+print(distributed.simulate(body, world=4, target="sim:hopper"))
+#> [3, 0, 1, 2]
+
+# -- portable.rank_barrier: all programs of a channel, on all ranks
+@gluon.jit
+def summed(x, out):
+    layout: gl.constexpr = gl.portable.blocked_layout([128], gl.int32)
+    i = gl.arange(0, 128, layout)
+    gl.store(gl.portable.peer(x.peers, x.rank) + i, i + x.rank)
+    gl.portable.rank_barrier(x.signals, x.rank, gl.program_id(0))
+    total = gl.zeros([128], gl.int32, layout)
+    for rank in gl.static_range(len(x.peers)):
+        total += gl.load(x.peers[rank] + i)
+    gl.store(out + i, total)
+
+
+def body(group):
+    out = np.zeros(128, np.int32)
+    summed[(1,)](group.empty(128, np.int32), out)
+    return out[:3].tolist()
+
+
+print(distributed.simulate(body, world=2, target="sim:gfx942"))
+#> [[1, 3, 5], [1, 3, 5]]
+
+# -- portable.count, portable.wait_count: one counts, many wait
+@gluon.jit
+def spread(x, counter, out):
+    layout: gl.constexpr = gl.portable.blocked_layout([128], gl.int32)
+    i = gl.arange(0, 128, layout)
+    if x.rank == 0:
+        if gl.program_id(0) == 0:
+            gl.store(x.peers[1] + i, i)
+            gl.portable.count(counter.peers[1], 1)
+    else:
+        gl.portable.wait_count(counter.peers[1], 1)
+        gl.store(out + gl.program_id(0) * 128 + i, gl.load(x.peers[1] + i))
+
+
+def body(group):
+    out = np.zeros((2, 128), np.int32)
+    spread[(2,)](group.empty(128, np.int32), group.zeros(1, np.int32), out)
+    return out[:, 127].tolist()
+
+
+print(distributed.simulate(body, world=2, target="sim:hopper"))
+#> [[0, 0], [127, 127]]

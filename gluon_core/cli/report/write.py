@@ -20,6 +20,8 @@ from gluon_core.errors import GluonError
 
 __all__ = ["checked", "on_each_to_page", "run_to_page"]
 
+_PART = ".part"  # the page of one target, which becomes a part of the page of all
+
 
 def checked(html: str) -> None:
     """Refuse a page that cannot be written before anything runs.
@@ -64,7 +66,7 @@ def on_each_to_page(context: Any, targets: Sequence[str], json: bool) -> int:
     """One page of the runs on several targets, each in a process of its own."""
     html = context.params["html"]
     with tempfile.TemporaryDirectory() as folder:
-        pages = {target: Path(folder) / f"{i}.html" for i, target in enumerate(targets)}
+        pages = {target: Path(folder) / f"{i}{_PART}" for i, target in enumerate(targets)}
         code = on_each(context, targets, json, lambda target: {"html": str(pages[target])})
         made = [page.read_text(encoding="utf-8") for page in pages.values() if page.exists()]
     _write(html, [run for page in made for run in pages_of(page)])
@@ -73,4 +75,5 @@ def on_each_to_page(context: Any, targets: Sequence[str], json: bool) -> int:
 
 def _write(html: str, runs: Sequence[dict[str, Any]]) -> None:
     Path(html).write_text(render(runs), encoding="utf-8")
-    print(f"wrote {html}: open it in a browser", file=sys.stderr)
+    if not html.endswith(_PART):
+        print(f"wrote {html}: open it in a browser", file=sys.stderr)

@@ -15,4 +15,5 @@ def written(name, folder, *options, code=0):
     environment = {k: v for k, v in os.environ.items() if k != "GLUON_TARGET"}
     done = warm.run([*command, *(options or ("-t", "sim:hopper"))], env=environment)
     assert done.returncode == code, done.stderr
+    assert done.stderr.count("wrote ") == 1, done.stderr  # of several targets, too
     return page

@@ -1,0 +1,47 @@
+import os
+
+os.environ["GLUON_TARGET"] = "sim:hopper"
+
+import torch
+
+import gluon_core as gluon
+import gluon_core.torch
+from gluon_core import language as gl
+
+
+@gluon.jit
+def twice(x, out, N: gl.constexpr):
+    i = gl.arange(0, N, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.store(out + i, 2 * gl.load(x + i))
+
+
+# -- gluon.torch.op, gluon.torch.launch, gluon.torch.Op: a function that launches kernels, as an operator
+@gluon.torch.op("examples::doubled")
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    gluon.torch.launch(twice, (1,), x, out, 128)
+    return out
+
+
+print(doubled(torch.ones(128)).sum().item(), isinstance(doubled, gluon.torch.Op))
+#> 256.0 True
+
+# -- gluon.torch.get: an operator by its name
+print(gluon.torch.get("examples::doubled") is doubled)
+#> True
+
+# -- gluon.torch.one_by_one: what `vmap` may do with an operator: call it for each
+@gluon.torch.op("examples::plus", vmap="one_by_one")  # `one_by_one(overload)` makes the rule
+def plus(x: torch.Tensor) -> torch.Tensor:
+    return doubled(x)
+
+
+print(torch.vmap(plus)(torch.ones(3, 128)).sum().item())
+print(gluon.torch.one_by_one(torch.ops.examples.doubled.default).__name__)
+#> 768.0
+#> rule
+
+# -- gluon.torch.debug: compare what an operator says of itself with what its kernels do
+with gluon.torch.debug():
+    print(doubled(torch.ones(128)).sum().item())
+#> 256.0
