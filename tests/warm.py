@@ -19,7 +19,8 @@ from typing import Mapping, Optional, Sequence, Union
 __all__ = ["run"]
 
 _SERVER = Path(__file__).parent / "warm_server.py"
-_servers: dict[int, subprocess.Popen] = {}  # by the process that started it
+# By the process that started it, and what it has imported beyond the others.
+_servers: dict[tuple[int, tuple[str, ...]], subprocess.Popen] = {}
 
 
 def run(
@@ -28,9 +29,11 @@ def run(
     cwd: Union[str, Path, None] = None,
     env: Optional[Mapping[str, str]] = None,
     timeout: float = 300.0,
+    torch: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """What `python words...` does, with its output as text: `words` are a file, or -m and a module,
-    and their arguments.
+    and their arguments. With `torch`, that is imported already: for programs that would import it
+    first.
 
     Raises:
         subprocess.TimeoutExpired: it ran longer than `timeout` seconds, and was killed.
@@ -43,7 +46,7 @@ def run(
             [sys.executable, *words],
             cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout,
         )  # fmt: skip
-    server = _server()
+    server = _server(("torch",) if torch else ())
     with tempfile.TemporaryDirectory() as folder:
         files = [os.path.join(folder, name) for name in ("stdout", "stderr")]
         asked = {"words": words, "cwd": str(cwd or os.getcwd()), "env": environment, "files": files}
@@ -63,12 +66,12 @@ def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith("PYTHON")}
 
 
-def _server() -> subprocess.Popen:
-    found = _servers.get(os.getpid())
+def _server(more: tuple[str, ...]) -> subprocess.Popen:
+    found = _servers.get((os.getpid(), more))
     if found is None or found.poll() is not None:
         found = subprocess.Popen(
-            [sys.executable, str(_SERVER)],
+            [sys.executable, str(_SERVER), *more],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        _servers[os.getpid()] = found
+        _servers[os.getpid(), more] = found
     return found

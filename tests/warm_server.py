@@ -9,7 +9,7 @@ import runpy
 import sys
 import types
 
-# Not torch: whether a program has imported it decides what Gluon Core does.
+# Not torch, unless asked for: whether a program has imported it decides what Gluon Core does.
 PRELOADED = ("numpy", "ml_dtypes", "triton", "pluggy", "rich.console", "rich.table", "typer")
 
 
@@ -54,7 +54,7 @@ def shown(kind: type, error: BaseException, trace: object) -> None:
 
 def serve() -> list[str]:
     """Fork for each request; returns in the child, with the words to run."""
-    for name in PRELOADED:
+    for name in (*PRELOADED, *sys.argv[1:]):
         importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:

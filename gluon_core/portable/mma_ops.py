@@ -256,7 +256,9 @@ def _mma_shared(request: MmaRequest) -> Any:
             got=str(acc.type),
             remedy="Make it of the gl.portable.mma_layouts(...) that the operands have.",
         )
-    if _reads_shared(chosen):
+    reads_shared = _reads_shared(chosen)
+    semantic.deferred_read([request.a, request.b], request.is_async, reads_shared)
+    if reads_shared:
         request = replace(request, acc=acc.parts)
         parts = code(chosen)(request, _semantic=semantic)
         return mma_accumulator(parts, acc.facts)
@@ -299,6 +301,7 @@ def mma_wait(
     count = compile_time_int(pending, "pending", 0, _MOST_PENDING)
     lowering = named("mma", acc.facts.lowering)
     if "mma_wait" not in lowering.extras:
+        semantic_layer().deferred_read_wait(count)
         return acc
     items = unwrap(deps)
     listed = list(items) if isinstance(items, (list, tuple, tl_tuple)) else [items]
@@ -322,6 +325,7 @@ def read(acc: mma_accumulator) -> tensor:
     acc = _accumulator(acc)
     lowering = named("mma", acc.facts.lowering)
     if "read" not in lowering.extras:
+        semantic_layer().deferred_read_wait(0)
         return acc.parts[0]
     return code(lowering, "read")(acc.parts, _semantic=semantic_layer())
 
@@ -335,6 +339,7 @@ def fence() -> None:
     fences = {low.extras["fence"]: low for low in known if "fence" in low.extras}
     for lowering in fences.values():
         code(lowering, "fence")(_semantic=semantic)
+    semantic.deferred_fence()
 
 
 def _reads_shared(lowering: Lowering) -> bool:

@@ -8,7 +8,7 @@ for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Sequence, Union
+from typing import Any, Optional, Sequence, Union
 
 from gluon_core._triton import tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ShapeError
@@ -24,14 +24,17 @@ __all__ = ["grouped_tiles", "tile_schedule"]
 
 @dataclass(frozen=True)
 class ScheduleFacts:
-    """Rows and columns of a tile, and the rows of tiles that are walked together."""
+    """Rows and columns of a tile, the rows of tiles that are walked together, and whether the order
+    begins elsewhere than at the first."""
 
     block: tuple[int, ...]
     group: int
+    moved: bool = False
 
 
 class tile_schedule(Record):
-    """An order of the tiles of a matrix. Its parts are the tiles along each side."""
+    """An order of the tiles of a matrix. Its parts are the tiles along each side, and where the order
+    begins elsewhere, the row of tiles that comes first."""
 
     @property
     def block(self) -> list[int]:
@@ -41,7 +44,7 @@ class tile_schedule(Record):
     @builtin(name="tile_schedule.count")
     def count(self) -> tensor:
         """How many tiles there are, an int32 scalar."""
-        return semantic_layer().mul(*self.parts.values, True)
+        return semantic_layer().mul(*self.parts.values[:2], True)
 
     @builtin(name="tile_schedule.at")
     def at(self, tile: Int) -> tl_tuple:
@@ -55,7 +58,7 @@ class tile_schedule(Record):
         """
         semantic = semantic_layer()
         here = scalar_int32(semantic, tile, "tile")
-        tiles_m, tiles_n = self.parts.values
+        tiles_m, tiles_n = self.parts.values[:2]
         group = semantic.scalar_constant(self.facts.group, tl.int32)
         width = semantic.mul(group, tiles_n, True)
         first = semantic.mul(semantic.floordiv(here, width), group, True)
@@ -64,13 +67,20 @@ class tile_schedule(Record):
         inside = semantic.mod(here, width)
         m = semantic.add(first, semantic.mod(inside, height), True)
         n = semantic.floordiv(inside, height)
+        if self.facts.moved:
+            m = semantic.add(m, self.parts.values[2], True)
+            beyond = semantic.greater_equal(m, tiles_m)
+            m = semantic.where(beyond, semantic.sub(m, tiles_m, True), m)
         sizes = (semantic.scalar_constant(size, tl.int32) for size in self.facts.block)
         return tl_tuple([semantic.mul(at, size, True) for at, size in zip((m, n), sizes)])
 
 
 @builtin(name="gl.portable.grouped_tiles")
 def grouped_tiles(
-    shape: Union[Sequence[Int], Values], block_shape: Shape, group: ConstInt = 8
+    shape: Union[Sequence[Int], Values],
+    block_shape: Shape,
+    group: ConstInt = 8,
+    first_row: Optional[Int] = None,
 ) -> tile_schedule:
     """The tiles of a matrix, in an order in which programs that run together share what they read:
     `group` rows of tiles are walked at a time, column by column.
@@ -79,6 +89,8 @@ def grouped_tiles(
         shape: rows and columns of the matrix, integer scalars.
         block_shape: rows and columns of a tile, compile-time integers.
         group: compile-time integer.
+        first_row: row of the matrix at which the order begins, a multiple of a tile's rows and less
+            than the matrix has; the rows before it come last. The first row by default.
 
     Returns:
         A `tile_schedule`.
@@ -98,4 +110,8 @@ def grouped_tiles(
         extent = scalar_int32(semantic, unwrap(size), "shape")
         more = semantic.add(extent, semantic.scalar_constant(side - 1, tl.int32), True)
         tiles.append(semantic.floordiv(more, semantic.scalar_constant(side, tl.int32)))
-    return tile_schedule(tiles, ScheduleFacts(block, compile_time_int(group, "group", 1)))
+    facts = ScheduleFacts(block, compile_time_int(group, "group", 1), unwrap(first_row) is not None)
+    if facts.moved:
+        first = scalar_int32(semantic, unwrap(first_row), "first_row")
+        tiles.append(semantic.floordiv(first, semantic.scalar_constant(block[0], tl.int32)))
+    return tile_schedule(tiles, facts)
