@@ -17,7 +17,7 @@ def test_results_are_those_of_torch():
     if torch.cuda.device_count() < 2:
         pytest.skip("takes two GPUs")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command += ["--master-port", "29533", "benchmarks/distributed.py", "check"]
+    command += ["--master-port", "29533", "benchmarks/ranks.py", "check"]
     path = os.pathsep.join([str(ROOT), *map(str, sorted(ROOT.glob("backends/*")))])
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True

@@ -1,6 +1,6 @@
 """Kernels across GPUs beside torch's: one process for each GPU, as in
 
-    torchrun --nproc-per-node 2 benchmarks/distributed.py all-reduce
+    torchrun --nproc-per-node 2 benchmarks/ranks.py all-reduce
 
 Parts: check (results against torch's), all-reduce, gather (all-gather, then multiply), scatter
 (multiply, then reduce-scatter), sums (multiply, then all-reduce), experts (dispatch and combine).
