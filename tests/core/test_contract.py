@@ -208,6 +208,7 @@ def _asks(path):
             yield holder, name, f"{path.name}:{node.lineno}"
 
 
+@pytest.mark.once
 def test_no_source_of_the_core_names_what_is_not_declared():
     found = [ask for path in ROOT.rglob("*.py") for ask in _asks(path)]
     assert len(found) > 300 and {what for what, _, _ in found} == set(_DECLARED)

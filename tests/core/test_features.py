@@ -73,6 +73,7 @@ def test_what_the_search_finds():
 
 
 @pytest.mark.once
+@pytest.mark.once
 def test_no_number_of_a_release_stands_outside_the_tables():
     # The sentence of `contract.selection` is about a datum that a plugin declares.
     found = [
@@ -93,6 +94,7 @@ def test_each_line_tells_supported_releases_apart(package):
         assert feature.what, name
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("package", TABLES)
 def test_each_line_is_asked_for(package):
     used = {

@@ -23,10 +23,12 @@ def run_pytest(folder, text, *options):
     (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (folder / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), *options]
+    command += ["-p", "timeout"]
+    path = os.pathsep.join(filter(None, sys.path))
     return subprocess.run(
         [*command, "--rootdir", str(folder), "-p", "no:cacheprovider", str(folder)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=100,

@@ -83,7 +83,7 @@ SPILLED = {"attention, Hopper, causal, head 64": 34} if VERSION >= (3, 9) else {
 
 
 @pytest.mark.once
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("spec", examples_package().TARGETS)
 def test_compiled(example, spec):
     target = registry().target(spec)

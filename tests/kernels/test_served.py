@@ -100,6 +100,7 @@ def test_sequences_of_any_length(window):
     run(example, example.arguments(Arrays(SM90), False, lengths, 2, keys))
 
 
+@pytest.mark.once
 def test_a_sequence_does_not_depend_on_the_others():
     packed = module("attention_packed_hopper")
     example = packed.example("alone", 64, (None, 0), None, 1)

@@ -64,7 +64,7 @@ def kernel_of(example):
     return kernel.fn if hasattr(kernel, "configs") else kernel
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("spec", TARGETS)
 @pytest.mark.parametrize("name", FILES)
 def test_the_same_ttgir(name, spec):

@@ -302,6 +302,7 @@ def both(name, index, instr, transposed, warps, tiles, width, *rest):
     return results
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("instr", [[16, 16, 128], [32, 32, 64]])
 @pytest.mark.parametrize("warps", [[2, 2], [4, 1], [1, 4], [1, 1], [2, 4]])
 @pytest.mark.parametrize("tiles", [[1, 1], [2, 1], [2, 4]])

@@ -85,6 +85,7 @@ def test_scale_layouts(warps, tiles):
         assert fields(have) == fields(want), (index, shape)
 
 
+@pytest.mark.sampled(3)
 @since(3, 8)
 @pytest.mark.parametrize("instr", [(16, 16, 128), (32, 16, 128)])
 @pytest.mark.parametrize("transposed", [True, False])

@@ -138,6 +138,7 @@ def accepted(call):
     return True
 
 
+@pytest.mark.sampled(2)
 @since(3, 8)
 @pytest.mark.parametrize("kind", ["add", "sub", "mul", "fma", "min", "max"])
 def test_the_forms_are_upstreams(kind, capfd):
