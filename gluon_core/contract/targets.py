@@ -29,6 +29,7 @@ class Limits:
         register_range: least and most registers of a thread that gives or takes some, and the step.
         warp_group: warps that get the same registers, and that a kernel with partitions counts by.
         partitions: whether the warps of a block can run different functions at once.
+        remote_shared: whether threads reach the shared memory of their cluster's other blocks.
     """
 
     shared_memory: int
@@ -41,6 +42,7 @@ class Limits:
     register_range: tuple[int, int, int] = (24, 256, 8)
     warp_group: int = 4
     partitions: bool = True
+    remote_shared: bool = True
 
 
 @dataclass(frozen=True)

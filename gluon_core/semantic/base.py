@@ -119,6 +119,23 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
             )
         return layout
 
+    def check_blocks(self, crosses: Callable[[], bool], what: str, argument: str, got: str) -> None:
+        """Raise where data would move between the blocks of a cluster that do not reach each other.
+
+        Raises:
+            LayoutError: `crosses` says so, and the target's blocks have only their own memory.
+        """
+        if self.num_ctas == 1 or self.target.limits.remote_shared or not crosses():
+            return
+        raise LayoutError(
+            f"{what} moves data between the blocks of a cluster, which reach only their own shared "
+            f"memory on {self.target}",
+            argument=argument,
+            expected="the same elements in each block before and after",
+            got=got,
+            remedy="Keep the cga_layout, or store to global memory.",
+        )
+
     def tensor_type(self, element_ty: Any, shape: Sequence[int], layout: Any) -> Any:
         """A checked `distributed_type`, or the scalar type for an empty shape."""
         if not len(shape):

@@ -9,6 +9,7 @@ from gluon_core._triton import tl, unwrap
 from gluon_core._triton.capture import refused
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import AutoLayout, DistributedLinearLayout, SliceLayout
+from gluon_core.layouts.blocks import split_over_blocks
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
 from gluon_core.semantic.operands import compile_time_int, wrap_axis
 from gluon_core.values import distributed_type
@@ -70,6 +71,11 @@ class ReduceOps(SemanticBase):
         shape, layout = shape_of(values[0]), values[0].type.layout
         axis = wrap_axis(axis, len(shape))
         _check_bits(layout, shape, axis)
+        if not is_placeholder(layout):
+            self.check_blocks(
+                lambda: split_over_blocks(layout.to_linear(shape), axis),
+                "the reduction", "axis", f"{axis} of {layout}",
+            )  # fmt: skip
         op = self.builder.create_reduce([value.handle for value in values], axis)
         region_builder_fn(op)
         self._verify(op, "the combine function of the reduction")

@@ -16,6 +16,7 @@ from gluon_core.layouts import (
     SliceLayout,
 )
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
+from gluon_core.layouts.blocks import another_blocks
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
 from gluon_core.semantic.operands import compile_time_int, wrap_axis
 from gluon_core.values import distributed_type, unwrap_shape
@@ -153,8 +154,16 @@ class ShapeOps(SemanticBase):
                 "a conversion that moves data between the blocks of a cluster",
                 "Store it to global memory, or keep the cga_layout.",
             )
+        self._check_conversion(value.type.layout, layout, shape_of(value))
         handle = self.builder.create_convert_layout(result_ir, value.handle)
         return self.make_tensor(handle, result_type)
+
+    def _check_conversion(self, before: Any, after: Any, shape: list[int]) -> None:
+        if not (is_placeholder(before) or is_placeholder(after)):
+            self.check_blocks(
+                lambda: another_blocks(before.to_linear(shape), after.to_linear(shape)),
+                "the conversion", "layout", f"{before} to {after}",
+            )  # fmt: skip
 
     def _is_trivial(self, value: Any, layout: Any, result_ir: Any) -> bool:
         if is_placeholder(layout) or is_placeholder(value.type.layout):

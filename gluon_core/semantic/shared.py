@@ -12,8 +12,9 @@ from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.features import HOLES_SLICED, SLICED_COPIES
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import SharedLayout
+from gluon_core.layouts.blocks import another_blocks
 from gluon_core.layouts.cost import bank_conflicts
-from gluon_core.semantic.base import SemanticBase, shape_of
+from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
 from gluon_core.semantic.copies import like
 from gluon_core.semantic.operands import (
     check_stored,
@@ -60,6 +61,7 @@ class SharedOps(SemanticBase):
             handle = self.builder.create_local_alloc(type_ir)
         else:
             check_stored(memdesc_type, value, first=True)
+            self._check_own(memdesc_type, value.type.layout, "value")
             handle = self.builder.create_local_alloc(type_ir, value.handle)
         return shared_memory_descriptor(handle, element_ty, shape, layout, shape)
 
@@ -92,6 +94,7 @@ class SharedOps(SemanticBase):
     def shared_load(self, mem: Any, layout: Any) -> Any:
         self._require_unbatched(mem)
         layout = self.check_layout(layout, mem.shape)
+        self._check_own(mem.type, layout, "layout")
         result_type = distributed_type(mem.dtype, mem.shape, layout)
         handle = self.builder.create_local_load(result_type.to_ir(self.builder), mem.handle)
         self._note_access(mem, layout)
@@ -100,8 +103,21 @@ class SharedOps(SemanticBase):
     def shared_store(self, mem: Any, value: Any) -> None:
         self._require_unbatched(mem)
         check_stored(mem.type, value)
+        self._check_own(mem.type, value.type.layout, "value")
         self.builder.create_local_store(mem.handle, value.handle)
         self._note_access(mem, value.type.layout)
+
+    def _check_own(self, memory: Any, layout: Any, argument: str) -> None:
+        """Each block of a cluster has what it reads and writes in its own memory, where it must."""
+        shape = list(memory.shape)
+        whole = (
+            shape == memory.alloc_shape[-len(shape) :]
+        )  # of a slice, the type does not say where
+        if whole and not is_placeholder(layout):
+            self.check_blocks(
+                lambda: another_blocks(memory.layout.to_linear(shape), layout.to_linear(shape)),
+                "the access", argument, f"{layout} and {memory.layout}",
+            )  # fmt: skip
 
     def _note_access(self, mem: Any, layout: Any) -> None:
         """Keep how to count the bank conflicts of an access, for who asks after the trace."""

@@ -267,6 +267,38 @@ if RELEASE < (3, 8):
     )
 
 
+_GFX1250 = 'TARGET, KWARGS = GPUTarget("hip", "gfx1250", 32), dict(num_warps=4, num_ctas={})\n'
+_LOADED = "gl.store(q + gl.zeros(y.shape, gl.int32, y.type.layout), y)"
+if RELEASE >= (3, 8):
+    for _inner in (
+        "gl.SwizzledSharedLayout(1, 1, 1, [0])",
+        "gl.PaddedSharedLayout.with_identity_for([[64, 8]], [128], [0])",  # would abort
+    ):
+        REFUSED[f"another shape of partitioned memory: {_inner}"] = _kernel(
+            "B: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])",
+            f"S: gl.constexpr = gl.amd.gfx1250.PartitionedSharedLayout(2, 1, 0, {_inner})",
+            "y = gl.allocate_shared_memory(gl.int32, [256], S).reshape([256]).load(B)",
+            _LOADED,
+            end=_GFX1250.format(1),
+        )
+    for _line in (
+        "y = gl.allocate_shared_memory(gl.int32, [512], S).load(B)",
+        "gl.allocate_shared_memory(gl.int32, [512], S).store(x)",
+        "gl.allocate_shared_memory(gl.int32, [512], S, x)",
+        "y = gl.convert_layout(x, C)",
+        "y = gl.sum(x, 0)",
+    ):
+        REFUSED[f"another block's memory: {_line}"] = _kernel(
+            "B: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0], cga_layout=[[1]])",
+            "C: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0], cga_layout=[[0]])",
+            # Each block has every other element, and in B one half.
+            "S: gl.constexpr = gl.SharedLinearLayout([[2], [4], [8], [16], [32], [64], [128], [256]], [[1]])",
+            "x = gl.full([512], 0, gl.int32, B) + n",
+            _line,
+            end=_GFX1250.format(2),
+        )
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_no_abort(name):
     found = sides.traced_by(oracle.ours, REFUSED[name])

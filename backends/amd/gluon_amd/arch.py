@@ -142,6 +142,7 @@ def _arch(
             max_registers=registers,
             max_ctas_per_cluster=16 if "clusters" in features else 1,
             partitions="clusters" in features,  # gfx1250, as its compiler says
+            remote_shared=False,
         ),
         capabilities=frozenset(f"amd.{feature}" for feature in features),
         banks=64 if "lds_transpose" in features else 32,

@@ -91,6 +91,14 @@ class PartitionedSharedLayout(SharedLayout):
             self.num_partitions, self.num_groups, self.partition_dim, inner
         )
 
+    def _infer_reshape(self, shape: Any, new_shape: Any) -> Any:
+        raise LayoutError(
+            "no Triton reshapes a view of partitioned memory",
+            argument="self",
+            got=repr(self),
+            remedy="Load it, and reshape the tensor.",
+        )
+
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
         slices = self.num_partitions * self.num_groups
         cut = list(shape)
