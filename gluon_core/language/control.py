@@ -92,7 +92,7 @@ def _not_evaluated(name: str) -> NotInKernelError:
 
 def _check_axis(axis: ConstInt) -> None:
     index = unwrap(axis)
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= 2:
+    if not isinstance(index, int) or not 0 <= index <= 2:
         raise ShapeError(
             "no such grid axis", argument="axis", expected="0, 1 or 2", got=describe(index)
         )

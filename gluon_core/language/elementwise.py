@@ -287,7 +287,7 @@ def inline_asm_elementwise(
         if not isinstance(unwrap(value), str):
             raise ArgumentError("must be a string", argument=argument, got=repr(unwrap(value)))
     count = unwrap(pack)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1 or count & (count - 1):
+    if not isinstance(count, int) or count < 1 or count & (count - 1):
         raise ArgumentError("must be a power of two", argument="pack", got=repr(count))
     kinds = unwrap(dtype)
     for kind in kinds if isinstance(kinds, (tuple, tl_tuple)) else (kinds,):

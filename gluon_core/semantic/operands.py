@@ -69,20 +69,20 @@ def compile_time_int(
 ) -> int:
     """A compile-time integer of `low` to `high`; where these are left out, any one."""
     value = unwrap(value)
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not isinstance(value, int):  # True is 1, as Triton has it
         raise ArgumentError(
             "must be a compile-time integer", argument=argument, got=describe(value)
         )
     if (low is not None and value < low) or (high is not None and value > high):
         wanted = f"at least {low}" if high is None else f"{low} to {high}"
         raise ArgumentError("out of range", argument=argument, expected=wanted, got=value)
-    return value
+    return int(value)
 
 
 def wrap_axis(axis: Any, rank: int) -> int:
     """A compile-time axis of -rank to rank - 1, counted from the front."""
     axis = unwrap(axis)
-    if isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank:
+    if not isinstance(axis, int) or not -rank <= axis < rank:
         raise ShapeError(
             "no such axis", argument="axis", expected=f"{-rank} to {rank - 1}", got=describe(axis)
         )
@@ -90,8 +90,10 @@ def wrap_axis(axis: Any, rank: int) -> int:
 
 
 def compile_time_bool(value: Any, argument: str) -> bool:
-    """A compile-time boolean, or 0 or 1."""
+    """A compile-time boolean, or 0, 1 or None, which is false."""
     value = unwrap(value)
+    if value is None:
+        return False
     if not isinstance(value, (bool, int)) or value not in (0, 1):
         raise ArgumentError(
             "must be a compile-time boolean", argument=argument, got=describe(value)

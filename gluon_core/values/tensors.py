@@ -39,11 +39,11 @@ def unwrap_shape(shape: Any, argument: str = "shape") -> list[int]:
     result = []
     for item in shape:
         item = unwrap(item)
-        if isinstance(item, bool) or not isinstance(item, int):
+        if not isinstance(item, int):
             raise ShapeError(
                 "every dimension must be a compile-time integer", argument=argument, got=repr(item)
             )
-        result.append(item)
+        result.append(int(item))
     return result
 
 

@@ -11,6 +11,7 @@ from typing import Optional
 
 from gluon_core._triton import VERSION
 from tests.compat.sides import Verdict
+from tests.compat.units import UNITS
 
 __all__ = ["BUG", "DIFFERENCES", "Difference", "known"]
 
@@ -212,6 +213,10 @@ ARGS = (ptr(gl.uint32), ptr(gl.float32))
 """
         + _HIP,
         kinds=("differs",),
+    ),
+    *(
+        Difference(title, {"hardware": HARDWARE, "bug": BUG}[reason], why, pattern, source)
+        for title, reason, why, pattern, source in UNITS
     ),
 ]
 

@@ -19,6 +19,7 @@ class Draw:
 
     def __init__(self, random_: random.Random):
         self.random = random_
+        self.faults = 0  # operands drawn that are wrong
 
     def pick(self, choices: Sequence):
         return self.random.choice(choices)

@@ -256,6 +256,35 @@ def test_a_buffer_of_the_message_box_of_its_descriptor():
     assert torch.equal(out, x[:32])
 
 
+@gluon.jit
+def _copy_bits(source, target, out, SHAPE: gl.constexpr):
+    rows: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+    barrier = gl.allocate_shared_memory(gl.int64, [1], hopper.mbarrier.MBarrierLayout())
+    hopper.mbarrier.init(barrier, 1)
+    buffer = gl.allocate_shared_memory(gl.int32, SHAPE, source.layout)
+    hopper.mbarrier.expect(barrier, buffer.type.nbytes_per_cta)
+    hopper.tma.async_load(source, [0, 0], barrier, buffer)
+    hopper.mbarrier.wait(barrier, 0)
+    hopper.tma.async_store(target, [0, 0], buffer)
+    hopper.tma.store_wait(0)
+    at = gl.arange(0, SHAPE[0], gl.SliceLayout(1, rows))[:, None] * SHAPE[1]
+    at += gl.arange(0, SHAPE[1], gl.SliceLayout(0, rows))[None, :]
+    gl.store(out + at, buffer.load(rows))
+
+
+def test_a_buffer_of_several_messages_of_other_elements():
+    layout = gl.NVMMASharedLayout(64, 32, 2)
+    x, y, out = torch.randn(512, 32), torch.zeros(512, 32), torch.zeros(512, 32, dtype=torch.int32)
+    # Of 64 bytes to a row, 256 rows: four copies of the one that the descriptors move.
+    boxes = [TensorDescriptor(t, [512, 32], [32, 1], [256, 16], layout) for t in (x, y)]
+    if RELEASE >= (3, 7):
+        with pytest.raises(errors.GluonError, match="result"):
+            _copy_bits[(1,)](*boxes, out, [512, 32], target="sim:sm_90")
+        return
+    launch(_copy_bits, *boxes, out, [512, 32])
+    assert torch.equal(x, y) and torch.equal(out, x.view(torch.int32))
+
+
 def test_a_buffer_is_initialised_with_the_other_signedness():
     @gluon.jit
     def kernel(dst):

@@ -53,8 +53,13 @@ PACKED_NUMBERS = Feature((3, 9), "a number beside packed operands has their dtyp
 MMA_MULTICAST = Feature((3, 7), "tcgen05.mma of operands that came by a multicast")
 MMA_INT8 = Feature((3, 8), "tcgen05.mma of int8")
 MMA_NARROW_PLAIN = Feature((3, 8), "operands without a swizzle, narrower than one instruction")
+COPIES_VERIFIED = Feature(
+    (3, 7), "copies are compared with their descriptor; before, a buffer of the same messages does"
+)
+MMA_SHORT_ROWS = Feature((3, 6), "operands without a swizzle have rows of 16 bytes", (3, 7))
 SCALED_MMA_CLUSTERS = Feature((3, 8), "scaled tcgen05.mma of pairs, and of multicast operands")
 COMMIT_OPERANDS = Feature((3, 7), "tcgen05.commit with a predicate, and for multicast operands")
+COMMIT_ANY_OPERANDS = Feature((3, 9), "tcgen05.commit for more than two multicast operands")
 COMMIT_TO_EACH_BLOCK = Feature((3, 8), "the end is told to a barrier of each block, of pairs, too")
 TMEM_CLUSTERS = Feature((3, 8), "layouts of tensor memory have a cga_layout, before a split")
 TMEM_PADDED_FP4 = Feature((3, 8), "layouts of tensor memory with padded fp4")

@@ -25,7 +25,7 @@ from gluon_core.vendor import (
     tl,
     unwrap,
 )
-from gluon_nvidia.features import COMMIT_OPERANDS, MMA_MULTICAST, SCALED_MMA_CLUSTERS
+from gluon_nvidia.features import COMMIT_ANY_OPERANDS, COMMIT_OPERANDS, MMA_MULTICAST, SCALED_MMA_CLUSTERS
 from gluon_nvidia.language.tcgen05_operands import (
     FORMATS,
     check_accumulator,
@@ -91,7 +91,8 @@ def tcgen05_mma(
     | a, b | acc |
     |---|---|
     | float16 | float32, float16 |
-    | bfloat16, float32 (as tf32) | float32 |
+    | bfloat16, also beside float16 | float32 |
+    | float32 (as tf32) | float32 |
     | float8e4nv, float8e5, mixed | float32, float16 |
     | int8, uint8, mixed (sm_100, sm_110; Triton 3.8) | int32 |
 
@@ -166,7 +167,9 @@ def tcgen05_mma_scaled(
     formats = [format_of(a_type, "a_type"), format_of(b_type, "b_type")]
     shapes = [list(a.shape), list(b.shape)]
     for value, kind, shape, d, name in zip((a, b), formats, shapes, (1, 0), ("a", "b")):
-        if value.dtype not in FORMATS[kind]:
+        if value.dtype.primitive_bitwidth == 8 and value.dtype not in FORMATS[kind]:
+            semantic.warn(f"{name}: the bits of {value.dtype} are multiplied as {kind}")
+        elif value.dtype not in FORMATS[kind]:
             raise DtypeError(
                 f"not the dtype of {kind}",
                 argument=name,
@@ -228,7 +231,7 @@ def tcgen05_commit(
             cluster: the barriers of all of them get an arrival. Triton 3.7.
 
     Raises:
-        ArgumentError: more than two `descs`.
+        ArgumentError: more than two `descs`, before Triton 3.9.
         DtypeError, LayoutError, ShapeError: an operand of another kind.
         CapabilityError: `pred` or `descs` with an older Triton.
 
@@ -237,11 +240,11 @@ def tcgen05_commit(
     semantic = semantic_layer()
     barrier = completion_barrier(semantic, barrier, "barrier")
     operands = [shared_memory(item, "descs") for item in items_of(descs)]
-    if len(operands) > 2:
+    if len(operands) > 2 and not vendor.has(COMMIT_ANY_OPERANDS):
         raise ArgumentError(
             "a multiplication has two operands",
             argument="descs",
-            expected="at most 2 buffers",
+            expected=f"at most 2 buffers, or {COMMIT_ANY_OPERANDS.releases}",
             got=len(operands),
         )
     if not vendor.has(COMMIT_OPERANDS):

@@ -20,7 +20,7 @@ from gluon_core.vendor import (
     tl,
     unwrap,
 )
-from gluon_nvidia.features import COMMIT_TO_EACH_BLOCK, MMA_INT8, MMA_NARROW_PLAIN
+from gluon_nvidia.features import COMMIT_TO_EACH_BLOCK, MMA_INT8, MMA_NARROW_PLAIN, MMA_SHORT_ROWS
 from gluon_nvidia.language.mbarrier import MBarrierLayout, check_mbarrier
 from gluon_nvidia.language.tensor_memory import tensor_memory, tensor_memory_descriptor
 from gluon_nvidia.layouts import NVMMASharedLayout
@@ -53,7 +53,7 @@ _INT8 = (tl.int8, tl.uint8)
 # Dtypes that multiply with each other -> accumulators (PTX 9.7.16.2.1, kinds and shapes).
 _KINDS: tuple[tuple[tuple[dtype, ...], tuple[dtype, ...], tuple[str, ...]], ...] = (
     ((tl.float16,), (tl.float32, tl.float16), ()),
-    ((tl.bfloat16,), (tl.float32,), ()),
+    ((tl.float16, tl.bfloat16), (tl.float32,), ()),
     ((tl.float32,), (tl.float32,), ()),
     (_FP8, (tl.float32, tl.float16), ()),
     (_INT8, (tl.int32,), ("nvidia.tcgen05_i8",)),
@@ -65,6 +65,7 @@ FORMATS = {
     "e5m2": (*_INT8, tl.float8e5),
 }
 _INSTRUCTION_BYTES = 32  # of K
+_CORE_BYTES = 16  # of a row of the smallest matrix that the unit reads
 
 
 def matrices(
@@ -99,10 +100,8 @@ def check_dtypes(
 ) -> None:
     """Raise unless the unit combines the dtypes, and the target and Triton have the kind."""
     for operands, accumulators, requires in _KINDS:
-        if a.dtype not in operands:
+        if a.dtype not in operands or b.dtype not in operands:
             continue
-        if b.dtype not in operands:
-            break
         check_capabilities(semantic, f"{_SPACE}tcgen05_mma of {a.dtype}", requires)
         if a.dtype in _INT8:
             vendor.require(MMA_INT8, f"{_SPACE}tcgen05_mma of {a.dtype}")
@@ -163,11 +162,14 @@ def check_operand(value: Matrix, argument: str) -> None:
         )
     rows = value.shape[0 if layout.transposed else 1] * value.dtype.primitive_bitwidth // 8
     narrow = rows <= _INSTRUCTION_BYTES and vendor.has(MMA_NARROW_PLAIN)
+    if vendor.has(MMA_SHORT_ROWS):  # whether transposed or not
+        narrow = value.shape[1] * value.dtype.primitive_bitwidth // 8 == _CORE_BYTES
     if not layout.swizzle_byte_width and not narrow:
         raise LayoutError(
             "a buffer that is not swizzled is as wide as one instruction",
             argument=argument,
-            expected=f"a swizzle, or rows of {_INSTRUCTION_BYTES} bytes and {MMA_NARROW_PLAIN.releases}",
+            expected=f"a swizzle, or rows of {_INSTRUCTION_BYTES} bytes and {MMA_NARROW_PLAIN.releases}, "
+            f"of {_CORE_BYTES} before",
             got=repr(layout),
             remedy="NVMMASharedLayout.get_default_for makes one that fits.",
         )

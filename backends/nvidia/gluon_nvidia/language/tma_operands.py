@@ -22,6 +22,7 @@ from gluon_core.vendor import (
     tl_tuple,
     unwrap,
 )
+from gluon_nvidia.features import COPIES_VERIFIED
 from gluon_nvidia.language.cache import CacheHint, CachePolicy
 from gluon_nvidia.language.descriptor import (
     check_blocks,
@@ -43,6 +44,7 @@ __all__ = [
     "source_buffer",
 ]
 
+_MESSAGE_EXTENT = 256
 _LEAST_ROWS = 8
 _MOST_PIXELS = 1024
 _HELD_ROWS = 4  # that one instruction takes
@@ -94,10 +96,9 @@ def _check_elements(
     desc: tensor_descriptor, buffer: shared_memory_descriptor, argument: str
 ) -> None:
     ours, theirs = buffer.dtype, desc.dtype
-    same = ours == theirs or (
-        ours.is_int() and theirs.is_int() and ours.primitive_bitwidth == theirs.primitive_bitwidth
-    )
-    if not same:
+    verified = vendor.has(COPIES_VERIFIED)
+    same = ours.primitive_bitwidth == theirs.primitive_bitwidth
+    if ours != theirs and not (same and (not verified or ours.is_int() and theirs.is_int())):
         raise DtypeError(
             "the elements are not the descriptor's", argument=argument, expected=theirs, got=ours
         )
@@ -128,13 +129,15 @@ def _check_layout(desc: tensor_descriptor, buffer: shared_memory_descriptor, arg
 def box_buffer(desc: tensor_descriptor, buffer: object, argument: str) -> shared_memory_descriptor:
     """`buffer` if it is shared memory for one box.
 
-    It may have another rank than the box, as [rows, columns] for a box [1, rows, columns].
+    It may have another rank than the box, as [rows, columns] for a box [1, rows, columns], and
+    before Triton 3.7 more or fewer tiles of one instruction.
     """
     buffer = shared_memory(buffer, argument)
     _check_elements(desc, buffer, argument)
     block = [int(unwrap(size)) for size in desc.block_shape]
     shape = list(buffer.shape)
-    if _without_ones(shape) != _without_ones(block):
+    unlike = _without_ones(shape) != _without_ones(block)
+    if unlike and (vendor.has(COPIES_VERIFIED) or _message(desc, shape) != _message(desc, block)):
         raise ShapeError(
             "the shape is not that of the descriptor's box",
             argument=argument,
@@ -144,6 +147,17 @@ def box_buffer(desc: tensor_descriptor, buffer: object, argument: str) -> shared
         )
     _check_layout(desc, buffer, argument)
     return buffer
+
+
+def _message(desc: tensor_descriptor, shape: list[int]) -> Optional[list[int]]:
+    """What one instruction moves of a tile, which takes as many as it needs; None in clusters."""
+    layout = desc.layout
+    if layout.cga_layout:
+        return None if shape != [int(unwrap(size)) for size in desc.block_shape] else shape
+    box = [min(size, _MESSAGE_EXTENT) for size in shape]
+    if layout.swizzle_byte_width:
+        box[-1] = min(box[-1], layout.swizzle_byte_width * 8 // layout.element_bitwidth)
+    return box
 
 
 def source_buffer(desc: tensor_descriptor, buffer: object) -> shared_memory_descriptor:

@@ -208,8 +208,8 @@ def warpgroup_mma(
         precision: of float32 operands: "tf32" (10 bits of mantissa), the only one that the unit has
             and the default.
         max_num_imprecise_acc: of fp8 operands: how many products along K the unit may add up in its
-            own narrower sum (about 14 bits) before they join the float32 accumulator. By default as
-            many as there are; at least 32 for float32, at most K.
+            own narrower sum (about 14 bits) before they join the float32 accumulator. By default, or
+            below zero, as many as there are; at least 32 for float32, at most K.
         is_async: compile-time boolean; do not wait. The operands must stay as they are, and the
             accumulator's value is there, once `warpgroup_mma_wait` waited for it.
 
@@ -494,6 +494,8 @@ def _imprecise(
     if given is None:
         default = getattr(semantic.options, "max_num_imprecise_acc_default", None) or 0
         return default if fp8 else 0
+    if isinstance(given, int) and given < 0:  # unsigned in the module: as many as there are
+        return given
     # With fewer the unit would have to add to a float32 accumulator within one instruction.
     least = 32 if fp8 and tensor_type.element_ty == tl.float32 else 0
     most = shape_of(a)[1] if fp8 else None

@@ -7,6 +7,7 @@ asynchronous proxy.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any, Callable, Optional, Sequence
 
@@ -143,6 +144,17 @@ def _aligned(buffer: SharedBuffer, argument: str) -> None:
         )
 
 
+def _sized(desc: Descriptor, buffer: SharedBuffer) -> Descriptor:
+    """The box of a copy, which is as large as its buffer: Triton 3.6 takes other ones, too."""
+    shape = tuple(buffer.shape)
+    return replace(desc, block_shape=shape) if len(shape) == len(desc.block_shape) else desc
+
+
+def _bits(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Copies move bits: the elements of descriptor and buffer differ in Triton 3.6."""
+    return values if values.dtype == dtype else np.ascontiguousarray(values).view(dtype)
+
+
 # -- loads ------------------------------------------------------------------------------------------
 
 
@@ -169,7 +181,8 @@ def async_tma_copy_global_to_local(
         _starts(machine, desc, coord[-1], pred)
     desc, coord, offsets = _pick(pred, desc, coord, offsets)
     if offsets is None:
-        place: Place = lambda: desc.box(coord)  # noqa: E731
+        boxed = _sized(desc, result)
+        place: Place = lambda: boxed.box(coord)  # noqa: E731
     else:
         place = lambda: _im2col(desc, coord, offsets)  # noqa: E731
     _load(machine, desc, place, barrier, result, pred, bool(multicast and shared))
@@ -212,7 +225,8 @@ def _load(
         values = machine.load_global(addresses, desc.dtype, inside, _outside(desc))
         if desc.round_f32_to_tf32:
             values = _tf32(values)
-        machine.store_shared(into, values.reshape(len(values), *result.shape))
+        values = _bits(values, result.dtype).reshape(len(values), *result.shape)
+        machine.store_shared(into, values)
 
     before_write(machine, result)
     machine.issue(
@@ -302,7 +316,8 @@ def async_tma_copy_local_to_global(
 ) -> None:
     """A box to global memory; what is outside the tensor is dropped."""
     _starts(machine, desc, coord[-1])
-    _store(machine, desc, lambda: desc.box(coord), src, machine.store_global)
+    boxed = _sized(desc, src)
+    _store(machine, desc, lambda: boxed.box(coord), src, machine.store_global)
 
 
 def async_tma_reduce(
@@ -319,7 +334,8 @@ def async_tma_reduce(
     def update(addresses: np.ndarray, values: np.ndarray, mask: Any) -> None:
         machine.atomic_global(name, addresses, values, mask)
 
-    _store(machine, desc, lambda: desc.box(coord), src, update)
+    boxed = _sized(desc, src)
+    _store(machine, desc, lambda: boxed.box(coord), src, update)
 
 
 def _signed(machine: Machine) -> bool:
@@ -355,7 +371,7 @@ def _store(
         addresses, inside = place()
         values = taken.pop()
         shape = (len(values), *addresses.shape[1:])
-        write(addresses, values.reshape(shape), inside)
+        write(addresses, _bits(values, desc.dtype).reshape(shape), inside)
 
     before_read(machine, src)
     machine.issue(_STORES, perform, proxy=ASYNC, read=read)

@@ -31,7 +31,7 @@ from tests.frontend.vendor_oracle import before, refuse, since
         ({"acc_shape": [256, 128]}, ShapeError, "do not multiply"),
         ({"a_shape": [128, 16], "b_shape": [16, 128], "dtype": "gl.int8", "a":
           "gl.NVMMASharedLayout(0, 8, 2)", "acc_type": "gl.int32", "b": "S8"}, GluonError, ""),
-        ({"b_type": "gl.bfloat16"}, DtypeError, "does not multiply"),
+        ({"b_type": "gl.int16"}, DtypeError, "does not multiply"),
         ({"dtype": "gl.int16"}, DtypeError, "does not multiply"),
         ({"dtype": "gl.bfloat16", "acc_type": "gl.float16",
           "acc": "TensorMemoryLayout([128, 128], 2)"}, DtypeError, "acc"),

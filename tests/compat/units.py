@@ -1,0 +1,187 @@
+"""Differences in what copies, counts and multiplies on its own, as `tests.compat.differences` has them."""
+
+from __future__ import annotations
+
+__all__ = ["UNITS"]
+
+_HEAD = """\
+import importlib
+host = importlib.import_module(gluon.__name__ + ".nvidia.hopper")
+hopper, blackwell, ampere = gl.nvidia.hopper, gl.nvidia.blackwell, gl.nvidia.ampere
+tma, mbarrier = hopper.tma, hopper.mbarrier
+load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+"""
+
+
+def _kernel(*lines: str, arch: int = 90, names: str = "", args: str = "") -> str:
+    body = "".join(f"    {line}\n" for line in lines)
+    return (
+        f"{_HEAD}@gluon.jit\ndef kernel(p, n{names}):\n{body}"
+        f'ARGS = (ptr(gl.float32), 5{args})\nTARGET = GPUTarget("cuda", {arch}, 32)\n'
+    )
+
+
+_BAR = "bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())"
+
+
+def _copied(box: list[int], layout: str, coord: str) -> str:
+    shape, strides = ([1024], [1]) if len(box) == 1 else ([64, 64], [64, 1])
+    return _kernel(
+        _BAR,
+        "s = gl.allocate_shared_memory(desc.dtype, desc.block_shape, desc.layout)",
+        f"load(desc, {coord}, bar, s)",
+        names=", desc",
+        args=f", host.TensorDescriptor(ptr(gl.float32), {shape}, {strides}, {box}, {layout})",
+    )
+
+
+def _wgmma(warps: str, after: str = "") -> str:
+    return _kernel(
+        f"A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], {warps}, [16, 32, 16])",
+        "a = gl.allocate_shared_memory(gl.float16, [64, 16], gl.NVMMASharedLayout(32, 16, 2))",
+        "b = gl.allocate_shared_memory(gl.float16, [16, 64], gl.NVMMASharedLayout(128, 16, 2))",
+        "y = hopper.warpgroup_mma(a, b, gl.full([64, 64], 0, gl.float32, A)" + after,
+        "gl.store(p + gl.full([64, 64], 0, gl.int32, A) + n, y)",
+    )
+
+
+def _tcgen05(*lines: str, columns: int = 64) -> str:
+    return _kernel(
+        f"T: gl.constexpr = blackwell.TensorMemoryLayout([128, {columns}], col_stride=1)",
+        f"acc = blackwell.allocate_tensor_memory(gl.float32, [128, {columns}], T)",
+        *lines,
+        arch=100,
+    )
+
+
+def _scaled(
+    a: str = "float8e5", acc: str = "float32", scale: str = "uint8", runs: int = 4, pad: str = "",
+    kind: str = "e5m2",
+) -> str:  # fmt: skip
+    stride = 32 // int(acc.removeprefix("float"))
+    bits = 16 if a == "float16" else 8
+    return _kernel(
+        f"T: gl.constexpr = blackwell.TensorMemoryLayout([128, 64], col_stride={stride})",
+        f"acc = blackwell.allocate_tensor_memory(gl.{acc}, [128, 64], T)",
+        f"a = gl.allocate_shared_memory(gl.{a}, [128, 128], gl.NVMMASharedLayout(128, {bits}, 2{pad}))",
+        "b = gl.allocate_shared_memory(gl.float8e5, [128, 64], gl.NVMMASharedLayout(128, 8, 2, transposed=True))",
+        "S: gl.constexpr = blackwell.TensorMemoryScalesLayout()",
+        f"u = blackwell.allocate_tensor_memory(gl.{scale}, [128, {runs}], S)",
+        "v = blackwell.allocate_tensor_memory(gl.uint8, [64, 4], S)",
+        f"blackwell.tcgen05_mma_scaled(a, b, acc, u, v, '{kind}', 'e5m2')",
+        arch=100,
+    )
+
+
+# Title, which of the reasons, why, what our message matches, and a program.
+UNITS: list[tuple[str, str, str, str, str]] = [
+    (
+        "A descriptor with a constant extent or stride that it cannot hold",
+        "hardware",
+        "extents are 1 to 2^32, strides multiples of 16 bytes below 2^40 (PTX 5.5.8).",
+        r"^(shape: an illegal extent|strides: an illegal stride)",
+        _kernel(
+            "L: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)",
+            "d = tma.make_tensor_descriptor(p, [64, 64], [1 << 40, 1], [32, 32], L)",
+            _BAR,
+            "load(d, [n, 0], bar, gl.allocate_shared_memory(gl.float32, [32, 32], L))",
+        ),
+    ),
+    (
+        "A descriptor whose box has rows of less than 16 bytes",
+        "hardware",
+        "a copy moves multiples of 16 bytes (PTX 5.5.3.1); upstream's launch fails.",
+        r"a row of the box is (shorter than what one copy writes|a multiple of 16 bytes)",
+        _copied([2], "gl.NVMMASharedLayout(0, 32, 1)", "[n]"),
+    ),
+    (
+        "A copy whose last coordinate is a constant beside a multiple of 16 bytes",
+        "hardware",
+        "an illegal instruction, as seen on sm_90.",
+        r"the box does not start where TMA can begin",
+        _copied([32, 32], "gl.NVMMASharedLayout(128, 32, 2)", "[n, 3]"),
+    ),
+    (
+        "A barrier that counts further than 2^20 - 1, or a negative number of bytes",
+        "hardware",
+        "the counts of a barrier have 20 bits (PTX 9.7.13.15.3).",
+        r"^(count|bytes_per_cta): out of range",
+        _kernel(_BAR, "mbarrier.init(bar, 1 << 20)"),
+    ),
+    (
+        "A wait for a count of groups that there is not",
+        "hardware",
+        "groups are counted from 0 on, those of wgmma to 7 (PTX 9.7.15.7.3).",
+        r"^(num_outstanding|pendings): out of range",
+        _wgmma("[4, 1]", ", is_async=True); y = hopper.warpgroup_mma_wait(8, deps=[y])"),
+    ),
+    (
+        "`warpgroup_mma` with warps that are not stacked four high",
+        "hardware",
+        "each warp of a group holds 16 of 64 rows (PTX 9.7.15.5.1), whatever a layout says.",
+        r"wgmma runs on groups of four warps, stacked along the rows",
+        _wgmma("[2, 2]", ")"),
+    ),
+    (
+        "`tcgen05_mma` with an N that no instruction has",
+        "hardware",
+        "with 128 rows N is a multiple of 16 from 16 on (PTX 9.7.16.2.1).",
+        r"not the N of an instruction",
+        _tcgen05(
+            "a = gl.allocate_shared_memory(gl.float16, [128, 64], gl.NVMMASharedLayout(128, 16, 2))",
+            "b = gl.allocate_shared_memory(gl.float16, [64, 8], gl.NVMMASharedLayout(128, 16, 2, transposed=True))",
+            "blackwell.tcgen05_mma(a, b, acc)",
+            columns=8,
+        ),
+    ),
+    (
+        "An allocation of more tensor memory than a block has",
+        "hardware",
+        "512 columns; upstream finds out when the kernel is launched.",
+        r"one allocation needs \d+ columns of tensor memory",
+        _kernel(
+            "T: gl.constexpr = blackwell.TensorMemoryLayout([128, 256], col_stride=1)",
+            "t = blackwell.allocate_tensor_memory(gl.float32, [512, 256], T)",
+            "L: gl.constexpr = gl.BlockedLayout([1, 256], [32, 1], [4, 1], [0, 1])",
+            "t.store(gl.full([512, 256], 0.0, gl.float32, L))",
+            arch=100,
+        ),
+    ),
+    (
+        "Operands of `tcgen05_mma_scaled` that are padded but no fp4 beside fp8, or the reverse",
+        "hardware",
+        "the unit reads fp4 padded beside fp8 alone (PTX 9.7.16.3.3): it would take gaps for numbers, "
+        "or numbers for gaps.",
+        r"fp4 is padded beside fp8, and only there",
+        _scaled(pad=", fp4_padded=True"),
+    ),
+    (
+        "An accumulator of `tcgen05_mma_scaled` that is not float32",
+        "hardware",
+        "the unit adds scaled products up in float32 alone (PTX 9.7.16.2.1).",
+        r"scaled products are accumulated in float32",
+        _scaled(acc="float16"),
+    ),
+    (
+        "Scales of `tcgen05_mma_scaled` of another dtype than the formats have",
+        "hardware",
+        "scales are powers of two in a byte, or float8e4nv for fp4 alone (PTX 9.7.16.10.7).",
+        r"not the dtype of scales|scales of float8e4nv are for fp4",
+        _scaled(scale="float8e5"),
+    ),
+    (
+        "Scales of `tcgen05_mma_scaled` of another shape than one to each run of K",
+        "bug",
+        "upstream steps from one run to the next by the buffer's own size, so that from the second on "
+        "scales are other rows', or lie beyond the buffer.",
+        r"not one scale for \d+ elements of K",
+        _scaled(runs=8),
+    ),
+    (
+        "Operands of `tcgen05_mma_scaled` that are wider than their format",
+        "hardware",
+        "its elements have a byte, or half of one.",
+        r"not the dtype of e\dm\d",
+        _scaled(a="float16").replace("gl.float8e5, [128, 64], gl.NVMMASharedLayout(128, 8,", "gl.float16, [128, 64], gl.NVMMASharedLayout(128, 16,"),
+    ),
+]  # fmt: skip
