@@ -354,7 +354,7 @@ class Recipe:
         for stage in stages:
             _implementation(stage.run, kept, 3)
         # Kept are the objects: an id alone may come again.
-        self.surroundings = Surroundings(kept)
+        self.surroundings = Surroundings(kept, backend.compiler_process(target))
 
     @classmethod
     def of(
@@ -419,9 +419,10 @@ class Surroundings:
 
     Args:
         kept: objects that must be the same ones.
+        process: what the backend says of the target (`Backend.compiler_process`).
     """
 
-    def __init__(self, kept: list[Any]):
+    def __init__(self, kept: list[Any], process: str):
         self._kept = kept
         try:
             folder = os.getcwd()
@@ -430,6 +431,7 @@ class Surroundings:
         environment = [pair for pair in os.environ.items() if pair[0] not in _INERT]
         self._values = (
             tuple(map(id, kept)),
+            process,
             folder,
             environment,
             tuple(sys.path),

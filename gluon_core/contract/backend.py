@@ -374,6 +374,13 @@ class Backend:
         """
         return options
 
+    def compiler_process(self, target: Target) -> str:
+        """Which targets' stages may run in one process: those for which this says the same.
+
+        A compiler that keeps in its process what only one architecture needs names the architecture.
+        """
+        return ""
+
     def pipeline_version(self, target: Target) -> str:
         """What the machine code depends on beside Triton and the plugin: versions of outside tools."""
         return ""

@@ -66,6 +66,8 @@ class Architecture:
             "bf16", "fp16", "fp8", "fp4", "int8"), dense. What is unknown is left out.
         no_casts: conversions that its compiler rejects, (from, to) with Triton's short names of the
             dtypes, and the releases of Triton that have them all the same.
+        casts_by_float32: conversions that its compiler makes only of float32, (from, to), and the releases
+            of Triton that make them directly; before, they go by way of float32, which rounds once.
         no_ops: ops that its compiler rejects for a dtype, (op of `gl`, short name of the dtype), and
             the releases of Triton that have them all the same; None where none does.
     """
@@ -84,6 +86,7 @@ class Architecture:
     default: bool = False
     peaks: Mapping[str, float] = field(default_factory=dict, compare=False)
     no_casts: Mapping[tuple[str, str], Feature] = field(default_factory=dict, compare=False)
+    casts_by_float32: Mapping[tuple[str, str], Feature] = field(default_factory=dict, compare=False)
     no_ops: Mapping[tuple[str, str], Optional[Feature]] = field(default_factory=dict, compare=False)
 
     @property

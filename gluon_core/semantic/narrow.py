@@ -99,7 +99,11 @@ class NarrowOps(SemanticBase):
     def cast(self, input: Any, dst_ty: Any, fp_downcast_rounding: Optional[str] = None) -> Any:
         goal = getattr(unwrap(dst_ty), "scalar", None)
         if isinstance(goal, tl.dtype) and isinstance(input, tl.tensor):
-            self._check_cast(input.type.scalar, goal, fp_downcast_rounding)
+            source = input.type.scalar
+            self._check_cast(source, goal, fp_downcast_rounding)
+            where = self.target.architecture.casts_by_float32.get((str(source), str(goal)))
+            if where is not None and not _triton.has(where):
+                input = super().cast(input, tl.float32)
         return super().cast(input, dst_ty, fp_downcast_rounding)
 
     def _check_cast(self, source: Any, goal: Any, rounding: Optional[str]) -> None:

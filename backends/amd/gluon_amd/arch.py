@@ -36,9 +36,10 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from gluon_amd.features import TENSOR_CAS
+from gluon_amd.features import BF16_AND_FNUZ, TENSOR_CAS
 from gluon_amd.peaks import PEAKS
 from gluon_core.contract.targets import Architecture, Limits
+from gluon_core.features import Feature
 
 __all__ = ["ARCHITECTURES", "lanes_read_together", "matrix_version", "properties"]
 
@@ -115,6 +116,20 @@ _NO_OPS = {
     },
 }  # fmt: skip
 
+# Before, LLVM aborts, or the bits are taken for those of the OCP kind.
+_BF16_AND_FNUZ = dict.fromkeys(
+    [cast for fp8 in ("fp8e5b16", "fp8e4b8") for cast in (("bf16", fp8), (fp8, "bf16"))],
+    BF16_AND_FNUZ,
+)
+
+
+def _by_float32(features: tuple[str, ...]) -> dict[tuple[str, str], Feature]:
+    if "fp8_fnuz" in features:
+        return {}
+    if "mfma_fp8" in features:  # gfx950
+        return {("fp8e5b16", "bf16"): BF16_AND_FNUZ}
+    return _BF16_AND_FNUZ
+
 
 def _arch(
     name: str,
@@ -148,6 +163,7 @@ def _arch(
         banks=64 if "lds_transpose" in features else 32,
         description=description,
         peaks=PEAKS.get(name, {}),
+        casts_by_float32=_by_float32(features),
         no_ops=_NO_OPS,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Callable, ContextManager, Mapping, Optional
 
 from gluon_amd.arch import ARCHITECTURES, properties
-from gluon_amd.features import RESOLVES_COALESCED
+from gluon_amd.features import ANY_TARGET_FP8, RESOLVES_COALESCED
 from gluon_amd.lowerings import LOWERINGS
 from gluon_core.contract.backend import Report, Stage, load_path
 from gluon_core.contract.targets import Target
@@ -82,6 +82,11 @@ class AmdBackend(TritonBackend):
         return stream
 
     # -- compiling ---------------------------------------------------------------------------------
+
+    def compiler_process(self, target: Target) -> str:
+        from gluon_core import vendor
+
+        return "" if vendor.has(ANY_TARGET_FP8) else target.architecture.name
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
         from gluon_core import vendor

@@ -9,6 +9,11 @@ from gluon_core.features import Feature
 RESOLVES_COALESCED = Feature((3, 9), "the first stage gives every CoalescedLayout its layout")
 DESCRIPTORS_IN_TUPLES = Feature((3, 8), "the driver finds descriptors in tuples of arguments")
 
+ANY_TARGET_FP8 = Feature((3, 7), "one process makes conversions to fp8 for several architectures")
+BF16_AND_FNUZ = Feature(
+    (3, 8), "bfloat16 to fp8 of the fnuz kind, and back, on hardware without it"
+)
+
 # -- memory -------------------------------------------------------------------------------------
 
 TENSOR_CAS = Feature((3, 7), "compare-and-swap of tensors")

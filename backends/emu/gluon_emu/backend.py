@@ -51,6 +51,9 @@ class EmuBackend(Backend):
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
         return _vendor(target).pipeline(_real(target), options)
 
+    def compiler_process(self, target: Target) -> str:
+        return _vendor(target).compiler_process(_real(target))
+
     def pipeline_version(self, target: Target) -> str:
         return _vendor(target).pipeline_version(_real(target))
 

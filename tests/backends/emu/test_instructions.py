@@ -284,6 +284,22 @@ def test_floats(text, wanted):
         np.testing.assert_array_equal(got.view(np.float32), wanted(a, b))
 
 
+@pytest.mark.parametrize("text, wide", [
+    ("v_pk_sub_u16 v2, v0, v1", lambda a, b: a - b),
+    ("v_pk_add_u16 v2, v0, v1", lambda a, b: a + b),
+    ("v_pk_sub_i16 v2, v0, v1", lambda a, b: a - b),
+    ("v_pk_mad_i16 v2, v0, v1, v0", lambda a, b: a * b + a),
+])  # fmt: skip
+def test_packed_integers_saturate_with_clamp(text, wide):
+    dtype = np.dtype("int16" if "_i16" in text else "uint16")
+    a, b = np.random.default_rng(3).integers(0, 1 << 16, (2, 64, 2)).astype(np.uint16).view(dtype)
+    sources = {"v0": a.view(np.uint32)[:, 0], "v1": b.view(np.uint32)[:, 0]}
+    exact, limits = wide(a.astype(np.int64), b.astype(np.int64)), np.iinfo(dtype)
+    for modifier, want in (("", exact), (" clamp", np.clip(exact, limits.min, limits.max))):
+        (got,) = one(text + modifier, sources, "v2")
+        np.testing.assert_array_equal(got.view(dtype).reshape(64, 2), want.astype(dtype))
+
+
 def test_zeros_of_max_and_min():
     a, b = np.float32([0.0, -0.0] * 32), np.float32([-0.0, 0.0] * 32)
     (high,) = one("v_max_f32 v2, v0, v1", {"v0": a, "v1": b}, "v2")

@@ -69,7 +69,14 @@ def _part(ins: Instruction, operand: Any, kind: str, high: bool, ctx: Context) -
 def _from_half(bits: Any, kind: str) -> Any:
     if kind == "bf16":
         return (bits.astype(_U32) << _U32(16)).view(_F32)
-    return bits.view({"f16": np.float16, "i16": np.int16, "u16": np.uint16}[kind])
+    return bits.view({"f16": np.float16, **_INTEGERS}[kind])
+
+
+_INTEGERS: dict[str, Any] = {"i16": np.int16, "u16": np.uint16}
+
+
+def _widened(read: Any) -> Any:
+    return lambda b: np.asarray(read(b)).astype(np.int64)
 
 
 def _packed(name: str, kind: str, count: int, function: Any) -> None:
@@ -80,6 +87,8 @@ def _packed(name: str, kind: str, count: int, function: Any) -> None:
         destination = register(destination)
         row = ctx.row(destination)
         clamp = "clamp" in ins.modifiers
+        if clamp and kind in ("u16", "i16"):
+            sources = [[_widened(half) for half in halves] for halves in sources]
 
         def compute(b: Any, high: int) -> Any:
             values = [source[high](b) for source in sources]
@@ -89,6 +98,9 @@ def _packed(name: str, kind: str, count: int, function: Any) -> None:
                 result = function(*values)
             if clamp and kind in ("f32", "f16"):
                 result = np.clip(np.nan_to_num(result, nan=0.0), 0, 1).astype(result.dtype)
+            elif clamp:  # saturates, rather than wraps
+                limits = np.iinfo(_INTEGERS[kind])
+                result = np.clip(result, limits.min, limits.max).astype(limits.dtype)
             return result
 
         if kind in ("f32", "u32"):

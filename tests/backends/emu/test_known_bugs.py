@@ -1,0 +1,98 @@
+"""Conversions to fp8 that compilers make wrong, and what goes around them: docs/known-compiler-bugs.md."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gluon_core as gluon
+from gluon_core import _triton
+from gluon_core import language as gl
+from gluon_core.compiler import stages
+from gluon_core.contract.registry import registry
+from gluon_core.errors import StageError
+
+pytestmark = pytest.mark.once
+FNUZ = pytest.mark.parametrize("goal", [gl.float8e5b16, gl.float8e4b8], ids=str)
+
+
+@gluon.jit
+def narrowed(x, out, GOAL: gl.constexpr, ANEW: gl.constexpr):
+    offsets = gl.arange(0, 512, gl.BlockedLayout([4], [gl.target.warp_size()], [4], [0]))
+    gl.store(out + offsets, gl.load(x + offsets).to(GOAL).to(gl.int8, bitcast=True))
+
+
+def bits(target, goal, dtype=torch.bfloat16, anew=0):
+    out = torch.zeros(512, dtype=torch.int8)
+    narrowed[(1,)](torch.arange(-200, 312).mul(0.37).to(dtype), out, goal, anew, target=target)
+    return out
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """Nothing is compiled yet, and no process did it."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    stages._pool.close()
+    yield
+    stages._pool.close()
+
+
+@FNUZ
+@pytest.mark.parametrize("target", ["gfx90a", "gfx1100", "gfx1201"])
+def test_bfloat16_becomes_fp8_of_the_fnuz_kind(target, goal):
+    assert torch.equal(bits(f"emu:{target}", goal), bits("sim:gfx942", goal))
+
+
+@gluon.jit
+def widened(x, out, FROM: gl.constexpr, ANEW: gl.constexpr):
+    offsets = gl.arange(0, 128, gl.BlockedLayout([1], [gl.target.warp_size()], [2], [0]))
+    gl.store(out + offsets, gl.load(x + offsets).to(FROM, bitcast=True).to(gl.bfloat16))
+
+
+def wide(target, source, anew=0):
+    out = torch.zeros(128, dtype=torch.bfloat16)
+    x = torch.arange(128).to(torch.int8)
+    widened[(1,)](x, out, source, anew, num_warps=2, target=target)
+    return out
+
+
+@FNUZ
+@pytest.mark.parametrize("target", ["gfx90a", "gfx950", "gfx1201"])
+def test_fp8_of_the_fnuz_kind_becomes_bfloat16(target, goal):
+    assert torch.equal(wide(f"emu:{target}", goal), wide("sim:gfx942", goal))
+
+
+def test_without_float32_between_gfx950_takes_it_for_another(monkeypatch, fresh):
+    around = registry().target("gfx950").architecture.casts_by_float32
+    monkeypatch.delitem(around, ("fp8e5b16", "bf16"))
+    times = 1 if _triton.at_least(3, 8) else 2
+    finite = slice(0, 124)  # of both kinds
+    found = wide("emu:gfx950", gl.float8e5b16, anew=1)[finite]
+    assert torch.equal(found, times * wide("sim:gfx942", gl.float8e5b16)[finite])
+
+
+@FNUZ
+def test_without_float32_between_it_is_of_another_kind(goal, monkeypatch, fresh):
+    monkeypatch.delitem(
+        registry().target("gfx1201").architecture.casts_by_float32, ("bf16", str(goal))
+    )
+    ocp = gl.float8e5 if goal == gl.float8e5b16 else gl.float8e4nv
+    like = goal if _triton.at_least(3, 8) else ocp
+    assert torch.equal(bits("emu:gfx1201", goal, anew=1), bits("sim:gfx942", like))
+
+
+def test_a_process_compiles_for_one_architecture(monkeypatch, fresh):
+    def both(anew):
+        return [
+            bits(f"emu:{name}", gl.float8e4b8, torch.float16, anew) for name in ("gfx942", "gfx950")
+        ]
+
+    assert torch.equal(*both(2))
+    stages._pool.close()
+    amd = type(registry().backend("amd"))
+    monkeypatch.setattr(amd, "compiler_process", lambda self, target: "")
+    if _triton.at_least(3, 7):
+        assert torch.equal(*both(3))
+    else:
+        with pytest.raises(StageError, match="FNUZ_HW"):
+            both(3)
