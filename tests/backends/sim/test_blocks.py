@@ -72,6 +72,31 @@ def test_stores_and_loads_of_another_block_need_a_barrier_of_the_cluster(there, 
         assert "gl.barrier(cluster=True) between line" in found.value.remedy
 
 
+@gluon.jit
+def exchanges(a, out, PART: gl.constexpr):
+    """Programs of which only one, or each through another buffer, loads what the other block stored."""
+    program = gl.program_id(0)
+    tiles = gl.allocate_shared_memory(gl.float16, [2, 64, 128], BY_COLUMNS)
+    a += program * 64 * 128
+    tiles.index(0).store(gl.load(a + places(COLUMNS)))
+    tiles.index(1).store(gl.load(a + places(COLUMNS)))
+    if PART == "branch":
+        if program == 1:
+            gl.store(out + places(ROWS), tiles.index(0).load(ROWS))
+    else:
+        gl.store(out + places(ROWS), tiles.index(program).load(ROWS))
+    gl.barrier(cluster=True)
+
+
+@since_8
+@pytest.mark.parametrize("part", ["branch", "buffer"])
+def test_blocks_of_programs_that_do_not_do_the_same(part):
+    a, out = np.ones((2, 64, 128), np.float16), np.zeros((64, 128), np.float16)
+    with pytest.raises(RaceError, match="by block . of the cluster") as found:
+        exchanges[(2,)](a, out, part, num_ctas=2, target="sim:sm_90")
+    assert found.value.program == ((1, 0, 0) if part == "branch" else (0, 0, 0))
+
+
 @since_8
 def test_a_block_that_ends_while_another_reads_its_memory():
     run(exchange, COLUMNS, COLUMNS, "nothing", False)  # nobody reads another's

@@ -109,19 +109,35 @@ def test_gathers_are_not_watched_between_blocks():
 
 
 @gluon.jit
-def shifted(x, out, VIA: gl.constexpr):
+def shifted(x, out, by, other, address, VIA: gl.constexpr):
+    """Loads what is `by` elements behind the start of `x`, which is at `address`."""
     o = gl.arange(0, 64, L)
     if VIA == "integer":
         x = x.to(gl.int64).to(gl.pointer_type(gl.float32))
-    gl.store(out + o, gl.load(x + o + 64))
+    elif VIA == "memory":
+        x = gl.load(address).to(gl.pointer_type(gl.float32))
+    gl.store(out + o, gl.load(x + o + by))
 
 
 def test_a_view_may_be_overrun_into_its_storage():
     whole, out = np.arange(128, dtype=np.float32), np.zeros(64, np.float32)
-    shifted[(1,)](whole[:64], out, "", target="sim:sm_80")
+    shifted[(1,)](whole[:64], out, 64, out, out, "", target="sim:sm_80")
     assert out.tolist() == whole[64:].tolist()
     with using(views=True), pytest.raises(OutOfBoundsError):
-        shifted[(1,)](whole[:64], out, "", target="sim:sm_80")
+        shifted[(1,)](whole[:64], out, 64, out, out, "", target="sim:sm_80")
+
+
+@pytest.mark.parametrize("via", ["integer", "memory"])
+def test_a_pointer_made_from_an_integer_reaches_every_argument(via):
+    x, other = np.zeros(64, np.float32), np.arange(64, dtype=np.float32)
+    out, address = np.zeros(64, np.float32), np.array([x.ctypes.data], np.int64)
+    by = (other.ctypes.data - x.ctypes.data) // 4
+    with pytest.raises(OutOfBoundsError):
+        shifted[(1,)](x, out, by, other, address, "", target="sim:sm_80")
+    shifted[(1,)](x, out, by, other, address, via, target="sim:sm_80")
+    assert out.tolist() == other.tolist()
+    with pytest.raises(OutOfBoundsError):  # what is no argument it does not reach
+        shifted[(1,)](x, out, by, out, address, via, target="sim:sm_80")
 
 
 @gluon.jit

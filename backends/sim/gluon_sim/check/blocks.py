@@ -6,7 +6,7 @@ which the one arrived (or what it issued landed) and for which the other waited.
 are ordered elsewhere (`races`), so here a block is one: what it knows of another is a time.
 
 Only what is certain is told: every op that may let blocks wait for each other counts as a barrier of
-the cluster, and accesses that only some programs of a batch make do not count.
+the cluster. Programs of one batch do the same; those that do not run one by one.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class BlockShadow:
         flight = task.agent.flight if task.agent is not None else None
         dims = tuple(view.type.shape)
         found = _parts(view.type.layout, dims, *_how(task, view, dims), kind != "read")
-        if found is None or found[0] != self.copies or len(view.base) > 1:
+        if found is None or found[0] != self.copies:
             return None
         if size < self.grain:
             self._refine(size)

@@ -10,6 +10,7 @@ from gluon_sim.check.agents import GENERIC
 from gluon_sim.check.blocks import Blocks, BlockShadow, Meeting, copies_of
 from gluon_sim.check.races import access_of, byte_of
 from gluon_sim.errors import Access, RaceError, span_of
+from gluon_sim.run.frame import Parted
 
 if TYPE_CHECKING:
     from gluon_sim.memory.shared import SharedView
@@ -25,10 +26,13 @@ def meet(task: Task, blocks: Blocks, kind: str, view: SharedView) -> None:
 
     Raises:
         RaceError: one of them accesses what another does, and nothing orders them.
+        Parted: not all programs do the same here, so one after the other has to run.
     """
     buffer = view.buffer
-    if buffer.pitch or not task.rows.whole:
+    if buffer.pitch:
         return
+    if not task.rows.whole or len(view.base) > 1:
+        raise Parted
     if buffer.blocks is None:
         copies = copies_of(view.type.layout, tuple(view.type.shape))
         if copies is None:

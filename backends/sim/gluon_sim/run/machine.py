@@ -227,7 +227,7 @@ class Machine:
         if self.guided is not None:
             self._steered(self.guided, numbers, arguments)
             return
-        if self.program.one_by_one and self._together(numbers, arguments):
+        if self.one_by_one and self._together(numbers, arguments):
             return
         count, part = workers_for(self, total, size)
         if count > 1:
@@ -352,9 +352,15 @@ class Machine:
         self.scheduler.run()
         self.done += len(numbers)
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether programs that part cannot go on in one batch: their partitions could not follow, and
+        what the blocks of their clusters know of each other is written down once for a batch."""
+        return self.program.one_by_one or self.num_ctas > 1 and self.settings.races
+
     def batch_size(self, total: int) -> int:
         """How many programs run together."""
-        if self.program.spins or self.program.one_by_one:
+        if self.program.spins or self.one_by_one:
             return 1
         return self._fitting(total)
 

@@ -60,7 +60,7 @@ def workers_for(machine: Machine, total: int, size: int) -> tuple[int, int]:
     wanted = min(cores(), _MOST) if settings.workers is None else settings.workers
     if wanted < 2 or total < 2 or machine.schedule.sampled or not settings.races:
         return 1, size
-    if program.spins or program.one_by_one or machine.watched or ordered(program.program):
+    if program.spins or machine.one_by_one or machine.watched or ordered(program.program):
         return 1, size
     wide = 8 * program.widest
     size = min(size, max(1, -(-total // wanted), _WORTH // wide))
