@@ -11,8 +11,15 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.language.nvidia.hopper import fence_async_shared
-from gluon_sim.errors import OffsetOverflowError, OutOfBoundsError, RaceError, SimulatorError
+from gluon_core.language.nvidia.hopper import async_store, fence_async_shared, mbarrier
+from gluon_sim.check import earlier
+from gluon_sim.errors import (
+    OffsetOverflowError,
+    OutOfBoundsError,
+    RaceError,
+    SimulatorError,
+    UninitialisedError,
+)
 from gluon_sim.settings import using
 
 pytestmark = pytest.mark.once
@@ -36,6 +43,63 @@ def test_threads_meet_only_in_arrays_that_are_loaded_and_stored():
     with pytest.raises(RaceError):
         turns[(1,)](a, out, True, target="sim:sm_80")
     turns[(1,)](a, out, False, target="sim:sm_80")
+
+
+@gluon.jit
+def turned_after_a_sum(a, out, SUM: gl.constexpr):
+    """The sum is of what each thread holds itself, so no thread waits for another."""
+    o = gl.arange(0, 128, L)
+    mine = gl.zeros([128, 2], gl.int32, gl.BlockedLayout([1, 2], [32, 1], [4, 1], [1, 0]))
+    gl.store(a + o, o)
+    if SUM:
+        gl.store(out + gl.arange(0, 128, gl.SliceLayout(1, mine.type.layout)), gl.sum(mine, 1))
+    gl.store(out + o, gl.load(a + (127 - o)))
+
+
+def test_a_reduction_counts_as_a_barrier():
+    a, out = np.zeros(128, np.int32), np.zeros(128, np.int32)
+    with pytest.raises(RaceError):
+        turned_after_a_sum[(1,)](a, out, False, target="sim:sm_80")
+    turned_after_a_sum[(1,)](a, out, True, target="sim:sm_80")
+
+
+@gluon.jit
+def increment(x):
+    """By all threads, each of which loads, adds and stores."""
+    gl.store(x, gl.load(x) + 1)
+
+
+def test_of_threads_that_hold_the_same_the_first_counts():
+    x = np.zeros(1, np.int32)
+    increment[(1,)](x, target="sim:sm_80")
+    assert x[0] == 1
+
+
+@gluon.jit
+def overwrites(data, flag, out):
+    """Programs 0 and 1 load what program 2 stores; it has waited for program 1 alone."""
+    program = gl.program_id(0)
+    if program == 2:
+        while gl.atomic_cas(flag, 1, 1, sem="acquire") == 0:
+            pass
+        gl.store(data, 1)
+    else:
+        gl.store(out + program, gl.load(data))
+        if program == 1:
+            gl.thread_barrier()
+            gl.atomic_xchg(flag, 1, sem="release")
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_beyond_its_memory_the_last_access_is_known(monkeypatch, remembers):
+    def run():
+        overwrites[(3,)](*(np.zeros(2, np.int32) for _ in range(3)), target="sim:sm_80")
+
+    if not remembers:
+        monkeypatch.setattr(earlier, "LIMIT", 0)
+        return run()
+    with pytest.raises(RaceError):
+        run()
 
 
 @gluon.jit
@@ -109,6 +173,84 @@ def test_gathers_are_not_watched_between_blocks():
 
 
 @gluon.jit
+def sums_between(a, out, SUM: gl.constexpr):
+    """The sum is of what each block holds itself, so no block waits for the other one."""
+    tile = gl.allocate_shared_memory(gl.float16, [64, 128], BY_COLUMNS)
+    down = gl.arange(0, 64, gl.SliceLayout(1, COLUMNS))[:, None]
+    x = gl.load(a + down * 128 + gl.arange(0, 128, gl.SliceLayout(0, COLUMNS))[None, :])
+    tile.store(x)
+    if SUM:
+        gl.store(out + gl.arange(0, 128, gl.SliceLayout(0, COLUMNS)), gl.sum(x, 0))
+    rows = gl.arange(0, 64, gl.SliceLayout(1, ROWS))[:, None]
+    columns = gl.arange(0, 128, gl.SliceLayout(0, ROWS))[None, :]
+    gl.store(out + rows * 128 + columns, tile.load(ROWS))
+    gl.barrier(cluster=True)
+
+
+@pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+def test_a_reduction_counts_as_a_barrier_of_the_cluster():
+    a, out = (np.zeros((64, 128), np.float16) for _ in range(2))
+    with pytest.raises(RaceError, match="block"):
+        sums_between[(1,)](a, out, False, num_ctas=2, target="sim:sm_90")
+    sums_between[(1,)](a, out, True, num_ctas=2, target="sim:sm_90")
+
+
+def of_four(*blocks):
+    return gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[*blocks]))
+
+
+OWN, SWAPPED = of_four([0, 1], [0, 2]), of_four([0, 2], [0, 1])
+ACROSS = of_four([1, 0], [2, 0])
+HELD = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[0, 1], [0, 2]]))
+
+
+@gluon.jit
+def told_by_bytes(out, BYTES: gl.constexpr):
+    """All blocks load from all, then each stores over what is its own. Bytes come to blocks 0 and 3 from
+    themselves, to 1 from 2 and to 2 from 1: none of which says that the others have loaded."""
+    tile = gl.allocate_shared_memory(gl.float16, [64, 256], HELD)
+    sent = gl.allocate_shared_memory(gl.float16, [64, 256], HELD)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, count=1)
+    tile.store(gl.zeros([64, 256], gl.float16, OWN))
+    gl.barrier(cluster=True)
+    x = tile.load(ACROSS)
+    if BYTES:
+        mbarrier.expect(bar, 64 * 64 * 2)
+        async_store(sent, gl.zeros([64, 256], gl.float16, SWAPPED), bar)
+        mbarrier.wait(bar, 0)
+    tile.store(gl.full([64, 256], 1, gl.float16, OWN))
+    gl.barrier(cluster=True)
+    rows = gl.arange(0, 64, gl.SliceLayout(1, ACROSS))[:, None]
+    gl.store(out + rows * 256 + gl.arange(0, 256, gl.SliceLayout(0, ACROSS))[None, :], x)
+
+
+@pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+def test_bytes_from_one_block_count_for_all():
+    out = np.zeros((64, 256), np.float16)
+    with pytest.raises(RaceError, match="block"):
+        told_by_bytes[(1,)](out, False, num_ctas=4, target="sim:sm_90")
+    told_by_bytes[(1,)](out, True, num_ctas=4, target="sim:sm_90")
+
+
+@gluon.jit
+def one_arrives(out):
+    """Block 1 arrives alone, at its own barrier, so block 0 should wait for ever."""
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, count=1)
+    mbarrier.arrive(bar, from_cta=1)
+    mbarrier.wait(bar, 0)
+    gl.store(out, 1)
+
+
+@pytest.mark.skipif(_triton.VERSION < (3, 9), reason="needs Triton 3.9")
+def test_all_blocks_arrive_where_one_is_named():
+    out = np.zeros(1, np.int32)
+    one_arrives[(1,)](out, num_ctas=2, target="sim:sm_90")
+    assert out[0] == 1
+
+
+@gluon.jit
 def shifted(x, out, by, other, address, VIA: gl.constexpr):
     """Loads what is `by` elements behind the start of `x`, which is at `address`."""
     o = gl.arange(0, 64, L)
@@ -141,19 +283,41 @@ def test_a_pointer_made_from_an_integer_reaches_every_argument(via):
 
 
 @gluon.jit
-def doubled(x, out, by, REMAINDER: gl.constexpr):
+def copied(x, out):
+    o = gl.arange(0, 64, L)
+    gl.store(out + o, gl.load(x + o))
+
+
+def test_arrays_that_are_not_marked_hold_data_and_the_host_is_not_seen():
+    x, out = np.ones(64, np.float32), np.empty(64, np.float32)
+    copied[(1,)](np.empty(64, np.float32), out, target="sim:sm_80")
+    gluon.uninitialised(x)
+    x[:] = 2  # nobody tells the simulator
+    with pytest.raises(UninitialisedError):
+        copied[(1,)](x, out, target="sim:sm_80")
+
+
+@gluon.jit
+def doubled(x, out, by, VIA: gl.constexpr):
     o = gl.arange(0, 64, L)
     far = o + by * 65536
-    if REMAINDER:
+    if VIA == "remainder":
         far = far % 64
-    gl.store(out + (far if REMAINDER else far - by * 65536), gl.load(x + o))
+    elif VIA == "mask":
+        far = far & 63
+    elif VIA == "unsigned":
+        far = far.to(gl.uint32).to(gl.int64)
+    else:
+        far -= by * 65536
+    gl.store(out + far, gl.load(x + o))
 
 
-def test_overflow_is_not_followed_through_a_remainder():
+@pytest.mark.parametrize("via", ["remainder", "mask", "unsigned"])
+def test_overflow_is_not_followed_through_everything(via):
     x, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
     with pytest.raises(OffsetOverflowError):
-        doubled[(1,)](x, out, 1 << 20, False, target="sim:sm_80")
-    doubled[(1,)](x, out, 1 << 20, True, target="sim:sm_80")
+        doubled[(1,)](x, out, 1 << 20, "", target="sim:sm_80")
+    doubled[(1,)](x, out, 1 << 20, via, target="sim:sm_80")
 
 
 @gluon.jit
