@@ -11,7 +11,8 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.language.nvidia.hopper import async_store, fence_async_shared, mbarrier
+from gluon_core.language.nvidia import hopper
+from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
 from gluon_sim.check import earlier
 from gluon_sim.errors import (
     OffsetOverflowError,
@@ -217,7 +218,7 @@ def told_by_bytes(out, BYTES: gl.constexpr):
     x = tile.load(ACROSS)
     if BYTES:
         mbarrier.expect(bar, 64 * 64 * 2)
-        async_store(sent, gl.zeros([64, 256], gl.float16, SWAPPED), bar)
+        hopper.async_store(sent, gl.zeros([64, 256], gl.float16, SWAPPED), bar)
         mbarrier.wait(bar, 0)
     tile.store(gl.full([64, 256], 1, gl.float16, OWN))
     gl.barrier(cluster=True)

@@ -10,15 +10,18 @@ from gluon_sim.check.agents import GENERIC
 from gluon_sim.check.blocks import Blocks, BlockShadow, Meeting, copies_of
 from gluon_sim.check.races import access_of, byte_of
 from gluon_sim.errors import Access, RaceError, span_of
-from gluon_sim.run.frame import Parted
 
 if TYPE_CHECKING:
     from gluon_sim.memory.shared import SharedView
     from gluon_sim.run.task import Task
 
-__all__ = ["ended", "meet"]
+__all__ = ["Parted", "ended", "meet"]
 
 _VERB = {"read": "read", "write": "write", "update": "atomic update"}
+
+
+class Parted(Exception):
+    """Programs part ways that were to stay together."""
 
 
 def meet(task: Task, blocks: Blocks, kind: str, view: SharedView) -> None:

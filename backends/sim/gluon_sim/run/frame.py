@@ -12,15 +12,12 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from gluon_sim.errors import SimulatorError
+from gluon_sim.check.clusters import Parted
 from gluon_sim.memory.promise import Promise
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.run.compile import CompiledFunction, Slot
 
 __all__ = ["Frame", "Rows", "merge", "select"]
-
-
-class Parted(Exception):
-    """Programs part ways that were to stay together."""
 
 
 class Rows:
