@@ -11,8 +11,8 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.errors import SimulatorError
 from gluon_sim.check.clusters import Parted
+from gluon_sim.errors import SimulatorError
 from gluon_sim.memory.promise import Promise
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.run.compile import CompiledFunction, Slot
