@@ -15,7 +15,6 @@ from gluon_core.contract.reference import Descriptor
 from gluon_core.errors import ArgumentError
 from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
 from gluon_sim.check.addresses import arguments_aligned
-from gluon_sim.errors import span_of
 from gluon_sim.memory.global_memory import Allocation, GlobalMemory, Home
 from gluon_sim.memory.guided import Guided
 from gluon_sim.record.dtypes import numpy_dtype
@@ -72,7 +71,7 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
                 got=len(values),
             )
         if settings.alignment and promises:
-            arguments_aligned(promises, leaf_names, values, span_of(text.program.kernel.loc))
+            arguments_aligned(promises, leaf_names, values, text.program.kernel.loc)
         x, y, z = (*(int(g) for g in grid), 1, 1)[:3]
         size = (x, y, z)
         if rank is not None:

@@ -16,9 +16,8 @@ from gluon_sim.errors import (
 from gluon_sim.record.uses import first_use
 
 if TYPE_CHECKING:
-    from gluon_core.errors import SourceSpan
     from gluon_sim.memory.shared import SharedBuffer
-    from gluon_sim.record.ir import Op
+    from gluon_sim.record.ir import Location, Op
     from gluon_sim.run.task import Task
 
 __all__ = ["arguments_aligned", "hints_of", "initialised", "inside", "place", "promised"]
@@ -102,7 +101,7 @@ def arguments_aligned(
     attributes: Mapping[int, Mapping[str, Any]],
     names: Sequence[str],
     values: Sequence[Any],
-    span: Optional[SourceSpan],
+    loc: Optional[Location],
 ) -> None:
     """Whether arguments keep what the specialization promises the compiler about them.
 
@@ -123,7 +122,7 @@ def arguments_aligned(
                 argument=names[position],
                 got=hex(int(values[position].flat[0])),
                 remedy="Launch through the kernel, which compiles for other alignments too.",
-                span=span,
+                span=span_of(loc),
             )
 
 

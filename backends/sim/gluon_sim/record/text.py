@@ -43,6 +43,7 @@ class _Printer:
         self.lines: list[str] = []
         self.names: dict[Value, str] = {}
         self.taken: set[str] = set()
+        self.next: dict[str, int] = {}  # by stem: no lower number is free
         self.blocks: dict[int, str] = {}
 
     def name(self, value: Value) -> str:
@@ -50,11 +51,12 @@ class _Printer:
         if value not in self.names:
             wish = f"%{value.name}" if value.name else None
             if wish is None or wish in self.taken:
-                stem, count = wish or "%", 0
-                wish = f"{stem}{'_' if stem != '%' else ''}{count}"
-                while wish in self.taken:
+                stem = f"{wish}_" if wish else "%"
+                count = self.next.get(stem, 0)
+                while f"{stem}{count}" in self.taken:
                     count += 1
-                    wish = f"{stem}{'_' if stem != '%' else ''}{count}"
+                wish = f"{stem}{count}"
+                self.next[stem] = count + 1
             self.taken.add(wish)
             self.names[value] = wish
         return self.names[value]
