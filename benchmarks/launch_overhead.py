@@ -94,7 +94,9 @@ def theirs() -> Optional[tuple[Any, Any]]:
     return kernel, described
 
 
-def raw_loop(compiled: Any, arguments: tuple) -> Optional[Callable[[int], None]]:
+def raw_loop(
+    compiled: Any, arguments: tuple, stream: Optional[int] = None
+) -> Optional[Callable[[int], None]]:
     """`run(n)`: n launches from a loop in C; None without a C compiler."""
     from gluon_nvidia import driver
     from gluon_nvidia.launcher import _CONFIG, Layout, _Slot
@@ -120,7 +122,8 @@ def raw_loop(compiled: Any, arguments: tuple) -> Optional[Callable[[int], None]]
     slot = _Slot(layout)
     values = [a.data_ptr() if hasattr(a, "data_ptr") else a for a in arguments]
     config = (*GRID, 1, 1, 32 * compiled.metadata.num_warps, 1, 1, compiled.metadata.shared)
-    stream = torch.cuda.current_stream().cuda_stream
+    if stream is None:
+        stream = torch.cuda.current_stream().cuda_stream
     struct.pack_into(_CONFIG + layout.format, slot.buffer, 0, *config, stream, 0, 0, *values, 0, 0)
     entry = ctypes.cast(driver.driver().calls.cuLaunchKernelEx, ctypes.c_void_p).value
     many, operands = (

@@ -8,12 +8,12 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 from gluon_runtime import native
 from gluon_runtime.driver import torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDeviceError, BundleDriverError
-from gluon_runtime.manifest import MAP_ALIGNMENT, MAP_BYTES, Form, Launch, TensorMap
+from gluon_runtime.manifest import MAP_ALIGNMENT, MAP_BYTES, Form, Launch, Rules, TensorMap
 from gluon_runtime.pack import Arguments
 from gluon_runtime.values import Spread
 
@@ -243,6 +243,12 @@ class CudaDriver:
     ) -> Optional[Callable[..., None]]:
         """See `gluon_runtime.native.direct`."""
         return native.direct(self, loaded, form, again)
+
+    def answers(
+        self, kernel: Any, rules: Rules, defaults: Sequence[Any]
+    ) -> Optional[native.Answers]:
+        """See `gluon_runtime.native.answers`."""
+        return native.answers(self, kernel, rules, defaults)
 
     @staticmethod
     def _config(loaded: Loaded, launch: Launch) -> tuple[Config, Any]:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
-from gluon_runtime.manifest import Constant, Form, Value
+from gluon_runtime.manifest import Constant, Form, Rules, Value
 
-__all__ = ["direct", "handle"]
+__all__ = ["Answers", "answers", "direct", "handle"]
 
+_VERSION = 4  # of what the launch in C offers
+_RULES = (16, (1,))  # what it tells integers and addresses apart by
+_CONSTANT, _SPECIALIZE, _ALIGN, _WIDTH = 1, 2, 4, 8
+_MISSING = object()
 _SCALARS = "bBhHiIqQfd"  # letters of struct that C packs; 16-bit floats are left to Python
 
 
@@ -76,22 +80,120 @@ def direct(
     return _launch(native, entry, loaded, form, letters, again)
 
 
-def _module(driver: Any, form: Form) -> Optional[tuple[Any, str, int]]:
-    """What loads the launch in C, the letters of the form, and the driver's function; None where it is not
-    there, or not for such a form."""
+class Answers:
+    """What launches calls of a kernel that came before, in C: see `_call.h` of `gluon-nvidia`.
+
+    Attributes:
+        call: `call(grid, *arguments, **named)`; what it does not know goes to `kernel.entry`.
+    """
+
+    def __init__(self, native: Any, driver: Any, kernel: Any, defaults: Sequence[Any]):
+        self._native = native
+        self._driver = driver
+        self._parameters = kernel.kernel.parameters
+        kinds = [parameter.kind for parameter in self._parameters]
+        found = _address(driver.calls, "cuCtxGetDevice") if driver.device_count() > 1 else 0
+        self._calls = native.module().Calls(
+            tuple(kernel.names),
+            tuple(
+                value if p.constexpr or p.default is not None else _MISSING
+                for p, value in zip(self._parameters, defaults)
+            ),
+            tuple(
+                _CONSTANT if p.constexpr else _SPECIALIZE | _ALIGN | _WIDTH
+                for p in self._parameters
+            ),
+            _MISSING,
+            kinds.count("plain"),
+            kernel,
+            *(None, None, (), None, (), (), [], None),  # nobody listens to the launches of bundles
+            (),
+            found,
+            None if "stream" in kernel.names else "stream",
+        )
+        self.call: Callable[..., None] = self._calls.call
+
+    def remember(
+        self,
+        values: Sequence[Any],
+        options: dict[str, Any],
+        hit: Any,
+        told: tuple[Any, ...],
+    ) -> bool:
+        """Answer calls like this one from now on; False where C cannot read it.
+
+        Args:
+            values: one for each parameter. Constants are recognised by their address.
+            hit: what Python launches such calls with.
+            told: what functions that give the grid are told of constants.
+        """
+        owners: list[Any] = [*options, *options.values()]
+        for parameter, value in zip(self._parameters, values):
+            owners.append(value if parameter.constexpr else type(value))
+        stream_of = self._native.stream(self._native.module(), self._driver.stream, hit.device)
+        known: bool = self._calls.remember(
+            values,
+            options,
+            hit.native,
+            stream_of,
+            hit.device,
+            None,
+            tuple(owners),
+            hit.form.grid,
+            told,
+        )
+        return known
+
+
+def answers(driver: Any, kernel: Any, rules: Rules, defaults: Sequence[Any]) -> Optional[Answers]:
+    """`Answers` for a `BundledKernel`; None where C cannot tell its calls apart.
+
+    Args:
+        driver: the CUDA driver.
+        defaults: the value of each parameter that a call leaves out.
+    """
+    native = _native()
+    parameters = kernel.kernel.parameters
+    if native is None or len(parameters) > native.module().MOST_PARAMETERS:
+        return None
+    if (rules.divisibility, rules.constants) != _RULES:
+        return None
+    if any(parameter.kind == "variadic" for parameter in parameters):
+        return None
+    if driver.device_count() > 1 and not _address(driver.calls, "cuCtxGetDevice"):
+        return None  # a driver that does not say where a launch would go
+    return Answers(native, driver, kernel, defaults)
+
+
+def _native() -> Any:
+    """What loads the launch in C; None where it is not there, or is another release's."""
     try:
         native = importlib.import_module("gluon_nvidia.native")
         module = native.module()
-        entry = ctypes.cast(driver.calls.cuLaunchKernelEx, ctypes.c_void_p).value
-    except (ImportError, AttributeError):  # not installed, or another release
+    except (ImportError, AttributeError):
         return None
-    except (ctypes.ArgumentError, TypeError):  # not a function of a library
-        return None
-    kinds = _kinds(form)
-    if module is None or kinds is None or entry is None or len(kinds) > module.MOST_PARAMETERS:
+    if getattr(module, "VERSION", 0) != _VERSION:
         return None
     native.teach(module)
-    return native, kinds, entry
+    return native
+
+
+def _address(library: Any, name: str) -> int:
+    """Where a function of the library is; 0 for one that it lacks, or that is none of C."""
+    function: Any = getattr(library, name, None)
+    try:
+        return ctypes.cast(function, ctypes.c_void_p).value or 0
+    except (ctypes.ArgumentError, TypeError):
+        return 0
+
+
+def _module(driver: Any, form: Form) -> Optional[tuple[Any, str, int]]:
+    """What loads the launch in C, the letters of the form, and the driver's function; None where it is not
+    there, or not for such a form."""
+    native, entry, kinds = _native(), _address(driver.calls, "cuLaunchKernelEx"), _kinds(form)
+    if native is None or not entry or kinds is None:
+        return None
+    return (native, kinds, entry) if len(kinds) <= native.module().MOST_PARAMETERS else None
 
 
 def _launch(

@@ -18,6 +18,7 @@
 #define CONSTANT 1
 #define SPECIALIZE 2
 #define ALIGN 4
+#define WIDTH 8 /* on how many bits an integer needs */
 
 typedef struct {
     PyObject *name, *otherwise; /* otherwise: the default, or NULL */
@@ -30,6 +31,8 @@ typedef struct {
     uint64_t *words;
     size_t count;
     PyObject *launch, *stream_of, *device, *compiled, *owners; /* owners: what words point to */
+    PyObject *sizes; /* the grid where a call names none, or None */
+    PyObject *told;  /* what a grid function is told of each constant; None: what the call says */
     const Launch *made; /* within `launch` */
     int index;
 } Known;
@@ -39,7 +42,9 @@ typedef struct {
     Parameter parameters[MAX_PARAMETERS];
     Py_ssize_t count, positional;
     PyObject *decide; /* an object whose attribute `entry` answers what is not known here */
-    PyObject *runtime, *enter, *enter_calls, *leave, *leave_calls, *before; /* hooks of launches */
+    PyObject *runtime, *enter, *enter_calls, *leave, *leave_calls, *before; /* hooks of launches;
+                                                                               runtime may be None */
+    PyObject *stream; /* the name that calls give a stream by, or None */
     PyObject *globals, *changed;
     PyObject *described;            /* classes of descriptors */
     int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
@@ -164,6 +169,20 @@ static int read_descriptor_key(Reader *to, PyObject *value)
     return read_fields(value, rank, key); /* refuses other ranks of the tensor */
 }
 
+/* Integers that get the same fit the same integer types. */
+static int width_of(long long number)
+{
+    static const int most[] = {0, 1, 7, 8, 15, 16, 31, 32};
+    unsigned long long left = (unsigned long long)(number < 0 ? ~number : number);
+    int bits = 0, class = number < 0 ? 16 : 0;
+    size_t i;
+    for (; left; left >>= 1)
+        bits++;
+    for (i = 0; i < sizeof most / sizeof *most; i++)
+        class += bits > most[i];
+    return class;
+}
+
 /* One argument: its class, and what the choice depends on. Below 0 where C does not know it; then
  * there may be an exception, too. */
 static int read_value(Reader *to, PyObject *value, int flags)
@@ -191,7 +210,8 @@ static int read_value(Reader *to, PyObject *value, int flags)
         int one = (flags & SPECIALIZE) && number == 1;
         if (overflow || next_leaf(to, value, PLAIN) == NULL)
             return -1;
-        return put(to, (uint64_t)(wide | even << 1 | one << 2));
+        return put(to, (uint64_t)(wide | even << 1 | one << 2 |
+                                  (flags & WIDTH ? width_of(number) << 3 : 0)));
     }
     if (cls == &PyFloat_Type || cls == &PyBool_Type || value == Py_None)
         return next_leaf(to, value, PLAIN) == NULL ? -1 : 0;
@@ -200,7 +220,7 @@ static int read_value(Reader *to, PyObject *value, int flags)
         if (put(to, (uint64_t)count))
             return -1;
         for (i = 0; i < count; i++)
-            if (read_value(to, PyTuple_GetItem(value, i), SPECIALIZE | ALIGN))
+            if (read_value(to, PyTuple_GetItem(value, i), (flags & WIDTH) | SPECIALIZE | ALIGN))
                 return -1;
         return 0;
     }
@@ -260,6 +280,8 @@ static int is_still(PyObject *object, PyObject *name, PyObject *what)
 static int is_watched(const Calls *self)
 {
     int changed = 0;
+    if (self->runtime == Py_None)
+        return 0;
     if (!is_still(self->runtime, enter_name, self->enter) ||
         !is_still(self->runtime, leave_name, self->leave) || has_some(self->enter_calls) ||
         has_some(self->leave_calls) || has_some(self->before))
@@ -300,13 +322,19 @@ static int read_grid(PyObject *grid, unsigned int *out)
 }
 
 /* What a function of the arguments by name says the grid is. */
-static PyObject *ask_grid(const Calls *self, PyObject *grid, PyObject *const *values)
+static PyObject *ask_grid(const Calls *self, PyObject *grid, PyObject *const *values,
+                          PyObject *told)
 {
     PyObject *answer, *named = PyDict_New();
     Py_ssize_t i;
-    for (i = 0; named != NULL && i < self->count; i++)
-        if (PyDict_SetItem(named, self->parameters[i].name, values[i]) < 0)
+    for (i = 0; named != NULL && i < self->count; i++) {
+        const Parameter *of = &self->parameters[i];
+        PyObject *value = values[i];
+        if (told != Py_None && of->flags & CONSTANT)
+            value = PyTuple_GetItem(told, i);
+        if (value == NULL || PyDict_SetItem(named, of->name, value) < 0)
             Py_CLEAR(named);
+    }
     if (named == NULL)
         return NULL;
     answer = PyObject_CallFunctionObjArgs(grid, named, NULL);
@@ -354,7 +382,7 @@ static int send_leaves(const Launch *launch, Reader *from, const unsigned int *g
 /* The arguments by parameter, and the options. Below 0 where Python has to say what is wrong. */
 static int place_arguments(const Calls *self, PyObject *const *args, Py_ssize_t count,
                            PyObject *keywords, PyObject **values, PyObject **options,
-                           Py_ssize_t *optional)
+                           Py_ssize_t *optional, PyObject **stream)
 {
     Py_ssize_t i, j, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
     if (count > self->positional)
@@ -369,6 +397,8 @@ static int place_arguments(const Calls *self, PyObject *const *args, Py_ssize_t 
         }
         if (j < self->count) {
             values[j] = args[count + i];
+        } else if (name == self->stream) {
+            *stream = args[count + i];
         } else {
             if (*optional == 2 * MAX_OPTIONS)
                 return -1;
@@ -413,7 +443,7 @@ static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t 
 {
     Calls *self = (Calls *)object;
     PyObject *values[MAX_PARAMETERS], *options[2 * MAX_OPTIONS];
-    PyObject *launch, *compiled, *stream_of, *device, *result = NULL;
+    PyObject *launch, *compiled, *stream_of, *device, *told, *sizes, *on = NULL, *result = NULL;
     void *stream;
     Py_ssize_t optional = 0, i;
     unsigned int grid[3];
@@ -424,7 +454,9 @@ static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t 
     Known *known;
 
     if (count < 1 ||
-        place_arguments(self, args + 1, count - 1, keywords, values, options, &optional) < 0)
+        place_arguments(self, args + 1, count - 1, keywords, values, options, &optional, &on) < 0)
+        goto python;
+    if (on != NULL && Py_TYPE(on) != &PyLong_Type)
         goto python;
     reader.self = self;
     reader.words = reader.leaves = reader.descriptors = 0;
@@ -450,19 +482,23 @@ static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t 
     stream_of = known->stream_of;
     device = known->device;
     made = known->made;
+    told = known->told;
+    sizes = args[0] == Py_None ? known->sizes : args[0];
     Py_INCREF(launch);
     Py_INCREF(compiled);
     Py_INCREF(stream_of);
     Py_INCREF(device);
-    if (read_grid(args[0], grid) < 0) {
-        PyObject *asked = PyCallable_Check(args[0]) ? ask_grid(self, args[0], values) : NULL;
+    Py_INCREF(told);
+    Py_INCREF(sizes);
+    if (read_grid(sizes, grid) < 0) {
+        PyObject *asked = PyCallable_Check(sizes) ? ask_grid(self, sizes, values, told) : NULL;
         if (asked == NULL) {
             if (!PyErr_Occurred())
                 result = decide(self, args, count, keywords);
             goto done;
         }
         if (read_grid(asked, grid) < 0) {
-            PyObject *others[1 + MAX_PARAMETERS + MAX_OPTIONS];
+            PyObject *others[2 + MAX_PARAMETERS + MAX_OPTIONS];
             Py_ssize_t all = count + (keywords == NULL ? 0 : PyTuple_Size(keywords));
             memcpy(others, args, (size_t)all * sizeof *others);
             if (!PyCallable_Check(asked))
@@ -473,7 +509,11 @@ static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t 
         }
         Py_DECREF(asked);
     }
-    if (find_stream(stream_of, device, &stream) == 0)
+    if (on != NULL) {
+        stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(on);
+        if (!PyErr_Occurred())
+            status = send_leaves(made, &reader, grid, stream);
+    } else if (find_stream(stream_of, device, &stream) == 0)
         status = send_leaves(made, &reader, grid, stream);
     if (status == 0) {
         Py_INCREF(compiled);
@@ -487,6 +527,8 @@ done:
     Py_DECREF(compiled);
     Py_DECREF(stream_of);
     Py_DECREF(device);
+    Py_DECREF(told);
+    Py_DECREF(sizes);
     return result;
 python:
     PyErr_Clear();
@@ -501,6 +543,8 @@ static void release(Known *known)
     Py_XDECREF(known->device);
     Py_XDECREF(known->compiled);
     Py_XDECREF(known->owners);
+    Py_XDECREF(known->sizes);
+    Py_XDECREF(known->told);
 }
 
 static void forget_calls(Calls *self)
@@ -573,10 +617,12 @@ static PyObject *calls_remember(PyObject *object, PyObject *args)
 {
     Calls *self = (Calls *)object;
     PyObject *values, *options, *launch, *stream_of, *device, *compiled, *owners, *capsule;
+    PyObject *sizes = Py_None, *told = Py_None;
     Reader reader;
     Known made, *place;
-    if (!PyArg_ParseTuple(args, "O!O!OOO!OO", &PyTuple_Type, &values, &PyDict_Type, &options,
-                          &launch, &stream_of, &PyLong_Type, &device, &compiled, &owners))
+    if (!PyArg_ParseTuple(args, "O!O!OOO!OO|OO", &PyTuple_Type, &values, &PyDict_Type, &options,
+                          &launch, &stream_of, &PyLong_Type, &device, &compiled, &owners, &sizes,
+                          &told))
         return NULL;
     capsule = PyObject_GetAttr(launch, self_name);
     made.made = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "gluon.launch");
@@ -602,6 +648,8 @@ static PyObject *calls_remember(PyObject *object, PyObject *args)
     Py_INCREF(made.device = device);
     Py_INCREF(made.compiled = compiled);
     Py_INCREF(made.owners = owners);
+    Py_INCREF(made.sizes = sizes);
+    Py_INCREF(made.told = told);
     place = find(self, made.hash, made.words, made.count);
     if (place->words != NULL) {
         Known before = *place;
@@ -623,7 +671,7 @@ static PyObject *calls_forget(PyObject *object, PyObject *unused)
 #define EACH_OBJECT(what)                                                                          \
     what(self->decide) what(self->runtime) what(self->enter) what(self->enter_calls)               \
         what(self->leave) what(self->leave_calls) what(self->before) what(self->globals)           \
-            what(self->changed) what(self->described)
+            what(self->changed) what(self->described) what(self->stream)
 
 static int calls_traverse(PyObject *object, visitproc visit, void *arg)
 {
@@ -640,6 +688,7 @@ static int calls_traverse(PyObject *object, visitproc visit, void *arg)
             Py_VISIT(self->table[i].stream_of);
             Py_VISIT(self->table[i].compiled);
             Py_VISIT(self->table[i].owners);
+            Py_VISIT(self->table[i].told);
         }
     Py_VISIT(Py_TYPE(object));
     return 0;
@@ -674,15 +723,15 @@ static void calls_free(PyObject *object)
 static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords)
 {
     PyObject *names, *defaults, *flags, *missing, *owner, *runtime, *enter, *leave, *before;
-    PyObject *enter_calls, *leave_calls, *globals, *changed, *described;
+    PyObject *enter_calls, *leave_calls, *globals, *changed, *described, *stream;
     unsigned long long current_device;
     Py_ssize_t count, positional, i;
     allocfunc allocate = (allocfunc)PyType_GetSlot(cls, Py_tp_alloc);
     Calls *self;
-    if (!PyArg_ParseTuple(args, "O!O!O!OnOOOOOOOOOO!K", &PyTuple_Type, &names, &PyTuple_Type,
+    if (!PyArg_ParseTuple(args, "O!O!O!OnOOOOOOOOOO!KO", &PyTuple_Type, &names, &PyTuple_Type,
                           &defaults, &PyTuple_Type, &flags, &missing, &positional, &owner,
                           &runtime, &enter, &enter_calls, &leave, &leave_calls, &before, &globals,
-                          &changed, &PyTuple_Type, &described, &current_device))
+                          &changed, &PyTuple_Type, &described, &current_device, &stream))
         return NULL;
     count = PyTuple_Size(names);
     if (count > MAX_PARAMETERS || PyTuple_Size(defaults) != count || PyTuple_Size(flags) != count ||
@@ -718,6 +767,7 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords
     self->globals = globals;
     self->changed = changed;
     self->described = described;
+    self->stream = stream; /* interned, as names in calls are */
 #define TAKE(field) Py_INCREF(field);
     EACH_OBJECT(TAKE)
     return (PyObject *)self;
@@ -729,8 +779,9 @@ static PyMethodDef calls_methods[] = {
     {"key", calls_key, METH_VARARGS,
      "key(values, options)\n\nThe key as bytes; None where only Python can tell."},
     {"remember", calls_remember, METH_VARARGS,
-     "remember(values, options, launch, stream_of, device, compiled, owners)\n\n"
-     "Answer calls like this one from now on; False where C cannot."},
+     "remember(values, options, launch, stream_of, device, compiled, owners, sizes=None, told=None)\n\n"
+     "Answer calls like this one from now on; False where C cannot. `sizes` is the grid of calls that\n"
+     "give None for it; `told` has a value per parameter: what grid functions get for constants."},
     {"forget", calls_forget, METH_NOARGS, "forget()\n\nKnow no call any more."},
     {NULL, NULL, 0, NULL}};
 

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 3      /* of this interface; launcher.py leaves any other alone */
+#define VERSION 4      /* of this interface; launcher.py leaves any other alone */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
 #define MAX_MAPS 16
@@ -75,6 +75,7 @@ typedef struct {
     int unmark;               /* clear the mark of small tensors, see descriptor.py */
     /* a bound handle only */
     PyObject *sizes, *stream_of, *device, *fallback;
+    unsigned int grid[3]; /* what `sizes` says */
     MapKind maps[MAX_MAPS];
     char kinds[MAX_KINDS + 1]; /* ends with 0 */
 } Launch;
@@ -529,7 +530,20 @@ static int send(const Launch *self, Config *config, Packed *packed)
     return status;
 }
 
-static PyObject *launch_now(Launch *self, PyObject *sizes, void *stream,
+static int read_sizes(PyObject *sizes, unsigned int *grid)
+{
+    Py_ssize_t i;
+    for (i = 0; i < 3; i++) {
+        PyObject *item = PyTuple_GetItem(sizes, i);
+        if (item == NULL)
+            return -1;
+        grid[i] = (unsigned int)PyLong_AsUnsignedLong(item);
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* `sizes` says what `grid` does, for where the driver refuses. */
+static PyObject *launch_now(Launch *self, const unsigned int *grid, PyObject *sizes, void *stream,
                             PyObject *const *arguments)
 {
     Packed packed;
@@ -538,14 +552,7 @@ static PyObject *launch_now(Launch *self, PyObject *sizes, void *stream,
     Py_ssize_t i;
     int status;
 
-    for (i = 0; i < 3; i++) {
-        PyObject *item = PyTuple_GetItem(sizes, i);
-        if (item == NULL)
-            return NULL;
-        config.grid[i] = (unsigned int)PyLong_AsUnsignedLong(item);
-    }
-    if (PyErr_Occurred())
-        return NULL;
+    memcpy(config.grid, grid, sizeof config.grid);
     config.stream = stream;
     packed.used = packed.map = 0;
     for (i = 0; i < self->count; i++) {
@@ -564,6 +571,7 @@ static PyObject *launch_now(Launch *self, PyObject *sizes, void *stream,
 static PyObject *launch(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
 {
     void *stream;
+    unsigned int grid[3];
     Launch *self = PyCapsule_GetPointer(capsule, "gluon.launch");
     if (self == NULL)
         return NULL;
@@ -573,7 +581,9 @@ static PyObject *launch(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
         return NULL;
     }
     stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(args[1]);
-    return PyErr_Occurred() ? NULL : launch_now(self, args[0], stream, args + 2);
+    if (PyErr_Occurred() || read_sizes(args[0], grid) < 0)
+        return NULL;
+    return launch_now(self, grid, args[0], stream, args + 2);
 }
 
 /* The function written in Python: it knows defaults, keywords, another grid, and what is wrong. */
@@ -608,7 +618,7 @@ static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
         return fall_back(self, args, count, keywords);
     if (find_stream(self->stream_of, self->device, &stream) < 0)
         return NULL;
-    result = launch_now(self, self->sizes, stream, args);
+    result = launch_now(self, self->grid, self->sizes, stream, args);
     if (result == NULL && (PyErr_ExceptionMatches(PyExc_OverflowError) ||
                            PyErr_ExceptionMatches(PyExc_TypeError) ||
                            PyErr_ExceptionMatches(PyExc_AttributeError))) {
@@ -719,8 +729,10 @@ static PyObject *bind(PyObject *module, PyObject *args)
 {
     PyObject *from, *capsule, *sizes, *stream_of, *device, *fallback;
     Launch *source, *self;
+    unsigned int grid[3];
     if (!PyArg_ParseTuple(args, "OO!OOO", &from, &PyTuple_Type, &sizes, &stream_of, &device,
-                          &fallback))
+                          &fallback) ||
+        read_sizes(sizes, grid) < 0)
         return NULL;
     capsule = PyObject_GetAttrString(from, "__self__");
     if (capsule == NULL)
@@ -733,6 +745,7 @@ static PyObject *bind(PyObject *module, PyObject *args)
     if (self == NULL)
         return PyErr_NoMemory();
     *self = *source;
+    memcpy(self->grid, grid, sizeof grid);
     self->sizes = sizes;
     self->stream_of = stream_of;
     self->device = device;

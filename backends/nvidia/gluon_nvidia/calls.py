@@ -52,6 +52,7 @@ class Calls:
             kernel.changed,
             (TensorDescriptor,),
             cuda.current_device_address if cuda.device_count > 1 else 0,
+            None,
         )
         self.call: Callable[..., Any] = self._calls.call
 

@@ -1,0 +1,145 @@
+"""The host's part of a launch, on a machine without a GPU: the driver is a library that answers at once.
+
+    python benchmarks/host_launch.py [--json]
+
+What a launch costs beyond the driver is what these times differ by from "one launch in C", which calls
+the same library from Python with everything ready. Needs a C compiler and `gluon-nvidia`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import operator
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("GLUON_TARGET", "nvidia:sm_90")
+
+import torch  # noqa: E402
+
+from benchmarks import launch_overhead  # noqa: E402
+from gluon_core.contract.registry import registry  # noqa: E402
+from gluon_nvidia import driver  # noqa: E402
+
+BATCH, ROUNDS, GRID = 200, 400, (4,)
+DRIVER = """
+#include <stdint.h>
+#include <stddef.h>
+int cuDeviceGetCount(int *count) { return *count = 1, 0; }
+int cuDeviceGet(int *device, int index) { return *device = index, 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    return *value = attribute == 75 ? 9 : attribute == 76 ? 0 : 232448, 0;
+}
+int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = (void *)0xc0, 0; }
+int cuCtxGetCurrent(void **context) { return *context = (void *)0xc0, 0; }
+int cuCtxGetDevice(int *device) { return *device = 0, 0; }
+int cuThreadExchangeStreamCaptureMode(int *mode) { return 0; }
+int cuModuleLoadData(void **module, const void *code) { return *module = (void *)0xd0, 0; }
+int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    return *function = (void *)0xf0, 0;
+}
+int cuFuncGetAttribute(int *value, int attribute, void *function) { return *value = 1024, 0; }
+int cuFuncSetAttribute(void *function, int attribute, int value) { return 0; }
+int cuFuncSetCacheConfig(void *function, int config) { return 0; }
+int cuDriverGetVersion(int *version) { return *version = 13010, 0; }
+int launches;
+int cuLaunchKernelEx(const void *config, void *function, void **pointers, void **extra)
+{
+    return launches++, 0;
+}
+"""
+
+
+def library() -> Any:
+    """The driver that does nothing."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "driver.c").write_text(DRIVER)
+    compiler = shutil.which("cc") or shutil.which("gcc") or sys.exit("needs a C compiler")
+    command = [compiler, "-O2", "-shared", "-fPIC", "-o", "libdriver.so", "driver.c"]
+    subprocess.run(command, cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "libdriver.so"))
+
+
+def times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Call -> nanoseconds, the least of many batches in turns."""
+    found = dict.fromkeys(calls, float("inf"))
+    rows = range(BATCH)
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            begin = time.perf_counter_ns()
+            for _ in rows:
+                call()
+            found[name] = min(found[name], (time.perf_counter_ns() - begin) / BATCH)
+    return found
+
+
+def measure() -> dict[str, float]:
+    from gluon_core.compiler.bundle import Bundle
+    from gluon_runtime import open_bundle
+    from gluon_runtime.cuda import CudaDriver
+    from tests.bundle import kernels
+
+    backend = registry().backend("nvidia")
+    calls = library()
+    driver._state = driver.Driver(calls)
+    type(backend).tensor_device = CudaDriver.tensor_device = "cpu"
+    # A function in C, as torch has one for the current stream: device 0 gives stream 0.
+    driver.stream_getter = lambda: operator.index
+    CudaDriver.stream = staticmethod(operator.index)  # type: ignore[method-assign,assignment]
+    target = backend.device()
+    made = Bundle()
+    made.add(kernels.scale, {**kernels.SCALE, "n": "i32:16"}, kernels.HOPPER, target=target, grid=4)
+    path = Path(tempfile.mkdtemp()) / "kernels.glb"
+    made.write(path)
+    bundle = open_bundle(path, driver=CudaDriver(calls))
+    kernel, ours, layout = bundle["scale"], kernels.scale, kernels.L32
+    x = torch.randn(2048)
+    y = torch.zeros_like(x)
+    prepared = ours.prepare(x, y, 2048, 2.0, 512, layout, grid=GRID)
+    bundled = kernel.prepare(x, y, 2048, 2.0, grid=GRID)
+    compiled = ours[GRID](x, y, 2048, 2.0, 512, layout)
+    raw = launch_overhead.raw_loop(compiled, (x, y, 2048, 2.0), stream=0)
+    assert raw is not None
+    return times(
+        {
+            "an empty lambda": lambda: None,
+            "one launch in C": lambda: raw(1),
+            "prepared": lambda: prepared(x, y, 2048, 2.0, 512, layout),
+            "kernel[grid](...)": lambda: ours[GRID](x, y, 2048, 2.0, 512, layout),
+            "bundled, prepared": lambda: bundled(x, y, 2048, 2.0),
+            'bundle["scale"][grid](...)': lambda: bundle["scale"][GRID](x, y, 2048, 2.0),
+            "the same, with the constant": lambda: bundle["scale"][GRID](x, y, 2048, 2.0, 512),
+            "the same, named": lambda: bundle["scale"][GRID](x, y, n=2048, factor=2.0),
+            "the same, its own grid": lambda: bundle["scale"](x, y, 2048, 2.0),
+        }
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="for machines")
+    chosen = parser.parse_args()
+    found = measure()
+    if chosen.json:
+        print(json.dumps(found))
+        return
+    print("| launch | ns | more than one in C | of the prepared |\n| --- | ---: | ---: | ---: |")
+    raw, prepared = found["one launch in C"], found["prepared"]
+    for name, spent in found.items():
+        print(f"| {name} | {spent:.0f} | {spent - raw:+.0f} | {spent / prepared:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
