@@ -40,6 +40,12 @@ def ones(y, stride):
     gl.store(y, stride)
 
 
+@gluon.jit
+def flagged(y, flag: gl.int1):
+    if flag:
+        gl.store(y, 1)
+
+
 MANY = {
     "y": "*fp32:16",
     "a": "i8",

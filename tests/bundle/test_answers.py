@@ -1,0 +1,263 @@
+"""Calls of bundled kernels that C answers: they launch what Python would, and only those it may."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+import pytest
+import torch
+
+from gluon_core.bundle import Bundle
+from gluon_runtime import errors, open_bundle
+from gluon_runtime.cuda import Config, CudaDriver
+from gluon_runtime.native import Answers
+from tests.backends.fake_cuda import CALLBACK
+from tests.bundle import kernels
+from tests.bundle.libraries import Cuda, arguments_at, to, value_of
+
+native = pytest.importorskip("gluon_nvidia.native")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(
+        native.module() is None or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"),
+        reason="the launch in C is not built, or torch has no table of functions for DLPack",
+    ),
+]
+SIZES = {"scale": [8, 8, 4, 4], "ones": [8], "flagged": [8, 1]}
+
+
+class Machine(Cuda):
+    """Gives each kernel that is loaded a handle of its own, and keeps what is launched."""
+
+    def __init__(self, devices=1):
+        super().__init__()
+        self.devices, self.seen, self.sizes = devices, [], []
+        self.current = 0
+        self.cuLaunchKernelEx = CALLBACK(self.launch)
+        self.cuCtxGetDevice = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))(
+            self.tell
+        )
+
+    def cuDeviceGetCount(self, count):
+        to(count).value = self.devices
+        return 0
+
+    def tell(self, index):
+        index[0] = self.current
+        return 0
+
+    def cuModuleGetFunction(self, function, module, name):
+        self.note("function", value_of(module), name)
+        to(function, ctypes.c_void_p).value = 0xF0 + len(self.named("function"))
+        return 0
+
+    def launch(self, config, function, pointers, extra):
+        told = Config.from_address(config)
+        content = arguments_at(pointers, self.sizes)
+        self.seen.append((function, tuple(told.grid), told.stream, content))
+        return self.fails.pop("launch", 0)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    monkeypatch.setattr(CudaDriver, "tensor_device", "cpu")
+    return Machine()
+
+
+def opened(path, machine, name="scale"):
+    """The kernel, and the calls of it that came to Python."""
+    machine.sizes = SIZES[name]
+    kernel, calls = open_bundle(path, driver=CudaDriver(machine))[name], []
+    entry = kernel.entry
+
+    def counted(*arguments, **named):
+        calls.append(arguments)
+        entry(*arguments, **named)
+
+    kernel.entry = counted
+    return kernel, calls
+
+
+X, Y = torch.zeros(2048), torch.zeros(2048)
+
+
+def test_a_call_that_came_before_does_not_come_to_python(bundle_file, machine):
+    kernel, calls = opened(bundle_file, machine)
+    early = kernel[(4, 2)]  # taken before anything was launched
+    early(X, Y, 500, 2.5, 512)
+    early(Y, X, 501, 3.5, 512)
+    kernel[7](X, Y, 502, 4.5, BLOCK=512)
+    assert len(calls) == 1
+    kernel[7](X, Y, n=512, factor=4.5, BLOCK=512)  # another form
+    kernel[7](X, Y, 1024, 4.5, 512, stream=9)
+    assert len(calls) == 2
+    x, y = X.data_ptr(), Y.data_ptr()
+    one, two = 0xF1, 0xF2
+    found = [(*seen[:3], *struct.unpack("<QQif", seen[3])) for seen in machine.seen]
+    assert found == [
+        (one, (4, 2, 1), None, x, y, 500, 2.5),
+        (one, (4, 2, 1), None, y, x, 501, 3.5),
+        (one, (7, 1, 1), None, x, y, 502, 4.5),
+        (two, (7, 1, 1), None, x, y, 512, 4.5),
+        (two, (7, 1, 1), 9, x, y, 1024, 4.5),
+    ]
+
+
+CALLS = [
+    *(((X, Y, n, 2.5, 512), {}) for n in (1, 2, 15, 16, 17, 0, -16, -1, 2**31 - 1)),
+    ((X, Y, 32, 1.0, 1024), {}),
+    ((X, Y, 33, 1.0, 1024), {}),
+    ((X, torch.zeros(9)[1:], 32, 1.0, 512), {}),  # not aligned: no such form
+    ((X, Y.half(), 32, 1.0, 512), {}),
+    ((X, Y, 2**31, 1.0, 512), {}),
+    ((X, Y, True, 1.0, 512), {}),
+    ((X, Y, 32, 1, 512), {}),
+    ((X, Y, 32, 1.0, True), {}),
+    ((X, Y, 32, 1.0, 512, kernels.L32), {}),
+    ((X, Y, 32, 1.0, 512, kernels.L64), {}),
+    ((X, Y, 32, 1.0, 512), {"num_warps": 4}),
+    ((X, Y, 32, 1.0, 512), {"num_warps": 8}),
+    ((X.data_ptr(), Y.data_ptr(), 32, 1.0, 512), {}),
+    ((torch.nn.Parameter(X), Y, 32, 1.0, 512), {}),
+    ((X, Y, 32, 1.0), {}),
+]
+
+
+def test_each_call_launches_what_python_would(bundle_file, monkeypatch):
+    """Again and again, so that no call is taken for another that was learnt."""
+    monkeypatch.setattr(CudaDriver, "tensor_device", "cpu")
+
+    def outcome(kernel, machine, call):
+        del machine.seen[:]
+        arguments, named = call
+        try:
+            kernel[(2,)](*arguments, **named)
+        except errors.BundleError as error:
+            return type(error)
+        ((function, grid, _, content),) = machine.seen
+        loaded = kernel._loaded.values()
+        form = next(hit.form for hit in loaded if hit.loaded.function.value == function)
+        return form.key, grid, content
+
+    machine = Machine()
+    kernel, _ = opened(bundle_file, machine)
+    monkeypatch.setenv("GLUON_NATIVE_LAUNCH", "0")
+    expected = [outcome(kernel, machine, call) for call in CALLS]
+    assert kernel._known is None
+    assert 3 < expected.count(errors.BundleMissingError) < len(CALLS) // 2
+    monkeypatch.setenv("GLUON_NATIVE_LAUNCH", "1")
+    kernel, calls = opened(bundle_file, machine)
+    came = []
+    for step in (1, -1, 1):
+        assert [outcome(kernel, machine, call) for call in CALLS[::step]] == expected[::step]
+        came.append(len(calls))
+    assert isinstance(kernel._known, Answers)
+    assert came[2] - came[0] == 2 * expected.count(errors.BundleMissingError)
+
+
+def test_constants_of_integers(bundle_file, machine):
+    kernel, calls = opened(bundle_file, machine, "ones")
+    y = torch.zeros(4, dtype=torch.int32)
+    for stride in (1, 5, 1, 5, 2**40):
+        try:
+            kernel[1](y, stride, num_warps=4)
+        except errors.BundleMissingError:
+            assert stride == 2**40
+    kernel[1](y, 6, num_warps=8)
+    kernel[1](y, 7, num_warps=8)
+    assert [seen[0] - 0xF0 for seen in machine.seen] == [1, 2, 1, 2, 3, 3]
+    assert len(calls) == 4
+
+
+def test_an_integer_for_a_bit(tmp_path, machine):
+    """0 and 16 are alike but for the bits that they need."""
+    made = Bundle()
+    made.add(kernels.flagged, {"y": "*i32:16", "flag": "u1"}, target="hopper")
+    made.write(tmp_path / "flagged.glb")
+    kernel, calls = opened(tmp_path / "flagged.glb", machine, "flagged")
+    y = torch.zeros(4, dtype=torch.int32)
+    for flag in (0, 0, 0):
+        kernel[1](y, flag)
+    for flag in (16, 2):
+        with pytest.raises(errors.BundleMissingError, match="flag"):
+            kernel[1](y, flag)
+    assert len(calls) == 3 and [seen[3][8] for seen in machine.seen] == [0, 0, 0]
+
+
+def test_grids(bundle_file, machine):
+    kernel, calls = opened(bundle_file, machine)
+    asked = []
+
+    def grid(told):
+        asked.append(told)
+        return told["n"] // 100, told["BLOCK"] // 256
+
+    for _ in range(2):
+        kernel[grid](X, Y, 500, 2.5, 512)
+    for _ in range(2):
+        kernel(X, Y, 500, 2.5, 512)
+    kernel[(0,)](X, Y, 500, 2.5, 512)
+    with pytest.raises(errors.BundleGridError):
+        kernel[(1, 70000)](X, Y, 500, 2.5, 512)
+    assert [seen[1] for seen in machine.seen] == [(5, 2, 1)] * 2 + [(4, 2, 1)] * 2
+    assert len(asked) == 2 and list(asked[0]) == list(asked[1])
+    assert len(calls) == 3
+
+
+def test_a_grid_function_is_told_the_constants_that_are_left_out(bundle_file, machine):
+    kernel, calls = opened(bundle_file, machine)
+    for _ in range(3):
+        kernel[lambda told: told["BLOCK"] // 128](X, Y, 16, 2.5, 512)
+    forms = [form for form in kernel.kernel.forms if form.arguments[4].value == 512]
+    kernel.kernel = type(kernel.kernel)(**{**vars(kernel.kernel), "forms": tuple(forms)})
+    for _ in range(3):
+        kernel[lambda told: told["BLOCK"] // 256](X, Y, 16, 2.5)
+    assert [seen[1][0] for seen in machine.seen] == [4] * 3 + [2] * 3
+    assert len(calls) == 2
+
+
+def test_constants_that_may_change_are_looked_at_each_time(bundle_file, machine):
+    class Named:
+        def __init__(self, text):
+            self.text = text
+
+        def __repr__(self):
+            return self.text
+
+    kernel, calls = opened(bundle_file, machine)
+    layout = Named(repr(kernels.L32))
+    kernel[1](X, Y, 500, 2.5, 512, layout)
+    kernel[1](X, Y, 500, 2.5, 512, layout)
+    layout.text = "another"
+    with pytest.raises(errors.BundleMissingError):
+        kernel[1](X, Y, 500, 2.5, 512, layout)
+    assert len(calls) == 3
+
+
+def test_what_the_driver_refuses(bundle_file, machine):
+    kernel, _ = opened(bundle_file, machine)
+    kernel[1](X, Y, 500, 2.5, 512)
+    machine.fails = type("Always", (dict,), {"pop": lambda self, *_: 1})()
+    with pytest.raises(errors.BundleDriverError, match="refused the launch"):
+        kernel[1](X, Y, 500, 2.5, 512)
+
+
+def test_streams_that_are_objects(bundle_file, machine):
+    class Stream:
+        cuda_stream = 77
+
+    kernel, _ = opened(bundle_file, machine)
+    for stream in (Stream(), 33, Stream(), None, 34):
+        kernel[1](X, Y, 500, 2.5, 512, stream=stream)
+    assert [seen[2] for seen in machine.seen] == [77, 33, 77, None, 34]
+
+
+def test_with_several_devices_the_current_one_counts(bundle_file, monkeypatch):
+    monkeypatch.setattr(CudaDriver, "tensor_device", "cpu")
+    machine = Machine(devices=2)
+    kernel, calls = opened(bundle_file, machine)
+    for current in (0, 0, 1, 0):
+        machine.current = current
+        kernel[1](X, Y, 500, 2.5, 512)
+    assert len(calls) == 2 and len(machine.seen) == 4
