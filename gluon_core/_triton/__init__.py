@@ -128,6 +128,7 @@ __all__ = [
     "JITFunction",
     "Language",
     "OutOfResources",
+    "ParsedOnce",
     "TritonSemantic",
     "UnsupportedLanguageConstruct",
     "VERSION",
@@ -152,8 +153,10 @@ __all__ = [
     "make_context",
     "make_prototype",
     "op_builder",
+    "parsed_once",
     "passes",
     "pointer_type",
+    "ready_context",
     "require",
     "static_range",
     "tensor",
@@ -164,6 +167,7 @@ __all__ = [
     "tl_tuple",
     "tuple_type",
     "unwrap",
+    "use_spare_time",
 ]
 
 

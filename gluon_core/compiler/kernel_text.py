@@ -11,8 +11,7 @@ import linecache
 import os
 from typing import Any
 
-from gluon_core.errors import KernelChangedError, SourceSpan
-from gluon_core.frontend import host_call
+from gluon_core.errors import HostFunctionError, KernelChangedError, SourceSpan
 
 __all__ = ["changed", "check_unchanged", "host_call", "nested_unpacking", "remember"]
 
@@ -74,6 +73,13 @@ def check_unchanged(jit_function: Any) -> None:
             argument=f"{path}:{jit_function.starting_line_number}",
             remedy="Import the module again (restart the process) to compile the new source.",
         )
+
+
+def host_call(jit_function: Any) -> HostFunctionError | None:
+    """See `gluon_core.frontend.host_call`, which is loaded with the compiler and not with kernels."""
+    from gluon_core.frontend import host_call
+
+    return host_call(jit_function)
 
 
 def nested_unpacking(jit_function: Any) -> SourceSpan | None:

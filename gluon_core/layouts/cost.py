@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Sequence
 
-import numpy as np
-
 from gluon_core.errors import ArgumentError, LayoutError
 from gluon_core.layouts.base import (
     DistributedLayout,
@@ -17,6 +15,7 @@ from gluon_core.layouts.base import (
 )
 from gluon_core.layouts.distributed import AutoLayout, CoalescedLayout
 from gluon_core.layouts.f2 import independent_rows
+from gluon_core.layouts.later import np
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.shared import PaddedSharedLayout
 

@@ -14,9 +14,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Iterable, Optional, Sequence, Union
 
-import numpy as np
-
 from gluon_core.errors import ArgumentError, LayoutError
+from gluon_core.layouts.later import np
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.render import explain_layout
 

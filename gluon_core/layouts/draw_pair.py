@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import product
 from typing import Optional, Sequence
 
-import numpy as np
-
 from gluon_core.errors import LayoutError
 from gluon_core.layouts.base import DistributedLayout, Layout, SharedLayout
 from gluon_core.layouts.cost import bank_conflicts, conversion, describe, explain, vector_elements
@@ -23,6 +21,7 @@ from gluon_core.layouts.draw import (
     picture,
     place_text,
 )
+from gluon_core.layouts.later import np
 from gluon_core.layouts.linear import LinearLayout
 
 __all__ = ["MOVES", "compare", "moves"]

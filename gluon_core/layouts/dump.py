@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import product
 from typing import Any, Optional
 
-import numpy as np
-
 from gluon_core.errors import ArgumentError, LayoutError
 from gluon_core.layouts.base import DistributedLayout, Layout
+from gluon_core.layouts.later import np
 from gluon_core.layouts.shared import PaddedSharedLayout
 
 __all__ = ["dump"]

@@ -9,18 +9,18 @@ Dimensions are ordered. Wherever several are flattened into one, the first is th
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, Iterable, Mapping, Optional, Sequence, Union
-
-import numpy as np
 
 from gluon_core.errors import LayoutError
 from gluon_core.layouts.f2 import Span, independent_rows
+from gluon_core.layouts.later import np
 
 __all__ = ["LinearLayout"]
 
 
 def _log2(size: int, argument: str) -> int:
-    if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
+    if isinstance(size, bool) or not isinstance(size, Integral):
         raise LayoutError("a size must be an integer", argument=argument, got=repr(size))
     if size < 1 or size & (size - 1):
         raise LayoutError(

@@ -6,8 +6,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Callable, Sequence
 
-import numpy as np
-
+from gluon_core.layouts.later import np
 from gluon_core.layouts.linear import LinearLayout
 
 if TYPE_CHECKING:

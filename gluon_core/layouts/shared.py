@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from operator import index
 from typing import Any, Optional, Sequence
 
-import numpy as np
-
 from gluon_core.errors import LayoutError
 from gluon_core.features import INTERLEAVED_BUFFERS, PADDED_BY_TILE
 from gluon_core.layouts.base import (
@@ -29,6 +27,7 @@ from gluon_core.layouts.base import (
 )
 from gluon_core.layouts.dialect import follows
 from gluon_core.layouts.distributed import check_blocks_on_top, check_one_hot
+from gluon_core.layouts.later import np
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.tiling import cga_linear, combine_with_cga, dim_names, identity_nd, shrink
 

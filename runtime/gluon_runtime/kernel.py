@@ -498,7 +498,8 @@ def _settled(value: Any) -> bool:
     """Whether a constant is what it is as long as it lives, so that its address stands for it."""
     if value is None or value is LEFT_OUT:
         return True
-    if type(value).__hash__ is object.__hash__:  # equal to itself alone, whatever it says it is
+    how: Any = type(value).__hash__
+    if how is object.__hash__:  # equal to itself alone, whatever it says it is
         return False
     try:
         hash(value)
