@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any, Callable, Optional
 
 from triton._C.libtriton import ir
@@ -23,12 +22,12 @@ _ready: list[tuple[Callable[[Any], None], Any]] = []
 
 
 def use_spare_time(load: Callable[[Any], None]) -> None:
-    """Make the context that `ready_context` gives next, and take apart those of earlier traces, which
-    objects that refer to each other hold; for when there is time."""
+    """Make the context that `ready_context` gives next; for when there is time.
+
+    Those of earlier traces wait for Python's collector: it is the program's, which may have tuned it.
+    """
     if not any(kept == load for kept, _ in _ready):
         _ready[:] = [(load, make_context(load))]
-    if gc.isenabled():
-        gc.collect(1)
 
 
 def ready_context(load: Callable[[Any], None]) -> Any:
