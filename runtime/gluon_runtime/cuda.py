@@ -117,7 +117,7 @@ class CudaDriver:
         return f"sm_{major}{self._attribute(device, _CAPABILITY_MINOR)}"
 
     def current_device(self) -> int:
-        cuda = torch_cuda()
+        cuda = torch_cuda("cuda")
         if cuda is not None:
             current: int = cuda.current_device()
             return current
@@ -125,7 +125,7 @@ class CudaDriver:
         return device.value if not self.calls.cuCtxGetDevice(ctypes.byref(device)) else 0
 
     def stream(self, device: int) -> int:
-        return torch_stream(device)
+        return torch_stream(device, "cuda")
 
     def _enter(self, index: int) -> None:
         """Make the primary context of a device current in this thread."""

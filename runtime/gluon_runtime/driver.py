@@ -96,27 +96,33 @@ def _open(name: str) -> tuple[Optional[Driver], Optional[str]]:
     return None, f"this release has no driver {name!r}"
 
 
-def torch_cuda() -> Optional[Any]:
-    """`torch.cuda` (of ROCm too) where somebody uses it; torch is not imported for it."""
+def torch_cuda(built_for: str) -> Optional[Any]:
+    """`torch.cuda` where somebody uses a build of torch for this driver; torch is not imported for it.
+
+    Args:
+        built_for: `cuda` or `hip`; torch calls the devices of both `cuda`.
+    """
     torch = sys.modules.get("torch")
+    if getattr(getattr(torch, "version", None), built_for, None) is None:
+        return None
     cuda = getattr(torch, "cuda", None)
     return cuda if cuda is not None and cuda.is_initialized() else None
 
 
-_raw: Optional[Callable[[int], int]] = None  # what torch has to tell a stream
+_raw: dict[str, Callable[[int], int]] = {}  # what torch has to tell a stream
 
 
-def torch_stream(device: int) -> int:
+def torch_stream(device: int, built_for: str) -> int:
     """The current stream of torch, the default stream without it."""
-    if _raw is not None:
-        found: int = _raw(device)
-        return found
-    cuda = torch_cuda()
+    known = _raw.get(built_for)
+    if known is not None:
+        return known(device)
+    cuda = torch_cuda(built_for)
     if cuda is None:
         return 0
     raw = getattr(sys.modules["torch"]._C, "_cuda_getCurrentRawStream", None)
     if raw is not None:
-        globals()["_raw"] = raw  # torch stays initialised
+        _raw[built_for] = raw  # torch stays initialised
         stream: int = raw(device)
         return stream
     current: int = cuda.current_stream(device).cuda_stream

@@ -60,7 +60,7 @@ class HipDriver:
         return found
 
     def _ask(self, device: int) -> str:
-        cuda = torch_cuda()
+        cuda = torch_cuda("hip")
         if cuda is not None:
             return str(cuda.get_device_properties(device).gcnArchName).split(":")[0]
         # The name stands in hipDeviceProp_t, at a place that differs between releases: `gfx` and what
@@ -81,7 +81,7 @@ class HipDriver:
         return device.value
 
     def stream(self, device: int) -> int:
-        return torch_stream(device)
+        return torch_stream(device, "hip")
 
     def _enter(self, index: int) -> None:
         if self._count > 1 and self.current_device() != index:

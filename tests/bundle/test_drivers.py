@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from gluon_runtime import driver as drivers
 from gluon_runtime import errors, open_bundle
 from gluon_runtime.cuda import Config, CudaDriver
 from gluon_runtime.hip import HipDriver
@@ -104,6 +107,18 @@ class TestCuda:
         assert len(cuda.named("mode")) == 2  # the mode of captures is as it was
 
 
+class TorchInUse:
+    """A torch that is built for one driver, with a device that it works on."""
+
+    def __init__(self, **built):
+        self.version = SimpleNamespace(**{"cuda": None, "hip": None, **built})
+        named = SimpleNamespace(gcnArchName="gfx950:xnack-") if "hip" in built else object()
+        self.cuda = SimpleNamespace(
+            is_initialized=lambda: True, get_device_properties=lambda device: named
+        )
+        self._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 55)
+
+
 class TestHip:
     def test_a_launch(self, bundle_file, hip):
         driver = HipDriver(hip)
@@ -112,6 +127,15 @@ class TestHip:
         assert hip.launched == [[4, 2, 1, 256, 1, 1, 0]]
         ((function, stream, pointers, extra),) = hip.named("launch")
         assert (function, stream, extra) == (0xF0, 33, None) and pointers
+
+    def test_torch_for_another_driver_is_not_asked(self, bundle_file, hip, monkeypatch):
+        """Where an NVIDIA GPU is in use, its torch knows neither the architecture nor the stream."""
+        monkeypatch.setitem(sys.modules, "torch", TorchInUse(cuda="13.0"))
+        monkeypatch.setattr(drivers, "_raw", {"cuda": lambda device: 44})
+        driver = HipDriver(hip)
+        assert driver.architecture(0) == "gfx942" and driver.stream(0) == 0
+        monkeypatch.setitem(sys.modules, "torch", TorchInUse(hip="7.0"))
+        assert HipDriver(hip).architecture(0) == "gfx950" and driver.stream(0) == 55
 
     def test_cooperative_and_clusters(self, bundle_file, hip):
         kernel_of(bundle_file, HipDriver(hip), cooperative=True)[4](*ARGUMENTS)

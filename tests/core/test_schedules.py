@@ -49,7 +49,8 @@ def loaded():
 
 
 @pytest.fixture
-def run(pytester, loaded):
+def run(pytester, loaded, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim")  # arrays of the host, whatever is plugged in
     installed = metadata.entry_points(group="pytest11", name="gluon_schedules")
     plugin = () if installed else ("-p", "gluon_core.testing.schedules")
 
