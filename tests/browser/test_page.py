@@ -1,13 +1,13 @@
 """Pages in a real browser: they load without a word on the console, sort, hover, link and draw.
 
 Playwright drives the Chromium of `GLUON_CHROMIUM`, of the path, or its own (`playwright install
-chromium`); `tox -e browser` installs one. Screenshots stay in `GLUON_SCREENSHOTS` where that is set.
+chromium`); CI, which sets `GLUON_INSTALL_BROWSER`, installs one. Screenshots stay in
+`GLUON_SCREENSHOTS` where that is set.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,20 +18,32 @@ from tests.cli.pages import HERE, written
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 WIDTHS = (1280, 800)
+ROOT = Path(__file__).parents[2]
+
+
+def chromium(*options, env=None):
+    """What .ci/browser.py answers: a path, "" for Playwright's own; or why there is none."""
+    command = [sys.executable, ROOT / ".ci" / "browser.py", *options]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    return done.stdout.strip() or None, done.stderr.strip()
 
 
 @pytest.fixture(scope="module")
 def browser():
     driver = pytest.importorskip(
-        "playwright.sync_api", reason="no Playwright; tox -e browser installs it and a browser"
+        "playwright.sync_api", reason="no Playwright: pip install playwright"
     )
-    known = (os.environ.get("GLUON_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
-    found = next((path for name in known if name and (path := shutil.which(name))), None)
     with driver.sync_playwright() as started:
+        found = None
+        if not Path(started.chromium.executable_path).is_file():
+            wanted = ["--install"] if os.environ.get("GLUON_INSTALL_BROWSER") else []
+            found, why = chromium(*wanted)
+            if why:
+                pytest.skip(f"no browser: {why}")
         try:
             made = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
         except driver.Error as error:
-            pytest.skip(f"no Chromium can be started: {str(error).splitlines()[0]}")
+            pytest.skip(f"no browser: {str(error).splitlines()[0]}")
         yield made
         made.close()
 
@@ -197,3 +209,23 @@ def test_a_layout_is_drawn_and_its_warps_are_chosen(opened, folder, width):
     before = page.screenshot()
     page.locator("label", has_text="2").first.click()
     assert page.screenshot() != before
+
+
+def test_what_cannot_install_a_browser_says_why(tmp_path):
+    # Neither way leads anywhere: no such package, and a Playwright without a network.
+    manager = tmp_path / "apt-get"
+    manager.write_text(
+        "#!/bin/sh\necho W: old >&2\necho E: Unable to locate package >&2\nexit 100\n"
+    )
+    manager.chmod(0o755)
+    (tmp_path / "sudo").symlink_to("/bin/true")  # for who is not root
+    fake = tmp_path / "playwright"
+    fake.mkdir()
+    (fake / "__main__.py").write_text("raise SystemExit('Error: ENOTFOUND')")
+    env = {"PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    assert chromium(env=env) == (None, "no Chromium on the path")
+    found, why = chromium("--install", env=env)
+    assert found is None
+    assert why == (
+        "apt-get update says: E: Unable to locate package; playwright install says: Error: ENOTFOUND"
+    )
