@@ -30,6 +30,7 @@ from gluon_core.language.control import (
     kernel_breakpoint,
     static_assert,
     static_print,
+    static_range,
 )
 from gluon_core.language.target import ANSWERS
 from gluon_core.semantic import Semantic
@@ -170,12 +171,15 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
     def visit_For(self, node: Any) -> Any:
         if isinstance(node.iter, ast.Call):
             self.loop_bounds.update(id(arg) for arg in node.iter.args)
-            self._check_rounds(node)
+            called = self.visit(node.iter.func)
+            # The base class, which asks again, knows its own one.
+            called = tl.static_range if called is static_range else called
+            self.visited[id(node.iter.func)] = called
+            self._check_rounds(node, called)
         return super().visit_For(node)
 
-    def _check_rounds(self, node: Any) -> None:
+    def _check_rounds(self, node: Any, called: Any) -> None:
         """Refuse a loop that never ends, while running or while it is unrolled."""
-        called = value_of(self, node.iter.func)
         if called not in (range, tl.range, tl.static_range) or len(node.iter.args) > 3:
             return
         names = ("start", "end", "step") if called is not range else ("", "", "")

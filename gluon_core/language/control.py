@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Iterator, Optional, Sequence, Union
 
-from gluon_core._triton import constexpr, static_range, tensor, tl_core, tl_tuple, unwrap
+from gluon_core import _triton
+from gluon_core._triton import constexpr, tensor, tl_core, tl_tuple, unwrap
 from gluon_core.errors import (
     ArgumentError,
     CapabilityError,
@@ -88,6 +89,30 @@ def static_print(
 def _not_evaluated(name: str) -> NotInKernelError:
     # The code generator evaluates these itself, before it would call an op.
     return NotInKernelError(f"gl.{name} is for kernels, not for the code of an op")
+
+
+class static_range(_triton.static_range):
+    """`range` of compile-time integers: the loop is unrolled while the kernel is traced."""
+
+    def __init__(
+        self,
+        arg1: ConstInt,
+        arg2: Optional[ConstInt] = None,
+        step: Optional[ConstInt] = None,
+    ) -> None:
+        if any(isinstance(given, int) for given in (arg1, arg2, step)):  # constants, in a kernel
+            raise _loops_on_the_host()
+        super().__init__(arg1, arg2, step)
+
+    def __iter__(self) -> Iterator[constexpr]:
+        raise _loops_on_the_host()
+
+
+def _loops_on_the_host() -> NotInKernelError:
+    return NotInKernelError(
+        "gl.static_range is for the loops of kernels",
+        remedy="In host code, and in the body of an op, loop over Python's `range`.",
+    )
 
 
 def _check_axis(axis: ConstInt) -> None:
