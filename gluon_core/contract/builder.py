@@ -564,6 +564,16 @@ class Recorder(Builder, Protocol):
     def deferred_fence(self) -> None:
         """What threads stored to shared memory is visible to those."""
 
+    def tiles_begun(self, ring: Value) -> None:
+        """A pipeline of tiles begins; `ring` is the first of its buffers, and has a stage per entry.
+        With the two that follow, who records a kernel can hold it to the order of steps."""
+
+    def tiles_fetched(self, ring: Value, step: Value, pred: Optional[Value]) -> None:
+        """The tiles of a step (int32) are fetched next; where `pred` is false, nothing is copied."""
+
+    def tiles_awaited(self, ring: Value, step: Value, pending: int) -> None:
+        """They are waited for next, while `pending` later steps may still be on their way."""
+
 
 def members(protocol: type) -> frozenset[str]:
     """The names of the attributes and methods that a protocol declares, inherited ones included."""

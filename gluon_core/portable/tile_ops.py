@@ -203,6 +203,8 @@ class tile_pipeline(Record):
         slot, _ = _place(semantic, step, self.facts.stages)
         plain = unwrap(pred)
         when = None if plain is True else predicate(semantic, plain)
+        handle = None if when is None else when.handle
+        semantic.told_of_tiles("fetched", buffers[0], step, handle)
         views = [semantic.memdesc_index(buffer, slot) for buffer in buffers]
         for name, state in zip(_lowerings(self.facts), states):
             mine = [i for i, tile in enumerate(tiles) if tile.facts.lowering == name]
@@ -236,6 +238,7 @@ class tile_pipeline(Record):
         stages = self.facts.stages
         least = max(stages - 2, 0)
         count = least if unwrap(pending) is None else compile_time_int(pending, "pending", 0)
+        semantic.told_of_tiles("awaited", buffers[0], step, count)
         slot, phase = _place(semantic, step, stages)
         for name, state in zip(_lowerings(self.facts), states):
             arrived = code(named("tile_copy", name), "arrived")
@@ -282,6 +285,7 @@ def pipeline(
         semantic.allocate_shared(tile.dtype, [count, *tile.block_shape], tile.layout)
         for tile in tiles
     ]
+    semantic.told_of_tiles("begun", buffers[0])
     states = [
         tl_tuple(list(code(named("tile_copy", name), "begin")(count, _semantic=semantic)))
         for name in _lowerings(facts)

@@ -20,6 +20,7 @@ from gluon_core.semantic.operands import (
     check_stored,
     check_view_size,
     compile_time_int,
+    scalar_int32,
     wrap_axis,
 )
 from gluon_core.values import (
@@ -152,6 +153,13 @@ class SharedOps(SemanticBase):
 
     def deferred_fence(self) -> None:
         getattr(self.builder, "deferred_fence", lambda: None)()
+
+    def told_of_tiles(self, what: str, ring: Any, step: Any = None, *rest: Any) -> None:
+        """Of a pipeline's `begun`, `fetched` or `awaited`, for whoever records the kernel."""
+        tell = getattr(self.builder, f"tiles_{what}", None)
+        if tell is not None:
+            given = () if step is None else (scalar_int32(self, step, "step").handle, *rest)
+            tell(ring.handle, *given)
 
     def shared_dealloc(self, mem: Any) -> None:
         self.builder.create_local_dealloc(mem.handle)

@@ -479,6 +479,13 @@ def test_outside_a_kernel():
         gl.arange(0, 128)
     with pytest.raises(errors.NotInKernelError, match="gl.exp"):
         gl.exp(3)
+    for wrong in (
+        lambda: gl.static_range(4),
+        lambda: gl.static_range(0, gl.constexpr(4), step=1),
+        lambda: list(gl.static_range(gl.constexpr(4))),
+    ):
+        with pytest.raises(errors.NotInKernelError, match="gl.static_range is for .* `range`"):
+            wrong()
 
 
 def test_what_the_target_lacks():

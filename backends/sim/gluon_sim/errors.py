@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Access", "BarrierError", "CapacityError", "DeadlockError", "DeviceAssertionError", "LaunchInterrupted",
-    "LeakError", "MisalignedError", "OffsetOverflowError", "OutOfBoundsError", "REPORTS", "RaceError", "Scene", "ScopeError",
+    "LeakError", "MisalignedError", "OffsetOverflowError", "OutOfBoundsError", "PipelineError", "REPORTS", "RaceError", "Scene", "ScopeError",
     "SimulatorError", "SimulatorWarning", "TimeLimitError", "UninitialisedError", "in_library",
     "span_of", "tolerate",
 ]  # fmt: skip
@@ -32,6 +32,7 @@ REPORTS = {
     "race.blocks": "races",  # two blocks of a cluster, in each other's shared memory
     "race.shared": "races",  # ... in shared memory
     "race.registers": "races",  # of a result that asynchronous work still writes
+    "race.steps": "races",  # of a pipeline of tiles, by its contract
     "race.scope": "races",  # atomics of two ranks, one of which does not reach the other
     "bounds.global": "bounds",
     "bounds.index": "bounds",  # of a buffer, a gather or a scatter
@@ -221,6 +222,11 @@ class LeakError(SimulatorError):
 
 class BarrierError(SimulatorError):
     """A barrier was used against its protocol."""
+
+
+class PipelineError(SimulatorError):
+    """The steps of a `gl.portable.pipeline` are not fetched and waited for in their order: some target
+    copies over tiles that are in use, reads what has not come, or waits for ever."""
 
 
 class LaunchInterrupted(KeyboardInterrupt):

@@ -114,7 +114,22 @@ def twice(out):
 
 
 said(errors.BarrierError, lambda: run(twice, x))
-#> BarrierError: more arrivals at a barrier than its phase expects; expected at most 1, got 2.  Nobody waits for the barrier of line 110, at which line 112 arrives: wait for it before line 112.
+#> BarrierError: more arrivals at a barrier than its phase expects; expected at most 1, got 2. Nobody waits for the barrier of line 110, at which line 112 arrives: wait for it before line 112.
+
+# -- PipelineError: fetch the steps of a pipeline one after the other, and wait for each of them, on every target alike
+@gluon.jit
+def first_alone(x, out):
+    tiles = gl.portable.pipeline(gl.portable.descriptor(x, [128], [1], [32]), 2)
+    tiles.fetch(0, [[0]])
+    for step in range(4):
+        tiles.fetch(step + 1, [[(step + 1) * 32]], pred=step < 3)
+        (tile,) = tiles.wait(0, pending=1)
+        gl.store(out + step * 32 + gl.arange(0, 32, LINE), tile.load(LINE))
+    tiles.close()
+
+
+said(errors.PipelineError, lambda: run(first_alone, x, np.zeros_like(x)))
+#> PipelineError: step 0 is waited for, and its buffers hold step 2 by now. Wait for each step before the one that takes its buffers is fetched; in a loop over `step`: tiles.wait(step).
 
 # -- DeviceAssertionError: look at the element that the message names
 @gluon.jit
@@ -146,7 +161,7 @@ def both(group):
 
 
 said(errors.ScopeError, lambda: gluon.distributed.simulate(both, 2, "sim:hopper"))
-#> ScopeError: `atomic_rmw` at line 141 on rank 1 and atomics of rank 0 (line 141) meet in `x.peers of rank 0`, and the scope of those of rank 1 ends at its device. Give the atomic of line 141 scope="sys".
+#> ScopeError: `atomic_rmw` at line 156 on rank 1 and atomics of rank 0 (line 156) meet in `x.peers of rank 0`, and the scope of those of rank 1 ends at its device. Give the atomic of line 156 scope="sys".
 
 # -- SimulatorWarning: a warning: the manual forbids it, hardware is known to take it; see [what is tolerated](../simulator.md)
 import warnings

@@ -7,7 +7,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_sim.errors import RaceError
+from gluon_sim.errors import PipelineError, RaceError
 from gluon_sim.settings import using
 
 pytestmark = pytest.mark.once
@@ -138,3 +138,77 @@ def test_a_missing_fence_or_wait_of_a_product_is_reported_on_every_target(target
             assert "gl.portable.fence()" in found.value.remedy
     with using(races=False, schedule="eager"):
         multiply(target, fence=False)
+
+
+@gluon.jit
+def steps_of(
+    a,
+    out,
+    ROUNDS: gl.constexpr,
+    AHEAD: gl.constexpr,
+    SHIFT: gl.constexpr,
+    PENDING: gl.constexpr,
+):
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [gl.target.warp_size], [4], [0])
+    tiles = gl.portable.pipeline(gl.portable.descriptor(a, [1024], [1], [256]), 3)
+    for step in gl.static_range(2):
+        tiles.fetch(step, [[step * 256]])
+    for step in range(ROUNDS):
+        (tile,) = tiles.wait(step * (SHIFT != 9) + SHIFT * (SHIFT != 9), PENDING)
+        value = tile.load(LAYOUT)
+        gl.portable.fence()
+        ahead = step + AHEAD
+        tiles.fetch(ahead, [[ahead * 256]], pred=ahead < 4)
+        gl.store(out + gl.program_id(0) * 1024 + step * 256 + gl.arange(0, 256, LAYOUT), value)
+    tiles.close()
+
+
+# Rounds, steps ahead, what is added to the step that is waited for (9: it is step 0 always),
+# pending; what the report says of it.
+MISTAKES = {
+    "the same step": ((4, 2, 9, 1), "its buffers hold step 3 by now"),
+    "a later step": ((4, 2, 1, 0), "step 3 is fetched into the buffers of step 0 of line"),
+    "a step too far": ((4, 2, 2, 0), "step 2 is waited for, and was not fetched"),
+    "a step too early": ((4, 2, -1, 1), "step -1 is waited for, and was not fetched"),
+    "a round too much": (
+        (5, 2, 0, 1),
+        "step 4 is waited for, and was fetched where `pred` is false",
+    ),
+    "too much under way": ((4, 2, 0, 2), "pending=2, and 1 later steps"),
+    "twice": ((4, 1, 0, 1), "step 1 is fetched a second time, first at line"),
+    "left out": ((4, 6, 0, 1), "step 6 is fetched into the buffers of step 0. Fetch the steps one"),
+}
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_the_steps_of_a_pipeline_are_held_to_their_order_on_every_target(target):
+    a, out = np.arange(1024, dtype=np.float32), np.zeros((2, 1024), np.float32)
+    steps_of[(2,)](a, out, 4, 2, 0, 1, target=f"sim:{target}")
+    np.testing.assert_array_equal(out, [a, a])
+    for given, said in MISTAKES.values():
+        with pytest.raises(PipelineError) as found:
+            steps_of[(2,)](a, out, *given, target=f"sim:{target}")
+        assert said in str(found.value) and found.value.remedy
+        assert "tiles." in found.value.span.text
+    with using(races=False):
+        steps_of[(2,)](a, out, 4, 2, 0, 2, target=f"sim:{target}")
+
+
+def test_a_race_of_two_asynchronous_ops_counts_groups_where_the_second_was_issued():
+    with pytest.raises(RaceError) as found:
+        overtaken[(1,)](np.zeros(1024, np.float32), target="sim:sm_80")
+    assert "at most 0 closed groups" in found.value.remedy
+
+
+@gluon.jit
+def overtaken(a):
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    o = gl.arange(0, 256, LAYOUT)
+    ring = gl.allocate_shared_memory(gl.float32, [256], FLAT)
+    gl.portable.async_copy(ring, a, o)
+    gl.portable.commit()
+    gl.portable.async_copy(ring, a, o)
+    gl.portable.commit()
+    gl.portable.async_copy(ring, a, o)
+    gl.portable.commit()
+    gl.portable.wait(0)

@@ -327,6 +327,17 @@ def counts_for_its_device(x):
 
 
 @gluon.jit
+def lets_too_much_be_under_way(a, out):
+    tiles = gl.portable.pipeline(gl.portable.descriptor(a, [256], [1], [128]), 2)
+    tiles.fetch(0, [[0]])
+    for step in range(2):
+        tiles.fetch(step + 1, [[(step + 1) * 128]], pred=step < 1)
+        (tile,) = tiles.wait(step, 3)
+        gl.store(out + step * 128 + gl.arange(0, 128, layout=L1), tile.load(L1))
+    tiles.close()
+
+
+@gluon.jit
 def signals_for_nobody(x):
     gl.portable.signal(x.signals[0])
 
@@ -349,6 +360,7 @@ CASES = {
     "race.blocks": Case(reads_the_other_block, "s.load(WHOLE)", launch=in_a_cluster),
     "race.shared": Case(partitions_overlap, "where.store(", (False,)),
     "race.registers": Case(reads_an_accumulator_in_flight, "early ="),
+    "race.steps": Case(lets_too_much_be_under_way, "tiles.wait(step, 3)"),
     "race.scope": Case(counts_for_its_device, "gl.atomic_add(x.peers[0], 1)", launch=on_two_ranks),
     "bounds.global": Case(runs_over, "gl.load(a + 4096 + o)"),
     "bounds.index": Case(indexes_outside, "ring.index(gl.load(a) + 2)"),

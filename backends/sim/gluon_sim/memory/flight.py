@@ -66,6 +66,7 @@ class Flight:
     Attributes:
         rows: the programs that issued it.
         group: the number of its group, per batch row (or one for all).
+        closed: by queue of its task, the groups closed when it was issued.
         issuer: who issued it, and at which of its clocks.
         landed, landing: whether it has happened, and happens now.
         moved: whether it touched global memory; a copy that tells a barrier does so in any case.
@@ -93,6 +94,7 @@ class Flight:
         self.signal = signal
         self.barrier = barrier
         self.group = queue.closed
+        self.closed = {q.name: q.closed for q in task.queues.values()}
         self.issuer = task.active()
         self.issued = self.issuer.clock
         self.agent: Agent = None  # type: ignore[assignment]  # from its start on
@@ -148,6 +150,9 @@ class Flight:
             return self._untracked(line, here)
         if before is not None and before.closed:
             closed = before.closed.get(self.queue, closed)
+        meets = task.agent.flight if before is None and task.agent is not None else None
+        if meets is not None and meets.task is self.task:  # it had to wait when it was issued
+            closed = meets.closed.get(self.queue, closed)
         last = self if before is None else self._last_like(before, closed)
         behind = int((closed - last.group).max())
         if behind <= 0:

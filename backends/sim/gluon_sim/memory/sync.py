@@ -441,11 +441,11 @@ class Barriers:
         line = task.op.loc.line
         idle = _idle(task)
         if idle:
-            return f"{text} {idle}: wait for it before line {line}."
+            return f"{text} {idle}: wait for it before line {line}.".lstrip()
         return (
             f"{text} Before line {line} comes again, {task.name} must wait until the phase is over, or "
             "until those who wait for it have arrived at a barrier of their own."
-        )
+        ).lstrip()
 
     def history(self, slot: int) -> str:
         """Who has arrived at a barrier so far."""

@@ -36,7 +36,8 @@ from gluon_sim.run.regions import REGIONS
 __all__ = ["Lowered", "lower"]
 
 _IGNORED = frozenset(
-    "barrier assume print breakpoint assert local_dealloc cluster_barrier cluster_sync poison".split()
+    "barrier assume print breakpoint assert local_dealloc cluster_barrier cluster_sync poison "
+    "tiles_begun tiles_fetched tiles_awaited".split()
 )
 _CASTS = frozenset("int_cast bitcast splat unsplat convert_layout".split())
 _VIEWS = frozenset(

@@ -503,6 +503,15 @@ class SimBuilder:
     def deferred_fence(self) -> None:
         self.record("deferred_fence")
 
+    def tiles_begun(self, ring: Value) -> None:
+        self.record("tiles_begun", (ring,))
+
+    def tiles_fetched(self, ring: Value, step: Value, pred: Optional[Value]) -> None:
+        self.record("tiles_fetched", (ring, step, pred))
+
+    def tiles_awaited(self, ring: Value, step: Value, pending: int) -> None:
+        self.record("tiles_awaited", (ring, step, pending))
+
     def create_local_alloc(self, type: Type, value: Optional[Value] = None) -> Value:
         return self.record("local_alloc", (type, value), [type]).results[0]
 

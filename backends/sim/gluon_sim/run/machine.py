@@ -31,6 +31,7 @@ from gluon_sim.record.ir import Op
 from gluon_sim.run.compile import CompiledProgram
 from gluon_sim.run.frame import Frame, Rows
 from gluon_sim.run.parallel import Stopped, Workers, keep, meets, ordered, workers_for
+from gluon_sim.run.pipelines import Ring
 from gluon_sim.run.progress import Progress
 from gluon_sim.run.task import Task
 from gluon_sim.settings import Settings, current
@@ -77,6 +78,9 @@ class Batch:
         self.agents: Optional[Agents] = None
         self.queues: list[Queue] = []
         self.allocated: dict[Op, tuple[Frame, SharedBuffer]] = {}
+        # Pipelines of tiles by the first of their buffers, and the steps that each task has fetched.
+        self.rings: dict[SharedBuffer, Ring] = {}
+        self.fetched: dict[str, np.ndarray] = {}
         # Barriers that other blocks of a cluster may not know to be initialized: released yet?
         self.unannounced: dict[SharedBuffer, bool] = {}
         self.blocks: Optional[Blocks] = (

@@ -16,6 +16,7 @@ from gluon_sim.record.arith import entering
 from gluon_sim.record.dtypes import compute, finish, numpy_dtype, unsigned
 from gluon_sim.record.types import Type
 from gluon_sim.run.accesses import MEMORY_OPS
+from gluon_sim.run.pipelines import PIPELINE_OPS
 from gluon_sim.run.tensors import TENSOR_OPS, dims_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS"]
 
-OPS: dict[str, Callable[..., Any]] = {**TENSOR_OPS, **MEMORY_OPS}
+OPS: dict[str, Callable[..., Any]] = {**TENSOR_OPS, **MEMORY_OPS, **PIPELINE_OPS}
 _op = entering(OPS)
 
 
