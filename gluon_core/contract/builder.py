@@ -540,6 +540,10 @@ class Recorder(Builder, Protocol):
     def bind_name(self, name: str, values: Sequence[Any]) -> None:
         """The kernel assigned these values, or one constant, to a variable."""
 
+    def call_buffer(self, value: Value, name: str, remedy: str) -> None:
+        """What reports call the shared memory that a building block allocated, such as the barriers of
+        a ring, and what to do where a wait there never ends or too many arrive."""
+
     def create_breakpoint(self) -> None:
         """`breakpoint()` in a kernel; without it that is an error."""
 

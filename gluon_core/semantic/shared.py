@@ -154,6 +154,11 @@ class SharedOps(SemanticBase):
     def deferred_fence(self) -> None:
         getattr(self.builder, "deferred_fence", lambda: None)()
 
+    def call_buffer(self, mem: Any, name: str, remedy: str) -> None:
+        """What reports call memory that a building block allocates, and what its users do wrong where
+        a barrier there never completes, or has too many arrivals."""
+        getattr(self.builder, "call_buffer", lambda *what: None)(mem.handle, name, remedy)
+
     def told_of_tiles(self, what: str, ring: Any, step: Any = None, *rest: Any) -> None:
         """Of a pipeline's `begun`, `fetched` or `awaited`, for whoever records the kernel."""
         tell = getattr(self.builder, f"tiles_{what}", None)

@@ -49,6 +49,15 @@ __all__ = ["ring_position", "tile_ring", "tile_writer", "tma_ring", "tma_writer"
 
 _REQUIRES = ("nvidia.tma",)
 _SPACE = "gl.nvidia.hopper."
+# What to do where one waits for ever.
+_FULL = (
+    "Fetch as many slots of the ring as are waited for, each with ring.fetch(at, ...) and then "
+    "at = at.next()."
+)
+_EMPTY = (
+    "Wait for each slot of the ring and release it once, ring.release(at) and then at = at.next(), in "
+    "each of the roles that use it; tma_ring(..., consumers={}) counts them."
+)
 
 
 @dataclass(frozen=True)
@@ -244,6 +253,8 @@ def tma_ring(
     ]
     full = mbarrier.allocate_mbarrier(batch=count)
     empty = mbarrier.allocate_mbarrier(batch=count)
+    semantic.call_buffer(full, "the full slots", _FULL)
+    semantic.call_buffer(empty, "the empty slots", _EMPTY.format(users))
     for slot in range(count):
         mbarrier.init(semantic.memdesc_index(full, slot), 1)
         mbarrier.init(semantic.memdesc_index(empty, slot), users)

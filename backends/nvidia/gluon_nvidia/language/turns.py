@@ -27,6 +27,10 @@ from gluon_nvidia.language.ring import PositionFacts, ring_position
 
 __all__ = ["role_turns", "turns"]
 
+_TAKE = (
+    "All roles take and end as many turns, one after the other: turns.take(turn), turns.end(turn), "
+    "turn = turn.next()."
+)
 _POSITION = PositionFacts(1, "turn")
 
 
@@ -99,6 +103,7 @@ def turns(roles: ConstInt) -> role_turns:
     semantic = semantic_layer()
     count = compile_time_int(roles, "roles", 2)
     barriers = mbarrier.allocate_mbarrier(batch=count)
+    semantic.call_buffer(barriers, "the turns", _TAKE)
     for role in range(count):
         mbarrier.init(semantic.memdesc_index(barriers, role), 1)
     return role_turns([barriers], TurnFacts(count))

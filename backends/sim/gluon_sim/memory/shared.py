@@ -94,6 +94,7 @@ class SharedBuffer:
         self.data = np.full((rows, size), fill, np.uint8)
         self.size = size
         self.name = name
+        self.remedy = ""  # of a wrong use, from the building block that it is part of
         self.pitch = 0  # bytes of a lane, in tensor memory
         self.barriers: Optional[Barriers] = None
         self.shadow: Optional[SharedShadow] = None

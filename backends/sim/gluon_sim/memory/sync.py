@@ -214,8 +214,11 @@ class Scheduler:
         if self._ended:
             lines.append(f"{', '.join(self._ended[:16])} ended before")
         remedies = [scene["remedy"] for scene in found if scene.get("remedy")]
-        if remedies:
-            lines.append(remedies[0])
+        lines += remedies[:1]
+        advice = {
+            scene["advice"]: task.name for scene, task in zip(found, tasks) if scene.get("advice")
+        }
+        lines += [f"{name}: {text}" for text, name in advice.items()]
         first = next((task for task in tasks if task.task is not None), tasks[0])
         raise DeadlockError(
             "every task waits and nothing can happen any more:\n  " + "\n  ".join(lines),
@@ -238,6 +241,7 @@ class Barriers:
         shape = (rows, max(1, size // 8))
         self.rows = rows
         self.name = name
+        self.remedy = ""  # of a wrong use, from the building block that they are part of
         self.strict = strict  # whether to report what breaks the protocol
         self.count = np.zeros(shape, np.int64)
         self.pending = np.zeros(shape, np.int64)
@@ -436,6 +440,8 @@ class Barriers:
     def _too_early(self, slot: int, task: Optional[Task]) -> Optional[str]:
         """Of an arrival that came before the last phase was over: which wait is missing."""
         text = self.history(slot)
+        if self.remedy:
+            return f"{text} {self.remedy}".lstrip()
         if task is None:
             return text or None
         line = task.op.loc.line
@@ -470,6 +476,7 @@ class Barriers:
         lines = sorted({op.loc.line for _, op in before})
         return {
             "remedy": f"{idle}: wait for it before line {lines[0]}." if idle and lines else "",
+            "advice": self.remedy,
             "program": task.batch.program(row),
             "slot": slot,
             "phase": parity,

@@ -503,6 +503,10 @@ class SimBuilder:
     def deferred_fence(self) -> None:
         self.record("deferred_fence")
 
+    def call_buffer(self, value: Value, name: str, remedy: str) -> None:
+        assert isinstance(value.owner, Op)
+        value.owner.attrs["called"] = name, remedy
+
     def tiles_begun(self, ring: Value) -> None:
         self.record("tiles_begun", (ring,))
 

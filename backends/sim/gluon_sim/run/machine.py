@@ -426,7 +426,9 @@ class Machine:
 
     def allocate(self, task: Task, size: int) -> SharedBuffer:
         line = task.op.loc.line
-        buffer = SharedBuffer(task.batch.count, size, f"the buffer of line {line}")
+        name, remedy = task.op.attrs.get("called", ("the buffer", ""))
+        buffer = SharedBuffer(task.batch.count, size, f"{name} of line {line}")
+        buffer.remedy = remedy
         if self.guided is not None:
             self.guided.name_buffer(task, buffer)
         if self.settings.uninitialised:

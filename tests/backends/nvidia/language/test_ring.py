@@ -11,7 +11,7 @@ from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, GluonError, ShapeError
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_sim.errors import SimulatorError
+from gluon_sim.errors import BarrierError, DeadlockError, SimulatorError
 from tests.backends.sim.test_mutations import HARMLESS, Case, mutants
 
 SIM = registry().target("sim:sm_90")
@@ -125,6 +125,45 @@ def test_each_inner_wait_arrival_and_fence_is_needed(no_implied_fences):
     for op in ("mbarrier_wait", "mbarrier_arrive", "mbarrier_expect", "fence"):
         assert any(op in name and "deleted" in name for name in kinds), op
     assert case.run() is None
+
+
+@gluon.jit
+def use(ring, out, rounds, RELEASES: gl.constexpr):
+    at = ring.consumer()
+    for _ in range(rounds):
+        tile = ring.wait(at).load(LAYOUT)
+        if RELEASES:
+            ring.release(at)
+        at = at.next()
+        gl.store(out, gl.sum(gl.sum(tile, 0), 0))
+
+
+@gluon.jit
+def copy(ring, rounds, NEXT: gl.constexpr):
+    at = ring.producer()
+    for _ in range(rounds):
+        ring.fetch(at, [[0, 0]])
+        if NEXT:
+            at = at.next()
+
+
+@gluon.jit
+def in_two_roles(a, out, RELEASES: gl.constexpr, NEXT: gl.constexpr):
+    ring = tma_ring(a, 2)
+    gl.warp_specialize([(use, (ring, out, 3, RELEASES)), (copy, (ring, 3, NEXT))], [1], [24])
+
+
+def test_a_wrong_count_is_told_in_words_of_the_ring():
+    a = described(np.ones((ROWS, COLUMNS), np.float32), [ROWS, COLUMNS])
+    out = np.zeros(1, np.float32)
+    in_two_roles[(1,)](a, out, True, True, target=SIM, num_warps=4)
+    assert out == ROWS * COLUMNS
+    with pytest.raises(DeadlockError) as found:
+        in_two_roles[(1,)](a, out, False, True, target=SIM, num_warps=4)
+    told = str(found.value)
+    assert "of the empty slots of line" in told and "ring.release(at)" in told
+    with pytest.raises(BarrierError, match=r"with ring.fetch\(at, ...\) and then at = at.next"):
+        in_two_roles[(1,)](a, out, True, False, target=SIM, num_warps=4)
 
 
 # -- misuse ----------------------------------------------------------------------------------------
