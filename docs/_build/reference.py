@@ -93,7 +93,30 @@ PAGES = {
         "What plugins offer to host code.",
         ("host_vendors",),
     ),
+    "plugins_contract": (
+        "gluon_core.contract",
+        "What a plugin hands over, and what is asked of it. [Plugins](../plugins.md) makes one.",
+        ("plugins_contract",),
+    ),
+    "plugins_vendor": (
+        "gluon_core.vendor, .values, .semantic",
+        "What the code of a plugin is written with. [Plugins](../plugins.md) makes one.",
+        ("plugins_vendor",),
+    ),
 }
+
+# Modules that plugins are written with, under `gluon_core`; those of `contract` that are not here are
+# the core's side of it.
+ROOMS = (
+    *("vendor", "values", "semantic"),
+    *(
+        f"contract.{name}"
+        for name in (
+            "backend builder findings hookspec host_descriptor host_memory isa launcher listing options "
+            "reference registry requests settings targets triton_backend"
+        ).split()
+    ),
+)
 
 
 # -- names ---------------------------------------------------------------------------------------
@@ -132,6 +155,17 @@ def host_names() -> list[str]:
     for vendor in VENDORS:
         found += _host_names_of(_imported(vendor), f"gluon.{vendor}", set())
     return found
+
+
+def room_names() -> list[str]:
+    """The names that plugins are written with, each with the path that it is imported from."""
+    rooms = {f"gluon_core.{room}": importlib.import_module(f"gluon_core.{room}") for room in ROOMS}
+    return [f"{path}.{name}" for path, room in rooms.items() for name in room.__all__]
+
+
+def is_host(name: str) -> bool:
+    """Whether a name is shown as it is, and not under `gl`."""
+    return name.startswith(("gluon.", "gluon_core."))
 
 
 def _imported(name: str) -> Optional[ModuleType]:
@@ -176,6 +210,9 @@ def vendor_names(vendor: str) -> dict[str, Any]:
 
 
 def resolve(name: str) -> Any:
+    if name.startswith("gluon_core."):
+        path, _, last = name.rpartition(".")
+        return getattr(importlib.import_module(path), last)
     value: Any = gluon if name.startswith("gluon.") else gl
     for path in (*LIBRARIES, *VENDORS):
         if name.startswith(f"gluon.{path}."):
@@ -304,14 +341,15 @@ def doc(value: Any) -> str:
 
 def anchor(name: str) -> str:
     """What links to a name lead to. Sphinx does not tell `gluon.torch.Op` from `gluon.torch.op`."""
-    shown = name if name.startswith("gluon.") else f"gl.{name}"
+    shown = name if is_host(name) else f"gl.{name}"
     path, _, last = name.rpartition(".")
-    twin = last[:1].isupper() and f"{path}.{last.lower()}" in _known_host_names()
+    known = _known_host_names() if name.startswith("gluon.") else room_names()
+    twin = is_host(name) and last[:1].isupper() and f"{path}.{last.lower()}" in known
     return f"{shown}_class" if twin else shown
 
 
 def entry(name: str, value: Any) -> str:
-    shown = name if name.startswith("gluon.") else f"gl.{name}"
+    shown = name if is_host(name) else f"gl.{name}"
     return f"({anchor(name)})=\n### {shown}\n\n" + "\n".join(
         part for part in (signature(shown, value), doc(value), needs(value)) if part
     )
@@ -496,7 +534,7 @@ def _index_page() -> str:
     listed = []
     where = {n: page for page, (_, _, stems) in PAGES.items() for n in _names(stems)}
     for name in sorted(where, key=str.lower):
-        shown = name if name.startswith("gluon.") else f"gl.{name}"
+        shown = name if is_host(name) else f"gl.{name}"
         listed.append(f"[`{shown}`](#{anchor(name)})")
     return (
         "# Reference\n\nMade from the language itself. Every example ran on the simulator, and shows what "
@@ -532,7 +570,7 @@ def missing(vendor: Optional[str] = None) -> list[str]:
     if vendor is None:
         # A layout is shown under its name in the language.
         ids = {id(resolve(name)) for name in have if not inspect.ismodule(resolve(name))}
-        every = [*language_names(), *host_names()]
+        every = [*language_names(), *host_names(), *room_names()]
         apart = ("gluon.layouts.", *(f"gluon.{vendor}." for vendor in VENDORS))
         return [
             n

@@ -1,0 +1,322 @@
+from dataclasses import dataclass, fields
+from importlib.metadata import EntryPoint
+
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import errors
+from gluon_core import language as gl
+from gluon_core.contract import backend, builder, findings, hookspec, host_descriptor, host_memory
+from gluon_core.contract import isa, launcher, listing, options, reference, requests, settings
+from gluon_core.contract import registry as plugins
+from gluon_core.contract import targets, triton_backend
+
+LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+x = np.arange(128, dtype=np.float32)
+
+
+@gluon.jit
+def twice(x, out):
+    i = gl.arange(0, 128, LINE)
+    gl.store(out + i, 2 * gl.load(x + i))
+
+
+def refused(call):
+    try:
+        call()
+    except errors.GluonError as error:
+        print(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+
+
+# -- gluon_core.contract.targets.Architecture, gluon_core.contract.targets.Limits, gluon_core.contract.targets.Target: hardware, as a plugin describes it
+ANVIL = targets.Architecture(
+    name="anvil1",
+    backend="anvil",
+    aliases=("forge",),
+    arch="anvil1",
+    triton_backend=None,
+    warp_size=32,
+    limits=targets.Limits(shared_memory=48 * 1024, max_warps=16),
+    capabilities=frozenset({"anvil.clamp"}),
+)
+target = targets.Target("anvil", ANVIL)
+print(target, target.has("anvil.clamp"), ANVIL.limits.shared_memory)
+#> anvil:anvil1 True 49152
+
+# -- gluon_core.contract.options.CompileOptions, gluon_core.contract.options.Options, gluon_core.contract.options.FurtherOptions, gluon_core.contract.options.check_given, gluon_core.contract.options.further: compile options
+@dataclass(frozen=True)
+class AnvilOptions(options.CompileOptions):
+    hammers: int = 1
+
+
+chosen: options.Options = AnvilOptions.of(target, {"hammers": 2})
+print(chosen.num_warps, chosen.hammers, options.further(chosen, "max_registers"))
+print(sorted(builder.members(options.FurtherOptions))[:3])
+refused(lambda: options.check_given(target, {"anvils": 3}, [f.name for f in fields(AnvilOptions)]))
+#> 4 2 None
+#> ['allowed_dot_input_precisions', 'arch', 'debug']
+#> OptionError: anvils: anvil has no compile option 'anvils'. Options: num_warps, num_ctas, debug, sanitize_overflow, arch, supported_fp8_dtypes, deprecated_fp8_dot_operand_dtypes, default_dot_input_precision, allowed_dot_input_precisions, max_num_imprecise_acc_default, hammers.
+
+# -- gluon_core.contract.backend.Backend, gluon_core.contract.backend.Lowering, gluon_core.contract.backend.API_VERSION, gluon_core.contract.backend.load_path: what a plugin hands over
+class AnvilBackend(backend.Backend):
+    name = "anvil"
+    api_version = backend.API_VERSION
+    architectures = (ANVIL,)
+    lowerings = (backend.Lowering("load", "anvil_load", "gluon_anvil.lower:load", priority=10),)
+
+    def options(self, target, given):
+        return AnvilOptions.of(target, given)
+
+
+print(AnvilBackend().options(target, {}).hammers, backend.load_path("math:sqrt")(9.0))
+#> 1 3.0
+
+# -- gluon_core.contract.hookspec.hookimpl, gluon_core.contract.hookspec.hookspec, gluon_core.contract.hookspec.PROJECT, gluon_core.contract.hookspec.ENTRY_POINTS: the hooks, and the entry points by which plugins are found
+class AnvilPlugin:
+    @hookspec.hookimpl
+    def gluon_backends(self):
+        return [AnvilBackend()]
+
+
+print(hookspec.PROJECT, hookspec.ENTRY_POINTS, callable(hookspec.hookspec))
+#> gluon_core gluon_core.backends True
+
+# -- gluon_core.contract.registry.load, gluon_core.contract.registry.registry, gluon_core.contract.registry.Registry, gluon_core.contract.registry.Plugin, gluon_core.contract.registry.PluginFailure: what is installed, and why a plugin is not there
+own: plugins.Registry = plugins.load(entry_points=[], plugins=[AnvilPlugin()])
+print(own.target("forge"), [one.name for one in own.lowerings("load")])
+found: plugins.Plugin = next(iter(own.plugins.values()))
+print(found.backends, found.lowerings, "nvidia" in plugins.registry().backends)
+missing = EntryPoint("gone", "no_such_module", hookspec.ENTRY_POINTS)
+failure = plugins.load(entry_points=[missing]).failures["gone"]
+print(isinstance(failure, plugins.PluginFailure), failure.reason)
+#> anvil:anvil1 ['anvil_load', 'global_load']
+#> ('anvil',) ('load/anvil_load',) True
+#> True ModuleNotFoundError: No module named 'no_such_module'
+
+# -- gluon_core.contract.requests.Request, gluon_core.contract.requests.LoadRequest, gluon_core.contract.requests.StoreRequest, gluon_core.contract.requests.AsyncCopyRequest, gluon_core.contract.requests.MmaRequest, gluon_core.contract.requests.MmaLayouts, gluon_core.contract.requests.TileRequest, gluon_core.contract.requests.TileStoreRequest: what lowerings and their predicates get
+def load_accepts(request: requests.LoadRequest):
+    narrow = request.offsets.dtype == gl.int32
+    return True if narrow else f"the Anvil addresses with int32 offsets, not {request.offsets.dtype}"
+
+
+for kind in (
+    requests.LoadRequest,
+    requests.StoreRequest,
+    requests.AsyncCopyRequest,
+    requests.MmaRequest,
+    requests.TileRequest,
+    requests.TileStoreRequest,
+):
+    shared = len(fields(requests.Request))
+    print(kind.__name__, *(f.name for f in fields(kind)[shared : shared + 5]))
+print([f.name for f in fields(requests.MmaLayouts)])
+#> LoadRequest ptr offsets mask other cache_modifier
+#> StoreRequest ptr offsets value mask cache_modifier
+#> AsyncCopyRequest dest ptr offsets mask cache_modifier
+#> MmaRequest m n k a_dtype b_dtype
+#> TileRequest base shape strides dtype block_shape
+#> TileStoreRequest tile coordinates value layout
+#> ['accumulator', 'a', 'b', 'a_shared', 'b_shared', 'lowering', 'shape', 'acc_dtype']
+
+# -- gluon_core.contract.requests.OPS, gluon_core.contract.requests.FURTHER, gluon_core.contract.requests.TAKES: portable ops, the companions of their lowerings, and what these are called with
+print(sorted(requests.OPS), sorted(requests.OPS["async_copy"]))
+print(sorted(requests.FURTHER["mma"]), requests.TAKES["wait"])
+#> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_store'] ['commit', 'wait']
+#> ['accumulator', 'fence', 'mma_wait', 'read'] (1, ('_semantic',))
+
+# -- gluon_core.contract.builder.Builder, gluon_core.contract.builder.members, gluon_core.contract.builder.Experiments, gluon_core.contract.builder.Recorder: what the core calls on a builder; protocols, from which nothing derives
+asked = builder.members(builder.Builder)
+print(len(asked) > 100, "create_local_alloc" in asked, len(builder.members(builder.Experiments)))
+print(sorted(builder.members(builder.Recorder))[-3:])
+#> True True 2
+#> ['tiles_awaited', 'tiles_begun', 'tiles_fetched']
+
+# -- gluon_core.contract.builder.Module, gluon_core.contract.builder.Function, gluon_core.contract.builder.Region, gluon_core.contract.builder.Block, gluon_core.contract.builder.Operation, gluon_core.contract.builder.Value: what its methods answer
+for kind in (builder.Module, builder.Function, builder.Region, builder.Block, builder.Operation):
+    print(kind.__name__, sorted(builder.members(kind))[:3])
+print("get_type" in builder.members(builder.Value))
+#> Module ['context', 'get_function', 'has_function']
+#> Function ['add_entry_block', 'args', 'finalize']
+#> Region ['push_back', 'size']
+#> Block ['add_argument', 'add_argument_at', 'arg']
+#> Operation ['get_after', 'get_before', 'get_body']
+#> True
+
+# -- gluon_core.contract.backend.Stage, gluon_core.contract.backend.Report: a pipeline of pure steps, and what `inspect` says of the machine code
+def assemble(source, metadata):
+    metadata["shared"] = 0
+    return source.encode()
+
+
+stages = [backend.Stage("text", lambda source, metadata: str(source)), backend.Stage("bin", assemble)]
+code, metadata = "module {}", {}
+for stage in stages:
+    code = stage.run(code, metadata)
+print(code, metadata)
+report = backend.Report(
+    registers=32, spills=0, shared_memory=0, instruction_count=4, instruction_mix={"add": 4}
+)
+print(report.registers, report.instruction_mix)
+#> b'module {}' {'shared': 0}
+#> 32 {'add': 4}
+
+# -- gluon_core.contract.triton_backend.TritonBackend, gluon_core.contract.triton_backend.check_limits: a vendor whose compiler is one of Triton's
+vendors = plugins.registry().backends
+print(isinstance(vendors["nvidia"], triton_backend.TritonBackend))
+refused(lambda: triton_backend.check_limits(target, {"shared": 1 << 20, "num_warps": 4, "num_ctas": 1}))
+#> True
+#> LimitError: the kernel needs more shared memory than a block of anvil:anvil1 has; expected at most 49152 bytes, got 1048576 bytes. Use smaller blocks, fewer buffers or stages, or a narrower dtype.
+
+# -- gluon_core.contract.launcher.Compiled, gluon_core.contract.launcher.Launcher, gluon_core.contract.launcher.FastLauncher: a compiled kernel, and what launches it
+compiled: launcher.Compiled = gluon.compile(twice, "sm_90", signature={"x": "*fp32", "out": "*fp32"})
+print(compiled.name, compiled.target, builder.members(launcher.Compiled) >= {"asm", "metadata"})
+
+
+class Printing:
+    """A launcher of the Anvil."""
+
+    def __call__(self, grid, stream, *arguments):
+        print("launched on", grid, "with", len(arguments), "arguments")
+
+
+launch: launcher.Launcher = Printing()
+launch((1, 1, 1), 0, x, x)
+print(sorted(builder.members(launcher.FastLauncher)))
+#> twice nvidia:sm_90 True
+#> launched on (1, 1, 1) with 2 arguments
+#> ['bind', 'raw']
+
+# -- gluon_core.contract.launcher.FastPath, gluon_core.contract.launcher.CallsOf, gluon_core.contract.launcher.CallParameter: calls that a backend answers without asking the core again
+one = launcher.CallParameter("x", None, False, constant=False, specialize=True, align=True)
+print(one.name, [f.name for f in fields(launcher.CallsOf)][:3], sorted(builder.members(launcher.FastPath)))
+#> x ['parameters', 'positional', 'decide'] ['call', 'forget', 'remember']
+
+# -- gluon_core.contract.launcher.ArgumentKind, gluon_core.contract.launcher.checked_kind: objects of a class of one's own as arguments
+class Meters(float):
+    pass
+
+
+kind = launcher.ArgumentKind(Meters, describe=lambda value: ("fp32", ""), key=lambda value: "meters")
+print(launcher.checked_kind(kind).is_for(Meters), kind.is_for(str))
+#> True False
+
+# -- gluon_core.contract.launcher.Simulation, gluon_core.contract.launcher.RankHost, gluon_core.contract.launcher.Ranks: what a backend that simulates offers besides
+simulator = vendors["sim"]
+with backend.load_path(simulator.simulation)(schedule="eager", races=False):
+    twice[(1,)](x, out := np.zeros_like(x), target="sim:hopper")
+print(out[:3], callable(launcher.Simulation))
+print(sorted(builder.members(launcher.RankHost))[-2:], sorted(builder.members(launcher.Ranks)))
+#> [0. 2. 4.] True
+#> ['share', 'world'] []
+
+# -- gluon_core.contract.settings.LaunchSettings, gluon_core.contract.settings.Scopes: what launches check, by the environment and by blocks of code
+@dataclass(frozen=True)
+class AnvilSettings(settings.LaunchSettings):
+    PREFIX = "ANVIL"
+    RUNNER = "Anvil"
+    races: bool = True
+    timeout: float = 60.0
+
+
+print(AnvilSettings.from_environment({"ANVIL_RACES": "0"}), AnvilSettings.checks())
+scopes = settings.Scopes(AnvilSettings)
+with scopes.using(timeout=1.0):
+    print(scopes.current().timeout)
+#> AnvilSettings(races=False, timeout=60.0) ('races',)
+#> 1.0
+
+# -- gluon_core.contract.host_descriptor.HostDescriptor, gluon_core.contract.host_descriptor.HostTensor: descriptors in host code
+class Tiles(host_descriptor.HostDescriptor):
+    """Of the Anvil."""
+
+    head = "tensordesc_anvil"
+
+
+base: host_descriptor.HostTensor = x.reshape(8, 16)
+flat = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+print(Tiles(base, [8, 16], [16, 1], [4, 4], flat).block_shape)
+refused(lambda: Tiles(base, [8, 16], [16, 2], [4, 4], flat))
+#> [4, 4]
+#> ShapeError: Tiles.strides: the elements of the last dimension must be contiguous; expected 1 at the end, got [16, 2]. Describe the transposed tensor, or copy it with .contiguous().
+
+# -- gluon_core.contract.host_memory.Storage, gluon_core.contract.host_memory.address_of, gluon_core.contract.host_memory.storage_of: the memory behind an argument, for a backend that runs on the host
+memory: host_memory.Storage = host_memory.storage_of("x", x[32:], "Anvil")
+print(host_memory.address_of("x", x) == x.ctypes.data, memory.data.nbytes, memory.writable)
+#> True 512 True
+
+# -- gluon_core.contract.reference.Machine, gluon_core.contract.reference.SharedBuffer, gluon_core.contract.reference.Descriptor, gluon_core.contract.reference.wants_machine, gluon_core.contract.reference.claims_programs: what ops mean: functions of NumPy arrays, and of the machine where they start work
+def anvil_add_clamped(a, b, low, high):
+    return np.minimum(np.maximum(a + b, low), high)
+
+
+def anvil_start_copy(
+    machine: reference.Machine,
+    buffer: reference.SharedBuffer,
+    tiles: reference.Descriptor,
+    row: np.ndarray,
+):
+    def perform():
+        addresses, inside = tiles.box([row])
+        machine.store_shared(buffer, machine.load_global(addresses, tiles.dtype, inside))
+
+    machine.issue("anvil", perform)
+
+
+@reference.claims_programs
+def anvil_next_program(machine):
+    return machine.claim()
+
+
+print(anvil_add_clamped(x[:3], 1.0, 0.0, 2.0))
+print(reference.wants_machine(anvil_start_copy), reference.wants_machine(anvil_add_clamped))
+#> [1. 2. 2.]
+#> True False
+
+# -- gluon_core.contract.reference.returns, gluon_core.contract.reference.like, gluon_core.contract.reference.per_program: the types of results, and scalars of programs that run together
+@reference.like(0)
+def anvil_negate(a):
+    return -a
+
+
+@reference.returns(lambda a, mask: [a.type, mask.type])
+def anvil_split(a, mask):
+    return a, ~mask
+
+
+print(callable(anvil_negate.results), callable(anvil_split.results))
+print(reference.per_program(np.array([3, 4], np.int32)))
+#> True True
+#> [3 4]
+
+# -- gluon_core.contract.isa.find_loops, gluon_core.contract.isa.Instruction, gluon_core.contract.isa.Loop: loops of machine code, whose lines a vendor reads
+body = [isa.Instruction("mov"), isa.Instruction("fma", labels=("again",)), isa.Instruction("add")]
+body.append(isa.Instruction("branch", target="again"))
+loop: isa.Loop
+(loop,) = isa.find_loops(body)
+print(loop.label, loop.depth, dict(loop.instruction_mix))
+#> again 1 {'fma': 1, 'add': 1, 'branch': 1}
+
+# -- gluon_core.contract.listing.CodeLine, gluon_core.contract.listing.of_assembly, gluon_core.contract.listing.of_module: which line of a kernel a line of code is for
+text = '\t.file 1 "anvil.py"\n\t.loc 1 7 0\n\tadd r0, r1\n'
+line: listing.CodeLine
+(line,) = listing.of_assembly(text)
+print(line.text.strip(), line.file, line.line)
+print(listing.of_module('#loc1 = loc("anvil.py":3:5)\nop loc(#loc1)\n')[0])
+#> add r0, r1 anvil.py 7
+#> CodeLine(text='op', file='anvil.py', line=3)
+
+# -- gluon_core.contract.backend.Watch, gluon_core.contract.backend.Executed, gluon_core.contract.findings.Findings, gluon_core.contract.findings.KernelFindings, gluon_core.contract.findings.LineFindings, gluon_core.contract.findings.BankUse, gluon_core.contract.findings.Held, gluon_core.contract.findings.Trouble, gluon_core.contract.findings.Party: what is found out while kernels run: asked for with `Watch`, handed over as `Findings`
+told: list[findings.Findings] = []
+with simulator.watch(backend.Watch(findings=told.append)):
+    twice[(1,)](x, out, target="sim:hopper")
+kernel: findings.KernelFindings = told[0].kernels[0]
+busy: findings.LineFindings = max(kernel.lines, key=lambda one: one.numbers)
+print(kernel.kernel, kernel.target, kernel.columns[:2], busy.line == kernel.line + 2)
+for kind in (findings.BankUse, findings.Held, findings.Trouble, findings.Party, backend.Executed):
+    print(kind.__name__, *(f.name for f in fields(kind)[:4]))
+#> twice sim:sm_90 ('least time', 'ops') True
+#> BankUse file line way passes
+#> Held file line name type
+#> Trouble error kernel target text
+#> Party who what file line
+#> Executed launches warps instructions instruction_mix
