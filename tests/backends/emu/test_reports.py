@@ -341,6 +341,47 @@ def test_products_of_gfx1250_and_what_uses_their_registers():
         used(["v_nop"] * 3, factor)
 
 
+def test_scalar_registers_that_vector_instructions_have_read():
+    """gfx12.0 may read once more what was in them, until `s_wait_alu` has waited for what writes them."""
+    read = "s_mov_b32 s4, 1\ns_mov_b32 s5, 1\nv_add_nc_u32_e32 v1, s5, v0"
+    again = "v_add_nc_u32_e32 v2, s4, v0"
+
+    def used(*between, use=again, first=read):
+        run("\n".join([first, *between, use]), np.zeros(32, np.float32), arch="gfx1201")
+
+    others = ["s_mov_b32 s6, 1"] * 10
+    load = "s_load_b32 s8, s[0:1], 0x0"
+    for write, wait in (
+        ("s_mov_b32 s4, 2", "sa_sdst"),
+        ("v_cmp_lt_u32_e64 s4, v0, v1", "va_sdst"),
+    ):
+        for waited in (f"s_wait_alu depctr_{wait}(0)", load):
+            used(write, waited)
+        for other in ("s_wait_alu depctr_va_vcc(0)", "s_wait_alu 0xfffd", "v_nop"):
+            with pytest.raises(
+                HazardError, match=f"writes s4.*missing s_wait_alu depctr_{wait}.0. b"
+            ):
+                used(write, other)
+        used(write, again, first="s_mov_b32 s5, 1")  # of which nothing was read
+    used("s_mov_b32 s4, 2", "s_wait_alu 0xfffe")
+    used("v_cmp_lt_u32_e64 s4, v0, v1", "s_wait_alu 0xf1ff")
+    used("s_mov_b32 s4, 2", *others, "s_mov_b32 s6, 1")
+    with pytest.raises(HazardError):
+        used("s_mov_b32 s4, 2", *others)
+    used("s_mov_b32 s4, 2", *others, use="s_mov_b32 s7, s4")
+    with pytest.raises(HazardError, match="sa_sdst"):
+        used("s_mov_b32 s4, 2", *others[1:], use="s_mov_b32 s7, s4")
+    used("v_cmp_lt_u32_e64 s4, v0, v1", use="s_mov_b32 s7, s4")
+    vcc = ["v_cmp_lt_u32_e32 vcc_lo, v0, v1", "v_cndmask_b32_e32 v2, v0, v1, vcc_lo"]
+    used(*vcc)
+    used(*vcc, vcc[0], "s_wait_alu 0xfffd", use=vcc[1])
+    with pytest.raises(HazardError, match="writes vcc_lo.*va_vcc.0. before `v_dual_cndmask"):
+        used(*vcc, vcc[0], use="v_dual_cndmask_b32 v2, v0, v1 :: v_dual_mov_b32 v3, v1")
+    with pytest.raises(HazardError, match="sa_sdst"):  # on one of two ways
+        used("s_cmp_eq_u32 s0, 9", "s_cbranch_scc1 end", "s_mov_b32 s4, 2", "end:")
+    used("v_cmpx_ne_u32_e32 s4, v0")  # which only reads it
+
+
 def test_a_full_counter_is_a_wait():
     """A wave that has as many loads under way as the counter holds waits before it starts another."""
 

@@ -222,6 +222,8 @@ def _registers(ins: Instruction, context: Context) -> tuple[frozenset[int], froz
         written = op.results
         if op.family == "vmem" and "atomic" in half.name:
             written = 1 if returns(half) else 0
+        if half.name.startswith("v_cmpx") and len(half.operands) == 2:  # it writes EXEC alone
+            written = 0
         if "lds" in half.modifiers and op.family == "vmem":
             written = 0
         for place, operand in enumerate(half.operands):

@@ -19,6 +19,7 @@ from gluon_emu.decode.text import Instruction
 from gluon_emu.errors import HazardError
 from gluon_emu.isa import smem, table
 from gluon_emu.machine.expert import early, keeps_itself
+from gluon_emu.machine.scalars import late
 
 __all__ = ["checks", "passes"]
 
@@ -92,6 +93,9 @@ def checks(code: Any) -> list[Optional[Callable[..., Any]]]:
                 if earlier is not None:
                     wait = "s_waitcnt_depctr depctr_va_vdst(0)"
                     found[ins.index] = _missing(ins, earlier, "an operand", wait)
+        if context.architecture.startswith("gfx120"):
+            for index, kept in late(code, rules.before).items():
+                found[index] = _stale(program.instructions[index], *kept)
         return found
     for ins in program.instructions:
         problem = rules.too_close(ins)
@@ -162,6 +166,17 @@ def _too_early(
         lambda machine: (
             f"`{earlier.text}` may not have {what} {machine.register_name(register)} yet: missing "
             f"s_wait_alu depctr_{wait}({left}) before `{ins.text}`"
+        ),
+    )
+
+
+def _stale(ins: Instruction, earlier: Instruction, register: int, wait: str) -> Callable[..., Any]:
+    return _hazard(
+        ins,
+        lambda machine: (
+            f"`{earlier.text}` writes {machine.register_name(register + smem.SCALAR)}, of which a vector "
+            f"instruction has read what it held before, and that may come here once more: missing "
+            f"s_wait_alu depctr_{wait}(0) before `{ins.text}`"
         ),
     )
 

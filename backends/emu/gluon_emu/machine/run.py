@@ -12,6 +12,7 @@ from typing import Any, Optional, Type
 
 import numpy as np
 
+from gluon_emu.decode.operands import Reg
 from gluon_emu.decode.text import Instruction
 from gluon_emu.errors import (
     DeadlockError,
@@ -282,7 +283,7 @@ class Machine:
 
     def register_name(self, register: int) -> str:
         if register >= SCALAR:
-            return f"s{register - SCALAR}"
+            return str(Reg("s", register - SCALAR))
         vgprs = self.code.context.vgprs
         return f"v{register}" if register < vgprs else f"a{register - vgprs}"
 
