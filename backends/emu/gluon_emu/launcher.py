@@ -29,6 +29,7 @@ from gluon_emu.machine.hostcall import Hostcalls, asks
 from gluon_emu.machine.memory import Allocation, GlobalMemory
 from gluon_emu.machine.order import order_of
 from gluon_emu.machine.run import Machine
+from gluon_emu.machine.scratch import behind_buffer, resource
 from gluon_emu.machine.spread import separable, spread, usable_cores
 from gluon_emu.machine.state import Batch
 from gluon_emu.machine.trace import Tally
@@ -54,6 +55,8 @@ class Launch:
         kernarg: the segment of arguments.
         lds_bytes: of a workgroup.
         service: of the runtime, where the kernel can ask for one.
+        scratch: of the resident waves, where the kernel has it behind a buffer.
+        packet: that dispatched the kernel, where it asks for it.
     """
 
     code: Code
@@ -64,6 +67,8 @@ class Launch:
     cluster: int = 1
     allocations: list[Allocation] = field(default_factory=list)
     service: Optional[Hostcalls] = None
+    scratch: Optional[Allocation] = None
+    packet: Optional[Allocation] = None
 
 
 def make_launcher(compiled: Any) -> Callable[..., Any]:
@@ -111,14 +116,15 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         )
         if service is not None:
             allocations.append(service.allocation)
-        kernarg = _kernarg(program, leaves, scratch, size, threads, service)
+        dynamic = int(metadata.shared or 0)
+        kernarg = _kernarg(program, leaves, scratch, _hidden(size, threads, dynamic), service)
         allocations.append(Allocation("the kernel arguments", kernarg, False))
         request = Launch(
             code,
             size,
             -(-threads // lanes),
             kernarg,
-            static + int(metadata.shared or 0),
+            static + dynamic,
             cluster,
             allocations,
             service,
@@ -215,8 +221,7 @@ def _kernarg(
     program: Program,
     leaves: list[tuple[str, Any, Any]],
     scratch: list[int],
-    grid: tuple[int, int, int],
-    threads: int,
+    hidden: dict[str, int],
     service: Optional[Hostcalls] = None,
 ) -> np.ndarray:
     """The segment, as the metadata of the code object lays it out."""
@@ -239,7 +244,6 @@ def _kernarg(
     for argument, (kind, value) in zip(shown, values):
         data = encode(kind, value, argument.size)
         buffer[argument.offset : argument.offset + argument.size] = np.frombuffer(data, np.uint8)
-    hidden = _hidden(grid, threads)
     if service is not None:
         hidden["hidden_hostcall_buffer"] = service.address
     for argument in info.arguments:
@@ -251,9 +255,10 @@ def _kernarg(
     return buffer
 
 
-def _hidden(grid: tuple[int, int, int], threads: int) -> dict[str, int]:
+def _hidden(grid: tuple[int, int, int], threads: int, dynamic_lds: int) -> dict[str, int]:
     found = {f"hidden_block_count_{axis}": n for axis, n in zip("xyz", grid)}
     found.update({f"hidden_group_size_{axis}": n for axis, n in zip("xyz", (threads, 1, 1))})
+    found["hidden_dynamic_lds_size"] = dynamic_lds
     found["hidden_grid_dims"] = 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1
     return found
 
@@ -268,13 +273,20 @@ def execute(request: Launch, settings: Settings) -> Tally:
         EmulatorError: of what the code does wrong.
     """
     code = request.code
-    memory = GlobalMemory(request.allocations)
     rows = rows_of(code.program)
     total = request.grid[0] * request.grid[1] * request.grid[2]
     most = settings.resident or _RESIDENT
     most = min(most, max(1, _STATE_BYTES // (rows * code.context.lanes * 4)))
     together = max(1, most // request.waves)
     together = max(request.cluster, together // request.cluster * request.cluster)
+    if code.program.directives.get("user_sgpr_private_segment_buffer") and code.scratch_bytes:
+        waves = min(together, total) * request.waves
+        request.scratch = behind_buffer(waves, code.context.lanes, code.scratch_bytes)
+        request.allocations.append(request.scratch)
+    if code.program.directives.get("user_sgpr_dispatch_ptr"):
+        request.packet = _packet(request)
+        request.allocations.append(request.packet)
+    memory = GlobalMemory(request.allocations)
     started = time.monotonic()
     deadline = None if settings.timeout is None else started + settings.timeout
     tally = Tally(len(code.steps), watched=bool(settings.trace))
@@ -329,6 +341,17 @@ def execute(request: Launch, settings: Settings) -> Tally:
     return tally
 
 
+def _packet(request: Launch) -> Allocation:
+    """HSA, "Kernel dispatch packet": sizes of a workgroup and of the grid in lanes, bytes, addresses."""
+    lanes = request.waves * request.code.context.lanes
+    words = struct.pack(
+        "<6H5I4Q",
+        2, 3, lanes, 1, 1, 0, lanes * request.grid[0], *request.grid[1:],
+        request.code.scratch_bytes, request.lds_bytes, 0, request.kernarg.ctypes.data, 0, 0,
+    )  # fmt: skip
+    return Allocation("the dispatch packet", np.frombuffer(bytearray(words), np.uint8), False)
+
+
 def _start(machine: Machine, request: Launch, rows: int) -> Batch:
     """All resident waves at the kernel's first instruction."""
     code = request.code
@@ -340,7 +363,7 @@ def _start(machine: Machine, request: Launch, rows: int) -> Batch:
     number = np.arange(total)
     v[0] = (number % waves * lanes)[:, None] + np.arange(lanes)  # y and z, above, are 0
     group = number // waves
-    _user_registers(s, directives, request.kernarg)
+    _user_registers(s, directives, request)
     ids = machine.groups[group]
     if context.generation >= 12:
         cluster = request.cluster
@@ -358,8 +381,8 @@ def _start(machine: Machine, request: Launch, rows: int) -> Batch:
         if directives.get("system_sgpr_workgroup_info"):
             s[at] = 0
             at += 1
-        if directives.get("enable_private_segment"):
-            s[at] = 0
+        if directives.get("system_sgpr_private_segment_wavefront_offset"):
+            s[at] = 0 if request.scratch is None else number * (request.scratch.data.size // total)
     s[125] = 0
     s[EXEC : EXEC + 2] = 0xFFFFFFFF if lanes == 64 else 0
     s[EXEC] = 0xFFFFFFFF
@@ -385,8 +408,8 @@ _USER = (
 )
 
 
-def _user_registers(s: np.ndarray, directives: dict[str, int], kernarg: np.ndarray) -> None:
-    at = 0
+def _user_registers(s: np.ndarray, directives: dict[str, int], request: Launch) -> None:
+    at, kernarg = 0, request.kernarg
     for name, count in _USER:
         if not directives.get(name):
             continue
@@ -394,6 +417,13 @@ def _user_registers(s: np.ndarray, directives: dict[str, int], kernarg: np.ndarr
         if name == "user_sgpr_kernarg_segment_ptr":
             address = kernarg.ctypes.data
             s[at], s[at + 1] = address & 0xFFFFFFFF, address >> 32
+        elif name == "user_sgpr_dispatch_ptr" and request.packet is not None:
+            s[at], s[at + 1] = request.packet.start & 0xFFFFFFFF, request.packet.start >> 32
+        elif name == "user_sgpr_private_segment_buffer" and request.scratch is not None:
+            for word, value in enumerate(resource(request.scratch)):
+                s[at + word] = value
+        elif name == "user_sgpr_private_segment_size":
+            s[at] = request.code.scratch_bytes
         at += count
     words = kernarg.view(np.uint32)
     offset = directives.get("user_sgpr_kernarg_preload_offset", 0)

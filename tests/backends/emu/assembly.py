@@ -24,7 +24,8 @@ k:
 	.section	.rodata,"a",@progbits
 	.amdhsa_kernel k
 		.amdhsa_private_segment_fixed_size {scratch}
-		.amdhsa_user_sgpr_count 2
+		.amdhsa_user_sgpr_count {sgprs}
+{asks}
 		.amdhsa_user_sgpr_kernarg_segment_ptr 1
 		.amdhsa_system_sgpr_workgroup_id_x 1
 		.amdhsa_next_free_vgpr {vgprs}
@@ -62,8 +63,15 @@ def program(
     scratch: int = 0,
     denormals: int = 3,
     xnack: bool = False,
+    asks: str = "",
+    sgprs: int = 2,
 ) -> Program:
-    """A kernel that takes `pointers` arrays, and runs `body`, a line per instruction."""
+    """A kernel that takes `pointers` arrays, and runs `body`, a line per instruction.
+
+    Args:
+        asks: what else it is to find in its first registers, by the names of `.amdhsa_`.
+        sgprs: how many registers that and the address of the arguments fill.
+    """
     args = "".join(
         f"      - .offset:         {8 * i}\n        .size:           8\n"
         "        .value_kind:     global_buffer\n"
@@ -77,7 +85,8 @@ def program(
         _TEXT.format(
             arch=arch, body=lines, args=args.rstrip("\n"), size=8 * pointers or 8, vgprs=32,
             threads=waves * lanes_of(arch), lanes=lanes_of(arch), file=file, scratch=scratch,
-            denormals=denormals, xnack=int(xnack),
+            denormals=denormals, xnack=int(xnack), sgprs=sgprs,
+            asks="\n".join(f"\t\t.amdhsa_{name} 1" for name in asks.split()),
         )
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from gluon_core import language as gl
 from gluon_core.cli.app import app
 from gluon_core.errors import ArgumentError, BackendError, CapabilityError
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
+from tests.backends.emu.assembly import run
 from tests.frontend.vendor_oracle import VERSION
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -295,6 +296,55 @@ def test_descriptors_of_the_host():
     out = np.zeros((32, 16), np.float32)
     through_descriptor[(1,)](desc, out, 32, 16, target="emu:gfx1250")
     np.testing.assert_array_equal(out, x[2:34, 4:20])
+
+
+@gluon.jit
+def too_many(x, out, MANY: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [64], [gl.num_warps()], [0])
+    i = gl.arange(0, MANY * 64 * gl.num_warps(), layout)
+    values = gl.load(x + i)
+    gl.store(out + i, values * gl.sum(values, 0))
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", pytest.param("gfx942", marks=pytest.mark.campaign)])
+def test_registers_that_do_not_fit(arch):
+    """They go to scratch: behind a buffer on gfx90a, with instructions of its own on the others."""
+    x = np.arange(4 * 64 * 64, dtype=np.float32) % 7
+    out = np.zeros_like(x)
+    compiled = too_many[(1,)](x, out, 64, target=f"emu:{arch}", num_warps=4, waves_per_eu=8)
+    assert "Folded Spill" in compiled.asm["amdgcn"]
+    np.testing.assert_array_equal(out, x * x.sum())
+
+
+def test_first_registers():
+    """Scratch behind a buffer, the dispatch packet, the size of scratch."""
+    body = """
+s_load_dwordx2 s[12:13], s[6:7], 0x0
+s_load_dword s14, s[4:5], 0x4
+s_add_u32 s0, s0, s10
+s_addc_u32 s1, s1, 0
+buffer_store_dword v0, off, s[0:3], 0 offset:8
+buffer_store_byte v0, off, s[0:3], 0 offset:13
+s_waitcnt vmcnt(0) lgkmcnt(0)
+buffer_load_dword v1, off, s[0:3], 0 offset:8
+buffer_load_ubyte v2, off, s[0:3], 0 offset:13
+v_mov_b32_e32 v4, s14
+v_add_u32_e32 v4, s8, v4
+v_lshlrev_b32_e32 v3, 2, v0
+s_waitcnt vmcnt(0)
+v_add_u32_e32 v1, v1, v2
+global_store_dword v3, v1, s[12:13]
+global_store_dword v3, v4, s[12:13] offset:512
+"""
+    out = np.zeros((2, 128), np.uint32)
+    private = "private_segment_buffer user_sgpr_dispatch_ptr user_sgpr_private_segment_size"
+    more = f"user_sgpr_{private} system_sgpr_private_segment_wavefront_offset"
+    run(body, out, arch="gfx90a", waves=2, scratch=20, asks=more, sgprs=9)
+    np.testing.assert_array_equal(out[0], 2 * np.arange(128))
+    assert (out[1] == (128 | 1 << 16) + 20).all()  # lanes of a workgroup along x and y, bytes
+    body = body.replace("buffer_load_dword v1,", "buffer_load_dwordx2 v[8:9],")
+    with pytest.raises(AccessError, match="8 bytes of a swizzled buffer"):
+        run(body, out, arch="gfx90a", waves=2, scratch=20, asks=more, sgprs=9)
 
 
 @gluon.jit

@@ -319,6 +319,10 @@ def test_dependencies_that_code_of_gfx1250_keeps_by_itself():
         stored("v_mov_b32_e32 v3, 0\ns_wait_alu depctr_va_vdst(2)", read)
     with pytest.raises(HazardError, match=r"read v2 yet: missing s_wait_alu depctr_vm_vsrc.0."):
         stored(written, "s_wait_loadcnt 0x0")
+    product = "v_wmma_scale_f32_16x16x128_f8f6f4 v[50:57], v[18:33], v[34:49], 0, v1, v0\n"
+    stored(product + "s_wait_alu depctr_va_vdst(2)", read)  # which is two for the counter
+    with pytest.raises(HazardError, match=r"missing s_wait_alu depctr_va_vdst.2."):
+        stored(product + "s_wait_alu depctr_va_vdst(3)", read)
     with pytest.raises(HazardError, match="va_vdst"):  # on one of two ways
         stored("s_cbranch_scc0 there\n" + written + "\nthere:", read)
 
@@ -535,6 +539,15 @@ global_store_dword v2, v1, s[4:5]
     np.testing.assert_array_equal(out, lines(128))
     with pytest.raises(AccessError, match="outside of scratch"):
         run(body, out, waves=2, scratch=8)
+
+
+def test_halves_of_pairs_that_nothing_has_written_may_be_spilt():
+    body = "v_mov_b32_e32 v2, 1\nscratch_store_dwordx2 off, v[2:3], off\n"
+    run(body, scratch=16)
+    with pytest.raises(UninitialisedError, match="uses v5"):
+        run(body.replace("off, v", "v5, v"), scratch=16)
+    with pytest.raises(UninitialisedError, match="uses v3"):
+        run("v_mov_b32_e32 v2, 0\nglobal_store_dwordx2 v2, v[2:3], s[0:1]", arch="gfx942")
 
 
 def test_buffers_check_their_range():

@@ -15,7 +15,7 @@ from gluon_emu.errors import AccessError
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
 
-__all__ = ["buffer_address", "counters", "flat_address", "locate"]
+__all__ = ["buffer_address", "counters", "flat_address", "interleaved", "locate"]
 
 _U64 = np.uint64
 
@@ -84,6 +84,7 @@ def buffer_address(
     if isinstance(soffset, Const) and soffset.value == 0:
         scalar = None
     newest = ctx.architecture == "gfx1250"
+    interleaves = ctx.generation == 9
 
     def find(b: Any) -> tuple[np.ndarray, np.ndarray]:
         word = [b.s[first + i].astype(_U64)[:, None] for i in range(4)]
@@ -98,8 +99,20 @@ def buffer_address(
         if offset is not None:
             inside = inside + np.asarray(offset(b)).astype(_U64)
         moved = _U64(0) if scalar is None else np.asarray(scalar(b)).astype(_U64)
-        if index is not None:
-            row = np.asarray(index(b)).astype(_U64)
+        row: Any = None if index is None else np.asarray(index(b)).astype(_U64)
+        if interleaves and interleaved(b, resource).any():
+            if size > 4:
+                raise b.machine.report(
+                    AccessError,
+                    f"{size} bytes of a swizzled buffer, of which 4 are together",
+                    ins,
+                    b,
+                    0,
+                )
+            inside = _swizzled(word, stride, row, inside, ctx.lanes)
+            ok = inside + moved + _U64(size) <= records
+            place = start + inside + moved
+        elif row is not None:
             ok = row < records
             place = start + row * stride + inside + moved
         else:
@@ -108,6 +121,25 @@ def buffer_address(
         return np.broadcast_to(place, b.exec.shape), b.exec & ok
 
     return find
+
+
+def interleaved(b: Any, resource: Reg) -> np.ndarray:
+    """Waves whose buffer has the words of lanes side by side: scratch, before it had its own instructions."""
+    return (b.s[resource.first + 1] >> np.uint32(31)).astype(bool)
+
+
+def _swizzled(word: Any, stride: Any, row: Any, inside: Any, lanes: int) -> Any:
+    """Where `inside` of a record lies in a swizzled buffer, whose elements have four bytes.
+
+    ISA: CDNA2 and CDNA3 9.1.5.2, "Swizzled Buffer Addressing"; the lane is added to the index where
+    ADD_TID_ENABLE says so.
+    """
+    one = _U64(1)
+    lane = (word[3] >> _U64(23) & one) * np.arange(lanes, dtype=_U64)[None, :]
+    row = lane if row is None else row + lane
+    bits = _U64(3) + (word[3] >> _U64(21) & _U64(3))  # of 8 to 64 records
+    group, own = row >> bits, row & ((one << bits) - one)
+    return ((group * stride + (inside & ~_U64(3))) << bits) + own * _U64(4) + (inside & _U64(3))
 
 
 def locate(

@@ -14,7 +14,13 @@ import numpy as np
 from gluon_emu.decode.operands import M0, Reg, register
 from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
-from gluon_emu.isa.addresses import buffer_address, counters, flat_address, locate
+from gluon_emu.isa.addresses import (
+    buffer_address,
+    counters,
+    flat_address,
+    interleaved,
+    locate,
+)
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.scopes import reaches_device
 from gluon_emu.isa.table import OPS, Op, Step, custom, pattern
@@ -229,6 +235,18 @@ def _scratch_store(ins: Instruction, ctx: Context, size: int, half: str) -> Step
             b.outstanding.issue(counter, kind, (), ins.index)
 
     return step
+
+
+def spilled(b: Any, ins: Instruction, ctx: Context) -> frozenset[int]:
+    """The vector registers that an instruction puts into scratch: a compiler does so with pairs of which
+    nothing has written a half."""
+    data: Any = None
+    if ins.name.startswith("scratch_store"):
+        data = register(ins.operands[1])
+    elif ins.name.startswith("buffer_store") and ctx.generation == 9:
+        if interleaved(b, register(ins.operands[2])).all():
+            data = register(ins.operands[0])
+    return frozenset(() if data is None else (ctx.row(data, i) for i in range(data.count)))
 
 
 # -- past the registers into LDS -------------------------------------------------------------------

@@ -59,8 +59,10 @@ class _State:
         other.open = [dict(o) for o in self.open]
         return other
 
-    def start(self, kind: int, registers: Any, index: int, counter: str = "") -> None:
-        self.counts[kind] += 1
+    def start(
+        self, kind: int, registers: Any, index: int, counter: str = "", times: int = 1
+    ) -> None:
+        self.counts[kind] += times
         number = self.issued[counter] = self.issued.get(counter, 0) + 1
         for register in registers:
             self.open[kind][register] = _Use(self.counts[kind], index, counter, number)
@@ -167,7 +169,8 @@ def _step(
     if name.startswith("v_"):
         results = [r for r in code.results[ins.index] if r < smem.SCALAR]
         problem = _first(code, state, 1, results, "vm_vsrc")
-        state.start(0, results, ins.index)
+        # A product with scales counts twice: the scales are loaded by an instruction of its own.
+        state.start(0, results, ins.index, times=1 + name.startswith("v_wmma_scale"))
     elif name.startswith(_MEMORY) and "prefetch" not in name:
         sources = [r for r in code.sources[ins.index] if r < smem.SCALAR]
         results = [r for r in code.results[ins.index] if r < smem.SCALAR]

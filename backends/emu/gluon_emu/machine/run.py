@@ -23,6 +23,7 @@ from gluon_emu.errors import (
     span_of,
 )
 from gluon_emu.isa.control import BLOCK, END, SWITCH
+from gluon_emu.isa.memory import spilled
 from gluon_emu.isa.smem import SCALAR
 from gluon_emu.machine.barriers import WORKGROUP, Barriers
 from gluon_emu.machine.code import Code
@@ -274,6 +275,9 @@ class Machine:
         ins = self.program.instructions[pc]
         missing = self.code.sources[pc] - b.written
         if self.code.visible[pc]:
+            missing -= spilled(b, ins, self.code.context)
+            if not missing:
+                return
             names = ", ".join(sorted(self.register_name(r) for r in missing))
             raise self.report(
                 UninitialisedError, f"uses {names}, which nothing has written", ins, b, 0

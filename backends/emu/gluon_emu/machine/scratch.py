@@ -1,4 +1,8 @@
-"""Scratch: memory that each lane has to itself, for spills and arrays."""
+"""Scratch: memory that each lane has to itself, for spills and arrays.
+
+Instructions for it (`scratch_`) use `Scratch`. Where LLVM has it behind a buffer (gfx90a), it is global
+memory, in which the words of a wave's lanes stand side by side.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,26 @@ from typing import Any
 import numpy as np
 
 from gluon_emu.errors import AccessError
+from gluon_emu.machine.memory import Allocation
 
-__all__ = ["Scratch"]
+__all__ = ["Scratch", "behind_buffer", "resource"]
+
+
+def behind_buffer(waves: int, lanes: int, size: int) -> Allocation:
+    """Scratch of `size` bytes for each lane of so many waves, one wave behind the other."""
+    words = np.full(waves * lanes * ((size + 3) // 4), 0x7FA5A5A5, np.uint32)
+    return Allocation("scratch", words.view(np.uint8), True, words)
+
+
+def resource(scratch: Allocation) -> tuple[int, int, int, int]:
+    """The four words of the buffer that scratch stands behind.
+
+    LLVM, "User Guide for AMDGPU Backend": Private Segment Buffer; ISA: CDNA2 9.1.8, "Buffer Resource
+    Descriptor": swizzled, 64 lanes to an element, the lane added to the index.
+    """
+    swizzled, lane_counts, of_64 = 1 << 31, 1 << 23, 3 << 21
+    base = scratch.start
+    return base & 0xFFFFFFFF, base >> 32 | swizzled, scratch.data.size, lane_counts | of_64
 
 
 class Scratch:
