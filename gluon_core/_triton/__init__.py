@@ -15,16 +15,10 @@ import threading
 import types
 from collections import namedtuple
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core._triton.ending import LastOfAll
-from gluon_core.errors import (
-    CapabilityError,
-    GluonError,
-    LimitError,
-    StageError,
-    TritonVersionError,
-)
+from gluon_core.errors import CapabilityError, TritonVersionError
 from gluon_core.features import NEWEST, OLDEST, Feature, dotted
 
 try:
@@ -83,6 +77,7 @@ from triton.runtime.jit import (  # noqa: E402
 
 from gluon_core._triton.contexts import make_context, ready_context, use_spare_time  # noqa: E402
 from gluon_core._triton.parsed import ParsedOnce, parsed_once  # noqa: E402
+from gluon_core._triton.recast import limit_error, stage_error  # noqa: E402
 
 if TYPE_CHECKING:  # what kernels see of these classes, in a form that editors can read
     from triton.compiler import code_generator
@@ -150,6 +145,7 @@ __all__ = [
     "ir",
     "knobs",
     "libdevice",
+    "limit_error",
     "make_context",
     "make_prototype",
     "op_builder",
@@ -158,6 +154,7 @@ __all__ = [
     "pointer_type",
     "ready_context",
     "require",
+    "stage_error",
     "static_range",
     "tensor",
     "tl",
@@ -486,46 +483,6 @@ def compile_times(
         lowering_stages=durations,
         store_results=int((stored - begin) * 1e6),
     )
-
-
-def limit_error(error: LimitError) -> LimitError:
-    """`error` as a class that Triton's autotuner catches too."""
-    kind = getattr(type(error), "__gluon_class__", type(error))
-    return _recast(error, kind.__name__, (kind, OutOfResources))
-
-
-def stage_error(error: StageError) -> StageError:
-    """`error` as a class that Triton's autotuner takes for a configuration ptxas refused."""
-    from triton.runtime.errors import PTXASError
-
-    return _recast(error, "StageError", (StageError, PTXASError))
-
-
-E = TypeVar("E", bound=GluonError)
-_RECAST: dict[tuple[type, ...], Any] = {}
-
-
-def _recast(error: E, name: str, bases: tuple[type, ...]) -> E:
-    if all(isinstance(error, base) for base in bases):
-        return error
-    cls: Any = _RECAST.get(bases)
-    if cls is None:
-        body = {"__module__": bases[0].__module__, "__str__": bases[0].__str__}
-        body["__gluon_class__"] = bases[0]
-        body["__reduce__"] = lambda self: (_rebuild_recast, (bases[0], dict(self.__dict__)))
-        cls = _RECAST[bases] = type(name, bases, body)
-    made: E = cls.__new__(cls)
-    made.__dict__.update(error.__dict__)
-    Exception.__init__(made, str(error.message))
-    made.__cause__ = error.__cause__
-    return made
-
-
-def _rebuild_recast(base: Any, state: dict[str, Any]) -> Any:
-    made = base.__new__(base)
-    made.__dict__.update(state)
-    Exception.__init__(made, state.get("message", ""))
-    return limit_error(made) if issubclass(base, LimitError) else stage_error(made)
 
 
 # ---------------------------------------------------------------------------------------------

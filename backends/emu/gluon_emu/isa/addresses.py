@@ -125,7 +125,8 @@ def buffer_address(
 
 def interleaved(b: Any, resource: Reg) -> np.ndarray:
     """Waves whose buffer has the words of lanes side by side: scratch, before it had its own instructions."""
-    return (b.s[resource.first + 1] >> np.uint32(31)).astype(bool)
+    flags: np.ndarray = b.s[resource.first + 1] >= np.uint32(1 << 31)
+    return flags
 
 
 def _swizzled(word: Any, stride: Any, row: Any, inside: Any, lanes: int) -> Any:
