@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import numpy as np
 
 from gluon_sim.errors import OutOfBoundsError, SimulatorError
-from gluon_sim.memory.tensor_memory import bytes_needed, in_tensor_memory, lane_table
+from gluon_sim.memory.tensor_memory import (
+    BufferName,
+    bytes_needed,
+    in_tensor_memory,
+    lane_table,
+    pitch_of,
+)
 from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.types import MemDescType, Type
 
@@ -175,6 +181,14 @@ class SharedView:
     def whole(cls, buffer: SharedBuffer, type: MemDescType) -> "SharedView":
         return cls(buffer, type, np.zeros(1, np.int64), _table_of(type, buffer.pitch))
 
+    @classmethod
+    def allocated(cls, buffer: SharedBuffer, type: MemDescType, line: int) -> "SharedView":
+        """All of a buffer that was made for the type, in a line of the kernel."""
+        if in_tensor_memory(type):
+            buffer.pitch = pitch_of(type)
+            buffer.name = BufferName(f"the tensor memory of line {line}", buffer.pitch)
+        return cls.whole(buffer, type)
+
     @property
     def shape(self) -> tuple[int, ...]:
         return self.table.shape
@@ -193,6 +207,11 @@ class SharedView:
         return int(_byte_table(type.layout, type.shape, size).max()) + size
 
     # ---- views ----------------------------------------------------------------------------
+
+    def part(self, type: MemDescType, offsets: Sequence[int]) -> "SharedView":
+        """The elements from compile-time offsets on, as many as the type has."""
+        shape = tuple(type.shape)
+        return self.with_type(type, derived(self.table, "slice", tuple(offsets), shape))
 
     def select(self, positions: np.ndarray) -> "SharedView":
         """The same view for some of the programs."""

@@ -15,8 +15,7 @@ import numpy as np
 from gluon_core.contract.reference import Descriptor
 from gluon_core.errors import GluonError
 from gluon_sim.check.agents import GENERIC
-from gluon_sim.memory.shared import SharedBuffer, SharedView, derived
-from gluon_sim.memory.tensor_memory import BufferName, in_tensor_memory, pitch_of
+from gluon_sim.memory.shared import SharedBuffer, SharedView
 from gluon_sim.prove.values import CannotSay
 from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.ir import Op
@@ -347,11 +346,8 @@ class Noter:
     def allocate_buffer(self, type: MemDescType, value: Any = None) -> SharedView:
         line = self.op.loc.line
         buffer = SharedBuffer(1, SharedView.bytes_needed(type), f"the buffer of line {line}")
-        if in_tensor_memory(type):
-            buffer.pitch = pitch_of(type)
-            buffer.name = BufferName(f"the tensor memory of line {line}", buffer.pitch)
         buffer.alloc = self.op
-        view = SharedView.whole(buffer, type)
+        view = SharedView.allocated(buffer, type, line)
         if value is not None:
             self.store_shared(view, value)
         return view
@@ -359,8 +355,7 @@ class Noter:
     def slice_buffer(
         self, view: SharedView, type: MemDescType, offsets: Sequence[int]
     ) -> SharedView:
-        shape = tuple(type.shape)
-        return view.with_type(type, derived(view.table, "slice", tuple(offsets), shape))
+        return view.part(type, offsets)
 
     def dot(self, a: Any, b: Any, acc: np.ndarray, precision: Any = None) -> np.ndarray:
         return np.asarray(acc)

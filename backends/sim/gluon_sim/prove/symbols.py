@@ -94,7 +94,7 @@ def view_of(op: Op) -> Callable[..., Any]:
         offsets = tuple(op.args[-1])
 
         def cut(view: SharedView) -> SharedView:
-            return view.with_type(type, derived(view.table, "slice", offsets, tuple(type.shape)))
+            return view.part(type, offsets)
 
         return cut
     if op.name == "memdesc_reinterpret":

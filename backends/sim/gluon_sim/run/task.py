@@ -17,9 +17,9 @@ from gluon_sim.errors import BarrierError, SimulatorError, in_library, span_of
 from gluon_sim.memory.flight import Queue
 from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.memory.promise import Promise, promise, settled
-from gluon_sim.memory.shared import SharedView, derived
+from gluon_sim.memory.shared import SharedView
 from gluon_sim.memory.sync import Barriers, Places, Turns, Wait, in_words
-from gluon_sim.memory.tensor_memory import BufferName, copies_of, in_tensor_memory, pitch_of
+from gluon_sim.memory.tensor_memory import copies_of, in_tensor_memory
 from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.ir import TERMINATORS, Op
 from gluon_sim.record.types import MemDescType, PointerType, Type
@@ -159,11 +159,7 @@ class Task:
     def allocate_buffer(self, type: MemDescType, value: Optional[np.ndarray] = None) -> SharedView:
         """A new buffer of a recorded type, holding `value` if one is given."""
         buffer = self.machine.allocate(self, SharedView.bytes_needed(type))
-        if in_tensor_memory(type):
-            buffer.pitch = pitch_of(type)
-            line = self.op.loc.line
-            buffer.name = BufferName(f"the tensor memory of line {line}", buffer.pitch)
-        view = SharedView.whole(buffer, type)
+        view = SharedView.allocated(buffer, type, self.op.loc.line)
         if value is not None:
             self.store_shared(view, value)
         return view
@@ -172,8 +168,7 @@ class Task:
         self, view: SharedView, type: MemDescType, offsets: Sequence[int]
     ) -> SharedView:
         """The part of a view at compile-time offsets."""
-        shape = tuple(type.shape)
-        return view.with_type(type, derived(view.table, "slice", tuple(offsets), shape))
+        return view.part(type, offsets)
 
     def store_shared(
         self, view: SharedView, values: np.ndarray, mask: Optional[np.ndarray] = None
