@@ -101,7 +101,9 @@ _BAD_COORD = ["-1", "True", "n.to(gl.int64)", "2.5", "x", "n.to(gl.uint32)", "n.
 def _start(d: Draw, rank: int) -> str:
     rank = rank if _chance(d, 0.97) else d.pick([rank + 1, rank - 1])
     parts = [_right(d, d.pick(_COORD), _BAD_COORD, 0.96) for _ in range(rank)]
-    return f"[{', '.join(parts)}]" if d.chance(0.9) else f"({''.join(part + ', ' for part in parts)})"
+    return (
+        f"[{', '.join(parts)}]" if d.chance(0.9) else f"({''.join(part + ', ' for part in parts)})"
+    )
 
 
 def copies(d: Draw) -> str:
@@ -126,7 +128,10 @@ def copies(d: Draw) -> str:
     buffer = "smem"
     made = [f"smem = gl.allocate_shared_memory(gl.{dtype}, {_shape_of(d, kind, box)}, LAYOUT)"]
     if not _chance(d, 0.92):
-        other, shape = d.pick(list(BITS)), d.pick([box, box[::-1], [1, *box], box[1:] or [64], [64, 64]])
+        other, shape = (
+            d.pick(list(BITS)),
+            d.pick([box, box[::-1], [1, *box], box[1:] or [64], [64, 64]]),
+        )
         made.append(
             f"other = gl.allocate_shared_memory(gl.{other}, {shape}, "
             f"{_nvmma(d, swizzle, BITS[other], len(shape))})"
@@ -139,7 +144,8 @@ def copies(d: Draw) -> str:
     body = [
         f"LAYOUT: gl.constexpr = {layout}",
         "x = gl.full([128], 0, gl.int32, gl.BlockedLayout([1], [32], [4], [0]"
-        + (", cga_layout=[[0]])" if ctas > 1 else ")") + ") + n",
+        + (", cga_layout=[[0]])" if ctas > 1 else ")")
+        + ") + n",
         *_barrier(d, ctas, 0.95),
         *made,
     ]
@@ -165,16 +171,25 @@ def copies(d: Draw) -> str:
             "gl.SliceLayout(0, gl.BlockedLayout([1, 2], [32, 1], [1, 4], [1, 0]))",
             "gl.SliceLayout(1, gl.BlockedLayout([4, 1], [1, 32], [4, 1], [1, 0]))"], 0.92)  # fmt: skip
         count = _right(d, "ROWS", ["8", "4", "64"], 0.97)
-        body.append(f"at = gl.arange(0, {count}, {lanes}){_right(d, '', ['.to(gl.int64)', '.to(gl.uint32)', ' + n', ' > 2'], 0.9)}")
+        body.append(
+            f"at = gl.arange(0, {count}, {lanes}){_right(d, '', ['.to(gl.int64)', '.to(gl.uint32)', ' + n', ' > 2'], 0.9)}"
+        )
         body.insert(0, f"ROWS: gl.constexpr = {d.pick([32, 32, 64, 8, 16])}")
         column = _right(d, d.pick(["0", "n", "64"]), _BAD_COORD, 0.94)
         if kind == "gather":
-            body.append(f"blackwell.tma.async_gather({desc}, at, {column}, {bar}, {buffer}{pred}{spread})")
+            body.append(
+                f"blackwell.tma.async_gather({desc}, at, {column}, {bar}, {buffer}{pred}{spread})"
+            )
         else:
             body.append(f"blackwell.tma.async_scatter({desc}, at, {column}, {buffer})")
     elif kind == "im2col":
         rank = d.pick([3, 4, 4, 5])
-        offsets = [_right(d, d.pick(["0", "1", "n.to(gl.int16)"]), ["n", "-1", "True", "2.5", "40000"], 0.95) for _ in range(rank - 2)]
+        offsets = [
+            _right(
+                d, d.pick(["0", "1", "n.to(gl.int16)"]), ["n", "-1", "True", "2.5", "40000"], 0.95
+            )
+            for _ in range(rank - 2)
+        ]
         body.append(
             f"tma.async_load_im2col({desc}, {_start(d, rank)}, [{', '.join(offsets)}], {bar}, {buffer}{pred}{spread})"
         )
@@ -187,7 +202,9 @@ def copies(d: Draw) -> str:
         body.append(f"tma.async_atomic_{op}({desc}, {coord}, {buffer})")
     else:
         body.append(f"store({desc}, {coord}, {buffer})")
-        body.append(f"tma.store_wait({_right(d, '0', ['1', '63', '-1', 'n', 'True', '2.5', 'None'], 0.5)}{_more(d, 'read_only', ['True', 'False', 'n'])})")
+        body.append(
+            f"tma.store_wait({_right(d, '0', ['1', '63', '-1', 'n', 'True', '2.5', 'None'], 0.5)}{_more(d, 'read_only', ['True', 'False', 'n'])})"
+        )
     made_by = f"host.TensorDescriptor(ptr(gl.{dtype}), {shape}, {strides}, {box}, LAYOUT)"
     if kind == "im2col":
         corners = [0] * (rank - 2)
@@ -210,7 +227,10 @@ def _shape_of(d: Draw, kind: str, box: list[int]) -> str:
 
 
 def _sizes(d: Draw, values: list[int]) -> str:
-    found = [_right(d, str(v), ["n", "0", "-1", "n.to(gl.int64)", "2.5", "x", "True"], 0.97) for v in values]
+    found = [
+        _right(d, str(v), ["n", "0", "-1", "n.to(gl.int64)", "2.5", "x", "True"], 0.97)
+        for v in values
+    ]
     return f"[{', '.join(found)}]"
 
 
@@ -247,9 +267,27 @@ def barriers(d: Draw) -> str:
     space = "ampere.mbarrier" if arch == 80 else d.pick(["mbarrier", "mbarrier", "ampere.mbarrier"])
     bar = _right(d, "bar", ["x", "n", "None", "p", "smem", "many", "many.index(1)"], 0.93)
     pred = _more(d, "pred", _PRED, 0.25)
-    block = _more(d, "from_cta", ["0", "1", "3", "-1", "n", "None", "True"], 0.15) if RELEASE >= (3, 9) else ""
+    block = (
+        _more(d, "from_cta", ["0", "1", "3", "-1", "n", "None", "True"], 0.15)
+        if RELEASE >= (3, 9)
+        else ""
+    )
     counts = ["2", "32", "0", "-1", "1 << 20", "(1 << 20) - 1", "n", "True", "2.5", "None", "False"]
-    phases = ["0", "1", "2", "-1", "True", "n > 2", "n.to(gl.int64)", "n.to(gl.uint32)", "2.5", "x", "None", "n.to(gl.int8)", "1 << 31"]
+    phases = [
+        "0",
+        "1",
+        "2",
+        "-1",
+        "True",
+        "n > 2",
+        "n.to(gl.int64)",
+        "n.to(gl.uint32)",
+        "2.5",
+        "x",
+        "None",
+        "n.to(gl.int8)",
+        "1 << 31",
+    ]
     deps = ["[smem]", "(smem, )", "smem", "[]", "None", "[x]", "[p]", "[smem, bar]", "n"]
     ops = [
         f"{space}.init({bar}, {_right(d, '1', counts, 0.5)})",
@@ -264,7 +302,19 @@ def barriers(d: Draw) -> str:
     ]
     if arch > 80:
         number = "bytes" if RELEASE == (3, 6) else "bytes_per_cta"
-        sizes = ["1024", "0", "-4", "3", "1 << 20", "(1 << 20) - 1", "n", "True", "2.5", "None", "smem.nbytes_per_cta"]
+        sizes = [
+            "1024",
+            "0",
+            "-4",
+            "3",
+            "1 << 20",
+            "(1 << 20) - 1",
+            "n",
+            "True",
+            "2.5",
+            "None",
+            "smem.nbytes_per_cta",
+        ]
         flag = d.pick(["", "", "True", "False", "n", "1", "None", "0"])
         ops += [
             f"mbarrier.arrive({bar}{_more(d, 'count', counts, 0.4)}{pred}{block})",
@@ -276,8 +326,23 @@ def barriers(d: Draw) -> str:
             f"gl.barrier({_right(d, '', ['cluster=True', 'cluster=n', 'cluster=False', 'True'], 0.3)})",
         ]
         if RELEASE >= (3, 7):
-            batch = _right(d, "", ["batch=2", "batch=3", "batch=0", "batch=n", "two_ctas=True", "batch=2, two_ctas=True", "batch=True"], 0.2)
-            ops.append(f"mbarrier.init(mbarrier.allocate_mbarrier({batch}){d.pick(['', '.index(0)'])}, 1)")
+            batch = _right(
+                d,
+                "",
+                [
+                    "batch=2",
+                    "batch=3",
+                    "batch=0",
+                    "batch=n",
+                    "two_ctas=True",
+                    "batch=2, two_ctas=True",
+                    "batch=True",
+                ],
+                0.2,
+            )
+            ops.append(
+                f"mbarrier.init(mbarrier.allocate_mbarrier({batch}){d.pick(['', '.index(0)'])}, 1)"
+            )
         if RELEASE >= (3, 8) and arch == 100:
             answer = _right(d, "answer", ["bar", "smem", "x", "answer.index(0)"], 0.85)
             ops += [
@@ -286,7 +351,9 @@ def barriers(d: Draw) -> str:
                 f"gl.store(q, blackwell.clc.load_result({answer}).is_canceled().to(gl.int32))",
             ]
         if RELEASE >= (3, 9):
-            ops.append(f"hopper.async_store({_right(d, 'smem', ['bar', 'many', 'x'])}, {_right(d, 'y', ['x', 'n', 'y.to(gl.float16)', 'y.to(gl.uint32)'])}, {bar})")
+            ops.append(
+                f"hopper.async_store({_right(d, 'smem', ['bar', 'many', 'x'])}, {_right(d, 'y', ['x', 'n', 'y.to(gl.float16)', 'y.to(gl.uint32)'])}, {bar})"
+            )
     zero = str([[0]] * (ctas.bit_length() - 1))
     cga = f", cga_layout={zero}" if ctas > 1 else ""
     body = [
@@ -302,8 +369,12 @@ def barriers(d: Draw) -> str:
     if "many" in op:
         body.append("many = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())")
     if "answer" in op:
-        body.append(f"answer = gl.allocate_shared_memory(gl.int64, [2], gl.SwizzledSharedLayout(1, 1, 1, [0]{cga}))")
-    return _source([*body, op], "ARGS = (ptr(gl.float32), ptr(gl.int32), 5)\n", "", _target(arch, 4, ctas))
+        body.append(
+            f"answer = gl.allocate_shared_memory(gl.int64, [2], gl.SwizzledSharedLayout(1, 1, 1, [0]{cga}))"
+        )
+    return _source(
+        [*body, op], "ARGS = (ptr(gl.float32), ptr(gl.int32), 5)\n", "", _target(arch, 4, ctas)
+    )
 
 
 # -- matrix units ---------------------------------------------------------------------------------
@@ -349,7 +420,11 @@ def wgmma(d: Draw) -> str:
     m = 64 * d.pick([1, 2, 2]) * (warps // 4 or 1) * ctas
     n = d.pick([8, 16, 32, 64, 128, 256]) * (2 if ctas > 1 else 1)
     k = depth * d.pick([1, 2, 4])
-    instr = [16, _right_int(d, min(n // ctas, d.pick([8, 16, 32, 64, 256])), [8, 64, 24, 512]), _right_int(d, depth, [8, 16, 32])]
+    instr = [
+        16,
+        _right_int(d, min(n // ctas, d.pick([8, 16, 32, 64, 256])), [8, 64, 24, 512]),
+        _right_int(d, depth, [8, 16, 32]),
+    ]
     version = _right(d, "[3, 0]", ["[2, 0]", "[3, 1]", "[5, 0]"], 0.97)
     grid = [warps, 1] if _chance(d, 0.93) else d.pick([[warps // 2, 2], [1, warps]])
     split = _basis(d, 2) if ctas > 1 else None
@@ -370,17 +445,27 @@ def wgmma(d: Draw) -> str:
         a = "r"
     body.append(f"acc = gl.full([{m}, {n}], 0, gl.{acc}, ACC)")
     options = _more(d, "use_acc", _PRED, 0.15)
-    options += _more(d, "precision", ["'tf32'", "'ieee'", "None", "'tf32x3'", "'bf16x3'", "3"], 0.12)
-    options += _more(d, "max_num_imprecise_acc", ["0", "32", "64", "16", "128", "1024", "None", "n", "-1"], 0.1)
+    options += _more(
+        d, "precision", ["'tf32'", "'ieee'", "None", "'tf32x3'", "'bf16x3'", "3"], 0.12
+    )
+    options += _more(
+        d, "max_num_imprecise_acc", ["0", "32", "64", "16", "128", "1024", "None", "n", "-1"], 0.1
+    )
     is_async = d.chance(0.3)
-    operands = [_right(d, a, ["x", "None", "b", "p"], 0.98), _right(d, "b", ["a", "x", "None"], 0.98), "acc"]
+    operands = [
+        _right(d, a, ["x", "None", "b", "p"], 0.98),
+        _right(d, "b", ["a", "x", "None"], 0.98),
+        "acc",
+    ]
     if not _chance(d, 0.96):
         operands[2] = d.pick(["hopper.warpgroup_mma_init(acc)", "0", "b"])
     call = f"hopper.warpgroup_mma({', '.join(operands)}{options}"
     if is_async or d.chance(0.05):
         flag = "True" if is_async else d.pick(["False", "n", "1", "None"])
         body.append(f"y = {call}, is_async={flag})")
-        waited = _right(d, "[y]", ["[y, a, b]", "(y, )", "[a]", "None", "y", "[]", "[n]", "[y, x]"], 0.6)
+        waited = _right(
+            d, "[y]", ["[y, a, b]", "(y, )", "[a]", "None", "y", "[]", "[n]", "[y, x]"], 0.6
+        )
         count = _right(d, "0", ["1", "7", "8", "-1", "n", "None"], 0.8)
         body.append(f"y = hopper.warpgroup_mma_wait({count}, deps={waited})")
         if waited == "[y, a, b]":
@@ -391,7 +476,9 @@ def wgmma(d: Draw) -> str:
     if any("x" in part.split("[]")[0].split() for part in operands) or ", x]" in body[-2]:
         body.insert(0, "x = gl.full([128], 0, gl.int32, gl.BlockedLayout([1], [32], [4], [0])) + n")
     arch = 90 if _chance(d, 0.98) else 100
-    return _source(body, "ARGS = (ptr(gl.float32), ptr(gl.int32), 5)\n", "", _target(arch, warps, ctas))
+    return _source(
+        body, "ARGS = (ptr(gl.float32), ptr(gl.int32), 5)\n", "", _target(arch, warps, ctas)
+    )
 
 
 def _right_int(d: Draw, right: int, others: list[int]) -> int:
@@ -418,7 +505,9 @@ def tcgen05(d: Draw) -> str:
     else:
         cga = f", cta_split_num={[2, 1] if split == [[1, 0]] else [1, 1]}" if split else ""
     more = ", two_ctas=True" if two else ""
-    body = [f"T: gl.constexpr = blackwell.TensorMemoryLayout({block}, col_stride={stride}{cga}{more})"]
+    body = [
+        f"T: gl.constexpr = blackwell.TensorMemoryLayout({block}, col_stride={stride}{cga}{more})"
+    ]
     body += _operand(d, "a", dtype, [m, k], 1, [[1, 0]] if split == [[1, 0]] else split)
     body += _operand(d, "b", dtype, [k, n], 0, [[0, 1]] if two else ([[0, 0]] if split else None))
     body += _barrier(d, ctas, 0.95)
@@ -426,7 +515,9 @@ def tcgen05(d: Draw) -> str:
     a = "a"
     if d.chance(0.2):
         packed = _right_int(d, 1, [2])
-        body.append(f"TA: gl.constexpr = blackwell.TensorMemoryLayout([{_right_int(d, rows, [64, 128])}, {k}], col_stride={packed}{cga}{more})")
+        body.append(
+            f"TA: gl.constexpr = blackwell.TensorMemoryLayout([{_right_int(d, rows, [64, 128])}, {k}], col_stride={packed}{cga}{more})"
+        )
         body.append(f"t = blackwell.allocate_tensor_memory(gl.{dtype}, [{m}, {k}], TA)")
         a = "t"
     options = _more(d, "use_acc", _PRED[:-2], 0.2) + _more(d, "pred", _PRED[:-2], 0.15)
@@ -434,13 +525,22 @@ def tcgen05(d: Draw) -> str:
     told = _right(d, "[bar]", ["bar", "(bar, )", "[bar, bar]", "[]", "None", "[a]", "n"], 0.6)
     if d.chance(0.4):
         options += f", mbarriers={told}"
-        options += _more(d, "mbarrier_preds", ["[True]", "[n > 2]", "[n > 2, True]", "None", "[]", "True", "[n]", "(n > 2, )"], 0.3)
+        options += _more(
+            d,
+            "mbarrier_preds",
+            ["[True]", "[n > 2]", "[n > 2, True]", "None", "[]", "True", "[n]", "(n > 2, )"],
+            0.3,
+        )
     operands = [_right(d, a, ["b", "acc", "None", "n"], 0.98), _right(d, "b", ["a", "acc", "None"], 0.98),
                 _right(d, "acc", ["a", "None", "n"], 0.98)]  # fmt: skip
     body.append(f"blackwell.tcgen05_mma({', '.join(operands)}{options})")
     if d.chance(0.3):
-        wait = _more(d, "pred", _PRED[:-2], 0.3) + _more(d, "descs", ["[a]", "[a, b]", "[a, b, a]", "[]", "a", "[n]"], 0.2)
-        body.append(f"blackwell.tcgen05_commit({_right(d, 'bar', ['a', 'None', '[bar]'], 0.95)}{wait})")
+        wait = _more(d, "pred", _PRED[:-2], 0.3) + _more(
+            d, "descs", ["[a]", "[a, b]", "[a, b, a]", "[]", "a", "[n]"], 0.2
+        )
+        body.append(
+            f"blackwell.tcgen05_commit({_right(d, 'bar', ['a', 'None', '[bar]'], 0.95)}{wait})"
+        )
     arch = 100 if _chance(d, 0.98) else d.pick([90, 120])
     return _source(body, "ARGS = (ptr(gl.float32), ptr(gl.int32), 5)\n", "", _target(arch, 4, ctas))
 
@@ -453,10 +553,17 @@ def scaled(d: Draw) -> str:
     kinds = [d.pick([*_FORMATS]), d.pick([*_FORMATS])]
     mixed = (kinds[0] == "e2m1") != (kinds[1] == "e2m1")
     fine = kinds == ["e2m1", "e2m1"] and d.chance(0.5)
-    scale = _right(d, "float8e4nv" if fine else d.pick(["int8", "uint8"]), ["int8", "float8e4nv", "float8e5", "int16"], 0.95)
+    scale = _right(
+        d,
+        "float8e4nv" if fine else d.pick(["int8", "uint8"]),
+        ["int8", "float8e4nv", "float8e5", "int16"],
+        0.95,
+    )
     m, n, k = 128 * d.pick([1, 1, 2]), d.pick([16, 32, 64, 128, 256]), d.pick([64, 128, 256])
     k = 256 if mixed else k
-    body = [f"T: gl.constexpr = blackwell.TensorMemoryLayout([{_right_int(d, 128, [64])}, {n}], col_stride=1)"]
+    body = [
+        f"T: gl.constexpr = blackwell.TensorMemoryLayout([{_right_int(d, 128, [64])}, {n}], col_stride=1)"
+    ]
     for name, kind, shape, at in (("a", kinds[0], [m, k], 1), ("b", kinds[1], [k, n], 0)):
         dtype = _right(d, _FORMATS[kind], ["uint8", "int8", "float16", "float8e5"], 0.94)
         shape[at] //= 2 if kind == "e2m1" else 1
@@ -465,20 +572,37 @@ def scaled(d: Draw) -> str:
         turned = (at == 0) == _chance(d, 0.98)
         more = ", transposed=True" if turned else ""
         more += ", fp4_padded=True" if padded else ""
-        body.append(f"{name} = gl.allocate_shared_memory(gl.{dtype}, {shape}, gl.NVMMASharedLayout({swizzle}, 8, 2{more}))")
+        body.append(
+            f"{name} = gl.allocate_shared_memory(gl.{dtype}, {shape}, gl.NVMMASharedLayout({swizzle}, 8, 2{more}))"
+        )
     run = 16 if scale == "float8e4nv" else 32
     for name, size in (("u", m), ("v", n)):
-        shape = [size, k // run] if _chance(d, 0.97) else d.pick([[size, k // 16], [k // run, size], [128, 4]])
-        body.append(f"{name} = blackwell.allocate_tensor_memory(gl.{scale}, {shape}, {_right(d, 'blackwell.TensorMemoryScalesLayout()', ['T'], 0.97)})")
+        shape = (
+            [size, k // run]
+            if _chance(d, 0.97)
+            else d.pick([[size, k // 16], [k // run, size], [128, 4]])
+        )
+        body.append(
+            f"{name} = blackwell.allocate_tensor_memory(gl.{scale}, {shape}, {_right(d, 'blackwell.TensorMemoryScalesLayout()', ['T'], 0.97)})"
+        )
     if d.chance(0.3):
         layout = _right(d, "gl.NVMMASharedLayout(0, 8, 2)", ["gl.NVMMASharedLayout(32, 8, 2)", "gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",
                         "gl.NVMMASharedLayout(0, 8, 2, transposed=True)"], 0.6)  # fmt: skip
         body.append(f"c = gl.allocate_shared_memory(gl.{scale}, [{m}, {k // run}], {layout})")
         body.append(f"blackwell.tcgen05_copy(c, {_right(d, 'u', ['v', 'acc', 'c', 'None'], 0.9)})")
     body += _barrier(d, 1, 0.97)
-    body.insert(1, f"acc = blackwell.allocate_tensor_memory(gl.{_right(d, 'float32', ['float16', 'int32'], 0.96)}, [{m}, {n}], T)")
-    options = _more(d, "use_acc", _PRED[:-2], 0.15) + _more(d, "pred", _PRED[:-2], 0.15) + _more(d, "mbarriers", ["[bar]", "bar", "[]"], 0.3)
-    types = [repr(_right(d, kind, ["e2m1", "e4m3", "e5m2", "fp16", "E4M3"], 0.97)) for kind in kinds]
+    body.insert(
+        1,
+        f"acc = blackwell.allocate_tensor_memory(gl.{_right(d, 'float32', ['float16', 'int32'], 0.96)}, [{m}, {n}], T)",
+    )
+    options = (
+        _more(d, "use_acc", _PRED[:-2], 0.15)
+        + _more(d, "pred", _PRED[:-2], 0.15)
+        + _more(d, "mbarriers", ["[bar]", "bar", "[]"], 0.3)
+    )
+    types = [
+        repr(_right(d, kind, ["e2m1", "e4m3", "e5m2", "fp16", "E4M3"], 0.97)) for kind in kinds
+    ]
     operands = [_right(d, v, ["a", "b", "u", "None"], 0.985) for v in ("a", "b", "acc", "u", "v")]
     body.append(f"blackwell.tcgen05_mma_scaled({', '.join([*operands, *types])}{options})")
     return _source(body, "ARGS = (ptr(gl.float32), ptr(gl.int32), 5)\n", "", _target(100))

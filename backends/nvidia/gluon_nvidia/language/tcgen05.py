@@ -25,7 +25,12 @@ from gluon_core.vendor import (
     tl,
     unwrap,
 )
-from gluon_nvidia.features import COMMIT_ANY_OPERANDS, COMMIT_OPERANDS, MMA_MULTICAST, SCALED_MMA_CLUSTERS
+from gluon_nvidia.features import (
+    COMMIT_ANY_OPERANDS,
+    COMMIT_OPERANDS,
+    MMA_MULTICAST,
+    SCALED_MMA_CLUSTERS,
+)
 from gluon_nvidia.language.tcgen05_operands import (
     FORMATS,
     check_accumulator,
