@@ -53,6 +53,7 @@ REPORTS = {
     "barrier.bytes": "barriers",
     "barrier.reused": "barriers",
     "barrier.overwritten": "barriers",
+    "barrier.unused": "barriers",  # and its bytes a buffer's, which a copy engine writes
     "leak.copy": "leaks",
     "leak.signal": "leaks",  # between ranks
     "assertion.device": "assertions",

@@ -15,6 +15,8 @@ from gluon_core.contract.reference import Descriptor
 from gluon_core.errors import ArgumentError
 from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
 from gluon_sim.check.addresses import arguments_aligned
+from gluon_sim.check.spare import spare_barriers
+from gluon_sim.errors import BarrierError, tolerate
 from gluon_sim.memory.global_memory import Allocation, GlobalMemory, Home
 from gluon_sim.memory.guided import Guided
 from gluon_sim.record.dtypes import numpy_dtype
@@ -46,7 +48,10 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
     compiled.function = compiled.module = text.program
     proofs: dict[str, Any] = {}  # by what fences are asked for
 
+    spare: Optional[list[BarrierError]] = None
+
     def launch(grid: Any, stream: Any, *arguments: Any) -> None:
+        nonlocal spare
         settings, overridden = of_launch(own)
         if (
             settings.schedule == "explore"
@@ -72,6 +77,11 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
             )
         if settings.alignment and promises:
             arguments_aligned(promises, leaf_names, values, text.program.kernel.loc)
+        if settings.barriers:
+            if spare is None:
+                spare = spare_barriers(text.program)
+            for report in spare:
+                tolerate(report, settings.tolerated, memory.told)
         x, y, z = (*(int(g) for g in grid), 1, 1)[:3]
         size = (x, y, z)
         if rank is not None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
+from gluon_core.features import MADE_BARRIERS_FENCED
+from gluon_core.language.nvidia.hopper import mbarrier, tma
+from gluon_core.nvidia.hopper import TensorDescriptor
 
 
 @gluon.jit
@@ -26,3 +30,38 @@ def test_a_maximum_of_three_forgets_a_sign(target):
     wrong = target != "sm_80" and not _triton.at_least(3, 9)
     assert negated == (3 if wrong else 4), before
     assert ("VIMNMX3" in before) == (target != "sm_80")
+
+
+SWIZZLED = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
+
+
+@gluon.jit
+def beside_a_spare_barrier(boxes, INVALIDATED: gl.constexpr):
+    spare = mbarrier.allocate_mbarrier()
+    mbarrier.init(spare, 1)
+    tile = gl.allocate_shared_memory(gl.float16, [64, 64], SWIZZLED)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    mbarrier.expect(bar, 64 * 64 * 2)
+    tma.async_load(boxes, [0, 0], bar, tile)
+    mbarrier.wait(bar, 0)
+    if INVALIDATED:
+        mbarrier.invalidate(spare)
+
+
+@pytest.mark.parametrize("invalidated", [False, True])
+def test_a_barrier_that_is_never_used_lies_where_a_copy_goes(invalidated):
+    boxes = TensorDescriptor.from_tensor(np.zeros((64, 64), np.float16), [64, 64], SWIZZLED.value)
+    compiled = gluon.compile(
+        beside_a_spare_barrier,
+        "sm_90",
+        signature={"boxes": boxes},
+        constexprs={"INVALIDATED": invalidated},
+    )
+    ptx = compiled.asm["ptx"]
+    made = re.search(r"mbarrier\.init\S+ \[(%r\d+)\]", ptx)[1]
+    copied = re.search(r"cp\.async\.bulk\.tensor\S+ \[(%r\d+)\]", ptx)[1]
+    assert (made == copied) == (not invalidated)
+    between = ptx[ptx.index("mbarrier.init") : ptx.index("cp.async.bulk.tensor")]
+    fenced = _triton.has(MADE_BARRIERS_FENCED) and not invalidated
+    assert ("fence.proxy.async" in between) == fenced

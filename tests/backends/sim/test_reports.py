@@ -16,17 +16,20 @@ import gluon_sim
 from gluon_core import distributed
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp
-from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.language.nvidia.blackwell import TensorMemoryLayout, allocate_tensor_memory
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
+    mbarrier,
+    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from gluon_core.layouts import dialect
 from gluon_nvidia import reference
 from gluon_sim import errors
 from gluon_sim.errors import REPORTS, SimulatorError
 from gluon_sim.settings import Settings, using
+from tests.backends.sim.boxes import F16_, describe, numbers
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -205,6 +208,19 @@ def uses_a_barrier_in_each_round(a, out):
 
 
 @gluon.jit
+def makes_a_spare_barrier(a, out):
+    spare = mbarrier.allocate_mbarrier()
+    mbarrier.init(spare, 1)
+    tile = gl.allocate_shared_memory(gl.float16, [64, 64], F16_)
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, 1)
+    mbarrier.expect(bar, 64 * 64 * 2)
+    tma.async_load(a, [0, 0], bar, tile)
+    mbarrier.wait(bar, 0)
+    mbarrier.invalidate(bar)
+
+
+@gluon.jit
 def leaves_a_copy(a, out):
     s = gl.allocate_shared_memory(gl.int32, [128], FLAT)
     cp.async_copy_global_to_shared(s, a + gl.arange(0, 128, layout=L1))
@@ -291,6 +307,15 @@ def with_debug(case: Case) -> None:
 
 def on_blackwell(case: Case) -> None:
     case.kernel[(1,)](np.zeros(256, np.int32), np.zeros(256, np.int32), target="sim:sm_100")
+
+
+def with_an_older_triton(case: Case) -> None:
+    dialect.set_compiler_version((3, 8))
+    try:
+        boxes = describe(numbers(64, 64), [64, 64], F16_.value)
+        case.kernel[(1,)](boxes, np.zeros(1, np.int32), target="sim:sm_90")
+    finally:
+        dialect.set_compiler_version(None)
 
 
 HALVES = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0], cga_layout=[[1]]))
@@ -385,6 +410,9 @@ CASES = {
     ),
     "barrier.reused": Case(uses_a_barrier_in_each_round, "mbarrier.init(bar, 1)"),
     "barrier.overwritten": barrier("overwritten", "bar.store("),
+    "barrier.unused": Case(
+        makes_a_spare_barrier, "mbarrier.init(spare, 1)", launch=with_an_older_triton
+    ),
     "leak.copy": Case(leaves_a_copy, "cp.async_copy_global_to_shared"),
     "leak.signal": Case(signals_for_nobody, "gl.portable.signal(", launch=on_two_ranks),
     "assertion.device": Case(asserts, "gl.device_assert", launch=with_debug),
