@@ -11,7 +11,7 @@ import builtins
 import inspect
 import re
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 from gluon_core import _triton, language
 from gluon_core._triton import tl
@@ -64,12 +64,50 @@ def explained(generator: Any, node: Any, root: Optional[BaseException]) -> Optio
                 host.span = generator._span(node.func)
                 return host
         return None
+    unfinished = _unfinished(generator, node, root)
+    if unfinished is not None:
+        unfinished.span = generator._span(node)
+        return unfinished
     for kinds, explain in _EXPLAIN:
         if isinstance(node, kinds):
             found: Optional[GluonError] = explain(generator, node, root)
             if found is not None:
                 found.span = found.span or generator._span(node)
                 return found
+    return None
+
+
+def _not_yet_tensors(generator: Any, node: Any) -> Iterator[tuple[Any, Any]]:
+    """(node, value) of the operands that become tensors only when something is done first."""
+    if isinstance(node, ast.Call):
+        operands = [*node.args, *(word.value for word in node.keywords)]
+    else:
+        operands = list(ast.iter_child_nodes(node))
+    for operand in operands:
+        value = value_of(generator, operand)
+        if hasattr(value, "how_to_tensor"):
+            yield operand, value
+
+
+def _unfinished(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
+    called = isinstance(node, ast.Call)
+    if not called and not isinstance(
+        node, (ast.BinOp, ast.Compare, ast.UnaryOp, ast.Attribute, ast.Subscript)
+    ):
+        return None
+    for operand, value in _not_yet_tensors(generator, node):
+        if (
+            called
+            and type(value).__name__ not in str(root)
+            and not isinstance(root, AttributeError)
+        ):
+            continue
+        return DtypeError(
+            f"{ast.unparse(operand)!r} is not a tensor yet",
+            expected="a tensor",
+            got=type(value).__name__,
+            remedy=value.how_to_tensor,
+        )
     return None
 
 
@@ -476,6 +514,10 @@ def add_remedy(generator: Any, node: Any, error: GluonError) -> None:
     """Say which name of a failed call is the run-time value, where a compile-time one belongs."""
     if error.remedy is not None or not isinstance(node, ast.Call):
         return
+    for _, value in _not_yet_tensors(generator, node):
+        if type(value).__name__ in str(error.got):
+            error.remedy = value.how_to_tensor
+            return
     text = f"{error.message} {error.expected} {error.got}"
     if "compile-time" not in text and "tensor object at 0x" not in text:
         return

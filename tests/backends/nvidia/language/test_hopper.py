@@ -540,14 +540,30 @@ def test_a_whole_program():
     assert "ttg.warp_specialize" in text and text.count("warp_group_dot_wait") == 2
 
 
-def test_an_accumulator_nobody_waited_for_is_no_tensor():
+@pytest.mark.parametrize(
+    "use, error",
+    [
+        ("s.store(acc)", ShapeError),
+        ("acc + 1", DtypeError),
+        ("acc > 1", DtypeError),
+        ("-acc", DtypeError),
+        ("acc.to(gl.float16)", DtypeError),
+        ("acc[:, None]", DtypeError),
+        ("gl.exp(acc)", DtypeError),
+        ("gl.sum(acc, 0)", DtypeError),
+        ("gl.maximum(acc, 0)", DtypeError),
+    ],
+)
+def test_an_accumulator_nobody_waited_for_is_no_tensor(use, error):
     source = """
 from GLUON.language.nvidia.hopper import warpgroup_mma_init
 ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
 @gluon.jit
 def kernel(n):
     s = gl.allocate_shared_memory(gl.float32, [64, 64], gl.NVMMASharedLayout(128, 32, 2))
-    s.store(warpgroup_mma_init(gl.zeros([64, 64], gl.float32, ACC)))  # HERE
+    acc = warpgroup_mma_init(gl.zeros([64, 64], gl.float32, ACC))
+    x = USE  # HERE
 ARGS = (5,)
 """
-    refuse(source, ShapeError, r"expected a tensor.*Wait for it: x = warpgroup_mma_wait")
+    wanted = r"got warpgroup_mma_accumulator.*Wait for it: x = warpgroup_mma_wait"
+    refuse(source.replace("USE", use), error, wanted)
