@@ -2,6 +2,9 @@
 
 No device is needed: kernels are compiled for sm_90. Small kernels alternate within one process, so
 that a busy machine slows both; whole batches alternate process by process, each with an empty cache.
+
+    python benchmarks/compile.py               all of it
+    python benchmarks/compile.py --imports 20  the import alone, this many times each, with and without torch
 """
 
 from __future__ import annotations
@@ -143,17 +146,22 @@ def alternating(count: int) -> None:
         print(*(1e3 * statistics.median(side[2:]) for side in spent))
 
 
-def batch(who: str, count: int) -> None:
-    """Prints seconds of: the import, the first kernel, `count` kernels."""
-    begun = time.perf_counter()
+def importing(who: str) -> tuple[Any, float, float]:
+    """What a file of kernels needs; seconds, and those of the processor."""
+    begun, spent = time.perf_counter(), time.process_time()
     if who == "ours":
         import gluon_core as gluon
         from gluon_core import language as gl
     else:
-        from triton.experimental import gluon  # noqa: F401
+        from triton.experimental import gluon
         from triton.experimental.gluon import language as gl
-    gl.float32  # noqa: B018 - names are found when they are asked for
-    imported = time.perf_counter() - begun
+    gl.float32, gluon.jit  # noqa: B018 - names are found when they are asked for
+    return gluon, time.perf_counter() - begun, time.process_time() - spent
+
+
+def batch(who: str, count: int) -> None:
+    """Prints seconds of: the import, the first kernel, `count` kernels."""
+    gluon, imported, _ = importing(who)
     text = sources(count)
     if who == "upstream":
         import upstream as upstream_files
@@ -192,15 +200,51 @@ def child(*arguments: str) -> list[list[float]]:
     return [*found, [spent]]
 
 
+def imports(turns: int) -> bool:
+    """Prints how long the import takes, in processes of each kind in turns; whether it takes too long."""
+    missed = False
+    print("| import | ours | upstream | least, ours / upstream | median | wanted |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for libraries in ("", "torch"):
+        found: dict[str, list[list[float]]] = {"ours": [], "upstream": []}
+        for _ in range(turns):
+            for who, rows in found.items():
+                rows.append(child("--child", "import", who, libraries)[0])
+        for at, what in enumerate(("seconds", "processor time")):
+            least, middle = (
+                {who: f([row[at] for row in rows]) for who, rows in found.items()}
+                for f in (min, statistics.median)
+            )
+            shares = [side["ours"] / side["upstream"] for side in (least, middle)]
+            wanted = 1.1 if at else None  # seconds are those of a machine that others use, too
+            missed |= wanted is not None and shares[0] > wanted
+            print(
+                f"| {what}{', torch imported before' if libraries else ''} | "
+                f"{1e3 * least['ours']:.0f} ms | {1e3 * least['upstream']:.0f} ms | "
+                f"{shares[0]:.2f} | {shares[1]:.2f} | {f'<= {wanted}' if wanted else ''} |"
+            )
+    return missed
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kernels", type=int, default=100, help="of a batch")
     parser.add_argument("--each", type=int, default=30, help="kernels that alternate, of each kind")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--imports", type=int, metavar="N", help="the import alone, N times each")
     parser.add_argument("--child", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.imports:
+        return int(imports(given.imports))
     if given.child:
         kind, *rest = given.child
+        if kind == "import":
+            if rest[1]:
+                __import__(rest[1])
+            print(*importing(rest[0])[1:])
+            return 0
         alternating(int(rest[0])) if kind == "alternating" else batch(rest[0], int(rest[1]))
         return 0
     turns = range(given.turns)

@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from dataclasses import dataclass, fields, is_dataclass
-from difflib import get_close_matches
 from itertools import groupby
 from types import TracebackType
 from typing import Any, Callable, Iterable, Optional, TypeVar, cast
@@ -510,6 +509,8 @@ class KernelWarning(UserWarning):
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> Optional[str]:
     """`Did you mean 'a' or 'b'?`, or None when nothing is close."""
+    from difflib import get_close_matches  # few programs come here
+
     close = get_close_matches(str(word), dict.fromkeys(str(k) for k in known), n=count, cutoff=0.6)
     if not close:
         return None

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, wraps
-from html import escape
 from operator import index
 from typing import Any, Callable, Generic, Optional, Sequence, TypeVar, cast
 
 from gluon_core.errors import LayoutError
 from gluon_core.layouts.dialect import compiler_version
-from gluon_core.layouts.draw import Picture, picture
+from gluon_core.layouts.draw import Picture, escape, picture
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.render import hardware_view, tensor_view
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from colorsys import hls_to_rgb
 from dataclasses import dataclass, field
-from html import escape
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Iterable, Optional, Sequence, Union
@@ -22,7 +21,7 @@ from gluon_core.layouts.render import explain_layout
 if TYPE_CHECKING:
     from gluon_core.layouts.base import Layout
 
-__all__ = ["Panel", "Picture", "bases_panel", "natural_shape", "picture"]
+__all__ = ["Panel", "Picture", "bases_panel", "escape", "natural_shape", "picture"]
 
 _MOST_ELEMENTS = 1 << 14
 _MOST_INPUTS = 1 << 16
@@ -530,6 +529,13 @@ def bases_panel(linear: LinearLayout) -> Panel:
 
 
 # -- one layout ----------------------------------------------------------------------------------
+
+
+def escape(text: str) -> str:
+    """As `html.escape`, whose module loads a table of entities: only pictures need it."""
+    import html
+
+    return html.escape(text)
 
 
 def picture(
