@@ -12,11 +12,11 @@ import json
 import os
 import warnings
 from pathlib import Path
-from typing import Any, Iterable, Mapping, Optional
+from typing import Any, Iterable, Iterator, Mapping, Optional
 
 from gluon_core import _triton
 
-__all__ = ["Entry", "content_hash", "key_of", "load", "store"]
+__all__ = ["Entry", "content_hash", "key_of", "load", "package_hash", "store"]
 
 FORMAT = 1
 
@@ -46,16 +46,36 @@ def key_of(parts: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-@functools.lru_cache(maxsize=None)
 def content_hash(packages: tuple[str, ...]) -> str:
-    """Digest of the Python files of `packages`; read once per process."""
+    """Digest of the Python files of `packages`; each is read once per process."""
+    return key_of(map(package_hash, packages))
+
+
+@functools.lru_cache(maxsize=None)
+def package_hash(package: str) -> str:
+    """Digest of the Python files of one."""
     digest = hashlib.sha256()
-    for package in packages:
-        for folder in _folders(package):
-            for path in sorted(folder.rglob("*.py") if folder.is_dir() else [folder]):
-                digest.update(f"{package}/{path.relative_to(folder.parent)}\0".encode())
-                digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for folder in _folders(package):
+        start = len(str(folder.parent))  # what is in front of it may differ between machines
+        for path in _python_files(str(folder)):
+            digest.update(f"{package}{path[start:]}\0".encode())
+            with open(path, "rb", buffering=0) as file:
+                digest.update(hashlib.sha256(file.read()).digest())
     return digest.hexdigest()
+
+
+def _python_files(root: str) -> Iterator[str]:
+    """Those under a folder, always in the same order; a file is its own."""
+    if not os.path.isdir(root):
+        yield root
+        return
+    with os.scandir(root) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        if entry.is_dir():
+            yield from _python_files(entry.path)
+        elif entry.name.endswith(".py"):
+            yield entry.path
 
 
 def _folders(package: str) -> list[Path]:

@@ -85,9 +85,9 @@ def test_the_content_of_the_packages_counts(tmp_path, monkeypatch):
     (package / "deep").mkdir()
     (package / "deep" / "code.py").write_text("a = 1")
     monkeypatch.syspath_prepend(str(tmp_path))
-    before = cache.content_hash.__wrapped__(("some_plugin",))
+    before = cache.package_hash.__wrapped__("some_plugin")
     (package / "deep" / "code.py").write_text("a = 2")
-    assert cache.content_hash.__wrapped__(("some_plugin",)) != before
+    assert cache.package_hash.__wrapped__("some_plugin") != before
     packages = driver.packages_of(*_backend_and_target())
     assert {"gluon_core", "gluon_nvidia"} <= set(packages)
 
