@@ -321,7 +321,16 @@ def _choice(generator: Any, node: ast.IfExp, root: Any) -> Optional[GluonError]:
 
 def _attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[GluonError]:
     owner = value_of(generator, node.value)
-    if not isinstance(root, AttributeError) or owner is None:
+    if not isinstance(root, AttributeError):
+        return None
+    number = re.match(r"'(int|float|bool)' object has no attribute", str(root))
+    if number is not None and hasattr(tl.tensor, node.attr):
+        shown = ast.unparse(node.value)
+        return TraceError(
+            f"{shown} is a compile-time {number[1]}, and has no {node.attr!r}",
+            remedy=f"Make a run-time value of it: gl.to_tensor({shown}).{node.attr}.",
+        )
+    if owner is None:
         return None
     if isinstance(owner, ModuleType):
         if owner is not language:

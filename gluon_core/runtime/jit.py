@@ -22,7 +22,7 @@ from typing import (
 
 from gluon_core import _triton
 from gluon_core.compiler import kernel_text as source
-from gluon_core.errors import ArgumentError, KernelSyntaxError, NotInKernelError
+from gluon_core.errors import ArgumentError, KernelSyntaxError, NotInKernelError, trims
 from gluon_core.runtime import opaque
 
 if TYPE_CHECKING:
@@ -90,12 +90,12 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
             )
         except AttributeError as error:  # its source holds no such function
             raise source.changed(fn) from error
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError):
             raise KernelSyntaxError(
                 f"the source of {fn.__name__} cannot be read",
                 argument="fn",
                 remedy="Kernels are compiled from source: define them in a Python file.",
-            ) from error
+            ) from None
         source.remember(fn, self.src)
         self._dispatcher: Optional[Dispatcher] = None
         opaque.arm()
@@ -247,6 +247,7 @@ def jit(
 ) -> Callable[[Callable[P, R]], GluonJITFunction[P, R]]: ...
 
 
+@trims
 def jit(
     fn: Optional[Callable[..., Any]] = None,
     *,
@@ -269,6 +270,7 @@ def jit(
         noinline: stay a function of its own when kernels call it.
     """
 
+    @trims
     def decorate(function: Callable[P, R]) -> GluonJITFunction[P, R]:
         return GluonJITFunction(
             function,

@@ -472,6 +472,15 @@ def test_calls_that_led_there():
     assert "called from" in str(caught.value)
 
 
+def test_a_number_is_no_tensor():
+    source = snippets.source_of("x", "N: gl.constexpr = 4\nz = x * N.to(gl.float32)", BEFORE)
+    with pytest.raises(
+        errors.TraceError, match="N is a compile-time int, and has no 'to'"
+    ) as caught:
+        oracle.ours(source)
+    assert "gl.to_tensor(N).to" in caught.value.remedy
+
+
 def test_outside_a_kernel():
     from gluon_core import language as gl
 
