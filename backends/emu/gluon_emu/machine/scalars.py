@@ -3,8 +3,8 @@
 The hardware keeps what vector instructions read of scalar registers, by pairs. Where an instruction
 writes such a register, one behind it may still get what was kept, until `s_wait_alu` has waited for the
 writer: `depctr_sa_sdst(0)` for scalar instructions, `depctr_va_sdst(0)` and for VCC `depctr_va_vcc(0)`
-for vector ones. It passes by itself with scalar instructions that have to do with other registers, and with
-one of memory. All ways through the program are looked at once, when it is
+for vector ones. It passes by itself with scalar instructions that have to do with other registers, with one of
+memory, and behind vector ones with a scalar one that uses what vector ones write. All ways through the program are looked at once, when it is
 bound; what is too early is reported when it is executed.
 
 LLVM's pass that inserts these waits (VALU read SGPR hazard). It is silent about vector instructions
@@ -46,6 +46,9 @@ class _Ways:
         self.waits = [_waits(ins) for ins in self.instructions]
         self.reads = [_plain(code.sources[i.index]) | _implied(i) for i in self.instructions]
         self.writes = [_plain(code.results[i.index]) for i in self.instructions]
+        self.by_vectors: frozenset[int] = frozenset().union(
+            *(w for w, kind in zip(self.writes, self.kind) if kind == "v")
+        )
         self.before = before
         self.after: list[list[int]] = [[] for _ in self.instructions]
         for index, earlier in enumerate(before):
@@ -89,7 +92,7 @@ class _Ways:
             at, between = queue.pop()
             if between >= _SCALARS or wait in self.waits[at]:
                 continue
-            if self.kind[at] == "memory":
+            if self.kind[at] == "memory" or (kind == "v" and self._awaits_vectors(at)):
                 continue
             if best.get(at, _SCALARS) <= between:
                 continue
@@ -102,6 +105,10 @@ class _Ways:
                 continue
             step = between + (kind == self.kind[at] == "s" and not used)
             queue += [(after, step) for after in self.after[at]]
+
+    def _awaits_vectors(self, at: int) -> bool:
+        """Whether a scalar instruction reads what a vector one writes, for which the hardware waits."""
+        return self.kind[at] == "s" and not self.reads[at].isdisjoint(self.by_vectors)
 
     @staticmethod
     def _waits_for(writer: str, reader: str, between: int) -> bool:
