@@ -13,7 +13,7 @@ import numpy as np
 from gluon_core.errors import BackendError
 from gluon_emu.decode.operands import EXEC, M0, VCC, Const, immediate
 from gluon_emu.decode.text import Instruction
-from gluon_emu.errors import AccessError, EmulatorError, TrapError
+from gluon_emu.errors import AccessError, EmulatorError, TrapError, span_of
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.table import Step, custom
@@ -435,9 +435,18 @@ def _set_register(ins: Instruction, ctx: Context) -> Step:
         if name != "MODE":
             return
         value = int(np.ravel(read(b))[0]) & field
-        b.set_mode(b.mode & ~(field << offset) | value << offset)
+        _change_mode(b, ins, b.mode & ~(field << offset) | value << offset)
 
     return step
+
+
+def _change_mode(b: Any, ins: Instruction, mode: int) -> None:
+    try:
+        b.set_mode(mode)
+    except BackendError as error:
+        error.message = f"{error.message}, and `{ins.text}` asks for something else"
+        error.span = span_of(ins.location)
+        raise
 
 
 custom("s_setreg_b32", "s_setreg_imm32_b32", family="salu", results=0)(_set_register)
@@ -447,11 +456,11 @@ custom("s_setreg_b32", "s_setreg_imm32_b32", family="salu", results=0)(_set_regi
 def s_denorm_mode(ins: Instruction, ctx: Context) -> Step:
     """MODE's four bits for denormals."""
     bits = immediate(ins.operands[0]) & 15
-    return lambda b: b.set_mode(b.mode & ~0xF0 | bits << 4)
+    return lambda b: _change_mode(b, ins, b.mode & ~0xF0 | bits << 4)
 
 
 @custom("s_round_mode", family="salu", results=0)
 def s_round_mode(ins: Instruction, ctx: Context) -> Step:
     """MODE's four bits for rounding; only to nearest even is modelled."""
     bits = immediate(ins.operands[0]) & 15
-    return lambda b: b.set_mode(b.mode & ~0xF | bits)
+    return lambda b: _change_mode(b, ins, b.mode & ~0xF | bits)
