@@ -211,6 +211,15 @@ def _binary(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
             remedy="Multiply matrices with gl.portable.mma, or gl.dot_fma without a matrix unit.",
         )
     sides = (node.left, node.right)
+    pair = (ast.Tuple, ast.List)
+    if "NoneType" in str(root) and isinstance(operation, ast.Add):
+        held = [value_of(generator, side) for side in sides]
+        if any(isinstance(s, pair) or isinstance(v, tl.tuple) for s, v in zip(sides, held)):
+            return DtypeError(
+                "`+` cannot join these tuples, for there is None in them",
+                got=ast.unparse(node),
+                remedy="Write the new tuple out, entry by entry: (a[0], a[1], None).",
+            )
     if "NoneType" in str(root):
         nothing = next((side for side in sides if isinstance(side, ast.Call)), None)
         what = f"{ast.unparse(nothing)!r} returns nothing" if nothing else "None is no number"

@@ -47,6 +47,8 @@ class _Nothing:
 
 
 _visit = _triton.generator_visit()
+# What Python has as it is, and kernels as a constexpr.
+_BARE = (bool, int, float, str, tl.dtype, type(None))
 _STATIC = code_generator.CodeGenerator.statically_implemented_functions
 
 
@@ -272,6 +274,31 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         made = super().visit_Call(node)
         # A call right in the arguments of another one: Triton 3.6 would pass on the bare layout.
         return tl.constexpr(made) if is_layout(made) else made
+
+    def visit_List(self, node: Any) -> Any:
+        return self.visit_Tuple(node)
+
+    def visit_Tuple(self, node: Any) -> Any:
+        # A property gives a bare number: Triton 3.6 asks the entries of a tuple for their type.
+        values = [self.visit(entry) for entry in node.elts]
+        return tl.tuple([tl.constexpr(v) if isinstance(v, _BARE) else v for v in values])
+
+    def _verify_loop_carried_variable(self, name: str, loop_val: Any, live_val: Any) -> None:
+        super()._verify_loop_carried_variable(name, loop_val, live_val)
+        if isinstance(live_val, tl.tuple) and self._parts(live_val) != self._parts(loop_val):
+            raise DtypeError(
+                f"{name!r} is a tuple that changes its types in a loop",
+                expected=f"{live_val.type}, as before the loop",
+                got=loop_val.type,
+                remedy="Start with values of the types that it has later: None or a number that is "
+                "known when compiling is none of a tensor's.",
+            )
+
+    def _parts(self, value: Any) -> list[str]:
+        """What a value is made of in the module."""
+        types: list[Any] = []
+        value.type._flatten_ir_types(self.builder, types)
+        return [str(type) for type in types]
 
     def visit_Compare(self, node: Any) -> Any:
         for side, other in (node.left, node.comparators[0]), (node.comparators[0], node.left):

@@ -16,7 +16,13 @@ __all__ = ["cache_operands", "check_copied", "consecutive_elements", "like", "ma
 
 
 def masked(
-    semantic: Any, source: Any, element: Any, mask: Any, other: Any = None, what: str = "pointer"
+    semantic: Any,
+    source: Any,
+    element: Any,
+    mask: Any,
+    other: Any = None,
+    what: str = "pointer",
+    other_alone: bool = False,
 ) -> tuple[Optional[Any], Optional[Any]]:
     """The mask of an access, and what stands in where it is false, with `source`'s shape and layout.
 
@@ -26,17 +32,18 @@ def masked(
         mask: int1, broadcast to `source`; None for all.
         other: scalar or tensor; None for none.
         what: what errors call `source`.
+        other_alone: `other` may be given without a mask, which changes nothing.
 
     Raises:
         DtypeError: the mask is not boolean.
         ShapeError: mask or other do not fit.
-        ArgumentError: `other` without a mask, from Triton 3.8 on.
+        ArgumentError: else `other` without a mask, from Triton 3.8 on.
     """
     mask, other = semantic.check_mask(source, mask), unwrap(other)
     if mask is not None:
         mask = like(semantic, source, mask, "mask", what)
     if other is not None:
-        if mask is None and not _triton.has(OTHER_WITHOUT_MASK):
+        if mask is None and not (other_alone or _triton.has(OTHER_WITHOUT_MASK)):
             raise ArgumentError(
                 "needs a mask",
                 argument="other",

@@ -363,7 +363,6 @@ class SharedOps(SemanticBase):
                 raise ShapeError(
                     "does not fit the indices", argument="values", expected=want, got=have
                 )
-            self.unify_layouts(values, indices)
         values, indices = self.broadcast_impl_value(values, indices)
         self._check_indexed(mem, indices, axis)
         return values, indices, dimension

@@ -257,7 +257,7 @@ def test_a_buffer_of_the_message_box_of_its_descriptor():
 
 
 @gluon.jit
-def _copy_bits(source, target, out, SHAPE: gl.constexpr):
+def _copy_bits(source, copy, out, SHAPE: gl.constexpr):
     rows: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
     barrier = gl.allocate_shared_memory(gl.int64, [1], hopper.mbarrier.MBarrierLayout())
     hopper.mbarrier.init(barrier, 1)
@@ -265,7 +265,7 @@ def _copy_bits(source, target, out, SHAPE: gl.constexpr):
     hopper.mbarrier.expect(barrier, buffer.type.nbytes_per_cta)
     hopper.tma.async_load(source, [0, 0], barrier, buffer)
     hopper.mbarrier.wait(barrier, 0)
-    hopper.tma.async_store(target, [0, 0], buffer)
+    hopper.tma.async_store(copy, [0, 0], buffer)
     hopper.tma.store_wait(0)
     at = gl.arange(0, SHAPE[0], gl.SliceLayout(1, rows))[:, None] * SHAPE[1]
     at += gl.arange(0, SHAPE[1], gl.SliceLayout(0, rows))[None, :]

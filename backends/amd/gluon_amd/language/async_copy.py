@@ -75,7 +75,7 @@ def global_load_to_shared(
             or the mask is not boolean.
         ShapeError: the shapes differ, or mask or other do not fit.
         LayoutError: the layouts do not let the lanes write one after the other.
-        ArgumentError: `other` without a mask, or no such cache modifier.
+        ArgumentError: no such cache modifier.
         CapabilityError: the target does not have it.
 
     ISA: CDNA3 9.3, global_load_lds_dword; CDNA4 adds dwordx3 and dwordx4.
@@ -85,7 +85,7 @@ def global_load_to_shared(
     ptr = semantic.require_distributed(ptr, "ptr")
     element = ptr.dtype.element_ty
     _check_destination(semantic, dest, ptr, element)
-    mask, other = masked(semantic, ptr, element, mask, other)
+    mask, other = masked(semantic, ptr, element, mask, other, other_alone=True)
     modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
     semantic.builder.create_async_copy_global_to_local(
         dest.handle,

@@ -76,7 +76,7 @@ def global_to_shared(
     semantic = semantic_layer()
     smem, pointer = _operands(semantic, smem, pointer)
     modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
-    mask, other = masked(semantic, pointer, smem.dtype, mask, other)
+    mask, other = masked(semantic, pointer, smem.dtype, mask, other, other_alone=True)
     semantic.builder.create_async_copy_global_to_local(
         smem.handle,
         pointer.handle,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Optional, Sequence
 
 from gluon_core import vendor
@@ -129,15 +130,16 @@ def _check_layout(desc: tensor_descriptor, buffer: shared_memory_descriptor, arg
 def box_buffer(desc: tensor_descriptor, buffer: object, argument: str) -> shared_memory_descriptor:
     """`buffer` if it is shared memory for one box.
 
-    It may have another rank than the box, as [rows, columns] for a box [1, rows, columns], and
-    before Triton 3.7 more or fewer tiles of one instruction.
+    It may have another rank than the box, as [rows, columns] for a box [1, rows, columns], or
+    its tiles of one instruction in another order, and before Triton 3.7 more or fewer of them.
     """
     buffer = shared_memory(buffer, argument)
     _check_elements(desc, buffer, argument)
     block = [int(unwrap(size)) for size in desc.block_shape]
     shape = list(buffer.shape)
+    other = math.prod(shape) != math.prod(block) and vendor.has(COPIES_VERIFIED)
     unlike = _without_ones(shape) != _without_ones(block)
-    if unlike and (vendor.has(COPIES_VERIFIED) or _message(desc, shape) != _message(desc, block)):
+    if unlike and (other or _message(desc, shape) != _message(desc, block)):
         raise ShapeError(
             "the shape is not that of the descriptor's box",
             argument=argument,

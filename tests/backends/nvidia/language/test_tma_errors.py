@@ -51,7 +51,7 @@ WRONG = [
         ShapeError,
         "not that of the descriptor's box",
     ),
-    (SMEM.format("gl.bfloat16", "[64, 64]", "F16"), DtypeError, "the elements are not the desc"),
+    (SMEM.format("gl.float32", "[64, 64]", "F16"), DtypeError, "the elements are not the desc"),
     ("load(desc, [0, 0], bar, smem.permute([1, 0]))  # HERE", LayoutError, "not the descriptor's"),
     ("store(desc, [0, 0], bar)  # HERE", DtypeError, "the elements are not the descriptor's"),
     ("tma.store_wait(n)  # HERE", ArgumentError, "compile-time integer"),
