@@ -72,7 +72,7 @@ def _python_files(root: str) -> Iterator[str]:
     with os.scandir(root) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
-        if entry.is_dir():
+        if entry.is_dir(follow_symlinks=False):
             yield from _python_files(entry.path)
         elif entry.name.endswith(".py"):
             yield entry.path

@@ -119,7 +119,7 @@ class BundledKernel:
         """A function of the kernel's arguments that launches it over `grid`."""
         return functools.partial(self.call, grid)
 
-    def __call__(self, *arguments: Any, **named: Any) -> None:
+    def __call__(self, /, *arguments: Any, **named: Any) -> None:
         """Launch over the grid that the bundle was built with.
 
         Raises:
