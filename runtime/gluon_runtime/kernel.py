@@ -459,7 +459,7 @@ class BundledKernel:
         """What the driver has to launch a form in fewer steps, where its device is the current one."""
         driver = self.bundle.driver
         make = getattr(driver, "direct", None)
-        if make is None or hit.plain is None or hit.scratch:
+        if make is None or hit.scratch:
             return None
 
         def again(sizes: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:

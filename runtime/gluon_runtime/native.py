@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from gluon_runtime.manifest import Constant, Form, Rules, Value
+from gluon_runtime.manifest import Constant, Form, Pattern, Rules, Tuple, Value
 
 __all__ = ["Answers", "answers", "direct", "handle"]
 
@@ -21,20 +21,25 @@ _SCALARS = "bBhHiIqQfd"  # letters of struct that C packs; 16-bit floats are lef
 
 
 def _kinds(form: Form) -> Optional[str]:
-    """One letter per parameter as C is told: P for a pointer, x for a constant; None for others."""
+    """One letter per parameter as C is told: P for a pointer, x for a constant, those of a tuple in
+    parentheses; None for others."""
     codes = {field.path: field.code for field in form.packing.fields}
-    found = ""
-    for index, pattern in enumerate(form.arguments):
-        if isinstance(pattern, Constant):
-            found += "x"
-            continue
-        if not isinstance(pattern, Value):
-            return None
-        code = "P" if pattern.type.startswith("*") else codes[(index,)]
-        if code not in "P" + _SCALARS:
-            return None
-        found += code
-    return found
+    found = [_letters(pattern, (i,), codes) for i, pattern in enumerate(form.arguments)]
+    return None if None in found else "".join(map(str, found))
+
+
+def _letters(
+    pattern: Pattern, path: tuple[int, ...], codes: Mapping[tuple[int, ...], str]
+) -> Optional[str]:
+    if isinstance(pattern, Constant):
+        return "x"
+    if isinstance(pattern, Tuple):
+        inside = [_letters(item, (*path, i), codes) for i, item in enumerate(pattern.items)]
+        return None if None in inside else f"({''.join(map(str, inside))})"
+    if not isinstance(pattern, Value):
+        return None
+    code = "P" if pattern.type.startswith("*") else codes[path]
+    return code if code in "P" + _SCALARS else None
 
 
 def handle(
@@ -63,7 +68,7 @@ def handle(
     made = slow
     # Constants may be given or left out; nearly all calls are one of the two.
     for letters in dict.fromkeys((letters_of, letters_of.rstrip("x"))):
-        one = _launch(native, entry, loaded, form, letters, again)
+        one = _launch(native, entry, loaded, form, letters, len(letters), again)
         made = native.module().bind(one, sizes, stream_of, device, made)
     return made
 
@@ -77,7 +82,7 @@ def direct(
     if found is None:
         return None
     native, letters, entry = found
-    return _launch(native, entry, loaded, form, letters, again)
+    return _launch(native, entry, loaded, form, letters, len(form.arguments), again)
 
 
 class Answers:
@@ -129,7 +134,7 @@ class Answers:
         """
         owners: list[Any] = [*options, *options.values()]
         for parameter, value in zip(self._parameters, values):
-            owners.append(value if parameter.constexpr else type(value))
+            owners.extend([value] if parameter.constexpr else _classes(value))
         stream_of = self._native.stream(self._native.module(), self._driver.stream, hit.device)
         known: bool = self._calls.remember(
             values,
@@ -143,6 +148,14 @@ class Answers:
             told,
         )
         return known
+
+
+def _classes(value: Any) -> Iterator[type]:
+    """Those of an argument, and of what is in it: their addresses are part of a key."""
+    yield type(value)
+    if type(value) is tuple:
+        for item in value:
+            yield from _classes(item)
 
 
 def answers(driver: Any, kernel: Any, rules: Rules, defaults: Sequence[Any]) -> Optional[Answers]:
@@ -191,13 +204,20 @@ def _module(driver: Any, form: Form) -> Optional[tuple[Any, str, int]]:
     """What loads the launch in C, the letters of the form, and the driver's function; None where it is not
     there, or not for such a form."""
     native, entry, kinds = _native(), _address(driver.calls, "cuLaunchKernelEx"), _kinds(form)
-    if native is None or not entry or kinds is None:
+    if native is None or not entry or kinds is None or len(kinds) > native.module().MOST_KINDS:
         return None
-    return (native, kinds, entry) if len(kinds) <= native.module().MOST_PARAMETERS else None
+    fits = len(form.arguments) <= native.module().MOST_PARAMETERS
+    return (native, kinds, entry) if fits else None
 
 
 def _launch(
-    native: Any, entry: int, loaded: Any, form: Form, letters: str, again: Callable[..., None]
+    native: Any,
+    entry: int,
+    loaded: Any,
+    form: Form,
+    letters: str,
+    count: int,
+    again: Callable[..., None],
 ) -> Callable[..., None]:
     launch = form.launch
     made: Callable[..., None] = native.module().make(
@@ -209,7 +229,7 @@ def _launch(
         len(loaded.attributes),
         launch.num_ctas,
         letters,
-        len(letters),
+        count,
         lambda status, sizes, stream, *given: again(sizes, stream, given),
         None,
         (),

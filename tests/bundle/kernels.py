@@ -41,6 +41,11 @@ def ones(y, stride):
 
 
 @gluon.jit
+def paired(y, pair):
+    gl.store(y + pair[0], gl.load(pair[1][0]) + pair[1][1])
+
+
+@gluon.jit
 def flagged(y, flag: gl.int1):
     if flag:
         gl.store(y, 1)

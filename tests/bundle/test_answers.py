@@ -24,7 +24,7 @@ pytestmark = [
         reason="the launch in C is not built, or torch has no table of functions for DLPack",
     ),
 ]
-SIZES = {"scale": [8, 8, 4, 4], "ones": [8], "flagged": [8, 1]}
+SIZES = {"scale": [8, 8, 4, 4], "ones": [8], "flagged": [8, 1], "paired": []}
 
 
 class Machine(Cuda):
@@ -183,6 +183,31 @@ def test_an_integer_for_a_bit(tmp_path, machine):
         with pytest.raises(errors.BundleMissingError, match="flag"):
             kernel[1](y, flag)
     assert len(calls) == 3 and [seen[3][8] for seen in machine.seen] == [0, 0, 0]
+
+
+def test_tuples(tmp_path, machine):
+    made = Bundle()
+    for number in ("i32", "i32:1"):
+        pair = (number, ("*fp32:16", "fp32"))
+        made.add(kernels.paired, {"y": "*fp32:16", "pair": pair}, target="hopper")
+    made.write(tmp_path / "paired.glb")
+    kernel, calls = opened(tmp_path / "paired.glb", machine, "paired")
+    for number in (5, 6, 1, 7, 1):
+        machine.sizes = [8, 8, 4] if number == 1 else [8, 4, 8, 4]
+        kernel[1](X, (number, (Y, number / 2)))
+    with pytest.raises(errors.BundleMissingError):
+        kernel[1](X, (5, (Y.half(), 2.5)))
+    with pytest.raises(errors.BundleMissingError):
+        kernel[1](X, (5, Y, 2.5))
+    assert len(calls) == 4
+    x, y = X.data_ptr(), Y.data_ptr()
+    wanted = [
+        struct.pack("<QQf", x, y, 0.5)
+        if n == 1
+        else struct.pack("<Qi", x, n) + struct.pack("<Qf", y, n / 2)
+        for n in (5, 6, 1, 7, 1)
+    ]
+    assert [seen[3] for seen in machine.seen] == wanted
 
 
 def test_grids(bundle_file, machine):
