@@ -109,10 +109,14 @@ class Dispatcher:
             "_g_width": specialize.width_key,
         }
         self.entry = specialize.entry(self.parameters, self.namespace, kernel.__name__)
-        self.call: Callable[..., Any] = self.entry  # what launches ask: `entry`, or what is faster
+        self._first = specialize.first(self._fastest, kernel.__name__)
+        self.call: Callable[..., Any] = self._first  # what launches ask: in the end what is fastest
         self._fast: dict[str, Optional[FastPath]] = {}  # by name of the backend
 
     # -- launching -----------------------------------------------------------------------------------
+
+    def _fastest(self) -> Callable[..., Any]:
+        return self.entry if self.call is self._first else self.call
 
     def _measure(self, sizes: Any, values: tuple[Any, ...]) -> Optional[tuple[int, int, int]]:
         """Three sizes, or None for an empty grid; a grid may be a function of the arguments."""
@@ -273,7 +277,7 @@ class Dispatcher:
 
     def _enter(self, entry: Callable[..., Any]) -> None:
         """Make `entry` the function that is asked first, or that a fast path asks."""
-        if self.call is self.entry:
+        if self.call is self.entry or self.call is self._first:
             self.call = entry
         self.entry = entry
 

@@ -278,6 +278,20 @@ def entry(parameters: Sequence[Parameter], namespace: Mapping[str, Any], where: 
     return make_function(source, "_g_entry", where, {**namespace, **defaults})
 
 
+_FIRST = """def _g_entry(_g_grid, /, *_g_args, **_g_named):
+    try:
+        return _g_fastest()(_g_grid, *_g_args, **_g_named)
+    except _g_mistake as _g_error:
+        raise _g_trimmed(_g_error)
+"""
+
+
+def first(fastest: Callable[[], Callable[..., Any]], where: str) -> Callable[..., Any]:
+    """What a `kernel[grid]` that was kept before any launch asks; each time it looks for what is
+    faster since."""
+    return make_function(_FIRST, "_g_entry", where, {"_g_fastest": fastest})
+
+
 def calls_of(
     parameters: Sequence[Parameter], decide: Any, namespace: Mapping[str, Any]
 ) -> Optional[CallsOf]:

@@ -95,6 +95,15 @@ def test_a_call_that_came_before_does_not_come_to_python(cuda, monkeypatch):
     assert told(cuda.launches[-1])[4:] == (96, 2.5)
 
 
+def test_a_launcher_that_was_kept_from_the_start_does_not_come_to_python_either(cuda, monkeypatch):
+    x, y = torch.ones(256), torch.zeros(256)
+    launch = scale[(4,)]
+    launch(x, y, 64, 1.5, 64, L)
+    counted = Counted(scale, monkeypatch)
+    launch(y, x, 96, 2.5, 64, L)
+    assert counted.count == 0 and told(cuda.launches[-1])[4:] == (96, 2.5)
+
+
 @pytest.mark.parametrize(
     "grid, sizes",
     [
