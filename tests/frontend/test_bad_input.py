@@ -433,6 +433,8 @@ def four_warps(p):
 
 @pytest.mark.parametrize("name", CASES)
 def test_error_under_the_line(name, capfd):
+    if name == "memdesc-reinterpret" and not _triton.at_least(3, 8):
+        pytest.skip("older Tritons make larger views")
     uses, body, cls, text = CASES[name]
     with pytest.raises(cls) as caught:
         oracle.ours(snippets.source_of(uses, body, BEFORE))
