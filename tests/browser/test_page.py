@@ -221,6 +221,7 @@ def test_what_cannot_install_a_browser_says_why(tmp_path):
     (tmp_path / "sudo").symlink_to("/bin/true")  # for who is not root
     fake = tmp_path / "playwright"
     fake.mkdir()
+    (fake / "__init__.py").touch()  # or else an installed one comes first
     (fake / "__main__.py").write_text("raise SystemExit('Error: ENOTFOUND')")
     env = {"PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
     assert chromium(env=env) == (None, "no Chromium on the path")
