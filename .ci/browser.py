@@ -16,7 +16,7 @@ import time
 
 DEBIAN = "chromium-headless-shell"
 NAMES = ("chromium", DEBIAN, "chrome-headless-shell", "chromium-browser", "google-chrome")
-LIMIT = 150.0  # seconds for all that may wait for a network
+LIMIT = 90.0  # seconds for all that may wait for a network
 
 
 class Failed(Exception):
@@ -66,7 +66,7 @@ def debian(until: float) -> str:
     _run("apt-get update", [*apt, "update"], until)
     _run("apt-get", [*install, "--download-only"], until)
     # Needs no network any more, and must not be ended in the middle.
-    _run("apt-get", install, time.monotonic() + 300, DEBIAN_FRONTEND="noninteractive")
+    _run("apt-get", install, time.monotonic() + 120, DEBIAN_FRONTEND="noninteractive")
     found = shutil.which(DEBIAN)
     if found is None:
         raise Failed(f"{DEBIAN} was installed and is not on the path")
