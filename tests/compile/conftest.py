@@ -1,0 +1,26 @@
+"""What tests of processes that compile need around them."""
+
+import os
+
+import pytest
+
+from gluon_core.compiler import stages
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """An empty cache, and no process that an earlier test left."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    stages._pool.close()
+    yield
+    stages._pool.close()
+
+
+@pytest.fixture
+def kept_reproducers():
+    """Removes the files that errors name."""
+    found = []
+    yield found
+    for error in found:
+        if error.reproducer:
+            os.remove(error.reproducer)
