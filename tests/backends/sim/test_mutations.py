@@ -271,6 +271,25 @@ class Case:
         near = np.abs(got.astype(np.float64) - wanted) <= self.tolerance * np.abs(wanted).max()
         return None if near.all() else "wrong"
 
+    def of(self, mutant: Mutant) -> Any:
+        """What `run` says while the program is changed."""
+        mutant.apply()
+        try:
+            return self.run()
+        finally:
+            mutant.undo()
+
+    def judged(self) -> tuple[set, list]:
+        """Names of the mutants that are reported; (name, end) of those that are not, but are to be."""
+        reported, missed = set(), []
+        for mutant in list(mutants(self.compiled.asm["program"].program)):
+            end = self.of(mutant)
+            if isinstance(end, SimulatorError):
+                reported.add(mutant.name)
+            elif mutant.name not in HARMLESS:
+                missed.append((mutant.name, end))
+        return reported, missed
+
 
 def example_case(
     name: str, architecture: str, sizes: Optional[dict] = None, **choices: Any
@@ -371,11 +390,7 @@ def check(case, parts):
     every = list(mutants(program))
     some = random.Random(case).sample(every, min(len(every), max(5, len(every) // parts)))
     for mutant in some:
-        mutant.apply()
-        try:
-            end = made.run()
-        finally:
-            mutant.undo()
+        end = made.of(mutant)
         if isinstance(end, SimulatorError):
             assert end.span is not None, mutant.name
             reported.append(mutant.name)
