@@ -15,7 +15,7 @@ from gluon_emu.decode.text import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.atomics import apply, operation
 from gluon_emu.isa.bind import Context
-from gluon_emu.isa.memory import FAR, extend, half_signed
+from gluon_emu.isa.memory import FAR, placed
 from gluon_emu.isa.table import Op, Step, custom, pattern
 
 _U32, _U64 = np.uint32, np.uint64
@@ -89,13 +89,7 @@ def _load(ins: Instruction, ctx: Context, size: int, signed: bool, half: str) ->
         values = machine.lds.load(place, size)
         if mask is not b.exec:
             values = [np.where(mask, value, _U32(0)) for value in values]
-        if half:
-            value = half_signed(values[0], size, signed)
-            old = b.v[rows[0]]
-            keep, shift = (_U32(0xFFFF), _U32(16)) if half == "hi" else (_U32(0xFFFF0000), _U32(0))
-            values[0] = (old & keep) | (value << shift)
-        elif signed:
-            values[0] = extend(values[0], size, True)
+        values[0] = placed(values[0], b.v[rows[0]], size, signed, half)
         for row, value in zip(rows, values):
             if b.full:
                 b.v[row] = value
@@ -320,27 +314,30 @@ def _joined(b: Any, rows: Any) -> Any:
 @custom("ds_bpermute_b32", family="lds")
 def ds_bpermute_b32(ins: Instruction, ctx: Context) -> Step:
     """D = S1 of the lane (S0 + offset) / 4; 0 from a lane that is off."""
-    destination, index, data = ins.operands[:3]
-    destination, data = register(destination), register(data)
-    read = _bind.vector_reader(ins, index, "u32", ctx)
-    row, from_row = ctx.row(destination), ctx.row(data)
-    offset, name = _U32(_offset(ins)), counter(ctx)
 
-    def step(b: Any) -> None:
-        lane = (((read(b) + offset) >> _U32(2)) % _U32(ctx.lanes)).astype(np.int64)
-        lane = np.broadcast_to(lane, b.exec.shape)
-        value = np.take_along_axis(b.v[from_row], lane, 1)
-        if not b.full:
-            value = np.where(np.take_along_axis(b.exec, lane, 1), value, _U32(0))
-        np.copyto(b.v[row], value, where=b.exec)
-        b.outstanding.issue(name, "lds", (row,), ins.index)
+    def fetched(b: Any, data: Any, lane: Any) -> Any:
+        value = np.take_along_axis(data, lane, 1)
+        if b.full:
+            return value
+        return np.where(np.take_along_axis(b.exec, lane, 1), value, _U32(0))
 
-    return step
+    return _between_lanes(ins, ctx, fetched)
 
 
 @custom("ds_permute_b32", family="lds")
 def ds_permute_b32(ins: Instruction, ctx: Context) -> Step:
     """D of the lane (S0 + offset) / 4 = S1; 0 where nobody sends; the last of several stays."""
+
+    def sent(b: Any, data: Any, lane: Any) -> Any:
+        value = np.zeros(b.exec.shape, _U32)
+        wave = np.broadcast_to(np.arange(b.exec.shape[0])[:, None], b.exec.shape)
+        value[wave[b.exec], lane[b.exec]] = data[b.exec]
+        return value
+
+    return _between_lanes(ins, ctx, sent)
+
+
+def _between_lanes(ins: Instruction, ctx: Context, move: Callable[[Any, Any, Any], Any]) -> Step:
     destination, index, data = ins.operands[:3]
     destination, data = register(destination), register(data)
     read = _bind.vector_reader(ins, index, "u32", ctx)
@@ -349,10 +346,7 @@ def ds_permute_b32(ins: Instruction, ctx: Context) -> Step:
 
     def step(b: Any) -> None:
         lane = (((read(b) + offset) >> _U32(2)) % _U32(ctx.lanes)).astype(np.int64)
-        lane = np.broadcast_to(lane, b.exec.shape)
-        value = np.zeros(b.exec.shape, _U32)
-        wave = np.broadcast_to(np.arange(b.exec.shape[0])[:, None], b.exec.shape)
-        value[wave[b.exec], lane[b.exec]] = b.v[from_row][b.exec]
+        value = move(b, b.v[from_row], np.broadcast_to(lane, b.exec.shape))
         np.copyto(b.v[row], value, where=b.exec)
         b.outstanding.issue(name, "lds", (row,), ins.index)
 

@@ -63,6 +63,16 @@ def half_signed(value: Any, size: int, signed: bool) -> Any:
     return extend(value, size, signed) & _U32(0xFFFF)
 
 
+def placed(value: Any, old: Any, size: int, signed: bool, half: str) -> Any:
+    """What a load puts into its first register, of which a half may stay as it was."""
+    if not half:
+        return extend(value, size, signed)
+    value = half_signed(value, size, signed)
+    if half == "hi":
+        return (old & _U32(0xFFFF)) | (value << _U32(16))
+    return (old & _U32(0xFFFF0000)) | value
+
+
 def _addresses(space: str, ins: Instruction, ctx: Context, operands: Any, size: int) -> Any:
     if space == "buffer":
         return buffer_address(ins, ctx, operands, size)
@@ -106,15 +116,7 @@ def _bound_load(
         address, mask = find(b)
         address = locate(b, ins, address, mask, size, False)
         values = b.machine.memory.load(address, size)
-        if half:
-            value = half_signed(values[0], size, signed)
-            old = b.v[rows[0]]
-            if half == "hi":
-                values[0] = (old & _U32(0xFFFF)) | (value << _U32(16))
-            else:
-                values[0] = (old & _U32(0xFFFF0000)) | value
-        elif signed:
-            values[0] = extend(values[0], size, True)
+        values[0] = placed(values[0], b.v[rows[0]], size, signed, half)
         put(b, rows, values, mask)
         number, *_ = [b.outstanding.issue(*key, rows, ins.index) for key in keys]
         if b.machine.order is not None:
@@ -203,15 +205,7 @@ def _scratch_load(ins: Instruction, ctx: Context, size: int, signed: bool, half:
 
     def step(b: Any) -> None:
         values = b.machine.scratch.load(b, ins, find(b), size)
-        if half:
-            value = half_signed(values[0], size, signed)
-            old = b.v[rows[0]]
-            if half == "hi":
-                values[0] = (old & _U32(0xFFFF)) | (value << _U32(16))
-            else:
-                values[0] = (old & _U32(0xFFFF0000)) | value
-        elif signed:
-            values[0] = extend(values[0], size, True)
+        values[0] = placed(values[0], b.v[rows[0]], size, signed, half)
         put(b, rows, values, b.exec)
         for counter, kind in keys:
             b.outstanding.issue(counter, kind, rows, ins.index)
