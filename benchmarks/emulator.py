@@ -4,6 +4,7 @@ python benchmarks/emulator.py census           mnemonics of examples and conform
 python benchmarks/emulator.py census FOLDER    and of all assembly in a folder, such as the cache of the tests
 python benchmarks/emulator.py times            seconds per example, and the simulator's
 python benchmarks/emulator.py mutants [N]      N waits, barriers, distances and fences taken away or weakened
+python benchmarks/emulator.py registers FOLDER four waits for registers of each kernel in a folder, taken away
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from gluon_core.compiler.source import GluonASTSource
 from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError
 from gluon_core.testing.conformance.kernels import KERNELS
-from tests.backends.emu.mutants import Subject, distances, fences, mutants
+from tests.backends.emu.mutants import Subject, dependencies, distances, fences, mutants
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250")
 EXAMPLES = [e for e in load_examples()[0].values() if not hasattr(e.kernel, "configs")]
@@ -172,10 +173,33 @@ def see(count: int) -> None:
     print("all", total.total(), dict(total))
 
 
+def registers(folder: str) -> None:
+    """What is known of waits for registers when a program is bound; nothing is run."""
+    kernels: Counter[str] = Counter()
+    waits: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
+    for path in sorted(Path(folder).rglob("*.amdgcn")):
+        text = path.read_text()
+        program = parse(text)
+        made = list(dependencies(text))
+        if not made or unknown(program):
+            continue
+        arch = program.architecture
+        kernels[arch] += 1
+        assert not any(bind(program).hazards), f"{path} is reported as it is"
+        for mutant in random.Random(program.name).sample(made, min(4, len(made))):
+            waits[arch] += 1
+            seen[arch] += any(bind(parse(mutant.text)).hazards)
+    for arch, count in sorted(kernels.items()):
+        print(f"{arch}: {count} kernels, {seen[arch]} of {waits[arch]} waits that are taken away are reported")
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     what = sys.argv[1] if len(sys.argv) > 1 else "census"
-    if what == "mutants":
+    if what == "registers":
+        registers(sys.argv[2])
+    elif what == "mutants":
         see(int(sys.argv[2]) if len(sys.argv) > 2 else 300)
     else:
         times() if what == "times" else census(sys.argv[2:])

@@ -57,6 +57,17 @@ def distances(text: str) -> Iterator[Mutant]:
             yield Mutant(whole, number + 1, line.strip(), "")
 
 
+def dependencies(text: str) -> Iterator[Mutant]:
+    """Each wait for the registers of vector and scalar instructions, deleted (RDNA, gfx1250)."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if ".amdgpu_metadata" in line:
+            return
+        if line.strip().startswith(("s_wait_alu", "s_waitcnt_depctr")):
+            whole = "\n".join([*lines[:number], *lines[number + 1 :]])
+            yield Mutant(whole, number + 1, line.strip(), "")
+
+
 def fences(text: str) -> Iterator[Mutant]:
     """Each release and acquire of caches that workgroups do not share, deleted."""
     lines = text.splitlines()
