@@ -191,7 +191,9 @@ def registers(folder: str) -> None:
             waits[arch] += 1
             seen[arch] += any(bind(parse(mutant.text)).hazards)
     for arch, count in sorted(kernels.items()):
-        print(f"{arch}: {count} kernels, {seen[arch]} of {waits[arch]} waits that are taken away are reported")
+        print(
+            f"{arch}: {count} kernels, {seen[arch]} of {waits[arch]} waits that are taken away are reported"
+        )
 
 
 if __name__ == "__main__":
