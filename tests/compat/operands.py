@@ -14,6 +14,7 @@ from tests.compat.layouts import CUDA, HIP, Draw, kernel
 __all__ = ["FAMILIES", "Draw"]
 
 RELEASE = VERSION[:2]
+VIEW = "reinterpret" if RELEASE >= (3, 9) else "_reinterpret"
 
 # Tensors of shape [32, 32] in the layout L, smaller ones that broadcast to it, and scalars.
 KINDS: dict[str, list[str]] = {
@@ -25,7 +26,7 @@ KINDS: dict[str, list[str]] = {
               "x.to(gl.float64)", "col.to(gl.float32)", "n", "x.to(gl.float8e5)", "i > 3", "None"],
     "dtype": [f"gl.{t}" for t in ("float32", "float16", "bfloat16", "float64", "int32", "int8",
               "uint8", "int64", "int1", "float8e5", "float8e4nv", "uint32", "int16")],
-    "axis": ["0", "1", "-1", "-2", "2", "None"],
+    "axis": ["0", "1", "-1", "-2", "2", "None", "True"],
     "flag": ["True", "False", "False"],
     "sem": ["None", "'relaxed'", "'acquire'", "'acq_rel'", "'release'", "'now'"],
     "scope": ["None", "'gpu'", "'cta'", "'sys'"],
@@ -79,7 +80,7 @@ SHARED = [
     "s.slice(<start>, <length>, <axis>).load(L)",
     "b.index(<int>).load(L)",
     "gl.allocate_shared_memory(gl.int32, [32, 32], S, <int>).load(L)",
-    "s._reinterpret(<dtype>, [32, 32], S).load(L)",
+    f"s.{VIEW}(<dtype>, [32, 32], S).load(L)",
     "s.permute([1, 0]).load(L)",
     "s.reshape([1024]).load(F)",
 ]

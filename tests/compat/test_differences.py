@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from tests.compat import layouts, operands, page, sides
+from tests.compat import amd, hardware, layouts, operands, page, sides
 from tests.compat.differences import known
 
 pytestmark = pytest.mark.once
 
-FAMILIES = {**layouts.FAMILIES, **operands.FAMILIES}
-COUNT = 8
+FAMILIES = {**layouts.FAMILIES, **operands.FAMILIES, **hardware.FAMILIES, **amd.FAMILIES}
+COUNT = 4
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,7 +13,7 @@ from gluon_core._triton import VERSION
 torch = pytest.importorskip("torch")
 
 import gluon_core as gluon  # noqa: E402
-from gluon_core import errors  # noqa: E402
+from gluon_core import errors, testing  # noqa: E402
 from gluon_core import language as gl  # noqa: E402
 from gluon_core.nvidia.hopper import TensorDescriptor  # noqa: E402
 
@@ -367,11 +367,22 @@ def test_types_have_their_fields():
         gl.static_assert(desc.block_shape[0] == 32 and desc.dtype == gl.float16)
         buffer = gl.allocate_shared_memory(desc.dtype, desc.block_shape, desc.layout)
         gl.static_assert(buffer.rank == 2 and buffer.numel == 1024)
+        gl.static_assert(len(desc.shape) == 2 and desc.handle is not None)
+        gl.static_assert(len(desc.type.shape_type.types) == 2)
         gl.static_assert(buffer.type.alloc_shape[1] == 32 and buffer.type.layout == LAYOUT)
 
     layout = gl.NVMMASharedLayout(64, 16, 2)
     desc = TensorDescriptor.from_tensor(torch.zeros(64, 64).half(), [32, 32], layout)
     launch(kernel, desc, layout)
+
+
+def test_a_file_with_a_filecheck_of_no_kernel_loads():
+    @testing.filecheck_test
+    def kernel():
+        gl.arange(0, 64, gl.BlockedLayout([1], [32], [4], [0]))
+
+    with pytest.raises(errors.GluonError, match="not a kernel"):
+        kernel()
 
 
 def test_both_orders_of_parameters_are_taken():

@@ -145,6 +145,32 @@ PROGRAMS = {
         for call in ("column, i, 0", "i, column, 0", "column, row, 1", "n, i, 0, row > 2",
                      "column, column, 1, i > 2", "i, i, 0, n > 2")
     },
+    **{
+        f"scatter of a value whose layout is open: {call}": (
+            since,
+            (3, 9),
+            _kernel(*_ROWS, "auto = gl.full([32, 32], 0, gl.int32, gl.AutoLayout()) + n", call, _READ),
+        )
+        for since, call in (((3, 7), "s.scatter(auto, i, 0)"), ((3, 8), "s.scatter(i, auto, 0)"),
+                            ((3, 8), "gl.store(q + i, s.atomic_scatter_add(auto, i, 0))"))
+    },
+    **{
+        f"a flag that is True or None: {line}": ((3, 6), (3, 9), _kernel(*_ROWS, line))
+        for line in ("gl.store(q + gl.zeros([32], gl.int32, gl.SliceLayout(1, L)), gl.sum(i, True))",
+                     "gl.store(q, gl.program_id(True))", "gl.store(q + gl.full([True, 32], 0, gl.int32, L), 1)",
+                     "b = gl.allocate_shared_memory(gl.int64, [1], gl.nvidia.ampere.mbarrier.MBarrierLayout())\n"
+                     "    gl.nvidia.ampere.async_copy.mbarrier_arrive(b, None)")
+    },
+    "a shape with an entry of an object, in a call": (
+        (3, 7),
+        (3, 9),
+        _kernel(
+            *_ROWS,
+            "SIZE: gl.constexpr = 32",
+            "gl.store(q + i, filled([SIZE, s.shape[1]], L))",
+            before="@gluon.jit\ndef filled(shape, L: gl.constexpr):\n    return gl.full(shape, 1, gl.int32, L)\n",
+        ),
+    ),
     "slice of the last dimension": (
         (3, 6),
         (3, 9),

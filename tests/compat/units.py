@@ -21,17 +21,36 @@ def _kernel(*lines: str, arch: int = 90, names: str = "", args: str = "") -> str
     )
 
 
+def _hip(*lines: str) -> str:
+    body = "".join(f"    {line}\n" for line in lines)
+    return (
+        f"@gluon.jit\ndef kernel(p, n):\n{body}ARGS = (ptr(gl.float32), 5)\n"
+        'TARGET, KWARGS = GPUTarget("hip", "gfx1250", 32), dict(num_warps=4)\n'
+    )
+
+
 _BAR = "bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())"
 
 
-def _copied(box: list[int], layout: str, coord: str) -> str:
-    shape, strides = ([1024], [1]) if len(box) == 1 else ([64, 64], [64, 1])
+def _copied(
+    box: list[int], layout: str, coord: str, buffer: str = "desc.block_shape", dtype: str = "float32"
+) -> str:  # fmt: skip
+    shape, strides = [64] * len(box), [64**k for k in range(len(box))][::-1]
     return _kernel(
         _BAR,
-        "s = gl.allocate_shared_memory(desc.dtype, desc.block_shape, desc.layout)",
+        f"s = gl.allocate_shared_memory(desc.dtype, {buffer}, desc.layout)",
         f"load(desc, {coord}, bar, s)",
         names=", desc",
-        args=f", host.TensorDescriptor(ptr(gl.float32), {shape}, {strides}, {box}, {layout})",
+        args=f", host.TensorDescriptor(ptr(gl.{dtype}), {shape}, {strides}, {box}, {layout})",
+    )
+
+
+def _moved(line: str, layout: str, dtype: str = "float32") -> str:
+    return _hip(
+        f"L: gl.constexpr = {layout}",
+        "d = gl.amd.gfx1250.tdm.make_tensor_descriptor(p, [64, 64], [64, 1], [32, 32], L)",
+        f"s = gl.allocate_shared_memory(gl.{dtype}, [32, 32], L)",
+        line,
     )
 
 
@@ -183,5 +202,94 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         "its elements have a byte, or half of one.",
         r"not the dtype of e\dm\d",
         _scaled(a="float16").replace("gl.float8e5, [128, 64], gl.NVMMASharedLayout(128, 8,", "gl.float16, [128, 64], gl.NVMMASharedLayout(128, 16,"),
+    ),
+    (
+        "A copy between a descriptor and a buffer whose tiles, or elements, are not its own",
+        "bug",
+        "upstream does not compare them, or no more than their sizes: the copy leaves the buffer, or "
+        "brings other rows than its coordinates say.",
+        r"the shape is not that of the descriptor's box|the elements are not the descriptor's",
+        _copied([32, 32], "gl.NVMMASharedLayout(128, 32, 2)", "[n, 0]", "[16, 64]"),
+    ),
+    (
+        "A copy with more or fewer coordinates than its descriptor has dimensions",
+        "hardware",
+        "an illegal instruction (PTX 9.7.9.27.1).",
+        r"^coord: not one for each dimension",
+        _copied([32, 32], "gl.NVMMASharedLayout(128, 32, 2)", "[n]"),
+    ),
+    (
+        "A descriptor of a tensor whose elements are not as wide as those of its layout",
+        "bug",
+        "the box is cut for elements of one width, and copied for those of the other.",
+        r"^TensorDescriptor.layout: the layout is for elements of another width",
+        _copied([32, 64], "gl.NVMMASharedLayout(64, 8, 2)", "[n, 0]", dtype="float16"),
+    ),
+    (
+        "`NVMMASharedLayout` that is transposed, of more than two dimensions",
+        "bug",
+        "upstream takes it where nothing but the copy engine uses it, which writes rows as they come; "
+        "every load, store and product of it fails.",
+        r"a transposed buffer of more than two dimensions has no matrix layout",
+        _copied([1, 1, 16, 32], "gl.NVMMASharedLayout(64, 16, 4, transposed=True)", "[n, n, n, 0]", dtype="float16"),
+    ),
+    (
+        "An allocation of more shared memory than a block has",
+        "hardware",
+        "upstream finds out when the kernel is launched.",
+        r"one allocation needs \d+ bytes of shared memory",
+        _kernel(
+            "s = gl.allocate_shared_memory(gl.float32, [1 << 16], gl.SwizzledSharedLayout(1, 1, 1, [0]))",
+            "B: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])",
+            "s.store(gl.full([1 << 16], 1.0, gl.float32, B))",
+        ),
+    ),
+    (
+        "`NVMMASharedLayout` with padded fp4 of other elements than bytes, or another swizzle than 128",
+        "hardware",
+        "such copies there are not (PTX 5.5.1).",
+        r"padded fp4 exists for 8-bit elements and the 128-byte swizzle only",
+        _copied([32, 32], "gl.NVMMASharedLayout(128, 32, 2, fp4_padded=True)", "[n, 0]"),
+    ),
+    (
+        "Something else than a barrier, or several, where a barrier is told of an end",
+        "bug",
+        "upstream does not look: an arrival changes what lies there, or the first one alone.",
+        r"^\w+: (a barrier is a 64-bit integer|not one barrier)",
+        _tcgen05(
+            "a = gl.allocate_shared_memory(gl.float16, [128, 64], gl.NVMMASharedLayout(128, 16, 2))",
+            "b = gl.allocate_shared_memory(gl.float16, [64, 64], gl.NVMMASharedLayout(128, 16, 2))",
+            "blackwell.tcgen05_mma(a, b, acc, mbarriers=[a])",
+        ),
+    ),
+    (
+        "An accumulator of `tcgen05_mma_scaled` in blocks of 64 rows",
+        "hardware",
+        "scaled products have 128 rows (PTX 9.7.16.2.1).",
+        r"scaled products have accumulators of 128 rows",
+        _scaled().replace("Layout([128, 64], col", "Layout([64, 64], col"),
+    ),
+    (
+        "A copy of the TDM between a descriptor and a buffer of other elements",
+        "bug",
+        "upstream does not compare them: the copy leaves the buffer, or fills a part of it.",
+        r"^(dest|src): the dtype is not the descriptor's",
+        _moved(
+            "gl.amd.gfx1250.tdm.async_load(d, [n, 0], s)",
+            "gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",
+            "int8",
+        ),
+    ),
+    (
+        "A descriptor of the TDM with a padding that it has not",
+        "hardware",
+        "it pads by 1 to 128 dwords.",
+        r"the padding is not one that TDM has",
+        _hip(
+            "L: gl.constexpr = gl.PaddedSharedLayout.with_identity_for([[32, 1]], [32, 32], [1, 0])",
+            "d = gl.amd.gfx1250.tdm.make_tensor_descriptor(p.to(gl.pointer_type(gl.float16)), [64, 64], [64, 1], [32, 32], L)",
+            "s = gl.allocate_shared_memory(gl.float16, [32, 32], L)",
+            "gl.amd.gfx1250.tdm.async_load(d, [n, 0], s)",
+        ),
     ),
 ]  # fmt: skip
