@@ -38,7 +38,9 @@ def _tile(d: Draw, lanes: int, dtype: str) -> tuple[list[str], int]:
         f"gl.SwizzledSharedLayout({max(1, 128 // bits)}, 2, 4, [1, 0])", "gl.SwizzledSharedLayout(1, 1, 1, [0, 1])",
         f"gl.PaddedSharedLayout.with_identity_for([[64, {128 // bits}]], [{rows}, 64], [1, 0])",
         "gl.NVMMASharedLayout(128, 16, 2)"], 0.8)  # fmt: skip
-    size = _right(d, f"[{rows}, 64]", [f"[{rows}, 32]", f"[2, {rows}, 64]", f"[{rows * 2}, 64]"], 0.95)
+    size = _right(
+        d, f"[{rows}, 64]", [f"[{rows}, 32]", f"[2, {rows}, 64]", f"[{rows * 2}, 64]"], 0.95
+    )
     buffer = _right(d, dtype, ["float32", "int8", "float16", "int32"], 0.94)
     return [
         f"L: gl.constexpr = {layout}",
@@ -62,8 +64,12 @@ def copies(d: Draw) -> str:
     at = _right(d, "at", ["base", "i", "p", "at + n", "row + base"], 0.95)
     wait = _right(d, "0", ["1", "-1", "n", "None", "True"], 0.9)
     if arch == "sm_80":
-        more = mask + _more(d, "cache_modifier", ["'.ca'", "'.cg'", "'.cs'", "None", "''", "3"], 0.2)
-        more += _more(d, "eviction_policy", ["'evict_last'", "'evict_first'", "''", "'now'", "None"], 0.1)
+        more = mask + _more(
+            d, "cache_modifier", ["'.ca'", "'.cg'", "'.cs'", "None", "''", "3"], 0.2
+        )
+        more += _more(
+            d, "eviction_policy", ["'evict_last'", "'evict_first'", "''", "'now'", "None"], 0.1
+        )
         more += _more(d, "volatile", ["True", "False", "n", "None"], 0.1)
         space = "gl.nvidia.ampere.async_copy"
         body += [f"{space}.async_copy_global_to_shared({buffer}, {at}{more})", f"{space}.commit_group()",
@@ -82,7 +88,9 @@ def copies(d: Draw) -> str:
         offsets = _right(d, "i", ["i.to(gl.int64)", "x", "row", "n", "i.to(gl.uint32)", "at"], 0.94)
         if d.chance(0.5):
             base = _right(d, "base", ["at", "n", "q"], 0.96)
-            body += [f"{space}.buffer_load_to_shared({buffer}, {base}, {offsets}{mask}{other}{hint})"]
+            body += [
+                f"{space}.buffer_load_to_shared({buffer}, {base}, {offsets}{mask}{other}{hint})"
+            ]
         else:
             body += [f"{space}.global_load_to_shared({buffer}, {at}{mask}{other}{hint})"]
     body += [f"{space}.commit_group()", f"{space}.wait_group({wait})"]
@@ -105,14 +113,25 @@ def tdm(d: Draw) -> str:
                     [f"gl.SwizzledSharedLayout(8, 2, 4, {order})", f"gl.SwizzledSharedLayout(1, 1, 1, {order[::-1]})",
                      "gl.NVMMASharedLayout(128, 16, 2)", "None"], 0.93)  # fmt: skip
     shape, strides = [1024] * rank, [1 << 10 * k for k in range(rank)][::-1]
-    sizes = [[_right(d, str(v), ["n", "-1", "0", "2.5", "n.to(gl.int64)", "True"], 0.985) for v in vs] for vs in (shape, strides)]
+    sizes = [
+        [_right(d, str(v), ["n", "-1", "0", "2.5", "n.to(gl.int64)", "True"], 0.985) for v in vs]
+        for vs in (shape, strides)
+    ]
     texts = [f"[{', '.join(part)}]" for part in sizes]
     space = "gl.amd.gfx1250"
     many = _right(d, str(box), [str(box[::-1]), str([2, *box]), "[64, 64]"], 0.95)
     element = _right(d, dtype, ["float32", "int8", "uint8", "int16"], 0.95)
     bar = "gl.allocate_shared_memory(gl.int64, [1], gl.amd.gfx1250.mbarrier.MBarrierLayout())"
     bar = _right(d, bar, [bar.replace("int64", "int32"), bar.replace("[1]", "[2]"), "s"], 0.96)
-    parts = [_right(d, d.pick(["0", "n", "16"]), ["-1", "2.5", "True", "n.to(gl.int64)", "None", "n > 2"], 0.97) for _ in range(rank if _chance(d, 0.97) else 1)]
+    parts = [
+        _right(
+            d,
+            d.pick(["0", "n", "16"]),
+            ["-1", "2.5", "True", "n.to(gl.int64)", "None", "n > 2"],
+            0.97,
+        )
+        for _ in range(rank if _chance(d, 0.97) else 1)
+    ]
     at = f"[{', '.join(parts)}]"
     told = _more(d, "mbarrier", ["bar", "None", "s"], 0.25)
     counts = ["2", "0", "-1", "n", "True", "None", "1 << 20"]
@@ -125,14 +144,24 @@ def tdm(d: Draw) -> str:
         f"{space}.mbarrier.arrive(bar{_more(d, 'count', counts, 0.5)})",
     ]
     if RELEASE >= (3, 7):
-        ops.append(f"{space}.tdm.prefetch(desc, {at}{_more(d, 'pred', ['n > 2', 'True', 'n', '0'], 0.3)}{_more(d, 'speculative', ['True', 'n', 'None', '1'], 0.3)})")
+        ops.append(
+            f"{space}.tdm.prefetch(desc, {at}{_more(d, 'pred', ['n > 2', 'True', 'n', '0'], 0.3)}{_more(d, 'speculative', ['True', 'n', 'None', '1'], 0.3)})"
+        )
     if RELEASE >= (3, 8) and rank == 2:
         rows = d.pick(["gl.SliceLayout(0, gl.BlockedLayout([1, 16], [32, 1], [4, 1], [1, 0]))", "gl.SliceLayout(1, gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0]))",
                        "gl.BlockedLayout([1], [32], [4], [0])"])  # fmt: skip
         kind = d.pick(["int32", "int32", "int16", "int64"])
         body_rows = f"rows = gl.arange(0, {_right_int(d, box[0], [8, 64])}, {rows}).to(gl.{kind})"
-        ops += [f"{body_rows}; {space}.tdm.async_gather(desc, rows, {parts[-1]}, s{told})"] if RELEASE == (3, 8) else []
-        ops += [f"{body_rows}; {space}.tdm.async_gather(desc, rows, s{told})"] if RELEASE >= (3, 9) else []
+        ops += (
+            [f"{body_rows}; {space}.tdm.async_gather(desc, rows, {parts[-1]}, s{told})"]
+            if RELEASE == (3, 8)
+            else []
+        )
+        ops += (
+            [f"{body_rows}; {space}.tdm.async_gather(desc, rows, s{told})"]
+            if RELEASE >= (3, 9)
+            else []
+        )
     body = [
         f"LAYOUT: gl.constexpr = {layout}",
         f"desc = {space}.tdm.make_tensor_descriptor({_right(d, 'p', ['n', 'q'], 0.97)}.to(gl.pointer_type(gl.{dtype})), {texts[0]}, {texts[1]}, {box}, LAYOUT)",
@@ -153,7 +182,10 @@ def _ones(name: str, shape: list[int], dtype: str, index: int) -> str:
 def _product(
     d: Draw, call: str, acc: str, dtype: str, sums: str, m: int, n: int, k: int, width: int
 ) -> list[str]:
-    kinds = [_right(d, dtype, ["float16", "bfloat16", "float32", "int8", "uint8", "float8e5"], 0.95) for _ in "ab"]
+    kinds = [
+        _right(d, dtype, ["float16", "bfloat16", "float32", "int8", "uint8", "float8e5"], 0.95)
+        for _ in "ab"
+    ]
     shapes = [[m, k], [k, n], [m, n]]
     if not _chance(d, 0.96):
         shapes[d.random.randrange(3)] = d.pick([[64, 64], [32, 32], [m, n * 2], [k]])
@@ -161,8 +193,16 @@ def _product(
     lines = [f"M: gl.constexpr = {acc}"]
     for index, name in enumerate("ab"):
         at = index if _chance(d, 0.98) else 1 - index
-        layout = _right(d, f"gl.DotOperandLayout({at}, M, {_right_int(d, width, [1, 2, 4, 8, 16])})", ["M", "gl.AutoLayout()"], 0.97)
-        lines += [f"D{index}: gl.constexpr = {layout}", _ones(name, shapes[index], kinds[index], index)]
+        layout = _right(
+            d,
+            f"gl.DotOperandLayout({at}, M, {_right_int(d, width, [1, 2, 4, 8, 16])})",
+            ["M", "gl.AutoLayout()"],
+            0.97,
+        )
+        lines += [
+            f"D{index}: gl.constexpr = {layout}",
+            _ones(name, shapes[index], kinds[index], index),
+        ]
     lines.append(f"c = gl.full({shapes[2]}, 0, gl.{result}, M)")
     operands = [_right(d, name, ["c", "None", "n", "0"], 0.985) for name in "abc"]
     lines.append(f"y = {call}({', '.join(operands)})")
@@ -183,7 +223,11 @@ def products(d: Draw) -> str:
         k = 256 // BITS[dtype] * d.pick([1, 2, 4]) // (1 if _chance(d, 0.97) else 4) or 1
         lines = _product(d, call, acc, dtype, sums, 64, 64, k, width)
         if d.chance(0.2):
-            lines[-2] = lines[-2][:-1] + _more(d, "input_precision", ["'tf32'", "'ieee'", "'tf32x3'", "None", "3"], 1.0) + ")"
+            lines[-2] = (
+                lines[-2][:-1]
+                + _more(d, "input_precision", ["'tf32'", "'ieee'", "'tf32x3'", "None", "3"], 1.0)
+                + ")"
+            )
         return _kernel(lines, _target(d.pick([80, 80, 90, 120, 100])))
     if unit == "mfma":
         arch, version = d.pick([("gfx942", 3), ("gfx950", 4)])
@@ -197,15 +241,29 @@ def products(d: Draw) -> str:
         acc = f"gl.amd.AMDMFMALayout({_right_int(d, version, [1, 2, 3, 4])}, [{side}, {side}, {_right_int(d, k, [8, 16, 32])}], {d.pick([True, False])}, {warps}{more})"
         width = _right_int(d, max(1, k * side // 64), [4, 8, 16])
         name = "cdna3" if version == 3 else d.pick(["cdna3", "cdna4"])
-        return _kernel(_product(d, f"gl.amd.{name}.mfma", acc, dtype, sums, 128, 128, k * d.pick([1, 2]), width), _hip(arch))
-    arch, version, name = d.pick([("gfx1100", 1, "rdna3"), ("gfx1200", 2, "rdna4"), ("gfx1250", 3, "gfx1250")])
+        return _kernel(
+            _product(
+                d, f"gl.amd.{name}.mfma", acc, dtype, sums, 128, 128, k * d.pick([1, 2]), width
+            ),
+            _hip(arch),
+        )
+    arch, version, name = d.pick(
+        [("gfx1100", 1, "rdna3"), ("gfx1200", 2, "rdna4"), ("gfx1250", 3, "gfx1250")]
+    )
     dtype, sums = d.pick([("float16", "float32"), ("bfloat16", "float32"), ("int8", "int32"), ("float8e5", "float32"),
                           ("float16", "float16"), ("float32", "float32")])  # fmt: skip
     k = 16 if version < 3 else {8: 64, 16: 32, 32: 4}[BITS[dtype]]
     width = {1: 16, 2: 8, 3: 8 if k > 4 else 2}[version]
-    grid = f"warps_per_cta={warps}" if RELEASE == (3, 6) else f"{[[0, 1], [1, 0]] if warps == [2, 2] else [[1, 0], [2, 0]]}"
+    grid = (
+        f"warps_per_cta={warps}"
+        if RELEASE == (3, 6)
+        else f"{[[0, 1], [1, 0]] if warps == [2, 2] else [[1, 0], [2, 0]]}"
+    )
     acc = f"gl.amd.AMDWMMALayout({_right_int(d, version, [1, 2, 3])}, {d.pick([True, True, False])}, {grid}, instr_shape=[16, 16, {_right_int(d, k, [16, 32])}])"
-    return _kernel(_product(d, f"gl.amd.{name}.wmma", acc, dtype, sums, 64, 64, k * d.pick([1, 2]), width), _hip(arch))
+    return _kernel(
+        _product(d, f"gl.amd.{name}.wmma", acc, dtype, sums, 64, 64, k * d.pick([1, 2]), width),
+        _hip(arch),
+    )
 
 
 _HOLDS = {"e2m1": "uint8", "e4m3": "float8e4nv", "e5m2": "float8e5"}
@@ -226,7 +284,11 @@ def scaled(d: Draw) -> str:
         call, made = "gl.amd.gfx1250.wmma_scaled", "gl.amd.gfx1250.get_wmma_scale_layout"
     lines = [f"M: gl.constexpr = {acc}"]
     # Two to a byte: the layout of an instruction of half its K.
-    half = acc.replace(", 128]", ", 64]").replace(", 64], True, [2", ", 32], True, [2") if mfma else acc.replace(", 128]", ", 64]")
+    half = (
+        acc.replace(", 128]", ", 64]").replace(", 64], True, [2", ", 32], True, [2")
+        if mfma
+        else acc.replace(", 128]", ", 64]")
+    )
     lines.append(f"H: gl.constexpr = {acc if mfma else half}")
     for index, (name, kind) in enumerate(zip("ab", kinds)):
         dtype = _right(d, _HOLDS[kind], ["int8", "uint8", "float8e5", "float16"], 0.95)
@@ -237,15 +299,23 @@ def scaled(d: Draw) -> str:
                   _ones(name, shape, dtype, index)]  # fmt: skip
     scales = []
     for index in (0, 1):
-        given = d.pick(["s", "s", "1", "None", "n"]) if RELEASE < (3, 8) else d.pick(["s", "s", "s", "None", "1"])
+        given = (
+            d.pick(["s", "s", "1", "None", "n"])
+            if RELEASE < (3, 8)
+            else d.pick(["s", "s", "s", "None", "1"])
+        )
         if given == "s":
             runs = _right_int(d, k // 32, [k // 16, 1])
-            lines.append(f"S{index}: gl.constexpr = {made}(gl.DotOperandLayout({index}, M, 16), [64, {runs}])")
+            lines.append(
+                f"S{index}: gl.constexpr = {made}(gl.DotOperandLayout({index}, M, 16), [64, {runs}])"
+            )
             kind = _right(d, "uint8", ["int8", "float8e4nv", "int32"], 0.95)
             lines.append(f"s{index} = gl.full([64, {runs}], 127, gl.{kind}, S{index})")
             given = f"s{index}"
         scales.append(_right(d, given, ["2.5", "300", "a", "n.to(gl.int64)", "0", "True"], 0.96))
-    lines.append(f"c = gl.full([64, 64], 0, gl.{_right(d, 'float32', ['float16', 'int32'], 0.97)}, M)")
+    lines.append(
+        f"c = gl.full([64, 64], 0, gl.{_right(d, 'float32', ['float16', 'int32'], 0.97)}, M)"
+    )
     names = [repr(_right(d, kind, ["e2m1", "e4m3", "fp16"], 0.97)) for kind in kinds]
     lines.append(f"y = {call}(a, {scales[0]}, {names[0]}, b, {scales[1]}, {names[1]}, c)")
     lines.append("gl.store(p + gl.zeros([64, 64], gl.int32, M) + n, y.to(gl.float32))")

@@ -30,7 +30,9 @@ TILE = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]))
 @gluon.jit
 def copy_is_left(x, out):
     at = gl.arange(0, 128, ROW)
-    async_copy.async_copy_global_to_shared(gl.allocate_shared_memory(gl.float32, [128], FLAT), x + at)
+    async_copy.async_copy_global_to_shared(
+        gl.allocate_shared_memory(gl.float32, [128], FLAT), x + at
+    )
     async_copy.commit_group()
     gl.store(out + at, 1.0)
 
