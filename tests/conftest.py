@@ -3,6 +3,7 @@ that did not run."""
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import gc
 import os
@@ -57,6 +58,7 @@ def pytest_collection_finish(session):
     """Modules and items stay: to look for garbage among them took a tenth of the time of a run."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # Triton's bindings count what is left when the interpreter ends
 
 
 _STDERR = pytest.StashKey[int]()
