@@ -81,7 +81,7 @@ def _not_yet_tensors(generator: Any, node: Any) -> Iterator[tuple[Any, Any]]:
     """(node, value) of the operands that become tensors only when something is done first."""
     operands: list[ast.AST]
     if isinstance(node, ast.Call):
-        operands: list[ast.AST] = [*node.args, *(word.value for word in node.keywords)]
+        operands = [*node.args, *(word.value for word in node.keywords)]
     else:
         operands = list(ast.iter_child_nodes(node))
     for operand in operands:
