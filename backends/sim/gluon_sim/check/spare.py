@@ -55,6 +55,7 @@ def _report(alloc: Op, made: Op, copy: Op) -> BarrierError:
         f"the barrier of line {alloc.loc.line} is initialised and never used, so compiled code may have it "
         f"where the copy of line {copy.loc.line} goes, with no fence between",
         report="barrier.unused",
-        remedy="Leave it out, or invalidate it when the copies have landed; Triton 3.9 has the fence.",
+        remedy="Leave it out, or invalidate it when the copies have landed. The fence is there with "
+        f"{MADE_BARRIERS_FENCED.releases}.",
         span=span_of(made.loc),
     )
