@@ -99,12 +99,6 @@ def test_shared_to_global_needs_3_7():
         ("async_copy.global_to_shared(smem, offsets)", DtypeError, "not a pointer"),
         ("async_copy.global_to_shared(smem, q + offsets)", DtypeError, "element type"),
         ("async_copy.global_to_shared(smem, p + columns)", ShapeError, "shape"),
-        pytest.param(
-            "async_copy.global_to_shared(smem, p + offsets, other=0.0)",
-            ArgumentError,
-            "a mask",
-            marks=since(3, 8),
-        ),
         ("async_copy.global_to_shared(smem, p + offsets, mask=n)", DtypeError, "boolean"),
         ("async_copy.global_to_shared(smem, p + offsets, cache_modifier='.wt')", ArgumentError, ""),
         ("async_copy.wait_group(n)", ArgumentError, "compile-time"),
