@@ -68,13 +68,17 @@ def like(semantic: Any, source: Any, value: Any, argument: str, what: str) -> An
     return semantic.broadcast_impl_value(source, value)[1]
 
 
-def check_copied(memory: Any, source: Any, element: Any, argument: str) -> None:
+def check_copied(memory: Any, source: Any, element: Any, argument: str, bits: bool = False) -> None:
     """Raise unless the shared memory has the dtype and shape of what `source` points to.
+
+    Args:
+        bits: a dtype of the same width does, too.
 
     Raises:
         DtypeError, ShapeError: it has not.
     """
-    if memory.dtype != element:
+    same_width = memory.dtype.primitive_bitwidth == element.primitive_bitwidth
+    if memory.dtype != element and not (bits and same_width):
         raise DtypeError(
             "the element type is not the pointer's",
             argument=argument,

@@ -31,6 +31,7 @@ class Difference:
         pattern: what our message or, where both trace, the source matches.
         source: a kernel, as `tests.frontend.oracle` takes them.
         kinds: verdicts that it explains.
+        everywhere: a row on each release, whatever one run of it gives.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Difference:
     pattern: str
     source: str
     kinds: tuple[str, ...] = ("refused", "refused early")
+    everywhere: bool = False
 
 
 def _registers(layout: str, shape: str, end: str = "") -> str:
@@ -102,6 +104,7 @@ DIFFERENCES = [
         "the second number is read from beyond the list.",
         r"version: wrong rank",
         _registers("gl.NVMMADistributedLayout([2], [2, 2], [16, 8])", "[32, 16]"),
+        everywhere=True,
     ),
     Difference(
         "`NVMMADistributedLayout` of version 3 with more than two dimensions",

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from gluon_core._triton import VERSION
 from tests.compat import sides
-from tests.compat.differences import BUG, DIFFERENCES
+from tests.compat.differences import DIFFERENCES, Difference
 
-__all__ = ["PAGE", "part", "written"]
+__all__ = ["PAGE", "part", "row", "written"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 RELEASE = ".".join(map(str, VERSION[:2]))
@@ -30,28 +30,30 @@ Written by `python -m tests.compat.page` on each release; do not edit.
 """
 
 
+def row(difference: Difference) -> str:
+    """The row of a difference on the installed release; empty where there is none."""
+    found = sides.verdict(difference.source)
+    if found.kind not in difference.kinds and not difference.everywhere:
+        return ""
+    theirs = "compiles it" if found.kind == "refused" else "traces it, and its compile fails"
+    if found.kind == "differs":
+        theirs = "makes another module"
+    elif difference.everywhere:  # what it reads beyond a list is one thing or another
+        theirs = "takes it"
+    elif found.compiled is not None and found.compiled.how == "abort":
+        theirs = "traces it, and its compile aborts"
+    return f"| {difference.title} | {theirs} | {difference.reason}: {difference.why} |"
+
+
 def part() -> str:
     """The part of the installed release."""
     sides.warm()
-    rows = []
-    for difference in DIFFERENCES:
-        found = sides.verdict(difference.source)
-        beyond = difference.reason == BUG and "differs" not in difference.kinds
-        if found.kind not in difference.kinds and not beyond:
-            continue
-        theirs = "compiles it" if found.kind == "refused" else "traces it, and its compile fails"
-        if found.kind == "differs":
-            theirs = "makes another module"
-        elif difference.reason == BUG:  # what it reads beyond a list is one thing or another
-            theirs = "takes it"
-        elif found.compiled is not None and found.compiled.how == "abort":
-            theirs = "traces it, and its compile aborts"
-        rows.append(f"| {difference.title} | {theirs} | {difference.reason}: {difference.why} |")
     lines = [
         f"## Triton {RELEASE}",
         "",
         "| what ours refuses, or does otherwise | upstream | why |",
     ]
+    rows = filter(None, map(row, DIFFERENCES))
     return "\n".join([*lines, "| --- | --- | --- |", *rows]) + "\n"
 
 
@@ -63,9 +65,9 @@ def written() -> str:
 
 
 def main() -> None:
+    title, _, rest = part().partition("\n")
     text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     parts = dict(re.findall(r"^(## Triton [\d.]+)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
-    title, _, rest = part().partition("\n")
     parts[title] = rest
     body = "\n".join(f"{name}\n{parts[name].rstrip()}\n" for name in sorted(parts))
     PAGE.write_text(f"{_HEAD}\n{body}", encoding="utf-8")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.compat import amd, hardware, layouts, operands, page, sides
-from tests.compat.differences import known
+from tests.compat.differences import DIFFERENCES, known
 
 pytestmark = pytest.mark.once
 
@@ -42,5 +42,14 @@ def test_nothing_is_refused_that_theirs_compiles(family, seed):
     assert "same" in kinds or seed == 0
 
 
+@pytest.mark.campaign
 def test_the_page_is_not_stale():
     assert page.part() == page.written(), "run: python -m tests.compat.page"
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.title[:40])
+def test_the_row_is_not_stale(difference):
+    row = page.row(difference)
+    has = f"| {difference.title} |" in page.written()
+    assert bool(row) == has and row in page.written(), "run: python -m tests.compat.page"

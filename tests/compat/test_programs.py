@@ -155,11 +155,9 @@ PROGRAMS = {
                             ((3, 8), "gl.store(q + i, s.atomic_scatter_add(auto, i, 0))"))
     },
     **{
-        f"a flag that is True or None: {line}": ((3, 6), (3, 9), _kernel(*_ROWS, line))
+        f"True for one: {line}": ((3, 6), (3, 9), _kernel(*_ROWS, line))
         for line in ("gl.store(q + gl.zeros([32], gl.int32, gl.SliceLayout(1, L)), gl.sum(i, True))",
-                     "gl.store(q, gl.program_id(True))", "gl.store(q + gl.full([True, 32], 0, gl.int32, L), 1)",
-                     "b = gl.allocate_shared_memory(gl.int64, [1], gl.nvidia.ampere.mbarrier.MBarrierLayout())\n"
-                     "    gl.nvidia.ampere.async_copy.mbarrier_arrive(b, None)")
+                     "gl.store(q, gl.program_id(True))", "gl.store(q + gl.full([True, 32], 0, gl.int32, L), 1)")
     },
     "a shape with an entry of an object, in a call": (
         (3, 7),
@@ -169,6 +167,14 @@ PROGRAMS = {
             "SIZE: gl.constexpr = 32",
             "gl.store(q + i, filled([SIZE, s.shape[1]], L))",
             before="@gluon.jit\ndef filled(shape, L: gl.constexpr):\n    return gl.full(shape, 1, gl.int32, L)\n",
+        ),
+    ),
+    "a flag that is None": (
+        (3, 6),
+        (3, 6),
+        _kernel(
+            "b = gl.allocate_shared_memory(gl.int64, [1], gl.nvidia.ampere.mbarrier.MBarrierLayout())",
+            "gl.nvidia.ampere.async_copy.mbarrier_arrive(b, None)",
         ),
     ),
     "slice of the last dimension": (

@@ -92,6 +92,30 @@ def _scaled(
     )
 
 
+_SCALED_MFMA = """\
+@gluon.jit
+def kernel(p, n):
+    M: gl.constexpr = gl.amd.AMDMFMALayout(4, [16, 16, 128], True, [2, 2])
+    a = gl.full([64, 128], 1, gl.float32, gl.DotOperandLayout(0, M, 8)).to(gl.float8e5)
+    b = gl.full([128, 64], 1, gl.float32, gl.DotOperandLayout(1, M, 16)).to(gl.float8e5)
+    c = gl.full([64, 64], 0, gl.float32, M)
+    c = gl.amd.cdna4.mfma_scaled(a, None, 'e5m2', b, None, 'e5m2', c)
+    gl.store(p + gl.zeros([64, 64], gl.int32, M) + n, c)
+ARGS = (ptr(gl.float32), 5)
+TARGET, KWARGS = GPUTarget("hip", "gfx950", 64), dict(num_warps=4)
+"""
+_DIRECT = """\
+@gluon.jit
+def kernel(p, n):
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
+    S: gl.constexpr = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [32, 64], [1, 0])
+    i = gl.arange(0, 32, gl.SliceLayout(1, L))[:, None] * 64 + gl.arange(0, 64, gl.SliceLayout(0, L))[None, :]
+    s = gl.allocate_shared_memory(gl.float16, [32, 64], S)
+    gl.amd.cdna4.async_copy.buffer_load_to_shared(s, p, i)
+    gl.amd.cdna4.async_copy.wait_group(0)
+ARGS = (ptr(gl.float16), 5)
+TARGET, KWARGS = GPUTarget("hip", "gfx950", 64), dict(num_warps=4)
+"""
 # Title, which of the reasons, why, what our message matches, and a program.
 UNITS: list[tuple[str, str, str, str, str]] = [
     (
@@ -204,11 +228,12 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         _scaled(a="float16").replace("gl.float8e5, [128, 64], gl.NVMMASharedLayout(128, 8,", "gl.float16, [128, 64], gl.NVMMASharedLayout(128, 16,"),
     ),
     (
-        "A copy between a descriptor and a buffer whose tiles, or elements, are not its own",
+        "A copy to a buffer whose tiles, or the width of whose elements, are not those of what is copied",
         "bug",
         "upstream does not compare them, or no more than their sizes: the copy leaves the buffer, or "
         "brings other rows than its coordinates say.",
-        r"the shape is not that of the descriptor's box|the elements are not the descriptor's",
+        r"the shape is not that of the descriptor's box|the elements are not the descriptor's"
+        r"|^smem: the element type is not the pointer's",
         _copied([32, 32], "gl.NVMMASharedLayout(128, 32, 2)", "[n, 0]", "[16, 64]"),
     ),
     (
@@ -281,6 +306,35 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         ),
     ),
     (
+        "A copy of the TDM with fewer or more offsets than its descriptor has dimensions",
+        "bug",
+        "upstream takes as many as come, and does not say which dimensions they are of.",
+        r"^offsets: one value for each dimension of the tensor",
+        _moved("gl.amd.gfx1250.tdm.async_load(d, [n], s)", "gl.SwizzledSharedLayout(1, 1, 1, [1, 0])"),
+    ),
+    (
+        "A descriptor of the TDM in another order than the tensor's",
+        "hardware",
+        "it writes the last dimension first.",
+        r"TDM writes the last dimension first",
+        _moved("gl.amd.gfx1250.tdm.async_load(d, [n, 0], s)", "gl.SwizzledSharedLayout(1, 1, 1, [0, 1])"),
+    ),
+    (
+        "Operands of a scaled product of AMD whose `k_width` is not the unit's",
+        "bug",
+        "a lane holds 16 bytes along K that follow each other: with others the unit multiplies what "
+        "is not at one place of K, or with the scale of another run.",
+        r"a lane of scaled MFMA holds runs of 16 bytes along K|^[ab]: not the layout of an operand",
+        _SCALED_MFMA,
+    ),
+    (
+        "A direct copy to LDS in which a warp's lanes do not write side by side",
+        "hardware",
+        "the instruction writes lane after lane, over gaps and other places alike.",
+        r"the lanes of a warp write to LDS side by side",
+        _DIRECT,
+    ),
+    (
         "A descriptor of the TDM with a padding that it has not",
         "hardware",
         "it pads by 1 to 128 dwords.",
@@ -288,8 +342,6 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         _hip(
             "L: gl.constexpr = gl.PaddedSharedLayout.with_identity_for([[32, 1]], [32, 32], [1, 0])",
             "d = gl.amd.gfx1250.tdm.make_tensor_descriptor(p.to(gl.pointer_type(gl.float16)), [64, 64], [64, 1], [32, 32], L)",
-            "s = gl.allocate_shared_memory(gl.float16, [32, 32], L)",
-            "gl.amd.gfx1250.tdm.async_load(d, [n, 0], s)",
         ),
     ),
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from gluon_core.vendor import (
     compile_time_bool,
     compile_time_int,
     handle_or_absent,
+    has,
     is_placeholder,
     semantic_layer,
     shape_of,
@@ -26,6 +27,7 @@ from gluon_core.vendor import (
     tensor,
     unwrap,
 )
+from gluon_nvidia.features import COPIES_VERIFIED
 from gluon_nvidia.language.cache import CacheHint
 from gluon_nvidia.language.mbarrier import check_mbarrier
 
@@ -150,7 +152,7 @@ def mbarrier_arrive(mbarrier: shared_memory_descriptor, increment_count: ConstBo
 
 def _check_destination(smem: shared_memory_descriptor, pointer: tensor) -> None:
     element = pointer.dtype.element_ty
-    check_copied(smem, pointer, element, "smem")
+    check_copied(smem, pointer, element, "smem", bits=not has(COPIES_VERIFIED))
     if isinstance(smem.layout, PaddedSharedLayout):
         raise LayoutError(
             "cp.async does not write padded buffers",
