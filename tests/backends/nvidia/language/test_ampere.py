@@ -385,7 +385,7 @@ COLUMNS = "gl.BlockedLayout([8, 1], [4, 8], [1, 4], [0, 1])"
 @pytest.mark.parametrize(
     "changes, error, match",
     [
-        ({"dtype": "gl.bfloat16"}, DtypeError, "smem: the element type"),
+        ({"dtype": "gl.float32"}, DtypeError, "smem: the element type"),
         ({"shape": "[32, 32]"}, ShapeError, "smem: the shape"),
         ({"shape": "[64, 32]"}, ShapeError, "smem: the shape"),
         ({"call": "copy(ptrs, ptrs)"}, DtypeError, "smem: not shared memory"),
