@@ -233,7 +233,7 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         "upstream does not compare them, or no more than their sizes: the copy leaves the buffer, or "
         "brings other rows than its coordinates say.",
         r"the shape is not that of the descriptor's box|the elements are not the descriptor's"
-        r"|^smem: the element type is not the pointer's",
+        r"|^(smem|dest): the element type is not the pointer's",
         _copied([32, 32], "gl.NVMMASharedLayout(128, 32, 2)", "[n, 0]", "[16, 64]"),
     ),
     (
@@ -247,7 +247,7 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         "A descriptor of a tensor whose elements are not as wide as those of its layout",
         "bug",
         "the box is cut for elements of one width, and copied for those of the other.",
-        r"^TensorDescriptor.layout: the layout is for elements of another width",
+        r"^(TensorDescriptor.)?layout: the layout is for elements of another (width|size)",
         _copied([32, 64], "gl.NVMMASharedLayout(64, 8, 2)", "[n, 0]", dtype="float16"),
     ),
     (
