@@ -122,7 +122,9 @@ def _classify(
     if isinstance(root, AttributeError) and type(root.obj).__module__.startswith("triton._C"):
         lacking = f"the installed Triton ({_triton.VERSION_TEXT}) has no {root.name}"
         return CapabilityError, f"{lacking}, which this operation needs", {}
-    if isinstance(root, RecursionError) or isinstance(root, KeyError) and _is_call(inner.node):
+    # The standard library's `inspect` says of an exhausted stack that something is not supported.
+    too_deep = isinstance(root, RecursionError) or isinstance(root.__cause__, RecursionError)
+    if too_deep or isinstance(root, KeyError) and _is_call(inner.node):
         what = "functions of a kernel cannot call themselves"
         return KernelSyntaxError, what, {"remedy": "Write a loop."}
     if isinstance(root, NameError):

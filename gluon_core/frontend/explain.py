@@ -86,7 +86,8 @@ def _not_yet_tensors(generator: Any, node: Any) -> Iterator[tuple[Any, Any]]:
         operands = list(ast.iter_child_nodes(node))
     for operand in operands:
         value = value_of(generator, operand)
-        if hasattr(value, "how_to_tensor"):
+        # Of its class: the tuples of some releases raise another error for what they have not.
+        if hasattr(type(value), "how_to_tensor"):
             yield operand, value
 
 

@@ -268,7 +268,7 @@ def check_stored(memory: Any, value: Any, first: bool = False) -> None:
             argument="value",
             expected=f"a tensor {list(memory.shape)} of {memory.element_ty}",
             got=describe(value),
-            remedy=getattr(value, "how_to_tensor", None),
+            remedy=getattr(type(value), "how_to_tensor", None),
         )
     if shape_of(value) != list(memory.shape):
         raise ShapeError(

@@ -23,6 +23,8 @@ PACKAGES = {
     "gluon_sim": ROOT / "backends" / "sim" / "gluon_sim",
 }
 TABLES = [name for name, folder in PACKAGES.items() if (folder / "features.py").exists()]
+# Most files have nothing to do with releases, and parsing them all takes seconds.
+MAY_ASK = re.compile(r"\bhas\(|require|at_least|since|Triton|\b3, \d|features")
 DOOR = PACKAGES["gluon_core"] / "_triton"
 
 
@@ -35,11 +37,12 @@ def lines(package):
 def asks():
     """(file, syntax tree) of everything that may ask, and may not know a number."""
     files = [path for folder in PACKAGES.values() for path in folder.rglob("*.py")]
-    return [
-        (path, ast.parse(path.read_text()))
+    texts = {
+        path: path.read_text()
         for path in files
         if path.name != "features.py" and DOOR not in path.parents
-    ]
+    }
+    return [(path, ast.parse(text)) for path, text in texts.items() if MAY_ASK.search(text)]
 
 
 def numbers(tree):

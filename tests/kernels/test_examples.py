@@ -128,6 +128,7 @@ def test_the_wide_instructions_are_taken(name, spec, instruction):
     assert instruction in machine_code(name, spec)
 
 
+@pytest.mark.sampled(2)
 def test_a_wrong_result_is_seen(first_example):
     target, right = somewhere(first_example), first_example.reference
     wrong = dataclasses.replace(first_example, reference=lambda args: right(args) + 1)

@@ -60,6 +60,7 @@ def test_groups_of_any_size(counts, box, file, spec):
     product_of_groups(counts, box, file=file, target=registry().target(spec))
 
 
+@pytest.mark.once
 def test_a_group_does_not_depend_on_the_others():
     """The same bits, wherever its rows lie and whatever else there is."""
     args = product_of_groups([5, 200, 31], group=1)
@@ -80,6 +81,7 @@ def test_scaled_products(which, sizes):
     run(example, example.arguments(Arrays(SM90), False, sizes))
 
 
+@pytest.mark.once
 def test_promoted_sums_keep_what_fast_ones_lose():
     """`wgmma` keeps few bits of a sum of 8-bit floats; every 128 of K they go into float32."""
     fp8 = module("matmul_fp8_hopper")
@@ -111,6 +113,7 @@ def test_a_sequence_does_not_depend_on_the_others():
     assert (alone["out"] == args["out"][70:203]).all()
 
 
+@pytest.mark.once
 def test_no_sequences():
     packed = module("attention_packed_hopper")
     example = packed.example("none", 64, (None, 0), None, 1)
@@ -120,6 +123,7 @@ def test_no_sequences():
     assert np.isnan(args["out"].astype(np.float32)).all()
 
 
+@pytest.mark.once
 @pytest.mark.once
 @pytest.mark.parametrize("spec", ["sim:sm_90", "sim:gfx942"])
 @pytest.mark.parametrize("which, dtype", [(0, ml_dtypes.bfloat16), (1, np.float32)])
@@ -139,6 +143,7 @@ def test_the_largest_and_where_they_are(which, dtype, spec):
     np.testing.assert_array_equal(values, np.take_along_axis(src, order, axis=1))
 
 
+@pytest.mark.once
 def test_scales_of_blocks():
     quantize = module("row_quantize")
     by_128, mx = quantize.MORE[-2:]

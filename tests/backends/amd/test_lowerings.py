@@ -93,6 +93,7 @@ def test_copies_of_other_layouts_go_through_registers(target, lowering, reason):
     assert reason in why
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "target, dtype, narrow",
     [
@@ -162,6 +163,7 @@ INSTRUCTIONS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target, dtype, shape, instruction", INSTRUCTIONS)
 def test_the_instructions_are_in_the_assembly(target, dtype, shape, instruction):
     assembly = compiled(target, dtype, shape).asm["amdgcn"]
@@ -195,6 +197,7 @@ def test_the_layouts_fit_tile_and_warps(target, m, n, num_warps, dtype):
         assert operand.to_linear(shape).in_dims["lane"] == found.warp_size
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "target, dtype, shape, num_warps",
     [

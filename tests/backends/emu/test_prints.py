@@ -33,6 +33,7 @@ def limits(x, out, most, WARP: gl.constexpr):
     gl.store(out + lanes, values)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("arch", TARGETS)
 def test_what_is_printed(arch, capsys):
     target = registry().target(f"emu:{arch}")
@@ -51,6 +52,7 @@ def test_what_is_printed(arch, capsys):
     assert found == {i: i / 2 for i in range(x.size)}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("arch", TARGETS)
 def test_an_assertion_that_fails(arch, capsys):
     target = registry().target(f"emu:{arch}")
@@ -70,6 +72,7 @@ def test_an_assertion_that_fails(arch, capsys):
     assert not out.any()
 
 
+@pytest.mark.once
 def test_formats():
     def words(*values):
         return b"".join(v if isinstance(v, bytes) else struct.pack("<q", v) for v in values)

@@ -176,6 +176,7 @@ CHOSEN = [
 LATE = (3, 1, "copy", "guarded", "right", "right", "late", "after", "right")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("choices", CHOSEN, ids=lambda c: f"{c[2]}-{c[4]}-{c[6]}-{c[7]}-{c[8]}")
 def test_one_mistake_is_not_proved(choices, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where failing schedules are kept
@@ -212,6 +213,7 @@ def test_what_is_proved_no_schedule_contradicts(seed, tmp_path, monkeypatch):
         assert verdict.verdict == "proved", (choices, verdict)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.once
 @pytest.mark.parametrize("moves", CHOICES["MOVE"])
 @pytest.mark.parametrize("counts", CHOICES["COUNTS"])
