@@ -151,7 +151,7 @@ PROGRAMS = {
             (3, 9),
             _kernel(*_ROWS, "auto = gl.full([32, 32], 0, gl.int32, gl.AutoLayout()) + n", call, _READ),
         )
-        for since, call in (((3, 7), "s.scatter(auto, i, 0)"), ((3, 8), "s.scatter(i, auto, 0)"),
+        for since, call in (((3, 8), "s.scatter(auto, i, 0)"), ((3, 8), "s.scatter(i, auto, 0)"),
                             ((3, 8), "gl.store(q + i, s.atomic_scatter_add(auto, i, 0))"))
     },
     **{
@@ -160,7 +160,7 @@ PROGRAMS = {
                      "gl.store(q, gl.program_id(True))", "gl.store(q + gl.full([True, 32], 0, gl.int32, L), 1)")
     },
     "a shape with an entry of an object, in a call": (
-        (3, 7),
+        (3, 8),
         (3, 9),
         _kernel(
             *_ROWS,
