@@ -30,7 +30,8 @@ def _draw(item, purpose, parts):
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_itemcollected(item):
     sampled = item.get_closest_marker("sampled")
-    if sampled and _draw(item, "sample", *sampled.args):
+    parametrized = hasattr(item, "callspec") and not item.get_closest_marker("gpu")
+    if sampled and parametrized and _draw(item, "sample", *sampled.args):
         item.add_marker(pytest.mark.campaign)
 
 

@@ -18,7 +18,7 @@ from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError
 from tests import warm
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 ROOT = Path(__file__).parents[2]
 SIMULATED = ("sim:sm_75", "sim:sm_90", "sim:gfx942", "sim:gfx950", "sim:gfx1100")

@@ -10,7 +10,7 @@ from gluon_core import _triton, testing
 from gluon_core.cli.demo import examples_package
 from gluon_core.contract.registry import registry
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 # `gl.portable`, `gl.target` and rings are ours alone, and kernels for AMD's units are below.
 FILES = [

@@ -15,7 +15,7 @@ from gluon_core.layouts import cost
 from gluon_core.portable import MmaRequest
 from tests.portable_kernels import check, compiled, selections
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 BUFFER = {
     "async_copy": "buffer_load_through_registers",

@@ -11,7 +11,7 @@ from tests.backends.emu.fuzz import generate
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import VERSION
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250")
 

@@ -17,7 +17,7 @@ from tests.portable_kernels import (
     tiles_selections,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 TENSOR_CORES = {
     "async_copy": "cp.async",

@@ -21,7 +21,7 @@ from gluon_core.errors import (
 from gluon_core.layouts import cost
 from tests.frontend.vendor_oracle import VERSION, agree, before, refuse, since
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 SETUP = """
 from GLUON.language.amd import cdna3, cdna4

@@ -11,7 +11,7 @@ from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, Layout
 from gluon_core.language.amd import gfx1250
 from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 theirs = pytest.importorskip("triton.experimental.gluon").language
 

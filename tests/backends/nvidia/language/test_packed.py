@@ -14,7 +14,7 @@ from gluon_nvidia.language import packed
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 SETUP = """
 from GLUON.language.nvidia.{generation} import {names}
