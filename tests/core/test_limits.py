@@ -66,6 +66,7 @@ LEAVES_OUT = """
 import pytest
 
 @pytest.mark.gpu
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("which", range(3))
 def test_device(which):
     pytest.skip("no GPU")

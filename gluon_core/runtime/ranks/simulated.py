@@ -49,10 +49,14 @@ def simulate(body: Callable[[Group], T], world: int, target: Optional[str] = Non
     wanted = target or os.environ.get("GLUON_TARGET") or None
     backend = known.backend(known.target(wanted).backend) if wanted else known.simulator()
     if backend is None or backend.ranks is None:
+        simulator = known.simulator()
+        such = simulator and f"{simulator.name}:{known.default_architecture().name}"
         raise CapabilityError(
             "this target cannot simulate several ranks",
             got=wanted or "no simulator is installed",
-            remedy='Name a simulated one, such as target="sim:hopper".',
+            remedy=f'Name a simulated one, such as target="{such}".'
+            if such
+            else "Install a simulator.",
         )
     run = cast(Ranks, load_path(backend.ranks))
     with _target(wanted):
