@@ -18,8 +18,12 @@ def test_results_are_those_of_torch():
         pytest.skip("takes two GPUs")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--master-port", "29533", "benchmarks/ranks.py", "check"]
-    path = os.pathsep.join([str(ROOT), *map(str, sorted(ROOT.glob("backends/*")))])
+    path = [str(ROOT), *map(str, sorted(ROOT.glob("backends/*"))), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
