@@ -59,6 +59,12 @@ int cuLaunchKernelEx(const void *config, void *function, void **pointers, void *
 {
     return launches++, 0;
 }
+int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, const uint64_t *shape,
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
+                           int interleave, int swizzle, int promotion, int fill)
+{
+    return 0;
+}
 """
 
 
@@ -113,6 +119,18 @@ def measure() -> dict[str, float]:
     compiled = ours[GRID](x, y, 2048, 2.0, 512, layout)
     raw = launch_overhead.raw_loop(compiled, (x, y, 2048, 2.0), stream=0)
     assert raw is not None
+
+    from gluon_core.nvidia import NVMMASharedLayout
+    from gluon_core.nvidia.hopper import TensorDescriptor
+
+    described, boxes = launch_overhead.ours_described, NVMMASharedLayout(128, 16, 2)
+    tensors = [torch.zeros(256, 256, dtype=torch.float16) for _ in range(3)]
+
+    def make() -> list[Any]:
+        return [TensorDescriptor.from_tensor(each, [64, 64], boxes) for each in tensors]
+
+    a, b, c = make()
+    of_descriptors = described.prepare(a, b, c, x, 1000, grid=GRID)
     return times(
         {
             "an empty lambda": lambda: None,
@@ -127,6 +145,9 @@ def measure() -> dict[str, float]:
             "the same, with the constant": lambda: bundle["scale"][GRID](x, y, 2048, 2.0, 512),
             "the same, named": lambda: bundle["scale"][GRID](x, y, n=2048, factor=2.0),
             "the same, its own grid": lambda: bundle["scale"](x, y, 2048, 2.0),
+            "3 descriptors, prepared": lambda: of_descriptors(a, b, c, x, 1000),
+            "3 descriptors, kernel[grid](...)": lambda: described[GRID](a, b, c, x, 1000),
+            "3 descriptors, made anew": lambda: described[GRID](*make(), x, 1000),
         }
     )
 

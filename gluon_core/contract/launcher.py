@@ -103,7 +103,8 @@ class FastLauncher(Launcher, Protocol):
         Args:
             stream_of: the backend's `stream_getter()`.
             device: index of the device.
-            handle: does the same and takes keywords, too; calls with keywords go there.
+            handle: does the same with keywords, and while another device is current: such calls
+                go there.
         """
 
 

@@ -537,12 +537,11 @@ class Dispatcher:
         backend = registry().backend(specialization.target.backend)
         device = specialization.device
         launch = compiled.launcher(device)
-        # A backend may bind grid and stream in a faster form; keywords come back to ours.
+        # A backend may bind grid and stream in a faster form; what that cannot do comes back to ours.
         bind: Optional[Callable[..., Callable[..., None]]] = getattr(launch, "bind", None)
         if backend.raw_pointers:
             launch = getattr(launch, "raw", launch)
-        several = not backend.simulates and backend.device_count() > 1
-        if several:
+        if not backend.simulates and backend.device_count() > 1:
             launch = _on_device(launch, backend, device)
         names = {
             "_g_default_grid": self._measure(sizes, values),
@@ -557,8 +556,7 @@ class Dispatcher:
         )
         if bind is None or names["_g_default_grid"] is None:
             return handle
-        bound = bind(names["_g_default_grid"], names["_g_stream_of"], device, handle)
-        return _on_device(bound, backend, device) if several else bound
+        return bind(names["_g_default_grid"], names["_g_stream_of"], device, handle)
 
 
 def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Callable[..., Any]:

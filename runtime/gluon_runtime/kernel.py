@@ -160,7 +160,7 @@ class BundledKernel:
         if sizes is None or simple is None or hit.scratch or not addressed:
             return handle
         fast = getattr(driver, "handle", None)  # a driver may launch in fewer steps
-        if fast is None or driver.device_count() > 1:
+        if fast is None:
             return handle
 
         def again(_: Any, stream: int, given: tuple[Any, ...]) -> None:

@@ -13,7 +13,7 @@ from gluon_runtime.manifest import Constant, Form, Pattern, Rules, Tuple, Value
 
 __all__ = ["Answers", "answers", "direct", "handle"]
 
-_VERSION = 4  # of what the launch in C offers
+_VERSION = 5  # of what the launch in C offers
 _RULES = (16, (1,))  # what it tells integers and addresses apart by
 _CONSTANT, _SPECIALIZE, _ALIGN, _WIDTH = 1, 2, 4, 8
 _MISSING = object()
@@ -57,11 +57,13 @@ def handle(
         driver: the CUDA driver.
         loaded: the form on `device`.
         sizes: the grid.
-        slow: takes every call that C does not, such as one with names.
+        slow: takes every call that C does not: with names, or while another device is current.
         again: `again(sizes, stream, arguments)`, for a launch that the driver refused.
     """
     found = _module(driver, form)
-    if found is None:
+    several = driver.device_count() > 1
+    current = _address(driver.calls, "cuCtxGetDevice") if several else 0
+    if found is None or (several and not current):
         return slow
     native, letters_of, entry = found
     stream_of = native.stream(native.module(), driver.stream, device)
@@ -69,7 +71,7 @@ def handle(
     # Constants may be given or left out; nearly all calls are one of the two.
     for letters in dict.fromkeys((letters_of, letters_of.rstrip("x"))):
         one = _launch(native, entry, loaded, form, letters, len(letters), again)
-        made = native.module().bind(one, sizes, stream_of, device, made)
+        made = native.module().bind(one, sizes, stream_of, device, made, current)
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import types
 import struct
 
 import pytest
@@ -286,3 +287,11 @@ def test_with_several_devices_the_current_one_counts(bundle_file, monkeypatch):
         machine.current = current
         kernel[1](X, Y, 500, 2.5, 512)
     assert len(calls) == 2 and len(machine.seen) == 4
+    prepared = kernel.prepare(X, Y, 500, 2.5, 512, grid=1)
+    assert isinstance(prepared, types.BuiltinFunctionType)
+    for count, current in enumerate((0, 1), start=5):
+        machine.current = current
+        contexts = len(machine.named("enter"))
+        prepared(X, Y, 500, 2.5)
+        assert len(machine.seen) == count
+        assert (len(machine.named("enter")) > contexts) == (current == 1)

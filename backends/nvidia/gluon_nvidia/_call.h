@@ -124,49 +124,49 @@ static int read_constant(Reader *to, PyObject *value)
     return put(to, word);
 }
 
-static int read_descriptor_key(Reader *to, PyObject *value)
+static int read_descriptor_fields(Reader *to, PyObject *value, PyObject *fields)
 {
     PyObject *base, *layout, *block;
     int64_t sizes[RANK];
     View view;
-    Key *key;
-    int failed, rank = 0, i;
-    Py_ssize_t count;
-    if (to->descriptors == MAX_MAPS || next_leaf(to, value, DESCRIPTOR) == NULL)
-        return -1;
-    key = &to->keys[to->descriptors++];
+    Key *key = &to->keys[to->descriptors++];
+    int failed, rank, i;
     memset(key, 0, sizeof *key);
-    base = PyObject_GetAttr(value, base_name);
-    if (base == NULL)
-        return -1;
-    failed = !view_of(base, &view) || put(to, word_of(Py_TYPE(base))) ||
+    base = field(value, fields, base_name);
+    failed = base == NULL || !view_of(base, &view) || put(to, word_of(Py_TYPE(base))) ||
              put(to, word_of_view(&view, 0));
-    Py_DECREF(base);
+    Py_XDECREF(base);
     if (failed)
         return -1;
     key->address = start_of(&view);
-    layout = PyObject_GetAttr(value, layout_name);
-    if (layout == NULL)
+    layout = field(value, fields, layout_name);
+    failed = layout == NULL || put(to, word_of(layout));
+    Py_XDECREF(layout);
+    if (failed || (block = field(value, fields, block_shape_name)) == NULL)
         return -1;
-    failed = put(to, word_of(layout));
-    Py_DECREF(layout);
-    block = PyObject_GetAttr(value, block_shape_name);
-    if (failed || block == NULL) {
-        Py_XDECREF(block);
-        return -1;
-    }
-    count = PySequence_Size(block);
-    if (count < 1 || count > RANK) {
+    rank = (int)PySequence_Size(block);
+    if (rank < 1 || rank > RANK) {
         Py_DECREF(block);
         return -1;
     }
-    rank = (int)count;
     if (read_extents(block, rank, sizes) || put(to, (uint64_t)rank)) /* takes `block` */
         return -1;
     for (i = 0; i < rank; i++)
         if (put(to, (uint64_t)sizes[i]))
             return -1;
-    return read_fields(value, rank, key); /* refuses other ranks of the tensor */
+    return read_fields(value, fields, rank, key); /* refuses other ranks of the tensor */
+}
+
+static int read_descriptor_key(Reader *to, PyObject *value)
+{
+    PyObject *fields;
+    int status;
+    if (to->descriptors == MAX_MAPS || next_leaf(to, value, DESCRIPTOR) == NULL)
+        return -1;
+    fields = fields_of(value);
+    status = read_descriptor_fields(to, value, fields);
+    Py_XDECREF(fields);
+    return status;
 }
 
 /* Integers that get the same fit the same integer types. */

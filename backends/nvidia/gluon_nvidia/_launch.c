@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 4      /* of this interface; launcher.py leaves any other alone */
+#define VERSION 5      /* of this interface; launcher.py leaves any other alone */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
 #define MAX_MAPS 16
@@ -76,6 +76,8 @@ typedef struct {
     /* a bound handle only */
     PyObject *sizes, *stream_of, *device, *fallback;
     unsigned int grid[3]; /* what `sizes` says */
+    int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
+    int index;                         /* what `device` says */
     MapKind maps[MAX_MAPS];
     char kinds[MAX_KINDS + 1]; /* ends with 0 */
 } Launch;
@@ -291,11 +293,30 @@ static PyObject *refuse(Launch *self, int status, PyObject *sizes, void *on,
     return result;
 }
 
+/* A field of a descriptor, by its own dictionary where it is there: half the time of an attribute. */
+static PyObject *field(PyObject *descriptor, PyObject *fields, PyObject *name)
+{
+    PyObject *value = fields == NULL ? NULL : PyDict_GetItemWithError(fields, name);
+    if (value == NULL)
+        return PyObject_GetAttr(descriptor, name);
+    Py_INCREF(value);
+    return value;
+}
+
+static PyObject *fields_of(PyObject *descriptor)
+{
+    PyObject *fields = PyObject_GenericGetDict(descriptor, NULL);
+    if (fields == NULL)
+        PyErr_Clear();
+    return fields;
+}
+
 /* `rank` integers of a sequence; `values` is a new reference that is given up. */
 static int read_extents(PyObject *values, int rank, int64_t *out)
 {
     int i;
-    Py_ssize_t count = values == NULL ? -1 : PySequence_Size(values);
+    int list = values != NULL && PyList_Check(values);
+    Py_ssize_t count = values == NULL ? -1 : list ? PyList_Size(values) : PySequence_Size(values);
     if (count != rank && !PyErr_Occurred())
         PyErr_Format(PyExc_ValueError, "the kernel was compiled for a descriptor of rank %d, not %zd",
                      rank, count);
@@ -305,8 +326,8 @@ static int read_extents(PyObject *values, int rank, int64_t *out)
     }
     for (i = 0; i < rank; i++) {
         PyObject *item;
-        if (PyTuple_Check(values)) {
-            item = PyTuple_GetItem(values, i);
+        if (list || PyTuple_Check(values)) {
+            item = list ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i);
             Py_XINCREF(item);
         } else {
             item = PySequence_GetItem(values, i);
@@ -323,20 +344,20 @@ static int read_extents(PyObject *values, int rank, int64_t *out)
 }
 
 /* What a map depends on besides the address and the kind. */
-static int read_fields(PyObject *descriptor, int rank, Key *key)
+static int read_fields(PyObject *descriptor, PyObject *fields, int rank, Key *key)
 {
     PyObject *padding, *round;
     int rounds;
-    if (read_extents(PyObject_GetAttr(descriptor, shape_name), rank, key->shape) ||
-        read_extents(PyObject_GetAttr(descriptor, strides_name), rank, key->strides))
+    if (read_extents(field(descriptor, fields, shape_name), rank, key->shape) ||
+        read_extents(field(descriptor, fields, strides_name), rank, key->strides))
         return -1;
-    padding = PyObject_GetAttr(descriptor, padding_name);
+    padding = field(descriptor, fields, padding_name);
     if (padding == NULL)
         return -1;
     if (PyUnicode_Check(padding) && PyUnicode_CompareWithASCIIString(padding, "nan") == 0)
         key->flags |= FLAG_NAN;
     Py_DECREF(padding);
-    round = PyObject_GetAttr(descriptor, round_name);
+    round = field(descriptor, fields, round_name);
     if (round == NULL)
         return -1;
     rounds = PyObject_IsTrue(round);
@@ -350,15 +371,15 @@ static int read_fields(PyObject *descriptor, int rank, Key *key)
 
 static int read_key(const MapKind *kind, PyObject *descriptor, Key *key)
 {
-    PyObject *base;
+    PyObject *base, *fields = fields_of(descriptor);
     int failed;
     memset(key, 0, sizeof *key);
-    base = PyObject_GetAttr(descriptor, base_name);
-    if (base == NULL)
-        return -1;
-    failed = address_of(base, &key->address);
-    Py_DECREF(base);
-    return failed ? -1 : read_fields(descriptor, kind->rank, key);
+    base = field(descriptor, fields, base_name);
+    failed = base == NULL || address_of(base, &key->address) ||
+             read_fields(descriptor, fields, kind->rank, key);
+    Py_XDECREF(base);
+    Py_XDECREF(fields);
+    return failed ? -1 : 0;
 }
 
 static uint32_t hash_of(const Key *key)
@@ -611,10 +632,14 @@ static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
 {
     PyObject *result;
     void *stream;
+    int here;
     Launch *self = PyCapsule_GetPointer(capsule, "gluon.launch");
     if (self == NULL)
         return NULL;
     if (keywords != NULL || count != self->count)
+        return fall_back(self, args, count, keywords);
+    if (self->current_device != NULL &&
+        (self->current_device(&here) != 0 || here != self->index))
         return fall_back(self, args, count, keywords);
     if (find_stream(self->stream_of, self->device, &stream) < 0)
         return NULL;
@@ -729,9 +754,10 @@ static PyObject *bind(PyObject *module, PyObject *args)
 {
     PyObject *from, *capsule, *sizes, *stream_of, *device, *fallback;
     Launch *source, *self;
+    unsigned long long current_device;
     unsigned int grid[3];
-    if (!PyArg_ParseTuple(args, "OO!OOO", &from, &PyTuple_Type, &sizes, &stream_of, &device,
-                          &fallback) ||
+    if (!PyArg_ParseTuple(args, "OO!OO!OK", &from, &PyTuple_Type, &sizes, &stream_of, &PyLong_Type,
+                          &device, &fallback, &current_device) ||
         read_sizes(sizes, grid) < 0)
         return NULL;
     capsule = PyObject_GetAttrString(from, "__self__");
@@ -750,6 +776,8 @@ static PyObject *bind(PyObject *module, PyObject *args)
     self->stream_of = stream_of;
     self->device = device;
     self->fallback = fallback;
+    self->current_device = (int (*)(int *))(uintptr_t)current_device;
+    self->index = (int)PyLong_AsLong(device);
     Py_INCREF(self->again);
     Py_XINCREF(self->allocate);
     Py_XINCREF(self->encode);
@@ -778,9 +806,10 @@ static PyMethodDef methods[] = {
      "one letter per argument: P for pointers, T for descriptors, x for constexprs, else that of the\n"
      "struct module; those of a tuple stand in parentheses."},
     {"bind", bind, METH_VARARGS,
-     "bind(launch, sizes, stream_of, device, fallback)\n\n"
-     "A `handle(*arguments)` that launches over `sizes` on `stream_of(device)`; calls with keywords\n"
-     "or another number of arguments go to `fallback`."},
+     "bind(launch, sizes, stream_of, device, fallback, current_device)\n\n"
+     "A `handle(*arguments)` that launches over `sizes` on `stream_of(device)`; calls with keywords,\n"
+     "with another number of arguments, or while cuCtxGetDevice, whose address `current_device` is,\n"
+     "names another device (0: there is no other) go to `fallback`."},
     {"current_stream", current_stream, METH_O,
      "current_stream(index)\n\nThe stream of a device, of the library whose tensors were taught; None\n"
      "where it does not tell. Where it does, None stands for a `stream_of`."},

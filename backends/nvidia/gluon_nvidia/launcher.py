@@ -284,19 +284,26 @@ def generate(
     launch = writer.function(raw=False)
     native = writer.native(handle)
     launch.raw = native or writer.function(raw=True)  # type: ignore[attr-defined]
-    if native is not None:
-        launch.bind = functools.partial(_bind, native)  # type: ignore[attr-defined]
+    several = cuda.device_count > 1
+    if native is not None and (cuda.current_device_address or not several):
+        current = cuda.current_device_address if several else 0
+        launch.bind = functools.partial(_bind, native, current)  # type: ignore[attr-defined]
     writer.namespace["launch"] = launch
     return launch
 
 
 def _bind(
-    native: Any, sizes: Any, stream_of: Callable[[int], int], device: int, handle: Any
+    native: Any,
+    current_device: int,
+    sizes: Any,
+    stream_of: Callable[[int], int],
+    device: int,
+    handle: Any,
 ) -> Callable[..., None]:
     """`FastLauncher.bind`, in C."""
     module = native_module.module()
     stream = native_module.stream(module, stream_of, device)
-    bound: Callable[..., None] = module.bind(native, sizes, stream, device, handle)
+    bound: Callable[..., None] = module.bind(native, sizes, stream, device, handle, current_device)
     return bound
 
 

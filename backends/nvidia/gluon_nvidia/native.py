@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 __all__ = ["module", "stream", "teach"]
 
-_VERSION = 4  # of what `_launch.c` offers
+_VERSION = 5  # of what `_launch.c` offers
 
 
 def module() -> Any:

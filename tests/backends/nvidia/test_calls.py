@@ -2,7 +2,9 @@
 
 import ctypes
 import gc
+import types
 import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -226,12 +228,14 @@ def test_what_a_kernel_forgets_is_given_back(cuda):
     assert gone() is None
 
 
-def test_another_current_device_is_not_launched_on_from_c(cuda, monkeypatch):
-    current = ctypes.c_int(0)
+@pytest.fixture
+def current(cuda, monkeypatch):
+    """The index of the current one of two devices, as the driver tells C."""
+    index = ctypes.c_int(0)
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
     def device(out):
-        out[0] = current.value
+        out[0] = index.value
         return 0
 
     cuda.devices = 2
@@ -239,6 +243,10 @@ def test_another_current_device_is_not_launched_on_from_c(cuda, monkeypatch):
     made.current_device_address = ctypes.cast(device, ctypes.c_void_p).value
     monkeypatch.setattr(driver, "_state", made)
     monkeypatch.setattr(type(registry().backend("nvidia")), "device_count", lambda self: 2)
+    yield index
+
+
+def test_another_current_device_is_not_launched_on_from_c(current, monkeypatch):
     x, y = torch.ones(256), torch.zeros(256)
     scale[(1,)](x, y, 64, 1.5, 64, L)
     counted = Counted(scale, monkeypatch)
@@ -247,6 +255,24 @@ def test_another_current_device_is_not_launched_on_from_c(cuda, monkeypatch):
     current.value = 1
     scale[(1,)](x, y, 64, 1.5, 64, L)
     assert counted.count == 1
+
+
+def test_a_prepared_launch_on_one_of_several_devices_is_c(cuda, current, monkeypatch):
+    scopes = []
+    backend = type(registry().backend("nvidia"))
+    monkeypatch.setattr(backend, "current_device", lambda self: current.value)
+    monkeypatch.setattr(
+        backend, "device_scope", lambda self, index: scopes.append(index) or nullcontext()
+    )
+    x, y = torch.ones(256), torch.zeros(256)
+    handle = scale.prepare(x, y, 64, 1.5, 64, L, grid=1)
+    scopes.clear()
+    assert isinstance(handle, types.BuiltinFunctionType)
+    handle(x, y, 64, 1.5, 64, L)
+    assert not scopes and len(cuda.launches) == 1
+    current.value = 1
+    handle(x, y, 64, 1.5, 64, L)
+    assert scopes == [0] and len(cuda.launches) == 2
 
 
 def test_descriptors_and_tuples(cuda, monkeypatch):
