@@ -318,15 +318,17 @@ def span_of(loc: Optional[Location]) -> Optional[SourceSpan]:
     text = linecache.getline(loc.file, loc.line).rstrip("\n")
     if not text.strip():
         return SourceSpan(loc.file, loc.line, loc.column)
-    source = "".join(linecache.getlines(loc.file))
-    found = [part for part in _parts(loc.file, source) if part[0] == loc.line]
+    functions, parts = _parts(loc.file, "".join(linecache.getlines(loc.file)))
+    found = parts.get(loc.line, [])
     if follows(COLUMNS):
-        column = _characters(text, loc.column - 1 - _indent(loc.file, source, loc.line))
-        ends = [end for _, start, end in found if start == column]
+        # Locations count the indentation of the function around them twice.
+        around = [indent for first, last, indent in functions if first <= loc.line <= last]
+        column = _characters(text, loc.column - 1 - max(around, default=0))
+        ends = [end for start, end in found if start == column]
     else:  # somewhere within the statement, and counted from the kernel's own indentation
-        starts = [start for _, start, _ in found]
+        starts = [start for start, _ in found]
         column = min(starts, default=len(text) - len(text.lstrip()))
-        ends = [end for _, _, end in found]
+        ends = [end for _, end in found]
     column = max(0, min(column, len(text)))
     return SourceSpan(loc.file, loc.line, column, max(ends, default=len(text)), text)
 
@@ -334,39 +336,32 @@ def span_of(loc: Optional[Location]) -> Optional[SourceSpan]:
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return, ast.Assert)
 
 
-@lru_cache(maxsize=16)
-def _tree(file: str, source: str) -> ast.Module:
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
-
-
 def _characters(text: str, column: int) -> int:
     """A column that is counted in bytes."""
     return len(text.encode()[: max(0, column)].decode(errors="ignore"))
 
 
-def _indent(file: str, source: str, line: int) -> int:
-    """Of the function around a line, which its locations count twice."""
-    around = [
-        node
-        for node in ast.walk(_tree(file, source))
-        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max((node.col_offset for node in around), default=0)
+_Parts = tuple[list[tuple[int, int, int]], dict[int, list[tuple[int, int]]]]
 
 
-@lru_cache(maxsize=16)
-def _parts(file: str, source: str) -> list[tuple[int, int, int]]:
-    """(line, first column, column behind the last) of the statements and expressions of a file."""
+@lru_cache(maxsize=64)
+def _parts(file: str, source: str) -> _Parts:
+    """Of a file, (first line, last line, indentation) of each function, and for each line (first
+    column, column behind the last) of the statements and expressions that begin there."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return [], {}
     lines = source.splitlines()
-    found = []
-    for node in ast.walk(_tree(file, source)):
+    functions: list[tuple[int, int, int]] = []
+    found: dict[int, list[tuple[int, int]]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            functions.append((node.lineno, node.end_lineno or 0, node.col_offset))
         if isinstance(node, (ast.expr, *_STATEMENTS)):
             text = lines[node.lineno - 1]
             end = None if node.end_lineno != node.lineno else node.end_col_offset
             start = _characters(text, node.col_offset)
             stop = len(text) if end is None else _characters(text, end)
-            found.append((node.lineno, start, stop))
-    return found
+            found.setdefault(node.lineno, []).append((start, stop))
+    return functions, found
