@@ -7,6 +7,7 @@ import atexit
 import faulthandler
 import gc
 import os
+import time
 import zlib
 from collections import Counter
 
@@ -63,6 +64,7 @@ def pytest_collection_finish(session):
 
 
 _STDERR = pytest.StashKey[int]()
+_ARMED = pytest.StashKey[tuple[float, float]]()  # until when a test may begin under it, and its limit
 
 
 def pytest_configure(config):
@@ -86,15 +88,23 @@ def _limit(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """A test within a compiler hears of no signal: some time later the process ends, with the stacks."""
-    limit = _limit(item)
-    if limit:
-        later = 1.25 * limit
-        faulthandler.dump_traceback_later(later, exit=True, file=item.config.stash[_STDERR])
-    try:
-        return (yield)
-    finally:
+    """A test within a compiler hears of no signal: some time later the process ends, with the stacks.
+
+    That time is a quarter to once its limit after the limit. To begin anew for each test means to wait
+    for a thread to end: a twentieth of a run.
+    """
+    stash, limit = item.config.stash, _limit(item)
+    until, before = stash.get(_ARMED, (0.0, 0.0))
+    if limit != before or time.monotonic() > until:
         faulthandler.cancel_dump_traceback_later()
+        if limit:
+            faulthandler.dump_traceback_later(2 * limit, exit=True, file=stash[_STDERR])
+        stash[_ARMED] = time.monotonic() + 0.75 * limit, limit
+    return (yield)
+
+
+def pytest_sessionfinish(session):
+    faulthandler.cancel_dump_traceback_later()
 
 
 def _reason(report) -> str:
