@@ -27,7 +27,7 @@ def test_some_kernels_mean_the_same_everywhere(tmp_path, capsys):
         main(["--count", "2", "--seed", "1000", "--targets", "sm_90,gfx942", "--log", str(log)])
         == 0
     )
-    assert capsys.readouterr().out.split() == ["2", "same"]
+    assert capsys.readouterr().out.split() == "2 same 2 of 2 kernels".split()
     assert len(log.read_text().split()) >= 2
 
 
@@ -73,13 +73,46 @@ def test_a_kernel_that_takes_its_process_down_costs_itself_alone(tmp_path, capsy
     log = tmp_path / "log.jsonl"
     given = ["--count", "4", "--targets", "sm_90", "--simulate-only", "--log", str(log)]
     assert main([*given, "--jobs", "2", "--seconds", "60"]) == 0
-    assert capsys.readouterr().out.split() == ["4", "same"]
+    assert capsys.readouterr().out.split() == "4 same 4 of 4 kernels".split()
     worker = workers._Worker(["sm_90"], SIMULATED)
     worker.process.kill()
     at_work = {worker}
     worker.process.join()
     found = list(workers._until_idle(iter([]), at_work, ["sm_90"], SIMULATED))
     assert found == [(-1, workers.LOST)]
+
+
+def test_a_kernel_that_hangs_costs_itself_alone(monkeypatch):
+    monkeypatch.setattr(workers, "_work", _hangs)
+    worker = workers._Worker(["sm_90"], SIMULATED)
+    monkeypatch.setattr(workers, "_MOST", 0.0)
+    monkeypatch.setattr(workers, "wait", lambda pipes, timeout: [])
+    at_work = set()
+    worker.enter(iter([7]), at_work)
+    assert list(workers._until_idle(iter([]), at_work, ["sm_90"], SIMULATED)) == [(7, workers.HUNG)]
+    assert not worker.process.is_alive()
+
+
+def _hangs(pipe, names, ways):
+    while True:
+        try:
+            pipe.recv()
+        except EOFError:
+            return
+
+
+def test_what_is_left_is_told_and_what_failed_before_is_made_small(tmp_path, capsys):
+    """A run that was stopped before it reduced anything."""
+    log = tmp_path / "log.jsonl"
+    entry = {"seed": 3, "targets": "sm_90", "outcome": "sim:sm_90: out differs"}
+    lost = {"seed": 4, "targets": "sm_90", "outcome": workers.LOST}
+    log.write_text(f"{json.dumps(entry)}\n{json.dumps(lost)}\n")
+    given = ["--count", "9", "--targets", "sm_90", "--simulate-only", "--log", str(log)]
+    assert main([*given, "--seconds", "0"]) == 1
+    said = capsys.readouterr().out
+    assert "1  sim:sm_90: out differs  (seeds 3)" in said
+    assert "2  of 9 kernels, 7 are left: the same command goes on" in said
+    assert (tmp_path / "log-3.py").exists() and not (tmp_path / "log-4.py").exists()
 
 
 def test_a_run_goes_on_where_it_was_and_a_failure_is_made_small(tmp_path, monkeypatch, capsys):

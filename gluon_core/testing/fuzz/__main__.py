@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Optional, Sequence
 
@@ -14,10 +13,13 @@ from rich.console import Console
 from rich.progress import track
 
 from gluon_core.contract.registry import registry
-from gluon_core.testing.fuzz.runs import Ways, reduced
-from gluon_core.testing.fuzz.workers import LOST, outcomes, program_for
+from gluon_core.testing.fuzz.runs import DEVICE_LOST, Ways, reduced
+from gluon_core.testing.fuzz.workers import HUNG, LOST, outcomes, program_for
 
 __all__ = ["main"]
+
+_NAMED = 8  # seeds of an outcome in the table
+_REDUCED = 3  # kernels of an outcome that are made smaller
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -50,19 +52,38 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             seen[seed] = outcome
             log.write(json.dumps({"seed": seed, "targets": what, "outcome": outcome}) + "\n")
             log.flush()
-    for seed in left if not given.no_reduction else ():
-        if seen.get(seed, "same") not in ("same", LOST):
-            small = reduced(program_for(seed, targets), targets, ways)
-            path = given.log.with_name(f"{given.log.stem}-{seed}.py")
-            path.write_text(small.source)
-            print(f"{seed}: {seen[seed]}; in {len(small.all)} statements: {path}", flush=True)
-    counts = Counter(seen[seed] for seed in seeds if seed in seen)
-    for text, count in counts.most_common():
-        print(f"{count:6}  {text}")
     done, spent = sum(seed in seen for seed in left), time.monotonic() - began
+    ends: dict[str, list[int]] = {}
+    for seed in seeds:
+        if seed in seen:
+            ends.setdefault(seen[seed], []).append(seed)
+    _table(ends, len(seeds))
     if console.is_terminal or given.jobs > 1:
-        print(f"{done / max(spent, 1e-9):.2f} kernels a second", file=sys.stderr)
-    return 0 if set(counts) <= {"same"} else 1
+        rate = f"{done / max(spent, 1e-9):.2f} kernels a second"
+        print(f"{done} of them now, in {spent:.0f} s, {rate}", file=sys.stderr)
+    for text, failed in ends.items() if not given.no_reduction else ():
+        for seed in failed[:_REDUCED] if _reducible(text) else ():
+            path = given.log.with_name(f"{given.log.stem}-{seed}.py")
+            if not path.exists():
+                small = reduced(program_for(seed, targets), targets, ways)
+                path.write_text(small.source)
+                print(f"{seed}: {text}; in {len(small.all)} statements: {path}", flush=True)
+    return 0 if set(ends) <= {"same"} else 1
+
+
+def _table(ends: dict[str, list[int]], wanted: int) -> None:
+    """How many ended how, the most frequent first, and the first seeds of those that differ."""
+    for text, seeds in sorted(ends.items(), key=lambda end: -len(end[1])):
+        few = "" if text == "same" else f"  (seeds {', '.join(map(str, seeds[:_NAMED]))})"
+        print(f"{len(seeds):9,}  {text}{few}")
+    looked_at = sum(map(len, ends.values()))
+    rest = f", {wanted - looked_at:,} are left: the same command goes on" * (looked_at < wanted)
+    print(f"{looked_at:9,}  of {wanted:,} kernels{rest}", flush=True)
+
+
+def _reducible(text: str) -> bool:
+    """Whether a kernel that ended so can be run again here, and leaves this process alive."""
+    return text not in ("same", LOST, HUNG) and DEVICE_LOST not in text
 
 
 def _done_before(log: Path, what: str) -> dict[int, str]:

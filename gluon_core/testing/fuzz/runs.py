@@ -73,7 +73,7 @@ def _simulated(
     try:
         simulated = registry().target(where)
         module.kernel[(PROGRAMS,)](
-            *args.values(), target.warp_size, target=simulated, timeout=_SECONDS
+            *args.values(), target.warp_size, target=simulated, timeout=_SECONDS, workers=1
         )
     except GluonError as error:
         return f"{where}: {_kind(error)}"
