@@ -292,8 +292,12 @@ def generator_class(
         body[method] = _rebind(getattr(code_generator.CodeGenerator, method), namespace)
     call = body["call_JitFunction"]
 
-    def call_JitFunction(self: Any, fn: JITFunction, *args: Any, **more: Any) -> Any:
-        return call(self, parsed_once(fn), *args, **more)
+    def call_JitFunction(
+        self: Any, fn: JITFunction, args: Any, kwargs: Any, *rest: Any, **more: Any
+    ) -> Any:
+        args = [_constants(arg) for arg in args]
+        kwargs = {key: _constants(arg) for key, arg in kwargs.items()}
+        return call(self, parsed_once(fn), args, kwargs, *rest, **more)
 
     body["call_JitFunction"] = call_JitFunction
     cls = type(name, (base,), body)
@@ -321,6 +325,14 @@ def _rebind(function: types.FunctionType, namespace: dict[str, Any]) -> types.Fu
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
+
+
+def _constants(arg: Any) -> Any:
+    """A tuple of plain numbers, such as the shape of a descriptor, as functions take it: older
+    releases ask each item for its type."""
+    if type(arg) is tl_tuple and arg.values and all(isinstance(v, int) for v in arg.values):
+        return tl_tuple([constexpr(value) for value in arg.values])
+    return arg
 
 
 def _constant_type(value: Any) -> Any:

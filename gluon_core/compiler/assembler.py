@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import linecache
 import re
-from typing import Optional
+from typing import Callable, Mapping, Optional
 
 from gluon_core.errors import SourceSpan, StageError
 
-__all__ = ["refused"]
+__all__ = ["bad_assembly", "left_out", "refused"]
 
 # "ptxas file.ptx, line 33; error   : Not a name of any known instruction: 'frobnicate'"
 _SAID = re.compile(r"^\S.*, line (\d+);\s*(?:error|fatal)\s*: *(.+)$", re.M)
@@ -19,10 +19,10 @@ _MOST = 3
 
 def refused(error: Exception, source: str) -> Optional[StageError]:
     """The report of an assembler's complaint `error` about `source`, or None where it is none."""
+    lines = source.splitlines()
     found = list(dict.fromkeys(_SAID.findall(str(error))))
     if not found:
         return None
-    lines = source.splitlines()
     first = int(found[0][0])
     text = lines[first - 1].strip() if 0 < first <= len(lines) else ""
     words = "; ".join(said.strip() for _, said in found[:_MOST])
@@ -32,6 +32,98 @@ def refused(error: Exception, source: str) -> Optional[StageError]:
         remedy="Where the kernel has inline assembly, look at its text and its constraints.",
         span=_span(lines, first),
     )
+
+
+# "error: unknown asm constraint 'w'", "error: couldn't allocate output register for constraint 'w'"
+_CONSTRAINT = re.compile(r"^(?:.*: )?error: (.*constraint '([^']+)'.*)$", re.M)
+# "error: invalid instruction, did you mean: v_mov_b32?", then the line, then a caret below it
+_SHOWN = re.compile(r"^(?:.*: )?error: *(.+)\n\s*(\S+)(.*)\n *\^", re.M)
+_ASM = re.compile(
+    r'elementwise_inline_asm "((?:[^"\\]|\\.)*)".*constraints = "([^"]*)"'
+    r'.*loc\((#\w+|"[^"]*":\d+:\d+)\)'
+)
+_PLACE = re.compile(r'"([^"]+)":(\d+):(\d+)')
+
+
+def bad_assembly(said: str, text: Callable[[], Optional[str]]) -> Optional[StageError]:
+    """The report of inline assembly that LLVM does not take, or None where it complains of none.
+
+    Args:
+        text: gives the module that was compiled.
+    """
+    constraint, shown = _CONSTRAINT.search(said), _SHOWN.search(said)
+    if constraint is None and shown is None:
+        return None
+    module = text() or ""
+    for body, constraints, loc in _ASM.findall(module):
+        if constraint is not None:
+            words, name = constraint.groups()
+            if name in (one.lstrip("=&+%*~") for one in constraints.split(",")):
+                return StageError(
+                    f"constraints: {words}",
+                    got=repr(constraints),
+                    remedy="LLVM's language reference lists them by target, under inline assembly.",
+                    span=_place(module, loc),
+                )
+        elif shown is not None and shown[2] in body:
+            return StageError(
+                f"the assembler says: {shown[1]}",
+                got=f"{shown[2]}{shown[3]}",
+                remedy="Where the kernel has inline assembly, look at its text and its constraints.",
+                span=_place(module, loc),
+            )
+    return None
+
+
+def left_out(text: Optional[str], asm: Mapping[str, object]) -> Optional[StageError]:
+    """The report of inline assembly that was there for LLVM, and is not there after it.
+
+    Newer ones say nothing of constraints that they do not take: they go on without the assembly,
+    and what it should have computed is whatever a register holds.
+
+    Args:
+        text: the module that was compiled.
+        asm: what came of it, by stage.
+    """
+    if text is None or "inline_asm " not in text:
+        return None
+    stages = [value for name, value in asm.items() if isinstance(value, str)]
+    before = str(asm.get("llir", ""))
+    after = "\n".join(stages[stages.index(before) + 1 :]) if before in stages else ""
+    if not after:
+        return None
+    for body, constraints, loc in _ASM.findall(text):
+        called = re.search(
+            rf'(?:(%[\w.]+) = )?(?:tail )?call [^\n"]*asm [^"\n]*"{re.escape(body)}"', before
+        )
+        used = called and (called[1] is None or len(re.findall(rf"{called[1]}\b", before)) > 1)
+        words = max(re.split(r"\$\{[^}]*\}|\$\d+|\$\$|\\[0-9A-F]{2}", body), key=len).strip()
+        if used and len(words) > 2 and "$(" not in body and words not in after:
+            return StageError(
+                "the compiler does not take this inline assembly, and left it out: it has no operands "
+                "such as the constraints ask for",
+                got=repr(constraints),
+                remedy="LLVM's language reference lists constraints by target, under inline assembly.",
+                span=_place(text, loc),
+            )
+    return None
+
+
+def _place(module: str, loc: str) -> Optional[SourceSpan]:
+    """Where a location of a module is, through the names that others stand in for."""
+    for _ in range(4):
+        found = _PLACE.search(loc)
+        if found is not None:
+            line = linecache.getline(found[1], int(found[2])).rstrip("\n")
+            return SourceSpan(
+                found[1], int(found[2]), max(int(found[3]) - 1, 0), None, line or None
+            )
+        inner = re.search(r"#\w+", loc)
+        held = inner and re.search(rf"^{inner[0]} = loc\((.*)\)$", module, re.M)
+        if not held:
+            return None
+        loc = held[1]
+    return None
 
 
 def _span(lines: list[str], line: int) -> Optional[SourceSpan]:

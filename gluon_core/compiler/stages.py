@@ -24,7 +24,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton.capture import captured
-from gluon_core.compiler.assembler import refused
+from gluon_core.compiler.assembler import bad_assembly, left_out, refused
 from gluon_core.compiler.workers import Ended, Link, Pool, Process, fork_lock, timeout
 from gluon_core.contract.answers import checked_stages
 from gluon_core.contract.backend import Backend, Stage
@@ -185,6 +185,9 @@ class _Job:
         undetermined = _UNDETERMINED.search(said)
         if undetermined:
             return _undetermined_layout(undetermined)
+        unknown = bad_assembly(said, self._input_text)
+        if unknown is not None:
+            return self._named(unknown)
         return _triton.stage_error(
             StageError(
                 f"compiling {self.what} failed in stage {self.current}: {message}",
@@ -201,6 +204,7 @@ class _Job:
     # -- in this process ---------------------------------------------------------------------------
 
     def in_process(self) -> Result:
+        text = self._input_text()  # stages change the module
         with captured() as output:
             try:
                 result = self.steps()
@@ -209,16 +213,22 @@ class _Job:
                 problem = error
         said = output.text()
         if problem is None:
-            result.diagnostics = said
-            _pass_on(said)
-            return result
+            return self._done(result, said, text)
         if isinstance(problem, LimitError):
             raise _triton.limit_error(problem) from problem.__cause__
         if isinstance(problem, StageError):
             raise self._named(problem)
         if isinstance(problem, GluonError):
             raise problem
-        raise self.failure(_describe(problem), said, self._saved(self._input_text())) from problem
+        raise self.failure(_describe(problem), said, self._saved(text)) from problem
+
+    def _done(self, result: Result, said: str, text: Optional[str]) -> Result:
+        lost = left_out(text, result.asm)
+        if lost is not None:
+            raise self._named(lost)
+        result.diagnostics = said
+        _pass_on(said)
+        return result
 
     def _input_text(self) -> Optional[str]:
         if not self.as_text:
@@ -309,9 +319,7 @@ class _Job:
         said = process.said()
         if kind == "done":
             result: Result = value
-            result.diagnostics = said
-            _pass_on(said)
-            return result
+            return self._done(result, said, text)
         if kind == "limit":
             raise _triton.limit_error(value)
         if kind == "gluon":

@@ -34,6 +34,7 @@ _CONSTRUCTS: Mapping[str, tuple[str, str]] = {
     "ImportFrom": ("`import`", "Import at the top of the file."),
     "Lambda": ("`lambda`", "Write a function decorated with @gluon.jit at the top of the file."),
     "Match": ("`match`", "Use `if` and `elif`."),
+    "NamedExpr": ("`:=`", "Set the name on a line of its own."),
     "Nonlocal": ("`nonlocal`", "Return the value, or store it to memory."),
     "Raise": (
         "`raise`",

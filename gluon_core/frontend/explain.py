@@ -362,7 +362,7 @@ def _attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[Gluon
 # What Triton's language has, and this one under another name or not at all.
 _ELSEWHERE = {
     "dot": "Multiply matrices with gl.portable.mma, or gl.dot_fma without a matrix unit.",
-    "dot_scaled": "Multiply matrices with gl.portable.mma_scaled.",
+    "dot_scaled": "Multiply matrices with the target's own op, from gluon_core.language.<vendor>.",
     "make_block_ptr": "Compute the addresses: pointer + offsets.",
     "make_tensor_descriptor": "Make the descriptor in host code, with gluon_core.<vendor>.",
     "range": "Loop over Python's `range`.",

@@ -20,6 +20,7 @@ from gluon_core.errors import (
     LimitError,
     SourceSpan,
 )
+from gluon_core.features import KERNELS_THAT_RETURN, STRICT_UNPACKING
 from gluon_core.frontend.constructs import ends, refusal
 from gluon_core.frontend.explain import add_remedy, explained, reworded
 from gluon_core.frontend.host_calls import host_function, is_library
@@ -197,7 +198,10 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         steps = [value for _, value in values[2 : len(node.iter.args)]] + words
         if steps and isinstance(steps[0], int) and steps[0] == 0:
             raise ArgumentError(
-                "a loop with step 0 never ends", argument="step", got=ast.unparse(node.iter)
+                "a loop with step 0 never ends",
+                argument="step",
+                got=ast.unparse(node.iter),
+                remedy="Give it another step, or leave the loop out.",
             )
         if called is not tl.static_range:
             return
@@ -351,6 +355,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         if self.fn:
             raise self._refusal(node)
         super().visit_FunctionDef(node)
+        self._check_result(node)
         if self.returns_in_branches and not self.is_kernel and not ends(node.body):
             given = self.ret_type
             if given is None or given == tl.void or isinstance(given, _triton.constexpr_type):
@@ -360,6 +365,29 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
                 f"{node.name} returns a value on some paths alone: where it comes to its end, the "
                 "result is undefined. Return a value there, too."
             )
+
+    def _check_result(self, node: Any) -> None:
+        """Nobody gets what a kernel returns, and older compilers fail on it."""
+        found = [n for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
+        given = self.ret_type
+        if not self.is_kernel or not found or given in (None, tl.void):
+            return
+        if isinstance(given, _triton.constexpr_type) and given.value is None:
+            return
+        first: Any = found[0]
+        self.cur_node = first
+        if not _triton.has(KERNELS_THAT_RETURN):
+            error: Any = self._unsupported(first, "")
+            error.gluon_error = KernelSyntaxError(
+                "a kernel cannot return a value",
+                got=ast.unparse(first).splitlines()[0],
+                remedy="Store it to memory that the kernel gets as an argument.",
+                span=self._span(first),
+            )
+            raise error
+        self.semantic.warn(
+            f"{node.name} is a kernel and returns a value, which nobody gets. Store it to memory."
+        )
 
     def generic_visit(self, node: Any) -> Any:
         raise self._refusal(node)
@@ -388,6 +416,19 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             column += max(shift, 0)
             end = None if end is None else end + max(shift, 0)
         return SourceSpan(self.file_name or "<kernel>", number, column, end, text or None)
+
+    def assignTarget(self, target: Any, value: Any) -> None:
+        values = getattr(value, "values", None)
+        names = target.elts if isinstance(target, ast.Tuple) else ()
+        starred = any(isinstance(name, ast.Starred) for name in names)
+        if names and not starred and values is not None and len(values) > len(names):
+            if not _triton.has(STRICT_UNPACKING):
+                shown = ast.unparse(target).strip("()")
+                self.semantic.warn(
+                    f"of {len(values)} values the first {len(names)} are taken, for ({shown}); "
+                    "newer releases of Triton refuse it. Name as many as there are."
+                )
+        super().assignTarget(target, value)
 
     def set_value(self, name: str, value: Any) -> None:
         super().set_value(name, value)

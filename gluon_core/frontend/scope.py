@@ -31,9 +31,24 @@ def make_constant(generator: Any, nodes: Any) -> str:
     """How the first scalar variable in `nodes` becomes a compile-time value."""
     for name in _scalars(generator, nodes):
         if name in generator.jit_fn.arg_names:
+            params = generator.jit_fn.params
+            if params[generator.jit_fn.arg_names.index(name)].is_constexpr:
+                return f"{name} is a gl.constexpr already: call it with a compile-time value."
             return f"Annotate the parameter: {name}: gl.constexpr."
+        if _declared_constant(generator, name):
+            return f"Set {name!r}, a gl.constexpr, to a compile-time value."
         return f"Annotate {name!r} where it is set: {name}: gl.constexpr = ..."
     return ""
+
+
+def _declared_constant(generator: Any, name: str) -> bool:
+    """Whether a line of the kernel says that a variable is a `gl.constexpr`."""
+    return any(
+        isinstance(node, ast.AnnAssign)
+        and ast.unparse(node.target) == name
+        and ast.unparse(node.annotation).split(".")[-1] == "constexpr"
+        for node in ast.walk(generator.jit_fn.parse())
+    )
 
 
 def _scalars(generator: Any, nodes: Any) -> Iterator[str]:
@@ -42,6 +57,8 @@ def _scalars(generator: Any, nodes: Any) -> Iterator[str]:
             if not isinstance(node, ast.Name):
                 continue
             value = generator.lscope.get(node.id)
+            if isinstance(value, tl.constexpr):  # of what a run-time value was given to
+                value = value.value
             if isinstance(value, tl.tensor):
                 if not value.type.is_block() and not value.dtype.is_ptr():
                     yield node.id

@@ -135,6 +135,10 @@ class ShapeOps(SemanticBase):
 
     def convert_layout(self, value: Any, layout: Any, assert_trivial: Any = False) -> Any:
         value = self.require_distributed(value, "value")
+        if unwrap(layout) is None:
+            raise LayoutError(
+                "not a layout", argument="layout", expected="one such as BlockedLayout", got="None"
+            )
         layout = self.check_layout(layout, shape_of(value))
         result_type = distributed_type(value.type.scalar, shape_of(value), layout)
         result_ir = result_type.to_ir(self.builder)

@@ -24,7 +24,10 @@ def unwrap_shape(shape: Any, argument: str = "shape") -> list[int]:
     Raises:
         ShapeError: an entry is not a compile-time integer.
     """
-    shape = unwrap(shape)
+    try:
+        shape = unwrap(shape)
+    except AttributeError:  # older releases ask each item for its type
+        shape = list(shape)
     if isinstance(shape, int):
         shape = [shape]
     if type(shape) in (list, tuple) and all(type(item) is int for item in shape):

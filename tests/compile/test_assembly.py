@@ -92,3 +92,21 @@ def test_what_the_assembler_says_stands_under_the_kernels_line(
     assert "ptxas" not in message and "Repro" not in message and ".ptx" not in message
     assert "inline_asm_elementwise" in found.value.span.text
     assert found.value.got.startswith(text.split()[0])
+
+
+@pytest.mark.parametrize(
+    "target, text, registers, words, got",
+    [
+        ("sm_90", "mov.b32 $0, $1;", "=r,w", "asm constraint 'w'|left it out", "=r,w"),
+        ("sm_90", "mov.b32 $0, $1;", "=r,i", "asm constraint 'i'|left it out", "=r,i"),
+        ("gfx942", "v_mov_b32 $0, $1;", "=v,w", "asm constraint 'w'|left it out", "=v,w"),
+        ("gfx942", "v_mvov_b32 $0, $1;", "=v,v", "says: invalid instruction", "v_mvov_b32"),
+    ],
+)
+def test_what_llvm_says_or_leaves_out_stands_under_the_kernels_line(
+    target, text, registers, words, got
+):
+    with pytest.raises(StageError, match=words) as found:
+        compiled(text, registers, target)
+    assert "failed in stage" in str(found.value) and "LLD" not in str(found.value)
+    assert "inline_asm_elementwise" in found.value.span.text and got in found.value.got

@@ -483,6 +483,29 @@ CASES = {
         "one(a, b)",
     ),
     "no-such-op": ("gl.dot(v, v)", E.TraceError, "gl.dot", "gl.portable.mma"),
+    "walrus": (
+        "if (k := n) > 1:\n    pass",
+        E.KernelSyntaxError,
+        "k := n",
+        "`:=`",
+        "line of its own",
+    ),
+    "kernel-that-returns": (
+        "if n > 3:\n    return 5  # <--",
+        E.KernelSyntaxError,
+        "return 5",
+        "a kernel cannot return a value",
+        "Store it to memory",
+    ),
+    "texts-in-a-shape": ("gl.zeros(['a'], gl.float32, L)", E.ShapeError, None, "integer", "'a'"),
+    "no-layout": ("gl.convert_layout(v, None)", E.LayoutError, None, "layout", "BlockedLayout"),
+    "constant-of-a-run-time-value": (
+        "c: gl.constexpr = n\ngl.arange(0, c, layout=L)  # <--",
+        E.ArgumentError,
+        None,
+        "compile-time integer",
+        "Set 'c', a gl.constexpr,",
+    ),
     "no-such-method": ("v.sums(0)", E.TraceError, "v.sums", "'sum'"),
 }
 
@@ -503,11 +526,15 @@ def launch(module):
 
 # What Triton takes for right in older releases: the first that does not.
 ACCEPTED_ONCE = {"unpack-too-many": (3, 9)}
+# ... and what it takes for right in newer ones: the first that does.
+ACCEPTED_SINCE = {"kernel-that-returns": (3, 7), "walrus": (3, 8)}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_error_says_what_to_do(name, tmp_path):
     if name in ACCEPTED_ONCE and not _triton.at_least(*ACCEPTED_ONCE[name]):
+        pytest.skip("accepted by this Triton")
+    if name in ACCEPTED_SINCE and _triton.at_least(*ACCEPTED_SINCE[name]):
         pytest.skip("accepted by this Triton")
     body, cls, caret, *words = CASES[name]
     module = load(tmp_path, body)
@@ -553,6 +580,12 @@ SUSPICIOUS = {
         "Store it to memory",
     ),
 }
+
+
+if not _triton.at_least(3, 9):
+    SUSPICIOUS["unpack-too-many"] = ("k, j = (1, 2, 3)  # <--", "of 3 values the first 2", "(k, j)")
+if _triton.at_least(3, 7):
+    SUSPICIOUS["kernel-that-returns"] = ("return n  # <--", "kernel is a kernel", "nobody gets")
 
 
 @pytest.mark.parametrize("name", SUSPICIOUS)

@@ -240,6 +240,12 @@ def waits_for_nobody(a, out):
 
 
 @gluon.jit
+def never_ends(a, out):
+    for i in range(0, 4, gl.load(a)):
+        gl.store(out + i, 1)
+
+
+@gluon.jit
 def takes_long(a, out, ROUNDS: gl.constexpr):
     o = gl.arange(0, 128, layout=L1)
     x = gl.load(a + o)
@@ -417,6 +423,7 @@ CASES = {
     "leak.signal": Case(signals_for_nobody, "gl.portable.signal(", launch=on_two_ranks),
     "assertion.device": Case(asserts, "gl.device_assert", launch=with_debug),
     "deadlock.tasks": Case(waits_for_nobody, "mbarrier.wait(bar, 0)"),
+    "deadlock.loop": Case(never_ends, "for i in range("),
     "time.limit": Case(takes_long, "", (40_000,), on=0.05, off=None),
 }
 SCHEDULES = ({}, {"schedule": "eager"}, {"schedule": "random", "seed": 1})

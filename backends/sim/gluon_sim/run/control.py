@@ -6,6 +6,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from gluon_sim.errors import DeadlockError, span_of
 from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.memory.sync import Turns, Wait
 from gluon_sim.record.ir import TERMINATORS
@@ -85,6 +86,8 @@ def for_op(task: Task, step: Step) -> Turns[None]:
     if all(b.shape[0] == 1 or (b == b[0]).all() for b in (low, high, by)):
         dtype = low.dtype
         first, last, stride = int(low[0]), int(high[0]), int(by[0])
+        if stride <= 0 and first < last:
+            _endless(task, np.ones(1, bool), by)
         for i in range(first, last, stride) if stride > 0 else ():
             frame.put(induction, np.full(1, i, dtype))
             for slot, value in zip(carry_slots, carried):
@@ -97,6 +100,8 @@ def for_op(task: Task, step: Step) -> Turns[None]:
     rows = frame.rows
     at = np.array(np.broadcast_to(low, rows.count))
     high, by = np.broadcast_to(high, rows.count), np.broadcast_to(by, rows.count)
+    if (by <= 0).any():
+        _endless(task, (at < high) & (by <= 0), by)
     while True:
         live = (at < high) & (by > 0)
         if not live.any():
@@ -114,6 +119,28 @@ def for_op(task: Task, step: Step) -> Turns[None]:
         carried = _update(carried, new, positions, live, rows)
         at = at + np.where(live, by, 0).astype(at.dtype)
     _bind(task, step, carried)
+
+
+def _endless(task: Task, live: np.ndarray, by: np.ndarray) -> None:
+    """Report a loop that goes on for ever; without the check it has no rounds.
+
+    Args:
+        live: programs in which it begins.
+        by: its step.
+    """
+    if not task.machine.settings.deadlocks or not live.any():
+        return
+    at = int(np.argmax(live))
+    raise DeadlockError(
+        "a loop never comes to its end: its step is not above 0",
+        argument="step",
+        expected="at least 1",
+        got=str(int(by[at])),
+        remedy="Pass another step; downwards loops count up, and subtract.",
+        report="deadlock.loop",
+        program=task.batch.program(int(task.rows.index[at])),
+        span=span_of(task.home().loc),
+    )
 
 
 def _update(
