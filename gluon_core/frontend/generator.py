@@ -20,7 +20,6 @@ from gluon_core.errors import (
     LimitError,
     SourceSpan,
 )
-from gluon_core.features import KERNELS_THAT_RETURN, STRICT_UNPACKING
 from gluon_core.frontend.constructs import ends, refusal
 from gluon_core.frontend.explain import add_remedy, explained, reworded
 from gluon_core.frontend.host_calls import host_function, is_library
@@ -376,7 +375,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             return
         first: Any = found[0]
         self.cur_node = first
-        if not _triton.has(KERNELS_THAT_RETURN):
+        if not self.semantic.kernels_may_return:
             error: Any = self._unsupported(first, "")
             error.gluon_error = KernelSyntaxError(
                 "a kernel cannot return a value",
@@ -422,7 +421,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         names = target.elts if isinstance(target, ast.Tuple) else ()
         starred = any(isinstance(name, ast.Starred) for name in names)
         if names and not starred and values is not None and len(values) > len(names):
-            if not _triton.has(STRICT_UNPACKING):
+            if self.semantic.drops_values:
                 shown = ast.unparse(target).strip("()")
                 self.semantic.warn(
                     f"of {len(values)} values the first {len(names)} are taken, for ({shown}); "

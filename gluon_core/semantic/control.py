@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any, ClassVar, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import tl, tl_tuple, tuple_type, unwrap
@@ -18,7 +18,9 @@ from gluon_core.errors import (
 from gluon_core.features import (
     CLUSTER_BARRIER,
     CLUSTER_BARRIER_OP,
+    KERNELS_THAT_RETURN,
     PARTITION_CAPTURES,
+    STRICT_UNPACKING,
     WORKERS_WITHOUT_REGISTERS,
 )
 from gluon_core.semantic.assembly import check_assembly, check_packed
@@ -44,6 +46,10 @@ class PartitionContext:
 
 
 class ControlOps(SemanticBase):
+    # What the installed release makes of kernels that return, and of values that no name takes.
+    kernels_may_return: ClassVar[bool] = _triton.has(KERNELS_THAT_RETURN)
+    drops_values: ClassVar[bool] = not _triton.has(STRICT_UNPACKING)
+
     def barrier(self, cluster: Any = False) -> None:
         if not unwrap(cluster) or self.num_ctas == 1:
             self.builder.create_barrier()
