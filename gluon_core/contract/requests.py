@@ -35,7 +35,7 @@ __all__ = [
 # Of `mma`, a lowering whose unit reads shared memory on its own names these, too, and then gets
 # operands in shared memory; where they are missing, operands are loaded before and accumulators are
 # tensors. `parts` are the values that stand for an accumulator.
-#   accumulator(layouts, *, _semantic) -> parts     zeros
+#   accumulator(layouts, start, *, _semantic) -> parts   zeros where `start` is None
 #   mma_wait(parts, pending, deps, *, _semantic) -> parts
 #   read(parts, *, _semantic) -> tensor             waits for all; the accumulator is used up
 #   fence(*, _semantic)                             makes stores to shared memory known to the unit
@@ -68,7 +68,7 @@ TAKES: Mapping[str, tuple[int, tuple[str, ...]]] = MappingProxyType(
         "fetch": (1, _SEMANTIC),
         "arrived": (4, _SEMANTIC),
         "end": (2, _SEMANTIC),
-        "accumulator": (1, _SEMANTIC),
+        "accumulator": (2, _SEMANTIC),
         "mma_wait": (3, _SEMANTIC),
         "read": (1, _SEMANTIC),
         "fence": (0, _SEMANTIC),

@@ -115,14 +115,22 @@ def mma_layouts(
 
 
 @builtin(name="gl.portable.accumulator")
-def accumulator(layouts: Union[MmaLayouts, constexpr]) -> mma_accumulator:
-    """Zeros for `mma` to add to, where the matrix unit wants them: registers or tensor memory.
+def accumulator(
+    layouts: Union[MmaLayouts, constexpr], start: Optional[tensor] = None
+) -> mma_accumulator:
+    """What `mma` adds to, where the matrix unit wants it: registers or tensor memory.
 
     Args:
         layouts: what `mma_layouts(..., operands="shared")` returned.
+        start: tensor in layout `layouts.accumulator` to begin with, such as what `read` gave,
+            scaled; zeros by default.
 
     Returns:
         An `mma_accumulator`. In a loop over tiles make one for each tile, and end it by `read`.
+
+    Raises:
+        ArgumentError: `layouts` are none.
+        DtypeError, ShapeError, LayoutError: `start` is not the accumulator's.
     """
     layouts = unwrap(layouts)
     if not isinstance(layouts, MmaLayouts):
@@ -135,12 +143,41 @@ def accumulator(layouts: Union[MmaLayouts, constexpr]) -> mma_accumulator:
     plain = MmaLayouts(**{f.name: unwrap(getattr(layouts, f.name)) for f in fields(layouts)})
     lowering = named("mma", plain.lowering)
     semantic = semantic_layer()
+    if start is not None:
+        _check_start(semantic.require_distributed(start, "start"), plain)
     if "accumulator" in lowering.extras:
-        parts = code(lowering, "accumulator")(plain, _semantic=semantic)
+        parts = code(lowering, "accumulator")(plain, start, _semantic=semantic)
+    elif start is not None:
+        parts = [start]
     else:
         parts = [semantic.full(list(plain.shape), 0, plain.acc_dtype, plain.accumulator)]
     facts = AccumulatorFacts(tuple(plain.shape), plain.acc_dtype, plain.accumulator, plain.lowering)
     return mma_accumulator(parts, facts)
+
+
+def _check_start(start: tensor, layouts: MmaLayouts) -> None:
+    if start.dtype != layouts.acc_dtype:
+        raise DtypeError(
+            "not what is accumulated",
+            argument="start",
+            expected=layouts.acc_dtype,
+            got=start.dtype,
+        )
+    if shape_of(start) != list(layouts.shape):
+        raise ShapeError(
+            "not the accumulator's",
+            argument="start",
+            expected=list(layouts.shape),
+            got=shape_of(start),
+        )
+    if start.type.layout != layouts.accumulator:
+        raise LayoutError(
+            "not the layout of the accumulator",
+            argument="start",
+            expected=layouts.accumulator,
+            got=repr(start.type.layout),
+            remedy="Convert it: gl.convert_layout(start, layouts.accumulator).",
+        )
 
 
 @builtin(name="gl.portable.mma")

@@ -62,13 +62,19 @@ def layouts(request: MmaRequest) -> MmaLayouts:
     return shared_layouts(request, registers)
 
 
-def accumulator(layouts: MmaLayouts, _semantic: Any) -> Sequence[Any]:
+def accumulator(layouts: MmaLayouts, start: Any, _semantic: Any) -> Sequence[Any]:
     shape = list(layouts.shape)
     memory = allocate_tensor_memory(layouts.acc_dtype, shape, _memory_layout(shape))
     barriers = mbarrier.allocate_mbarrier(batch=_RING)
     for i in range(_RING):
         mbarrier.init(_semantic.memdesc_index(barriers, i), 1)
-    return memory, barriers, _semantic.scalar_constant(0, tl.int32)
+    if start is None:
+        return memory, barriers, _semantic.scalar_constant(0, tl.int32)
+    memory.store(start)
+    _semantic.barrier()  # one thread multiplies for all
+    # As if one multiplication were over: those that come add.
+    tcgen05.tcgen05_commit(_semantic.memdesc_index(barriers, 0))
+    return memory, barriers, _semantic.scalar_constant(1, tl.int32)
 
 
 def mma(request: MmaRequest, _semantic: Any) -> Sequence[Any]:

@@ -113,9 +113,10 @@ def shared_layouts(request: MmaRequest, accumulator: Any) -> MmaLayouts:
     )
 
 
-def accumulator(layouts: MmaLayouts, _semantic: Any) -> Sequence[Any]:
-    zeros = _semantic.full(list(layouts.shape), 0, layouts.acc_dtype, layouts.accumulator)
-    return (wgmma.warpgroup_mma_init(zeros),)
+def accumulator(layouts: MmaLayouts, start: Any, _semantic: Any) -> Sequence[Any]:
+    if start is None:
+        start = _semantic.full(list(layouts.shape), 0, layouts.acc_dtype, layouts.accumulator)
+    return (wgmma.warpgroup_mma_init(start),)
 
 
 def mma(request: MmaRequest, _semantic: Any) -> Sequence[Any]:
