@@ -199,7 +199,8 @@ def alibi(score, row, key, heads):
 
 
 def configure(depths, width, shared, causal, score):
-    def config(warp_size, block=(64, 32), stages=2, num_warps=4):
+    def config(warp_size, block=None, stages=2, num_warps=4):
+        block = block or ((64, 32) if sum(depths) <= 128 else (32, 32) if width <= 128 else (32, 16))
         return {
             "DEPTHS": depths,
             "D": width,
