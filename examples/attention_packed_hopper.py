@@ -186,8 +186,9 @@ def attention_packed(
     keys = tma_ring(k_desc, STAGES, consumers=2)
     values = tma_ring(v_desc, STAGES, consumers=2)
     lists = (of_queries, of_keys, count)
-    first = (tma_writer(out_desc), out, logsums, row_stride)
-    second = (tma_writer(out_desc), out, logsums, row_stride)
+    PARTS: gl.constexpr = k_desc.block_type.shape[2] // out_desc.block_type.shape[2]
+    first = (tma_writer(out_desc, PARTS), out, logsums, row_stride)
+    second = (tma_writer(out_desc, PARTS), out, logsums, row_stride)
     scales = (scale, cap)
     gl.warp_specialize(
         [
@@ -200,9 +201,9 @@ def attention_packed(
     )
 
 
-def by_head(array, rows):
-    """A descriptor of [tokens, heads, D], in blocks of one head's rows."""
-    block = [rows, 1, array.shape[2]]
+def by_head(array, rows, width=None):
+    """A descriptor of [tokens, heads, D], in blocks of one head's rows, `width` elements of each."""
+    block = [rows, 1, width or array.shape[2]]
     layout = gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16)
     return TensorDescriptor.from_tensor(array, block, layout)
 
@@ -215,6 +216,8 @@ def operands(args, config):
     scales = (2 * scale / cap, cap * math.log2(math.e)) if cap else (scale, 1.0)
     lists = (args["of_queries"], args["of_keys"], args["of_queries"].shape[0] - 1)
     described = [by_head(args[name], size) for name, size in blocks.items()]
+    if depth > 128:  # results leave in parts, through less shared memory
+        described[-1] = by_head(args["out"], rows, 64)
     return (*described, args["out"], args.get("logsums"), *lists, heads, heads * depth, *scales)
 
 
@@ -239,8 +242,9 @@ def arguments(depth, window, cap, shared):
     return make
 
 
-def configure(window, cap, shared):
-    def config(warp_size, block=(128, 128), stages=2, most=32):
+def configure(depth, window, cap, shared):
+    def config(warp_size, block=None, stages=2, most=32):
+        block = block or (128, 128 if depth <= 128 else 64)
         return {
             "SHARED": shared,
             "BLOCK_M": block[0],
@@ -262,7 +266,7 @@ def example(name, depth=128, window=(None, 0), cap=None, shared=4):
         arguments=arguments(depth, window, cap, shared),
         operands=operands,
         grid=lambda args, config: (programs({"a": args["q"]}, 12),),
-        config=configure(window, cap, shared),
+        config=configure(depth, window, cap, shared),
         reference=reference,
         output="out",
         flops=lambda args: 4 * args["q"].shape[1] * args["q"].shape[2] * pairs(args),
@@ -278,6 +282,7 @@ MORE = [
     example("window to both sides", 64, (20, 9), None, 1),
     example("capped", 64, (None, 0), 20.0, 2),
     example("full", 64, (None, None), None, 1),
+    example("256 wide, causal", 256),
 ]
 
 if __name__ == "__main__":
