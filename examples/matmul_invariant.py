@@ -74,22 +74,14 @@ def matmul_invariant(
                 step += 1
             total += gl.portable.read(acc)
         here, there = tiles.at(now // shares)
+        whole = True
         if SHARED:
-            rows = gl.arange(0, BLOCK_M, gl.SliceLayout(1, layouts.accumulator))
-            columns = gl.arange(0, BLOCK_N, gl.SliceLayout(0, layouts.accumulator))
-            at = rows[:, None] * BLOCK_N + columns[None, :]
             tile = now // shares
             of_tile = sums + tile.to(gl.int64) * shares * (BLOCK_M * BLOCK_N)
-            gl.store(of_tile + now % shares * (BLOCK_M * BLOCK_N) + at, total)
-            gl.barrier()  # all of the program have stored before one counts
-            before = gl.atomic_add(counters + tile, 1, sem="acq_rel")
-            if before == shares - 1:
-                total = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layouts.accumulator)
-                for part in range(shares):
-                    total += gl.load(of_tile + part * (BLOCK_M * BLOCK_N) + at)
-                gl.portable.store(c_tiles, [here, there], total)
-                gl.store(counters + tile, 0)
-        else:
+            total, whole = gl.portable.sum_parts(
+                total, of_tile, counters + tile, now % shares, shares
+            )
+        if whole:
             gl.portable.store(c_tiles, [here, there], total)
     ring.close()
 

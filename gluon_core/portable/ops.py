@@ -35,6 +35,7 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.portable.common import around, check_address, lower, optional_tensor
 from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
 from gluon_core.portable.schedule import grouped_tiles
+from gluon_core.portable.shares import even_tiles, sum_parts
 from gluon_core.portable.signals import (
     count,
     peer,
@@ -59,6 +60,7 @@ __all__ = [
     "count",
     "descriptor",
     "fence",
+    "even_tiles",
     "grouped_tiles",
     "load",
     "mma",
@@ -70,6 +72,7 @@ __all__ = [
     "read",
     "signal",
     "store",
+    "sum_parts",
     "wait",
     "wait_count",
     "wait_signal",

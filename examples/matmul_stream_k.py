@@ -1,0 +1,112 @@
+"""A matrix product whose tiles do not divide among the processors: what is left is cut along K.
+
+137 tiles on 132 processors take as long as 264 where each tile is one program's. Here programs do whole
+tiles as long as there is one for each, and share the others: `gl.portable.even_tiles` says who does
+what, `gl.portable.sum_parts` adds up the parts of a tile, in order, in the program that comes last.
+"""
+
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.cli.example import Example, main
+
+try:
+    from .matmul import choices
+except ImportError:  # run as a program
+    from matmul import choices
+
+
+@gluon.jit
+def matmul_stream_k(
+    a, b, c, sums, counters, M, N, K,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """`sums` has room for two tiles of float32 for each program, `counters` two zeros, which are zero
+    again at the end."""
+    dtype: gl.constexpr = a.dtype.element_ty
+    layouts: gl.constexpr = gl.portable.mma_layouts(
+        BLOCK_M, BLOCK_N, BLOCK_K, dtype, dtype, operands="shared"
+    )
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BLOCK_M, BLOCK_K], layouts.a_shared)
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BLOCK_K, BLOCK_N], layouts.b_shared)
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BLOCK_M, BLOCK_N // 4])
+    ring = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
+    work = gl.portable.even_tiles([M, N, K], [BLOCK_M, BLOCK_N, BLOCK_K])
+
+    coming = 0  # the turn that is fetched for
+    row, column, k, end, _, _, _ = work.at(coming)
+    for i in gl.static_range(STAGES - 1):
+        ring.fetch(i, [[row, k], [k, column]], pred=k < end)
+        k += BLOCK_K
+        if k >= end:
+            coming += 1
+            row, column, k, end, _, _, _ = work.at(coming)
+    step = 0
+    for turn in range(work.turns()):
+        here, there, first, last, slot, part, parts = work.at(turn)
+        acc = gl.portable.accumulator(layouts)
+        for _ in range(first, last, BLOCK_K):
+            a_tile, b_tile = ring.wait(step)
+            acc = gl.portable.mma(a_tile, b_tile, acc, is_async=True)
+            acc = gl.portable.mma_wait(acc, pending=1)
+            ring.fetch(step + STAGES - 1, [[row, k], [k, column]], pred=k < end)
+            k += BLOCK_K
+            if k >= end:
+                coming += 1
+                row, column, k, end, _, _, _ = work.at(coming)
+            step += 1
+        result = gl.portable.read(acc)
+        whole = parts == 1
+        if parts > 1:
+            of_tile = sums + slot * (BLOCK_M * BLOCK_N)
+            result, whole = gl.portable.sum_parts(result, of_tile, counters + slot, part, parts)
+        if whole:
+            gl.portable.store(c_tiles, [here, there], result)
+    ring.close()
+
+
+def arguments(new, large, sizes=None, programs=None, block=None):
+    m, n, k = sizes or ((4096, 4352, 4096) if large else (136, 200, 176))
+    block = block or ((128, 256) if large else (64, 64))
+    programs = programs or (132 if large else 5)
+    return {
+        "a": new.random((m, k), "bfloat16"),
+        "b": new.random((k, n), "bfloat16"),
+        "c": new.empty((m, n), "bfloat16"),
+        "sums": new.empty((2 * programs, *block)),
+        "counters": new.integers((2 * programs,), 0, 1, "int32"),
+        "M": m,
+        "N": n,
+        "K": k,
+    }
+
+
+def config(warp_size, block=(64, 64, 32), stages=3, num_warps=4):
+    m, n, k = block
+    return {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "STAGES": stages, "num_warps": num_warps}
+
+
+def large_config(warp_size, block=(128, 128, 32), stages=3, num_warps=4):
+    return config(warp_size, block, stages, num_warps)
+
+
+EXAMPLES = [
+    Example(
+        name="matmul, stream-K",
+        kernel=matmul_stream_k,
+        arguments=arguments,
+        grid=lambda args, config: (args["counters"].shape[0] // 2,),
+        config=config,
+        large_config=large_config,
+        choices=choices,
+        reference=lambda args: args["a"].astype(np.float64) @ args["b"].astype(np.float64),
+        device_reference=lambda args: args["a"].float() @ args["b"].float(),
+        output="c",
+        flops=lambda args: 2 * args["M"] * args["N"] * args["K"],
+        tolerance=4e-3,
+    )
+]
+
+if __name__ == "__main__":
+    raise SystemExit(main(EXAMPLES))

@@ -1,0 +1,252 @@
+"""Tiles that do not divide among programs: whole ones first, and what is left in equal shares along K
+("stream-K", Osama et al., arXiv:2301.03598); and sums of which several programs have a part.
+
+    work = gl.portable.even_tiles([M, N, K], [BLOCK_M, BLOCK_N, BLOCK_K])
+    for turn in range(work.turns()):
+        row, column, k, end, slot, part, parts = work.at(turn)
+        ...                                          # the product of this tile from k to end
+        if parts == 1:
+            ...                                      # store it
+        if parts > 1:
+            of_tile = sums + slot * (BLOCK_M * BLOCK_N)
+            total, last = gl.portable.sum_parts(acc, of_tile, counters + slot, part, parts)
+            if last:
+                ...                                  # store the total
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Sequence, Union
+
+from gluon_core._triton import constexpr, tensor, tl, tl_tuple, unwrap
+from gluon_core.errors import DtypeError, ShapeError
+from gluon_core.language.control import barrier, num_programs, program_id
+from gluon_core.language.memory import atomic_add, load, store
+from gluon_core.language._standard import full_like
+from gluon_core.layouts import SliceLayout
+from gluon_core.portable.records import Record
+from gluon_core.portable.schedule import grouped_tiles
+from gluon_core.semantic.operands import scalar_int32
+from gluon_core.values import unwrap_shape
+from gluon_core.values.builtin import builtin, semantic_layer, traced
+from gluon_core.values.tensors import describe
+from gluon_core.values.typing import ConstInt, Int, Shape, Values
+
+__all__ = ["even_share", "even_tiles", "sum_parts"]
+
+_ACQ_REL = constexpr("acq_rel")
+
+
+class _Number:
+    """An int32 scalar to calculate with."""
+
+    def __init__(self, semantic: Any, value: Any):
+        plain = unwrap(value)
+        self.semantic = semantic
+        self.value = scalar_int32(semantic, plain, "value")
+
+    def _with(self, op: Any, other: Any, *rest: Any) -> _Number:
+        right = other.value if isinstance(other, _Number) else _Number(self.semantic, other).value
+        return _Number(self.semantic, op(self.value, right, *rest))
+
+    def __add__(self, other: Any) -> _Number:
+        return self._with(self.semantic.add, other, True)
+
+    def __sub__(self, other: Any) -> _Number:
+        return self._with(self.semantic.sub, other, True)
+
+    def __mul__(self, other: Any) -> _Number:
+        return self._with(self.semantic.mul, other, True)
+
+    def __floordiv__(self, other: Any) -> _Number:
+        return self._with(self.semantic.floordiv, other)
+
+    def __mod__(self, other: Any) -> _Number:
+        return self._with(self.semantic.mod, other)
+
+    def least(self, other: Any) -> _Number:
+        return self._with(self.semantic.minimum, other, tl.PropagateNan.NONE)
+
+    def most(self, other: Any) -> _Number:
+        return self._with(self.semantic.maximum, other, tl.PropagateNan.NONE)
+
+    def below(self, other: Any, then: _Number, otherwise: _Number) -> _Number:
+        """`then` where this is less than `other`."""
+        right = other if isinstance(other, _Number) else _Number(self.semantic, other)
+        smaller = self.semantic.less_than(self.value, right.value)
+        return _Number(self.semantic, self.semantic.where(smaller, then.value, otherwise.value))
+
+
+@dataclass(frozen=True)
+class ShareFacts:
+    """How far a step goes along K."""
+
+    step: int
+
+
+class even_share(Record):
+    """What a program does of a product of matrices. Its parts are the order of the tiles, the size of K
+    the programs and this one."""
+
+    def _numbers(self) -> tuple[_Number, ...]:
+        """Tiles, the size of K, programs, and this one."""
+        semantic = semantic_layer()
+        order, depth, programs, program = self.parts.values
+        return tuple(_Number(semantic, n) for n in (order.count(), depth, programs, program))
+
+    @builtin(name="even_share.turns")
+    def turns(self) -> tensor:
+        """How often the program works on a tile, an int32 scalar: on whole ones, and on parts of two at
+        most; the last turns may be empty."""
+        tiles, _, programs, _ = self._numbers()
+        return (tiles // programs + 2).value
+
+    @builtin(name="even_share.at")
+    def at(self, turn: Int) -> tl_tuple:
+        """What the program does in a turn.
+
+        Args:
+            turn: integer scalar, from 0 on; from `turns()` on there is nothing to do.
+
+        Returns:
+            int32 scalars: the tile's first row and column; where along K to begin and where to end;
+            the place of the tile's first part among all parts, which number less than twice the
+            programs; which part this is, and how many the tile has. Where the ends are the same there
+            is nothing to do, and there are 0 parts.
+        """
+        semantic = semantic_layer()
+        tiles, depth, programs, program = self._numbers()
+        order = self.parts.values[0]
+        step = self.facts.step
+        steps = (depth + (step - 1)) // step
+        here = _Number(semantic, turn)
+        whole = tiles // programs
+        left = tiles - whole * programs
+        base, further = left * steps // programs, left * steps % programs
+
+        def begin(number: _Number) -> _Number:
+            return number * base + number.least(further)
+
+        def owner(at: _Number) -> _Number:
+            longer = further * (base + 1)
+            return at.below(longer, at // (base + 1), further + (at - longer) // base.most(1))
+
+        first, last = begin(program), begin(program + 1)
+        piece = first // steps
+        middle = last.least((piece + 1) * steps)
+        # Whole tiles, then what is left of a tile that another program began, then the beginning of one.
+        zero = _Number(semantic, 0)
+        start = here.below(whole, zero, here.below(whole + 1, first, here.below(whole + 2, middle, last)))
+        stop = here.below(whole, steps, here.below(whole + 1, middle, last))
+        shared = (start // steps).least((left - 1).most(0))
+        tile = here.below(whole, program + here * programs, whole * programs + shared)
+        k = here.below(whole, zero, start - shared * steps)
+        end = here.below(whole, steps, stop - shared * steps).least(steps)
+        opener = owner(shared * steps)
+        sharers = owner((shared + 1) * steps - 1) - opener + 1
+        one = zero + 1
+        part = here.below(whole, zero, program - opener)
+        parts = k.below(end, here.below(whole, one, sharers), zero)
+        row, column = order.at(tile.least(tiles - 1).value).values
+        ends = (k * step).value, k.below(end, (end * step).least(depth), k * step).value
+        return tl_tuple([row, column, *ends, (shared + opener).value, part.value, parts.value])
+
+
+@builtin(name="gl.portable.even_tiles")
+def even_tiles(
+    shape: Union[Sequence[Int], Values], block_shape: Shape, group: ConstInt = 8
+) -> even_share:
+    """This program's share of the product of two matrices, such that all programs have as many steps to
+    do but for one. As many tiles as divide among the programs are done by one program each; those that
+    are left are cut along K.
+
+    Args:
+        shape: M, N and K, integer scalars, at least 1.
+        block_shape: of a tile and a step along K, compile-time integers.
+        group: rows of tiles that are walked at a time, as for `grouped_tiles`.
+
+    Returns:
+        An `even_share`.
+
+    Raises:
+        ArgumentError: `group` is no compile-time integer of at least 1.
+        ShapeError: not three sizes.
+    """
+    sizes, block = unwrap(shape), tuple(unwrap_shape(block_shape, "block_shape"))
+    if not isinstance(sizes, (list, tuple, tl_tuple)) or len(sizes) != 3 or len(block) != 3:
+        raise ShapeError(
+            "not the sizes of a product", argument="shape", expected="M, N, K", got=describe(sizes)
+        )
+    m, n, k = sizes
+    order = grouped_tiles([m, n], list(block[:2]), group)
+    depth = scalar_int32(semantic_layer(), unwrap(k), "shape")
+    return even_share([order, depth, num_programs(0), program_id(0)], ShareFacts(block[2]))
+
+
+@builtin
+def _places(value: tensor, sums: tensor) -> tensor:
+    """Pointers to where the elements of a tile are."""
+    semantic = semantic_layer()
+    held = semantic.require_distributed(value, "value")
+    if held.dtype != tl.float32:
+        raise DtypeError("parts are added in float32", argument="value", got=held.dtype)
+    element = getattr(sums.type.scalar, "element_ty", None)
+    if sums.type.is_block() or element != tl.float32:
+        raise DtypeError(
+            "not where parts can be left",
+            argument="sums",
+            expected="a scalar pointer to float32",
+            got=describe(sums),
+        )
+    shape = [int(size) for size in held.shape]
+    places = sums
+    for dim in range(len(shape)):
+        layout = held.type.layout
+        for other in reversed(range(len(shape))):
+            layout = layout if other == dim else SliceLayout(other, layout)
+        along = semantic.arange(0, shape[dim], layout)
+        for other in range(len(shape)):
+            along = along if other == dim else semantic.expand_dims(along, other)
+        stride = semantic.scalar_constant(math.prod(shape[dim + 1 :]), tl.int32)
+        places = semantic.add(places, semantic.mul(along, stride, True), True)
+    return places
+
+
+@builtin
+def _size(value: tensor) -> constexpr:
+    """Elements of a tensor."""
+    return constexpr(math.prod(int(size) for size in value.shape))
+
+
+@traced
+def sum_parts(
+    value: "tensor", sums: "tensor", counter: "tensor", part: "Int", parts: "Int"
+) -> "Values":
+    """Add up what several programs have of one tensor, in order, whoever comes when: equal parts have
+    equal sums, to the bit. Nobody waits: who comes last adds.
+
+    Args:
+        value: float32 tensor, this program's part; of the same shape and layout in all programs.
+        sums: scalar pointer to float32, room for `parts` tensors.
+        counter: scalar pointer to int32, 0 before; 0 again when the last part has come.
+        part: integer scalar: which this is, from 0 to below `parts`; each once.
+        parts: integer scalar, how many there are.
+
+    Returns:
+        A tensor and an int1 scalar: the sum and true in the program that came last, else `value` and
+        false.
+    """
+    places = _places(value, sums)
+    store(places + part * _size(value), value)
+    barrier()  # all of the program have stored before one counts
+    before = atomic_add(counter, 1, sem=_ACQ_REL)
+    last = before == parts - 1
+    total = value
+    if last:
+        total = full_like(value, 0.0)
+        for other in range(parts):
+            total += load(places + other * _size(value))
+        store(counter, 0)
+    return total, last
