@@ -14,9 +14,18 @@ from typing import Any
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
+from gluon_core.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    tma_ring,
+    tma_writer,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
 
-from ..matmul_hopper import describe, multiply_tile, multiply_tiles
+from ..matmul_hopper import describe, multiply_tiles
 
 ALWAYS = 1 << 30  # a count that is never waited for
 
@@ -74,11 +83,12 @@ def gathered_matmul(
     BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr,
     GROUP: gl.constexpr,
+    BUFFERS: gl.constexpr,
 ):
     ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
     tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP, first_row=first_row)
-    first = tma_writer(c_desc, parts=4)
-    second = tma_writer(c_desc, parts=4)
+    first = tma_writer(c_desc, 4, BUFFERS)
+    second = tma_writer(c_desc, 4, BUFFERS)
     gl.warp_specialize(
         [
             (multiply_tiles, (ring, tiles, first, K, 0, BLOCK_K, False)),
@@ -153,7 +163,7 @@ class GatheredMatmul:
         first = self.group.rank * self.rows
         return self.buffers[self.calls % 2].local[first : first + self.rows]
 
-    def __call__(self, b, c, block=(128, 256, 64), stages=4, grid=None, together=8):
+    def __call__(self, b, c, block=(128, 256, 64), stages=4, grid=None, together=8, buffers=2):
         """`c` = all rows of A times `b`, by at most `grid` programs.
 
         Args:
@@ -175,14 +185,14 @@ class GatheredMatmul:
         M, N = self.group.world * self.rows, b.shape[1]
         tiles = gluon.cdiv(M, m) * gluon.cdiv(N, n)
         self.launches(
-            (turn, b.data_ptr(), c.data_ptr(), block, stages, grid, together),
+            (turn, b.data_ptr(), c.data_ptr(), block, stages, grid, together, buffers),
             (programs(tiles, grid),),
             lambda: (
                 (
                     describe(a.local, [m, k]), describe(b, [k, n]), describe(c, [m // 2, n // 4]),
                     M, N, self.K, self.group.rank * self.rows, arrived,
                 ),
-                (self.chunk, m, n, k, stages, together),
+                (self.chunk, m, n, k, stages, together, buffers),
             ),
             times,
         )  # fmt: skip
@@ -212,32 +222,62 @@ class GatheredMatmul:
 
 
 @gluon.jit
-def add_received(acc, inbox, rank, row, column, rows, N, world: gl.constexpr):
-    """`acc` and what all other ranks sent for the tile at `row` and `column` of this rank's rows."""
+def start_tile(ROWS: gl.constexpr, COLUMNS: gl.constexpr, dtype: gl.constexpr):
+    instruction_k: gl.constexpr = 256 // dtype.primitive_bitwidth
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, instruction_k])
+    return gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+
+
+@gluon.jit
+def multiply_steps(ring, at, acc, steps, half: gl.constexpr):
+    """`acc` and the products of so many slots, and the position after them."""
+    ROWS: gl.constexpr = acc.shape[0]
+    acc = warpgroup_mma_init(acc)
+    for step in range(0, steps):
+        a_tile, b_tile = ring.wait(at)
+        acc = warpgroup_mma(a_tile.slice(half * ROWS, ROWS, dim=0), b_tile, acc, is_async=True)
+        # The step before is over: give its slot back.
+        acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
+        ring.release(at.before(), pred=step > 0)
+        at = at.next()
+    result = warpgroup_mma_wait(0, deps=[acc])
+    ring.release(at.before(), pred=steps > 0)
+    return result, at
+
+
+@gluon.jit
+def add_received(acc, inbox, source, row, column, rows, N):
+    """`acc` and what a rank sent for the tile at `row` and `column` of this rank's rows."""
     layout: gl.constexpr = acc.type.layout
     y = row + gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, layout))
     x = column + gl.arange(0, acc.shape[1], layout=gl.SliceLayout(0, layout))
     offsets = y[:, None] * N + x[None, :]
     inside = (y < rows)[:, None] & (x < N)[None, :]
-    for step in gl.static_range(1, world):
-        source = (rank + step) % world
-        theirs = inbox + source.to(gl.int64) * rows * N
-        acc += gl.load(theirs + offsets, mask=inside, other=0.0).to(gl.float32)
-    return acc
+    theirs = inbox + source.to(gl.int64) * rows * N
+    return acc + gl.load(theirs + offsets, mask=inside, other=0.0).to(gl.float32)
 
 
 @gluon.jit
-def tell(writer, counters, owner, number):
+def tell(counters, owner, number):
     """What was stored for a tile of another rank is there."""
-    writer.close(read_only=False)
+    tma.store_wait(0, read_only=False)
     gl.portable.count(gl.portable.peer(counters, owner) + number, 1)
 
 
 @gluon.jit
+def store(buffer, value, desc, row, column):
+    tma.store_wait(0)
+    buffer.store(value.to(buffer.dtype))
+    fence_async_shared()
+    tma.async_store(desc, [row, column], buffer)
+
+
+@gluon.jit
 def multiply_and_send(
-    ring, tiles, writer, outs, boxes, counters, received, sizes, half: gl.constexpr,
+    ring, tiles, buffer, came, where, received, sizes, half: gl.constexpr,
     BLOCK_K: gl.constexpr, GATHER: gl.constexpr,
 ):  # fmt: skip
+    outs, boxes, box, counters = where
     inbox, rank, least = received
     rows, N, K = sizes
     world: gl.constexpr = len(boxes)
@@ -245,35 +285,49 @@ def multiply_and_send(
     COLUMNS: gl.constexpr = tiles.block[1]
     at = ring.consumer()
     across = (N + COLUMNS - 1) // COLUMNS
+    steps = (K + BLOCK_K - 1) // BLOCK_K
+    late = steps // 4
+    phase = 0
     sent_to, sent = -1, 0  # a tile on its way, which its owner is told of after the next product
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
-        result, at = multiply_tile(ring, at, K, half, ROWS, (COLUMNS, BLOCK_K), False)
-        if sent_to >= 0:
-            tell(writer, counters, sent_to, sent)
         owner = row // rows
-        inside = row - owner * rows
-        number = inside // tiles.block[0] * across + column // COLUMNS
+        first = row - owner * rows
+        number = first // tiles.block[0] * across + column // COLUMNS
+        first += half * ROWS
+        acc = start_tile(ROWS, COLUMNS, ring.dtype)
+        acc, at = multiply_steps(ring, at, acc, steps - late, half)
         if owner == rank:
+            # What the next rank sent comes into the buffer during the last steps.
             gl.portable.wait_count(gl.portable.peer(counters, rank) + number, least)
-            first = inside + half * ROWS
-            result = add_received(result, inbox, rank, first, column, rows, N, world)
+            tma.store_wait(0)
+            mbarrier.expect(came, box.nbytes_per_cta)
+            tma.async_load(box, [(rank + 1) % world * rows + first, column], came, buffer)
+        result, at = multiply_steps(ring, at, acc, late, half)
+        if sent_to >= 0:
+            tell(counters, sent_to, sent)
+        sent_to = -1
+        if owner == rank:
+            mbarrier.wait(came, phase)
+            phase ^= 1
+            result += buffer.load(result.type.layout).to(gl.float32)
+            for step in gl.static_range(2, world):
+                result = add_received(result, inbox, (rank + step) % world, first, column, rows, N)
             if GATHER:
+                buffer.store(result.to(buffer.dtype))
+                fence_async_shared()
                 for other in gl.static_range(world):
-                    writer.store([row + half * ROWS, column], result, outs[other])
+                    tma.async_store(outs[other], [row + half * ROWS, column], buffer)
             else:
-                writer.store([first, column], result)
-            sent_to = -1
+                store(buffer, result, outs[0], first, column)
         else:
             for other in gl.static_range(world):
                 if owner == other:
-                    place = rank * rows + inside + half * ROWS
-                    writer.store([place, column], result, boxes[other])
-            sent_to = owner
-        sent = number
+                    store(buffer, result, boxes[other], rank * rows + first, column)
+            sent_to, sent = owner, number
     if sent_to >= 0:
-        tell(writer, counters, sent_to, sent)
-    writer.close(read_only=False)
+        tell(counters, sent_to, sent)
+    tma.store_wait(0, read_only=False)
 
 
 @gluon.jit
@@ -292,6 +346,7 @@ def matmul_scattered(
     b_desc,
     outs,
     boxes,
+    box,
     counters,
     inbox,
     rank,
@@ -310,19 +365,25 @@ def matmul_scattered(
     ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
     after = (rank + 1) % world * rows
     tiles = gl.portable.grouped_tiles([world * rows, N], [BLOCK_M, BLOCK_N], GROUP, first_row=after)
-    first = tma_writer(outs[0], parts=4)
-    second = tma_writer(outs[0], parts=4)
+    # Room for a whole tile: what other ranks get is on its way while the next product goes on.
+    half: gl.constexpr = [BLOCK_M // 2, BLOCK_N]
+    first = gl.allocate_shared_memory(box.dtype, half, box.layout)
+    second = gl.allocate_shared_memory(box.dtype, half, box.layout)
+    came = mbarrier.allocate_mbarrier(batch=2)
+    for number in gl.static_range(2):
+        mbarrier.init(came.index(number), 1)
+    where = (outs, boxes, box, counters)
     here = (inbox, rank, least)
     sizes = (rows, N, K)
     gl.warp_specialize(
         [
             (
                 multiply_and_send,
-                (ring, tiles, first, outs, boxes, counters, here, sizes, 0, BLOCK_K, GATHER),
+                (ring, tiles, first, came.index(0), where, here, sizes, 0, BLOCK_K, GATHER),
             ),
             (
                 multiply_and_send,
-                (ring, tiles, second, outs, boxes, counters, here, sizes, 1, BLOCK_K, GATHER),
+                (ring, tiles, second, came.index(1), where, here, sizes, 1, BLOCK_K, GATHER),
             ),
             (copy_steps, (ring, tiles, K, BLOCK_K)),
         ],
@@ -355,7 +416,7 @@ class MatmulScattered:
         """All rows of the latest sum."""
         return self.outs[(self.calls - 1) % 2].local
 
-    def __call__(self, a, b, out=None, stages=4, grid=None):
+    def __call__(self, a, b, out=None, stages=3, grid=None, together=8):
         """Where all rows are gathered there is no `out`."""
         turn = self.calls % 2
         m, n, k = self.block
@@ -366,16 +427,17 @@ class MatmulScattered:
         outs: tuple[Any, ...] = self.outs[turn].peers if self.gather else (out,)
         tiles = gluon.cdiv(world * self.rows, m) * gluon.cdiv(self.N, n)
         self.launches(
-            (turn, a.data_ptr(), b.data_ptr(), outs[0].data_ptr(), stages, grid),
+            (turn, a.data_ptr(), b.data_ptr(), outs[0].data_ptr(), stages, grid, together),
             (programs(tiles, grid),),
             lambda: (
                 (
                     describe(a, [m, k]), describe(b, [k, n]),
-                    tuple(describe(one, [m // 2, n // 4]) for one in outs),
-                    tuple(describe(one, [m // 2, n // 4]) for one in box.peers),
+                    tuple(describe(one, [m // 2, n]) for one in outs),
+                    tuple(describe(one, [m // 2, n]) for one in box.peers),
+                    describe(box.local, [m // 2, n]),
                     counters.peers, box.local, self.group.rank, self.rows, self.N, a.shape[1],
                 ),
-                (m, n, k, stages, 8, self.gather),
+                (m, n, k, stages, together, self.gather),
             ),
             least,
         )  # fmt: skip
