@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 from pathlib import Path
 
@@ -61,6 +62,84 @@ def in_turns(calls, times=20, rounds=3):
             torch.cuda.synchronize()
             best[name] = min(best[name], start.elapsed_time(end) / times * 1e3)
     return best
+
+
+class Meter:
+    """Clock and energy of this rank's GPU, where the library that tells them is installed."""
+
+    def __init__(self):
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+            self.handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}".encode())
+            self.library = pynvml
+            self.joules()
+        except Exception as error:
+            say(f"no clocks and energy: {type(error).__name__}: {error}")
+            self.library = None
+
+    def joules(self):
+        if self.library is None:
+            return float("nan")
+        return self.library.nvmlDeviceGetTotalEnergyConsumption(self.handle) / 1e3
+
+    def clock(self):
+        """Of the multiprocessors, MHz."""
+        if self.library is None:
+            return float("nan")
+        return self.library.nvmlDeviceGetClockInfo(self.handle, self.library.NVML_CLOCK_SM)
+
+
+def steadily(calls, seconds=0.12, rounds=4):
+    """By name: (microseconds of one call on the slower rank, its joules there, MHz), each a median.
+
+    Large products run into the power limit, and a GPU that has rested goes faster for a while. So
+    each round of a call is two parts of so many seconds, of which the second is measured: what ran
+    before is forgotten. The order turns from round to round.
+    """
+    meter, readings, times = Meter(), {}, {}
+    for name, call in calls.items():
+        try:
+            call()
+            call()
+            torch.cuda.synchronize()
+            dist.barrier()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(5):
+                call()
+            end.record()
+            torch.cuda.synchronize()
+            took = torch.tensor(start.elapsed_time(end) / 5e3, device="cuda")
+            dist.all_reduce(took, dist.ReduceOp.MAX)
+            times[name] = max(5, int(seconds / took.item()))
+            readings[name] = []
+        except Exception as error:
+            say(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
+    names = list(times)
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            torch.cuda.synchronize()
+            dist.barrier()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            for _ in range(times[name]):
+                calls[name]()
+            torch.cuda.synchronize()
+            before = meter.joules()
+            start.record()
+            for _ in range(times[name]):
+                calls[name]()
+            end.record()
+            clock = meter.clock()
+            torch.cuda.synchronize()
+            spent = (meter.joules() - before) / times[name]
+            took = start.elapsed_time(end) / times[name] * 1e3
+            found = torch.tensor([took, spent, -clock], device="cuda", dtype=torch.float64)
+            dist.all_reduce(found, dist.ReduceOp.MAX)
+            readings[name].append(found.tolist())
+    return {name: [statistics.median(one) for one in zip(*found)] for name, found in readings.items()}
 
 
 def graphed(call, times=10):
