@@ -288,7 +288,7 @@ def multiply_and_send(
     steps = (K + BLOCK_K - 1) // BLOCK_K
     late = steps // 4
     phase = 0
-    sent_to, sent = -1, 0  # a tile on its way, which its owner is told of after the next product
+    sent_to, sent = -1, 0  # a tile on its way, which its owner is told of during the next product
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         owner = row // rows
@@ -297,6 +297,9 @@ def multiply_and_send(
         first += half * ROWS
         acc = start_tile(ROWS, COLUMNS, ring.dtype)
         acc, at = multiply_steps(ring, at, acc, steps - late, half)
+        if sent_to >= 0:
+            tell(counters, sent_to, sent)
+        sent_to = -1
         if owner == rank:
             # What the next rank sent comes into the buffer during the last steps.
             gl.portable.wait_count(gl.portable.peer(counters, rank) + number, least)
@@ -304,9 +307,6 @@ def multiply_and_send(
             mbarrier.expect(came, box.nbytes_per_cta)
             tma.async_load(box, [(rank + 1) % world * rows + first, column], came, buffer)
         result, at = multiply_steps(ring, at, acc, late, half)
-        if sent_to >= 0:
-            tell(counters, sent_to, sent)
-        sent_to = -1
         if owner == rank:
             mbarrier.wait(came, phase)
             phase ^= 1
