@@ -139,7 +139,9 @@ def steadily(calls, seconds=0.12, rounds=4):
             found = torch.tensor([took, spent, -clock], device="cuda", dtype=torch.float64)
             dist.all_reduce(found, dist.ReduceOp.MAX)
             readings[name].append(found.tolist())
-    return {name: [statistics.median(one) for one in zip(*found)] for name, found in readings.items()}
+    return {
+        name: [statistics.median(one) for one in zip(*found)] for name, found in readings.items()
+    }
 
 
 def graphed(call, times=10):

@@ -16,9 +16,9 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from gluon_core.runtime.ranks import Group, Symmetric, group, simulate, symmetric
+    from gluon_core.runtime.ranks import Group, Multicast, Symmetric, group, simulate, symmetric
 
-__all__ = ["Group", "Symmetric", "group", "simulate", "symmetric"]
+__all__ = ["Group", "Multicast", "Symmetric", "group", "simulate", "symmetric"]
 
 
 def __getattr__(name: str) -> _typing.Any:

@@ -21,6 +21,7 @@ Capabilities, each with what it stands for:
     nvidia.tma_multicast        to several blocks of a cluster
     nvidia.tma_gather_scatter   tile::gather4 and tile::scatter4
     nvidia.fence_async          fence.proxy.async
+    nvidia.multimem             multimem: one access to the memory of several devices
     nvidia.gdc                  griddepcontrol: programmatic dependent launch
     nvidia.setmaxnreg           registers moved between warp groups
     nvidia.wgmma                wgmma.mma_async
@@ -68,6 +69,7 @@ _SM90_ON = (
     "tma",
     "tma_multicast",
     "fence_async",
+    "multimem",
     "gdc",
     "setmaxnreg",
 )

@@ -200,3 +200,28 @@ def met(out):
 
 print(run(met, np.zeros(1, np.int32), num_ctas=2))
 #> [1]
+
+# -- nvidia.hopper.multimem.load_reduce, nvidia.hopper.multimem.store, nvidia.hopper.multimem.reduce: one instruction for the copies of all ranks
+@gluon.jit
+def add_up(x, everywhere):
+    i = gl.arange(0, 64, gl.BlockedLayout([2], [32], [1], [0]))
+    mm: gl.constexpr = gl.nvidia.hopper.multimem
+    gl.store(gl.portable.peer(x.peers, x.rank) + i, x.rank + 1.0)
+    gl.portable.rank_barrier(x.signals, x.rank)
+    total = mm.load_reduce(everywhere, i)
+    gl.portable.rank_barrier(x.signals, x.rank)
+    if x.rank == 0:
+        mm.store(everywhere, i, total)
+    gl.portable.rank_barrier(x.signals, x.rank)
+    mm.reduce(everywhere, i, 10.0)  # of each rank
+
+
+def summed(group):
+    x = group.empty(64, np.float32)
+    add_up[(1,)](x, group.multicast(x), num_warps=1)
+    group.barrier()
+    return x.local[:2].tolist()
+
+
+print(gluon.distributed.simulate(summed, world=2, target="sim:hopper"))
+#> [[23.0, 23.0], [23.0, 23.0]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gluon_core.runtime.ranks.group import Group
 from gluon_core.runtime.ranks.simulated import simulate
-from gluon_core.runtime.ranks.symmetric import Symmetric
+from gluon_core.runtime.ranks.symmetric import Multicast, Symmetric
 from gluon_core.runtime.ranks.with_torch import group, symmetric
 
-__all__ = ["Group", "Symmetric", "group", "simulate", "symmetric"]
+__all__ = ["Group", "Multicast", "Symmetric", "group", "simulate", "symmetric"]

@@ -10,7 +10,7 @@ from typing import Any, Sequence, Union
 
 from gluon_core.contract.hookspec import ENTRY_POINTS
 from gluon_core.errors import RankBuildError, RankMismatchError
-from gluon_core.runtime.ranks.symmetric import Symmetric
+from gluon_core.runtime.ranks.symmetric import Multicast, Symmetric
 
 __all__ = ["Beside", "Group"]
 
@@ -73,6 +73,14 @@ class Group(ABC):
 
         Raises:
             NotSymmetricError: it is not in symmetric memory.
+        """
+
+    @abstractmethod
+    def multicast(self, x: Symmetric) -> Multicast:
+        """What instructions take that access all ranks' copies of `x` at once.
+
+        Raises:
+            SymmetricMemoryError: the devices have no multicast, or it is turned off.
         """
 
     @abstractmethod

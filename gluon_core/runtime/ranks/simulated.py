@@ -9,9 +9,10 @@ from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union, 
 from gluon_core.contract.backend import load_path
 from gluon_core.contract.launcher import RankHost, Ranks
 from gluon_core.contract.registry import registry
+from gluon_core.contract.unwritten import uninitialised
 from gluon_core.errors import ArgumentError, CapabilityError, NotSymmetricError
 from gluon_core.runtime.ranks.group import Beside, Group
-from gluon_core.runtime.ranks.symmetric import Symmetric
+from gluon_core.runtime.ranks.symmetric import Multicast, Symmetric
 
 __all__ = ["SIGNALS", "simulate"]
 
@@ -126,6 +127,11 @@ class _Simulated(Group):
                 remedy="Make it with group.empty(shape, dtype).",
             )
         return found
+
+    def multicast(self, x: Symmetric) -> Multicast:
+        # An address alone: whoever reads there with an ordinary load reads what nobody wrote.
+        address = x.local.clone() if hasattr(x.local, "clone") else x.local.copy()
+        return Multicast(uninitialised(address), x.peers)
 
 
 class _Beside(Beside):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["Symmetric"]
+__all__ = ["Multicast", "Symmetric"]
 
 
 class _Fields(NamedTuple):
@@ -40,3 +40,15 @@ class Symmetric(_Fields):
     def channels(self) -> int:
         """How many programs of a launch can have signals of their own: one from each rank."""
         return len(self.signals[0]) // self.world
+
+
+class Multicast(NamedTuple):
+    """All copies of a symmetric tensor, for instructions that access them at once.
+
+    Attributes:
+        address: what has the one address of all of them; ordinary accesses must not use it.
+        peers: the tensors by rank.
+    """
+
+    address: Any
+    peers: tuple[Any, ...]

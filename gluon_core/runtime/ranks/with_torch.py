@@ -15,7 +15,7 @@ from gluon_core.errors import (
     SymmetricMemoryError,
 )
 from gluon_core.runtime.ranks.group import Beside, Group
-from gluon_core.runtime.ranks.symmetric import Symmetric
+from gluon_core.runtime.ranks.symmetric import Multicast, Symmetric
 
 __all__ = ["group", "symmetric"]
 
@@ -236,6 +236,28 @@ class _TorchGroup(Group):
         made = Symmetric(tuple(peers), tuple(signals), self.rank)
         made.handle = whole  # type: ignore[attr-defined]  # keeps the mapping of the others' memory
         return made
+
+    def multicast(self, x: Symmetric) -> Multicast:
+        whole = getattr(x, "handle", None)
+        base = int(getattr(whole, "multicast_ptr", 0) or 0)
+        if not base:
+            raise SymmetricMemoryError(
+                "the devices of this group have no multicast, or it is turned off",
+                remedy="Reach each copy through x.peers instead.",
+            )
+        first = x.local.data_ptr() - int(whole.buffer_ptrs[x.rank])  # type: ignore[union-attr]
+        return Multicast(_Address(base + first, x.local), x.peers)
+
+
+class _Address:
+    """An address that a launch takes for a pointer to elements like those of a tensor."""
+
+    def __init__(self, address: int, like: Any):
+        self._address = address
+        self.dtype, self.device = like.dtype, like.device
+
+    def data_ptr(self) -> int:
+        return self._address
 
 
 class _Beside(Beside):

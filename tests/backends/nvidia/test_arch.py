@@ -39,6 +39,7 @@ INSTRUCTIONS = {
     "tma_gather_scatter": "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group "
     "[l1, {r1,r2,r3,r4,r5}], [r6];",
     "fence_async": "fence.proxy.async;",
+    "multimem": "multimem.red.relaxed.sys.global.add.u32 [l1], r1;",
     "gdc": "griddepcontrol.wait;",
     "setmaxnreg": "setmaxnreg.dec.sync.aligned.u32 40;",
     "wgmma": "wgmma.fence.sync.aligned;",

@@ -10,6 +10,7 @@ from gluon_nvidia.reference.clc import *  # noqa: F403
 from gluon_nvidia.reference.cluster import *  # noqa: F403
 from gluon_nvidia.reference.libdevice import EXTERNS  # noqa: F401
 from gluon_nvidia.reference.mbarrier import *  # noqa: F403
+from gluon_nvidia.reference.multimem import *  # noqa: F403
 from gluon_nvidia.reference.packed import *  # noqa: F403
 from gluon_nvidia.reference.packed import PACKED_ASM
 from gluon_nvidia.reference.tcgen05 import *  # noqa: F403

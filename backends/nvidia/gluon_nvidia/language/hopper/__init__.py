@@ -7,6 +7,7 @@ from gluon_nvidia.language.fence import fence_async_shared as fence_async_shared
 from gluon_nvidia.language.hopper import async_copy as async_copy
 from gluon_nvidia.language.hopper import cluster as cluster
 from gluon_nvidia.language.hopper import mbarrier as mbarrier
+from gluon_nvidia.language.hopper import multimem as multimem
 from gluon_nvidia.language.hopper import tma as tma
 from gluon_nvidia.language.mma import mma_v2 as mma_v2
 from gluon_nvidia.language.ring import ring_position as ring_position

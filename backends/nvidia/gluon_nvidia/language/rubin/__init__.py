@@ -5,6 +5,7 @@ from gluon_nvidia.language.cache import CachePolicy as CachePolicy
 from gluon_nvidia.language.cache import FractionalEvictionPolicy as FractionalEvictionPolicy
 from gluon_nvidia.language.cluster import async_store as async_store
 from gluon_nvidia.language.fence import fence_async_shared as fence_async_shared
+from gluon_nvidia.language.hopper import multimem as multimem
 from gluon_nvidia.language.mma import mma_v2 as mma_v2
 from gluon_nvidia.language.packed import add2 as add2
 from gluon_nvidia.language.packed import add4 as add4

@@ -1,0 +1,273 @@
+"""One instruction for the copies of all ranks: loads that add them up, stores to all (sm_90).
+
+    everywhere = group.multicast(x)                        # on the host, of a symmetric tensor
+    ...
+    total = multimem.load_reduce(everywhere, offsets)      # the sum of all ranks' elements
+    multimem.store(everywhere, offsets, total)             # to all ranks
+
+The switch between the devices does it, so a sum moves each element once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError
+from gluon_core.layouts import BlockedLayout
+from gluon_core.values import distributed_type, one_of
+from gluon_core.values.typing import ConstInt, ConstStr, Operand, Predicate, Values
+from gluon_core.vendor import (
+    builtin,
+    compile_time_int,
+    describe,
+    semantic_layer,
+    shape_of,
+    tensor,
+    tl,
+    tl_core,
+    unwrap,
+)
+
+__all__ = ["load_reduce", "reduce", "store"]
+
+_REQUIRES = ("nvidia.multimem",)
+_NAME = "gl.nvidia.hopper.multimem."
+
+_FLOATS = {tl.float16: "f16x2", tl.bfloat16: "bf16x2", tl.float32: "f32"}
+_INTEGERS = {tl.int32: "s32", tl.uint32: "u32"}
+_KINDS = {
+    **dict.fromkeys((tl.float16, tl.bfloat16), ("add", "min", "max")),
+    tl.float32: ("add",),
+    **dict.fromkeys(_INTEGERS, ("add", "min", "max", "and", "or", "xor")),
+}
+
+
+@builtin(requires=_REQUIRES, name=_NAME + "load_reduce")
+def load_reduce(
+    x: Values,
+    offsets: tensor,
+    mask: Optional[Predicate] = None,
+    op: ConstStr = "add",
+    width: Optional[ConstInt] = None,
+) -> tensor:
+    """What all ranks' copies of `x` hold at `offsets`, added up; 16-bit floats in float32, and
+    rounded once.
+
+    Args:
+        x: what `group.multicast` makes of a symmetric tensor.
+        offsets: integer tensor in a BlockedLayout, elements from where `x` begins.
+        mask: int1; where false, nothing is loaded and the result is 0.
+        op: "add"; of 16-bit floats also "min" and "max", of 32-bit integers also "and", "or", "xor".
+        width: how many neighbouring elements of a thread one instruction takes. They have to be
+            neighbours in memory, the first at a multiple of their size, and to have one mask. By
+            default as many as the layout gives a thread, at most 16 bytes; 1 of integers.
+
+    Raises:
+        ArgumentError: no such tensor or `op`.
+        DtypeError: other elements than float16, bfloat16, float32, int32, uint32.
+        LayoutError: `offsets` has another layout, or one that gives a thread fewer neighbours.
+
+    ISA: PTX 9.7.9.14, multimem.ld_reduce.
+    """
+    access = _Access(x, offsets, mask, width, "load_reduce")
+    kind = access.kind(op)
+    semantic, type = access.semantic, access.type
+    if access.recorded:
+        handle = semantic.builder.create_multimem_load_reduce(
+            type.to_ir(semantic.builder), access.copies(), access.mask_handle, kind, *access.shape
+        )
+        return semantic.make_tensor(handle, type)
+    words = access.words
+    precise = ".acc::f32" if kind == "add" and access.element.primitive_bitwidth == 16 else ""
+    name = f"multimem.ld_reduce.relaxed.sys.global.{kind}{precise}{access.type_of(kind)}"
+    zeros = "".join(f"mov.b32 ${i}, 0; " for i in range(words))
+    text = f"{access.registers(0)}, [${words}];"
+    guard, test = access.guard(words + access.width)
+    return access.run(f"{{ {test}{zeros}{guard}{name} {text} }}", words, [], access.element)
+
+
+@builtin(requires=_REQUIRES, name=_NAME + "store")
+def store(
+    x: Values,
+    offsets: tensor,
+    value: Operand,
+    mask: Optional[Predicate] = None,
+    width: Optional[ConstInt] = None,
+) -> None:
+    """Store `value` to all ranks' copies of `x`.
+
+    Args:
+        x, offsets, width: as for `load_reduce`.
+        value: of the offsets' shape and layout; converted to the type of the elements.
+        mask: int1; where false, nothing is stored.
+
+    Raises:
+        ArgumentError, DtypeError, LayoutError: as for `load_reduce`.
+
+    ISA: PTX 9.7.9.14, multimem.st.
+    """
+    access = _Access(x, offsets, mask, width, "store")
+    given = access.operand(value)
+    if access.recorded:
+        access.semantic.builder.create_multimem_store(
+            access.copies(), given.handle, access.mask_handle, *access.shape
+        )
+        return
+    access.write(f"multimem.st.relaxed.sys.global{access.type_of('')}", given)
+
+
+@builtin(requires=_REQUIRES, name=_NAME + "reduce")
+def reduce(
+    x: Values,
+    offsets: tensor,
+    value: Operand,
+    mask: Optional[Predicate] = None,
+    op: ConstStr = "add",
+    width: Optional[ConstInt] = None,
+) -> None:
+    """Add `value` to all ranks' copies of `x`, each element atomically.
+
+    Args:
+        x, offsets, width, op: as for `load_reduce`.
+        value, mask: as for `store`.
+
+    Raises:
+        ArgumentError, DtypeError, LayoutError: as for `load_reduce`.
+
+    ISA: PTX 9.7.9.14, multimem.red.
+    """
+    access = _Access(x, offsets, mask, width, "reduce")
+    kind, given = access.kind(op), access.operand(value)
+    if access.recorded:
+        access.semantic.builder.create_multimem_reduce(
+            access.copies(), given.handle, access.mask_handle, kind, "relaxed", "sys", *access.shape
+        )
+        return
+    name = f"multimem.red.relaxed.sys.global.{kind}{access.type_of(kind)}"
+    access.write(name, given)
+
+
+class _Access:
+    """Elements of all ranks' copies, checked, and what their instruction is made of."""
+
+    def __init__(self, x: Any, offsets: Any, mask: Any, width: Any, name: str):
+        self.semantic = semantic_layer()
+        self.peers, address = _copies(x)
+        self.element = address.type.element_ty
+        if self.element not in _KINDS:
+            raise DtypeError(
+                f"multimem.{name} has no form for these elements",
+                argument="x",
+                expected=", ".join(map(str, _KINDS)),
+                got=self.element,
+            )
+        self.offsets = self.semantic.require_distributed(offsets, "offsets")
+        if not self.offsets.dtype.is_int():
+            raise DtypeError("must be integers", argument="offsets", got=describe(self.offsets))
+        layout = self.offsets.type.layout
+        if not isinstance(layout, BlockedLayout):
+            raise LayoutError(
+                "does not tell which elements are neighbours",
+                argument="offsets",
+                expected="a BlockedLayout",
+                got=layout,
+                remedy="gl.convert_layout(offsets, gl.portable.blocked_layout(...))",
+            )
+        self.axis = layout.order[0]
+        self.width = self._width(layout.size_per_thread[self.axis], width)
+        self.pointers = self.semantic.add(address, self.offsets, True)
+        self.type = distributed_type(self.element, shape_of(self.offsets), layout)
+        checked = self.semantic.check_mask(self.pointers, mask)
+        self.mask = checked and self.semantic.broadcast_impl_value(self.pointers, checked)[1]
+        # A simulator knows what all ranks hold; machine code has the one address.
+        self.recorded = hasattr(self.semantic.builder, "create_multimem_load_reduce")
+        self.shape = (self.width, self.axis)
+
+    def _width(self, held: int, width: Any) -> int:
+        size = self.element.primitive_bitwidth // 8
+        most = 1 if self.element in _INTEGERS else 16 // size
+        least = 1 if size == 4 else 2
+        given = compile_time_int(min(held, most) if unwrap(width) is None else width, "width", 1)
+        if given & (given - 1) or given > most or given < least or held % given:
+            raise LayoutError(
+                "not so many neighbours of a thread",
+                argument="width",
+                expected=f"a power of two from {least} to {most} that divides {held}, which a thread has",
+                got=given,
+            )
+        return given
+
+    def kind(self, op: Any) -> str:
+        return str(one_of("op", unwrap(op), _KINDS[self.element]))
+
+    def operand(self, value: Any) -> Any:
+        given = self.semantic.cast(self.semantic.to_tensor(unwrap(value)), self.element)
+        return self.semantic.broadcast_impl_value(self.pointers, given)[1]
+
+    def copies(self) -> list[Any]:
+        return [self.semantic.add(peer, self.offsets, True).handle for peer in self.peers]
+
+    @property
+    def mask_handle(self) -> Any:
+        return None if self.mask is None else self.mask.handle
+
+    @property
+    def words(self) -> int:
+        """Registers of 32 bits that one instruction moves."""
+        return self.width * self.element.primitive_bitwidth // 32
+
+    @property
+    def letter(self) -> str:
+        return "f" if self.element == tl.float32 else "r"
+
+    def type_of(self, kind: str) -> str:
+        """The end of the instruction's name: vector and type."""
+        vector = f".v{self.words}" if self.words > 1 else ""
+        bits = kind in ("", "and", "or", "xor") and self.element in _INTEGERS
+        return f"{vector}.{'b32' if bits else {**_FLOATS, **_INTEGERS}[self.element]}"
+
+    def registers(self, first: int) -> str:
+        if self.words == 1:
+            return f"${first}"
+        return "{" + ", ".join(f"${first + i}" for i in range(self.words)) + "}"
+
+    def guard(self, place: int) -> tuple[str, str]:
+        """What goes before the instruction, and what makes that; the mask's first operand is at `place`."""
+        if self.mask is None:
+            return "", ""
+        return "@%p ", f".reg .pred %p; setp.ne.b32 %p, ${place}, 0; "
+
+    def write(self, name: str, value: Any) -> None:
+        """An instruction that takes `value`. Assembly has results: zeros that nobody uses."""
+        zeros = "".join(f"mov.b32 ${i}, 0; " for i in range(self.width))
+        first = 2 * self.width
+        guard, test = self.guard(first + self.words)
+        text = f"{{ {test}{zeros}{guard}{name} [${self.width}], {self.registers(first)}; }}"
+        self.run(text, self.width, [value], tl.int32)
+
+    def run(self, text: str, results: int, values: list[Any], dtype: Any) -> Any:
+        out = "=f" if dtype == tl.float32 else "=r"
+        constraints = [out] * results + ["l"] * self.width
+        constraints += [self.letter] * self.words * len(values)
+        operands = [self.semantic.cast(self.pointers, tl.int64), *values]
+        if self.mask is not None:
+            operands.append(self.semantic.cast(self.mask, tl.int32))
+            constraints += ["r"] * self.width
+        return tl_core.inline_asm_elementwise(
+            text, ",".join(constraints), operands, dtype, False, self.width,
+            _semantic=self.semantic,
+        )  # fmt: skip
+
+
+def _copies(x: Any) -> tuple[list[Any], Any]:
+    """The pointers of all ranks, and the one to all copies."""
+    try:
+        peers, address = x.peers, x.address
+    except (AttributeError, ValueError, TypeError):
+        raise ArgumentError(
+            "not all copies of a tensor",
+            argument="x",
+            expected="what group.multicast makes of a symmetric tensor",
+            got=describe(x),
+        ) from None
+    return list(peers), address
