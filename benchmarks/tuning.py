@@ -3,7 +3,7 @@
 Every configuration of a space is tried, then the search tries some, with an empty compilation cache
 each time. The best of both and the example's own are then measured once more, in turns.
 `--compile` counts instead how many compilations per second 200 configurations give, with one process, with as
-many as there are cores, and on a local Dask cluster of 4 workers; it needs no GPU.
+many as there are cores, and on a local Dask cluster of 4 workers, or on what `--engines` says; it needs no GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -53,10 +53,12 @@ def task_of(kernel: str, size: int) -> Reference:
     return Reference.to(str(ROOT / "examples" / f"{kernel}.py"), space, [shape])
 
 
-def searched(reference: Reference, how: str, folder: str, **more: Any) -> tune.Outcome:
+def searched(
+    reference: Reference, how: str, folder: str, processes: int, **more: Any
+) -> tune.Outcome:
     """One search with nothing compiled before it."""
     os.environ["TRITON_CACHE_DIR"] = f"{folder}/cache-{how}"
-    engine = Local(CORES)
+    engine = Local(processes)
 
     def say(told: Any) -> None:
         if told.done % 25 == 0:
@@ -72,22 +74,22 @@ def searched(reference: Reference, how: str, folder: str, **more: Any) -> tune.O
     return found
 
 
-def _warm(reference: Reference) -> None:
+def _warm(reference: Reference, processes: int) -> None:
     """Start all processes once: whoever is first reads all libraries from the disk."""
-    engine = Local(CORES)
+    engine = Local(processes)
     told = (reference, None, reference.load().shapes[0])
-    begun = [engine.compile(work.about, *told, False) for _ in range(CORES)]
+    begun = [engine.compile(work.about, *told, False) for _ in range(processes)]
     for future in [engine.measure(work.about, *told, True), *begun]:
         future.result()
     engine.close()
 
 
-def on_device(kernel: str, size: int, trials: int | None) -> dict[str, Any]:
+def on_device(kernel: str, size: int, trials: int | None, processes: int) -> dict[str, Any]:
     reference = task_of(kernel, size)
     folder = tempfile.mkdtemp()
-    _warm(reference)
-    some = searched(reference, "optuna", folder, trials=trials)
-    everything = searched(reference, "exhaustive", folder)
+    _warm(reference, processes)
+    some = searched(reference, "optuna", folder, processes, trials=trials)
+    everything = searched(reference, "exhaustive", folder, processes)
     task = reference.load()
     configs = [dict(o.best.config) if o.best else {} for o in (everything, some)]
     configs.append(dict(some.default or {}))
@@ -117,7 +119,8 @@ def on_device(kernel: str, size: int, trials: int | None) -> dict[str, Any]:
 def throughput(engine: Engine, reference: Reference, count: int, target: str) -> float:
     """Compilations per second, counted from when all workers have begun."""
     task = reference.load()
-    configs = list(task.searched)[:count]
+    known = list(task.searched)
+    configs = [known[i * len(known) // count] for i in range(min(count, len(known)))]
     limits = tune.Settings().limits()
     shape = task.shapes[0]
     for future in [
@@ -134,36 +137,35 @@ def throughput(engine: Engine, reference: Reference, count: int, target: str) ->
     return len(configs) / (time.monotonic() - began)
 
 
-def compiling(count: int, target: str) -> dict[str, Any]:
+def engine_of(text: str) -> Engine:
+    """The engine that `local:N` or `dask:N` names, of N processes of this machine."""
+    kind, _, number = text.partition(":")
+    if kind == "local":
+        return Local(int(number))
+    import distributed
+
+    cluster = distributed.LocalCluster(
+        n_workers=int(number), threads_per_worker=1, dashboard_address=None
+    )
+    return Dask(distributed.Client(cluster))
+
+
+def compiling(count: int, target: str, engines: list[str]) -> dict[str, Any]:
     reference = task_of("matmul", 4096)
-
-    def dask() -> Engine:
-        import distributed
-
-        cluster = distributed.LocalCluster(
-            n_workers=4, threads_per_worker=1, dashboard_address=None
-        )
-        return Dask(distributed.Client(cluster))
-
-    contenders: dict[str, Callable[[], Engine]] = {
-        "1 process": lambda: Local(1),
-        f"{CORES} processes": lambda: Local(CORES),
-        "Dask, 4 workers": dask,
-    }
     found = {}
-    for name, make in contenders.items():
+    for name in engines:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["TRITON_CACHE_DIR"] = folder
             try:
-                engine = make()
+                engine = engine_of(name)
             except ImportError as error:
                 print(f"{name}: {error}", file=sys.stderr)
                 continue
             found[name] = throughput(engine, reference, count, target)
             engine.close()
         print(f"{name}: {found[name]:.2f} compilations/s", file=sys.stderr, flush=True)
-    one = found["1 process"]
-    ratios = {name: rate / one for name, rate in found.items()}
+    one = found.get("local:1")
+    ratios = {name: rate / one for name, rate in found.items()} if one else {}
     return {"cores": CORES, "compilations_per_second": found, "to_one": ratios}
 
 
@@ -174,13 +176,15 @@ def main() -> int:
     parser.add_argument("--trials", type=int)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--engines", nargs="+", default=["local:1", f"local:{CORES}", "dask:4"])
+    parser.add_argument("--processes", type=int, default=CORES, help="that compile in a search")
     parser.add_argument("--target", default="hopper")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     if chosen.compile:
-        told = compiling(chosen.count, chosen.target)
+        told = compiling(chosen.count, chosen.target, chosen.engines)
     else:
-        told = on_device(chosen.kernel, chosen.size, chosen.trials)
+        told = on_device(chosen.kernel, chosen.size, chosen.trials, chosen.processes)
         for who in ("exhaustive", "search", "default"):
             one = told[who]
             print(f"{who:10} {one['best_us']:8.1f} us  {spoken(one['config'])}")
