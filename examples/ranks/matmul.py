@@ -173,11 +173,12 @@ class GatheredMatmul:
         a, arrived = self.buffers[turn], self.counters[turn]
         times = self.calls // 2 + 1
         self.calls += 1
-        self.meet[turn](a)  # all shards are there
         beside = None if self.engines else self.group.beside()
         if beside is None:
-            self._bring(a, arrived, times)
+            self._bring(turn, times)
+            grid = grid and grid - 1  # what brings the shards needs a place to meet
         else:
+            self.meet[turn](a)  # all shards are there
             times *= self.programs
             with beside:
                 bring_rows[(self.programs,)](a, arrived, self.rows, self.K, self.chunk, BLOCK=1024)
@@ -199,7 +200,7 @@ class GatheredMatmul:
         if beside is not None:
             beside.join()
 
-    def _bring(self, a, arrived, times):
+    def _bring(self, turn, times):
         import torch
         from torch._C._distributed_c10d import _SymmetricMemory
 
@@ -207,9 +208,10 @@ class GatheredMatmul:
             self.stream = torch.cuda.Stream()
             self.count = self.rows // self.chunk
         world, rank = self.group.world, self.group.rank
-        words = arrived.view(torch.uint32)
+        a, words = self.buffers[turn], self.counters[turn].view(torch.uint32)
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
+            self.meet[turn](a)  # all shards are there; this rank's own tiles need not wait for that
             for step in range(1, world):
                 source = (rank + step) % world
                 for number in range(source * self.count, (source + 1) * self.count):
