@@ -5,7 +5,8 @@
 Parts: check (results against torch's), all-reduce, gather (all-gather, then multiply), scatter
 (multiply, then reduce-scatter), sums (multiply, then all-reduce), experts (dispatch and combine).
 Times are means over calls one after the other, the best of several rounds; of ranks, those of rank 0.
-NVLink multicast is not used.
+Those of multiplications are medians of rounds and of the slower rank, see `steadily`. NVLink multicast is
+not used.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def attempt(name, make, measure=None):
 
 
 def shown(value):
-    return "-" if value is None else f"{value:.1f}"
+    return "-" if value is None or value != value else f"{value:.1f}"
 
 
 def close(name, found, wanted, tolerance=2e-2):
@@ -290,22 +291,28 @@ def processors():
     return torch.cuda.get_device_properties(0).multi_processor_count
 
 
-def row(name, label, found):
+def row(name, found):
     """A line: our time, others', the bound, and how much of the way to it we come."""
-    ours, rivals = found.get(label), (found["NCCL then cuBLAS"], found.get("torch fused"))
-    base, bound = rivals[0], max(found["NCCL"], found["cuBLAS"])
-    way = (base - ours) / (base - bound) if ours is not None and base > bound else float("nan")
-    text = " | ".join(shown(v) for v in (ours, *rivals, bound))
-    speed = "-" if ours is None else f"{base / ours:.2f}"
-    say(f"| {name} | {text} | {speed} | {base / bound:.2f} | {way:.2f} |")
+    nothing = (float("nan"),) * 3
+    us = {what: found.get(what, nothing)[0] for what in ("ours", "torch fused")}
+    base, bound = found["NCCL then cuBLAS"][0], max(found["NCCL"][0], found["cuBLAS"][0])
+    way = (base - us["ours"]) / (base - bound)
+    text = " | ".join(shown(v) for v in (us["ours"], base, us["torch fused"], bound))
+    rest = " | ".join(
+        f"{one[1]:.2f} J, {-one[2]:.0f} MHz"
+        for one in (found.get("ours", nothing), found["cuBLAS"])
+    )
+    say(f"| {name} | {text} | {base / us['ours']:.2f} | {way:.2f} | {rest} |")
 
 
-HEAD = "| us | ours | NCCL then cuBLAS | torch fused | perfect overlap | x | bound x | of the way |"
-RULE = "| --- | --- | --- | --- | --- | --- | --- | --- |"
+HEAD = (
+    "| us | ours | NCCL then cuBLAS | torch fused | bound | speedup | of the way | ours | cuBLAS |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+)
 
 
 def gather_table(group, sizes=SIZES):
-    say("all-gather + GEMM\n\n" + HEAD + "\n" + RULE)
+    say("all-gather + GEMM\n\n" + HEAD)
     world, name = group.world, dist.group.WORLD.group_name
     for M, N, K in sizes:
         a, b = random(M // world, K), random(K, N // world)
@@ -325,25 +332,20 @@ def gather_table(group, sizes=SIZES):
             torch.ops.symm_mem.fused_all_gather_matmul(a, [b], 0, name)
 
         calls = {"NCCL": gather, "cuBLAS": multiply, "NCCL then cuBLAS": both, "torch fused": fused}
-        chunks = 4 if M > 4096 else 2
-        for engines, label in ((True, "engines"), (False, "programs")):
-            most = processors() - (0 if engines else 16)
-            op = matmul.GatheredMatmul(
-                group, M // world, K, torch.bfloat16, torch.int32, chunks, engines, programs=16
-            )
-            for _ in range(2):
-                op.shard().copy_(a)
-                op(b, c, grid=most)
-            calls[label] = lambda op=op, most=most, b=b, c=c: op(b, c, grid=most)
-        found = in_turns(calls)
-        for label in ("engines", "programs"):
-            row(f"{M}x{N}x{K}, {label}", label, found)
+        op = matmul.GatheredMatmul(
+            group, M // world, K, torch.bfloat16, torch.int32, chunks=2, engines=True
+        )
+        for _ in range(2):
+            op.shard().copy_(a)
+            op(b, c, grid=processors())
+        calls["ours"] = lambda op=op, b=b, c=c: op(b, c, grid=processors())
+        row(f"{M}x{N}x{K}", steadily(calls))
         del op, calls
 
 
 def scatter_table(group, sizes=SIZES, gather=False):
     title = "GEMM + all-reduce" if gather else "GEMM + reduce-scatter"
-    say(title + "\n\n" + HEAD + "\n" + RULE)
+    say(title + "\n\n" + HEAD)
     world, name = group.world, dist.group.WORLD.group_name
     for M, N, K in sizes:
         a, b = random(M, K // world), random(K // world, N)
@@ -373,7 +375,7 @@ def scatter_table(group, sizes=SIZES, gather=False):
         if not gather:
             calls["torch fused"] = fused
         calls["ours"] = lambda op=op, a=a, b=b, given=given: op(a, b, given, grid=processors())
-        row(f"{M}x{N}x{K}", "ours", in_turns(calls))
+        row(f"{M}x{N}x{K}", steadily(calls))
         del op, calls
 
 
