@@ -21,7 +21,7 @@ from tests.compat import layouts, sides
 from tests.compat.layouts import CUDA, HIP, Draw
 from tests.frontend import oracle
 
-__all__ = ["CHECKS", "ended", "made", "names"]
+__all__ = ["CHECKS", "compiled", "ended", "made", "names"]
 
 RELEASE = VERSION[:2]
 HOPPER, BLACKWELL = CUDA.format(arch=90), CUDA.format(arch=100)
@@ -216,9 +216,9 @@ def sink(p, y):
 """
 
 
-def _compiled(source: str) -> str:
+def _compiled(source: str, cache: str) -> str:
     """Machine code, the way a user's launch makes it."""
-    os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="gluon-loosened-")
+    os.environ["TRITON_CACHE_DIR"] = cache
     module = oracle.load(source, oracle.OURS)
     module.kernel.warmup(*module.ARGS, grid=(1,), target=module.TARGET, **module.KWARGS)
     return "compiled"
@@ -234,12 +234,20 @@ def ended(name: str, number: int) -> tuple[str, str]:
     kind = "refused"
     found = sides.child(lambda: str(oracle.ours(source)) and "traced")
     if found.how == "ok":
-        kind = "late"
-        found = sides.child(lambda: _compiled(source))
-    if found.how == "ok":
-        return "compiled", ""
+        how, text = compiled(source)
+        return how, f"{text}\n{source}" if text else ""
     how = kind if found.how == "error" else found.how
     return how if "^" in found.text or how != kind else "nowhere", f"{found.text}\n{source}"
+
+
+def compiled(source: str) -> tuple[str, str]:
+    """How a compile ends, and what was said; see `ended`."""
+    with tempfile.TemporaryDirectory(prefix="gluon-loosened-") as cache:
+        found = sides.child(lambda: _compiled(source, cache))
+    if found.how == "ok":
+        return "compiled", ""
+    how = "late" if found.how == "error" else found.how
+    return how if "^" in found.text or how != "late" else "nowhere", found.text
 
 
 def names() -> list[str]:

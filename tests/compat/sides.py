@@ -33,7 +33,7 @@ _SECONDS = 60
 
 @dataclass(frozen=True)
 class Answer:
-    """How one side ended: `ok`, `error`, `foreign` (an error that is none of ours) or `abort`."""
+    """How one side ended: `ok`, `error`, `foreign` (an error that is none of ours), `abort` or `slow`."""
 
     how: str
     text: str = ""
@@ -55,7 +55,7 @@ class Verdict:
 
     `kind` is `same`, `differs` (both trace, to other modules), `both refuse`, `theirs refuses`,
     `refused` (ours refuses what theirs compiles), `refused early` (theirs traces it, but its
-    compile fails or aborts), `foreign` or `abort` (ours).
+    compile fails or aborts), `foreign` or `abort` (ours), or `slow` (no end within a minute).
     """
 
     kind: str
@@ -103,7 +103,8 @@ def child(work: Callable[[], str]) -> Answer:
         how, text = pickle.loads(data)
         return Answer(how, text if how == "ok" else f"{text}\n{_complaint(said)}")
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else -1
-    return Answer("abort", f"signal {number}\n{_complaint(said)}")
+    how = "slow" if number == signal.SIGALRM else "abort"
+    return Answer(how, f"signal {number}\n{_complaint(said)}")
 
 
 def _complaint(said: str) -> str:
@@ -133,16 +134,17 @@ def traced_by(side: Callable[..., Any], source: str) -> Answer:
 
 def compiled(source: str) -> Answer:
     """What theirs makes of the source in a full compile; the kinds of its stages if it works."""
-    return child(lambda: _compile(source))
+    with tempfile.TemporaryDirectory(prefix="gluon-sides-") as cache:
+        return child(lambda: _compile(source, cache))
 
 
-def _compile(source: str) -> str:
+def _compile(source: str, cache: str) -> str:
     import triton
     from triton.compiler import make_backend
     from triton.experimental.gluon import _runtime
     from triton.runtime.jit import create_function_from_signature
 
-    os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="gluon-sides-")
+    os.environ["TRITON_CACHE_DIR"] = cache
     module = oracle.load(source, oracle.UPSTREAM)
     kernel, target = module.kernel, module.TARGET
     backend = make_backend(target)
@@ -161,7 +163,7 @@ def verdict(source: str) -> Verdict:
     """Compare both sides; see `Verdict`."""
     ours = traced_by(oracle.ours, source)
     theirs = traced_by(oracle.upstream, source)
-    if ours.how in ("foreign", "abort"):
+    if ours.how in ("foreign", "abort", "slow"):
         return Verdict(ours.how, ours, theirs)
     if ours.how == "ok":
         if theirs.how != "ok":
@@ -170,7 +172,8 @@ def verdict(source: str) -> Verdict:
     if theirs.how != "ok":
         return Verdict("both refuse", ours, theirs)
     done = compiled(source)
-    return Verdict("refused" if done.how == "ok" else "refused early", ours, theirs, done)
+    kind = {"ok": "refused", "slow": "slow"}.get(done.how, "refused early")
+    return Verdict(kind, ours, theirs, done)
 
 
 def main(files: list[str]) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from tests.compat import amd, hardware, layouts, operands, page, sides
+from tests.compat import page, sides
 from tests.compat.differences import DIFFERENCES, known
+from tests.compat.families import FAMILIES, made
 
 pytestmark = pytest.mark.once
 
-FAMILIES = {**layouts.FAMILIES, **operands.FAMILIES, **hardware.FAMILIES, **amd.FAMILIES}
 COUNT = 4
 
 
@@ -30,7 +28,7 @@ def loaded():
 def test_nothing_is_refused_that_theirs_compiles(family, seed):
     kinds = set()
     for number in range(COUNT if seed == 0 else 40):
-        source = FAMILIES[family](layouts.Draw(random.Random(f"{family}:{seed}:{number}")))
+        source = made(family, seed, number)
         found = sides.verdict(source)
         kinds.add(found.kind)
         if found.kind in ("foreign", "abort"):

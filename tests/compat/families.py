@@ -1,0 +1,33 @@
+"""All families of random programs, by name: what `test_differences` samples and `sweep` runs in full."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Callable
+
+from tests.compat import amd, hardware, layouts, loosened, operands
+from tests.compat.layouts import Draw
+
+__all__ = ["CHECKS", "FAMILIES", "digest", "made"]
+
+FAMILIES: dict[str, Callable[[Draw], str]] = {
+    **layouts.FAMILIES,
+    **operands.FAMILIES,
+    **hardware.FAMILIES,
+    **amd.FAMILIES,
+}
+# Checks that were loosened once: kernels most of which are wrong.
+CHECKS = [f"loosened {name}" for name in loosened.names() if name not in layouts.FAMILIES]
+
+
+def made(family: str, seed: int, number: int) -> str:
+    """The source of one program."""
+    if family in FAMILIES:
+        return FAMILIES[family](Draw(random.Random(f"{family}:{seed}:{number}")))
+    return loosened.made(family.removeprefix("loosened "), seed * 100_000 + number)
+
+
+def digest(source: str) -> str:
+    """What tells one source from another in a log."""
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
