@@ -6,7 +6,7 @@ import hashlib
 import random
 from typing import Callable
 
-from tests.compat import amd, hardware, layouts, loosened, operands
+from tests.compat import amd, hardware, layouts, loosened, operands, packed, products, waves
 from tests.compat.layouts import Draw
 
 __all__ = ["CHECKS", "FAMILIES", "digest", "made"]
@@ -15,7 +15,10 @@ FAMILIES: dict[str, Callable[[Draw], str]] = {
     **layouts.FAMILIES,
     **operands.FAMILIES,
     **hardware.FAMILIES,
+    **products.FAMILIES,
     **amd.FAMILIES,
+    **packed.FAMILIES,
+    **waves.FAMILIES,
 }
 # Checks that were loosened once: kernels most of which are wrong.
 CHECKS = [f"loosened {name}" for name in loosened.names() if name not in layouts.FAMILIES]

@@ -457,6 +457,16 @@ def in_tensor_memory(d: Draw) -> str:
     if d.chance(0.1):
         layout = "blackwell.TensorMemoryScalesLayout()"
         bits = "int8"
+    elif RELEASE >= (3, 7) and d.chance(0.1):
+        cover = (
+            [[1 << k, 0] for k in range(7)],
+            [[0, 1 << k] for k in range(columns.bit_length() - 1)],
+        )
+        if d.chance(0.3):
+            cover = (cover[0], d.cover([1, columns]))
+        if d.chance(0.2):
+            cover = (d.cover([128, 1]), cover[1])
+        layout = f"blackwell._TensorMemoryLinearLayout({cover[0]}, {cover[1]}, [128, {columns}])"
     shape = [rows, columns]
     body = [
         f"T: gl.constexpr = {layout}",

@@ -5,13 +5,15 @@ An op is a template whose holes name kinds of values; a kind is a list of ways t
 
 from __future__ import annotations
 
+import random
 import re
 from typing import Callable
 
+from gluon_core import language as ours
 from gluon_core._triton import VERSION
 from tests.compat.layouts import CUDA, HIP, Draw, kernel
 
-__all__ = ["FAMILIES", "Draw"]
+__all__ = ["FAMILIES", "Draw", "ops"]
 
 RELEASE = VERSION[:2]
 VIEW = "reinterpret" if RELEASE >= (3, 9) else "_reinterpret"
@@ -72,11 +74,147 @@ GENERAL = [
     "gl.assume(<mask>)",
     "gl.device_assert(<mask>, 'm')",
 ]
+# What the first table has no line for: the rest of the language, and the methods of tensors.
+REST = [
+    *(f"<tensor>.{name}()" for name in [*UNARY, "sigmoid", "ravel", "flip", "sort", "softmax", "item", "sum"]),
+    *(f"<tensor>.{name}(<axis>)" for name in "sum max min xor_sum argmax argmin expand_dims cumsum cumprod "
+      "reduce_or flip sort".split()),
+    *(f"gl.{name}(<tensor>, <axis>)" for name in "reduce_or cumsum cumprod sum max min xor_sum".split()),
+    *(f"gl.{name}(<tensor>, <axis>, reverse=<flag>)" for name in ("cumsum", "cumprod")),
+    "gl.cumsum(<tensor>, <axis>, dtype=<dtype>)",
+    "gl.sum(<tensor>, <axis>, dtype=<dtype>)",
+    "gl.sum(<tensor>, keep_dims=<flag>)",
+    "<tensor>.max(<axis>, return_indices=<flag>, return_indices_tie_break_left=<flag>)",
+    "<tensor>.reduce(<axis>, <combine>)",
+    "gl.reduce(<tensor>, <axis>, <combine>, keep_dims=<flag>)",
+    "gl.reduce((<tensor>, <tensor>), <axis>, pairs)",
+    "<tensor>.associative_scan(<axis>, <combine>)",
+    "gl.associative_scan(<tensor>, <axis>, <combine>, reverse=<flag>)",
+    "gl.associative_scan((<tensor>, <tensor>), <axis>, pairs)",
+    "gl.map_elementwise(<function>, <tensor>)",
+    "gl.map_elementwise(<function>, <tensor>, <tensor>)",
+    "gl.map_elementwise(joined, <tensor>, <tensor>, pack=<pack>)",
+    *(f"gl.{name}(<int>, <int>, <flag>)" for name in ("add", "sub", "mul")),
+    *(f"gl.{name}(<float>, <float>)" for name in ("add", "sub", "mul")),
+    *(f"gl.{name}(<tensor>, <hint>)" for name in ("max_constancy", "max_contiguous", "multiple_of")),
+    *(f"gl.{name}(<axis>)" for name in ("program_id", "num_programs")),
+    *(f"gl.{name}()" for name in ("num_warps", "num_ctas", "thread_barrier", "barrier")),
+    "gl.to_tensor(<float>)",
+    "gl.to_tensor(<int>)",
+    "gl.zeros_like(<tensor>)",
+    "gl.zeros_like(<tensor>, <shape>, <dtype>, L)",
+    "gl.zeros(<shape>, <dtype>, L)",
+    "gl.full_like(<tensor>, <float>, dtype=<dtype>)",
+    "gl.reshape(<tensor>, <shape>)",
+    "gl.reshape(<tensor>, 32, 4, 8)",
+    "<tensor>.view(<shape>)",
+    "<tensor>.broadcast_to(<shape>)",
+    "<tensor>.trans(<order>)",
+    "<tensor>.trans()",
+    "gl.permute(<tensor>, <order>)",
+    "<tensor>.permute(1, 0)",
+    "<tensor>.T",
+    "gl.join(<tensor>, <tensor>).split()",
+    "<tensor>.split()",
+    "<tensor>.cdiv(<int>)",
+    "<tensor>.cast(<dtype>)",
+    "<tensor>.cast(<dtype>, bitcast=<flag>)",
+    "gl.cast(<tensor>, <dtype>, <rounding>)",
+    "<tensor>.logical_and(<mask>)",
+    "<tensor>.logical_or(<mask>)",
+    "<tensor>.gather(<int>, <axis>)",
+    "gl.ravel(<tensor>).histogram(32)",
+    "gl.histogram(gl.ravel(<tensor>), <bins>, layout=F)",
+    "<tensor>.advance([1, 1])",
+    "(p + <int>).store(<float>)",
+    *(f"(q + <int>).atomic_{name}(<int>)" for name in "add max min and or xor xchg".split()),
+    "(q + i).atomic_cas(<int>, <int>)",
+    *(f"{of}atomic_load({at}<mask>, sem=<sem>, scope=<scope>)"
+      for of, at in (("gl.", "q + <int>, "), ("(q + <int>).", ""))),
+    *(f"{of}atomic_store({at}<int>, <mask>, sem=<sem>, scope=<scope>)"
+      for of, at in (("gl.", "q + <int>, "), ("(q + <int>).", ""))),
+    "gl.atomic_poll(<place>, <int>, sem=<sem>, scope=<scope>)",
+    "(q + n).atomic_poll(<int>, timeout_ns=<timeout>)",
+    "gl.dot_fma(<left>, <right>, <float>)",
+    "gl.fp4_to_fp(<tensor>.to(gl.uint8), <dtype>, <axis>)",
+    "gl.fp4_to_fp(<tensor>, <dtype>, <axis>)",
+    "gl.expect_zero(<float>, <mask>)",
+    "gl.static_assert(<mask>, 'said')",
+    "gl.static_assert(<flag> or True)",
+    "gl.static_print(<tensor>, <flag>)",
+    "gl.device_print('found', <tensor>, hex=<flag>)",
+    "gl.device_print('found')",
+    "gl.full([gl.bank_conflicts(gl.distributed_type(<dtype>, [32, 32], L), "
+    "gl.shared_memory_descriptor_type(<dtype>, [32, 32], <shared>, [32, 32]))], 1, gl.int32, F)",
+    "gl.convert_layout(<tensor>, gl.to_linear_layout(L, <shape>))",
+    "gl.inline_asm('mov.b32 $0, $1;', '=r,r', [<int>], [<dtype>], is_pure=<flag>)",
+    "gl.inline_asm('nop;')",
+    "gl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r', [<tensor>], <dtype>, <flag>, <pack>)",
+    "gl.fpsan.embed(<tensor>)",
+    "gl.fpsan.unembed(<tensor>, <dtype>)",
+    *(f"gl.extra.libdevice.{name}(<float>)" for name in ("acos", "tanh", "exp10", "isnan", "rint")),
+    *(f"gl.extra.libdevice.{name}(<float>, <float>)" for name in ("pow", "atan2", "fmod")),
+    *(f"gl.load(p + i, cache_policy={policy})" for policy in ("<policy>", "gl.CachePolicy('ca', 'evict_last')")),
+    "gl.store(p + i, x, cache_policy=<policy>)",
+    "gl.store(p + i, x, cache_policy=gl.nvidia.hopper.CachePolicy(l2=gl.nvidia.hopper.FractionalEvictionPolicy(<share>)))",
+    "gl.load(p + i, cache_modifier=<cache>, eviction_policy=<evict>, volatile=<flag>)",
+    "gl.store(p + i, x, cache_modifier=<cache>, eviction_policy=<evict>)",
+]  # fmt: skip
+KINDS.update({
+    "tensor": ["x", "x", "i", "i", "col", "row", "one", "x.to(gl.float16)", "(i > 2)", "i.to(gl.uint32)",
+               "i.to(gl.int64)", "i.to(gl.int8)", "x.to(gl.float64)", "x.to(gl.bfloat16)", "(q + i)"],
+    "combine": ["larger", "larger", "larger", "summed", "gl.maximum", "one_only", "None"],
+    "function": ["larger", "doubled", "doubled", "joined", "None"],
+    "pack": ["1", "1", "2", "4", "3", "0"],
+    "hint": ["[1, 4]", "[1, 1]", "4", "[4]", "[1, 4, 1]", "[0, 1]", "[-1, 1]", "n", "(1, 8)", "None"],
+    "shape": ["[32, 32]", "[32, 32]", "[1024]", "(16, 64)", "[4, 8, 32]", "[32, 1]", "[64, 32]", "1024", "[3, 2]", "[]"],
+    "order": ["[1, 0]", "(1, 0)", "[0, 1]", "[0, 0]", "[1]", "[2, 1, 0]", "1, 0"],
+    "rounding": ["None", "'rtne'", "'rtz'", "'rnd'"],
+    "bins": ["32", "64", "1", "3", "n", "128"],
+    "place": ["q", "q + n", "q + i", "p"],
+    "timeout": ["None", "1000", "n", "0", "-1"],
+    "left": [f"gl.full([32, 32], 1.0, gl.{t}, gl.DotOperandLayout({k}, L, 0))"
+             for t, k in (("float32", 0), ("float32", 0), ("float32", 0), ("float16", 0), ("float32", 1), ("int32", 0))] + ["x"],
+    "right": [f"gl.full([32, 32], 1.0, gl.{t}, gl.DotOperandLayout({k}, L, 0))"
+              for t, k in (("float32", 1), ("float32", 1), ("float32", 1), ("float16", 1), ("float32", 0))] + ["x"],
+    "shared": ["gl.SwizzledSharedLayout(1, 1, 1, [1, 0])", "gl.NVMMASharedLayout(128, 32, 2)", "L"],
+    "policy": ["gl.nvidia.ampere.CachePolicy('ca')", "gl.nvidia.ampere.CachePolicy(l1='evict_first')",
+               "gl.nvidia.ampere.CachePolicy(l2=gl.nvidia.ampere.FractionalEvictionPolicy('evict_first', 0.5))",
+               "gl.nvidia.ampere.CachePolicy('.cg', l2_prefetch_size=64)", "gl.CachePolicy()", "None", "3"],
+    "cache": ["None", "''", "'.ca'", "'.cg'", "'.cv'", "'.wb'", "'.wt'", "'.cs'", "'x'"],
+    "share": ["'evict_first', 0.5", "'evict_last', 1.0", "'evict_last', 0.25, 'evict_first'", "'evict_normal', 0.5",
+              "'evict_last', 0.0", "'evict_last', 0.5, 'evict_last'", "'evict_unchanged', 0.5", "'no_allocate', 1.0"],
+    "evict": ["None", "''", "'evict_last'", "'evict_first'", "'evict_normal'", "'x'"],
+})  # fmt: skip
+# An op that the installed release has not is withheld, and says nothing.
+REST = [op for op in REST if all(hasattr(ours, name) for name in re.findall(r"gl\.(\w+)[.(]", op))]
+_FUNCTIONS = """@gluon.jit
+def larger(a, b):
+    return gl.maximum(a, b)
+@gluon.jit
+def summed(a, b):
+    return a + b * 2
+@gluon.jit
+def one_only(a):
+    return a
+@gluon.jit
+def doubled(a):
+    return a + a
+@gluon.jit
+def joined(a, b):
+    return a, b
+@gluon.jit
+def pairs(a, b, c, d):
+    return gl.maximum(a, c), b + d
+"""
 SHARED = [
     "s.store(<int>)",
     "s.gather(<int>, <axis>)",
     "s.scatter(<int>, <int>, <axis>)",
-    *(f"s.atomic_scatter_{op}(<int>, <int>, <axis>, <mask>)" for op in ("add", "max", "xchg")),
+    *(
+        f"s.atomic_scatter_{op}(<int>, <int>, <axis>, <mask>)"
+        for op in "add max min and or xor xchg".split()
+    ),
     "s.slice(<start>, <length>, <axis>).load(L)",
     "b.index(<int>).load(L)",
     "gl.allocate_shared_memory(gl.int32, [32, 32], S, <int>).load(L)",
@@ -92,18 +230,26 @@ BUFFER = [
     "gl.amd.cdna3.buffer_store(<float>, p, <int>, <mask>)",
     *(
         f"gl.amd.cdna3.buffer_atomic_{op}(w, <int>, <unsigned>, <mask>)"
-        for op in ("add", "max", "and", "xor")
+        for op in "add max min and or xor xchg".split()
     ),
     "gl.amd.cdna3.buffer_atomic_add(p, <int>, <float>, <mask>)",
 ]
 KINDS["unsigned"] = ["i.to(gl.uint32)", "i.to(gl.uint32)", "1", "n", "i", "col.to(gl.uint32)"]
 
 
+def ops() -> list[str]:
+    """Every op of the tables, with operands."""
+    d = Draw(random.Random(0))
+    return [_fill(d, template) for template in (*GENERAL, *REST, *SHARED, *BUFFER)]
+
+
 def _fill(d: Draw, template: str) -> str:
     return re.sub(r"<(\w+)>", lambda hole: d.pick(KINDS[hole.group(1)]), template)
 
 
-def _kernel(d: Draw, ops: list[str], lanes: int, before: list[str], end: str) -> str:
+def _kernel(
+    d: Draw, ops: list[str], lanes: int, before: list[str], end: str, functions: str = ""
+) -> str:
     op = _fill(d, d.pick(ops))
     rows = lanes // 8
     body = [
@@ -116,7 +262,7 @@ def _kernel(d: Draw, ops: list[str], lanes: int, before: list[str], end: str) ->
         "x = gl.load(p + i)",
         *before,
     ]
-    if re.match(r"gl\.(store|assume|device_assert)|s\.(store|scatter)|.*buffer_store", op):
+    if _EFFECT.match(op):
         body.append(op)
     else:
         body += [f"y = {op}", "sink(p, y)"]
@@ -124,11 +270,16 @@ def _kernel(d: Draw, ops: list[str], lanes: int, before: list[str], end: str) ->
         body.append(
             "gl.store(q + i, s.load(L))" if "s.store(i)" in before else "gl.store(p + i, x)"
         )
-    source = kernel(body, end, _SINK)
+    source = kernel(body, end, _SINK + functions)
     source = source.replace("def kernel(p, q, h, n):", "def kernel(p, q, h, n, f, w):")
     return source.replace("gl.float16), 5)", "gl.float16), 5, 2.5, ptr(gl.uint32))")
 
 
+# What gives nothing.
+_EFFECT = re.compile(
+    r"gl\.(store|assume|\w*assert|\w*print|\w*barrier|atomic_store|inline_asm\('nop)|s\.(store|scatter)"
+    r"|.*buffer_store|\(.*\)\.(atomic_)?store"
+)
 # Whatever an op gives is stored.
 _SINK = """@gluon.jit
 def sink(p, y):
@@ -148,6 +299,13 @@ def general(d: Draw) -> str:
     if d.chance(0.7):
         return _kernel(d, GENERAL, 32, [], f"TARGET = {CUDA.format(arch=d.pick([80, 90, 100]))}\n")
     return _kernel(d, GENERAL, 64, [], f"TARGET = {HIP.format(arch='gfx942', lanes=64)}\n")
+
+
+def rest(d: Draw) -> str:
+    if d.chance(0.7):
+        end = f"TARGET = {CUDA.format(arch=d.pick([80, 90, 100]))}\n"
+        return _kernel(d, REST, 32, [], end, _FUNCTIONS)
+    return _kernel(d, REST, 64, [], f"TARGET = {HIP.format(arch='gfx942', lanes=64)}\n", _FUNCTIONS)
 
 
 def shared(d: Draw) -> str:
@@ -172,6 +330,7 @@ def buffer(d: Draw) -> str:
 
 FAMILIES: dict[str, Callable[[Draw], str]] = {
     "ops": general,
+    "other ops": rest,
     "ops on shared memory": shared,
     "buffer ops": buffer,
 }

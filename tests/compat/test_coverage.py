@@ -1,0 +1,132 @@
+"""Every public op of the language and of each vendor's modules stands in a family, or below with its reason."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from pathlib import Path
+from typing import Any, Iterator
+
+import pytest
+
+from gluon_core import language as ours
+from gluon_core._triton import VERSION, JITCallable
+from tests.compat import operands
+from tests.compat.families import CHECKS, FAMILIES, made
+from tests.frontend import names_table, oracle
+
+theirs = pytest.importorskip("triton.experimental.gluon").language
+COUNT = 400
+
+# Called by Python or by the tracer, or of no effect on a module.
+APART: dict[str, str] = {
+    "amd.slice.slice": "a name of amd.slice, which is the op itself",
+}
+
+_KINDS = {"builtin", "jit", "constexpr_function", "dataclass", "class", "function", "method"}
+# Of classes whose values ops make, and of what the compiler asks a type.
+_INNER = (
+    "_type",
+    "_descriptor",
+    "_accumulator",
+    "clc_result",
+    "mangle",
+    "to_ir",
+    "verify",
+    "_im2col",
+    "_view",
+)
+_TABLES = Path(__file__).parents[1] / "backends"
+
+
+def _portable() -> Iterator[str]:
+    """What the installed release has, classes and helpers of its own modules aside."""
+    for name, value in vars(theirs).items():
+        op = getattr(value, "__triton_builtin__", False) or isinstance(value, JITCallable)
+        if not name.startswith("_") and (op or name.endswith("Layout")):
+            yield name
+    for name in ("tensor", "shared_memory_descriptor"):
+        for member, value in vars(getattr(theirs, name)).items():
+            if not member.startswith("_") and callable(value):
+                yield f"{name}.{member}"
+
+
+def _vendors() -> Iterator[str]:
+    for vendor in ("nvidia", "amd"):
+        for row in names_table.read(_TABLES / vendor / "language" / "names.json"):
+            first, last = (
+                tuple(map(int, v.split("."))) if v else () for v in (row.first, row.last)
+            )
+            there = first <= VERSION[:2] <= (last or (99,))
+            if row.name.endswith(_INNER) or "_type." in row.name:
+                continue
+            if there and row.kind in _KINDS and row.namespace.startswith("gluon.language."):
+                yield str(row)
+
+
+OPS = sorted({*_portable(), *_vendors()})
+
+
+def _named(source: str) -> Iterator[tuple[str, ...]]:
+    """The dotted chains of a program, each from its first name on."""
+    for node in ast.walk(ast.parse(source)):
+        chain: list[str] = []
+        while isinstance(node, ast.Attribute):
+            chain.insert(0, node.attr)
+            node = node.value
+        if isinstance(node, ast.Name):
+            yield (node.id, *chain)
+        elif chain:
+            yield ("", *chain)
+
+
+@functools.lru_cache(maxsize=None)
+def _head(text: str) -> dict[str, Any]:
+    return vars(oracle.load(text, oracle.OURS))
+
+
+@functools.lru_cache(maxsize=None)
+def used() -> tuple[set[int], set[str]]:
+    """What programs of all families name: objects of ours, and methods of values."""
+    objects, methods = set(), set()
+    drawn = [f for f in [*FAMILIES, *CHECKS] if f not in operands.FAMILIES]
+    sources = [made(family, 0, number) for family in drawn for number in range(COUNT)]
+    for source in [*sources, *operands.ops()]:
+        names = _head(source.partition("@gluon.jit")[0] if "@" in source else "")
+        for first, *rest in _named(source):
+            value: Any = names.get(first)
+            if value is None:
+                methods.update(rest)
+                continue
+            objects.add(id(value))
+            for name in rest:
+                if isinstance(value, type):
+                    methods.add(name)
+                value = getattr(value, name, None)
+                objects.add(id(value))
+    return objects, methods
+
+
+def _has(name: str) -> bool:
+    value: Any = ours
+    objects, methods = used()
+    *owner, last = name.split(".")
+    for part in owner:
+        value = getattr(value, part)
+    if isinstance(value, type):
+        return last in methods
+    return id(getattr(value, last, None)) in objects
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_family_has_it(name):
+    assert name in APART or _has(name), f"{name} stands in no family"
+    assert name not in APART or not _has(name), f"{name} stands in a family: no reason is needed"
+
+
+def main() -> None:
+    print(*(name for name in OPS if name not in APART and not _has(name)))
+
+
+if __name__ == "__main__":
+    main()
