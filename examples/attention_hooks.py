@@ -85,9 +85,7 @@ def attention_hooks(
         turns: gl.constexpr = gl.portable.mma_layouts(
             BLOCK_M, BLOCK_N, DEPTHS[1], dtype, dtype, operands="shared", b_transposed=True
         )
-        q_more = load_tile(
-            q + DEPTHS[0], queries - row, BLOCK_M, WIDTH, DEPTHS[1], turns.a_shared
-        )
+        q_more = load_tile(q + DEPTHS[0], queries - row, BLOCK_M, WIDTH, DEPTHS[1], turns.a_shared)
         more_tiles = gl.portable.descriptor(
             k, [keys, WIDTH], [WIDTH, 1], [BLOCK_N, DEPTHS[1]], turns.b_shared
         )
@@ -200,7 +198,9 @@ def alibi(score, row, key, heads):
 
 def configure(depths, width, shared, causal, score):
     def config(warp_size, block=None, stages=2, num_warps=4):
-        block = block or ((64, 32) if sum(depths) <= 128 else (32, 32) if width <= 128 else (32, 16))
+        block = block or (
+            (64, 32) if sum(depths) <= 128 else (32, 32) if width <= 128 else (32, 16)
+        )
         return {
             "DEPTHS": depths,
             "D": width,

@@ -204,7 +204,9 @@ def example(format, group):
         arguments=arguments(format, group),
         grid=grid,
         config=config,
-        large_config=lambda warp_size, block=(64, 128, 64), **more: config(warp_size, block, **more),
+        large_config=lambda warp_size, block=(64, 128, 64), **more: config(
+            warp_size, block, **more
+        ),
         choices=choices,
         reference=reference,
         output="c",

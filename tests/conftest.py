@@ -64,7 +64,9 @@ def pytest_collection_finish(session):
 
 
 _STDERR = pytest.StashKey[int]()
-_ARMED = pytest.StashKey[tuple[float, float]]()  # until when a test may begin under it, and its limit
+_ARMED = pytest.StashKey[
+    tuple[float, float]
+]()  # until when a test may begin under it, and its limit
 
 
 def pytest_configure(config):

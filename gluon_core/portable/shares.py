@@ -22,9 +22,9 @@ from typing import Any, Sequence, Union
 
 from gluon_core._triton import constexpr, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import DtypeError, ShapeError
+from gluon_core.language._standard import full_like
 from gluon_core.language.control import barrier, num_programs, program_id
 from gluon_core.language.memory import atomic_add, load, store
-from gluon_core.language._standard import full_like
 from gluon_core.layouts import SliceLayout
 from gluon_core.portable.records import Record
 from gluon_core.portable.schedule import grouped_tiles
@@ -138,7 +138,9 @@ class even_share(Record):
         middle = last.least((piece + 1) * steps)
         # Whole tiles, then what is left of a tile that another program began, then the beginning of one.
         zero = _Number(semantic, 0)
-        start = here.below(whole, zero, here.below(whole + 1, first, here.below(whole + 2, middle, last)))
+        start = here.below(
+            whole, zero, here.below(whole + 1, first, here.below(whole + 2, middle, last))
+        )
         stop = here.below(whole, steps, here.below(whole + 1, middle, last))
         shared = (start // steps).least((left - 1).most(0))
         tile = here.below(whole, program + here * programs, whole * programs + shared)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import types
 import struct
+import types
 
 import pytest
 import torch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gluon_core._triton import VERSION
+
 __all__ = ["UNITS"]
 
 _HEAD = """\
@@ -311,6 +313,35 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         "upstream takes as many as come, and does not say which dimensions they are of.",
         r"^offsets: one value for each dimension of the tensor",
         _moved("gl.amd.gfx1250.tdm.async_load(d, [n], s)", "gl.SwizzledSharedLayout(1, 1, 1, [1, 0])"),
+    ),
+    (
+        "Rows of a TDM gather or scatter whose indices differ from lane to lane",
+        "hardware",
+        "the instruction takes indices from scalar registers, and the compiler fills them with those of "
+        "the first lane: the others' rows are not moved.",
+        r"a warp moves rows as one, and its lanes hold different indices",
+        _hip(
+            "L: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",
+            "d = gl.amd.gfx1250.tdm.make_tensor_descriptor(p, [64, 64], [64, 1], [32, 32], L)",
+            "s = gl.allocate_shared_memory(gl.float32, [32, 32], L)",
+            "R: gl.constexpr = gl.SliceLayout(1, gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0]))",
+            "rows = gl.arange(0, 32, R) + n",
+            f"gl.amd.gfx1250.tdm.async_scatter(d, rows, {'n, ' if VERSION[:2] == (3, 7) else ''}s)",
+        ),
+    ),
+    (
+        "Rows of a TDM gather or scatter that are more or fewer than the box has",
+        "bug",
+        "upstream moves as many as there are indices, whatever the buffer holds: beyond it, or a part.",
+        r"one index for each row of the box",
+        _hip(
+            "L: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",
+            "d = gl.amd.gfx1250.tdm.make_tensor_descriptor(p, [64, 64], [64, 1], [16, 32], L)",
+            "s = gl.allocate_shared_memory(gl.float32, [16, 32], L)",
+            "R: gl.constexpr = gl.SliceLayout(1, gl.BlockedLayout([32, 1], [1, 32], [1, 4], [1, 0]))",
+            "rows = gl.arange(0, 32, R) + n",
+            f"gl.amd.gfx1250.tdm.async_scatter(d, rows, {'n, ' if VERSION[:2] == (3, 7) else ''}s)",
+        ),
     ),
     (
         "A descriptor of the TDM in another order than the tensor's",

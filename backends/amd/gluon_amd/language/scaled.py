@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from gluon_amd.features import SCALED_DOWNCAST, SCALED_UPCAST, SCALED_UPCAST_LAYOUT
+from gluon_amd.features import (
+    SCALED_DOWNCAST,
+    SCALED_UPCAST,
+    SCALED_UPCAST_LAYOUT,
+    SCALES_ARE_FLOATS,
+)
+from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, did_you_mean
 from gluon_core.values.typing import ConstInt, ConstStr, Dtype
 from gluon_core.vendor import (
@@ -75,16 +81,29 @@ def scaled_upcast(
     if src.dtype in _FP8:
         _check_scale_shape(scale, shape_of(src))
         semantic.unify_layouts(src, scale)
+        scale = _as_compiled(semantic, scale)
         result = src.type.with_element_ty(element)
         handle = builder.create_scaled_upcast_fp8(result.to_ir(builder), src.handle, scale.handle)
         return semantic.make_tensor(handle, result)
     shape, axis = _unpacked(semantic, src, axis)
     _check_scale_shape(scale, shape)
     _check_scale_layout(src, scale, axis, shape)
+    scale = _as_compiled(semantic, scale)
     handle = builder.create_scaled_upcast_fp4(
         src.handle, scale.handle, element.to_ir(builder), axis
     )
     return semantic.wrap_inferred(handle, element, shape)
+
+
+def _as_compiled(semantic: Any, scale: tensor) -> tensor:
+    """The scales as the installed compiler lowers them: one that multiplies by them wants the floats
+    of which they are the exponents, and aborts on bytes."""
+    if not vendor.has(SCALES_ARE_FLOATS) or semantic.target.has("amd.wmma_v3"):
+        return scale
+    exponents = semantic.cast(semantic.bitcast(scale, tl.uint8), tl.int16)
+    return semantic.bitcast(
+        semantic.shl(exponents, semantic.scalar_constant(7, tl.int16)), tl.bfloat16
+    )
 
 
 @builtin(

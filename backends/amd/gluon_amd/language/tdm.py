@@ -178,14 +178,15 @@ def update_tensor_descriptor(
     Args:
         desc: a descriptor.
         add_offsets: move its start by that many elements, an int32 scalar for each dimension.
-        set_bounds: its shape from then on, an int32 scalar for each dimension. Without it the
-            shape stays, so that after a move the bounds lie beyond the tensor's end.
+        set_bounds: where copies end from then on, an int32 scalar for each dimension. Without it
+            the bounds stay, so that after a move they lie beyond the tensor's end.
         pred: int1 or int32 scalar; where 0, copies with the result do nothing.
         clamp_bounds: compile-time boolean; after the move the bounds are those of the tensor again.
             A negative offset then leaves nothing inside.
 
     Returns:
-        A `tensor_descriptor`; `desc` itself stays as it is.
+        A `tensor_descriptor`; `desc` itself stays as it is. `shape` of both is what `desc` was
+        made with.
 
     Raises:
         ArgumentError: nothing to change, `clamp_bounds` without `add_offsets` or with `set_bounds`.
@@ -209,11 +210,7 @@ def update_tensor_descriptor(
             expected="add_offsets, and no set_bounds",
         )
     handle = _update(semantic, desc, offsets, bounds, pred, clamp)
-    if not bounds:
-        return tensor_descriptor(handle, desc.shape, desc.strides, desc.type)
-    shape = kept(sequence(set_bounds, "set_bounds"))
-    kind = tensor_descriptor_type(desc.block_type, shape.type, desc.type.strides_type, desc.layout)
-    return tensor_descriptor(handle, shape, desc.strides, kind)
+    return tensor_descriptor(handle, desc.shape, desc.strides, desc.type)
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.async_load")

@@ -57,5 +57,6 @@ class warp_pipeline_stage:
         return self
 
     def __exit__(self, *error: object) -> None:
+        label = "cluster" if self.label is None else self.label
         priority = -1 if self.priority is None else self.priority
-        self._semantic.builder.create_warp_pipeline_border(self.label or "cluster", priority)
+        self._semantic.builder.create_warp_pipeline_border(label, priority)

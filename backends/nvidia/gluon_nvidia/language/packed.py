@@ -200,7 +200,7 @@ _DOC = """`{text}`, {count} elements to an instruction.
     Raises:
         DtypeError: the hardware has no such form.
         LayoutError, ShapeError: the operands do not broadcast.
-        CapabilityError: not {arch} or newer, a form that the target lacks, or a Triton older than 3.8.
+        CapabilityError: not sm_100 or newer, a form that the target lacks, or a Triton older than 3.8.
 
     ISA: {isa}.
     """
@@ -216,32 +216,27 @@ def _forms_text(kind: str) -> str:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_INSTEAD: dict[tuple[str, int], str] = {
-    **{(kind, 2): "the operators of gl, or gl.fma" for kind in _FORMS},
-    **{(kind, 4): f"gl.nvidia.blackwell.{kind}2" for kind in ("add", "sub", "mul", "fma")},
-}
-
 
 def _packed(fn: F) -> F:
     """Make an op of a function that is named as an instruction and its count, and document it."""
     name = fn.__name__
     kind, count = name[:-1], int(name[-1])
-    generation, arch = ("blackwell", "sm_100") if count == 2 else ("rubin", "sm_107")
+    generation = "blackwell" if count == 2 else "rubin"
     text, leader = _TEXT[kind]
     fn.__doc__ = _DOC.format(
         text=text,
-        count={2: "two", 4: "four"}[count],
+        count={2: "two", 4: "four (on sm_100 two)"}[count],
         names="lhs, rhs, acc" if kind == "fma" else "lhs, rhs",
         leader=leader,
         forms=_forms_text(kind),
-        arch=arch,
         isa=_ISA[kind],
     )
     op: F = builtin(
-        requires=(f"nvidia.f32x{count}",),
+        # Four at once are two at a time where the instruction is narrower.
+        requires=("nvidia.f32x2",),
         since=PACKED,
         name=f"gl.nvidia.{generation}.{name}",
-        instead=_INSTEAD[kind, count],
+        instead="the operators of gl, or gl.fma",
     )(fn)
     return op
 

@@ -254,7 +254,12 @@ ARGS = (ptr({pointee}),)
     ],
 )
 def test_scaled_upcast(target, pointee, call):
-    agree(UPCAST.format(call=call, pointee=pointee), gpu(target))
+    used = f"{call}\n    gl.store(q + gl.zeros(y.shape, gl.int32, y.type.layout), y.to(gl.float32))"
+    source = UPCAST.format(call=used, pointee=pointee).replace("kernel(p)", "kernel(p, q)")
+    source = source.replace(f"({pointee}),)", f"({pointee}), ptr(gl.float32))")
+    text = agree(source, gpu(target))
+    # The compiler of 3.8 multiplies by scales, and aborts on the bytes that they are made of.
+    assert ("scale %" in text) and ("bf16, #" in text) >= (VERSION < (3, 9))
 
 
 @since(3, 8)

@@ -263,7 +263,13 @@ def test_what_lacks_them(call):
         assert not hasattr(gluon_core.language.nvidia.blackwell, call.split("(")[0])
     else:
         refuse(source(call), CapabilityError, "nvidia.f32x2 .*sm_100", gpu(90))
-        refuse(source("add4(f32, f32)", "rubin"), CapabilityError, "blackwell.add2", gpu(100))
+        refuse(source("add4(f32, f32)", "rubin"), CapabilityError, "nvidia.f32x2", gpu(90))
+
+
+@since(3, 8)
+def test_four_at_once_are_two_at_a_time_on_blackwell():
+    four, two = (source(call, "rubin") for call in ("add4(f32, f32)", "add2(f32, f32)"))
+    assert agree(four, gpu(100)) == agree(two, gpu(100))
 
 
 def test_pairs_need_the_unit():
