@@ -27,28 +27,8 @@ def pytest_addoption(parser: Any) -> None:
         "--gluon-backend", metavar="NAME", help="the backend that the conformance suite tests"
     )
     group.addoption(
-        "--gluon-standin",
-        metavar="TARGET",
-        help="run a suite that was written for a GPU without one: torch and Triton answer as this "
-        "simulated device, such as sim:hopper",
-    )
-    group.addoption(
         "--gluon-gpu", action="store_true", help="fail, not skip, where there is no GPU"
     )
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: Any) -> None:
-    """Before any file of the suite asks torch or Triton for a device."""
-    wanted = early_config.known_args_namespace.gluon_standin
-    if wanted:
-        from gluon_core.errors import GluonError
-        from gluon_core.standin import stand_in
-
-        try:
-            stand_in(wanted)
-        except GluonError as error:
-            raise pytest.UsageError(str(error)) from error
 
 
 def pytest_configure(config: Any) -> None:
