@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from gluon_sim.prove.code import Code, Loop
+from gluon_sim.prove.code import Code, Loop, Test
 from gluon_sim.prove.effects import Lowered
 from gluon_sim.prove.state import LEAST, Bound, State, Token
 from gluon_sim.prove.values import FREE, CannotSay, Number
@@ -110,6 +110,7 @@ class Equal:
             tuple((k, tuple(v)) for k, v in sorted(state.choices.items()) if v),
             tuple(sorted((k, v) for k, v in state.asked.items() if v)),
             tuple(sorted((k, b and (b.low, b.high)) for k, b in state.own.items())),
+            state.turn,
         )  # fmt: skip
 
     def _ended(self, state: State, task: int) -> bool:
@@ -154,6 +155,25 @@ class Equal:
         loop = self._active(task, me.at, root) if me.alive else None
         return loop if loop is not None and loop.counter in me.env else None
 
+    def _at(self, state: State, task: int, root: int) -> tuple[int, int]:
+        """Where a task is in a root's loops: executions that are over, and the counter in this one."""
+        inside = self._inside(state, task, root) is not None
+        counter = self._counter(state, task, root) if inside else LEAST
+        return state.done.get((task, root), 0), counter
+
+    def ahead(self, state: State, task: int) -> bool:
+        """Whether a task that asks for the next round of a loop is a round ahead of others."""
+        me = state.tasks[task]
+        step = self.codes[task].steps[me.at] if me.alive else None
+        root = step.loop.root if isinstance(step, Test) else None
+        if root is None:
+            return False
+        takers = self._takers(state, root)
+        if task not in takers:
+            return False
+        mine = self._at(state, task, root)
+        return any(self._at(state, other, root) < mine for other in takers if other != task)
+
     def _part(self, state: State, root: int) -> None:
         """Let go of tasks that ran away from the others: their bounds may be any, from now on."""
         rounds = max(self.period, len(state.world.slots)) + 2
@@ -162,15 +182,7 @@ class Equal:
             if len(takers) < 2:
                 return
             first = self._first(root)
-            ahead = [
-                (
-                    state.done.get((t, root), 0),
-                    self._counter(state, t, root) if self._inside(state, t, root) else LEAST,
-                    t,
-                )
-                for t in takers
-            ]
-            ahead.sort()
+            ahead = sorted((*self._at(state, t, root), t) for t in takers)
             last, lead = ahead[0], ahead[-1]
             far = lead[0] - last[0] > rounds
             if not far and lead[1] > LEAST:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from gluon_sim.prove.effects import Lowered
+from gluon_sim.prove.order import Depends
 from gluon_sim.prove.smt import Arithmetic
-from gluon_sim.prove.state import Decide, Impossible, Past, State, Step
+from gluon_sim.prove.state import Decide, Facts, Impossible, Past, State, Step
 from gluon_sim.prove.values import CannotSay
 from gluon_sim.prove.walk import Walker
 from gluon_sim.prove.world import Found, Overtaken, Waited, Widened
@@ -18,6 +19,7 @@ __all__ = ["Outcome", "search"]
 
 MOST_DECISIONS = 24  # between two events of a task
 _MOST_PREFIX = 64
+_MOST_APART = 4  # kinds of arguments with which all schedules are walked, and not one
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,9 @@ class Outcome:
 
 
 class _Search:
-    def __init__(self, walker: Walker, most: int, deadline: float):
+    def __init__(self, walker: Walker, most: int, deadline: float, apart: Sequence[Facts] = ()):
         self.walker = walker
+        self.apart = apart
         self.most = most
         self.deadline = deadline
         self.known: dict[Any, int] = {}
@@ -69,6 +72,8 @@ class _Search:
     def add(self, state: State, step: Optional[Step]) -> bool:
         """Note a state; whether it is new."""
         self.steps += 1
+        if any(facts.holds(state) for facts in self.apart):
+            return True
         key = self._key(self.walker.frozen(state))
         if key in self.known:
             return False
@@ -123,8 +128,41 @@ class _Search:
             self.facts = state
             self.next(state)
 
+    def in_turn(self, state: State) -> bool:
+        """The step of the one whose turn it is, or of the next who can; whether somebody could.
+
+        Who is a round ahead of others waits for them, if they can go on: what is known of a loop's bound
+        holds for tasks that are near each other.
+        """
+        walker, work = self.walker, len(state.tasks)
+        around = [(state.turn + more) % (work + 1) for more in range(work + 1)]
+        ahead = [who for who in around if who < work and walker.ahead(state, who)]
+        for who in [*(who for who in around if who not in ahead), *ahead]:
+            if who == work:
+                landing = [f for f in state.world.flights if state.world.may_land(f)]
+                if landing:
+                    after, step = walker.land(state, landing[0])
+                    left = any(after.world.may_land(f) for f in after.world.flights)
+                    after.turn = work if left else 0
+                    self.add(after, step)
+                    return True
+            elif state.tasks[who].alive and walker.enabled(state, who):
+
+                def go(decisions: list[int], who: int = who) -> tuple[State, Step]:
+                    after, step = walker.go(state, who, decisions)
+                    after.turn = who + 1
+                    return after, step
+
+                self.every(go)
+                return True
+        return False
+
     def next(self, state: State) -> None:
         walker = self.walker
+        if walker.in_turn:
+            if not self.in_turn(state):
+                self.over(state)
+            return
         for task in range(len(state.tasks)):
             if (
                 state.tasks[task].alive
@@ -146,8 +184,12 @@ class _Search:
             if state.world.may_land(flight):
                 moved = True
                 self.add(*walker.land(state, flight))
-        if moved:
-            return
+        if not moved:
+            self.over(state)
+
+    def over(self, state: State) -> None:
+        """Nobody can do anything more: is everything done?"""
+        walker = self.walker
         left = [t for t, task in enumerate(state.tasks) if task.alive]
         if left:
             places = []
@@ -184,7 +226,7 @@ def search(
     within: float,
     arithmetic: Optional[Arithmetic] = None,
 ) -> Outcome:
-    """Walk everything.
+    """Walk everything: one schedule for all of them, and all where that does not do.
 
     Args:
         strict: whether reads, too, need a fence before a write through another proxy.
@@ -192,44 +234,90 @@ def search(
         within: seconds.
         arithmetic: tells what no arguments lead to.
     """
-    started = monotonic()
-    least: dict[int, int] = {}
-    waited: frozenset[str] = frozenset()
-    writers: Optional[dict[int, frozenset[int]]] = {}
-    states = steps = 0
+    whole = _Whole(lowered, strict, most, monotonic(), within, arithmetic)
+    apart: list[Facts] = []
     while True:
-        one: Optional[_Search] = None
-        more: dict[str, Any] = {}
         try:
-            walker = Walker(lowered, strict, least, waited, writers, arithmetic)
-            one = _Search(walker, most, started + within)
-            one.run()
-        except Past as past:
-            if past.least > _MOST_PREFIX * max(walker.steps.get(past.root, 1), 1):
-                reason = CannotSay("a loop's first iterations differ from each other for too long")
+            found = whole.walk(True, None, apart)
+            break
+        except Depends as depends:
+            facts = depends.facts
+            if facts is None or facts in apart or not facts.narrow or len(apart) >= _MOST_APART:
+                return whole.walk(False, None, ())
+            apart.append(facts)
+    for facts in apart:
+        if found.found is not None or found.reason is not None:
+            break
+        other = whole.walk(False, facts, ())
+        found = replace(
+            other, states=found.states + other.states, steps=found.steps + other.steps,
+            rules=found.rules | other.rules,
+        )  # fmt: skip
+    return found
+
+
+@dataclass
+class _Whole:
+    """What all walks of a program share."""
+
+    lowered: Lowered
+    strict: bool
+    most: int
+    started: float
+    within: float
+    arithmetic: Optional[Arithmetic]
+
+    def walk(self, in_turn: bool, given: Optional[Facts], apart: Sequence[Facts]) -> Outcome:
+        """What a walk comes to.
+
+        Args:
+            in_turn: one schedule alone.
+            given: what is known of the arguments.
+            apart: what is left to other walks.
+
+        Raises:
+            Depends: one schedule does not stand for all.
+        """
+        least: dict[int, int] = {}
+        waited: frozenset[str] = frozenset()
+        writers: Optional[dict[int, frozenset[int]]] = None if in_turn else {}
+        states = steps = 0
+        while True:
+            one: Optional[_Search] = None
+            more: dict[str, Any] = {}
+            try:
+                walker = Walker(
+                    self.lowered, self.strict, least, waited, writers, self.arithmetic, in_turn, given
+                )  # fmt: skip
+                one = _Search(walker, self.most, self.started + self.within, apart)
+                one.run()
+            except Past as past:
+                if past.least > _MOST_PREFIX * max(walker.steps.get(past.root, 1), 1):
+                    reason = CannotSay(
+                        "a loop's first iterations differ from each other for too long"
+                    )
+                    more = {"reason": reason}
+                else:
+                    least[past.root] = max(past.least, least.get(past.root, 0) + 1)
+            except Waited as queue:
+                waited |= {queue.queue}
+            except Widened:
+                pass
+            except Overtaken:
+                writers = None
+            except CannotSay as reason:
                 more = {"reason": reason}
+            except Found as found:
+                more = {
+                    "found": found,
+                    "trace": one.trace() if one else (),
+                    "facts": walker.facts(one.facts) if one and one.facts else ([], []),
+                }
             else:
-                least[past.root] = max(past.least, least.get(past.root, 0) + 1)
-        except Waited as queue:
-            waited |= {queue.queue}
-        except Widened:
-            pass
-        except Overtaken:
-            writers = None
-        except CannotSay as reason:
-            more = {"reason": reason}
-        except Found as found:
-            more = {
-                "found": found,
-                "trace": one.trace() if one else (),
-                "facts": walker.facts(one.facts) if one and one.facts else ([], []),
-            }
-        else:
-            more = {"reason": None}
-        if one is not None:
-            states, steps = len(one.came), one.steps
-        if more:
-            return Outcome(
-                states, steps, monotonic() - started, rules=frozenset(walker.rules) if one else frozenset(),
-                period=walker.period, **more,
-            )  # fmt: skip
+                more = {"reason": None}
+            if one is not None:
+                states, steps = len(one.came), one.steps
+            if more:
+                rules = frozenset(walker.rules) if one else frozenset()
+                seconds = monotonic() - self.started
+                return Outcome(states, steps, seconds, rules=rules, period=walker.period, **more)

@@ -8,7 +8,18 @@ from typing import Any, NamedTuple, Optional
 from gluon_sim.prove.values import Term
 from gluon_sim.prove.world import World
 
-__all__ = ["LEAST", "Bound", "Decide", "Impossible", "Past", "State", "Step", "Task", "Token"]
+__all__ = [
+    "LEAST",
+    "Bound",
+    "Decide",
+    "Facts",
+    "Impossible",
+    "Past",
+    "State",
+    "Step",
+    "Task",
+    "Token",
+]
 
 LEAST = -(1 << 31)
 
@@ -75,6 +86,7 @@ class State:
         choices: what was decided that several tasks ask in turn, and how far each has come.
         own: by task and root, what is known of the bound of a task that went so far ahead of the others
             that it is no longer held against them; None outside of its loop.
+        turn: whose it is, where one schedule stands for all: a task's, or behind them that of work.
     """
 
     world: World
@@ -86,6 +98,7 @@ class State:
     choices: dict[int, list[int]]
     asked: dict[tuple[int, int], int]
     own: dict[tuple[int, int], Optional[Bound]]
+    turn: int = 0
 
     def copy(self) -> "State":
         return State(
@@ -94,7 +107,39 @@ class State:
             [Bound(b.low, b.high) for b in self.fixed], dict(self.chosen),
             {k: list(v) for k, v in self.choices.items()}, dict(self.asked),
             {k: None if b is None else Bound(b.low, b.high) for k, b in self.own.items()},
+            self.turn,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the arguments.
+
+    Args:
+        fixed: by root, the interval of a bound that does not change.
+        chosen: what was decided of terms that do not change.
+    """
+
+    fixed: tuple[tuple[int, Optional[int]], ...]
+    chosen: frozenset[tuple[Term, int]]
+
+    @classmethod
+    def of(cls, state: State) -> Facts:
+        return cls(
+            tuple((b.low, b.high) for b in state.fixed), frozenset(state.chosen.items())
+        )  # fmt: skip
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it is anything at all."""
+        return bool(self.chosen) or any(b != (LEAST, None) for b in self.fixed)
+
+    def holds(self, state: State) -> bool:
+        """Whether only such arguments lead to a state."""
+        return self.chosen <= state.chosen.items() and all(
+            known.low >= low and (high is None or known.high is not None and known.high <= high)
+            for known, (low, high) in zip(state.fixed, self.fixed)
+        )
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,9 @@ from gluon_sim.prove.code import (
 from gluon_sim.prove.counting import Counting
 from gluon_sim.prove.effects import Lowered
 from gluon_sim.prove.events import Barrier, Issue, Use, WaitGroups
+from gluon_sim.prove.order import Depends, Phases
 from gluon_sim.prove.smt import Arithmetic
-from gluon_sim.prove.state import LEAST, Bound, Past, State, Step, Task, Token
+from gluon_sim.prove.state import LEAST, Bound, Facts, Past, State, Step, Task, Token
 from gluon_sim.prove.values import CannotSay, NeedsPrefix, Number
 from gluon_sim.prove.world import Flight, Found, World
 
@@ -50,11 +51,14 @@ class Walker(Counting):
         waited: queues that are waited for by groups.
         writers: by barrier, who is known to arrive there; None where all schedules are to be tried.
         arithmetic: tells what no arguments lead to.
+        in_turn: tasks take their steps in turn, and it is asked whether that stands for all schedules.
+        given: what is known of the arguments.
     """
 
     def __init__(
         self, lowered: Lowered, strict: bool, least: dict[int, int], waited: frozenset[str],
         writers: Optional[dict[int, frozenset[int]]], arithmetic: Optional[Arithmetic] = None,
+        in_turn: bool = False, given: Optional[Facts] = None,
     ):  # fmt: skip
         self.lowered = lowered
         self.strict = strict
@@ -62,6 +66,8 @@ class Walker(Counting):
         self.waited = waited
         self.writers = writers
         self.arithmetic = arithmetic
+        self.in_turn = in_turn
+        self.given = given
         self.codes = lowered.tasks
         self.period = _period(self.codes)
         self._views: dict[Any, SharedView] = {}
@@ -106,12 +112,15 @@ class Walker(Counting):
             {},
             [()] * len(self.codes) if self.writers is not None else None,
             {} if self.writers is None else self.writers,
+            Phases() if self.in_turn else None,
         )
         tasks = [Task() for _ in self.codes]
         tasks[0].alive = True
+        known = ((LEAST, None),) * roots if self.given is None else self.given.fixed
+        chosen = {} if self.given is None else dict(self.given.chosen)
         state = State(
-            world, tasks, [[] for _ in range(roots)], {}, [Bound(LEAST, None) for _ in range(roots)],
-            {}, {}, {}, {},
+            world, tasks, [[] for _ in range(roots)], {}, [Bound(*bound) for bound in known],
+            chosen, {}, {}, {},
         )  # fmt: skip
         return state
 
@@ -131,13 +140,21 @@ class Walker(Counting):
         what = "the next round" if isinstance(step, Test) else "the partitions are over"
         what = step.op.name if isinstance(step, Effect) else what
         told = Step(code.name, step.loc.line, what)
-        self._visible(state, task)
-        self._run(state, task)
+        try:
+            self._visible(state, task)
+            self._run(state, task)
+        except Depends as depends:
+            depends.facts = Facts.of(state)
+            raise
         return state, Step(told.who, told.line, told.what, tuple(self._made))
 
     def land(self, state: State, flight: Flight) -> tuple[State, Step]:
         state = state.copy()
-        state.world.complete(flight)
+        try:
+            state.world.complete(flight)
+        except Depends as depends:
+            depends.facts = Facts.of(state)
+            raise
         whose = self.codes[flight.task].name
         return state, Step(f"work of {whose}", flight.line, f"{flight.queue} is over")
 
@@ -351,6 +368,8 @@ class Walker(Counting):
             me.ready if me.ready is not None else self._operands(state, task, step)
         )
         name = self.codes[task].name
+        if self.in_turn:
+            self._in_order(state, events)
         if step.buffer is not None:
             world.allocate(step.buffer)
         filled: Optional[Token] = None
@@ -381,6 +400,20 @@ class Walker(Counting):
                 me.env[out] = None
         me.ready = None
         me.at += 1
+
+    @staticmethod
+    def _in_order(state: State, events: tuple[Any, ...]) -> None:
+        """Of what an op does at barriers, refuse what `order` has nothing to say about."""
+        alone = sum(t.alive for t in state.tasks) == 1
+        arrives = {e.slot for e in events if isinstance(e, Barrier) and e.what == "arrive"}
+        for event in events:
+            if not isinstance(event, Barrier) or event.what in ("wait", "arrive", "bytes"):
+                continue
+            if event.what == "expect" and event.slot in arrives:
+                continue  # the phase cannot end before this op
+            signals = (s for f in state.world.flights for s in f.signals)
+            if not alone or any(s.slot == event.slot for s in signals):
+                raise Depends
 
     def _landed(self, state: State, task: int, token: Any, loc: Any) -> None:
         if isinstance(token, Token):

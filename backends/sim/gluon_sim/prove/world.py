@@ -21,6 +21,7 @@ from gluon_sim.prove.events import (
     Places,
     WaitGroups,
 )
+from gluon_sim.prove.order import Phases
 from gluon_sim.prove.values import CannotSay
 from gluon_sim.record.ir import Location
 
@@ -104,6 +105,7 @@ class World:
         loose: by task, the waits (barrier, parity) it passed at once, and after which it did nothing that
             others can tell: it could as well still stand there. None where waits are not hurried.
         writers: by barrier, the tasks that arrive there, or whose work does.
+        phases: who knows of the ends of phases, where one schedule stands for all; else None.
     """
 
     places: Places
@@ -116,12 +118,13 @@ class World:
     serials: dict[tuple[int, str], int]
     loose: Optional[list[tuple[tuple[int, int], ...]]]
     writers: dict[int, frozenset[int]]
+    phases: Optional[Phases] = None
 
     def copy(self) -> "World":
         return World(
             self.places, self.tasks, self.strict, self.waited, list(self.slots), list(self.seen),
             list(self.flights), dict(self.serials), None if self.loose is None else list(self.loose),
-            self.writers,
+            self.writers, self.phases,
         )  # fmt: skip
 
     # ---- bits: tasks, then two for each barrier, then flights -------------------------------------
@@ -145,6 +148,8 @@ class World:
 
     def _learn(self, to: int, source: int) -> None:
         """Whoever has the bits `to` learns what any of `source` knows."""
+        if self.phases is not None:
+            self.phases = self.phases.learn(to, source)
         if self.seen:
             self.seen = [
                 s
@@ -158,6 +163,8 @@ class World:
 
     def _forget_bit(self, bits: int) -> None:
         keep = ~bits
+        if self.phases is not None:
+            self.phases = self.phases.forget(bits)
         self.seen = [
             s._replace(known=s.known & keep, fenced=s.fenced & keep)
             if (s.known | s.fenced) & bits
@@ -365,6 +372,8 @@ class World:
             if slot.wanted:
                 raise Found("barrier.initialised", "a barrier is initialized while in use", loc)
             self.slots[event.slot] = Slot(amount, amount, 0, 0)
+            if self.phases is not None:
+                self.phases = self.phases.made(event.slot, bit)
             return
         if not slot.wanted:
             raise Found(
@@ -373,8 +382,12 @@ class World:
         if what == "invalidate":
             self.slots[event.slot] = Slot(0, 0, 0, 0)
             return
+        if self.phases is not None:
+            self.phases.asked(event.slot, "before" if what == "wait" else "last", bit)
         if what == "wait":
             self._learn(1 << bit, self._over(event.slot))
+            if self.phases is not None:
+                self.phases = self.phases.waited(event.slot, bit)
             if self.loose is not None:
                 wait = (event.slot, event.amount)
                 if wait not in self.loose[bit]:
@@ -406,6 +419,9 @@ class World:
             if self.loose is not None:
                 if any((event.slot, slot.phase) in passed for passed in self.loose):
                     raise Overtaken
+            if self.phases is not None:
+                bits = self._coming(event.slot), self._over(event.slot)
+                self.phases = self.phases.ended(event.slot, *bits)
             self._learn(self._over(event.slot), self._coming(event.slot))
         self.slots[event.slot] = slot
 
@@ -509,10 +525,16 @@ class World:
             self.seen = [
                 s._replace(known=moved(s.known), fenced=moved(s.fenced)) for s in self.seen
             ]
+            if self.phases is not None:
+                renamed_too = (k._replace(known=moved(k.known)) for k in self.phases.all)
+                self.phases = Phases(tuple(renamed_too))
         self.flights = flights
         self.serials = {key: count for key, count in counts.items()}
         self.seen = sorted(set(self.seen))
-        loose = None if self.loose is None else tuple(self.loose)
+        loose: Any = None if self.loose is None else tuple(self.loose)
+        if self.phases is not None:
+            self.phases = Phases(tuple(sorted(self.phases.all)))
+            loose = self.phases.all
         return (tuple(self.slots), tuple(self.seen), tuple(flights), loose), serials
 
 

@@ -1,0 +1,104 @@
+"""Whether the order in which tasks take their steps can matter: what orders the phases of barriers.
+
+Steps of tasks and work that lands meet at barriers alone. Where every arrival at a barrier knows that
+its last phase is over, every wait that the phase before that one is, and every phase ends knowing of
+the waits for the last one, then no two steps that could change places have to do with each other: all
+schedules of a run are one (Mazurkiewicz), and a fair one shows what any of them does. So one is walked,
+and this is asked at each step of it; where the answer is no, all of them are (`search`).
+
+The argument, by induction over the steps of another schedule: its next step is that of the same task in
+the schedule that was walked, for a task does the same as long as it passes the same waits. An arrival
+cannot come in another phase, since it knows that the phase before is over and each phase takes the
+arrivals it was made for. A wait passes at the same phase: it knows of the end of all but the last one,
+and the next one does not end before the wait.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = ["Depends", "Known", "Phases"]
+
+
+class Depends(Exception):
+    """The order of steps matters: all schedules are to be walked.
+
+    Attributes:
+        facts: what is known of the arguments with which it does.
+    """
+
+    facts: Any = None
+
+
+class Known(NamedTuple):
+    """Something that happened at a barrier, and who knows of it.
+
+    Args:
+        what: "last" (its last phase ended, or it was made), "before" (the phase before that one did),
+            or "wait" (somebody passed a wait in this phase).
+        by: who passed the wait.
+        known: tasks, barriers and flights, as bits.
+    """
+
+    slot: int
+    what: str
+    by: int
+    known: int
+
+
+class Phases:
+    """What happened at all barriers, for the state of one program."""
+
+    __slots__ = ("all",)
+
+    def __init__(self, all: tuple[Known, ...] = ()):
+        self.all = all
+
+    def learn(self, to: int, source: int) -> "Phases":
+        """Whoever has the bits `to` learns what any of `source` knows."""
+        return Phases(
+            tuple(k._replace(known=k.known | to) if k.known & source else k for k in self.all)
+        )
+
+    def forget(self, bits: int) -> "Phases":
+        return Phases(tuple(k._replace(known=k.known & ~bits) for k in self.all))
+
+    def made(self, slot: int, bit: int) -> "Phases":
+        """A barrier is made, or made invalid, by somebody who is alone."""
+        rest = tuple(k for k in self.all if k.slot != slot)
+        return Phases((*rest, Known(slot, "last", 0, 1 << bit)))
+
+    def asked(self, slot: int, what: str, bit: int) -> None:
+        """Somebody does something at a barrier.
+
+        Raises:
+            Depends: it could be done before what it must come after.
+        """
+        for known in self.all:
+            if known.slot == slot and known.what == what and not known.known >> bit & 1:
+                raise Depends
+
+    def waited(self, slot: int, bit: int) -> "Phases":
+        """Somebody passed a wait."""
+        new = Known(slot, "wait", bit, 1 << bit)
+        return Phases((*(k for k in self.all if k[:3] != new[:3]), new))
+
+    def ended(self, slot: int, coming: int, over: int) -> "Phases":
+        """A phase ends.
+
+        Args:
+            coming: the bit of who arrived in it.
+            over: the bit of its end.
+
+        Raises:
+            Depends: it could end before a wait for the last one is passed.
+        """
+        kept = []
+        for known in self.all:
+            if known.slot != slot:
+                kept.append(known)
+            elif known.what == "wait" and not known.known & coming:
+                raise Depends
+            elif known.what == "last":
+                kept.append(known._replace(what="before"))
+        return Phases((*kept, Known(slot, "last", 0, over)))
