@@ -155,7 +155,7 @@ def combine(
 def arguments(new, large, shape=None, chunk=None, seed=0):
     """`shape`: sequences, heads, latent and turned elements, page, longest sequence."""
     sequences, heads, latent, turned, page, longest = shape or (
-        (64, 128, 512, 64, 64, 8192) if large else (3, 5, 64, 16, 16, 150)
+        (64, 128, 512, 64, 64, 8192) if large else (3, 5, 64, 32, 16, 150)
     )
     pages, most = -(-longest // page), -(-longest // (chunk or (1024 if large else 64)))
     draw = np.random.default_rng(seed)
@@ -180,7 +180,7 @@ def arguments(new, large, shape=None, chunk=None, seed=0):
 def config(warp_size, latent=64, page=16, chunk=64, block=(16, 32), stages=3, num_warps=4):
     return {
         "LATENT": latent,
-        "TURNED": 64 if latent > 64 else 16,
+        "TURNED": 64 if latent > 64 else 32,
         "PAGE": page,
         "CHUNK": chunk,
         "BLOCK_M": block[0],
