@@ -22,9 +22,9 @@ from typing import Any, Sequence, Union
 
 from gluon_core._triton import constexpr, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import DtypeError, ShapeError
-from gluon_core.language._standard import full_like
 from gluon_core.language.control import barrier, num_programs, program_id
 from gluon_core.language.memory import atomic_add, load, store
+from gluon_core.language._standard import full_like
 from gluon_core.layouts import SliceLayout
 from gluon_core.portable.records import Record
 from gluon_core.portable.schedule import grouped_tiles
@@ -96,12 +96,26 @@ class even_share(Record):
         order, depth, programs, program = self.parts.values
         return tuple(_Number(semantic, n) for n in (order.count(), depth, programs, program))
 
+    def _pieces(self) -> tuple[_Number, ...]:
+        """Whole tiles of the program; steps of those that are left, of one and of how many programs have
+        one more; where the program's share of them begins, where another tile does, and where it ends."""
+        tiles, depth, programs, program = self._numbers()
+        steps = (depth + (self.facts.step - 1)) // self.facts.step
+        whole = tiles // programs
+        left = (tiles - whole * programs) * steps
+        base, further = left // programs, left % programs
+        first = program * base + program.least(further)
+        last = first + base + program.below(further, further * 0 + 1, further * 0)
+        middle = last.least((first // steps + 1) * steps)
+        return whole, steps, base, further, first, middle, last
+
     @builtin(name="even_share.turns")
     def turns(self) -> tensor:
         """How often the program works on a tile, an int32 scalar: on whole ones, and on parts of two at
-        most; the last turns may be empty."""
-        tiles, _, programs, _ = self._numbers()
-        return (tiles // programs + 2).value
+        most."""
+        whole, _, _, _, first, middle, last = self._pieces()
+        zero, one = whole * 0, whole * 0 + 1
+        return (whole + first.below(middle, one, zero) + middle.below(last, one, zero)).value
 
     @builtin(name="even_share.at")
     def at(self, turn: Int) -> tl_tuple:
@@ -113,34 +127,22 @@ class even_share(Record):
         Returns:
             int32 scalars: the tile's first row and column; where along K to begin and where to end;
             the place of the tile's first part among all parts, which number less than twice the
-            programs; which part this is, and how many the tile has. Where the ends are the same there
-            is nothing to do, and there are 0 parts.
+            programs; which part this is, and how many the tile has. Where there is nothing to do the
+            ends are the same, and there are 0 parts.
         """
-        semantic = semantic_layer()
         tiles, depth, programs, program = self._numbers()
-        order = self.parts.values[0]
-        step = self.facts.step
-        steps = (depth + (step - 1)) // step
-        here = _Number(semantic, turn)
-        whole = tiles // programs
-        left = tiles - whole * programs
-        base, further = left * steps // programs, left * steps % programs
-
-        def begin(number: _Number) -> _Number:
-            return number * base + number.least(further)
+        whole, steps, base, further, first, middle, last = self._pieces()
+        order, step = self.parts.values[0], self.facts.step
+        here = _Number(semantic_layer(), turn)
 
         def owner(at: _Number) -> _Number:
             longer = further * (base + 1)
             return at.below(longer, at // (base + 1), further + (at - longer) // base.most(1))
 
-        first, last = begin(program), begin(program + 1)
-        piece = first // steps
-        middle = last.least((piece + 1) * steps)
         # Whole tiles, then what is left of a tile that another program began, then the beginning of one.
-        zero = _Number(semantic, 0)
-        start = here.below(
-            whole, zero, here.below(whole + 1, first, here.below(whole + 2, middle, last))
-        )
+        zero, left = whole * 0, tiles - whole * programs
+        start = here.below(whole + 1, first, here.below(whole + 2, middle, last))
+        start = here.below(whole, zero, start)
         stop = here.below(whole, steps, here.below(whole + 1, middle, last))
         shared = (start // steps).least((left - 1).most(0))
         tile = here.below(whole, program + here * programs, whole * programs + shared)

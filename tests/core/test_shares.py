@@ -49,9 +49,9 @@ def test_every_step_of_every_tile_is_one_programs(m, n, k, programs):
         for turn, (row, column, first, end, slot, part, parts, turns) in enumerate(
             out[program].tolist()
         ):
-            assert (first < end) == (parts > 0)
+            assert (first < end) == (parts > 0) == (turn < turns)
             if first < end:
-                assert turn < turns and first % 8 == 0 and (end % 8 == 0 or end == k)
+                assert first % 8 == 0 and (end % 8 == 0 or end == k)
                 pieces.setdefault((row, column), []).append((part, parts, slot, first, end))
                 done += -(-end // 8) - first // 8
         steps.append(done)
