@@ -185,7 +185,10 @@ def backward(args, config, new, logsum, factor, at_once=4096, **options):
     for first in range(0, rows, at_once):
         last = min(first + at_once, rows)
         piece = {"x": args["x"][first:last], "M": last - first, "N": columns}
-        made = [new.empty(size, "bfloat16") for size in ((last - first, columns), (columns, last - first))]
+        made = [
+            new.empty(size, "bfloat16")
+            for size in ((last - first, columns), (columns, last - first))
+        ]
         values = (piece["x"], args["w"], args["labels"][first:last])
         given = (logsum[first:last], factor[first:last])
         sizes = (last - first, columns, depth)

@@ -20,11 +20,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Sequence, Union
 
-from gluon_core._triton import constexpr, tensor, tl, tl_tuple, unwrap
+from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_tuple, unwrap
 from gluon_core.errors import DtypeError, ShapeError
-from gluon_core.language.control import barrier, num_programs, program_id
-from gluon_core.language.memory import atomic_add, load, store
-from gluon_core.language._standard import full_like
 from gluon_core.layouts import SliceLayout
 from gluon_core.portable.records import Record
 from gluon_core.portable.schedule import grouped_tiles
@@ -35,8 +32,6 @@ from gluon_core.values.tensors import describe
 from gluon_core.values.typing import ConstInt, Int, Shape, Values
 
 __all__ = ["even_share", "even_tiles", "sum_parts"]
-
-_ACQ_REL = constexpr("acq_rel")
 
 
 class _Number:
@@ -186,7 +181,9 @@ def even_tiles(
     m, n, k = sizes
     order = grouped_tiles([m, n], list(block[:2]), group)
     depth = scalar_int32(semantic_layer(), unwrap(k), "shape")
-    return even_share([order, depth, num_programs(0), program_id(0)], ShareFacts(block[2]))
+    programs = tl_core.num_programs(0, _semantic=semantic_layer())
+    program = tl_core.program_id(0, _semantic=semantic_layer())
+    return even_share([order, depth, programs, program], ShareFacts(block[2]))
 
 
 @builtin
@@ -219,6 +216,46 @@ def _places(value: tensor, sums: tensor) -> tensor:
 
 
 @builtin
+def _leave(places: tensor, value: tensor) -> None:
+    semantic_layer().store_global(places, value, None, None, None, None)
+
+
+@builtin
+def _found(places: tensor) -> tensor:
+    return semantic_layer().load_global(places, None, None, None, None, False, None)
+
+
+@builtin
+def _nothing(value: tensor) -> tensor:
+    """Zeros like `value`."""
+    return semantic_layer().full(value.shape, 0, value.dtype, value.type.layout)
+
+
+@builtin
+def _count(counter: tensor) -> tensor:
+    """One more has left its part: how many had before. What each did before comes before what the last does."""
+    semantic = semantic_layer()
+    element = getattr(counter.type.scalar, "element_ty", None)
+    if counter.type.is_block() or element != tl.int32:
+        raise DtypeError(
+            "not a counter",
+            argument="counter",
+            expected="a scalar pointer to int32",
+            got=describe(counter),
+        )
+    semantic.barrier(False)  # all of the program have stored before one counts
+    one = semantic.scalar_constant(1, tl.int32)
+    return semantic.atomic_add(counter, one, None, constexpr("acq_rel"), None)
+
+
+@builtin
+def _reset(counter: tensor) -> None:
+    semantic = semantic_layer()
+    zero = semantic.scalar_constant(0, tl.int32)
+    semantic.store_global(counter, zero, None, None, None, None)
+
+
+@builtin
 def _size(value: tensor) -> constexpr:
     """Elements of a tensor."""
     return constexpr(math.prod(int(size) for size in value.shape))
@@ -243,14 +280,12 @@ def sum_parts(
         false.
     """
     places = _places(value, sums)
-    store(places + part * _size(value), value)
-    barrier()  # all of the program have stored before one counts
-    before = atomic_add(counter, 1, sem=_ACQ_REL)
-    last = before == parts - 1
+    _leave(places + part * _size(value), value)
+    last = _count(counter) == parts - 1
     total = value
     if last:
-        total = full_like(value, 0.0)
+        total = _nothing(value)
         for other in range(parts):
-            total += load(places + other * _size(value))
-        store(counter, 0)
+            total += _found(places + other * _size(value))
+        _reset(counter)
     return total, last

@@ -138,7 +138,10 @@ def test_each_barrier_and_order_within_is_needed():
         ("gl.portable.even_tiles([8, 8], [4, 4])", "not the sizes of a product"),
         ("gl.portable.even_tiles([8, 8, 8], [4, 4, 4], 0)", "group"),
         ("gl.portable.sum_parts(row, sums, counters, 0, 2)", "parts are added in float32"),
-        ("gl.portable.sum_parts(row.to(gl.float32), out, counters, 0, 2)", "not where parts can be"),
+        (
+            "gl.portable.sum_parts(row.to(gl.float32), out, counters, 0, 2)",
+            "not where parts can be",
+        ),
         ("gl.portable.sum_parts(row.to(gl.float32), sums + row, counters, 0, 2)", "scalar pointer"),
     ],
 )

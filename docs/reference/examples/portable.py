@@ -157,6 +157,28 @@ for group in (1, 2):
 #> [[0, 0], [0, 32], [32, 0], [32, 32], [64, 0], [64, 32]]
 #> [[0, 0], [32, 0], [0, 32], [32, 32], [64, 0], [64, 32]]
 
+# -- portable.even_tiles, portable.sum_parts: tiles that do not divide among programs are cut along K
+@gluon.jit
+def inner(x, y, out, sums, counters, K):
+    layout: gl.constexpr = gl.portable.blocked_layout([16], gl.float32)
+    i = gl.arange(0, 16, layout)
+    work = gl.portable.even_tiles([1, 1, K], [1, 1, 16])
+    for turn in range(work.turns()):
+        row, column, k, end, slot, part, parts = work.at(turn)
+        found = gl.zeros([16], gl.float32, layout)
+        for at in range(k, end, 16):
+            found += gl.load(x + at + i, mask=at + i < end, other=0.0) * gl.load(y + at + i)
+        total, last = gl.portable.sum_parts(found, sums + slot * 16, counters + slot, part, parts)
+        if last:
+            gl.store(out, gl.sum(total, 0))
+
+
+x, y = np.arange(80, dtype=np.float32), np.ones(80, np.float32)
+out, sums, counters = np.zeros(1, np.float32), np.zeros(96, np.float32), np.zeros(6, np.int32)
+inner[(3,)](x, y, out, sums, counters, 80, target="sim:hopper")
+print(out, x.sum(), counters)
+#> [3160.] 3160.0 [0 0 0 0 0 0]
+
 # -- portable.signal, portable.wait_signal, portable.peer: between programs on several devices
 from gluon_core import distributed
 
