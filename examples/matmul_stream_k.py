@@ -1,7 +1,7 @@
 """A matrix product whose tiles do not divide among the processors: what is left is cut along K.
 
-137 tiles on 132 processors take as long as 264 where each tile is one program's. Here programs do whole
-tiles as long as there is one for each, and share the others: `gl.portable.even_tiles` says who does
+137 tiles on 132 processors take as long as 264 where each tile is one program's. Here programs share some
+tiles and do the others whole, such that all have as much to do: `gl.portable.even_tiles` says who does
 what, `gl.portable.sum_parts` adds up the parts of a tile, in order, in the program that comes last.
 """
 
@@ -22,7 +22,7 @@ def matmul_stream_k(
     a, b, c, sums, counters, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """`sums` has room for two tiles of float32 for each program, `counters` two zeros, which are zero
+    """`sums` has room for three tiles of float32 for each program, `counters` three zeros, which are zero
     again at the end."""
     dtype: gl.constexpr = a.dtype.element_ty
     layouts: gl.constexpr = gl.portable.mma_layouts(
@@ -74,8 +74,8 @@ def arguments(new, large, sizes=None, programs=None, block=None):
         "a": new.random((m, k), "bfloat16"),
         "b": new.random((k, n), "bfloat16"),
         "c": new.empty((m, n), "bfloat16"),
-        "sums": new.empty((2 * programs, *block)),
-        "counters": new.integers((2 * programs,), 0, 1, "int32"),
+        "sums": new.empty((3 * programs, *block)),
+        "counters": new.integers((3 * programs,), 0, 1, "int32"),
         "M": m,
         "N": n,
         "K": k,
@@ -96,7 +96,7 @@ EXAMPLES = [
         name="matmul, stream-K",
         kernel=matmul_stream_k,
         arguments=arguments,
-        grid=lambda args, config: (args["counters"].shape[0] // 2,),
+        grid=lambda args, config: (args["counters"].shape[0] // 3,),
         config=config,
         large_config=large_config,
         choices=choices,

@@ -1,5 +1,5 @@
-"""Tiles that do not divide among programs: whole ones first, and what is left in equal shares along K
-("stream-K", Osama et al., arXiv:2301.03598); and sums of which several programs have a part.
+"""Tiles that do not divide among programs: some in equal shares along K ("stream-K", Osama et al.,
+arXiv:2301.03598), the others whole; and sums of which several programs have a part.
 
     work = gl.portable.even_tiles([M, N, K], [BLOCK_M, BLOCK_N, BLOCK_K])
     for turn in range(work.turns()):
@@ -91,26 +91,38 @@ class even_share(Record):
         order, depth, programs, program = self.parts.values
         return tuple(_Number(semantic, n) for n in (order.count(), depth, programs, program))
 
-    def _pieces(self) -> tuple[_Number, ...]:
-        """Whole tiles of the program; steps of those that are left, of one and of how many programs have
-        one more; where the program's share of them begins, where another tile does, and where it ends."""
+    def _pieces(self) -> tuple[tuple[_Number, ...], tuple[_Number, ...]]:
+        """Tiles that the program does whole; steps of a tile; of the other tiles' steps, how many a
+        program has, and how many programs have one more. And the ends of the program's pieces of those."""
         tiles, depth, programs, program = self._numbers()
         steps = (depth + (self.facts.step - 1)) // self.facts.step
-        whole = tiles // programs
+        waves, rest = tiles // programs, tiles % programs
+        # Of a last wave that is not full and the one before it each has more than a tile: no tile is
+        # cut into many parts, which one program would have to add up.
+        whole = rest.below(1, waves, (waves - 1).most(0))
         left = (tiles - whole * programs) * steps
         base, further = left // programs, left % programs
-        first = program * base + program.least(further)
-        last = first + base + program.below(further, further * 0 + 1, further * 0)
-        middle = last.least((first // steps + 1) * steps)
-        return whole, steps, base, further, first, middle, last
+        ends = [program * base + program.least(further)]
+        last = ends[0] + base + program.below(further, steps * 0 + 1, steps * 0)
+        for _ in range(3):
+            ends.append(last.least((ends[-1] // steps + 1) * steps))
+        return (whole, steps, base, further), tuple(ends)
+
+    @staticmethod
+    def _filled(ends: tuple[_Number, ...]) -> _Number:
+        """How many pieces there are."""
+        zero = ends[0] * 0
+        found = zero
+        for begin, end in zip(ends, ends[1:]):
+            found = found + begin.below(end, zero + 1, zero)
+        return found
 
     @builtin(name="even_share.turns")
     def turns(self) -> tensor:
-        """How often the program works on a tile, an int32 scalar: on whole ones, and on parts of two at
-        most."""
-        whole, _, _, _, first, middle, last = self._pieces()
-        zero, one = whole * 0, whole * 0 + 1
-        return (whole + first.below(middle, one, zero) + middle.below(last, one, zero)).value
+        """How often the program works on a tile, an int32 scalar: on parts of three at most, and on whole
+        ones."""
+        (whole, *_), ends = self._pieces()
+        return (whole + self._filled(ends)).value
 
     @builtin(name="even_share.at")
     def at(self, turn: Int) -> tl_tuple:
@@ -121,36 +133,37 @@ class even_share(Record):
 
         Returns:
             int32 scalars: the tile's first row and column; where along K to begin and where to end;
-            the place of the tile's first part among all parts, which number less than twice the
+            the place of the tile's first part among all parts, which number less than three times the
             programs; which part this is, and how many the tile has. Where there is nothing to do the
             ends are the same, and there are 0 parts.
         """
         tiles, depth, programs, program = self._numbers()
-        whole, steps, base, further, first, middle, last = self._pieces()
+        (whole, steps, base, further), ends = self._pieces()
         order, step = self.parts.values[0], self.facts.step
         here = _Number(semantic_layer(), turn)
+        pieces, zero = self._filled(ends), whole * 0
+        one = zero + 1
 
         def owner(at: _Number) -> _Number:
             longer = further * (base + 1)
             return at.below(longer, at // (base + 1), further + (at - longer) // base.most(1))
 
-        # Whole tiles, then what is left of a tile that another program began, then the beginning of one.
-        zero, left = whole * 0, tiles - whole * programs
-        start = here.below(whole + 1, first, here.below(whole + 2, middle, last))
-        start = here.below(whole, zero, start)
-        stop = here.below(whole, steps, here.below(whole + 1, middle, last))
-        shared = (start // steps).least((left - 1).most(0))
-        tile = here.below(whole, program + here * programs, whole * programs + shared)
-        k = here.below(whole, zero, start - shared * steps)
-        end = here.below(whole, steps, stop - shared * steps).least(steps)
-        opener = owner(shared * steps)
-        sharers = owner((shared + 1) * steps - 1) - opener + 1
-        one = zero + 1
-        part = here.below(whole, zero, program - opener)
-        parts = k.below(end, here.below(whole, one, sharers), zero)
+        # What is left of a tile that another program began, perhaps one more, the beginning of one; then
+        # whole tiles.
+        start, stop = (
+            here.below(1, ends[i], here.below(2, ends[i + 1], ends[i + 2])) for i in (0, 1)
+        )
+        shared = start // steps
+        opener, closer = owner(shared * steps), owner((shared + 1) * steps - 1)
+        wave = here - pieces
+        tile = here.below(pieces, whole * programs + shared, program + wave * programs)
+        k = here.below(pieces, start - shared * steps, zero)
+        end = here.below(pieces, stop - shared * steps, wave.below(whole, steps, zero))
+        part = here.below(pieces, program - opener, zero)
+        parts = k.below(end, here.below(pieces, closer - opener + 1, one), zero)
         row, column = order.at(tile.least(tiles - 1).value).values
-        ends = (k * step).value, k.below(end, (end * step).least(depth), k * step).value
-        return tl_tuple([row, column, *ends, (shared + opener).value, part.value, parts.value])
+        along = (k * step).value, k.below(end, (end * step).least(depth), k * step).value
+        return tl_tuple([row, column, *along, (shared + opener).value, part.value, parts.value])
 
 
 @builtin(name="gl.portable.even_tiles")
@@ -158,8 +171,8 @@ def even_tiles(
     shape: Union[Sequence[Int], Values], block_shape: Shape, group: ConstInt = 8
 ) -> even_share:
     """This program's share of the product of two matrices, such that all programs have as many steps to
-    do but for one. As many tiles as divide among the programs are done by one program each; those that
-    are left are cut along K.
+    do but for one. Where the tiles do not divide among the programs, those of the last two rounds are cut
+    along K; of the others each is one program's.
 
     Args:
         shape: M, N and K, integer scalars, at least 1.
