@@ -38,12 +38,12 @@ def ordered_bits(x, BITS: gl.constexpr):
 @gluon.jit
 def top_k_many(
     src, names, values, indices, pieces, columns, stride, count,
-    BITS: gl.constexpr, BLOCK: gl.constexpr, MOST: gl.constexpr,
+    BITS: gl.constexpr, BLOCK: gl.constexpr, MOST: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """`count` of each piece of each row of `src`, descending, to `values` and `indices`, int32, [rows,
-    pieces, count]; a program has one piece, of at most BLOCK columns. `names`, like `src`, are the
-    columns that elements had before, or None. `count` is at most MOST, and at most a piece's columns."""
-    layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], gl.float32)
+    pieces, count]; a program has one piece, of at most BLOCK columns, and 32768. `names`, like `src`, are the
+    columns that elements had before, or None. `count` is at most MOST, and at most a piece's columns. In `layout` a thread has
+    columns side by side, which running sums want; the cache makes up for loads that are apart."""
     row = gl.program_id(0)
     width = gl.cdiv(columns, pieces)
     first = gl.program_id(1) * width
@@ -58,9 +58,12 @@ def top_k_many(
         bound = gl.where(enough, higher, bound)
     above = inside & (key > bound)
     equal = inside & (key == bound)
+    # Both are counted by one running sum, in halves of an integer.
+    counted = gl.associative_scan((above.to(gl.int32) << 16) + equal.to(gl.int32), 0, add)
+    of_above, of_equal = counted >> 16, counted & 0xFFFF
     left = count - gl.sum(above.to(gl.int32), 0)
-    chosen = above | (equal & (gl.associative_scan(equal.to(gl.int32), 0, add) <= left))
-    place = gl.associative_scan(chosen.to(gl.int32), 0, add) - 1
+    chosen = above | (equal & (of_equal <= left))
+    place = of_above + gl.minimum(of_equal, left) - 1
 
     # The chosen, in the order of their columns, where threads can read them all.
     out = (row.to(gl.int64) * pieces + gl.program_id(1)) * count
@@ -129,7 +132,10 @@ def config_of(bits, warp_size):
         block = max(64, 2 ** math.ceil(math.log2(columns)))
         warps = num_warps or min(max(1, block // (32 * warp_size)), 1024 // warp_size)
         most = max(16, 2 ** math.ceil(math.log2(count)))
-        return {"BITS": bits, "BLOCK": block, "MOST": most, "num_warps": warps}
+        wide = max(1, block // (warps * warp_size))
+        layout = gl.BlockedLayout([wide], [warp_size], [warps], [0])
+        sizes = {"BITS": bits, "BLOCK": block, "MOST": most}
+        return {**sizes, "layout": layout, "num_warps": warps}
 
     return config
 
