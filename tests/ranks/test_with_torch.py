@@ -67,6 +67,16 @@ def test_no_gpu(alone):
         distributed.group().empty(4, torch.float32)
 
 
+def test_the_device_is_the_current_one(alone, monkeypatch):
+    class Module:
+        current_device = staticmethod(lambda: 1)
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: Module)
+    assert distributed.group().device == torch.device("cuda", 1)
+
+
 def test_tensors_that_are_not_symmetric(alone):
     group = distributed.group()
     with pytest.raises(errors.NotSymmetricError, match="empty"):

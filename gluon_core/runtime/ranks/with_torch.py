@@ -152,8 +152,8 @@ class _TorchGroup(Group):
     @property
     def device(self) -> Any:
         """This rank's current device."""
-        kind = _torch().accelerator.current_accelerator()
-        return _torch().device(kind, _devices().current_device())
+        torch, index = _torch(), _devices().current_device()
+        return torch.device(torch.accelerator.current_accelerator().type, index)
 
     def gather(self, value: Any, what: str = "gather") -> list[Any]:
         found: list[Any] = [None] * self.world
