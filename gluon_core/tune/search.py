@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import random
-from itertools import islice
+from itertools import combinations, islice
+from operator import itemgetter
 from typing import Any, Optional, Protocol
 
 from gluon_core.errors import TuneError, TuneSpaceError, did_you_mean
@@ -17,6 +18,8 @@ STRATEGIES = ("auto", "exhaustive", "optuna", "random")
 SMALL = 64  # configurations that are all tried unless somebody says otherwise
 _MOST = 1_000_000  # combinations that are looked through for those that belong to a space
 _PATIENCE = 40  # draws that were known or illegal before one is taken at random
+_FIRST = 6  # turns that go to neighbours of the start, before anything is known
+_PAIRS = 0.3  # share of neighbours that differ in two parameters
 
 
 class Strategy(Protocol):
@@ -53,8 +56,8 @@ class InOrder:
 
 
 class Optuna:
-    """Those that a tree-structured Parzen estimator expects most of, by what came of the others; every
-    other one is a neighbour of the best so far, since what people start with is seldom far off.
+    """Neighbours of the best two so far, since what people start with is seldom far off; every third one
+    is what a tree-structured Parzen estimator expects most of, by what came of the others.
 
     Args:
         space: what to draw from.
@@ -80,7 +83,8 @@ class Optuna:
         self._seen: set[str] = set()
         self._asked: dict[str, Any] = {}
         self._start = None if start is None else dict(start)
-        self._best: tuple[float, Optional[dict[str, Any]]] = (float("inf"), self._start)
+        self._best: list[tuple[float, dict[str, Any]]] = []  # two, the best first
+        self._centre = self._start
         self._turn = 0
         self._distributions: dict[str, Any] = {}
         for name, values in space.values.items():
@@ -107,7 +111,7 @@ class Optuna:
         if self._left is not None and not self._left:
             return None
         self._turn += 1
-        near = self._neighbour() if self._turn % 2 else None
+        near = self._neighbour() if self._turn <= _FIRST or self._turn % 3 else None
         if near is not None:
             return self._take(near)
         for _ in range(_PATIENCE):
@@ -127,21 +131,30 @@ class Optuna:
         return self._take(self._random.choice(sorted(self._left.items()))[1])
 
     def _neighbour(self) -> Optional[dict[str, Any]]:
-        """What differs from the best in one parameter, by one step where values are ordered."""
-        centre = self._best[1]
+        """What differs in a parameter or two from one of the best, by a step where values are ordered."""
+        centres = [config for _, config in self._best] or [self._centre]
+        centre = self._random.choice(centres)
         if centre is None:
             return None
-        names = list(self._space.values)
-        self._random.shuffle(names)
-        for name in names:
-            values, at = self._space.values[name], self._space.values[name].index(centre[name])
-            near = (at - 1, at + 1) if self._ordered(name) else range(len(values))
-            for index in near:
-                if 0 <= index < len(values):
-                    config = {**centre, name: values[index]}
-                    if plain_text(config) not in self._seen and config in self._space:
-                        return config
+        both = self._random.random() < _PAIRS
+        for pairs in (both, not both):
+            found = [{**centre, **change} for change in self._steps(centre, pairs)]
+            self._random.shuffle(found)
+            for config in found:
+                if plain_text(config) not in self._seen and config in self._space:
+                    return config
         return None
+
+    def _steps(self, centre: Config, pairs: bool) -> list[dict[str, Any]]:
+        """What to change for a neighbour."""
+        single = []
+        for name, values in self._space.values.items():
+            at = values.index(centre[name])
+            near = (at - 1, at + 1) if self._ordered(name) else range(len(values))
+            single += [{name: values[i]} for i in near if 0 <= i < len(values) and i != at]
+        if not pairs:
+            return single
+        return [{**one, **other} for one, other in combinations(single, 2) if [*one] != [*other]]
 
     def _ordered(self, name: str) -> bool:
         values = self._space.values[name]
@@ -166,8 +179,7 @@ class Optuna:
         trial = self._asked.pop(text, None)
         if value is not None:
             self._asked[text] = value
-            if value < self._best[0]:
-                self._best = (value, dict(config))
+            self._best = sorted([*self._best, (value, dict(config))], key=itemgetter(0))[:2]
         if trial is not None and not isinstance(trial, float):
             self._tell(trial, value)
             return
@@ -242,4 +254,4 @@ def strategy_of(
 
 def default_trials(count: int) -> int:
     """How many of `count` configurations are tried: few enough to take a fifth of the time of all."""
-    return max(24, min(200, count // 16)) if count else 200
+    return max(min(24, count // 5), min(200, count // 16)) if count else 200

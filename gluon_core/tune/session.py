@@ -22,6 +22,8 @@ __all__ = ["Outcome", "Progress", "Settings", "search"]
 Shape = Mapping[str, Any]
 _PATIENCE = 0.3  # seconds that a device waits for a batch to fill
 _BATCH = 6  # configurations that are measured in turns, beside the best so far
+_SLOW = 4.0  # times that a compilation takes what others do before a search that only samples gives it up
+_LEAST = 2.0  # seconds that it has at least
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Settings:
         objective: what to make small: "time" on a device, "roofline" (seconds that the simulator counts at
             least), "instructions" or "registers" of the machine code.
         search: "auto" (all of them where they are at most 64), "exhaustive", "optuna" or "random".
-        trials: how many configurations to try; None leaves it to the search.
+        trials: how many configurations to try; None leaves it to the search, which then does not count
+            what is pruned.
         seconds: when to stop.
         seed: of what is drawn.
         rounds: samples of each contender at most; `finals`: of the best ones at the end, in turns again.
@@ -248,6 +251,10 @@ class _Search:
         )
         self.asked = 0
         self.done = 0
+        self.samples = not total or self.wanted < total  # whether not all are tried
+        self.spare = self.wanted if self.samples and settings.trials is None else 0
+        self.instead = 0  # trials that did not count
+        self.compiled: list[float] = []  # seconds that compilations took
         self.under_way: dict[Future[Any], tuple[str, Any]] = {}
         self.ready: list[tuple[Config, dict[str, Any]]] = []  # compiled, not measured yet
         self._ask()
@@ -341,9 +348,16 @@ class _Search:
 
     def _compile(self, config: Config) -> None:
         told = (self.reference, self.settings.target, self.shape, dict(config))
-        limits = self.settings.limits()
+        limits = {**self.settings.limits(), "patience": self._patience()}
         future = self.engine.compile(work.compile_one, *told, self.settings.objective, limits)
         self.under_way[future] = ("compile", config)
+
+    def _patience(self) -> Optional[float]:
+        """Seconds after which a compilation is given up, since others take far less; None waits."""
+        if not self.samples or len(self.compiled) < _BATCH:
+            return None
+        own = (self.default or {}).get("compile_seconds", 0.0)
+        return max(_LEAST, _SLOW * max(statistics.median(self.compiled), own))
 
     def _measure(self) -> None:
         """Send what is compiled to a device that is free, once it is a batch, or there is no more."""
@@ -427,6 +441,8 @@ class _Search:
     def _compiled(self, config: Config, answer: Mapping[str, Any]) -> None:
         self._same_build(answer)
         self.held.append((config, answer))
+        if "compile_seconds" in answer["detail"]:
+            self.compiled.append(answer["detail"]["compile_seconds"])
         if config == self.about["default"]:
             self.default = answer["detail"]
         waits = any(
@@ -477,12 +493,17 @@ class _Search:
             return
         self.strategy.tell(config, made.value if made.status == "ok" else None)
         self.done += 1
+        if made.status == "pruned" and self.spare:  # it cost next to nothing: another one instead
+            self.spare -= 1
+            self.asked -= 1
+            self.instead += 1
         self._consider(made)
-        pace = (time.monotonic() - self.began) / max(1, self.done)
-        left = pace * max(0, self.wanted - self.done)
+        done = self.done - self.instead
+        pace = (time.monotonic() - self.began) / max(1, done)
+        left = pace * max(0, self.wanted - done)
         if self.settings.seconds is not None:
             left = min(left, max(0.0, self.settings.seconds - (time.monotonic() - self.began)))
-        told = Progress(self.shape, self.done, self.wanted, self.best, left, made)
+        told = Progress(self.shape, done, self.wanted, self.best, left, made)
         self.progress(told)
 
     def _finals(self) -> None:

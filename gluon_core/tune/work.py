@@ -79,8 +79,11 @@ def compile_one(
     bench = _isolated(reference, target)
     result: Result = {"versions": versions(), "detail": {}}
     detail = result["detail"]
+    patience = limits.get("patience")
     try:
-        detail.update(bench.call("compile", shape, config, limit=limits["compile"]))
+        detail.update(
+            bench.call("compile", shape, config, limit=min(limits["compile"], patience or 1e9))
+        )
         detail["conflicts"] = bench.call("conflicts", shape, config, limit=limits["compile"])
         if objective == "time":
             detail["bound"] = bench.call("bound", shape, config)
@@ -95,6 +98,9 @@ def compile_one(
     except (Failed, Lost) as error:
         if isinstance(error, Failed) and error.name == "TuneError":
             raise  # of the task, not of this configuration
+        if isinstance(error, Lost) and error.hung and patience and patience < limits["compile"]:
+            reason = f"still compiled after {patience:.1f} s, when others take a fraction of that"
+            return {**result, "status": "pruned", "reason": reason}
         return {**result, **_failed(error)}
 
 
