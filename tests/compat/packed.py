@@ -45,17 +45,21 @@ def arithmetic(d: Draw) -> str:
     d.random.shuffle(operands)
     operands = [_right(d, text, _VALUES, 0.95) for text in operands]
     more = _more(d, "dtype", _DTYPES, 0.25)
+    if "codes" in operands and d.chance(0.8):
+        more = f", dtype={d.pick(['gl.float8e4nv', 'gl.float8e5'])}"
     size = _right(d, "4", ["2", "1", "8"], 0.9)
+    half = _right(d, str(max(1, int(size) // 2)), ["4", "1"], 0.96)
     body = [
         f"L: gl.constexpr = gl.BlockedLayout([1, {size}], [4, 8], [4, 1], [1, 0])",
+        f"H: gl.constexpr = gl.BlockedLayout([1, {half}], [4, 8], [4, 1], [1, 0])",
         "M: gl.constexpr = gl.BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0])",
         "f32 = gl.load(p + gl.zeros([32, 64], gl.int32, L) + n)",
         "i32 = gl.zeros([32, 64], gl.int32, L) + n",
     ]
     made = {
         "f16": "f32.to(gl.float16)", "bf16": "f32.to(gl.bfloat16)", "e4": "f32.to(gl.float8e4nv)",
-        "e5": "f32.to(gl.float8e5)", "f64": "f32.to(gl.float64)", "codes": "i32.to(gl.uint8)",
-        "i8": "i32.to(gl.int8)", "column": "gl.full([32, 1], 2.0, gl.float32, L)",
+        "e5": "f32.to(gl.float8e5)", "f64": "f32.to(gl.float64)", "codes": "(gl.zeros([32, 32], gl.int32, H) + n).to(gl.uint8)",
+        "i8": "(gl.zeros([32, 32], gl.int32, H) + n).to(gl.int8)", "column": "gl.full([32, 1], 2.0, gl.float32, L)",
         "row": "gl.full([1, 64], 2.0, gl.float32, L)", "short": "gl.full([32, 32], 1.0, gl.float32, L)",
         "other": "gl.full([32, 64], 1.0, gl.float32, M)",
     }  # fmt: skip

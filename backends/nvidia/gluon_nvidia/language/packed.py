@@ -6,10 +6,12 @@ on the number in the name: `add4` is `add2` on hardware that has the wider instr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from gluon_core import vendor
-from gluon_core.errors import ArgumentError, DtypeError
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.layouts import BlockedLayout, DistributedLinearLayout, equal
 from gluon_core.values import distributed_type
 from gluon_core.values.typing import Dtype, Operand
 from gluon_core.vendor import (
@@ -17,7 +19,9 @@ from gluon_core.vendor import (
     check_capabilities,
     describe,
     dtype,
+    is_placeholder,
     semantic_layer,
+    shape_of,
     tensor,
     tl,
     unwrap,
@@ -66,6 +70,15 @@ _FMA: _Forms = {
     (_BF16, _BF16, _BF16): (_BF16,),
     **{(a, b, c): (c,) for a in _FP8 for b in _FP8 for c in _FP8},
 }
+# Packed fp4 (e2m1), two to a byte, beside fp8.
+_FP4 = tl.uint8
+for _x in _FP8:
+    _ADD[_FP4, _x] = (_x,)
+    _MUL[_FP4, _x] = _MUL[_x, _FP4] = _FP8
+    for _y in _FP8:
+        _FMA[_FP4, _y, _x] = _FMA[_y, _FP4, _x] = (_x,)
+    _FMA[_FP4, _FP4, _x] = (_x,)
+_MUL[_FP4, _FP4] = _FP8
 _PICK: _Forms = {(_F16, _F16): (_F16,), (_BF16, _BF16): (_BF16,)}
 _FORMS = {"add": _ADD, "sub": _ADD, "mul": _MUL, "fma": _FMA, "min": _PICK, "max": _PICK}
 
@@ -89,22 +102,88 @@ def _emit(semantic: Any, kind: str, operands: dict[str, Operand], dtype: Optiona
         value if _has_layout(value) else _scalar(semantic, name, value, result)
         for name, value in operands.items()
     ]
-    # Each operand meets each other, so that all end with one shape.
-    for i in range(len(ready)):
-        for j in range(len(ready)):
+    # Each operand meets each other, so that all end with one shape; fp4 has half of it.
+    floats = [i for i, value in enumerate(ready) if not _is_fp4(value)]
+    for i in floats:
+        for j in floats:
             if i != j:
                 ready[i], ready[j] = semantic.broadcast_impl_value(ready[i], ready[j])
-    dtypes = [value.dtype for value in ready]
+    dtypes = [_FP4 if _is_fp4(value) else value.dtype for value in ready]
     _check_form(kind, list(operands), dtypes, result)
     for capability in _needed(dtypes, result):
         shown = ", ".join(map(str, dtypes))
         what = f"packed {kind} of {shown} to {result}"
         check_capabilities(semantic, what, (capability,), "operands and a result of one dtype")
-    type = ready[0].type.with_element_ty(result)
+    if len(floats) == len(ready):
+        type = ready[0].type.with_element_ty(result)
+    else:
+        type = _unpacked(dict(zip(operands, ready)), result)
     handle = semantic.builder.create_packed_arith(
         type.to_ir(semantic.builder), kind, [value.handle for value in ready]
     )
     return semantic.make_tensor(handle, type)
+
+
+def _is_fp4(value: Any) -> bool:
+    return value.dtype in (tl.uint8, tl.int8)
+
+
+def _unpacked(operands: dict[str, tensor], result: dtype) -> distributed_type:
+    """The type of a result of which fp4 operands have half along one dimension."""
+    floats = [value for value in operands.values() if not _is_fp4(value)]
+    packed = {name: value for name, value in operands.items() if _is_fp4(value)}
+    if floats and not _has_layout(floats[0]):
+        raise ArgumentError(
+            "fp4 needs a tensor of fp8 beside it, or fp4 alone",
+            argument=next(name for name, value in operands.items() if value is floats[0]),
+            expected="float8e4nv or float8e5",
+            got=describe(floats[0]),
+        )
+    first = next(iter(packed.values()))
+    shape = shape_of(floats[0]) if floats else shape_of(first)
+    halved = [d for d, size in enumerate(shape_of(first)) if 2 * size == shape[d]]
+    axis = halved[0] if floats and halved else len(shape) - 1
+    if not floats:
+        shape[axis] *= 2
+    half = [size // 2 if d == axis else size for d, size in enumerate(shape)]
+    layout = floats[0].type.layout if floats else _doubled(first.type.layout, half, axis)
+    for name, value in packed.items():
+        if shape_of(value) != half:
+            raise ShapeError(
+                "fp4 comes two to a byte, along one dimension",
+                argument=name,
+                expected=half,
+                got=shape_of(value),
+            )
+        own = value.type.layout
+        if is_placeholder(own) or is_placeholder(layout):
+            raise LayoutError("fp4 needs a known layout", argument=name, got=repr(own))
+        doubled = _doubled(own, half, axis)
+        if not equal(doubled, layout, shape):
+            raise LayoutError(
+                "a thread holds other elements of fp4 than of the result",
+                argument=name,
+                expected=f"what unpacks to {layout!r}",
+                got=repr(own),
+                remedy="Bring it there with gl.convert_layout.",
+            )
+    return distributed_type(result, shape, layout)
+
+
+def _doubled(layout: Any, shape: list[int], axis: int) -> Any:
+    """The layout of bytes of `shape`, for the two numbers that each of them holds along `axis`."""
+    linear = layout.to_linear(shape)
+    wide = [size * 2 if d == axis else size for d, size in enumerate(shape)]
+    if isinstance(layout, BlockedLayout) and layout.order[0] == axis:
+        each = [n * 2 if d == axis else n for d, n in enumerate(layout.size_per_thread)]
+        return replace(layout, size_per_thread=each)
+    bases = {
+        name: [[v * 2 if d == axis else v for d, v in enumerate(row)] for row in rows]
+        for name, rows in linear.bases.items()
+    }
+    pair = [int(d == axis) for d in range(len(shape))]
+    parts = [bases.get(name, []) for name in ("register", "lane", "warp", "block")]
+    return DistributedLinearLayout([pair, *parts[0]], *parts[1:], wide)
 
 
 def _is_number(value: object) -> bool:
@@ -134,7 +213,13 @@ def _result_dtype(kind: str, values: list[Any], dtype: Optional[Dtype]) -> dtype
             )
         return dtype
     order = [values[_LEADER[kind]], *values]
-    tensors = [value for value in order if _has_layout(value)]
+    tensors = [value for value in order if _has_layout(value) and not _is_fp4(value)]
+    if not tensors:
+        raise ArgumentError(
+            "fp4 operands alone do not say the result's dtype",
+            argument="dtype",
+            expected="float8e4nv or float8e5",
+        )
     if tensors[0] is order[0]:
         return tensors[0].dtype
     return max((value.dtype for value in tensors), key=lambda kind: kind.primitive_bitwidth)
@@ -142,7 +227,7 @@ def _result_dtype(kind: str, values: list[Any], dtype: Optional[Dtype]) -> dtype
 
 def _needed(dtypes: Sequence[dtype], result: dtype) -> tuple[str, ...]:
     """What a form needs beyond float32 pairs."""
-    if dtypes[0] in _FP8:
+    if {*dtypes} & {_FP4, *_FP8}:
         return ("nvidia.packed_fp8",)
     return () if {*dtypes, result} == {result} else ("nvidia.packed_mixed",)
 
@@ -188,8 +273,8 @@ _DOC = """`{text}`, {count} elements to an instruction.
 
     Args:
         {names}: tensors or scalars, broadcast to one shape; at least one tensor. A scalar takes the
-            result's dtype.
-        dtype: of the result; that of `{leader}` if left out.
+            result's dtype. Bytes are fp4 (e2m1), two in each: half as long along one dimension.
+        dtype: of the result; that of `{leader}` if left out, which fp4 is not.
 
     Returns:
         A tensor of that shape, in the layout of the operands.

@@ -73,15 +73,36 @@ _KINDS: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
+_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def _codes(raw: np.ndarray, own: Sequence[int], dims: Sequence[int]) -> np.ndarray:
+    """The e2m1 numbers of bytes, the low half first, along the dimension that the result has twice."""
+    axis = next(d for d, (half, size) in enumerate(zip(own, dims)) if half != size) + 1
+    both = np.stack([raw & 15, np.right_shift(raw.view(np.uint8), 4)], axis=axis + 1) & 15
+    both = np.broadcast_to(both, (raw.shape[0], *_doubled(own, axis - 1)))
+    numbers: np.ndarray = np.where(both & 8, -_FP4[both & 7], _FP4[both & 7])
+    return numbers.reshape((raw.shape[0], *dims))
+
+
+def _doubled(own: Sequence[int], axis: int) -> list[int]:
+    """`own` with a dimension of two after `axis`."""
+    return [*own[: axis + 1], 2, *own[axis + 1 :]]
+
+
 def packed_arith(
     machine: Machine, type: Any, kind: str, operands: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """One operation on neighbouring elements, rounded once to the result's type.
+    """One operation on neighbouring elements, rounded once to the result's type; bytes are fp4.
 
     To nearest even; from float32 operands to a 16-bit result toward zero, and for fp16 with
     subnormal numbers flushed, as the instruction does (`.rz`, `.rz.ftz`).
     """
     dtype = machine.result_dtype()
+    operands = [
+        _codes(o, own.dims, type.dims) if o.dtype.kind in "iu" else o
+        for o, own in zip(operands, machine.operand_types())
+    ]
     if kind in ("min", "max"):
         pick = np.fmin if kind == "min" else np.fmax
         return pick(*(o.astype(np.float32) for o in operands)).astype(dtype)
