@@ -86,6 +86,7 @@ CLUSTER_ENDS = Feature((3, 9), "the blocks of a cluster wait for each other befo
 MADE_BARRIERS_FENCED = Feature((3, 9), "a fence between a barrier's making and copies to its bytes")
 INLINE_ASM = Feature((3, 9), "inline assembly that every thread runs on scalars")
 WORKERS_WITHOUT_REGISTERS = Feature((3, 7), "warp_specialize without worker_num_regs")
+FEW_REGISTERS = Feature((3, 9), "partitions that ask for fewer registers than a thread can have")
 PARTITION_CAPTURES = Feature((3, 7), "what warp_specialize captures is given to its partitions")
 COLUMNS = Feature((3, 8), "an op's location is its expression's, with the column in the file")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Sequence
+from typing import Any, ClassVar, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import tl, tl_tuple, tuple_type, unwrap
@@ -18,6 +18,7 @@ from gluon_core.errors import (
 from gluon_core.features import (
     CLUSTER_BARRIER,
     CLUSTER_BARRIER_OP,
+    FEW_REGISTERS,
     KERNELS_THAT_RETURN,
     PARTITION_CAPTURES,
     STRICT_UNPACKING,
@@ -121,7 +122,9 @@ class ControlOps(SemanticBase):
         num_warps = self._worker_counts("worker_num_warps", worker_num_warps, len(workers))
         num_regs = None
         if unwrap(worker_num_regs) is not None:
-            num_regs = self._worker_counts("worker_num_regs", worker_num_regs, len(workers))
+            num_regs = self._worker_counts(
+                "worker_num_regs", worker_num_regs, len(workers), least=None
+            )
             if not self.target.limits.movable_registers:
                 raise CapabilityError(
                     f"warps of {self.target} cannot give registers to each other",
@@ -232,16 +235,20 @@ class ControlOps(SemanticBase):
         return pairs
 
     @staticmethod
-    def _worker_counts(argument: str, values: Any, workers: int) -> list[int]:
+    def _worker_counts(
+        argument: str, values: Any, workers: int, least: Optional[int] = 1
+    ) -> list[int]:
         counts = [unwrap(v) for v in items_of(values)]
-        if len(counts) != workers or not all(isinstance(c, int) and c > 0 for c in counts):
+        if len(counts) != workers or not all(
+            isinstance(c, int) and (least is None or c >= least) for c in counts
+        ):
             raise ArgumentError(
-                "needs one positive integer for each worker partition",
+                f"needs one {'positive ' if least else ''}integer for each worker partition",
                 argument=argument,
                 expected=f"{workers} entries",
                 got=counts,
             )
-        return counts
+        return [int(c) for c in counts]
 
     def _check_captures(self, args: Sequence[Any], num_warps: int, argument: str) -> None:
         """Tensors that a partition is given must be laid out over its own number of warps."""
@@ -290,23 +297,28 @@ class ControlOps(SemanticBase):
             )
 
     def _check_registers(self, worker_warps: Sequence[int], worker_regs: Sequence[int]) -> None:
-        """Refuse what no thread can have; warn of what the compiler rounds up or does not grant."""
+        """Refuse what the compiler does; warn of what it rounds or does not grant."""
         limits = self.target.limits
         least, most, step = limits.register_range
-        if not all(least <= count <= most for count in worker_regs):
+        if min(worker_regs) < least and not _triton.has(FEW_REGISTERS):
             raise LimitError(
-                "a partition cannot have so many registers",
+                "a partition cannot have so few registers",
                 argument="worker_num_regs",
                 expected=f"{least} to {most} for each thread, in steps of {step}",
                 got=list(worker_regs),
             )
-        if any(count % step for count in worker_regs):
+        if not all(least <= count <= most for count in worker_regs):
+            text = f"worker_num_regs: a thread has {least} to {most} registers; got {list(worker_regs)}"
+            self.warn(f"{text}. The compiler takes the nearest number that there is.")
+        elif any(count % step for count in worker_regs):
             text = f"worker_num_regs: registers come in steps of {step}; got {list(worker_regs)}"
             self.warn(f"{text}. They are rounded up.")
         # The compiler lays out the largest partitions first, and gives all warps of a group what
         # the most demanding of them asks for.
         each = sorted(zip(worker_warps, worker_regs), key=lambda pair: -pair[0])
-        warps = [-(-count // step) * step for number, count in each for _ in range(number)]
+        warps = [
+            max(least, -(-count // step) * step) for number, count in each for _ in range(number)
+        ]
         group = limits.warp_group
         groups = [max(warps[i : i + group]) for i in range(0, len(warps), group)]
         size = self.target.warp_size * group

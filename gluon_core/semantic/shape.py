@@ -18,7 +18,7 @@ from gluon_core.layouts import (
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
 from gluon_core.layouts.blocks import another_blocks
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
-from gluon_core.semantic.operands import compile_time_int, wrap_axis
+from gluon_core.semantic.operands import compile_time_int, same_bits, wrap_axis
 from gluon_core.values import distributed_type, unwrap_shape
 from gluon_core.values.tensors import describe
 
@@ -271,7 +271,7 @@ class ShapeOps(SemanticBase):
 
     def join(self, a: Any, b: Any) -> Any:
         a, b = self.broadcast_impl_value(self.require_tensor(a, "a"), self.require_tensor(b, "b"))
-        if a.dtype != b.dtype:
+        if a.dtype != b.dtype and not same_bits(a.dtype, b.dtype):
             raise DtypeError(
                 "both operands must have one dtype", argument="b", expected=a.dtype, got=b.dtype
             )

@@ -218,7 +218,14 @@ ARGS = (ptr(gl.uint32), ptr(gl.float32))
         kinds=("differs",),
     ),
     *(
-        Difference(title, {"hardware": HARDWARE, "bug": BUG}[reason], why, pattern, source)
+        Difference(
+            title,
+            {"hardware": HARDWARE, "bug": BUG}[reason],
+            why,
+            pattern,
+            source,
+            ("refused", "refused early", "differs"),
+        )
         for title, reason, why, pattern, source in UNITS
     ),
 ]

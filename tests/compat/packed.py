@@ -176,7 +176,8 @@ def partitions(d: Draw) -> str:
     parts = [_right(d, d.pick(defaults), faults, 0.95)]
     parts += [_right(d, d.pick(workers), faults, 0.95) for _ in range(count)]
     given = count if _chance(d, 0.96) else count + d.pick([-1, 1])
-    sizes = [_right(d, d.pick(["1", "2", "4", "4"]), ["3", "0", "8", "n", "16", "True"], 0.96) for _ in range(given)]  # fmt: skip
+    usual = ["4"] if RELEASE == (3, 6) else ["1", "2", "4", "4"]
+    sizes = [_right(d, d.pick(usual), ["3", "0", "8", "n", "16", "True"], 0.96) for _ in range(given)]  # fmt: skip
     registers = [_right(d, d.pick(["24", "40", "128", "232"]), ["25", "0", "512", "n", "8"], 0.95) for _ in range(given)]  # fmt: skip
     more = f", [{', '.join(registers)}]"
     if RELEASE >= (3, 7):
@@ -198,7 +199,10 @@ def partitions(d: Draw) -> str:
     else:
         body.append(call)
     source = _source(body, _ARGS, ", f", _target(arch, warps))
-    return source.replace("@gluon.jit\ndef kernel", f"{_PARTS}@gluon.jit\ndef kernel", 1)
+    parts = _PARTS
+    if RELEASE == (3, 6):  # which has no compile-time num_warps
+        parts = parts.replace("gl.num_warps()", "4")
+    return source.replace("@gluon.jit\ndef kernel", f"{parts}@gluon.jit\ndef kernel", 1)
 
 
 FAMILIES: dict[str, Callable[[Draw], str]] = {

@@ -344,6 +344,30 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         ),
     ),
     (
+        "A part of a tensor that begins before it",
+        "hardware",
+        "no register holds it; upstream takes others' registers, or one that nobody wrote.",
+        r"^offsets: the part leaves the tensor",
+        _hip(
+            "L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])",
+            "y = gl.amd.slice(gl.full([64, 128], 0, gl.int32, L) + n, [32, 128], [-32, 0])",
+            "gl.store(p + gl.zeros([32, 128], gl.int32, L), y.to(gl.float32))",
+        ),
+    ),
+    (
+        "Packed fp4 alone, whose last dimension is not the layout's fastest",
+        "bug",
+        "upstream gives the result a register for elements beyond it.",
+        r"mul[24]\(ct, ct,",
+        _kernel(
+            "T: gl.constexpr = gl.BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1])",
+            "ct = (gl.full([32, 64], 0, gl.int32, T) + n).to(gl.uint8)",
+            "y = blackwell.mul2(ct, ct, gl.float8e4nv)",
+            "gl.store(p + gl.zeros(y.shape, gl.int32, y.type.layout), y.to(gl.float32))",
+            arch=100,
+        ),
+    ),
+    (
         "A descriptor of the TDM in another order than the tensor's",
         "hardware",
         "it writes the last dimension first.",

@@ -31,6 +31,7 @@ Capabilities, each with what it stands for:
     nvidia.clc                  cluster launch control
     nvidia.f32x2                packed pairs of float32
     nvidia.f32x4                packed quadruples of float32
+    nvidia.packed_bf16          packed pairs of bfloat16: add, sub, mul
     nvidia.packed_fp8           packed quadruples of fp8: add, sub, mul, fma
     nvidia.packed_mixed         packed arithmetic whose operands and result differ in type
     nvidia.fp4                  fp4 conversions
@@ -72,6 +73,7 @@ _SM90_ON = (
     "multimem",
     "gdc",
     "setmaxnreg",
+    "packed_bf16",
 )
 _HOPPER = (*_SM90_ON, "wgmma")
 _SM100_ON = (*_SM90_ON, "clc", "f32x2", "fp4")

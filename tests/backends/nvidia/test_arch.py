@@ -49,6 +49,7 @@ INSTRUCTIONS = {
     "clc": "clusterlaunchcontrol.try_cancel.async.shared::cta"
     ".mbarrier::complete_tx::bytes.b128 [r5], [r6];",
     "f32x2": "add.rn.f32x2 l1, l2, l3;",
+    "packed_bf16": "add.rn.bf16x2 r1, r2, r3;",
     "packed_fp8": "add.e4m3x4.e4m3x4 r1, r2, r3;",
     "packed_mixed": "add.f32x2.f16x2.f32x2 l1, r2, l3;",
     "fp4": "{ .reg .b8 b; cvt.rn.satfinite.e2m1x2.f32 b, f1, f2; }",

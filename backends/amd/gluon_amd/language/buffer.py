@@ -383,6 +383,8 @@ def _together(semantic: Any, offsets: tensor, **operands: Any) -> tensor:
         fits = len(have) == len(want) and all(h == w or 1 in (h, w) for h, w in zip(have, want))
         if not fits:
             raise ShapeError("does not fit the offsets", argument=argument, expected=want, got=have)
+        if have == want and is_placeholder(value.type.layout):
+            continue  # takes theirs, once it has its dtype
         offsets, _ = semantic.broadcast_impl_value(offsets, value)
     return offsets
 

@@ -110,7 +110,7 @@ def _emit(semantic: Any, kind: str, operands: dict[str, Operand], dtype: Optiona
                 ready[i], ready[j] = semantic.broadcast_impl_value(ready[i], ready[j])
     dtypes = [_FP4 if _is_fp4(value) else value.dtype for value in ready]
     _check_form(kind, list(operands), dtypes, result)
-    for capability in _needed(dtypes, result):
+    for capability in _needed(kind, dtypes, result):
         shown = ", ".join(map(str, dtypes))
         what = f"packed {kind} of {shown} to {result}"
         check_capabilities(semantic, what, (capability,), "operands and a result of one dtype")
@@ -213,6 +213,9 @@ def _result_dtype(kind: str, values: list[Any], dtype: Optional[Dtype]) -> dtype
             )
         return dtype
     order = [values[_LEADER[kind]], *values]
+    leader = getattr(order[0], "dtype", None)
+    if not _is_number(order[0]) and leader is not None and leader.is_floating():
+        return leader
     tensors = [value for value in order if _has_layout(value) and not _is_fp4(value)]
     if not tensors:
         raise ArgumentError(
@@ -220,16 +223,24 @@ def _result_dtype(kind: str, values: list[Any], dtype: Optional[Dtype]) -> dtype
             argument="dtype",
             expected="float8e4nv or float8e5",
         )
-    if tensors[0] is order[0]:
-        return tensors[0].dtype
     return max((value.dtype for value in tensors), key=lambda kind: kind.primitive_bitwidth)
 
 
-def _needed(dtypes: Sequence[dtype], result: dtype) -> tuple[str, ...]:
-    """What a form needs beyond float32 pairs."""
+# Four at once are two at a time where the instruction is narrower.
+_REQUIRES = ("nvidia.ldmatrix",)
+
+
+def _needed(kind: str, dtypes: Sequence[dtype], result: dtype) -> tuple[str, ...]:
+    """What a form needs."""
     if {*dtypes} & {_FP4, *_FP8}:
         return ("nvidia.packed_fp8",)
-    return () if {*dtypes, result} == {result} else ("nvidia.packed_mixed",)
+    if {*dtypes, result} != {result}:
+        return ("nvidia.packed_mixed",)
+    if result == _BF16:
+        return ("nvidia.packed_bf16",) if kind in ("add", "sub", "mul") else ("nvidia.bf16",)
+    if result == _F16:
+        return ("nvidia.bf16",) if kind in ("min", "max") else ()
+    return ("nvidia.f32x2",)
 
 
 def _check_form(kind: str, names: list[str], dtypes: Sequence[dtype], result: dtype) -> None:
@@ -285,7 +296,7 @@ _DOC = """`{text}`, {count} elements to an instruction.
     Raises:
         DtypeError: the hardware has no such form.
         LayoutError, ShapeError: the operands do not broadcast.
-        CapabilityError: not sm_100 or newer, a form that the target lacks, or a Triton older than 3.8.
+        CapabilityError: a form that the target lacks (float32 needs sm_100), or a Triton older than 3.8.
 
     ISA: {isa}.
     """
@@ -317,8 +328,7 @@ def _packed(fn: F) -> F:
         isa=_ISA[kind],
     )
     op: F = builtin(
-        # Four at once are two at a time where the instruction is narrower.
-        requires=("nvidia.f32x2",),
+        requires=_REQUIRES,
         since=PACKED,
         name=f"gl.nvidia.{generation}.{name}",
         instead="the operators of gl, or gl.fma",

@@ -116,6 +116,82 @@ def test_operands_of_several_dtypes(call):
 
 
 @since(3, 8)
+@pytest.mark.parametrize(
+    "call",
+    ["add2(f16, f16)", "mul2(bf16, bf16)", "min2(f16, f16)", "fma2(bf16, bf16, 1.0)"],
+)
+def test_pairs_of_16_bits_are_older_than_those_of_float32(call):
+    agree(source(call), gpu(90))
+    refuse(source("add2(f32, f32)"), CapabilityError, "nvidia.f32x2", gpu(90))
+    older = source("add2(bf16, bf16)").replace("float8e4nv", "float8e5")
+    refuse(older, CapabilityError, "nvidia.packed_bf16 .*sm_90", gpu(80))
+    agree(source("fma2(bf16, bf16, bf16)").replace("float8e4nv", "float8e5"), gpu(80))
+
+
+@since(3, 9)
+def test_a_scalar_of_the_kernel_has_its_own_dtype_where_it_leads():
+    assert "f16, #blocked>, tensor<32x64xf32" in agree(source("add2(f16, f)", "rubin"))
+    refuse(source("add2(f16, f)"), CapabilityError, "nvidia.packed_mixed")
+
+
+CODES = (
+    VALUES.replace("    x = {call}", """    codes = (gl.full([32, 32], 0, gl.int32, M) + n).to(gl.uint8)
+    bytes = (gl.full([32, 32], 0, gl.int32, M) + n).to(gl.int8)
+    wrong = (gl.full([32, 32], 0, gl.int32, L) + n).to(gl.uint8)
+    tall = (gl.full([16, 64], 0, gl.int32, L) + n).to(gl.uint8)
+    x = {call}""")
+    .replace("    gl.store(p + rows[:, None] * 64 + columns[None, :], x.to(gl.float32))",
+             "    gl.store(p + gl.zeros(x.shape, gl.int32, x.type.layout), x.to(gl.float32))")
+    .replace("e5 = gl.full([32, 64], 1.0, gl.float8e5, L)", "e5 = f32.to(gl.float8e5)")
+    .replace("e4 = gl.full([32, 64], 1.0, gl.float8e4nv, L)", "e4 = f32.to(gl.float8e4nv)")
+)  # fmt: skip
+
+
+def codes(call, arch=100):
+    setup = SETUP.format(generation="blackwell", names=NAMES["blackwell"], arch=arch)
+    return setup + CODES.format(call=call)
+
+
+@since(3, 8)
+@pytest.mark.parametrize(
+    "call",
+    [
+        "add2(codes, e4)",
+        "sub2(bytes, e5, gl.float8e5)",
+        "mul2(codes, bytes, gl.float8e4nv)",
+        "mul2(e4, codes, gl.float8e5)",
+        "mul2(codes, e5)",
+        "fma2(codes, bytes, e4)",
+        "fma2(codes, 2.0, e5)",
+        "fma2(e4, codes, e5)",
+        "fma2(codes, e4, 1.0, gl.float8e4nv)",
+    ],
+)
+def test_fp4(call):
+    assert "packed_arith" in agree(codes(call))
+
+
+@since(3, 8)
+@pytest.mark.parametrize(
+    "call, error, match",
+    [
+        ("mul2(codes, codes)", ArgumentError, "fp4 operands alone"),
+        ("mul2(codes, 2.0, gl.float8e4nv)", ArgumentError, "rhs.*a tensor of fp8 beside it"),
+        ("add2(codes, codes, gl.float8e4nv)", DtypeError, "no packed add"),
+        ("add2(e4, codes)", DtypeError, "no packed add"),
+        ("add2(codes, e4, gl.float8e5)", DtypeError, "no such result"),
+        ("min2(codes, codes, gl.float8e5)", DtypeError, "no packed min"),
+        ("add2(wrong, e4)", LayoutError, "lhs.*holds other elements"),
+        ("mul2(codes, tall, gl.float8e4nv)", ShapeError, "rhs.*two to a byte"),
+    ],
+)
+def test_fp4_errors(call, error, match):
+    refuse(codes(call), error, match)
+    with pytest.raises(Exception):  # noqa: B017  # upstream's verifier, or its own errors
+        agree(codes(call))
+
+
+@since(3, 8)
 def test_fp8_is_not_everywhere():
     refuse(source("add2(e4, e4)"), CapabilityError, "nvidia.packed_fp8 .*sm_100", gpu(120))
 
@@ -146,6 +222,7 @@ def test_the_forms_are_upstreams(kind, capfd):
     mine = {
         tuple(short[str(t)] for t in operands): {short[str(t)] for t in results}
         for operands, results in packed._FORMS[kind].items()
+        if packed._FP4 not in operands
     }
     for operands in itertools.product(FLOATS, repeat=3 if kind == "fma" else 2):
         call = f"{kind}2({', '.join(operands)}"
