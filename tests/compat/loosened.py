@@ -210,7 +210,7 @@ def sink(p, y):
         for k in gl.static_range(len(y)):
             sink(p, y[k])
     elif y.type.is_block():
-        gl.store(p + gl.zeros(y.shape, gl.int32, y.type.layout), y.to(gl.float32))
+        gl.store(p + gl.full(y.shape, 0, gl.int32, y.type.layout), y.to(gl.float32))
     else:
         gl.store(p, y.to(gl.float32))
 """

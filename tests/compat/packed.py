@@ -26,7 +26,7 @@ _DTYPES = [f"gl.{t}" for t in "float32 float16 bfloat16 float8e4nv float8e5 uint
 
 
 def _ends(op: str, body: list[str]) -> str:
-    body += ["y = " + op, "at = gl.zeros(y.shape, gl.int32, y.type.layout) + n", "gl.store(p + at, y.to(gl.float32))"]  # fmt: skip
+    body += ["y = " + op, "at = gl.full(y.shape, 0, gl.int32, y.type.layout) + n", "gl.store(p + at, y.to(gl.float32))"]  # fmt: skip
     return ""
 
 
@@ -93,9 +93,10 @@ def pairs(d: Draw) -> str:
         added = f".sum({axis})" if end == "sum" else ""
         body.append(f"lo, hi = float2.unpack2(z{added})")
         body.append("u = lo + hi")
-    body.append("gl.store(p + gl.zeros(u.shape, gl.int32, u.type.layout) + n, u.to(gl.float32))")
+    body.append("gl.store(p + gl.full(u.shape, 0, gl.int32, u.type.layout) + n, u.to(gl.float32))")
     source = _source(body, _ARGS, ", f", _target(100 if _chance(d, 0.97) else d.pick([90, 120])))
-    return source.replace("@gluon.jit", "float2 = blackwell.float2\n@gluon.jit", 1)
+    path = 'gl.__name__ + ".nvidia.blackwell.float2"'
+    return source.replace("@gluon.jit", f"float2 = importlib.import_module({path})\n@gluon.jit", 1)
 
 
 def reductions(d: Draw) -> str:
@@ -120,9 +121,9 @@ def reductions(d: Draw) -> str:
     body.append(
         f"v, r = t.{d.pick(['load_max', 'load_min'])}({(layout + more).removeprefix(', ')})"
     )
-    body.append("at = gl.zeros(v.shape, gl.int32, v.type.layout) + n")
+    body.append("at = gl.full(v.shape, 0, gl.int32, v.type.layout) + n")
     body.append(d.pick(["gl.store(p + at, (v + gl.expand_dims(r, 1)).to(gl.float32))", "gl.store(p + at, v.to(gl.float32))",
-                        "gl.store(p + gl.zeros(r.shape, gl.int32, r.type.layout), r.to(gl.float32))"]))  # fmt: skip
+                        "gl.store(p + gl.full(r.shape, 0, gl.int32, r.type.layout), r.to(gl.float32))"]))  # fmt: skip
     return _source(body, _ARGS, ", f", _target(arch, 4 if _chance(d, 0.95) else 8))
 
 

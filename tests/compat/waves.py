@@ -14,7 +14,7 @@ __all__ = ["FAMILIES"]
 RELEASE = VERSION[:2]
 _SPACES = {"gfx942": "gl.amd.cdna3", "gfx950": "gl.amd.cdna4", "gfx1250": "gl.amd.gfx1250"}
 _STORE = (
-    "gl.store(q + gl.zeros(y.shape, gl.int32, y.type.layout) + n, y.to(gl.float32).to(gl.int32))"
+    "gl.store(q + gl.full(y.shape, 0, gl.int32, y.type.layout) + n, y.to(gl.float32).to(gl.int32))"
 )
 
 
