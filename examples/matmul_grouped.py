@@ -50,6 +50,7 @@ def matmul_grouped(
     b_tiles = gl.portable.descriptor(
         b, [groups * K, N], [N, 1], [BLOCK_K, BLOCK_N], layouts.b_shared
     )
+    c_tiles = gl.portable.descriptor(c, [rows, N], [N, 1], [BLOCK_M, BLOCK_N // 4])
     tiles = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
     flat: gl.constexpr = gl.portable.blocked_layout([MOST], gl.int32)
     found = groups_of(starts, counts, groups, N, flat, BLOCKS, MOST)
@@ -83,12 +84,15 @@ def matmul_grouped(
                 coming = group_tile_at(next_tile, found, N, BLOCKS, GROUP)
             step += 1
         result = gl.portable.read(acc)
-        of_rows = row + gl.arange(0, BLOCK_M, gl.SliceLayout(1, layouts.accumulator))
-        of_columns = column + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layouts.accumulator))
-        # What comes behind the group's last row is another's.
-        inside = (of_rows < end)[:, None] & (of_columns < N)[None, :]
-        to = c + of_rows.to(gl.int64)[:, None] * N + of_columns[None, :]
-        gl.store(to, result.to(c.dtype.element_ty), mask=inside)
+        if row + BLOCK_M <= end:
+            gl.portable.store(c_tiles, [row, column], result)
+        else:
+            # What comes behind the group's last row is another's.
+            of_rows = row + gl.arange(0, BLOCK_M, gl.SliceLayout(1, layouts.accumulator))
+            of_columns = column + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layouts.accumulator))
+            inside = (of_rows < end)[:, None] & (of_columns < N)[None, :]
+            to = c + of_rows.to(gl.int64)[:, None] * N + of_columns[None, :]
+            gl.store(to, result.to(c.dtype.element_ty), mask=inside)
     tiles.close()
 
 
