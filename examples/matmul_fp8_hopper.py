@@ -19,155 +19,160 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_core.nvidia.hopper import TensorDescriptor
 
 try:
-    from .matmul_hopper import copy_tiles, describe, grid
+    from .matmul_hopper import describe, programs
 except ImportError:  # run as a program
-    from matmul_hopper import copy_tiles, describe, grid
+    from matmul_hopper import describe, programs
 
 
 @gluon.jit
-def started(ring, at, nothing, half: gl.constexpr):
-    """The product of a step's tiles, under way."""
-    ROWS: gl.constexpr = nothing.shape[0]
-    a_tile, b_tile = ring.wait(at)
-    a_tile = a_tile.slice(half * ROWS, ROWS, dim=0)
-    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), nothing, use_acc=False, is_async=True)
+def copy_steps(ring, tiles, K, BY_BLOCK: gl.constexpr):
+    """Tiles of A and B, of 128 elements of K each, and the scales of A's rows where they are theirs."""
+    at = ring.producer()
+    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        row, column = tiles.at(tile)
+        for step in range(gl.cdiv(K, 128)):
+            if BY_BLOCK:
+                ring.fetch(at, [[row, step * 128], [column, step * 128], [step, row]])
+            else:
+                ring.fetch(at, [[row, step * 128], [column, step * 128]])
+            at = at.next()
 
 
 @gluon.jit
-def scales_at(step, of_a, of_b, there, steps, M):
-    """Those of a step, or of the last one."""
-    step = gl.minimum(step, steps - 1)
-    return gl.load(of_a + step * M, mask=there, other=0.0), gl.load(of_b + step)
+def promoted(total, a_tile, b_tile, by):
+    """`total` and a step's product, scaled where `by` is something."""
+    nothing = gl.zeros(total.shape, gl.float32, total.type.layout)
+    part = warpgroup_mma(a_tile, b_tile.permute((1, 0)), nothing, use_acc=False, is_async=True)
+    part = warpgroup_mma_wait(0, deps=[part])
+    if by is None:
+        total += part
+    else:
+        total += part * by[:, None]
+    # What comes next begins behind this sum, so that it may use the registers of `part`.
+    return warpgroup_mma_wait(0, deps=[total])
 
 
 @gluon.jit
-def multiply_by_blocks(
-    ring, tiles, writer, scales, sizes, half: gl.constexpr, layout: gl.constexpr
-):
-    """Scales by block. Of each two steps, one is scaled while the other is multiplied; the scales of the
-    next two are on their way."""
-    a_scales, b_scales = scales
-    M, _, K = sizes
-    ROWS: gl.constexpr = tiles.block[0] // 2
+def scaled(total, row, column, scales, sizes):
+    """`total` with the scales of its rows and columns."""
+    rows = row + gl.arange(0, total.shape[0], gl.SliceLayout(1, total.type.layout))
+    columns = column + gl.arange(0, total.shape[1], gl.SliceLayout(0, total.type.layout))
+    of_rows = gl.load(scales[0] + rows, mask=rows < sizes[0], other=0.0)
+    of_columns = gl.load(scales[1] + columns, mask=columns < sizes[1], other=0.0)
+    return total * of_rows[:, None] * of_columns[None, :]
+
+
+@gluon.jit
+def multiply_promoted(
+    ring, tiles, writer, scales, sizes, half: gl.constexpr, layout: gl.constexpr,
+    BY_BLOCK: gl.constexpr,
+):  # fmt: skip
+    """Columns of one block of B or of two, one after the other, with registers for the product of one:
+    while one group of warps promotes, the other one multiplies."""
+    _, N, K = sizes
     COLUMNS: gl.constexpr = tiles.block[1]
+    WIDTH: gl.constexpr = min(COLUMNS, 128)
     row_layout: gl.constexpr = gl.SliceLayout(1, layout)
     steps = gl.cdiv(K, 128)
-    nothing = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+    last = gl.cdiv(N, 128) - 1
     at = ring.consumer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
-        rows = row + half * ROWS + gl.arange(0, ROWS, row_layout)
-        of_a = a_scales + rows
-        of_b = b_scales + column // 128 * steps
-        there = rows < M
-        a_even, b_even = scales_at(0, of_a, of_b, there, steps, M)
-        a_odd, b_odd = scales_at(1, of_a, of_b, there, steps, M)
-        total = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
-        for pair in range(steps // 2):
-            by_even = (a_even * b_even)[:, None]
-            by_odd = (a_odd * b_odd)[:, None]
-            a_even, b_even = scales_at(2 * pair + 2, of_a, of_b, there, steps, M)
-            a_odd, b_odd = scales_at(2 * pair + 3, of_a, of_b, there, steps, M)
-            even = started(ring, at, nothing, half)
-            behind, at = at, at.next()
-            odd = started(ring, at, nothing, half)
-            part = warpgroup_mma_wait(1, deps=[even])
-            ring.release(behind)
-            total += part * by_even
-            # ptxas waits for loads in the last block of instructions: this begins another one.
-            ring.wait(at)
-            part = warpgroup_mma_wait(0, deps=[odd])
+        row += half * 64
+        left = gl.zeros([64, WIDTH], gl.float32, layout)
+        right = left
+        for step in range(steps):
+            if BY_BLOCK:
+                block = column // 128
+                of_left = gl.load(scales[1] + block * steps + step)
+                of_right = gl.load(scales[1] + gl.minimum(block + 1, last) * steps + step)
+                a_tile, b_tile, a_scales = ring.wait(at)
+                by_row = a_scales.reshape([128]).slice(half * 64, 64).load(row_layout)
+                by_left = by_row * of_left
+                by_right = by_row * of_right
+            else:
+                a_tile, b_tile = ring.wait(at)
+                by_left, by_right = None, None
+            a_tile = a_tile.slice(half * 64, 64, dim=0)
+            left = promoted(left, a_tile, b_tile.slice(0, WIDTH, dim=0), by_left)
+            if COLUMNS > WIDTH:
+                ring.wait(at)  # a branch: ptxas moves nothing across one
+                right = promoted(right, a_tile, b_tile.slice(WIDTH, WIDTH, dim=0), by_right)
             ring.release(at)
             at = at.next()
-            total += part * by_odd
-        if steps % 2 == 1:
-            last = started(ring, at, nothing, half)
-            part = warpgroup_mma_wait(0, deps=[last])
-            ring.release(at)
-            at = at.next()
-            total += part * (a_even * b_even)[:, None]
-        writer.store([row + half * ROWS, column], total)
+        if not BY_BLOCK:
+            left = scaled(left, row, column, scales, sizes)
+            right = scaled(right, row, column + WIDTH, scales, sizes)
+        writer.store([row, column], left)
+        if COLUMNS > WIDTH:
+            writer.store([row, column + WIDTH], right)
     writer.close()
 
 
 @gluon.jit
-def multiply_by_rows(
-    ring, tiles, writer, scales, sizes, half: gl.constexpr, layout: gl.constexpr,
-    FAST: gl.constexpr,
-):  # fmt: skip
+def multiply_fast(
+    ring, tiles, writer, scales, sizes, half: gl.constexpr, layout: gl.constexpr
+):
     """Scales by row, at the end."""
-    a_scales, b_scales = scales
-    M, N, K = sizes
-    ROWS: gl.constexpr = tiles.block[0] // 2
     COLUMNS: gl.constexpr = tiles.block[1]
+    K = sizes[2]
     at = ring.consumer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
-        row += half * ROWS
-        rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-        columns = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
-        nothing = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
-        if FAST:
-            acc = warpgroup_mma_init(nothing)
-            for k in range(0, K, 128):
-                a_tile, b_tile = ring.wait(at)
-                a_tile = a_tile.slice(half * ROWS, ROWS, dim=0)
-                acc = warpgroup_mma(a_tile, b_tile.permute((1, 0)), acc, is_async=True)
-                acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
-                ring.release(at.before(), pred=k > 0)
-                at = at.next()
-            total = warpgroup_mma_wait(0, deps=[acc])
-            ring.release(at.before())
-        else:
-            total = nothing
-            for _ in range(0, K, 128):
-                a_tile, b_tile = ring.wait(at)
-                a_tile = a_tile.slice(half * ROWS, ROWS, dim=0)
-                b_tile = b_tile.permute((1, 0))
-                part = warpgroup_mma(a_tile, b_tile, nothing, use_acc=False, is_async=True)
-                total += warpgroup_mma_wait(0, deps=[part])
-                ring.release(at)
-                at = at.next()
-        of_rows = gl.load(a_scales + rows, mask=rows < M, other=0.0)
-        of_columns = gl.load(b_scales + columns, mask=columns < N, other=0.0)
-        writer.store([row, column], total * of_rows[:, None] * of_columns[None, :])
+        row += half * 64
+        acc = warpgroup_mma_init(gl.zeros([64, COLUMNS], gl.float32, layout))
+        for k in range(0, K, 128):
+            a_tile, b_tile = ring.wait(at)
+            a_tile = a_tile.slice(half * 64, 64, dim=0)
+            acc = warpgroup_mma(a_tile, b_tile.permute((1, 0)), acc, is_async=True)
+            acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
+            ring.release(at.before(), pred=k > 0)
+            at = at.next()
+        total = warpgroup_mma_wait(0, deps=[acc])
+        ring.release(at.before())
+        writer.store([row, column], scaled(total, row, column, scales, sizes))
     writer.close()
 
 
 @gluon.jit
 def multiply_tiles(
-    ring, tiles, writer, scales, sizes, half: gl.constexpr, layout: gl.constexpr, KIND: gl.constexpr
-):
-    if KIND[0]:
-        multiply_by_blocks(ring, tiles, writer, scales, sizes, half, layout)
+    ring, tiles, writer, scales, sizes, half: gl.constexpr, BY_BLOCK: gl.constexpr,
+    FAST: gl.constexpr,
+):  # fmt: skip
+    WIDTH: gl.constexpr = tiles.block[1] if FAST else min(tiles.block[1], 128)
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 32])
+    if FAST:
+        multiply_fast(ring, tiles, writer, scales, sizes, half, layout)
     else:
-        multiply_by_rows(ring, tiles, writer, scales, sizes, half, layout, KIND[1])
+        multiply_promoted(ring, tiles, writer, scales, sizes, half, layout, BY_BLOCK)
 
 
 @gluon.jit
 def matmul_scaled(
-    a_desc, b_desc, c_desc, a_scales, b_scales, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+    a_desc, b_desc, c_desc, scales_desc, a_scales, b_scales, M, N, K,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
     BY_BLOCK: gl.constexpr, FAST: gl.constexpr,
 ):  # fmt: skip
     """`a` is [M, K] and `b` [N, K], 8-bit floats; their scales, float32, are [K / 128, M] and
-    [N / 128, K / 128], both rounded up, or [M] and [N] unless BY_BLOCK."""
-    gl.static_assert(BLOCK_N == 128 or not BY_BLOCK, "a tile has the scales of one block")
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 32])
-    ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
-    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
-    upper = tma_writer(c_desc, parts=BLOCK_N // 64)
-    lower = tma_writer(c_desc, parts=BLOCK_N // 64)
+    [N / 128, K / 128], all rounded up, M to a multiple of 4, or [M] and [N] unless BY_BLOCK."""
+    WIDTH: gl.constexpr = BLOCK_N if FAST else min(BLOCK_N, 128)
+    if BY_BLOCK:
+        ring = tma_ring([a_desc, b_desc, scales_desc], STAGES, consumers=2)
+    else:
+        ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
+    tiles = gl.portable.grouped_tiles([M, N], [128, BLOCK_N], GROUP)
+    upper = tma_writer(c_desc, parts=max(WIDTH // 64, 1), buffers=1)
+    lower = tma_writer(c_desc, parts=max(WIDTH // 64, 1), buffers=1)
     scales = (a_scales, b_scales)
     sizes = (M, N, K)
-    KIND: gl.constexpr = (BY_BLOCK, FAST)
     gl.warp_specialize(
         [
-            (multiply_tiles, (ring, tiles, upper, scales, sizes, 0, layout, KIND)),
-            (multiply_tiles, (ring, tiles, lower, scales, sizes, 1, layout, KIND)),
-            (copy_tiles, (ring, tiles, K, 128, True)),
+            (multiply_tiles, (ring, tiles, upper, scales, sizes, 0, BY_BLOCK, FAST)),
+            (multiply_tiles, (ring, tiles, lower, scales, sizes, 1, BY_BLOCK, FAST)),
+            (copy_steps, (ring, tiles, K, BY_BLOCK)),
         ],
         [4, 1],
         [232, 24],
@@ -175,11 +180,17 @@ def matmul_scaled(
 
 
 def operands(args, config):
-    m, n = config["BLOCK_M"], config["BLOCK_N"]
+    n, scales = config["BLOCK_N"], args["a_scales"]
+    if config["BY_BLOCK"]:
+        layout = gl.NVMMASharedLayout(0, 32, rank=2)
+        of_rows = TensorDescriptor.from_tensor(scales, [1, 128], layout)
+    else:
+        of_rows = scales
     described = (
-        describe(args["a"], [m, 128]),
+        describe(args["a"], [128, 128]),
         describe(args["b"], [n, 128]),
-        describe(args["c"], [m // 2, 64]),
+        describe(args["c"], [64, min(n, 64)]),
+        of_rows,
     )
     return (*described, *(args[x] for x in ("a_scales", "b_scales", "M", "N", "K")))
 
@@ -188,7 +199,7 @@ def arguments(by_block):
     def make(new, large, sizes=None):
         m, n, k = sizes or ((4096, 7168, 16384) if large else (200, 272, 400))
         blocks = -(-n // 128), -(-k // 128)
-        shapes = ((blocks[1], m), blocks) if by_block else ((m,), (n,))
+        shapes = ((blocks[1], -(-m // 4) * 4), blocks) if by_block else ((m,), (n,))
         return {
             "a": new.random((m, k), "float8_e4m3fn"),
             "b": new.random((n, k), "float8_e4m3fn"),
@@ -204,11 +215,9 @@ def arguments(by_block):
 
 
 def configure(by_block, fast):
-    def make(warp_size, block, stages, group):
-        m, n = block
+    def make(warp_size, columns, stages, group):
         return {
-            "BLOCK_M": m,
-            "BLOCK_N": n,
+            "BLOCK_N": columns,
             "STAGES": stages,
             "GROUP": group,
             "BY_BLOCK": by_block,
@@ -216,13 +225,18 @@ def configure(by_block, fast):
             "num_warps": 4,
         }
 
-    def config(warp_size, block=(128, 128), stages=2, group=2):
-        return make(warp_size, block, stages, group)
+    def config(warp_size, columns=256, stages=2, group=2):
+        return make(warp_size, columns, stages, group)
 
-    def large_config(warp_size, block=(128, 256 if fast else 128), stages=4, group=8):
-        return make(warp_size, block, stages, group)
+    def large_config(warp_size, columns=256, stages=4, group=8):
+        return make(warp_size, columns, stages, group)
 
     return config, large_config
+
+
+def grid(args, config):
+    tiles = -(-args["M"] // 128) * -(-args["N"] // config["BLOCK_N"])
+    return (min(tiles, programs(args, tiles)),)
 
 
 def product(a, b, a_scales, b_scales):
@@ -233,7 +247,8 @@ def product(a, b, a_scales, b_scales):
     for i in range(0, a.shape[1], 128):
         across = b_scales[:, i // 128][[n // 128 for n in range(b.shape[0])]]
         part = a[:, i : i + 128] @ b[:, i : i + 128].T
-        total = total + part * a_scales[i // 128][:, None] * across[None, :]
+        of_rows = a_scales[i // 128][: len(a)]
+        total = total + part * of_rows[:, None] * across[None, :]
     return total
 
 
