@@ -68,7 +68,10 @@ def matmul_grouped(
     coming = group_tile_at(next_tile, found, N, BLOCKS, GROUP)
     next_k = (STAGES - 1) % steps * BLOCK_K
     for tile in range(program, count, programs):
-        _, row, column, end = group_tile_at(tile, found, N, BLOCKS, GROUP)
+        # The tile that is being fetched, but where the pipeline is longer than one.
+        _, row, column, end = coming
+        if steps < STAGES:
+            _, row, column, end = group_tile_at(tile, found, N, BLOCKS, GROUP)
         acc = gl.portable.accumulator(layouts)
         for _ in range(steps):
             a_tile, b_tile = tiles.wait(step)
