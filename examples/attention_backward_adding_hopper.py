@@ -1,0 +1,305 @@
+"""The gradients of attention on Hopper in one kernel, which adds to those of queries as it goes.
+
+A program has a tile of keys and values and walks over the queries. What `attention_backward_hopper.py`
+computes twice is computed once here: two groups of four warps compute the changes of the scores, each
+for half of the keys, and multiply them from registers. Through shared memory each group sees those of
+the other: it multiplies them by half of the columns (or for half of the queries) of the keys, and TMA
+adds the product to float32 sums in global memory. In which order programs add is not known, so that
+equal inputs have nearly equal bits only.
+
+`prepare` makes what the kernel needs of each row, `finish` the gradients of queries from their sums.
+"""
+
+import math
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.cli.example import Example, main
+from gluon_core.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    tma_ring,
+    tma_writer,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from gluon_core.nvidia.hopper import TensorDescriptor
+
+try:
+    from .attention_backward_hopper import gradients
+except ImportError:  # run as a program
+    from attention_backward_hopper import gradients
+
+
+@gluon.jit
+def prepare(
+    out, grad, logsums, statistics, sums, length, padded, D: gl.constexpr, LAYOUT: gl.constexpr
+):
+    """Statistics are [heads, 2, padded]: of each row less the logarithm of its sum, and less the sum of
+    `out * grad`; 0 past the end. `sums`, [heads, length, D], become 0."""
+    row = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
+    column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
+    head = gl.program_id(1)
+    there = row < length
+    at = (head * length + row).to(gl.int64)[:, None] * D + column[None, :]
+    x = gl.load(out + at, mask=there[:, None], other=0.0).to(gl.float32)
+    y = gl.load(grad + at, mask=there[:, None], other=0.0).to(gl.float32)
+    gl.store(sums + at, gl.zeros_like(x), mask=there[:, None])
+    logsum = gl.load(logsums + head * length + row, mask=there, other=0.0)
+    gl.store(statistics + 2 * head * padded + row, -logsum)
+    gl.store(statistics + (2 * head + 1) * padded + row, -gl.sum(x * y, 1))
+
+
+@gluon.jit
+def finish(sums, result, count, scale, BLOCK: gl.constexpr, LAYOUT: gl.constexpr):
+    at = gl.program_id(0).to(gl.int64) * BLOCK + gl.arange(0, BLOCK, LAYOUT)
+    x = gl.load(sums + at, mask=at < count) * scale
+    gl.store(result + at, x.to(result.dtype.element_ty), mask=at < count)
+
+
+@gluon.jit
+def walk(rings, place, padded):
+    """Copy the program's keys and values, then the queries that it walks over."""
+    own, others = rings
+    first, last, length = place
+    tile = gl.program_id(0)
+    head = gl.program_id(1)
+    SIZE: gl.constexpr = own.block_shape[1]
+    STEP: gl.constexpr = others.block_shape[1]
+    own.fetch(own.producer(), [[head, tile * SIZE, 0], [head, tile * SIZE, 0]])
+    at = others.producer()
+    for i in range(first, last):
+        row = i * STEP
+        statistic = 2 * head * padded + row
+        others.fetch(at, [[head, row, 0], [head, row, 0], [statistic], [statistic + padded]])
+        at = at.next()
+
+
+@gluon.jit
+def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS: gl.constexpr):
+    own, others = rings
+    changes, written = exchange
+    writer, to_keys, sums = outs
+    first, last, length = place
+    SCALE: gl.constexpr = SETTINGS[0]
+    CAUSAL: gl.constexpr = SETTINGS[1]
+    WHOLE: gl.constexpr = SETTINGS[2]
+    dtype: gl.constexpr = own.dtype
+    SIZE: gl.constexpr = own.block_shape[1]
+    ROWS: gl.constexpr = SIZE // 2
+    STEP: gl.constexpr = others.block_shape[1]
+    D: gl.constexpr = own.block_shape[2]
+    # Of the sums of queries, which are 64 x 128 or 128 x 64 in each step, half is this group's.
+    ROW: gl.constexpr = half * (STEP - 64)
+    COLUMN: gl.constexpr = half * (D - 64)
+    LOG_SCALE: gl.constexpr = SCALE * 1.4426950408889634
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    column: gl.constexpr = gl.SliceLayout(0, layout)
+    head = gl.program_id(1)
+    start = gl.program_id(0) * SIZE + half * ROWS
+    key = start + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
+    no_sum = gl.zeros([64, 64], gl.float32, sum_layout)
+    for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+    for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+    buffer = gl.allocate_shared_memory(gl.float32, [1, 64, 64], sums.layout)
+
+    k, v = own.wait(own.consumer())
+    k_columns = k.reshape([SIZE, D]).slice(COLUMN, 64, dim=1)
+    k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+    v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+    at = others.consumer()
+    for i in range(first, last):
+        q, grad, logsums, deltas = others.wait(at)
+        q = q.reshape([STEP, D])
+        grad = grad.reshape([STEP, D])
+        score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
+        change = warpgroup_mma(v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True)
+        score = warpgroup_mma_wait(1, deps=[score])
+        p = gl.exp2(score * LOG_SCALE + logsums.load(column)[None, :])
+        if CAUSAL:
+            if i * STEP < start + ROWS:
+                query = i * STEP + gl.arange(0, STEP, column)
+                p = gl.where(query[None, :] >= key[:, None], p, 0.0)
+        elif not WHOLE:
+            p = gl.where((key < length)[:, None], p, 0.0)  # else perhaps infinite
+        weights = gl.convert_layout(p.to(dtype), operand)
+        change = warpgroup_mma_wait(0, deps=[change])
+        change = (p * (change + deltas.load(column)[None, :])).to(dtype)
+        # The slot is free: the other group has used it before it wrote the one in between.
+        changes.index(at.index).slice(half * ROWS, ROWS, dim=0).store(change)
+        fence_async_shared()
+        mbarrier.arrive(written.index(at.index))
+        for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+        mbarrier.wait(written.index(at.index), at.phase)
+        every = changes.index(at.index).permute((1, 0)).slice(ROW, 64, dim=0)
+        part = warpgroup_mma(every, k_columns, no_sum, use_acc=False, is_async=True)
+        for_keys = warpgroup_mma(gl.convert_layout(change, operand), q, for_keys, is_async=True)
+        part, for_values = warpgroup_mma_wait(1, deps=[part, for_values])
+        tma.store_wait(0)
+        buffer.reshape([64, 64]).store(part)
+        fence_async_shared()
+        tma.async_atomic_add(sums, [head, i * STEP + ROW, COLUMN], buffer)
+        for_values = warpgroup_mma_init(for_values)
+        for_keys = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[for_keys]))
+        others.release(at)
+        at = at.next()
+    done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+    writer.store([head, start, 0], done[0])
+    writer.store([head, start, 0], done[1] * SCALE, to_keys)
+    writer.close()
+
+
+@gluon.jit
+def gradients_adding(
+    q_desc, k_desc, v_desc, grad_desc, statistics, to_keys, to_values, sums, length, padded,
+    SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr,
+):  # fmt: skip
+    """Tensors are [heads, length, D], `statistics` what `prepare` has made, in a row. `SCALE` is that of
+    the scores; `WHOLE` says that the last tile of keys is full."""
+    SIZE: gl.constexpr = k_desc.block_type.shape[1]
+    STEP: gl.constexpr = q_desc.block_type.shape[1]
+    D: gl.constexpr = k_desc.block_type.shape[2]
+    gl.static_assert(STEP * D == 64 * 128, "128 queries of 64 elements in a step, or 64 of 128")
+    rings = (
+        tma_ring([k_desc, v_desc], 1, consumers=2),
+        tma_ring([q_desc, grad_desc, statistics, statistics], 2, consumers=2),
+    )
+    # As many slots as the ring has, so that they share positions.
+    changed: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
+    changes = gl.allocate_shared_memory(q_desc.dtype, [2, SIZE, STEP], changed)
+    written = mbarrier.allocate_mbarrier(batch=2)
+    for slot in gl.static_range(2):
+        mbarrier.init(written.index(slot), 2)
+    exchange = (changes, written)
+    upper = (tma_writer(to_values), to_keys, sums)
+    lower = (tma_writer(to_values), to_keys, sums)
+    first = 0
+    if CAUSAL:
+        first = gl.program_id(0) * SIZE // STEP
+    place = (first, gl.cdiv(length, STEP), length)
+    SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE)
+    gl.warp_specialize(
+        [
+            (gradients_of_half, (rings, exchange, upper, place, 0, SETTINGS)),
+            (gradients_of_half, (rings, exchange, lower, place, 1, SETTINGS)),
+            (walk, (rings, place, padded)),
+        ],
+        [4, 1],
+        [240, 24],
+    )
+
+
+def describe(array, dtype, *block):
+    layout = gl.NVMMASharedLayout(0, 32, rank=1)
+    if len(block) > 1:
+        layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
+    return TensorDescriptor.from_tensor(array, list(block), layout)
+
+
+def operands(args, config):
+    heads, length, depth = args["q"].shape
+    step = 128 * 64 // depth
+    blocks = {"q": step, "k": 128, "v": 128, "grad": step, "for_keys": 64, "for_values": 64}
+    found = {name: describe(args[name], gl.bfloat16, 1, n, depth) for name, n in blocks.items()}
+    found["statistics"] = describe(args["statistics"], gl.float32, step)
+    found["sums"] = describe(args["sums"], gl.float32, 1, 64, 64)
+    names = ("q", "k", "v", "grad", "statistics", "for_keys", "for_values", "sums")
+    return (*(found[name] for name in names), length, padded(length))
+
+
+def padded(length):
+    """The rows of the statistics of a head."""
+    return -(-length // 128) * 128
+
+
+def grid(args, config):
+    return gluon.cdiv(args["q"].shape[1], 128), args["q"].shape[0]
+
+
+def configure(causal, shape):
+    whole = shape[1] % 128 == 0
+    return {"SCALE": shape[2] ** -0.5, "CAUSAL": causal, "WHOLE": whole, "num_warps": 4}
+
+
+def launch(args, causal, **options):
+    """All three kernels. `args` has q, k, v, grad, what the forward pass has left in out and logsums, and
+    of any content what is written: for_queries, for_keys and for_values, and in float32 sums, like q,
+    and statistics, for each head 2 * padded(length)."""
+    heads, length, depth = args["q"].shape
+    wide = gl.BlockedLayout([1, 8], [256 // depth, depth // 8], [4, 1], [1, 0])
+    given = (args[name] for name in ("out", "grad", "logsums", "statistics", "sums"))
+    rows = padded(length)
+    prepare[rows // 64, heads](*given, length, rows, depth, wide, num_warps=4, **options)
+    config = configure(causal, args["q"].shape)
+    gradients_adding[grid(args, config)](*operands(args, config), **config, **options)
+    count = heads * length * depth
+    blocks = (gluon.cdiv(count, 2048),)
+    finish[blocks](
+        args["sums"], args["for_queries"], count, config["SCALE"], 2048,
+        gl.BlockedLayout([4], [32], [4], [0]), num_warps=4, **options,
+    )  # fmt: skip
+
+
+def arguments(depth):
+    def make(new, large, shape=None):
+        shape = shape or ((128, 8192, depth) if large else (2, 200, depth))
+        made = {name: new.random(shape, "bfloat16") for name in ("q", "k", "v", "grad")}
+        made["statistics"] = new.random((2 * shape[0] * padded(shape[1]),))
+        made.update({name: new.empty(shape, "bfloat16") for name in ("for_keys", "for_values")})
+        made["sums"] = new.empty(shape)
+        if hasattr(made["sums"], "__setitem__"):  # there is nothing to clear where nothing runs
+            made["sums"][:] = 0
+        return made
+
+    return make
+
+
+def reference(causal):
+    """The sums, which lack the scale."""
+
+    def sums(args):
+        heads, length, depth = args["q"].shape
+        rows = -args["statistics"].reshape(heads, 2, -1)[:, :, :length]
+        kept = {"logsums": rows[:, 0], "deltas": rows[:, 1]}
+        return gradients({**args, **kept}, causal)[0] * math.sqrt(depth)
+
+    return sums
+
+
+def flops(causal):
+    def count(args):
+        heads, length, depth = args["q"].shape
+        return 10 * heads * length * length * depth // (2 if causal else 1)
+
+    return count
+
+
+MORE = [
+    Example(
+        name=f"attention backward, adding, {'causal' if causal else 'full'}, head {depth}",
+        kernel=gradients_adding,
+        arguments=arguments(depth),
+        operands=operands,
+        grid=grid,
+        config=lambda warp_size, of=(causal, (2, 200, depth)): configure(*of),
+        large_config=lambda warp_size, of=(causal, (128, 8192, depth)): configure(*of),
+        reference=reference(causal),
+        output="sums",
+        flops=flops(causal),
+        requires=("nvidia.wgmma", "nvidia.tma"),
+        tolerance=1e-2,
+        any_order=True,
+    )
+    for causal in (False, True)
+    for depth in (64, 128)
+]
+EXAMPLES = MORE[1:3]
+
+if __name__ == "__main__":
+    raise SystemExit(main(EXAMPLES))
