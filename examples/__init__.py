@@ -45,6 +45,7 @@ FILES = (
     "attention_mla",
     "attention_hopper",
     "attention_backward_hopper",
+    "attention_backward_adding_hopper",
     "attention_packed_hopper",
     "attention_cdna",
 )

@@ -33,36 +33,54 @@ def wide(args, *names):
     return [args[name].astype(np.float64) for name in names]
 
 
+def of_two_kernels(args, causal):
+    back = module("attention_backward_hopper")
+    kind = "causal" if causal else "full"
+    examples = {e.name: e for e in (*back.MORE,)}
+    deltas = (args["grad"].astype(np.float64) * args["out"].astype(np.float64)).sum(axis=2)
+    made = {}
+    for who in ("keys", "queries"):
+        example = examples[f"attention backward, {who}, {kind}, head {args['q'].shape[2]}"]
+        given = example.arguments(Arrays(SM90), False, args["q"].shape)
+        given.update({name: args[name] for name in ("q", "k", "v", "grad", "logsums")})
+        given["deltas"] = deltas.astype(np.float32)
+        example.launch(given, example.configure(SM90), target=SM90)
+        made.update({name: given[name] for name in given if name.startswith("for_")})
+    return made
+
+
+def of_one_kernel(args, causal):
+    adding = module("attention_backward_adding_hopper")
+    heads, length, depth = args["q"].shape
+    names = ("for_queries", "for_keys", "for_values")
+    made = {name: np.full(args["q"].shape, np.nan, args["q"].dtype) for name in names}
+    sums = np.full(args["q"].shape, np.nan, np.float32)
+    statistics = np.full(2 * heads * adding.padded(length), np.nan, np.float32)
+    adding.launch({**args, **made, "sums": sums, "statistics": statistics}, causal, target=SM90)
+    return made
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.once
-@pytest.mark.parametrize("length, causal", [(200, True), (129, False), (1, True)])
-def test_gradients_of_what_was_computed(length, causal):
-    forward, back = module("attention_hopper"), module("attention_backward_hopper")
-    shape = (2, length, 64)
-    (example,) = (
-        e for e in forward.EXAMPLES if e.name.endswith("head 64") and ("full" in e.name) != causal
-    )
+@pytest.mark.parametrize("make", [of_two_kernels, of_one_kernel])
+@pytest.mark.parametrize("length, causal, depth", [(200, True, 64), (129, False, 128), (1, True, 64)])
+def test_gradients_of_what_was_computed(length, causal, depth, make):
+    forward = module("attention_hopper")
+    shape = (2, length, depth)
+    kind = f"{'causal' if causal else 'full'}, head {depth}"
+    (example,) = (e for e in forward.EXAMPLES if e.name.endswith(kind))
     args = example.arguments(Arrays(SM90), False, shape)
     args["logsums"] = np.full(shape[:2], np.nan, np.float32)
     example.launch(args, example.configure(SM90), target=SM90)
-    q, k, v, out = wide(args, "q", "k", "v", "out")
+    q, k, v = wide(args, "q", "k", "v")
     p, logsums = weights(q, k, causal)
     np.testing.assert_allclose(args["logsums"], logsums, atol=1e-2)
 
-    (kind,) = (k for k in ("full", "causal") if (k == "causal") == causal)
-    examples = {e.name: e for e in (*back.MORE,)}
-    grad = np.random.default_rng(1).normal(size=shape)
-    made = {}
-    for who in ("keys", "queries"):
-        example = examples[f"attention backward, {who}, {kind}, head 64"]
-        given = example.arguments(Arrays(SM90), False, shape)
-        given.update({name: args[name] for name in ("q", "k", "v", "logsums")})
-        given["grad"] = grad.astype(args["q"].dtype)
-        given["deltas"] = (given["grad"].astype(np.float64) * out).sum(axis=2).astype(np.float32)
-        example.launch(given, example.configure(SM90), target=SM90)
-        made.update({name: given[name] for name in given if name.startswith("for_")})
-    grad = given["grad"].astype(np.float64)
-    change = p * (grad @ v.transpose(0, 2, 1) - (grad * (p @ v)).sum(axis=2, keepdims=True)) / 8
+    args["grad"] = np.random.default_rng(1).normal(size=shape).astype(args["q"].dtype)
+    made = make(args, causal)
+    grad = args["grad"].astype(np.float64)
+    change = p * (grad @ v.transpose(0, 2, 1) - (grad * (p @ v)).sum(axis=2, keepdims=True))
+    change /= math.sqrt(depth)
     wanted = {
         "for_queries": change @ k,
         "for_keys": change.transpose(0, 2, 1) @ q,
@@ -71,6 +89,18 @@ def test_gradients_of_what_was_computed(length, causal):
     for name, want in wanted.items():
         error = np.abs(made[name].astype(np.float64) - want).max()
         assert error <= 2e-2 * max(np.abs(want).max(), 0.1), (name, error)
+
+
+def test_keys_that_are_not_there_weigh_nothing():
+    """Scores of which every power of two is infinite where nothing is known of the key."""
+    adding = module("attention_backward_adding_hopper")
+    (example,) = (e for e in adding.MORE if e.name.endswith("full, head 64"))
+    args = example.arguments(Arrays(SM90), False, (1, 100, 64))
+    args["q"][:], args["k"][:] = 4, -4  # scores of -128 / log(2)
+    args["statistics"].reshape(2, -1)[0] = 128 / math.log(2) - math.log2(100)
+    example.launch(args, example.configure(SM90), target=SM90)
+    wanted = adding.exact(args, False)[0]
+    assert np.abs(args["sums"] / 8 - wanted).max() <= 1e-2 * np.abs(wanted).max()
 
 
 def test_heads_that_share_keys():

@@ -1,0 +1,109 @@
+"""Attention on Hopper as an operator of PyTorch, with its gradients: one kernel that adds to those of
+queries, or two that do not where torch.use_deterministic_algorithms asks for equal bits.
+
+Heads are of 64 or 128 elements in bfloat16; sequences have any length. See docs/torch.md.
+"""
+
+import torch
+
+import gluon_core as gluon
+
+try:
+    from . import attention_backward_adding_hopper as adding
+    from . import attention_backward_hopper as repeatable
+    from . import attention_hopper as forward
+except ImportError:  # run as a program
+    import attention_backward_adding_hopper as adding
+    import attention_backward_hopper as repeatable
+    import attention_hopper as forward
+
+
+def flat(x):
+    return x.contiguous().flatten(0, 1)
+
+
+def without_atomics(args, causal):
+    """The gradients, by two kernels that make two products more."""
+    products = args["out"].float() * args["grad"].float()
+    heads, length, _ = args["q"].shape
+    rest = {"logsums": args["logsums"], "deltas": products.sum(-1)}
+    given = {name: args[name] for name in ("q", "k", "v", "grad")}
+    config = {"STAGES": 2, "CAUSAL": causal, "num_warps": 4}
+    grid = (gluon.cdiv(length, 128), heads)
+    for kernel, outs in (
+        (repeatable.key_gradients, ("for_keys", "for_values")),
+        (repeatable.query_gradients, ("for_queries",)),
+    ):
+        values = repeatable.operands({**given, **{out: args[out] for out in outs}, **rest}, config)
+        kernel[grid](*values, **config)
+
+
+@gluon.torch.op(
+    "gluon_examples::attention_backward",
+    shape=lambda grad, q, k, v, out, logsums, causal: [q.shape] * 3,
+)
+def attention_backward(
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    logsums: torch.Tensor,
+    causal: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    given = {"grad": grad, "q": q, "k": k, "v": v, "out": out, "logsums": logsums}
+    args = {name: flat(x) for name, x in given.items()}
+    heads, length, _ = args["q"].shape
+    made = {f"for_{name}": torch.empty_like(args["q"]) for name in ("queries", "keys", "values")}
+    args.update(made)
+    if torch.are_deterministic_algorithms_enabled():
+        without_atomics(args, causal)
+    else:
+        args["sums"] = torch.empty_like(args["q"], dtype=torch.float32)
+        rows = 2 * heads * adding.padded(length)
+        args["statistics"] = torch.empty(rows, dtype=torch.float32, device=q.device)
+        adding.launch(args, causal)
+    return tuple(x.reshape(q.shape) for x in made.values())
+
+
+def keep(ctx, inputs, output):
+    q, k, v, ctx.causal = inputs
+    ctx.save_for_backward(q, k, v, *output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def backward(ctx, grad, _):
+    return (*attention_backward(grad, *ctx.saved_tensors, ctx.causal), None)
+
+
+@gluon.torch.op(
+    "gluon_examples::attention",
+    shape=lambda q, k, v, causal: [q.shape, (q.shape[:-1], torch.float32)],
+    backward=backward,
+    setup_context=keep,
+)
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of q, k and v, [batch, heads, length, width]: the result, and the logarithm (base 2) of each row's
+    sum."""
+    args = {name: flat(x) for name, x in (("q", q), ("k", k), ("v", v))}
+    out = torch.empty_like(args["q"])
+    logsums = torch.empty(out.shape[:2], dtype=torch.float32, device=q.device)
+    args.update(out=out, logsums=logsums)
+    config = forward.configure(causal, q.shape[-1])(32)
+    run = forward.attention_hopper[forward.grid(args, config)]
+    run(*forward.operands(args, config), **config)
+    return out.reshape(q.shape), logsums.reshape(q.shape[:-1])
+
+
+if __name__ == "__main__":
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # there, the simulator runs kernels
+    made = (torch.randn(1, 2, 200, 64, device=device).bfloat16() for _ in "qkv")
+    leaves = [x.requires_grad_() for x in made]
+    found = torch.autograd.grad(attention(*leaves, True)[0].sum(), leaves)
+    wide = [x.detach().float().requires_grad_() for x in leaves]
+    other = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=True)
+    for mine, theirs in zip(found, torch.autograd.grad(other.sum(), wide)):
+        torch.testing.assert_close(mine.float(), theirs, atol=2e-2, rtol=2e-2)
+    print("gradients are torch's")
