@@ -10,8 +10,6 @@ equal inputs have nearly equal bits only.
 `prepare` makes what the kernel needs of each row, `finish` the gradients of queries from their sums.
 """
 
-import math
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.cli.example import Example, main

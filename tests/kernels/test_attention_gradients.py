@@ -63,7 +63,9 @@ def of_one_kernel(args, causal):
 @pytest.mark.sampled(2)
 @pytest.mark.once
 @pytest.mark.parametrize("make", [of_two_kernels, of_one_kernel])
-@pytest.mark.parametrize("length, causal, depth", [(200, True, 64), (129, False, 128), (1, True, 64)])
+@pytest.mark.parametrize(
+    "length, causal, depth", [(200, True, 64), (129, False, 128), (1, True, 64)]
+)
 def test_gradients_of_what_was_computed(length, causal, depth, make):
     forward = module("attention_hopper")
     shape = (2, length, depth)
