@@ -25,11 +25,11 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 try:
     from .attention_paged import placed
     from .matmul_hopper import programs
-    from .packed import pairs, reference, sequences, work_at
+    from .packed import fetch_rows, pairs, reference, score_products, sequences, work_at
 except ImportError:  # run as a program
     from attention_paged import placed
     from matmul_hopper import programs
-    from packed import pairs, reference, sequences, work_at
+    from packed import fetch_rows, pairs, reference, score_products, sequences, work_at
 
 
 @gluon.jit
@@ -46,11 +46,11 @@ def copy_tiles(rings, lists, heads, SHARED: gl.constexpr, SETTINGS: gl.constexpr
         )
         if head < heads:
             for i in gl.static_range(2):
-                queries[i].fetch(query, [[first + row + i * (BLOCKS[0] // 2), head, 0]])
+                fetch_rows(queries[i], query, first + row + i * (BLOCKS[0] // 2), head, SETTINGS[4])
             query = query.next()
             for j in range(start, stop):
                 key = first_key + (stop - 1 - (j - start)) * BLOCKS[1]
-                keys.fetch(at, [[key, head // SHARED, 0]])
+                fetch_rows(keys, at, key, head // SHARED, SETTINGS[4])
                 values.fetch(at, [[key, head // SHARED, 0]])
                 at = at.next()
 
@@ -89,9 +89,9 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
     queries, keys, values = rings
     writer, out, logsums, row_stride = outputs
     BLOCKS: gl.constexpr = SETTINGS[0]
-    dtype: gl.constexpr = keys.dtype
+    dtype: gl.constexpr = values.dtype
     ROWS: gl.constexpr = BLOCKS[0] // 2
-    D: gl.constexpr = keys.block_shape[2]
+    D: gl.constexpr = values.block_shape[2]
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCKS[1], 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
@@ -108,9 +108,9 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
         if head < heads:
             row += half * ROWS
             low = row + shift
-            q_tile = queries.wait(query).reshape([ROWS, D])
-            k_tile = keys.wait(at).reshape([BLOCKS[1], D]).permute((1, 0))
-            score = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False)
+            q_tile = queries.wait(query)
+            coming = score_products(q_tile, keys.wait(at), nothing, SETTINGS[4])
+            score = warpgroup_mma_wait(0, deps=[coming])
             keys.release(at)
             score = weighed(score, low, stop - 1, length, scale, SETTINGS)
             top = gl.maximum(gl.max(score, 1), -1e30)  # of a row that sees no key yet, too
@@ -121,8 +121,7 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
             behind, at = at, at.next()
 
             for j in range(start + 1, stop):
-                k_tile = keys.wait(at).reshape([BLOCKS[1], D]).permute((1, 0))
-                coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
+                coming = score_products(q_tile, keys.wait(at), nothing, SETTINGS[4])
                 v_tile = values.wait(behind).reshape([BLOCKS[1], D])
                 acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
                 score = warpgroup_mma_wait(1, deps=[coming])
@@ -169,6 +168,7 @@ def attention_packed(
     q_desc, k_desc, v_desc, out_desc, out, logsums, of_queries, of_keys, count, heads, row_stride,
     scale, cap, SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
+    MORE: gl.constexpr,
 ):  # fmt: skip
     """`out` is [tokens, heads, D] like the queries, in rows of `row_stride` elements; SHARED heads share
     one of the keys and values. `of_queries` and `of_keys` are where the `count` sequences begin, at
@@ -178,17 +178,18 @@ def attention_packed(
     i + WINDOW[1]; None is no bound. `scale` is that of the scores times log2(e), or, if CAPPED, times
     2 log2(e) over the cap; `cap`, times log2(e), is what scores stay below. `logsums` is [tokens,
     heads], logarithms of base 2, or None. Values of other sequences are multiplied with zeros: they
-    must be numbers.
+    must be numbers. Queries and keys wider than values come as pairs of descriptors, of which the second
+    one's blocks are what stands behind MORE elements; MORE is 0 otherwise.
     """
-    SETTINGS: gl.constexpr = ((BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST)
+    SETTINGS: gl.constexpr = ((BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE)
     upper = tma_ring(q_desc, 1)
     lower = tma_ring(q_desc, 1)
     keys = tma_ring(k_desc, STAGES, consumers=2)
     values = tma_ring(v_desc, STAGES, consumers=2)
     lists = (of_queries, of_keys, count)
-    PARTS: gl.constexpr = k_desc.block_type.shape[2] // out_desc.block_type.shape[2]
-    first = (tma_writer(out_desc, PARTS), out, logsums, row_stride)
-    second = (tma_writer(out_desc, PARTS), out, logsums, row_stride)
+    PARTS: gl.constexpr = v_desc.block_type.shape[2] // out_desc.block_type.shape[2]
+    first = (tma_writer(out_desc, PARTS, 1), out, logsums, row_stride)
+    second = (tma_writer(out_desc, PARTS, 1), out, logsums, row_stride)
     scales = (scale, cap)
     gl.warp_specialize(
         [
@@ -209,30 +210,36 @@ def by_head(array, rows, width=None):
 
 
 def operands(args, config):
-    rows, keys = config["BLOCK_M"] // 2, config["BLOCK_N"]
-    blocks = {"q": rows, "k": keys, "v": keys, "out": rows}
-    _, heads, depth = args["q"].shape
+    rows, keys, more = config["BLOCK_M"] // 2, config["BLOCK_N"], config["MORE"]
+    (_, heads, depth), width = args["q"].shape, args["v"].shape[2]
+    parts = (more, depth - more) if more else (depth,)
+    described = [
+        tuple(by_head(args[name], size, part) for part in parts)
+        for name, size in (("q", rows), ("k", keys))
+    ]
+    described = described if more else [only for (only,) in described]
+    # Results of many elements leave in parts, through less shared memory.
+    out = by_head(args["out"], rows, 64 if depth > 128 else None)
     scale, cap = math.log2(math.e) / math.sqrt(depth), args["cap"]
     scales = (2 * scale / cap, cap * math.log2(math.e)) if cap else (scale, 1.0)
     lists = (args["of_queries"], args["of_keys"], args["of_queries"].shape[0] - 1)
-    described = [by_head(args[name], size) for name, size in blocks.items()]
-    if depth > 128:  # results leave in parts, through less shared memory
-        described[-1] = by_head(args["out"], rows, 64)
-    return (*described, args["out"], args.get("logsums"), *lists, heads, heads * depth, *scales)
+    descriptors = (*described, by_head(args["v"], keys), out)
+    given = (args["out"], args.get("logsums"), *lists, heads, heads * width, *scales)
+    return (*descriptors, *given)
 
 
-def arguments(depth, window, cap, shared):
+def arguments(depth, width, window, cap, shared):
     def make(new, large, lengths=None, heads=None, keys=None):
         lengths = lengths or ([8192] * 4 if large else [130, 1, 0, 70])
         keys = keys or (lengths if large else [130, 40, 3, 200])
         heads = heads or (32 if large else 2 * shared)
         ends = [np.cumsum([0, *given]).astype(np.int32) for given in (lengths, keys)]
-        sizes = [(int(end[-1]), count, depth) for end, count in zip(ends, (heads, heads // shared))]
+        tokens = [int(end[-1]) for end in ends]
         return {
-            "q": new.random(sizes[0], "bfloat16"),
-            "k": new.random(sizes[1], "bfloat16"),
-            "v": new.random(sizes[1], "bfloat16"),
-            "out": new.empty(sizes[0], "bfloat16"),
+            "q": new.random((tokens[0], heads, depth), "bfloat16"),
+            "k": new.random((tokens[1], heads // shared, depth), "bfloat16"),
+            "v": new.random((tokens[1], heads // shared, width), "bfloat16"),
+            "out": new.empty((tokens[0], heads, width), "bfloat16"),
             "of_queries": placed(new, ends[0]),
             "of_keys": placed(new, ends[1]),
             "cap": cap,
@@ -242,9 +249,9 @@ def arguments(depth, window, cap, shared):
     return make
 
 
-def configure(depth, window, cap, shared):
+def configure(depth, width, window, cap, shared):
     def config(warp_size, block=None, stages=2, most=32):
-        block = block or (128, 128 if depth <= 128 else 64)
+        block = block or (128, 128 if width <= 128 else 64)
         return {
             "SHARED": shared,
             "BLOCK_M": block[0],
@@ -253,23 +260,25 @@ def configure(depth, window, cap, shared):
             "WINDOW": window,
             "CAPPED": cap is not None,
             "MOST": most,
+            "MORE": 0 if depth == width else 128,
             "num_warps": 4,
         }
 
     return config
 
 
-def example(name, depth=128, window=(None, 0), cap=None, shared=4):
+def example(name, depth=128, window=(None, 0), cap=None, shared=4, width=None):
+    width = width or depth
     return Example(
         name=f"packed attention, {name}",
         kernel=attention_packed,
-        arguments=arguments(depth, window, cap, shared),
+        arguments=arguments(depth, width, window, cap, shared),
         operands=operands,
         grid=lambda args, config: (programs({"a": args["q"]}, 12),),
-        config=configure(depth, window, cap, shared),
+        config=configure(depth, width, window, cap, shared),
         reference=reference,
         output="out",
-        flops=lambda args: 4 * args["q"].shape[1] * args["q"].shape[2] * pairs(args),
+        flops=lambda args: 2 * args["q"].shape[1] * (depth + width) * pairs(args),
         requires=("nvidia.wgmma", "nvidia.tma"),
         tolerance=1e-2,
     )
@@ -283,6 +292,7 @@ MORE = [
     example("capped", 64, (None, 0), 20.0, 2),
     example("full", 64, (None, None), None, 1),
     example("256 wide, causal", 256),
+    example("192 and 128 wide, causal", 192, shared=1, width=128),
 ]
 
 if __name__ == "__main__":

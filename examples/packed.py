@@ -97,11 +97,40 @@ def work_at(turn, found, heads, BLOCKS: gl.constexpr, WINDOW: gl.constexpr):
     return head, first, row, end, first_key, length, shift, start, stop
 
 
+@gluon.jit
+def fetch_rows(ring, at, row, head, MORE: gl.constexpr):
+    """Rows of a head's queries or keys: in two parts, if MORE says where the second one begins."""
+    if MORE:
+        ring.fetch(at, [[row, head, 0], [row, head, MORE]])
+    else:
+        ring.fetch(at, [[row, head, 0]])
+
+
+@gluon.jit
+def product(queries, keys, acc, use_acc: gl.constexpr):
+    D: gl.constexpr = queries.shape[2]
+    k_tile = keys.reshape([keys.shape[0], D]).permute((1, 0))
+    q_tile = queries.reshape([queries.shape[0], D])
+    mma: gl.constexpr = gl.nvidia.hopper.warpgroup_mma
+    return mma(q_tile, k_tile, acc, use_acc=use_acc, is_async=True)
+
+
+@gluon.jit
+def score_products(queries, keys, nothing, MORE: gl.constexpr):
+    """Start to multiply queries with keys, of one part or of two."""
+    if MORE:
+        coming = product(queries[0], keys[0], nothing, False)
+        coming = product(queries[1], keys[1], coming, True)
+    else:
+        coming = product(queries, keys, nothing, False)
+    return coming
+
+
 def reference(args):
     """In float64, sequence by sequence."""
     q, k, v = (args[name].astype(np.float64) for name in "qkv")
     shared, (left, right) = q.shape[1] // k.shape[1], args["window"]
-    out = np.zeros_like(q)
+    out = np.zeros((*q.shape[:2], v.shape[2]))
     bounds = [list(zip(args[name], args[name][1:])) for name in ("of_queries", "of_keys")]
     for (begin, end), (first, last) in zip(*bounds):
         if begin == end or first == last:
