@@ -38,6 +38,7 @@ class Lowered:
     Attributes:
         tasks: the kernel's own, then its partitions.
         roots: the unknowns that loops are bounded by.
+        floors: what a root's bound is at least, wherever one of its loops is begun.
         stores: ops that write to global memory, those of models once they were walked.
     """
 
@@ -45,6 +46,7 @@ class Lowered:
         self.places = places
         self.tasks: list[Code] = []
         self.roots: list[Term] = []
+        self.floors: dict[int, int] = {}
         self.stores: dict[Op, None] = {}
 
 

@@ -56,13 +56,17 @@ class Equal:
         if (task, root) in state.own:
             mine = state.own[task, root]
             if mine is None:
-                mine = state.own[task, root] = Bound(LEAST, None)
+                mine = state.own[task, root] = self._new(root)
             return mine
         found = state.bounds[root]
         at = state.done.get((task, root), 0)
         while len(found) <= at:
-            found.append(Bound(LEAST, None))
+            found.append(self._new(root))
         return found[at]
+
+    def _new(self, root: int) -> Bound:
+        """What is known of a bound whose loop nobody has begun yet."""
+        return Bound(self.lowered.floors.get(root, LEAST), None)
 
     def change(self, root: int) -> int:
         """What one period adds to the counters of a root."""

@@ -449,6 +449,7 @@ class _Lowering(Effects):
                 args.append(Spec())
         self.function(kernel, args)
         self.roots()
+        self.floors()
         for code in self.out.tasks:
             code.finish()
         return self.out
@@ -483,6 +484,35 @@ class _Lowering(Effects):
                 for _, branch in there:
                     branch.choice = number
 
+    def floors(self) -> None:
+        """Loops that have a round whenever they are begun, by what holds there of the loops and the
+        conditions around them."""
+        if self.arithmetic is None:
+            return
+        for number, core in enumerate(self.out.roots):
+            loops = [loop for _, loop in self.all_loops if loop.root == number]
+            if not core.fixed and all(self._runs(core, loop.context) for loop in loops):
+                self.out.floors[number] = 1
+
+    def _runs(self, core: Term, context: tuple[Any, ...]) -> bool:
+        """Whether a bound is above 0 in a context."""
+        assert self.arithmetic is not None
+        held = []
+        for kind, place, *rest in context:
+            if kind == "if" and isinstance(place, tuple):
+                place = self.alias.get(place[1])
+            if kind == "if" and isinstance(place, Term):
+                held.append((place, int(rest[0])))
+        bounds: list[tuple[Term, int, Optional[int]]] = [(core, -1 << 31, 0)]
+        for one in inductions([core, *(place for place, _ in held)]):
+            counted, low = one.args[0], one.args[1:2]
+            first = low[0] if low and isinstance(low[0], int) else 0
+            bounds.append((one, first, None))
+            over = [loop.offset for _, loop in self.all_loops if loop.core == counted]
+            if over:
+                held.append((term("icmpSLT", one, term("add", counted, max(over))), 1))
+        return not self.arithmetic.feasible(bounds, held)
+
     def _unite(self) -> None:
         """Bounds that are equal for all arguments get one name."""
         cores: list[Term] = []
@@ -504,6 +534,19 @@ class _Lowering(Effects):
     def _root(self, core: Term) -> int:
         self.out.roots.append(core)
         return len(self.out.roots) - 1
+
+
+def inductions(terms: Sequence[Any]) -> list[Term]:
+    """The counters that terms are made of."""
+    found: dict[Term, None] = {}
+    todo = list(terms)
+    while todo:
+        one = todo.pop()
+        if isinstance(one, Term):
+            if one.name == "induction":
+                found[one] = None
+            todo += one.args
+    return list(found)
 
 
 def place_of(spec: Spec) -> Any:
