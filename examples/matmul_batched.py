@@ -52,9 +52,7 @@ def matmul_batched(
     b_tiles = gl.portable.descriptor(
         b, [matrices, K, N], [K * N, N, 1], [1, BLOCK_K, BLOCK_N], deep(layouts.b_shared)
     )
-    c_tiles = gl.portable.descriptor(
-        c, [matrices, M, N], [M * N, N, 1], [1, BLOCK_M, BLOCK_N // 4]
-    )
+    c_tiles = gl.portable.descriptor(c, [matrices, M, N], [M * N, N, 1], [1, BLOCK_M, BLOCK_N // 4])
     ring = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
     tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
     count = tiles.count() * matrices
@@ -87,9 +85,7 @@ def matmul_batched(
             step += 1
         result = gl.portable.read(acc)
         here, top, left = place(tile, tiles, matrices)
-        gl.portable.store(
-            c_tiles, [here, top, left], result.reshape([1, BLOCK_M, BLOCK_N])
-        )
+        gl.portable.store(c_tiles, [here, top, left], result.reshape([1, BLOCK_M, BLOCK_N]))
     ring.close()
 
 

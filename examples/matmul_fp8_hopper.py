@@ -113,9 +113,7 @@ def multiply_promoted(
 
 
 @gluon.jit
-def multiply_fast(
-    ring, tiles, writer, scales, sizes, half: gl.constexpr, layout: gl.constexpr
-):
+def multiply_fast(ring, tiles, writer, scales, sizes, half: gl.constexpr, layout: gl.constexpr):
     """Scales by row, at the end."""
     COLUMNS: gl.constexpr = tiles.block[1]
     K = sizes[2]

@@ -8,11 +8,8 @@ equal inputs have equal results. The numbers by which they wait only grow.
 the rows of A its columns, of which 8 are enough.
 """
 
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     tma_ring,
     warpgroup_mma,

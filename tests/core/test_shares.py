@@ -36,7 +36,15 @@ def shares(out, m, n, k, MOST: gl.constexpr):
 
 @pytest.mark.parametrize(
     "m, n, k, programs",
-    [(4, 2, 8, 1), (9, 3, 20, 3), (12, 4, 64, 7), (4, 2, 100, 5), (20, 10, 17, 4), (3, 1, 9, 6), (12, 4, 8, 6)],
+    [
+        (4, 2, 8, 1),
+        (9, 3, 20, 3),
+        (12, 4, 64, 7),
+        (4, 2, 100, 5),
+        (20, 10, 17, 4),
+        (3, 1, 9, 6),
+        (12, 4, 8, 6),
+    ],
 )
 def test_every_step_of_every_tile_is_one_programs(m, n, k, programs):
     tiles = -(-m // 4) * -(-n // 2)
