@@ -125,13 +125,6 @@ class ControlOps(SemanticBase):
             num_regs = self._worker_counts(
                 "worker_num_regs", worker_num_regs, len(workers), least=None
             )
-            if not self.target.limits.movable_registers:
-                raise CapabilityError(
-                    f"warps of {self.target} cannot give registers to each other",
-                    argument="worker_num_regs",
-                    remedy=f"Leave it out ({WORKERS_WITHOUT_REGISTERS.releases}), "
-                    "or choose a target that can.",
-                )
         else:
             _triton.require(WORKERS_WITHOUT_REGISTERS, "gl.warp_specialize without worker_num_regs")
         self._check_warps(num_warps)
@@ -332,6 +325,13 @@ class ControlOps(SemanticBase):
                 f"{self.target} has {share * threads} for these {threads} threads, of which the "
                 f"default partition needs {least} for each of its own; got {list(worker_regs)}. "
                 "The compiler ignores such a request: ask for fewer."
+            )
+        elif not limits.movable_registers:
+            raise CapabilityError(
+                f"warps of {self.target} cannot give registers to each other",
+                argument="worker_num_regs",
+                remedy=f"Leave it out ({WORKERS_WITHOUT_REGISTERS.releases}), "
+                "or choose a target that can.",
             )
 
 

@@ -208,6 +208,15 @@ class MemoryOps(SemanticBase):
         """As Triton's own, which knows no ".cs" before 3.8 although the builder always did."""
         return getattr(ir.CACHE_MODIFIER, cache_modifier.lstrip(".").upper() or "NONE")
 
+    def advance(self, base: Any, offsets: Any) -> Any:
+        """What a tensor's method calls: Gluon makes no pointers to blocks, and the compiler aborts."""
+        raise DtypeError(
+            "only a pointer to a block advances, and Gluon has none",
+            argument="base",
+            got=describe(base),
+            remedy="Add to the offsets, or use a tensor descriptor.",
+        )
+
     def expect_zero(self, x: Any, mask: Any) -> Any:
         """`x`; with `debug` on, an assertion that it is zero where `mask` is true."""
         mask = self.to_tensor(unwrap(mask))

@@ -76,12 +76,14 @@ class ReduceOps(SemanticBase):
                 lambda: split_over_blocks(layout.to_linear(shape), axis),
                 "the reduction", "axis", f"{axis} of {layout}",
             )  # fmt: skip
-        op = self.builder.create_reduce([value.handle for value in values], axis)
-        region_builder_fn(op)
-        self._verify(op, "the combine function of the reduction")
         rest = shape[:axis] + shape[axis + 1 :]
         if rest:
             kept = layout if is_placeholder(layout) else SliceLayout(axis, layout)
+            if isinstance(kept, SliceLayout):
+                kept.check_compiler()  # before the op is made, which aborts
+        op = self.builder.create_reduce([value.handle for value in values], axis)
+        region_builder_fn(op)
+        self._verify(op, "the combine function of the reduction")
         results = []
         for i, value in enumerate(values):
             scalar = value.type.scalar

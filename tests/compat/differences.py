@@ -126,6 +126,27 @@ DIFFERENCES = [
         ),
     ),
     Difference(
+        "`AMDMFMALayout` of 64 rows by 4 columns that is not transposed",
+        HARDWARE,
+        "the instruction has 4 rows by 64 columns; the other way round its operands change places.",
+        r"the 64x4 instruction is 4x64 with its operands exchanged",
+        _registers(
+            "gl.DotOperandLayout(0, gl.amd.AMDMFMALayout(4, [64, 4, 16], False, [1, 4], tiles_per_warp=[2, 1]), 16)",
+            "[2, 8]",
+            'TARGET = GPUTarget("hip", "gfx950", 64)\n',
+        ),
+    ),
+    Difference(
+        "`DistributedLinearLayout` in which two places hold one element without a zero basis",
+        BUG,
+        "upstream takes copies for other elements wherever a basis is not zero: a sum counts them twice.",
+        r"a basis is the sum of others: two places hold one element",
+        _registers(
+            "gl.DistributedLinearLayout([[2]], [[2], [1], [4], [0], [0]], [[0], [0]], [], [8])",
+            "[8]",
+        ),
+    ),
+    Difference(
         "`AMDWMMALayout` with an instruction that its version does not have",
         HARDWARE,
         "the unit has no such instruction.",

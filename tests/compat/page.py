@@ -32,6 +32,8 @@ Written by `python -m tests.compat.page` on each release; do not edit.
 
 def row(difference: Difference) -> str:
     """The row of a difference on the installed release; empty where there is none."""
+    if not difference.source:  # what the release has no name for
+        return ""
     found = sides.verdict(difference.source)
     if found.kind not in difference.kinds and not difference.everywhere:
         return ""

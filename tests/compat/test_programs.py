@@ -252,19 +252,19 @@ REFUSED = {
         "i = gl.convert_layout(i, gl.CoalescedLayout(), assert_trivial=True)",
     ),
     "blocks of tensor memory that fill half of a column": _kernel(
-        "blackwell = gl.nvidia.blackwell",
         "T: gl.constexpr = blackwell.TensorMemoryLayout([128, 1], col_stride=1)",
         "t = blackwell.allocate_tensor_memory(gl.float16, [256, 2], T)",
         "L: gl.constexpr = gl.BlockedLayout([1, 2], [32, 1], [4, 1], [0, 1])",
         "t.store(gl.full([256, 2], 0, gl.float16, L))",
+        before="blackwell = gl.nvidia.blackwell\n",
         end='TARGET = GPUTarget("cuda", 100, 32)\n',
     ),
     "bytes of tensor memory that fill half of a column": _kernel(
-        "blackwell = gl.nvidia.blackwell",
         "T: gl.constexpr = blackwell.TensorMemoryLayout([64, 1], col_stride=2)",
         "t = blackwell.allocate_tensor_memory(gl.int8, [64, 2], T)",
         "L: gl.constexpr = gl.BlockedLayout([1, 2], [32, 1], [4, 1], [0, 1])",
         "t.store(gl.full([64, 2], 0, gl.int8, L))",
+        before="blackwell = gl.nvidia.blackwell\n",
         end='TARGET = GPUTarget("cuda", 100, 32)\n',
     ),
 }
@@ -284,7 +284,14 @@ REFUSED["scales of MFMA in any layout"] = _scaled(
 REFUSED["view of parts of bytes"] = _kernel(
     *_ROWS, "gl.store(q + i, s._reinterpret(gl.int1, [32, 32], S).load(L).to(gl.int32))"
 )
+REFUSED["a block pointer that is none"] = _kernel(*_ROWS, "i = i.advance([1, 1])")
 if RELEASE < (3, 8):
+    REFUSED["reduction of blocks that interleave"] = _kernel(
+        "L: gl.constexpr = gl.DistributedLinearLayout([[0, 4], [32, 0]],",
+        "    [[16, 0], [0, 2], [0, 0], [2, 0], [4, 0]], [[1, 0], [0, 1]], [[8, 0]], [64, 8])",
+        "x = gl.sum(gl.full([64, 8], 0, gl.int32, L) + n, 1)",
+        end="KWARGS = dict(num_ctas=2)\n",
+    )
     REFUSED["conversion between blocks"] = _kernel(
         "one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0], cga_layout=[[1]])",
         "x = gl.full([512], 0, gl.int32, one) + n",

@@ -308,6 +308,18 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         ),
     ),
     (
+        "A copy of the TDM to a buffer that is laid out otherwise than the descriptor says",
+        "bug",
+        "upstream before 3.8 does not compare the paddings: the copy leaves gaps that the buffer has not, and its end.",
+        r"^(dest|src): laid out differently than the descriptor says",
+        _hip(
+            "L: gl.constexpr = gl.PaddedSharedLayout.with_identity_for([[32, 4]], [32, 32], [1, 0])",
+            "d = gl.amd.gfx1250.tdm.make_tensor_descriptor(p, [64, 64], [64, 1], [32, 32], L)",
+            "s = gl.allocate_shared_memory(gl.float32, [32, 32], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))",
+            "gl.amd.gfx1250.tdm.async_load(d, [n, 0], s)",
+        ),
+    ),
+    (
         "A copy of the TDM with fewer or more offsets than its descriptor has dimensions",
         "bug",
         "upstream takes as many as come, and does not say which dimensions they are of.",
@@ -342,6 +354,41 @@ UNITS: list[tuple[str, str, str, str, str]] = [
             "rows = gl.arange(0, 32, R) + n",
             f"gl.amd.gfx1250.tdm.async_scatter(d, rows, {'n, ' if VERSION[:2] == (3, 7) else ''}s)",
         ),
+    ),
+    (
+        "`float2` of other numbers than float32",
+        "bug",
+        "upstream puts halves of registers side by side and calls them two float32.",
+        r"pairs are of float32",
+        _kernel(
+            "L: gl.constexpr = gl.BlockedLayout([2, 4], [4, 8], [4, 1], [1, 0])",
+            "at = gl.zeros([32, 64], gl.int32, L) + n",
+            "x = float2.pack(gl.load(p + at).to(gl.float16), 1)",
+            "gl.store(p + at, float2.unpack(x + x, 1).to(gl.float32))",
+            arch=100,
+        ).replace(
+            "@gluon.jit",
+            'float2 = importlib.import_module(gl.__name__ + ".nvidia.blackwell.float2")\n@gluon.jit',
+        )
+        if VERSION < (3, 8)
+        else "",
+    ),
+    (
+        "A pair of blocks of 64 rows with more than one block of tensor memory each",
+        "bug",
+        "the compilers before 3.8 lay out such pairs for one block of tensor memory only: others are not where they look.",
+        r"a pair of blocks of 64 rows has one block of tensor memory each",
+        _kernel(
+            "T: gl.constexpr = blackwell.TensorMemoryLayout([64, 256], col_stride=1, cta_split_num=[2, 1], two_ctas=True)",
+            "a = gl.allocate_shared_memory(gl.float8e5, [256, 32], gl.NVMMASharedLayout(32, 8, 2, cga_layout=[[1, 0]]))",
+            "b = gl.allocate_shared_memory(gl.float8e5, [32, 256], gl.NVMMASharedLayout(32, 8, 2, transposed=True, cga_layout=[[0, 1]]))",
+            "acc = blackwell.allocate_tensor_memory(gl.float32, [256, 256], T)",
+            "blackwell.tcgen05_mma(a, b, acc)",
+            arch=100,
+        )
+        + "KWARGS = dict(num_ctas=2)\n"
+        if VERSION < (3, 8)
+        else "",
     ),
     (
         "A part of a tensor that begins before it",

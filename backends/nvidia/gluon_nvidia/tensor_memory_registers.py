@@ -148,7 +148,8 @@ def _packed(
             got=f"{layout} of shape {list(shape)}",
         )
     cols = cols[bits:]
-    if stride == 1 and len(packed) < bits and any(map(any, cols)):
+    others = any(row[0] for row in packed) or len(packed) < bits and any(map(any, cols))
+    if stride == 1 and others:
         raise LayoutError(
             "a block's row fills a part of a 32-bit column, and others follow it",
             argument="layout",

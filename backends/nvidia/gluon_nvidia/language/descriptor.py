@@ -271,8 +271,8 @@ def _scalar(semantic: Any, value: Any, dtype: Any, argument: str) -> Any:
             raise ShapeError("must be scalars", argument=argument, got=describe(value))
         if value.dtype.is_int() and value.dtype != tl.int1:
             return semantic.cast(value, dtype)
-    elif isinstance(value, int) and not isinstance(value, bool):
-        return semantic.scalar_constant(value, dtype)
+    elif isinstance(value, int):
+        return semantic.scalar_constant(int(value), dtype)
     raise DtypeError("must be integers", argument=argument, expected=dtype, got=describe(value))
 
 
