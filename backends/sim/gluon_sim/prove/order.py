@@ -35,8 +35,8 @@ class Known(NamedTuple):
 
     Args:
         what: "last" (its last phase ended, or it was made), "before" (the phase before that one did),
-            or "wait" (somebody passed a wait in this phase).
-        by: who passed the wait.
+            "wait" (somebody passed a wait in this phase) or "arrival".
+        by: who passed the wait, or arrived.
         known: tasks, barriers and flights, as bits.
     """
 
@@ -78,9 +78,19 @@ class Phases:
             if known.slot == slot and known.what == what and not known.known >> bit & 1:
                 raise Depends
 
-    def waited(self, slot: int, bit: int) -> "Phases":
-        """Somebody passed a wait."""
-        new = Known(slot, "wait", bit, 1 << bit)
+    def settled(self, slot: int, bit: int) -> None:
+        """Somebody makes a barrier anew, makes it invalid, or changes what its phase takes.
+
+        Raises:
+            Depends: it could be done before something that was done there.
+        """
+        for known in self.all:
+            if known.slot == slot and not known.known >> bit & 1:
+                raise Depends
+
+    def did(self, slot: int, what: str, bit: int) -> "Phases":
+        """Somebody passed a wait, or arrived."""
+        new = Known(slot, what, bit, 1 << bit)
         return Phases((*(k for k in self.all if k[:3] != new[:3]), new))
 
     def ended(self, slot: int, coming: int, over: int) -> "Phases":

@@ -412,6 +412,8 @@ class Walker(Counting):
             if event.what == "expect" and event.slot in arrives:
                 continue  # the phase cannot end before this op
             signals = (s for f in state.world.flights for s in f.signals)
+            if event.what == "expect" and state.world.phases is not None:
+                state.world.phases.settled(event.slot, task)
             if not alone or any(s.slot == event.slot for s in signals):
                 raise Depends
 

@@ -368,6 +368,8 @@ class World:
         what, amount = event.what, event.amount
         if what in ("init", "invalidate", "raise"):
             self._acted(task, mark)
+        if self.phases is not None and what in ("init", "invalidate", "raise"):
+            self.phases.settled(event.slot, bit)
         if what == "init":
             if slot.wanted:
                 raise Found("barrier.initialised", "a barrier is initialized while in use", loc)
@@ -381,13 +383,15 @@ class World:
             )
         if what == "invalidate":
             self.slots[event.slot] = Slot(0, 0, 0, 0)
+            if self.phases is not None:
+                self.phases = self.phases.made(event.slot, bit)
             return
         if self.phases is not None:
             self.phases.asked(event.slot, "before" if what == "wait" else "last", bit)
         if what == "wait":
             self._learn(1 << bit, self._over(event.slot))
             if self.phases is not None:
-                self.phases = self.phases.waited(event.slot, bit)
+                self.phases = self.phases.did(event.slot, "wait", bit)
             if self.loose is not None:
                 wait = (event.slot, event.amount)
                 if wait not in self.loose[bit]:
@@ -413,6 +417,8 @@ class World:
         over = slot.pending <= 0 and not slot.bytes
         if over or len(self.writers[event.slot]) > 1:
             self._acted(task, mark)  # till then only the one who did it can tell
+        if self.phases is not None:
+            self.phases = self.phases.did(event.slot, "arrival", bit)
         self._learn(self._coming(event.slot), 1 << bit)
         if over:
             slot = slot._replace(pending=slot.wanted, phase=1 - slot.phase)

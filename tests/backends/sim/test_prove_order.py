@@ -1,0 +1,103 @@
+"""One schedule for all, where that may be: what orders the phases of barriers, and where nothing does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import mbarrier
+from gluon_sim.prove.order import Depends, Phases
+from tests.backends.sim.proofs import judged
+
+pytestmark = pytest.mark.once
+pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
+
+L = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+
+
+@gluon.jit
+def reads(buffer, bar, out):
+    mbarrier.wait(bar.index(0), 0)
+    gl.store(out + gl.arange(0, 128, layout=L), buffer.load(L))
+
+
+@gluon.jit
+def writes(buffer, bar):
+    buffer.store(gl.full([128], 1, gl.int32, layout=L))
+    mbarrier.arrive(bar.index(0), count=1)
+
+
+@gluon.jit
+def arrives(bar, ORDERED: gl.constexpr, STEPS: gl.constexpr):
+    for _ in gl.static_range(STEPS):
+        mbarrier.arrive(bar.index(1), count=1)
+    if ORDERED:
+        mbarrier.wait(bar.index(0), 0)
+    mbarrier.arrive(bar.index(0), count=1)
+
+
+@gluon.jit
+def two_arrive(out, STEPS: gl.constexpr, ORDERED: gl.constexpr = False):
+    """At a barrier for one arrival; where nothing orders the two, the second may be the first."""
+    buffer = gl.allocate_shared_memory(gl.int32, [128], FLAT)
+    bar = mbarrier.allocate_mbarrier(batch=2)
+    mbarrier.init(bar.index(0), count=1)
+    mbarrier.init(bar.index(1), count=10)
+    gl.warp_specialize(
+        [(reads, (buffer, bar, out)), (writes, (buffer, bar)), (arrives, (bar, ORDERED, STEPS))],
+        [4, 4],
+        [24, 24],
+    )
+
+
+def test_an_arrival_that_may_come_in_an_earlier_phase_is_not_left_where_it_came():
+    out = np.zeros(128, np.int32)
+    verdict, error = judged(two_arrive, (1,), out, 0, target="sim:sm_90")
+    assert verdict.verdict == "counterexample", verdict
+    assert error.report in ("race.shared", "deadlock.tasks")
+
+
+def test_a_phase_that_may_end_before_a_wait_is_passed_is_found():
+    """The second arrival comes after the first phase, but not after the reader saw its end."""
+    out = np.zeros(128, np.int32)
+    verdict, error = judged(two_arrive, (1,), out, 0, True, target="sim:sm_90")
+    assert verdict.verdict == "counterexample", verdict
+    assert error.report == "deadlock.tasks"
+
+
+def test_who_knows_of_the_ends_of_phases():
+    made = Phases().made(0, 0).learn(0b110, 0b001)
+    made.asked(0, "last", 1)
+    with pytest.raises(Depends):
+        made.asked(0, "last", 3)
+    waits = made.did(0, "wait", 2)
+    with pytest.raises(Depends):
+        waits.ended(0, 1 << 8, 1 << 9)
+    ended = waits.learn(1 << 8, 1 << 2).ended(0, 1 << 8, 1 << 9)
+    with pytest.raises(Depends):
+        ended.asked(0, "last", 1)
+    ended.asked(0, "before", 1)  # that of the making
+    with pytest.raises(Depends):
+        made.did(0, "arrival", 2).settled(0, 1)
+    made.did(0, "arrival", 2).learn(1 << 1, 1 << 2).settled(0, 1)
+    ended.learn(1 << 1, 1 << 9).asked(0, "last", 1)
+    assert not any(known.known >> 8 & 1 for known in ended.forget(1 << 8).all)
+
+
+def test_without_the_questions_the_one_schedule_says_too_much(monkeypatch):
+    """The arrival that nothing orders comes late there."""
+    out = np.zeros(128, np.int32)
+    verdict, _ = judged(two_arrive, (1,), out, 8, target="sim:sm_90")
+    assert verdict.verdict == "counterexample", verdict
+    ended = Phases.ended
+
+    def asks_nobody(self, *args):
+        return ended(Phases(tuple(k for k in self.all if k.what != "wait")), *args)
+
+    monkeypatch.setattr(Phases, "asked", lambda self, slot, what, bit: None)
+    monkeypatch.setattr(Phases, "ended", asks_nobody)
+    verdict, _ = judged(two_arrive, (1,), out, 9, target="sim:sm_90")  # judged once for each launch
+    assert verdict.verdict == "proved", verdict
