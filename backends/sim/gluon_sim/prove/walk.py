@@ -369,7 +369,7 @@ class Walker(Counting):
         )
         name = self.codes[task].name
         if self.in_turn:
-            self._in_order(state, events)
+            self._in_order(state, task, events)
         if step.buffer is not None:
             world.allocate(step.buffer)
         filled: Optional[Token] = None
@@ -402,7 +402,7 @@ class Walker(Counting):
         me.at += 1
 
     @staticmethod
-    def _in_order(state: State, events: tuple[Any, ...]) -> None:
+    def _in_order(state: State, task: int, events: tuple[Any, ...]) -> None:
         """Of what an op does at barriers, refuse what `order` has nothing to say about."""
         alone = sum(t.alive for t in state.tasks) == 1
         arrives = {e.slot for e in events if isinstance(e, Barrier) and e.what == "arrive"}
