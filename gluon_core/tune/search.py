@@ -132,10 +132,12 @@ class Optuna:
 
     def _neighbour(self) -> Optional[dict[str, Any]]:
         """What differs in a parameter or two from one of the best, by a step where values are ordered."""
-        centres = [config for _, config in self._best] or [self._centre]
-        centre = self._random.choice(centres)
-        if centre is None:
+        centres = [config for _, config in self._best]
+        if not centres and self._centre is not None:
+            centres = [self._centre]
+        if not centres:
             return None
+        centre = self._random.choice(centres)
         both = self._random.random() < _PAIRS
         for pairs in (both, not both):
             found = [{**centre, **change} for change in self._steps(centre, pairs)]

@@ -356,7 +356,7 @@ class _Search:
         """Seconds after which a compilation is given up, since others take far less; None waits."""
         if not self.samples or len(self.compiled) < _BATCH:
             return None
-        own = (self.default or {}).get("compile_seconds", 0.0)
+        own = float((self.default or {}).get("compile_seconds", 0.0))
         return max(_LEAST, _SLOW * max(statistics.median(self.compiled), own))
 
     def _measure(self) -> None:

@@ -40,6 +40,16 @@ SCALE = tune.Task(
 )
 
 
+WIDE = tune.Task(  # of 100; a file of its own would compile them
+    kernel=scale,
+    space=tune.space(BLOCK=[2**n for n in range(5, 15)], VECTOR=[2**n for n in range(10)]),
+    fixed={"num_warps": 1},
+    arguments=arguments,
+    grid=grid,
+    default={"BLOCK": 256, "VECTOR": 4},
+)
+
+
 def trouble(args, config):
     """Arguments, if all goes well."""
     if config["BLOCK"] == 256:

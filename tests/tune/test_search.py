@@ -310,6 +310,38 @@ def test_a_bound_above_the_best_is_not_measured(store, engine, monkeypatch):
     assert 512 not in {config["BLOCK"] for batch in made.batches for config in batch}
 
 
+def test_a_search_that_samples_neither_counts_nor_waits_for_what_is_pruned(
+    store, engine, monkeypatch
+):
+    patience = []
+
+    def compile_one(reference, target, shape, config, objective, limits):
+        patience.append(limits["patience"])
+        spills = 1000 if config["VECTOR"] == 8 else 0
+        detail = {"num_warps": 1, "occupancy": 1, "spills": spills, "conflicts": 0}
+        detail["compile_seconds"] = 3.0 if config == tasks.WIDE.default else 1.0
+        answer = {"status": "ok", "reason": "", "value": float(config["BLOCK"])}
+        return {**answer, "detail": detail, "versions": work.versions()}
+
+    monkeypatch.setattr(work, "compile_one", compile_one)
+    settings = tune.Settings(target="hopper", objective="registers", search="random")
+    (found,) = tune.search(tasks.WIDE, settings, store=store, engine=engine)
+    said = [trial.status for trial in found.trials]
+    assert said.count("ok") == 20 and said.count("pruned") == found.tried - 20 > 0
+    assert patience[0] is None and patience[-1] == 12.0  # the default took three seconds
+    everything = tune.Settings(target="hopper", objective="registers", search="exhaustive")
+    patience.clear()
+    (found,) = tune.search(tasks.WIDE, everything, store=store, engine=engine)
+    assert found.tried == 100 and set(patience) == {None}
+
+
+def test_a_compilation_that_takes_far_longer_than_others_is_given_up():
+    told = (tune.task.Reference.of(tasks.TROUBLED), "hopper", {}, {"BLOCK": 256}, "registers")
+    limits = {**COUNT.limits(), "patience": 0.5}
+    answer = work.compile_one(*told, limits)
+    assert answer["status"] == "pruned" and "after 0.5 s" in answer["reason"]
+
+
 def test_a_device_that_slows_down_fools_nobody(store, engine, monkeypatch):
     order = list(tasks.SCALE.searched)
 
