@@ -41,6 +41,7 @@ FILES = (
     "attention_hooks",
     "matmul_skinny",
     "matmul_invariant",
+    "matmul_skinny_hopper",
     "attention_paged",
     "attention_mla",
     "attention_hopper",

@@ -1,11 +1,10 @@
-"""A matrix product with few rows on Hopper: bound by how fast B comes, so that a warp of its own copies it.
+"""A matrix product with few rows on Hopper: bound by how fast B comes, so that nothing else may take time.
 
-Where blocks of columns are too few for all processors, K is split: the programs of a block leave
-their sums in memory, wait for each other, and each adds up a share of the rows, in order, so that
-equal inputs have equal results. The numbers by which they wait only grow.
-
-`wgmma` takes 64 rows at least. With fewer, the product is turned: the columns of B are its rows, and
-the rows of A its columns, of which 8 are enough.
+Tiles come by TMA, several steps ahead. `wgmma` takes 64 rows at least; with fewer, the product is
+turned: the columns of B are its rows, and the rows of A its columns, of which 8 are enough. Where
+blocks of columns are too few for all processors, K is split: the programs of a block leave their sums
+in memory, wait for each other, and each adds up a share of the rows, in order, so that equal inputs
+have equal results. The counters by which they wait only grow.
 """
 
 import gluon_core as gluon
@@ -24,31 +23,36 @@ except ImportError:  # run as a program
 
 
 @gluon.jit
-def copy_steps(ring, place, first, count, BLOCK_K: gl.constexpr):
+def product(ring, place, first, count, BLOCKS: gl.constexpr, STAGES: gl.constexpr):
+    """[rows, columns] of `count` steps; turned where the rows are fewer than 64."""
     row, column = place
-    at = ring.producer()
-    for step in range(first, first + count):
-        ring.fetch(at, [[row, step * BLOCK_K], [step * BLOCK_K, column]])
-        at = at.next()
-
-
-@gluon.jit
-def multiply_steps(ring, count, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """[ROWS, COLUMNS] of all steps, turned where ROWS are fewer than 64."""
-    TURNED: gl.constexpr = ROWS < 64
-    SHAPE: gl.constexpr = [COLUMNS, ROWS] if TURNED else [ROWS, COLUMNS]
+    BLOCK_K: gl.constexpr = BLOCKS[2]
+    TURNED: gl.constexpr = BLOCKS[0] < 64
+    SHAPE: gl.constexpr = (BLOCKS[1], BLOCKS[0]) if TURNED else (BLOCKS[0], BLOCKS[1])
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         [3, 0], [gl.num_warps(), 1], [16, SHAPE[1], 16]
     )
+    put = ring.producer()
+    for i in gl.static_range(STAGES):
+        k = (first + i) * BLOCK_K
+        ring.fetch(put, [[row, k], [k, column]], pred=i < count)
+        put = put.next()
     at = ring.consumer()
-    acc = warpgroup_mma_init(gl.zeros(SHAPE, gl.float32, layout))
+    acc = warpgroup_mma_init(gl.zeros([SHAPE[0], SHAPE[1]], gl.float32, layout))
     for step in range(count):
         a_tile, b_tile = ring.wait(at)
         if TURNED:
-            a_tile, b_tile = b_tile.permute((1, 0)), a_tile.permute((1, 0))
-        acc = warpgroup_mma(a_tile, b_tile, acc, is_async=True)
+            acc = warpgroup_mma(b_tile.permute((1, 0)), a_tile.permute((1, 0)), acc, is_async=True)
+        else:
+            acc = warpgroup_mma(a_tile, b_tile, acc, is_async=True)
+        # The step before is over: its slot takes the tiles that come next.
         acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
-        ring.release(at.before(), pred=step > 0)
+        over = step > 0
+        ring.release(at.before(), pred=over)
+        k = (first + step - 1 + STAGES) * BLOCK_K
+        ring.fetch(put, [[row, k], [k, column]], pred=over & (step - 1 + STAGES < count))
+        if over:
+            put = put.next()
         at = at.next()
     result = warpgroup_mma_wait(0, deps=[acc])
     return gl.permute(result, (1, 0)) if TURNED else result
@@ -65,37 +69,32 @@ def store(c, value, place, sizes):
 
 
 @gluon.jit
-def multiply_and_store(
-    ring, c, shared, place, sizes, count, BLOCKS: gl.constexpr, SPLITS: gl.constexpr
-):
-    """`shared` are the sums and the counter of this program's block."""
-    ROWS: gl.constexpr = BLOCKS[0]
-    COLUMNS: gl.constexpr = BLOCKS[1]
-    result = multiply_steps(ring, count, ROWS, COLUMNS)
-    if SPLITS == 1:
-        store(c, result, place, sizes)
-    else:
-        sums, counter = shared
-        split = gl.program_id(0)
-        layout: gl.constexpr = result.type.layout
-        rows = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-        columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
-        mine = sums + split * ROWS * COLUMNS
-        gl.store(mine + rows[:, None] * COLUMNS + columns[None, :], result)
-        gl.barrier()  # all of the program have stored before it counts
-        now = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") + 1
-        full = gl.cdiv(now, SPLITS) * SPLITS
-        while now < full:
-            now = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
-        SHARE: gl.constexpr = ROWS // SPLITS
-        wide: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [gl.num_warps(), 1], [1, 0])
-        rows = split * SHARE + gl.arange(0, SHARE, gl.SliceLayout(1, wide))
-        columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, wide))
-        parts = sums + rows[:, None] * COLUMNS + columns[None, :]
-        total = gl.zeros([SHARE, COLUMNS], gl.float32, wide)
-        for other in gl.static_range(SPLITS):
-            total += gl.load(parts + other * ROWS * COLUMNS)
-        store(c, total, (place[0] + split * SHARE, place[1]), sizes)
+def wait_for_all(counter, SPLITS: gl.constexpr):
+    """Until all programs of a block have come this far; each comes once in a launch."""
+    gl.static_assert(
+        SPLITS & (SPLITS - 1) == 0, "numbers that overflow must go on where they began"
+    )
+    gl.barrier()  # all of the program have stored before it counts
+    before = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+    last = before | (SPLITS - 1)
+    while before - last < 0:
+        before = gl.atomic_add(counter, 0, sem="acquire", scope="gpu") - 1
+
+
+@gluon.jit
+def add_up(c, sums, result, place, sizes, SPLITS: gl.constexpr):
+    """A share of the rows of `result` and of those of the other programs of the block; `sums` are theirs."""
+    ROWS: gl.constexpr = result.shape[0]
+    COLUMNS: gl.constexpr = result.shape[1]
+    SHARE: gl.constexpr = ROWS // SPLITS
+    wide: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [gl.num_warps(), 1], [1, 0])
+    rows = gl.program_id(0) * SHARE + gl.arange(0, SHARE, gl.SliceLayout(1, wide))
+    columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, wide))
+    parts = sums + rows[:, None] * COLUMNS + columns[None, :]
+    total = gl.zeros([SHARE, COLUMNS], gl.float32, wide)
+    for split in gl.static_range(SPLITS):
+        total += gl.load(parts + split * ROWS * COLUMNS)
+    store(c, total, (place[0] + gl.program_id(0) * SHARE, place[1]), sizes)
 
 
 @gluon.jit
@@ -105,30 +104,33 @@ def matmul_skinny(
     STAGES: gl.constexpr, SPLITS: gl.constexpr,
 ):  # fmt: skip
     """`sums` is [blocks of columns * blocks of rows, SPLITS, BLOCK_M, BLOCK_N], float32; `counters` has a
-    number for each block, 0 before the first launch. SPLITS programs in a row must run at a time."""
+    number for each block, 0 before the first launch. The SPLITS programs of a block, which follow each
+    other, must be able to run at a time."""
     ring = tma_ring([a_desc, b_desc], STAGES)
     split = gl.program_id(0)
     place = (gl.program_id(2) * BLOCK_M, gl.program_id(1) * BLOCK_N)
-    block = gl.program_id(2) * gl.num_programs(1) + gl.program_id(1)
-    shared = (sums + block * SPLITS * BLOCK_M * BLOCK_N, counters + block)
     steps = gl.cdiv(K, BLOCK_K)
     share = gl.cdiv(steps, SPLITS)
     first = split * share
-    count = gl.maximum(gl.minimum(share, steps - first), 0)
-    BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N)
-    gl.warp_specialize(
-        [
-            (multiply_and_store, (ring, c, shared, place, (M, N), count, BLOCKS, SPLITS)),
-            (copy_steps, (ring, place, first, count, BLOCK_K)),
-        ],
-        [1],
-        [24],
-    )
+    count = gl.minimum(share, steps - first)
+    BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K)
+    result = product(ring, place, first, count, BLOCKS, STAGES)
+    if SPLITS == 1:
+        store(c, result, place, (M, N))
+    else:
+        block = gl.program_id(2) * gl.num_programs(1) + gl.program_id(1)
+        sums += block * SPLITS * BLOCK_M * BLOCK_N
+        rows = gl.arange(0, BLOCK_M, gl.SliceLayout(1, result.type.layout))
+        columns = gl.arange(0, BLOCK_N, gl.SliceLayout(0, result.type.layout))
+        mine = sums + split * BLOCK_M * BLOCK_N
+        gl.store(mine + rows[:, None] * BLOCK_N + columns[None, :], result)
+        wait_for_all(counters + block, SPLITS)
+        add_up(c, sums, result, place, (M, N), SPLITS)
 
 
 def arguments(new, large, sizes=None, block=None, splits=None):
     m, n, k = sizes or ((16, 8192, 8192) if large else (5, 200, 456))
-    chosen = config(32, sizes=(m, n, k)) if large else config(32)
+    chosen = large_config(32) if large else config(32)
     rows, columns = block or (chosen["BLOCK_M"], chosen["BLOCK_N"])
     splits = splits or chosen["SPLITS"]
     blocks = gluon.cdiv(m, rows) * gluon.cdiv(n, columns)
@@ -154,3 +156,44 @@ def config(warp_size, block=(8, 64, 64), stages=3, splits=2, num_warps=4):
     m, n, k = block
     blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}
     return {**blocks, "STAGES": stages, "SPLITS": splits, "num_warps": num_warps}
+
+
+def large_config(warp_size, block=(16, 64, 128), stages=6, splits=1, num_warps=4):
+    return config(warp_size, block, stages, splits, num_warps)
+
+
+def chosen_for(m, n, processors=132):
+    """Choices for `config`: all rows at once up to 128, 64 columns, and K split while processors are
+    left."""
+    rows = next(size for size in (8, 16, 32, 64, 128) if size >= min(m, 128))
+    blocks = gluon.cdiv(m, rows) * gluon.cdiv(n, 64)
+    splits = next(s for s in (8, 4, 2, 1) if s == 1 or blocks * s <= processors)
+    large = {"stages": 4, "num_warps": 8} if rows == 128 else {"stages": 6}
+    return {"block": (rows, 64, 128), "splits": splits, **large}
+
+
+def grid(args, config):
+    blocks = [gluon.cdiv(args[x], config[f"BLOCK_{x}"]) for x in "NM"]
+    return (config["SPLITS"], blocks[0], blocks[1])
+
+
+EXAMPLES = [
+    Example(
+        name="matmul of few rows, Hopper",
+        kernel=matmul_skinny,
+        arguments=arguments,
+        operands=operands,
+        grid=grid,
+        config=config,
+        large_config=large_config,
+        reference=lambda args: args["a"].astype(np.float32) @ args["b"].astype(np.float32),
+        device_reference=lambda args: args["a"].float() @ args["b"].float(),
+        output="c",
+        bytes_moved=lambda args: 2 * args["K"] * args["N"],
+        requires=("nvidia.wgmma", "nvidia.tma"),
+        tolerance=4e-3,
+    )
+]
+
+if __name__ == "__main__":
+    raise SystemExit(main(EXAMPLES))

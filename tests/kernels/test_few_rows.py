@@ -94,3 +94,40 @@ def test_a_row_does_not_depend_on_the_others():
     alone.update(a=args["a"][66:67], b=args["b"])
     example.launch(alone, example.configure(SM90), target=SM90)
     assert (alone["c"][0] == args["c"][66]).all()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "sizes, choices",
+    [
+        ((1, 8, 8), {}),
+        ((7, 40, 320), {"block": (16, 64, 64), "splits": 8}),
+        ((65, 136, 200), {"block": (64, 64, 64), "splits": 4, "num_warps": 4}),
+        ((130, 136, 328), {"block": (128, 64, 64), "splits": 1, "num_warps": 8}),
+    ],
+)
+def test_products_of_few_rows_in_one_stream(sizes, choices):
+    """More than once, as in a graph, and with counters that overflow."""
+    skinny = module("matmul_skinny_hopper")
+    (example,) = skinny.EXAMPLES
+    config = example.configure(SM90, **choices)
+    block = config["BLOCK_M"], config["BLOCK_N"]
+    args = skinny.arguments(Arrays(SM90), False, sizes, block, config["SPLITS"])
+    args["counters"][:] = 2**31 - config["SPLITS"]
+    for _ in range(2):
+        args["c"][:] = np.nan
+        example.launch(args, config, target=SM90)
+        problem = example.difference(args["c"].astype(np.float32), example.reference(args))
+        assert problem is None, problem
+
+
+def test_what_is_chosen_for_few_rows():
+    """All processors have something to do, and no row is left out."""
+    skinny = module("matmul_skinny_hopper")
+    for m in (1, 5, 64, 100, 128, 1000):
+        for n in (64, 200, 4096, 8192):
+            made = skinny.config(32, **skinny.chosen_for(m, n))
+            assert made["BLOCK_M"] >= min(m, 128) and made["BLOCK_M"] % made["SPLITS"] == 0
+            blocks = -(-m // made["BLOCK_M"]) * -(-n // 64)
+            assert blocks * made["SPLITS"] <= max(132, blocks)
+            assert blocks * made["SPLITS"] > 66 or made["SPLITS"] == 8
