@@ -31,6 +31,7 @@ FILES = (
     "matmul_hopper",
     "matmul_grouped_hopper",
     "matmul_fp8_hopper",
+    "matmul_fp8_skinny_hopper",
     "matmul_blackwell",
     "matmul_scaled_blackwell",
     "matmul_tdm",

@@ -82,6 +82,16 @@ def test_scaled_products(which, sizes):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize(
+    "sizes, block",
+    [((1, 8, 16), (8, 64)), ((17, 136, 272), (16, 128)), ((70, 200, 144), (64, 128))],
+)
+def test_scaled_products_of_few_rows(sizes, block):
+    (example,) = module("matmul_fp8_skinny_hopper").EXAMPLES
+    run(example, example.arguments(Arrays(SM90), False, sizes), block=block)
+
+
+@pytest.mark.once
 def test_promoted_sums_keep_what_fast_ones_lose():
     """`wgmma` keeps few bits of a sum of 8-bit floats; every 128 of K they go into float32."""
     fp8 = module("matmul_fp8_hopper")
