@@ -94,10 +94,10 @@ def store_accepts(request: TileStoreRequest) -> Union[bool, str]:
 def store(request: TileStoreRequest, _semantic: Any) -> None:
     tile, width = request.tile, request.tile.block_shape[-1]
     parts = split(request.value, width, _semantic)
-    # Two buffers, where there is room: one is read by the copy before while the next is written.
+    # Several buffers, where there is room: some are read by the copies before while the next is written.
     nbytes = prod(tile.block_shape) * tile.dtype.primitive_bitwidth // 8
-    room = 8 * nbytes <= request.target.limits.shared_memory
-    count = min(2 if room else 1, len(parts))
+    room = request.target.limits.shared_memory // 7
+    count = min(max(room // nbytes, 1), len(parts))
     buffers = _semantic.allocate_shared(tile.dtype, [count, *tile.block_shape], tile.layout)
     for i, part in enumerate(parts):
         buffer = _semantic.memdesc_index(buffers, i % count)
