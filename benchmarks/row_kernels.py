@@ -16,10 +16,12 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 
 from common import Result, device, write
 
+from gluon_core._triton import VERSION
 from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays, Example
 from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
+from gluon_core.features import CLUSTER_REDUCTIONS
 
 SHAPES = ((32768, 1024), (8192, 8192), (4096, 32768), (1024, 131072))
 ODD = ((1, 1), (7, 1023), (3, 33333))
@@ -104,8 +106,9 @@ class Case:
             names = ("most", "rows", "num_warps")
             fitting = [step for step in STEPS if min(columns, 8192) // 2 <= step[0] <= columns]
             return [dict(zip(names, step)) for step in fitting or STEPS[:2]]
-        if columns > 65536:
-            return []
+        if columns > 65536:  # for the registers of a cluster together
+            able = self.choices == "rows" and CLUSTER_REDUCTIONS.held_by(VERSION)
+            return [{"rows": 1, "num_warps": w, "num_ctas": 4} for w in (16, 32) if able]
         longest = next(most for most in WHOLE if columns <= most)
         if self.choices == "walked":
             return [{"rows": r, "num_warps": w, "programs": p} for r, w, p in WALKED[longest]]

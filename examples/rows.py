@@ -103,13 +103,15 @@ def swiglu_backward(
 OPTIONS = ("num_warps", "num_ctas")
 
 
-def whole(columns, warp_size, rows=None, num_warps=None, most=2**17):
+def whole(columns, warp_size, rows=None, num_warps=None, most=2**17, num_ctas=1):
     """A configuration in which a program holds rows, or blocks of `most` elements: about 32 elements
-    in each thread."""
+    in each thread; with `num_ctas` a cluster of so many blocks is a program, where there are clusters and
+    Triton reduces across them, from 3.8 on."""
     block = min(most, max(64, 2 ** math.ceil(math.log2(columns))))
     rows = rows or max(1, 4096 // block)
     warps = num_warps or min(max(rows * block // (32 * warp_size), 1), 1024 // warp_size)
-    return {"ROWS": rows, "BLOCK": block, "num_warps": warps}
+    made = {"ROWS": rows, "BLOCK": block, "num_warps": warps}
+    return made if num_ctas == 1 else {**made, "num_ctas": num_ctas}
 
 
 def parts(warp_size, num_warps=16, depth=4, kept=1, vector=8):

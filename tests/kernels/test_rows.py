@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from gluon_core._triton import VERSION
 from gluon_core.cli.demo import examples_package
-from gluon_core.cli.example import Arrays
+from gluon_core.cli.example import Arrays, Placeholders
 from gluon_core.contract.registry import registry
+from gluon_core.features import CLUSTER_REDUCTIONS
 
 SHAPES = ((1, 1), (1, 8), (3, 127), (5, 1024), (2, 1025), (9, 33))
 # (file, index of the example for whole rows, of the one for rows of any width)
@@ -195,3 +198,30 @@ def test_nothing_is_launched_for_no_rows():
     args = example.arguments(Arrays(target), False, (0, 64))
     assert example.grid(args, example.configure(target, False, columns=64)) == (0,)
     example.launch(args, example.configure(target, False, columns=64), target=target)
+
+
+CLUSTERS = CLUSTER_REDUCTIONS.held_by(VERSION)
+
+
+@pytest.mark.once
+def test_rows_too_long_for_a_block_are_a_clusters(monkeypatch):
+    """The benchmark's choices: from Triton 3.8 on four blocks hold a row of 131072 in registers."""
+    folder = str(Path(__file__).parents[2] / "benchmarks")
+    monkeypatch.syspath_prepend(folder)
+    case = importlib.import_module("row_kernels").CASES[0]
+    chosen = [choice for index, choice in case.candidates(131072) if index == case.whole]
+    assert [choice["num_ctas"] for choice in chosen] == ([4, 4] if CLUSTERS else [])
+    target, example = registry().target("sim:sm_90"), examples_of("row_softmax")[0]
+    checked(example, target, (2, 1000), rows=1, num_warps=1, num_ctas=4)
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not CLUSTERS, reason="Triton 3.8 reduces across a cluster")
+@pytest.mark.parametrize("file, index", [("row_softmax", 0), ("row_norm", 1)])
+def test_a_cluster_holds_a_row_without_spills(file, index):
+    target, example = registry().target("sm_90"), examples_of(file)[index]
+    choice = {"columns": 131072, "rows": 1, "num_warps": 32, "num_ctas": 4}
+    values = example.arguments(Placeholders(), True, (1024, 131072)).values()
+    config = example.configure(target, True, **choice)
+    made = example.kernel.warmup(*values, **config, grid=(1024,), target=target)
+    assert made.report().spills == 0 and made.metadata.num_ctas == 4
