@@ -7,8 +7,11 @@ in memory, wait for each other, and each adds up a share of the rows, in order, 
 have equal results. The counters by which they wait only grow.
 """
 
+import numpy as np
+
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     tma_ring,
     warpgroup_mma,

@@ -376,7 +376,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "add, TMA, in roles": lambda: example_case("add, TMA, warp-specialized", "sm_90", ROWS),
     "matmul, in roles": lambda: example_case("matmul, warp-specialized", "sm_90", TILES),
     "attention": lambda: example_case("attention, Hopper, full, head 64", "sm_90", KEYS),
-    "attention, causal": lambda: example_case("attention, Hopper, causal, head 64", "sm_90", SEEN_KEYS),
+    "attention, causal": lambda: example_case(
+        "attention, Hopper, causal, head 64", "sm_90", SEEN_KEYS
+    ),
     "matmul, tcgen05": lambda: example_case("matmul, Blackwell, warp-specialized", "sm_100", TILES),
     "matmul, mxfp8": lambda: example_case("matmul, Blackwell, mxfp8", "sm_100", SCALED),
     "matmul, nvfp4": lambda: example_case("matmul, Blackwell, nvfp4", "sm_100", SCALED),
