@@ -83,7 +83,7 @@ def table(found: list[Outcome]) -> str:
 
 def why(outcome: Outcome) -> str:
     """What explains an outcome, where a table does."""
-    known = explained.KNOWN.get(outcome.name) if outcome.kind == "differs" else None
+    known = explained.known(outcome.name) if outcome.kind == "differs" else None
     if outcome.kind == "reported":
         known = explained.reported(outcome.name)
     return f" [{known}]" if known else ""

@@ -184,13 +184,16 @@ def read_float(a, out, L: gl.constexpr):
 @pytest.mark.skipif(_triton.VERSION < (3, 7), reason="needs Triton 3.7")
 def test_rounding_to_tf32():
     a = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
-    a[0, :2] = np.inf, np.nan
+    ties = 1 + np.float32([1, 3, -1, -3]) * np.float32(2**-11)
+    a[0, :6] = np.inf, np.nan, *ties
     out = np.zeros_like(a)
     descriptor = describe(a, (32, 32), F32, round_f32_to_tf32=True)
     read_float[(1,)](descriptor, out, gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0]))
     assert not (out.view(np.int32)[np.isfinite(out)] & 0x1FFF).any()
     np.testing.assert_allclose(out, a, rtol=2**-11)
     assert (out[1:] != a[1:]).any()
+    even = 1 + np.float32([0, 4, -1, -3]) * np.float32(2**-11)  # below 1 these are no ties
+    np.testing.assert_array_equal(out[0, 2:6], even)
 
 
 # -- descriptors that kernels make ------------------------------------------------------------------

@@ -260,9 +260,9 @@ def _outside(desc: Descriptor) -> Any:
 
 
 def _tf32(values: np.ndarray) -> np.ndarray:
-    """To 10 bits of mantissa, ties away from zero; infinities and NaN stay."""
+    """To 10 bits of mantissa, ties to even, as an H200 does; infinities and NaN stay."""
     bits = np.ascontiguousarray(values, np.float32).view(np.int32)
-    rounded = (bits + 0x1000 & ~0x1FFF).view(np.float32)
+    rounded = (bits + (0xFFF + (bits >> 13 & 1)) & ~0x1FFF).view(np.float32)
     return np.where(np.isfinite(values), rounded, values)
 
 
