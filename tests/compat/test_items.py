@@ -466,3 +466,76 @@ print("right", begin.elapsed_time(end) >= 0, "ld.global" in handle.asm["ptx"])
 @pytest.mark.once
 def test_a_script_for_a_gpu_runs_without_one(tmp_path):
     assert _run(tmp_path, HOST, "-m", "gluon_core.standin") == ["right", "True", "True"]
+
+
+SUITE = """\
+import pytest, torch, triton
+import triton.language as tl
+from gluon_core import language as gl
+import gluon_core as gluon
+
+@gluon.jit
+def twice(x, y, ROW: gl.constexpr):
+    at = gl.arange(0, 128, ROW)
+    gl.store(y + at, gl.load(x + at) * 2)
+
+@triton.jit
+def plain(x):
+    tl.store(x, 1.0)
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_twice(dtype):
+    x = torch.randn(128, device="cuda", dtype=dtype)
+    y = torch.empty_like(x)
+    handle = twice[(1,)](x, y, gl.BlockedLayout([1], [32], [4], [0]))
+    torch.testing.assert_close(y, x * 2)
+    assert ".target sm_90a" in handle.asm["ptx"]
+
+def test_what_it_cannot_do():
+    with pytest.raises(Exception, match="simulated"):
+        plain[(1,)](torch.zeros(1, device="cuda"))
+"""
+
+
+@pytest.mark.once
+def test_a_suite_for_a_gpu_runs_without_one(tmp_path):
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--gluon-standin", "sim:hopper", tmp_path],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, cwd=tmp_path, capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+# -- what came later --------------------------------------------------------------------------------
+
+
+@gluon.jit
+def _packed_codes(a, b, c, product, total, both, HALF: gl.constexpr, FULL: gl.constexpr):
+    packed = gl.arange(0, 32, gl.SliceLayout(1, HALF))[:, None] * 64
+    packed += gl.arange(0, 64, gl.SliceLayout(0, HALF))[None, :]
+    at = gl.arange(0, 32, gl.SliceLayout(1, FULL))[:, None] * 128
+    at += gl.arange(0, 128, gl.SliceLayout(0, FULL))[None, :]
+    x, y, z = gl.load(a + packed), gl.load(b + packed), gl.load(c + at).to(gl.float8e4nv)
+    gl.store(product + at, blackwell.mul2(x, y, gl.float8e4nv).to(gl.float32))
+    gl.store(total + at, blackwell.add2(x, z).to(gl.float32))
+    gl.store(both + at, blackwell.fma2(x, y, z).to(gl.float32))
+
+
+@pytest.mark.skipif(RELEASE < (3, 8), reason="packed arithmetic came with Triton 3.8")
+def test_packed_arithmetic_takes_fp4():
+    a, b = (torch.randint(0, 256, (32, 64), dtype=torch.uint8) for _ in range(2))
+    c, outs = torch.randn(32, 128), [torch.zeros(32, 128) for _ in range(3)]
+    half = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    full = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    handle = _packed_codes[(1,)](a, b, c, *outs, half, full, target="sim:sm_100")
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    values = torch.cat([values, -values])
+    x, y = (torch.stack([values[(t & 15).long()], values[(t >> 4).long()]], -1) for t in (a, b))
+    x, y, z = x.reshape(32, 128), y.reshape(32, 128), c.to(torch.float8_e4m3fn).float()
+    for out, want in zip(outs, (x * y, x + z, x * y + z)):
+        assert torch.equal(out, want.to(torch.float8_e4m3fn).float())
+    if RELEASE >= (3, 9):  # the assembler of 3.8 has no such instructions
+        assert "mul.e4m3x4.e2m1x4.e2m1x4" in handle.asm["ptx"]
+        assert handle.asm["cubin"]

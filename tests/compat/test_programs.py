@@ -200,6 +200,89 @@ PROGRAMS = {
         (3, 9),
         _kernel("buffer(q, S=gl.PaddedSharedLayout.with_identity_for([[64, 8]], [64, 64], [1, 0]))", before=_INNER),
     ),
+    "label of a stage": (
+        (3, 7),
+        (3, 9),
+        _kernel(
+            "for k in range(n):",
+            '    with gl.amd.warp_pipeline_stage("load", priority=1) as stage:',
+            '        gl.static_assert(stage.label == "load" and stage.priority == 1)',
+            "        gl.store(q + k, n)",
+            "    with gl.amd.warp_pipeline_stage() as stage:",
+            "        gl.static_assert(stage.label is None)",
+            "        gl.store(q + k, 1)",
+            '    with gl.amd.warp_pipeline_stage(""):',
+            "        gl.store(q + k, 2)",
+            end=_GFX950,
+        ),
+    ),
+    "shape of a descriptor that was moved": (
+        (3, 8),
+        (3, 9),
+        _kernel(
+            "L: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",
+            "d = gl.amd.gfx1250.tdm.make_tensor_descriptor(p, [n, 1024], [1024, 1], [32, 64], L)",
+            "d = gl.amd.gfx1250.tdm.update_tensor_descriptor(d, set_bounds=[n - 1, 64])",
+            "gl.amd.gfx1250.tdm.async_load(d, dest=gl.allocate_shared_memory(gl.float32, [32, 64], L))",
+            "gl.store(q, d.shape[0])",
+            end='TARGET = GPUTarget("hip", "gfx1250", 32)\n',
+        ),
+    ),
+    "join of the other signedness": (
+        (3, 6),
+        (3, 9),
+        _kernel(
+            *_ROWS,
+            "y = gl.join(i, i.to(gl.uint32))",
+            "gl.store(p + gl.full(y.shape, 0, gl.int32, y.type.layout), y.to(gl.float32))",
+        ),
+    ),
+    "workers of True warps": (
+        (3, 7),
+        (3, 9),
+        _kernel(
+            "gl.warp_specialize([(worker, (q, n)), (worker, (q + 128, n))], [True], [24])",
+            before=(
+                "@gluon.jit\ndef worker(q, n):\n"
+                "    i = gl.arange(0, 128, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))\n"
+                "    gl.store(q + i, i + n)\n"
+            ),
+        ),
+    ),
+    **{
+        f"registers of partitions: {registers}": (
+            since,
+            (3, 9),
+            _kernel(
+                f"gl.warp_specialize([(worker, (q, n)), (worker, (q, 1))], [4], [{registers}])",
+                before="@gluon.jit\ndef worker(q, n):\n    gl.store(q, n)\n",
+                end=f"TARGET = GPUTarget('cuda', {arch}, 32)\n",
+            ),
+        )
+        for registers, arch, since in ((25, 90, (3, 6)), (300, 100, (3, 6)), (8, 90, (3, 9)), (512, 80, (3, 6)))
+    },
+    "constant extent of True": (
+        (3, 6),
+        (3, 7),
+        _kernel(
+            "L: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)",
+            "d = gl.nvidia.hopper.tma.make_tensor_descriptor(p, [True, 64], [64, 1], [32, 32], L)",
+            "s = gl.allocate_shared_memory(gl.float32, [32, 32], L)",
+            "gl.nvidia.hopper.tma.async_copy_shared_to_global(d, [0, 0], s)",
+        ),
+    ),
+    "buffer load whose offsets and default are open": (
+        (3, 6),
+        (3, 9),
+        _kernel(
+            *_ROWS[:1],
+            "column = gl.full([32, 1], 0, gl.int32, L) + n",
+            "auto = gl.full([32, 32], 0, gl.int32, gl.AutoLayout()) + n",
+            "i = gl.full([32, 32], 0, gl.int32, L) + n",
+            "gl.store(p + i, gl.amd.cdna3.buffer_load(p, auto, column > 2, auto))",
+            end='TARGET = GPUTarget("hip", "gfx942", 64)\n',
+        ).replace("[1, 32], [4, 1]", "[2, 32], [4, 1]"),
+    ),
     "hasattr": (
         (3, 6),
         (3, 9),
