@@ -539,3 +539,37 @@ def test_packed_arithmetic_takes_fp4():
     if RELEASE >= (3, 9):  # the assembler of 3.8 has no such instructions
         assert "mul.e4m3x4.e2m1x4.e2m1x4" in handle.asm["ptx"]
         assert handle.asm["cubin"]
+
+
+@gluon.jit
+def _some_rows(src, index, dst, n, ROWS: gl.constexpr, COLUMN: gl.constexpr):
+    tdm: gl.constexpr = gl.amd.gfx1250.tdm
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    plain: gl.constexpr = gl.BlockedLayout([1, 2], [1, 32], [4, 1], [1, 0])
+    source = tdm.make_tensor_descriptor(src, [n, 64], [64, 1], [16, 64], flat)
+    result = tdm.make_tensor_descriptor(dst, [n, 64], [64, 1], [16, 64], flat)
+    buffer = gl.allocate_shared_memory(gl.float32, [16, 64], flat)
+    buffer.store(gl.full([16, 64], 7.0, gl.float32, plain))
+    gl.barrier()
+    each: gl.constexpr = gl.SliceLayout(1, gl.BlockedLayout([ROWS, 1], [1, 32], [1, 4], [1, 0]))
+    rows = gl.load(index + gl.arange(0, ROWS, each))
+    if COLUMN:
+        tdm.async_gather(source, rows, 0, buffer)
+    else:
+        tdm.async_gather(source, rows, buffer)
+    tdm.async_wait(0)
+    gl.barrier()
+    if COLUMN:
+        tdm.async_scatter(result, gl.arange(0, ROWS, each), 0, buffer)
+    else:
+        tdm.async_scatter(result, gl.arange(0, ROWS, each), buffer)
+    tdm.async_wait(0)
+
+
+@pytest.mark.skipif(RELEASE < (3, 7), reason="gathers of the TDM came with Triton 3.7")
+@pytest.mark.parametrize("rows", [8, 16])
+def test_fewer_rows_than_the_box_has(rows):
+    x, out = torch.randn(64, 64), torch.zeros(64, 64)
+    index = torch.randperm(64, dtype=torch.int32)[:rows]
+    launch(_some_rows, x, index, out, 64, rows, RELEASE == (3, 7), target="sim:gfx1250")
+    assert torch.equal(out[:rows], x[index.long()]) and not out[rows:].any()

@@ -348,9 +348,9 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         ),
     ),
     (
-        "Rows of a TDM gather or scatter that are more or fewer than the box has",
+        "Rows of a TDM gather or scatter that are more than the box has",
         "bug",
-        "upstream moves as many as there are indices, whatever the buffer holds: beyond it, or a part.",
+        "upstream moves as many as there are indices, whatever the buffer holds: the last lie beyond it.",
         r"one index for each row of the box",
         _hip(
             "L: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",

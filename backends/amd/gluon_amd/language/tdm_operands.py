@@ -253,17 +253,18 @@ def row_indices(semantic: Any, rows: tensor, count: int, op: str) -> tensor:
             expected="int16 or int32",
             got=rows.dtype,
         )
-    if shape_of(rows) != [count]:
+    own = shape_of(rows)
+    if len(own) != 1 or own[0] > count:  # fewer move the first rows of the buffer
         raise ShapeError(
             "one index for each row of the box",
             argument=name,
             expected=[count],
-            got=shape_of(rows),
+            got=own,
         )
     layout = rows.type.layout
     if is_placeholder(layout):
         return rows
-    lanes = layout.to_linear([count]).bases.get("lane", [])
+    lanes = layout.to_linear(own).bases.get("lane", [])
     if any(any(basis) for basis in lanes):
         warps = semantic.num_warps
         raise LayoutError(

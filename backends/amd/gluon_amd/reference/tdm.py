@@ -140,9 +140,16 @@ def _load(machine: Machine, desc: Switched, dest: SharedBuffer) -> None:
 
 
 def _fill(
-    machine: Machine, desc: Switched, dest: SharedBuffer, addresses: np.ndarray, inside: np.ndarray
+    machine: Machine,
+    desc: Switched,
+    dest: SharedBuffer,
+    addresses: np.ndarray,
+    inside: np.ndarray,
+    moved: Any = None,
 ) -> None:
     live = _where(desc, inside.ndim - 1)
+    if moved is not None:
+        live = moved if live is None else live & moved
     wanted = inside if live is None else inside & live
     machine.store_shared(dest, machine.load_global(addresses, desc.dtype, wanted), live)
 
@@ -205,8 +212,11 @@ def async_tdm_copy_local_to_global(machine: Machine, desc: Descriptor, *args: An
     machine.commit(_QUEUE)
 
 
-def _rows(desc: Descriptor, rows: np.ndarray, args: Sequence[Any]) -> tuple[Any, ...]:
-    """(descriptor, buffer, barrier, addresses, inside) of rows of a matrix."""
+def _rows(
+    machine: Machine, desc: Descriptor, rows: np.ndarray, args: Sequence[Any]
+) -> tuple[Any, ...]:
+    """(descriptor, buffer, barrier, addresses, inside, moved) of rows of a matrix; where there are
+    fewer indices than the box has rows, `moved` says which of the buffer's rows have one."""
     plain = _switched(desc)
     if isinstance(args[0], np.ndarray):
         plain = _moved(plain, [np.zeros(1, np.int64), args[0]], True)
@@ -214,24 +224,30 @@ def _rows(desc: Descriptor, rows: np.ndarray, args: Sequence[Any]) -> tuple[Any,
     unsigned = rows.view(f"u{rows.dtype.itemsize}").astype(np.int64)
     columns = np.arange(plain.block_shape[1], dtype=np.int64).reshape(1, 1, -1)
     addresses, inside = plain.at([unsigned[:, :, None], columns])
-    return plain, args[0], args[1] if len(args) > 1 else None, addresses, inside
+    count = next(t.dims[0] for t in machine.operand_types() if len(getattr(t, "dims", ())) == 1)
+    missing, moved = plain.block_shape[0] - count, None
+    if missing:
+        moved = (np.arange(plain.block_shape[0]) < count).reshape(1, -1, 1)
+        own = np.broadcast_arrays(addresses, inside, np.empty((1, count, 1)))[:2]
+        addresses, inside = (np.pad(part, ((0, 0), (0, missing), (0, 0))) for part in own)
+    return plain, args[0], args[1] if len(args) > 1 else None, addresses, inside, moved
 
 
 def async_tdm_gather(machine: Machine, desc: Descriptor, rows: np.ndarray, *args: Any) -> None:
     """Rows of a matrix to LDS; ([column], dest, barrier)."""
-    plain, dest, barrier, addresses, inside = _rows(desc, rows, args)
-    _issue(machine, plain, lambda: _fill(machine, plain, dest, addresses, inside), barrier)
+    plain, dest, barrier, *places = _rows(machine, desc, rows, args)
+    _issue(machine, plain, lambda: _fill(machine, plain, dest, *places), barrier)
     machine.commit(_QUEUE)
 
 
 def async_tdm_scatter(machine: Machine, desc: Descriptor, rows: np.ndarray, *args: Any) -> None:
     """LDS to rows of a matrix; ([column], source, barrier)."""
-    plain, source, barrier, addresses, inside = _rows(desc, rows, args)
+    plain, source, barrier, addresses, inside, moved = _rows(machine, desc, rows, args)
     live = _where(plain, 2)
     wanted = inside if live is None else inside & live
 
     def perform() -> None:
-        machine.store_global(addresses, machine.load_shared(source), wanted)
+        machine.store_global(addresses, machine.load_shared(source, moved), wanted)
 
     _issue(machine, plain, perform, barrier)
     machine.commit(_QUEUE)

@@ -182,8 +182,10 @@ def _doubled(layout: Any, shape: list[int], axis: int) -> Any:
         for name, rows in linear.bases.items()
     }
     pair = [int(d == axis) for d in range(len(shape))]
-    parts = [bases.get(name, []) for name in ("register", "lane", "warp", "block")]
-    return DistributedLinearLayout([pair, *parts[0]], *parts[1:], wide)
+    register, lane, warp, block = (
+        bases.get(name, []) for name in ("register", "lane", "warp", "block")
+    )
+    return DistributedLinearLayout([pair, *register], lane, warp, block, wide)
 
 
 def _is_number(value: object) -> bool:

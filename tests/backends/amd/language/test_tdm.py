@@ -290,7 +290,7 @@ def test_gaps_between_rows_only(op):
     "call, error, match",
     [
         ("tdm.async_gather(d, rows.to(gl.int64), smem)", DtypeError, "16 or 32"),
-        ("tdm.async_gather(d, gl.arange(0, 16, layout=INDEX), smem)", ShapeError, "each row"),
+        ("tdm.async_gather(d, gl.arange(0, 64, layout=INDEX), smem)", ShapeError, "each row"),
         ("tdm.async_gather(d, gl.arange(0, 32, gl.SliceLayout(1, L)), smem)", LayoutError, "lanes"),
         ("tdm.async_gather(d, 5, smem)", DtypeError, "tensor"),
         ("tdm.async_gather(d, rows, 0)", ArgumentError, "missing"),
