@@ -44,6 +44,9 @@ def _combined(*bases: type) -> type[GluonError]:
     return found
 
 
+_FEW_CALLS = 8  # one within the other; functions that call themselves come to many more
+
+
 def _reduce(self: GluonError) -> tuple[Any, ...]:
     state = {k: v for k, v in self.__dict__.items() if k not in ("node",)}
     return _restore, (type(self).__bases__, state)
@@ -67,7 +70,7 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
     root = inner.__cause__ or inner.__context__
     while isinstance(root, CompilationError):
         root = root.__cause__ or root.__context__
-    cls, message, fields = _classify(inner, root)
+    cls, message, fields = _classify(inner, root, len(calls))
     also = [next(kind for kind in _TRITON if isinstance(inner, kind))]
     if issubclass(cls, LimitError):
         also.append(_triton.OutOfResources)  # an autotuner skips the configuration
@@ -103,7 +106,7 @@ def _is_call(node: Any) -> bool:
 
 
 def _classify(
-    inner: CompilationError, root: Optional[BaseException]
+    inner: CompilationError, root: Optional[BaseException], calls: int
 ) -> tuple[type[GluonError], str, dict[str, Any]]:
     said = getattr(inner, "gluon_error", None) or root
     if isinstance(said, GluonError):
@@ -124,6 +127,9 @@ def _classify(
         return CapabilityError, f"{lacking}, which this operation needs", {}
     # The standard library's `inspect` says of an exhausted stack that something is not supported.
     too_deep = isinstance(root, RecursionError) or isinstance(root.__cause__, RecursionError)
+    if too_deep and calls < _FEW_CALLS:
+        what = "statements or expressions are nested too deep"
+        return KernelSyntaxError, what, {"remedy": "Move inner ones into functions of their own."}
     if too_deep or isinstance(root, KeyError) and _is_call(inner.node):
         what = "functions of a kernel cannot call themselves"
         return KernelSyntaxError, what, {"remedy": "Write a loop."}

@@ -643,3 +643,16 @@ def down(a, depth: gl.constexpr):
         launch(module)
     assert "times)" in str(caught.value) and str(caught.value).count("called from") < 4
     assert "down(a, depth - 1)" in caught.value.span.text
+
+
+def test_what_is_nested_too_deep_is_told_from_a_function_that_calls_itself(tmp_path):
+    chain = "".join(f"elif n == {i}:\n    v = v + {i}\n" for i in range(1500))
+    with pytest.raises(E.KernelSyntaxError, match="nested too deep.*functions of their own") as got:
+        launch(load(tmp_path, f"if n == -1:  # <--\n    v = v + 1\n{chain}"))
+    assert "# <--" in got.value.span.text
+
+
+def test_a_constant_of_a_mebibyte(tmp_path):
+    module = load(tmp_path, "gl.static_assert(len(B) > 1000000)\ngl.store(x + o, v)")
+    x, y = np.zeros(512, np.float32), np.zeros(512, np.int32)
+    module.kernel[(1,)](x, y, 100, 2.5, "a" * (1 << 20), target="sim:hopper")
