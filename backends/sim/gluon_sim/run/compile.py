@@ -204,7 +204,7 @@ class _Compiler:
         own -= constants.keys()
         seen: set[int] = set()
         for step in reversed(block.steps):
-            last = (_slots(step) | set(step.outs)) & own - seen
+            last = ((_slots(step) | set(step.outs)) & own) - seen
             seen |= last
             step.kills = tuple(last)
 
