@@ -40,6 +40,7 @@ class Lowered:
         roots: the unknowns that loops are bounded by.
         floors: what a root's bound is at least, wherever one of its loops is begun.
         stores: ops that write to global memory, those of models once they were walked.
+        pipelines: where steps of `gl.portable.pipeline` are fetched and waited for.
     """
 
     def __init__(self, places: Places) -> None:
@@ -48,6 +49,7 @@ class Lowered:
         self.roots: list[Term] = []
         self.floors: dict[int, int] = {}
         self.stores: dict[Op, None] = {}
+        self.pipelines: dict[Op, None] = {}
 
 
 class Effects:

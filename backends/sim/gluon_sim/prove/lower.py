@@ -177,6 +177,8 @@ class _Lowering(Effects):
         elif self.scalar(op):
             self.pure(op, env)
         elif name in _IGNORED:
+            if name in ("tiles_fetched", "tiles_awaited"):
+                self.out.pipelines[op] = None
             for result in op.results:
                 env[id(result)] = self.constant(op) if name == "poison" else Spec()
         else:

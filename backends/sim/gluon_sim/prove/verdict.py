@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from gluon_core.contract.evidence import Proved
-from gluon_sim.errors import SimulatorError
+from gluon_sim.errors import SimulatorError, in_library
 from gluon_sim.prove.effects import Lowered
 from gluon_sim.prove.lower import lower
 from gluon_sim.prove.replay import Launch, again
@@ -90,6 +90,13 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
         )
     else:
         lines.append("not looked at: the order of accesses to global memory, addresses, values")
+    steps = sorted({op.loc.line for op in lowered.pipelines if not in_library(op.loc.file)})
+    if lowered.pipelines:
+        where = f" (line{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))})" if steps else ""
+        lines.append(
+            f"not looked at either: the order of a pipeline's steps that other targets ask for{where}, "
+            "`race.steps`: gluon run --check"
+        )
     return tuple(lines)
 
 
