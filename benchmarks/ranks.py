@@ -93,7 +93,7 @@ class Meter:
         return self.library.nvmlDeviceGetClockInfo(self.handle, self.library.NVML_CLOCK_SM)
 
 
-def steadily(calls, seconds=0.12, rounds=4):
+def steadily(calls, seconds=0.1, rounds=4):
     """By name: (microseconds of one call on the slower rank, its joules there, MHz), each a median.
 
     Large products run into the power limit, and a GPU that has rested goes faster for a while. So
@@ -291,22 +291,31 @@ def processors():
     return torch.cuda.get_device_properties(0).multi_processor_count
 
 
+VARIANTS = {  # of how tiles are walked; the best of them is ours
+    "16": {"together": 16},
+    "8, uneven": {"together": 8, "even": False},
+    "16, uneven": {"together": 16, "even": False},
+}
+
+
 def row(name, found):
     """A line: our time, others', the bound, and how much of the way to it we come."""
     nothing = (float("nan"),) * 3
-    us = {what: found.get(what, nothing)[0] for what in ("ours", "torch fused")}
+    best = min((one for one in VARIANTS if one in found), key=lambda one: found[one][0], default="")
+    ours, fused = found.get(best, nothing), found.get("torch fused", nothing)
     base, bound = found["NCCL then cuBLAS"][0], max(found["NCCL"][0], found["cuBLAS"][0])
-    way = (base - us["ours"]) / (base - bound)
-    text = " | ".join(shown(v) for v in (us["ours"], base, us["torch fused"], bound))
-    rest = " | ".join(
-        f"{one[1]:.2f} J, {-one[2]:.0f} MHz"
-        for one in (found.get("ours", nothing), found["cuBLAS"])
+    way = (base - ours[0]) / (base - bound)
+    text = " | ".join(shown(v) for v in (ours[0], base, fused[0], bound))
+    clocks = f"{-ours[2]:.0f} | {-found['cuBLAS'][2]:.0f}"
+    say(f"| {name} | {text} | {base / ours[0]:.2f} | {way:.2f} | {clocks} |")
+    say(
+        "; ".join(f"{what} {us:.1f} us {j:.2f} J" for what, (us, j, _) in found.items()),
+        f"({best})",
     )
-    say(f"| {name} | {text} | {base / us['ours']:.2f} | {way:.2f} | {rest} |")
 
 
 HEAD = (
-    "| us | ours | NCCL then cuBLAS | torch fused | bound | speedup | of the way | ours | cuBLAS |\n"
+    "| us | ours | NCCL then cuBLAS | torch fused | bound | speedup | of the way | MHz | MHz of cuBLAS |\n"
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
@@ -333,12 +342,13 @@ def gather_table(group, sizes=SIZES):
 
         calls = {"NCCL": gather, "cuBLAS": multiply, "NCCL then cuBLAS": both, "torch fused": fused}
         op = matmul.GatheredMatmul(
-            group, M // world, K, torch.bfloat16, torch.int32, chunks=2, engines=True
+            group, M // world, K, torch.bfloat16, torch.int32, chunks=1, engines=True
         )
         for _ in range(2):
             op.shard().copy_(a)
             op(b, c, grid=processors())
-        calls["ours"] = lambda op=op, b=b, c=c: op(b, c, grid=processors())
+        for what, how in VARIANTS.items():
+            calls[what] = lambda op=op, b=b, c=c, how=how: op(b, c, grid=processors(), **how)
         row(f"{M}x{N}x{K}", steadily(calls))
         del op, calls
 
@@ -374,7 +384,10 @@ def scatter_table(group, sizes=SIZES, gather=False):
         calls = {"NCCL": scatter, "cuBLAS": multiply, "NCCL then cuBLAS": both}
         if not gather:
             calls["torch fused"] = fused
-        calls["ours"] = lambda op=op, a=a, b=b, given=given: op(a, b, given, grid=processors())
+        for what, how in VARIANTS.items():
+            calls[what] = lambda op=op, a=a, b=b, g=given, how=how: op(
+                a, b, g, grid=processors(), **how
+            )
         row(f"{M}x{N}x{K}", steadily(calls))
         del op, calls
 

@@ -30,9 +30,11 @@ from ..matmul_hopper import describe, multiply_tiles
 ALWAYS = 1 << 30  # a count that is never waited for
 
 
-def programs(tiles, most):
-    """As few as do all tiles in as many rounds as `most` programs would take."""
-    return tiles if most is None else gluon.cdiv(tiles, gluon.cdiv(tiles, most))
+def programs(tiles, most, even):
+    """At most `most`; with `even`, as few as do all tiles in as many rounds."""
+    if most is None or tiles <= most:
+        return tiles
+    return gluon.cdiv(tiles, gluon.cdiv(tiles, most)) if even else most
 
 
 class Launches:
@@ -83,12 +85,11 @@ def gathered_matmul(
     BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr,
     GROUP: gl.constexpr,
-    BUFFERS: gl.constexpr,
 ):
     ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
     tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP, first_row=first_row)
-    first = tma_writer(c_desc, 4, BUFFERS)
-    second = tma_writer(c_desc, 4, BUFFERS)
+    first = tma_writer(c_desc, parts=4, buffers=4)
+    second = tma_writer(c_desc, parts=4, buffers=4)
     gl.warp_specialize(
         [
             (multiply_tiles, (ring, tiles, first, K, 0, BLOCK_K, False)),
@@ -163,11 +164,12 @@ class GatheredMatmul:
         first = self.group.rank * self.rows
         return self.buffers[self.calls % 2].local[first : first + self.rows]
 
-    def __call__(self, b, c, block=(128, 256, 64), stages=4, grid=None, together=8, buffers=2):
+    def __call__(self, b, c, block=(128, 256, 64), stages=3, grid=None, together=16, even=True):
         """`c` = all rows of A times `b`, by at most `grid` programs.
 
         Args:
             together: rows of tiles that are walked at a time.
+            even: by fewer programs where that makes as many rounds of tiles.
         """
         turn = self.calls % 2
         a, arrived = self.buffers[turn], self.counters[turn]
@@ -184,16 +186,16 @@ class GatheredMatmul:
                 bring_rows[(self.programs,)](a, arrived, self.rows, self.K, self.chunk, BLOCK=1024)
         m, n, k = block
         M, N = self.group.world * self.rows, b.shape[1]
-        tiles = gluon.cdiv(M, m) * gluon.cdiv(N, n)
+        count = programs(gluon.cdiv(M, m) * gluon.cdiv(N, n), grid, even)
         self.launches(
-            (turn, b.data_ptr(), c.data_ptr(), block, stages, grid, together, buffers),
-            (programs(tiles, grid),),
+            (turn, b.data_ptr(), c.data_ptr(), block, stages, count, together),
+            (count,),
             lambda: (
                 (
                     describe(a.local, [m, k]), describe(b, [k, n]), describe(c, [m // 2, n // 4]),
                     M, N, self.K, self.group.rank * self.rows, arrived,
                 ),
-                (self.chunk, m, n, k, stages, together, buffers),
+                (self.chunk, m, n, k, stages, together),
             ),
             times,
         )  # fmt: skip
@@ -418,7 +420,7 @@ class MatmulScattered:
         """All rows of the latest sum."""
         return self.outs[(self.calls - 1) % 2].local
 
-    def __call__(self, a, b, out=None, stages=3, grid=None, together=8):
+    def __call__(self, a, b, out=None, stages=3, grid=None, together=16, even=True):
         """Where all rows are gathered there is no `out`."""
         turn = self.calls % 2
         m, n, k = self.block
@@ -428,9 +430,10 @@ class MatmulScattered:
         self.calls += 1
         outs: tuple[Any, ...] = self.outs[turn].peers if self.gather else (out,)
         tiles = gluon.cdiv(world * self.rows, m) * gluon.cdiv(self.N, n)
+        count = programs(tiles, grid, even)
         self.launches(
-            (turn, a.data_ptr(), b.data_ptr(), outs[0].data_ptr(), stages, grid, together),
-            (programs(tiles, grid),),
+            (turn, a.data_ptr(), b.data_ptr(), outs[0].data_ptr(), stages, count, together),
+            (count,),
             lambda: (
                 (
                     describe(a, [m, k]), describe(b, [k, n]),
