@@ -253,3 +253,27 @@ def test_a_conditional_expression_on_a_runtime_value(sign):
     a, out = np.full(32, sign, np.int32), np.zeros(2, np.int32)
     pick[(1,)](a, out, 32)
     assert out.tolist() == [32, 1 if sign > 0 else 2]
+
+
+@gluon.jit
+def once_more(i):
+    return i * 2, i // 3
+
+
+@gluon.jit
+def same_name(out, rounds):
+    total = 0
+    at, spare = once_more(total)
+    for turn in range(gl.load(rounds + gl.program_id(0))):
+        for spare in range(0, 2 - turn):
+            total += 1
+            if total >= at:
+                at, spare = once_more(total)
+    gl.store(out + gl.program_id(0), total + at)
+
+
+def test_a_name_of_a_loop_that_some_programs_do_not_begin():
+    """What it is behind the loop nobody knows, and nobody asks."""
+    out = np.zeros(4, np.int32)
+    same_name[(4,)](out, np.array([1, 0, 2, 0], np.int32), target="sim:sm_90")
+    assert out.tolist() == [6, 0, 7, 0]
