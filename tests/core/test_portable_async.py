@@ -11,7 +11,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.contract.registry import registry
-from gluon_core.errors import ArgumentError, GluonError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, GluonError, LayoutError, ShapeError
 from gluon_sim.errors import SimulatorError
 from tests.portable_kernels import products
 
@@ -208,6 +208,34 @@ def test_a_missing_fence_is_reported(target):
         store_and_multiply(target, fenced=False)
 
 
+@gluon.jit
+def scaled_between(a, b, c):
+    """c = 2 (a @ b) + a @ b, by way of a tensor."""
+    layouts: gl.constexpr = gl.portable.mma_layouts(
+        64, 64, 32, gl.float16, gl.float16, operands="shared"
+    )
+    a_tiles = gl.portable.descriptor(a, [64, 32], [32, 1], [64, 32], layouts.a_shared)
+    b_tiles = gl.portable.descriptor(b, [32, 64], [64, 1], [32, 64], layouts.b_shared)
+    tiles = gl.portable.pipeline([a_tiles, b_tiles], 1)
+    tiles.fetch(0, [[0, 0], [0, 0]])
+    a_tile, b_tile = tiles.wait(0, pending=0)
+    acc = gl.portable.mma(a_tile, b_tile, gl.portable.accumulator(layouts))
+    acc = gl.portable.accumulator(layouts, 2 * gl.portable.read(acc))
+    acc = gl.portable.mma(a_tile, b_tile, acc, is_async=True)
+    c_tiles = gl.portable.descriptor(c, [64, 64], [64, 1], [64, 64])
+    gl.portable.store(c_tiles, [0, 0], gl.portable.read(acc))
+    tiles.close()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_accumulators_that_begin_with_a_tensor(target):
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(-1, 1, s).astype(np.float16) for s in ((64, 32), (32, 64)))
+    c = np.full((64, 64), np.nan, np.float32)
+    scaled_between[(1,)](a, b, c, target=registry().target(f"sim:{target}"))
+    np.testing.assert_allclose(c, 3 * (a.astype(np.float32) @ b.astype(np.float32)), atol=1e-4)
+
+
 # -- mistakes ------------------------------------------------------------------------------------
 
 
@@ -241,6 +269,8 @@ def kernel(x, y):
         ("gl.portable.mma_wait(acc, pending=4)", ArgumentError, "pending: out of range"),
         ("gl.portable.read(zeros)", ArgumentError, "acc: not an accumulator"),
         ("gl.portable.accumulator(zeros)", ArgumentError, "layouts: not layouts"),
+        ("gl.portable.accumulator(layouts, zeros)", LayoutError, "start: not the layout"),
+        ("gl.portable.accumulator(layouts, zeros.to(gl.int32))", DtypeError, "start: not what"),
         (
             "gl.portable.mma_layouts(64, 64, 32, gl.float16, gl.float16, operands='smem')",
             ArgumentError,
