@@ -92,7 +92,9 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
         lines.append("not looked at: the order of accesses to global memory, addresses, values")
     steps = sorted({op.loc.line for op in lowered.pipelines if not in_library(op.loc.file)})
     if lowered.pipelines:
-        where = f" (line{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))})" if steps else ""
+        where = (
+            f" (line{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))})" if steps else ""
+        )
         lines.append(
             f"not looked at either: the order of a pipeline's steps that other targets ask for{where}, "
             "`race.steps`: gluon run --check"

@@ -62,7 +62,9 @@ def merge(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> Any:
     first = parts[0][1]
     if len(parts) == 1:
         return first
-    if any(v is None for _, v in parts):  # undefined there, such as a loop's variable behind the loop
+    if any(
+        v is None for _, v in parts
+    ):  # undefined there, such as a loop's variable behind the loop
         parts = [(positions, v) for positions, v in parts if v is not None]
         first = parts[0][1] if parts else None
         if not isinstance(first, np.ndarray):
