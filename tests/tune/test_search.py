@@ -373,7 +373,8 @@ def test_on_a_device(store, engine):
         pytest.skip("there is no GPU")
     settings = tune.Settings(objective="time")
     (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
-    assert found.best is not None and found.key.device and found.best.detail["final"]
+    assert found.best is not None, [(trial.status, trial.reason) for trial in found.trials]
+    assert found.key.device and found.best.detail["final"]
     assert found.best.low <= found.best.value <= found.best.high
     (checked,) = check(tasks.SCALE, settings, store=store, engine=engine, tolerance=1.0)
     assert not checked.slower
@@ -386,7 +387,7 @@ def test_what_hangs_or_faults_on_a_device_costs_one_configuration(store, engine)
     settings = tune.Settings(run_limit=2.0)
     (found,) = tune.search(tasks.MISBEHAVES, settings, store=store, engine=engine)
     said = {trial.config["HOW"]: (trial.status, trial.reason) for trial in found.trials}
-    assert said[0][0] == "ok" and said[1][0] == said[2][0] == "bad"
+    assert said[0][0] == "ok" and said[1][0] == said[2][0] == "bad", said
     assert "was killed" in said[1][1]
     assert "illegal" in said[2][1] or "fault" in said[2][1], said[2]
     (after,) = tune.search(tasks.SCALE, tune.Settings(trials=1), store=store, engine=engine)
