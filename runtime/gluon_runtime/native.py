@@ -65,13 +65,10 @@ def handle(
     current = _address(driver.calls, "cuCtxGetDevice") if several else 0
     if found is None or (several and not current):
         return slow
-    native, letters_of, entry = found
+    native, letters, entry = found
     stream_of = native.stream(native.module(), driver.stream, device)
-    made = slow
-    # Constants may be given or left out; nearly all calls are one of the two.
-    for letters in dict.fromkeys((letters_of, letters_of.rstrip("x"))):
-        one = _launch(native, entry, loaded, form, letters, len(letters), again)
-        made = native.module().bind(one, sizes, stream_of, device, made, current)
+    one = _launch(native, entry, loaded, form, letters, again)
+    made: Callable[..., None] = native.module().bind(one, sizes, stream_of, device, slow, current)
     return made
 
 
@@ -84,7 +81,7 @@ def direct(
     if found is None:
         return None
     native, letters, entry = found
-    return _launch(native, entry, loaded, form, letters, len(form.arguments), again)
+    return _launch(native, entry, loaded, form, letters, again)
 
 
 class Answers:
@@ -218,7 +215,6 @@ def _launch(
     loaded: Any,
     form: Form,
     letters: str,
-    count: int,
     again: Callable[..., None],
 ) -> Callable[..., None]:
     launch = form.launch
@@ -231,7 +227,7 @@ def _launch(
         len(loaded.attributes),
         launch.num_ctas,
         letters,
-        count,
+        len(form.arguments),
         lambda status, sizes, stream, *given: again(sizes, stream, given),
         None,
         (),

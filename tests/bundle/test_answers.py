@@ -292,6 +292,6 @@ def test_with_several_devices_the_current_one_counts(bundle_file, monkeypatch):
     for count, current in enumerate((0, 1), start=5):
         machine.current = current
         contexts = len(machine.named("enter"))
-        prepared(X, Y, 500, 2.5)
+        prepared(X, Y, 500, 2.5, 512)
         assert len(machine.seen) == count
         assert (len(machine.named("enter")) > contexts) == (current == 1)

@@ -68,6 +68,7 @@ typedef struct {
     Config config;       /* all but grid and stream */
     unsigned int ctas;   /* blocks per cluster multiply the grid */
     Py_ssize_t count;    /* arguments, constexprs included */
+    Py_ssize_t least;    /* without the constexprs at the end */
     PyObject *again;     /* again(status, sizes, stream, *arguments) when the driver refuses */
     PyObject *allocate;  /* allocate(programs, stream) -> (address, address, owners), or NULL */
     PyObject *encode;    /* encode(number, descriptor) -> bytes, what C leaves to it; or NULL */
@@ -266,7 +267,7 @@ static int read_argument(char kind, PyObject *value, void *slot)
 }
 
 static PyObject *refuse(Launch *self, int status, PyObject *sizes, void *on,
-                        PyObject *const *arguments)
+                        PyObject *const *arguments, Py_ssize_t count)
 {
     PyObject *code, *stream, *all, *result;
     Py_ssize_t i;
@@ -285,8 +286,9 @@ static PyObject *refuse(Launch *self, int status, PyObject *sizes, void *on,
     PyTuple_SetItem(all, 1, sizes);
     PyTuple_SetItem(all, 2, stream);
     for (i = 0; i < self->count; i++) {
-        Py_INCREF(arguments[i]);
-        PyTuple_SetItem(all, 3 + i, arguments[i]);
+        PyObject *argument = i < count ? arguments[i] : Py_None; /* a constexpr: nobody asks */
+        Py_INCREF(argument);
+        PyTuple_SetItem(all, 3 + i, argument);
     }
     result = PyObject_CallObject(self->again, all);
     Py_DECREF(all);
@@ -563,9 +565,9 @@ static int read_sizes(PyObject *sizes, unsigned int *grid)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* `sizes` says what `grid` does, for where the driver refuses. */
+/* `sizes` says what `grid` does, for where the driver refuses; constexprs at the end may be missing. */
 static PyObject *launch_now(Launch *self, const unsigned int *grid, PyObject *sizes, void *stream,
-                            PyObject *const *arguments)
+                            PyObject *const *arguments, Py_ssize_t count)
 {
     Packed packed;
     Config config = self->config;
@@ -576,7 +578,7 @@ static PyObject *launch_now(Launch *self, const unsigned int *grid, PyObject *si
     memcpy(config.grid, grid, sizeof config.grid);
     config.stream = stream;
     packed.used = packed.map = 0;
-    for (i = 0; i < self->count; i++) {
+    for (i = 0; i < count; i++) {
         kind = pack(self, kind, arguments[i], &packed);
         if (kind == NULL)
             return NULL;
@@ -585,7 +587,7 @@ static PyObject *launch_now(Launch *self, const unsigned int *grid, PyObject *si
     if (status < 0)
         return NULL;
     if (status)
-        return refuse(self, status, sizes, stream, arguments);
+        return refuse(self, status, sizes, stream, arguments, count);
     Py_RETURN_NONE;
 }
 
@@ -604,7 +606,7 @@ static PyObject *launch(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
     stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(args[1]);
     if (PyErr_Occurred() || read_sizes(args[0], grid) < 0)
         return NULL;
-    return launch_now(self, grid, args[0], stream, args + 2);
+    return launch_now(self, grid, args[0], stream, args + 2, self->count);
 }
 
 /* The function written in Python: it knows defaults, keywords, another grid, and what is wrong. */
@@ -636,14 +638,14 @@ static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
     Launch *self = PyCapsule_GetPointer(capsule, "gluon.launch");
     if (self == NULL)
         return NULL;
-    if (keywords != NULL || count != self->count)
+    if (keywords != NULL || count < self->least || count > self->count)
         return fall_back(self, args, count, keywords);
     if (self->current_device != NULL &&
         (self->current_device(&here) != 0 || here != self->index))
         return fall_back(self, args, count, keywords);
     if (find_stream(self->stream_of, self->device, &stream) < 0)
         return NULL;
-    result = launch_now(self, self->grid, self->sizes, stream, args);
+    result = launch_now(self, self->grid, self->sizes, stream, args, count);
     if (result == NULL && (PyErr_ExceptionMatches(PyExc_OverflowError) ||
                            PyErr_ExceptionMatches(PyExc_TypeError) ||
                            PyErr_ExceptionMatches(PyExc_AttributeError))) {
@@ -737,6 +739,8 @@ static PyObject *make(PyObject *module, PyObject *args)
     self->encode_tiled = (EncodeTiled)(uintptr_t)encode_tiled;
     self->unmark = unmark;
     memcpy(self->kinds, kinds, (size_t)length);
+    for (self->least = count; length > 0 && self->least > 0 && kinds[length - 1] == 'x'; length--)
+        self->least--;
     Py_INCREF(again);
     self->again = again;
     if (allocate != Py_None) {
@@ -808,8 +812,9 @@ static PyMethodDef methods[] = {
     {"bind", bind, METH_VARARGS,
      "bind(launch, sizes, stream_of, device, fallback, current_device)\n\n"
      "A `handle(*arguments)` that launches over `sizes` on `stream_of(device)`; calls with keywords,\n"
-     "with another number of arguments, or while cuCtxGetDevice, whose address `current_device` is,\n"
-     "names another device (0: there is no other) go to `fallback`."},
+     "with another number of arguments (constexprs at the end may be left out), or while\n"
+     "cuCtxGetDevice, whose address `current_device` is, names another device (0: there is no other)\n"
+     "go to `fallback`."},
     {"current_stream", current_stream, METH_O,
      "current_stream(index)\n\nThe stream of a device, of the library whose tensors were taught; None\n"
      "where it does not tell. Where it does, None stands for a `stream_of`."},

@@ -268,11 +268,13 @@ def test_a_prepared_launch_on_one_of_several_devices_is_c(cuda, current, monkeyp
     handle = scale.prepare(x, y, 64, 1.5, 64, L, grid=1)
     scopes.clear()
     assert isinstance(handle, types.BuiltinFunctionType)
-    handle(x, y, 64, 1.5, 64, L)
-    assert not scopes and len(cuda.launches) == 1
+    for constants in ((64, L, "a"), (64, L), ()):  # which the handle does not look at
+        handle(x, y, 64, 1.5, *constants)
+    assert not scopes and len(cuda.launches) == 3
+    assert len({tuple(launch.parameters) for launch in cuda.launches}) == 1
     current.value = 1
     handle(x, y, 64, 1.5, 64, L)
-    assert scopes == [0] and len(cuda.launches) == 2
+    assert scopes == [0] and len(cuda.launches) == 4
 
 
 def test_descriptors_and_tuples(cuda, monkeypatch):
