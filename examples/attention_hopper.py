@@ -2,12 +2,12 @@
 
 One warp copies tiles of Q, K and V. Two or three groups of four warps have 64 rows of Q each and walk
 over the keys, the last ones first: with a causal mask only those need masking. Scores of the next tile
-are multiplied while the softmax of this one is computed. Three groups take turns at the matrix unit; two
-find their own way.
+are multiplied while the softmax of this one is computed, and in heads of 64, where exponentials take as
+long as products, so is the weighted sum of the last one.
 
 Softmax is online (Milakov and Gimelshein, 2018); its overlap with the matrix unit is that of
-FlashAttention-3 (Shah et al., 2024). Programs walk over many tiles. With a causal mask, long ones
-come first, and the direction turns from round to round, so that all programs get equal work.
+FlashAttention-3 (Shah et al., 2024). Programs walk over many tiles, in an order that gives all of them
+equal work.
 """
 
 import math
@@ -20,7 +20,6 @@ from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     tma_ring,
     tma_writer,
-    turns,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
@@ -38,121 +37,110 @@ def copy_tiles(queries, keys, values, sizes, SHARED: gl.constexpr, SETTINGS: gl.
     BLOCK_N: gl.constexpr = SETTINGS[1]
     at = keys.producer()
     query = queries[0].producer()
-    mine = rounds(sizes, SETTINGS)
-    # Once more the last one: scores that come while its last tile ends, and that nobody uses.
-    for round in range(mine + 1):
-        row, head, count = work_at(gl.minimum(round, mine - 1), sizes, SETTINGS)
-        for i in gl.static_range(len(queries)):
-            queries[i].fetch(query, [[head, row + i * 64, 0]])
-        query = query.next()
-        for j in range(gl.where(round < mine, count, 1)):
-            key = (count - 1 - j) * BLOCK_N
-            keys.fetch(at, [[head // SHARED, key, 0]])
-            values.fetch(at, [[head // SHARED, key, 0]])
-            at = at.next()
+    for round in range(rounds(sizes, SETTINGS)):
+        row, head, count = work_at(round, sizes, SETTINGS)
+        if head < sizes[0]:
+            for i in gl.static_range(len(queries)):
+                queries[i].fetch(query, [[head, row + i * 64, 0]])
+            query = query.next()
+            for j in range(count):
+                key = (count - 1 - j) * BLOCK_N
+                keys.fetch(at, [[head // SHARED, key, 0]])
+                values.fetch(at, [[head // SHARED, key, 0]])
+                at = at.next()
 
 
 @gluon.jit
-def weigh(score, scale, top):
-    """Weights of a tile of scores, the maxima they are relative to, and the part of each thread in their
-    sums. Maxima are finite even where no key has been seen."""
-    higher = gl.maximum(gl.maximum(top, gl.max(score, 1) * scale), -1e30)
-    p = gl.exp2(score * scale - higher[:, None])
-    return p, higher, sums_of_lanes(p)
-
-
-@gluon.jit
-def attend(work, order, SETTINGS: gl.constexpr, part: gl.constexpr):
+def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     rings, writer, logsums, sizes, scale = work
     queries, keys, values = rings
-    length = sizes[1]
+    heads, length = sizes
     CAUSAL: gl.constexpr = SETTINGS[2]
-    TURNS: gl.constexpr = order is not None
     dtype: gl.constexpr = keys.dtype
     ROWS: gl.constexpr = queries.block_shape[1]
     BLOCK_N: gl.constexpr = keys.block_shape[1]
     D: gl.constexpr = keys.block_shape[2]
+    OVERLAP: gl.constexpr = D <= 64
+    UNEVEN: gl.constexpr = CAUSAL and BLOCK_N % SETTINGS[0] != 0
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
-    row_layout: gl.constexpr = gl.SliceLayout(1, score_layout)
-    out_row: gl.constexpr = gl.SliceLayout(1, out_layout)
-    nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, score_layout)
-    nobody = gl.full([ROWS], float("-inf"), gl.float32, row_layout)
-    row = part * ROWS + gl.arange(0, ROWS, layout=row_layout)
-    key = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, score_layout))
+    row: gl.constexpr = gl.SliceLayout(1, score_layout)
 
     at = keys.consumer()
     query = queries.consumer()
-    mine = rounds(sizes, SETTINGS)
-    first, head, count = work_at(0, sizes, SETTINGS)
-    q_tile = queries.wait(query).reshape([ROWS, D])
-    k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
-    score = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False)
-    keys.release(at)
-    base, place = first, (count - 1) * BLOCK_N
-    score = mask_scores(score, base + row, place + key, length, CAUSAL)
-    p, top, total = weigh(score, scale, nobody)
-    lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
-    p_tile = gl.convert_layout(p.to(dtype), p_layout)
-    acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
-    values.wait(at)
-    behind, at = at, at.next()
-    turn = at  # of another kind where there are turns
-    if TURNS:
-        turn = order.first(part)
-        order.take(turn)
+    nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, score_layout)
+    key = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, score_layout))
+    for round in range(rounds(sizes, SETTINGS)):
+        first, head, count = work_at(round, sizes, SETTINGS)
+        if head < heads:
+            first += part * ROWS
+            rows = first + gl.arange(0, ROWS, layout=row)
+            if UNEVEN:
+                # Tiles of keys that only the groups of warps below see.
+                seen = gl.minimum(gl.maximum(gl.cdiv(first + ROWS, BLOCK_N), 1), count)
+                for _ in range(seen, count):
+                    keys.wait(at)
+                    keys.release(at)
+                    values.wait(at)
+                    values.release(at)
+                    at = at.next()
+                count = seen
 
-    for round in range(mine):
-        then, next_head, next_count = work_at(gl.minimum(round + 1, mine - 1), sizes, SETTINGS)
-        for j in range(count):
-            # Scores of the next tile of keys, after the last one of the next rows' first.
-            last = j == count - 1
-            place -= BLOCK_N
-            if last:
-                base, place = then, (next_count - 1) * BLOCK_N
-                queries.release(query)
-                query = query.next()
-                queries.wait(query)
-            q_tile = queries.tile(query).reshape([ROWS, D])
+            q_tile = queries.wait(query).reshape([ROWS, D])
             k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
-            coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
-            v_tile = values.tile(behind).reshape([BLOCK_N, D])
-            acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
-            if TURNS:
-                order.end(turn)
-                turn = turn.next()
-            score = warpgroup_mma_wait(1, deps=[coming])
+            score = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False)
             keys.release(at)
-            if place + BLOCK_N > (base + part * ROWS if CAUSAL else length):
-                score = mask_scores(score, base + row, place + key, length, CAUSAL)
-            old_top, old_total = top, total
-            before = gl.where(last, nobody, top)
-            p, top, fresh = weigh(score, scale, before)
-            kept = gl.exp2(before - top)
-            total = total * gl.convert_layout(kept, lanes)[:, None] + fresh
+            score = mask_scores(score, rows, (count - 1) * BLOCK_N + key, length, CAUSAL)
+            # Finite even where none of these keys is seen.
+            top = gl.maximum(gl.max(score, 1) * scale, -1e30)
+            p = gl.exp2(score * scale - top[:, None])
+            total = sums_of_lanes(p)
+            lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
             p_tile = gl.convert_layout(p.to(dtype), p_layout)
-            # ptxas moves a wait for `wgmma` up to the last branch: this one is needed after softmax.
-            values.wait(at)
-            if TURNS:
-                order.take(turn)
-            done = warpgroup_mma_wait(0, deps=[acc])
-            values.release(behind)
+            acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
             behind, at = at, at.next()
-            if last:
-                whole = gl.convert_layout(gl.sum(old_total, 1), row_layout)
-                if logsums is not None:
-                    into = logsums + head * length + first + row
-                    gl.store(into, old_top + gl.log2(whole), mask=first + row < length)
-                result = done * gl.convert_layout(1 / whole, out_row)[:, None]
-                writer.store([head, first + part * ROWS, 0], result)
-                rest = gl.zeros([ROWS, D], gl.float32, out_layout)
-            else:
-                rest = done * gl.convert_layout(kept, out_row)[:, None]
-            acc = warpgroup_mma_init(rest)
-        first, head, count = then, next_head, next_count
-    if TURNS:
-        order.end(turn)
+
+            for j in range(1, count):
+                k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
+                coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
+                v_tile = values.wait(behind).reshape([BLOCK_N, D])
+                acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
+                score = warpgroup_mma_wait(1, deps=[coming])
+                keys.release(at)
+                if UNEVEN:
+                    if (count - j) * BLOCK_N > first:
+                        where = (count - 1 - j) * BLOCK_N + key
+                        score = mask_scores(score, rows, where, length, CAUSAL)
+                higher = gl.maximum(top, gl.max(score, 1) * scale)
+                kept = gl.exp2(top - higher)
+                p = gl.exp2(score * scale - higher[:, None])
+                fresh = sums_of_lanes(p)
+                total = total * gl.convert_layout(kept, lanes)[:, None] + fresh
+                top = higher
+                if OVERLAP:
+                    # Came long ago. But ptxas moves a wait for `wgmma` up to the last branch, and here
+                    # that is one behind softmax.
+                    queries.wait(query)
+                done = warpgroup_mma_wait(0, deps=[acc])
+                values.release(behind)
+                acc = warpgroup_mma_init(
+                    done * gl.convert_layout(kept, gl.SliceLayout(1, out_layout))[:, None]
+                )
+                p_tile = gl.convert_layout(p.to(dtype), p_layout)
+                behind, at = at, at.next()
+
+            queries.release(query)
+            query = query.next()
+            v_tile = values.wait(behind).reshape([BLOCK_N, D])
+            acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
+            whole = gl.convert_layout(gl.sum(total, 1), row)
+            result = warpgroup_mma_wait(0, deps=[acc])
+            values.release(behind)
+            result = result * gl.convert_layout(1 / whole, gl.SliceLayout(1, out_layout))[:, None]
+            if logsums is not None:
+                gl.store(logsums + head * length + rows, top + gl.log2(whole), mask=rows < length)
+            writer.store([head, first, 0], result)
     writer.close()
 
 
@@ -174,29 +162,28 @@ def attention_hopper(
     values = tma_ring(v_desc, STAGES, consumers=PARTS)
     SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, GROUP)
     sizes = (heads, length)
-    q0 = tma_ring(q_desc, 2)
-    q1 = tma_ring(q_desc, 2)
+    q0 = tma_ring(q_desc, 1)
+    q1 = tma_ring(q_desc, 1)
     a = ((q0, keys, values), tma_writer(out_desc), logsums, sizes, scale)
     b = ((q1, keys, values), tma_writer(out_desc), logsums, sizes, scale)
     if PARTS == 2:
         gl.warp_specialize(
             [
-                (attend, (a, None, SETTINGS, 0)),
-                (attend, (b, None, SETTINGS, 1)),
+                (attend, (a, SETTINGS, 0)),
+                (attend, (b, SETTINGS, 1)),
                 (copy_tiles, ((q0, q1), keys, values, sizes, SHARED, SETTINGS)),
             ],
             [4, 1],
             [240, 24],
         )
     else:
-        q2 = tma_ring(q_desc, 2)
-        order = turns(3)
+        q2 = tma_ring(q_desc, 1)
         c = ((q2, keys, values), tma_writer(out_desc), logsums, sizes, scale)
         gl.warp_specialize(
             [
-                (attend, (a, order, SETTINGS, 0)),
-                (attend, (b, order, SETTINGS, 1)),
-                (attend, (c, order, SETTINGS, 2)),
+                (attend, (a, SETTINGS, 0)),
+                (attend, (b, SETTINGS, 1)),
+                (attend, (c, SETTINGS, 2)),
                 (copy_tiles, ((q0, q1, q2), keys, values, sizes, SHARED, SETTINGS)),
             ],
             [4, 4, 1],

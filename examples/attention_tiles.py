@@ -9,52 +9,40 @@ from gluon_core import language as gl
 
 
 @gluon.jit
-def tile_at(round, CAUSAL: gl.constexpr):
-    """The number of this program's tile. With a mask the direction turns from round to round: who had the
-    longest of a round gets the shortest of the next one."""
-    programs = gl.num_programs(0)
-    program = gl.program_id(0)
-    if CAUSAL:
-        program = gl.where(round % 2 == 0, program, programs - 1 - program)
-    return round * programs + program
-
-
-@gluon.jit
-def rounds(sizes, SETTINGS: gl.constexpr):
-    """How many tiles this program works on."""
-    total = gl.cdiv(sizes[1], SETTINGS[0]) * sizes[0]
-    every = gl.cdiv(total, gl.num_programs(0))
-    return gl.where(tile_at(every - 1, SETTINGS[2]) < total, every, every - 1)
-
-
-@gluon.jit
 def work_at(round, sizes, SETTINGS: gl.constexpr):
-    """The first row and the head that this program works on, and how many tiles of keys it looks at.
+    """The first row and the head that this program works on, a head past the last for none; and how many
+    tiles of keys it looks at.
 
     Programs that run together work on few heads, whose keys and values stay in the cache. With a mask, the
-    last group of heads begins with its longest tiles, the one before it with its shortest, and so on:
-    lengths never jump, so that turns even them out, and the last ones are short.
+    last group of heads begins with its longest tiles, the one before it with its shortest, and so on: where
+    lengths do not jump, directions that turn from round to round give all programs equal work.
     """
     BLOCK_M: gl.constexpr = SETTINGS[0]
     GROUP: gl.constexpr = SETTINGS[3]
     heads, length = sizes
     tiles = gl.cdiv(length, BLOCK_M)
-    tile = tile_at(round, SETTINGS[2])
+    programs = gl.num_programs(0)
+    program = gl.program_id(0)
     if SETTINGS[2]:
+        tile = round * programs + gl.where(round % 2 == 0, program, programs - 1 - program)
         group = tile // (GROUP * tiles)
         inside = tile % (GROUP * tiles)
-        size = gl.maximum(
-            gl.minimum(heads - group * GROUP, GROUP), 1
-        )  # the last one may be smaller
+        size = gl.maximum(gl.minimum(heads - group * GROUP, GROUP), 1)  # the last may be smaller
         m = inside // size
+        head = gl.where(m < tiles, group * GROUP + inside % size, heads)
         m = gl.where((gl.cdiv(heads, GROUP) - group) % 2 == 1, tiles - 1 - m, m)
-        head = group * GROUP + inside % size
         end = gl.minimum((m + 1) * BLOCK_M, length)
     else:
+        tile = round * programs + program
         m = tile % tiles
         head = tile // tiles
         end = length
     return m * BLOCK_M, head, gl.cdiv(end, SETTINGS[1])
+
+
+@gluon.jit
+def rounds(sizes, SETTINGS: gl.constexpr):
+    return gl.cdiv(gl.cdiv(sizes[1], SETTINGS[0]) * sizes[0], gl.num_programs(0))
 
 
 @gluon.jit
