@@ -3,8 +3,9 @@
 A program has a tile of keys and values and walks over the queries. What `attention_backward_hopper.py`
 computes twice is computed once here: two groups of four warps compute the changes of the scores, each
 for half of the keys, and multiply them from registers. Through shared memory each group sees those of
-the other: it multiplies them by half of the columns (or for half of the queries) of the keys, and TMA
-adds the product to float32 sums in global memory. In which order programs add is not known, so that
+the other, a step later, so that one may be ahead: it multiplies them by half of the columns of the keys
+(or those of half of the queries by the keys), and TMA adds the product to float32 sums in global memory,
+which are in the order that registers have them in. In which order programs add is not known, so that
 equal inputs have nearly equal bits only.
 
 `prepare` makes what the kernel needs of each row, `finish` the gradients of queries from their sums.
@@ -36,7 +37,7 @@ def prepare(
     out, grad, logsums, statistics, sums, length, padded, D: gl.constexpr, LAYOUT: gl.constexpr
 ):
     """Statistics are [heads, 2, padded]: of each row less the logarithm of its sum, and less the sum of
-    `out * grad`; 0 past the end. `sums`, [heads, length, D], become 0."""
+    `out * grad`; 0 past the end. `sums`, of as many padded rows, become 0."""
     row = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
     column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
     head = gl.program_id(1)
@@ -44,24 +45,42 @@ def prepare(
     at = (head * length + row).to(gl.int64)[:, None] * D + column[None, :]
     x = gl.load(out + at, mask=there[:, None], other=0.0).to(gl.float32)
     y = gl.load(grad + at, mask=there[:, None], other=0.0).to(gl.float32)
-    gl.store(sums + at, gl.zeros_like(x), mask=there[:, None])
+    at = (head * padded + row).to(gl.int64)[:, None] * D + column[None, :]
+    gl.store(sums + at, gl.zeros_like(x))
     logsum = gl.load(logsums + head * length + row, mask=there, other=0.0)
     gl.store(statistics + 2 * head * padded + row, -logsum)
     gl.store(statistics + (2 * head + 1) * padded + row, -gl.sum(x * y, 1))
 
 
 @gluon.jit
-def finish(sums, result, count, scale, BLOCK: gl.constexpr, LAYOUT: gl.constexpr):
-    at = gl.program_id(0).to(gl.int64) * BLOCK + gl.arange(0, BLOCK, LAYOUT)
-    x = gl.load(sums + at, mask=at < count) * scale
-    gl.store(result + at, x.to(result.dtype.element_ty), mask=at < count)
+def in_order_of_registers(x):
+    """A product of 64 x 64 so that the elements of a thread lie in memory by fours."""
+    return x.reshape([4, 2, 8, 8, 4, 2]).permute((3, 0, 2, 4, 1, 5)).reshape([16, 256])
 
 
 @gluon.jit
-def walk(rings, place, padded):
+def finish(
+    sums, result, length, padded, scale, D: gl.constexpr, LAYOUT: gl.constexpr, OUT: gl.constexpr
+):
+    """Of each 64 x 64 elements: bring them back into their order, and scale them."""
+    tile = gl.program_id(0)
+    head = gl.program_id(1)
+    ACROSS: gl.constexpr = D // 64
+    first = (head * (padded // 64) * ACROSS + tile).to(gl.int64) * 4096
+    x = gl.load(sums + first + gl.arange(0, 4096, LAYOUT)) * scale
+    x = x.reshape([8, 4, 8, 4, 2, 2]).permute((1, 4, 2, 0, 3, 5)).reshape([64, 64])
+    x = gl.convert_layout(x.to(result.dtype.element_ty), OUT)
+    row = tile // ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))
+    column = tile % ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(0, OUT))
+    at = (head * length + row).to(gl.int64)[:, None] * D + column[None, :]
+    gl.store(result + at, x, mask=(row < length)[:, None])
+
+
+@gluon.jit
+def walk(rings, place):
     """Copy the program's keys and values, then the queries that it walks over."""
     own, others = rings
-    first, last, length = place
+    first, last, length, padded = place
     tile = gl.program_id(0)
     head = gl.program_id(1)
     SIZE: gl.constexpr = own.block_shape[1]
@@ -78,9 +97,9 @@ def walk(rings, place, padded):
 @gluon.jit
 def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS: gl.constexpr):
     own, others = rings
-    changes, written = exchange
+    changes, written, used = exchange
     writer, to_keys, sums = outs
-    first, last, length = place
+    first, last, length, padded = place
     SCALE: gl.constexpr = SETTINGS[0]
     CAUSAL: gl.constexpr = SETTINGS[1]
     WHOLE: gl.constexpr = SETTINGS[2]
@@ -105,21 +124,34 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     no_sum = gl.zeros([64, 64], gl.float32, sum_layout)
     for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
     for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
-    buffer = gl.allocate_shared_memory(gl.float32, [1, 64, 64], sums.layout)
+    buffer = gl.allocate_shared_memory(gl.float32, [16, 256], sums.layout)
+    tile = head * (padded * D // 4096) + half  # of the sums; a step has two
 
     k, v = own.wait(own.consumer())
     k_columns = k.reshape([SIZE, D]).slice(COLUMN, 64, dim=1)
     k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
     v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
     at = others.consumer()
+    # What is added in a step are the changes of the one before; before the first there are none.
+    changes.index(1).slice(half * ROWS, ROWS, dim=0).store(nothing.to(dtype))
+    fence_async_shared()
+    mbarrier.arrive(written.index(1))
     for i in range(first, last):
         q, grad, logsums, deltas = others.wait(at)
         q = q.reshape([STEP, D])
         grad = grad.reshape([STEP, D])
-        score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
-        change = warpgroup_mma(v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True)
-        score = warpgroup_mma_wait(1, deps=[score])
-        p = gl.exp2(score * LOG_SCALE + logsums.load(column)[None, :])
+        before = at.index ^ 1
+        # With 128 columns registers are too few for both products at a time.
+        if D == 64:
+            score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
+            change = warpgroup_mma(v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True)
+            score = warpgroup_mma_wait(1, deps=[score])
+            p = gl.exp2(score * LOG_SCALE + logsums.load(column)[None, :])
+        else:
+            score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False)
+            score = score * LOG_SCALE + logsums.load(column)[None, :]
+            change = warpgroup_mma(v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True)
+            p = gl.exp2(score)
         if CAUSAL:
             if i * STEP < start + ROWS:
                 query = i * STEP + gl.arange(0, STEP, column)
@@ -129,24 +161,36 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
         weights = gl.convert_layout(p.to(dtype), operand)
         change = warpgroup_mma_wait(0, deps=[change])
         change = (p * (change + deltas.load(column)[None, :])).to(dtype)
-        # The slot is free: the other group has used it before it wrote the one in between.
+        if D != 64:
+            for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+        mbarrier.wait(used.index(at.index), at.phase ^ before)
         changes.index(at.index).slice(half * ROWS, ROWS, dim=0).store(change)
         fence_async_shared()
         mbarrier.arrive(written.index(at.index))
-        for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-        mbarrier.wait(written.index(at.index), at.phase)
-        every = changes.index(at.index).permute((1, 0)).slice(ROW, 64, dim=0)
-        part = warpgroup_mma(every, k_columns, no_sum, use_acc=False, is_async=True)
+        if D == 64:
+            for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+        mbarrier.wait(written.index(before), at.phase)
+        every = changes.index(before).permute((1, 0)).slice(ROW, 64, dim=0)
+        product = warpgroup_mma(every, k_columns, no_sum, use_acc=False, is_async=True)
         for_keys = warpgroup_mma(gl.convert_layout(change, operand), q, for_keys, is_async=True)
-        part, for_values = warpgroup_mma_wait(1, deps=[part, for_values])
-        tma.store_wait(0)
-        buffer.reshape([64, 64]).store(part)
-        fence_async_shared()
-        tma.async_atomic_add(sums, [head, i * STEP + ROW, COLUMN], buffer)
+        product, for_values = warpgroup_mma_wait(1, deps=[product, for_values])
         for_values = warpgroup_mma_init(for_values)
+        mbarrier.arrive(used.index(before))
+        tma.store_wait(0)
+        buffer.store(in_order_of_registers(product))
+        fence_async_shared()
+        tma.async_atomic_add(sums, [(tile + 2 * gl.maximum(i - 1, first)) * 16, 0], buffer)
         for_keys = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[for_keys]))
         others.release(at)
         at = at.next()
+    mbarrier.wait(written.index(at.index ^ 1), at.phase)
+    every = changes.index(at.index ^ 1).permute((1, 0)).slice(ROW, 64, dim=0)
+    product = warpgroup_mma(every, k_columns, no_sum, use_acc=False)
+    tma.store_wait(0)
+    buffer.store(in_order_of_registers(product))
+    fence_async_shared()
+    tma.async_atomic_add(sums, [(tile + 2 * (last - 1)) * 16, 0], buffer)
+    tma.store_wait(0)
     done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
     writer.store([head, start, 0], done[0])
     writer.store([head, start, 0], done[1] * SCALE, to_keys)
@@ -172,21 +216,23 @@ def gradients_adding(
     changed: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
     changes = gl.allocate_shared_memory(q_desc.dtype, [2, SIZE, STEP], changed)
     written = mbarrier.allocate_mbarrier(batch=2)
+    used = mbarrier.allocate_mbarrier(batch=2)
     for slot in gl.static_range(2):
         mbarrier.init(written.index(slot), 2)
-    exchange = (changes, written)
+        mbarrier.init(used.index(slot), 2)
+    exchange = (changes, written, used)
     upper = (tma_writer(to_values), to_keys, sums)
     lower = (tma_writer(to_values), to_keys, sums)
     first = 0
     if CAUSAL:
         first = gl.program_id(0) * SIZE // STEP
-    place = (first, gl.cdiv(length, STEP), length)
+    place = (first, gl.cdiv(length, STEP), length, padded)
     SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE)
     gl.warp_specialize(
         [
             (gradients_of_half, (rings, exchange, upper, place, 0, SETTINGS)),
             (gradients_of_half, (rings, exchange, lower, place, 1, SETTINGS)),
-            (walk, (rings, place, padded)),
+            (walk, (rings, place)),
         ],
         [4, 1],
         [240, 24],
@@ -194,8 +240,8 @@ def gradients_adding(
 
 
 def describe(array, dtype, *block):
-    layout = gl.NVMMASharedLayout(0, 32, rank=1)
-    if len(block) > 1:
+    layout = gl.NVMMASharedLayout(0, 32, rank=len(block))
+    if dtype == gl.bfloat16:
         layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
     return TensorDescriptor.from_tensor(array, list(block), layout)
 
@@ -206,14 +252,19 @@ def operands(args, config):
     blocks = {"q": step, "k": 128, "v": 128, "grad": step, "for_keys": 64, "for_values": 64}
     found = {name: describe(args[name], gl.bfloat16, 1, n, depth) for name, n in blocks.items()}
     found["statistics"] = describe(args["statistics"], gl.float32, step)
-    found["sums"] = describe(args["sums"], gl.float32, 1, 64, 64)
+    found["sums"] = describe(args["sums"], gl.float32, 16, 256)
     names = ("q", "k", "v", "grad", "statistics", "for_keys", "for_values", "sums")
     return (*(found[name] for name in names), length, padded(length))
 
 
 def padded(length):
-    """The rows of the statistics of a head."""
     return -(-length // 128) * 128
+
+
+def kept(shape):
+    """The shapes of statistics and sums, float32, for tensors [heads, length, D]."""
+    rows = shape[0] * padded(shape[1])
+    return {"statistics": (2 * rows,), "sums": (rows * shape[2] // 256, 256)}
 
 
 def grid(args, config):
@@ -226,9 +277,8 @@ def configure(causal, shape):
 
 
 def launch(args, causal, **options):
-    """All three kernels. `args` has q, k, v, grad, what the forward pass has left in out and logsums, and
-    of any content what is written: for_queries, for_keys and for_values, and in float32 sums, like q,
-    and statistics, for each head 2 * padded(length)."""
+    """All three kernels. `args` has q, k, v, grad, what the forward pass has left in out and logsums,
+    and of any content what is written: for_queries, for_keys, for_values and what is `kept`."""
     heads, length, depth = args["q"].shape
     wide = gl.BlockedLayout([1, 8], [256 // depth, depth // 8], [4, 1], [1, 0])
     given = (args[name] for name in ("out", "grad", "logsums", "statistics", "sums"))
@@ -236,24 +286,21 @@ def launch(args, causal, **options):
     prepare[rows // 64, heads](*given, length, rows, depth, wide, num_warps=4, **options)
     config = configure(causal, args["q"].shape)
     gradients_adding[grid(args, config)](*operands(args, config), **config, **options)
-    count = heads * length * depth
-    blocks = (gluon.cdiv(count, 2048),)
-    finish[blocks](
-        args["sums"], args["for_queries"], count, config["SCALE"], 2048,
-        gl.BlockedLayout([4], [32], [4], [0]), num_warps=4, **options,
-    )  # fmt: skip
+    layouts = (
+        gl.BlockedLayout([4], [32], [4], [0]),
+        gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]),
+    )
+    given = (args["sums"], args["for_queries"], length, rows, config["SCALE"], depth, *layouts)
+    finish[rows // 64 * (depth // 64), heads](*given, num_warps=4, **options)
 
 
 def arguments(depth):
     def make(new, large, shape=None):
         shape = shape or ((128, 8192, depth) if large else (2, 200, depth))
         made = {name: new.random(shape, "bfloat16") for name in ("q", "k", "v", "grad")}
-        made["statistics"] = new.random((2 * shape[0] * padded(shape[1]),))
+        made["statistics"] = new.random(kept(shape)["statistics"])
         made.update({name: new.empty(shape, "bfloat16") for name in ("for_keys", "for_values")})
-        made["sums"] = new.empty(shape)
-        if hasattr(made["sums"], "__setitem__"):  # there is nothing to clear where nothing runs
-            made["sums"][:] = 0
-        return made
+        return {**made, "sums": new.random(kept(shape)["sums"])}
 
     return make
 
@@ -261,8 +308,8 @@ def arguments(depth):
 def exact(args, causal):
     """The gradients that `statistics` give, in float64."""
     heads, length, _ = args["q"].shape
-    kept = -args["statistics"].reshape(heads, 2, -1)[:, :, :length]
-    return gradients({**args, "logsums": kept[:, 0], "deltas": kept[:, 1]}, causal)
+    rows = -args["statistics"].reshape(heads, 2, -1)[:, :, :length]
+    return gradients({**args, "logsums": rows[:, 0], "deltas": rows[:, 1]}, causal)
 
 
 def flops(causal):
