@@ -118,11 +118,11 @@ class AtomicOps(MemoryOps):
         self, pointer: Any, expected: Any, sem: Any, scope: Any, timeout_ns: Any
     ) -> Any:
         pointer = self.check_pointer(pointer)
-        if pointer.type.is_block() or not pointer.type.scalar.element_ty.is_int():
+        if not pointer.type.scalar.element_ty.is_int():
             raise DtypeError(
-                "polls one integer",
+                "polls integers",
                 argument="pointer",
-                expected="a scalar pointer to an integer",
+                expected="pointers to integers",
                 got=describe(pointer),
             )
         expected = self.to_tensor(unwrap(expected))

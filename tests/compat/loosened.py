@@ -58,6 +58,15 @@ _HOLES: dict[str, list[str]] = {
     "box": ["[32, 64]", "[256, 64]", "[512, 64]", "[32, 32]", "[32, 128]", "[64]", "[1, 32, 64]"],
     "half": ["x.to(gl.float16)", "x.to(gl.bfloat16)", "x", "x.to(gl.float8e5)", "x.to(gl.float8e4nv)",
              "i.to(gl.uint8)", "i.to(gl.int8)", "2.5", "n", "i", "x.to(gl.float64)"],
+    "fp8": ["x.to(gl.float8e5)", "x.to(gl.float8e4nv)", "x.to(gl.float8e4nv)", "<half>"],
+    "codes": ["codes", "codes", "codes.to(gl.int8)", "turned", "i.to(gl.uint8)", "<fp8>", "2"],
+    "count": ["1", "2", "4", "True", "3", "0", "8", "n"],
+    "registers": ["24", "40", "25", "8", "0", "-8", "300", "512", "n", "True", "2.5", "1 << 20"],
+    "extent": ["64", "n", "True", "0", "-1", "2.5", "n > 2", "i", "1 << 40", "None", "n.to(gl.int64)"],
+    "many": ["8", "16", "32", "64", "1"],
+    "lanes": ["gl.SliceLayout(1, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))", "F", "gl.AutoLayout()",
+              "gl.SliceLayout(1, gl.BlockedLayout([16, 1], [1, 32], [1, 4], [1, 0]))"],
+    "wide": ["16", "32", "64", "8"],
 }  # fmt: skip
 
 
@@ -136,8 +145,29 @@ CHECKS: dict[str, Check] = {
     )),
     "packed arithmetic": Check((
         "blackwell.add2(<half>, <half>)", "blackwell.mul2(<half>, <half>, <dtype>)", "blackwell.min2(<half>, <half>)",
-        "blackwell.fma2(<half>, <half>, <half>)",
-    ), target=BLACKWELL, since=(3, 8)),
+        "blackwell.fma2(<half>, <half>, <half>)", "blackwell.mul2(<codes>, <codes>, <dtype>)",
+        "blackwell.mul2(<codes>, <codes>, gl.float8e5)", "blackwell.add2(<codes>, <fp8>)",
+        "blackwell.fma2(<codes>, <codes>, <fp8>)", "gl.nvidia.rubin.add4(<half>, <half>)",
+    ), target=BLACKWELL, since=(3, 8), before=(
+        "C: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [4, 1], [1, 0])",
+        "codes = (gl.full([32, 16], 0, gl.int32, C) + n).to(gl.uint8)",
+        "turned = (gl.full([16, 32], 0, gl.int32, C) + n).to(gl.uint8)",
+    )),
+    "partitions": Check((
+        "gl.warp_specialize([(work, (q, n)), (work, (q, 1))], [<count>], [<registers>])",
+        "gl.warp_specialize([(work, (q, n)), (work, (q, 1)), (work, (q, n))], [<count>, 4], [<registers>, 24])",
+    )),
+    "extents of descriptors": Check((
+        "hopper.tma.make_tensor_descriptor(p, [<extent>, 64], [64, 1], [32, 32], gl.NVMMASharedLayout(128, 32, 2))",
+        "hopper.tma.make_tensor_descriptor(p, [64, <extent>], [<extent>, 1], [32, 32], gl.NVMMASharedLayout(128, 32, 2))",
+    )),
+    "rows of gathers": Check((
+        "gl.amd.gfx1250.tdm.async_gather(made, gl.arange(0, <many>, <lanes>), s)",
+        "gl.amd.gfx1250.tdm.async_scatter(made, gl.arange(0, <many>, <lanes>).to(<dtype>), s)",
+    ), target=HIP.format(arch="gfx1250", lanes=32), since=(3, 8), before=(
+        "made = gl.amd.gfx1250.tdm.make_tensor_descriptor(p, [n, 64], [64, 1], [<wide>, 32], S)",
+        "s = gl.allocate_shared_memory(gl.float32, made.block_shape, S)",
+    )),
     "boxes of copies": Check((
         "hopper.tma.async_copy_global_to_shared(desc, [n, 0], barrier, gl.allocate_shared_memory(gl.float16, <box>, B16))",
         "hopper.tma.async_copy_shared_to_global(desc, [<index>, 0], gl.allocate_shared_memory(<dtype>, <box>, <shared>))",
@@ -161,7 +191,7 @@ def made(name: str, number: int) -> str:
     if name in layouts.FAMILIES:
         return layouts.FAMILIES[name](d)
     check = CHECKS[name]
-    lanes = 64 if "hip" in check.target else 32
+    lanes = 64 if check.target in (CDNA3, CDNA4) else 32
     rows = lanes // 8
     body = [
         f"L: gl.constexpr = gl.BlockedLayout([1, 2], [{rows}, 8], [4, 1], [1, 0])",
@@ -183,7 +213,8 @@ def made(name: str, number: int) -> str:
         body = [line for line in body if not line.startswith("auto")]
     lines = [_filled(d, line) for line in check.before]
     op = _filled(d, d.pick(check.ops))
-    store = "store(" in op or ".scatter(" in op or "async_copy" in op
+    effects = ("store(", ".scatter(", "async_", "warp_specialize", "make_tensor")
+    store = any(word in op for word in effects)
     body += [*lines, op if store else f"y = {op}"]
     if not store:
         body.append("sink(p, y)")
@@ -200,7 +231,7 @@ def made(name: str, number: int) -> str:
     text = "".join(f"    {line}\n" for line in body)
     return (
         "hopper, blackwell = gl.nvidia.hopper, gl.nvidia.blackwell\n"
-        f"{_SINK}@gluon.jit\ndef kernel({head}):\n{text}{args}TARGET = {check.target}\n"
+        f"{_SINK}{_WORK if 'work' in op else ''}@gluon.jit\ndef kernel({head}):\n{text}{args}TARGET = {check.target}\n"
     )
 
 
@@ -213,6 +244,11 @@ def sink(p, y):
         gl.store(p + gl.full(y.shape, 0, gl.int32, y.type.layout), y.to(gl.float32))
     else:
         gl.store(p, y.to(gl.float32))
+"""
+
+_WORK = """@gluon.jit
+def work(q, n):
+    gl.store(q, n)
 """
 
 

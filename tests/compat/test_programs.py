@@ -261,6 +261,38 @@ PROGRAMS = {
         )
         for registers, arch, since in ((25, 90, (3, 6)), (300, 100, (3, 6)), (8, 90, (3, 9)), (512, 80, (3, 6)))
     },
+    "poll of several": (
+        (3, 9),
+        (3, 9),
+        _kernel("i = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))", "gl.store(q + i, gl.atomic_poll(q + i, i))"),
+    ),
+    "one byte to a row of tensor memory": (
+        (3, 9),
+        (3, 9),
+        _kernel(
+            "T: gl.constexpr = blackwell.TensorMemoryLayout([128, 1], col_stride=2)",
+            "t = blackwell.allocate_tensor_memory(gl.int8, [128, 1], T)",
+            "L: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [4, 1], [0, 1])",
+            "i = gl.full([128, 1], 0, gl.int32, L) + n",
+            "t.store(gl.load(p + i).to(gl.int8))",
+            "gl.store(p + i, t.load(L).to(gl.float32))",
+            before="blackwell = gl.nvidia.blackwell\n",
+            end='TARGET = GPUTarget("cuda", 100, 32)\n',
+        ),
+    ),
+    "packed fp4 of signed bytes": (
+        (3, 9),
+        (3, 9),
+        _kernel(
+            "D: gl.constexpr = gl.DotOperandLayout(1, gl.amd.AMDMFMALayout(4, [16, 16, 128], True, [4, 1]), 16)",
+            "L: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])",
+            "m = gl.allocate_shared_memory(gl.int8, [64, 64], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))",
+            "m.store((gl.full([64, 64], 0, gl.int32, L) + n).to(gl.int8))",
+            "y = gl.amd.cdna4.load_shared_fp4_repacked(m, D)",
+            "gl.store(p + gl.full(y.shape, 0, gl.int32, D) + n, y.to(gl.float32))",
+            end=_GFX950,
+        ),
+    ),
     "constant extent of True": (
         (3, 6),
         (3, 7),
@@ -367,6 +399,27 @@ REFUSED["scales of MFMA in any layout"] = _scaled(
 REFUSED["view of parts of bytes"] = _kernel(
     *_ROWS, "gl.store(q + i, s._reinterpret(gl.int1, [32, 32], S).load(L).to(gl.int32))"
 )
+if RELEASE >= (3, 8):
+    REFUSED["rows of a scatter whose layout is open"] = _kernel(
+        "d = gl.nvidia.hopper.tma.make_tensor_descriptor(p, [64, 64], [64, 1], [1, 32], S)",
+        "s = gl.allocate_shared_memory(gl.float32, [32, 32], S)",
+        "gl.nvidia.blackwell.tma.async_scatter(d, gl.arange(0, 32, gl.AutoLayout()), n, s)",
+        before="S = gl.constexpr(gl.NVMMASharedLayout(128, 32, 2))\n",
+        end='TARGET = GPUTarget("cuda", 100, 32)\n',
+    )
+    REFUSED["scales of an upcast whose layout is open"] = _kernel(
+        "i = gl.full([32, 64], 0, gl.int32, gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])) + n",
+        "s = gl.full([32, 128], 127, gl.uint8, gl.AutoLayout())",
+        "y = gl.amd.cdna4.scaled_upcast(i.to(gl.int8), s, gl.float16, axis=1)",
+        end=_GFX950,
+    )
+    REFUSED["rows of a TDM gather whose layout is open"] = _kernel(
+        "S: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",
+        "d = gl.amd.gfx1250.tdm.make_tensor_descriptor(p, [64, 64], [64, 1], [32, 32], S)",
+        "s = gl.allocate_shared_memory(gl.float32, [32, 32], S)",
+        "gl.amd.gfx1250.tdm.async_gather(d, gl.arange(0, 32, gl.AutoLayout()), s)",
+        end='TARGET = GPUTarget("hip", "gfx1250", 32)\n',
+    )
 REFUSED["a block pointer that is none"] = _kernel(*_ROWS, "i = i.advance([1, 1])")
 if RELEASE < (3, 8):
     REFUSED["reduction of blocks that interleave"] = _kernel(

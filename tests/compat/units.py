@@ -397,6 +397,19 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         else "",
     ),
     (
+        "`clamp_bounds` of `update_tensor_descriptor` as a run-time value",
+        "bug",
+        "upstream takes any such value for true, whatever it is when the kernel runs.",
+        r"^clamp_bounds: must be a compile-time boolean",
+        _hip(
+            "L: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",
+            "d = gl.amd.gfx1250.tdm.make_tensor_descriptor(p, [64, 64], [64, 1], [32, 32], L)",
+            "d = gl.amd.gfx1250.tdm.update_tensor_descriptor(d, add_offsets=[n, 0], clamp_bounds=n)",
+            "s = gl.allocate_shared_memory(gl.float32, [32, 32], L)",
+            "gl.amd.gfx1250.tdm.async_load(d, dest=s)",
+        ),
+    ),
+    (
         "A part of a tensor that begins before it",
         "hardware",
         "no register holds it; upstream takes others' registers, or one that nobody wrote.",

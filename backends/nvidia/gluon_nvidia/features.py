@@ -24,6 +24,7 @@ CLC = Feature((3, 8), "cluster launch control")
 
 # -- TMA ----------------------------------------------------------------------------------------
 
+OPEN_ROWS = Feature((3, 6), "rows of gathers and scatters whose layout is found later", last=(3, 7))
 IM2COL = Feature((3, 8), "descriptors and copies in im2col mode")
 TMA_MULTICAST = Feature((3, 7), "loads for several blocks at once")
 MULTICAST_IF_SHARED = Feature((3, 8), "a multicast is asked for only where blocks share the box")
@@ -69,6 +70,7 @@ TMEM_ROW_SLICES = Feature((3, 9), "slices of tensor memory along its rows")
 TMEM_NARROW_SLICES = Feature((3, 8), "a slice may be narrower than its layout's block")
 TMEM_ALIGNED_SLICES = Feature((3, 8), "a slice starts at a multiple of its length", last=(3, 8))
 TMEM_SLICE_BLOCKS = Feature((3, 9), "a slice keeps its allocation's blocks, some as copies")
+TMEM_LONE_ELEMENTS = Feature((3, 9), "one element to a row of tensor memory, whatever the stride")
 TMEM_LINEAR_MANGLED = Feature((3, 9), "linear layouts of tensor memory are mangled by bases")
 
 # -- layouts ------------------------------------------------------------------------------------

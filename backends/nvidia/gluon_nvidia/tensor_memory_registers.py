@@ -16,7 +16,7 @@ from gluon_core.features import DROPS_REGISTER_COPIES
 from gluon_core.layouts import DistributedLinearLayout
 from gluon_core.layouts.base import check_cga, freeze, is_power_of_two, unwrap
 from gluon_core.layouts.dialect import follows
-from gluon_nvidia.features import TMEM_CLUSTERS, TMEM_SLICE_BLOCKS
+from gluon_nvidia.features import TMEM_CLUSTERS, TMEM_LONE_ELEMENTS, TMEM_SLICE_BLOCKS
 from gluon_nvidia.tensor_memory import COLUMN_BITS, TensorMemoryBase, block_shape
 
 __all__ = ["VARIANTS", "register_layout"]
@@ -140,7 +140,8 @@ def _packed(
     packed = [row for row in low if any(row)]
     # Either the elements fill the column from below, or one lies in it alone.
     stride = getattr(layout, "col_stride", 1)
-    if low[: len(packed)] != packed or stride not in (1, 1 << bits):
+    lone = not any(map(any, cols)) and follows(TMEM_LONE_ELEMENTS)
+    if low[: len(packed)] != packed or stride not in (1, 1 << bits) and not lone:
         raise LayoutError(
             "elements are neither packed into 32-bit columns nor one to a column",
             argument="layout",

@@ -37,7 +37,7 @@ def load_shared_fp4_repacked(
         layout: `DotOperandLayout(...)` of the result.
 
     Returns:
-        A tensor of uint8: [M, K / 2] for operand 0, [K / 2, N] for operand 1, the low half of each
+        A tensor of the buffer's dtype: [M, K / 2] for operand 0, [K / 2, N] for operand 1, the low half of each
         byte first along K.
 
     Raises:
@@ -90,7 +90,7 @@ def load_shared_fp4_repacked(
     shape[packed] *= 2
     shape[1 - packed] //= 2
     layout = semantic.check_layout(layout, shape)
-    result = distributed_type(tl.uint8, shape, layout)
+    result = distributed_type(mem_desc.dtype, shape, layout)
     builder = semantic.builder
     handle = builder.create_local_load_packed_transposed(result.to_ir(builder), mem_desc.handle)
     return semantic.make_tensor(handle, result)

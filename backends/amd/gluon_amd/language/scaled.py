@@ -309,8 +309,14 @@ def _check_scale_layout(src: tensor, scale: tensor, axis: int, shape: list[int])
     """The scales must lie in the threads where the unpacked elements will; the order of registers
     is for the compiler to compare."""
     layouts = src.type.layout, scale.type.layout
-    if any(map(is_placeholder, layouts)):
-        return
+    for argument, layout in zip(("src", "scale"), layouts):
+        if is_placeholder(layout):
+            raise LayoutError(
+                "the compiler wants to know the layout",
+                argument=argument,
+                expected="a tensor with a layout",
+                got=repr(layout),
+            )
     have = layouts[1].to_linear(shape).bases
     want = {}
     for name, rows in layouts[0].to_linear(shape_of(src)).bases.items():

@@ -263,7 +263,12 @@ def row_indices(semantic: Any, rows: tensor, count: int, op: str) -> tensor:
         )
     layout = rows.type.layout
     if is_placeholder(layout):
-        return rows
+        raise LayoutError(
+            "the compiler wants to know the layout of the rows",
+            argument=name,
+            expected="a tensor with a layout",
+            got=repr(layout),
+        )
     lanes = layout.to_linear(own).bases.get("lane", [])
     if any(any(basis) for basis in lanes):
         warps = semantic.num_warps

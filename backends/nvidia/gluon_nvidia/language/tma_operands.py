@@ -23,7 +23,7 @@ from gluon_core.vendor import (
     tl_tuple,
     unwrap,
 )
-from gluon_nvidia.features import COPIES_VERIFIED
+from gluon_nvidia.features import COPIES_VERIFIED, OPEN_ROWS
 from gluon_nvidia.language.cache import CacheHint, CachePolicy
 from gluon_nvidia.language.descriptor import (
     check_blocks,
@@ -221,7 +221,10 @@ def rows_of(semantic: Any, desc: tensor_descriptor, x_offsets: object) -> tensor
             got=shape,
         )
     layout = rows.type.layout
-    problem = None if is_placeholder(layout) else _spread(layout, shape)
+    if not is_placeholder(layout):
+        problem = _spread(layout, shape)
+    else:
+        problem = None if vendor.has(OPEN_ROWS) else "the compiler wants to know their layout"
     if problem is not None:
         warps = semantic.num_warps
         raise LayoutError(
