@@ -363,6 +363,7 @@ def barriers(d: Draw) -> str:
             ops += [
                 f"blackwell.clc.try_cancel({answer}, {bar})",
                 f"gl.store(q, blackwell.clc.load_result({answer}).program_id({_right(d, '0', ['1', '2', '3', '-1', 'n', 'True'], 0.5)}))",
+                f"gl.store(q, blackwell.clc.load_result({answer}).program_id({_right(d, '0', ['1', '2', '3', '-1', 'n', 'True'], 0.5)}))",
                 f"gl.store(q, blackwell.clc.load_result({answer}).is_canceled().to(gl.int32))",
             ]
         if RELEASE >= (3, 8):

@@ -147,6 +147,9 @@ REST = [
     "gl.full([gl.bank_conflicts(gl.distributed_type(<dtype>, [32, 32], L), "
     "gl.shared_memory_descriptor_type(<dtype>, [32, 32], <shared>, [32, 32]))], 1, gl.int32, F)",
     "gl.convert_layout(<tensor>, gl.to_linear_layout(L, <shape>))",
+    "gl.convert_layout(<tensor>, gl.CoalescedLayout())",
+    "gl.set_auto_layout(gl.full([32, 32], 0, <dtype>, gl.AutoLayout()), L)",
+    "gl.set_auto_layout(gl.convert_layout(<tensor>, gl.AutoLayout()), <layout>)",
     "gl.inline_asm('mov.b32 $0, $1;', '=r,r', [<int>], [<dtype>], is_pure=<flag>)",
     "gl.inline_asm('nop;')",
     "gl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r', [<tensor>], <dtype>, <flag>, <pack>)",
@@ -182,6 +185,7 @@ KINDS.update({
                "gl.nvidia.ampere.CachePolicy(l2=gl.nvidia.ampere.FractionalEvictionPolicy('evict_first', 0.5))",
                "gl.nvidia.ampere.CachePolicy('.cg', l2_prefetch_size=64)", "gl.CachePolicy()", "None", "3"],
     "cache": ["None", "''", "'.ca'", "'.cg'", "'.cv'", "'.wb'", "'.wt'", "'.cs'", "'x'"],
+    "layout": ["L", "L", "gl.BlockedLayout([2, 1], [8, 4], [1, 4], [0, 1])", "F", "gl.AutoLayout()"],
     "share": ["'evict_first', 0.5", "'evict_last', 1.0", "'evict_last', 0.25, 'evict_first'", "'evict_normal', 0.5",
               "'evict_last', 0.0", "'evict_last', 0.5, 'evict_last'", "'evict_unchanged', 0.5", "'no_allocate', 1.0"],
     "evict": ["None", "''", "'evict_last'", "'evict_first'", "'evict_normal'", "'x'"],

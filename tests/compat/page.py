@@ -23,7 +23,8 @@ _HEAD = """\
 
 A kernel that Triton's own Gluon takes and hardware runs is to run here with its import lines changed. What follows is all that
 is known to differ: where our tracer refuses what theirs compiles, or makes another module of it. Each row is a program in `tests/compat/differences.py`
-or `units.py`, run through both on that release; random programs are compared besides, and what none of the rows explains fails the test. What theirs
+or `units.py`, run through both on that release; random programs are compared besides, and what none of the rows explains fails the test. Every public op
+stands in a family of them, and `python -m tests.compat.sweep` runs families in full, over many processes. What theirs
 traces while its compile fails or aborts is refused at the op, under its line; of that the rows name the kinds that are met most.
 
 Written by `python -m tests.compat.page` on each release; do not edit.

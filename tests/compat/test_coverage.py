@@ -12,11 +12,11 @@ import pytest
 from gluon_core import language as ours
 from gluon_core._triton import VERSION, JITCallable
 from tests.compat import operands
-from tests.compat.families import CHECKS, FAMILIES, made
+from tests.compat.families import FAMILIES, made
 from tests.frontend import names_table, oracle
 
 theirs = pytest.importorskip("triton.experimental.gluon").language
-COUNT = 400
+COUNT = 250
 
 # Called by Python or by the tracer, or of no effect on a module.
 APART: dict[str, str] = {
@@ -89,7 +89,7 @@ def _head(text: str) -> dict[str, Any]:
 def used() -> tuple[set[int], set[str]]:
     """What programs of all families name: objects of ours, and methods of values."""
     objects, methods = set(), set()
-    drawn = [f for f in [*FAMILIES, *CHECKS] if f not in operands.FAMILIES]
+    drawn = [f for f in FAMILIES if f not in operands.FAMILIES]
     sources = [made(family, 0, number) for family in drawn for number in range(COUNT)]
     for source in [*sources, *operands.ops()]:
         names = _head(source.partition("@gluon.jit")[0] if "@" in source else "")
