@@ -295,6 +295,7 @@ def generator_class(
     def call_JitFunction(
         self: Any, fn: JITFunction, args: Any, kwargs: Any, *rest: Any, **more: Any
     ) -> Any:
+        self.semantic.passed += 1  # it may hold a wait
         args = [_constants(arg) for arg in args]
         kwargs = {key: _constants(arg) for key, arg in kwargs.items()}
         return call(self, parsed_once(fn), args, kwargs, *rest, **more)

@@ -178,7 +178,9 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             called = tl.static_range if called is static_range else called
             self.visited[id(node.iter.func)] = called
             self._check_rounds(node, called)
-        return super().visit_For(node)
+        self.semantic.passed += 1
+        super().visit_For(node)
+        self.semantic.passed += 1
 
     def _check_rounds(self, node: Any, called: Any) -> None:
         """Refuse a loop that never ends, while running or while it is unrolled."""
@@ -220,9 +222,22 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         self.returns_in_branches.append(node)
         return super().visit_if_top_level(cond, node)
 
+    def visit_If(self, node: Any) -> Any:
+        self.semantic.passed += 1
+        found = super().visit_If(node)
+        self.semantic.passed += 1
+        return found
+
+    def visit_IfExp(self, node: Any) -> Any:
+        self.semantic.passed += 1
+        found = super().visit_IfExp(node)
+        self.semantic.passed += 1
+        return found
+
     def visit_While(self, node: Any) -> Any:
         self.loop_tests.add(id(node.test))
-        return super().visit_While(node)
+        super().visit_While(node)
+        self.semantic.passed += 1
 
     def _find_carries(self, node: Any, liveins: Any, ignore: Any = frozenset()) -> Any:
         """The names that a loop carries from round to round, their values and types on entry.
@@ -230,7 +245,9 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         The base class takes a name for unchanged when the first round gives it back its value on
         entry; with `before = slot` in the body that is so wherever the two were equal on entry.
         """
+        self.semantic.passed += 1
         names, handles, types = super()._find_carries(node, liveins, ignore)
+        self.semantic.passed += 1  # what was traced to look for names is traced again
         parts = (n for part in node.body for n in ast.walk(part))
         stored = {n.id for n in parts if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         for name, value in liveins.items():

@@ -41,6 +41,10 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         self.num_warps: int = session.num_warps
         # File and line of what is being traced.
         self.place: Callable[[], tuple[str, int]] = lambda: ("<kernel>", 1)
+        # Grows with all that may wait or be skipped: control flow, calls, waits. What vendors' ops
+        # remember of a function is true as long as it has not grown.
+        self.passed = 0
+        self.notes: dict[str, Any] = {}
         # Triton 3.8 and later wrap handles through this method; earlier ones call the class.
         self.tensor = tl.tensor
 

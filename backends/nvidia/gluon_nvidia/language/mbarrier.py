@@ -170,6 +170,7 @@ def wait(
     pred = predicate(semantic, pred)
     handles = [_memory_handle(item) for item in items_of(deps)]
     semantic.builder.create_mbarrier_wait(mbarrier.handle, phase.handle, pred.handle, handles)
+    semantic.passed += 1
 
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.arrive")

@@ -48,6 +48,7 @@ from gluon_nvidia.language.tcgen05_operands import (
     multicast_flag,
 )
 from gluon_nvidia.language.tensor_memory import tensor_memory, tensor_memory_descriptor
+from gluon_nvidia.language.tensor_memory_access import multiplies
 
 __all__ = [
     "tcgen05_commit",
@@ -129,6 +130,7 @@ def tcgen05_mma(
     semantic.builder.create_tcgen05_mma(
         a.handle, b.handle, acc.handle, use, run, barriers, preds, *rest
     )
+    multiplies(semantic, acc, pred)
 
 
 @builtin(requires=_REQUIRES, name=f"{_SPACE}tcgen05_mma_scaled", instead=_INSTEAD)
@@ -219,6 +221,7 @@ def tcgen05_mma_scaled(
         preds,
         *rest,
     )
+    multiplies(semantic, acc, pred)
 
 
 @builtin(requires=_REQUIRES, name=f"{_SPACE}tcgen05_commit")

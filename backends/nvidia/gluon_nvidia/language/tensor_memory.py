@@ -49,7 +49,12 @@ from gluon_nvidia.features import (
     TMEM_NARROW_SLICES,
     TMEM_ROW_SLICES,
 )
-from gluon_nvidia.language.tensor_memory_access import load_reduced, loaded_type, stored_value
+from gluon_nvidia.language.tensor_memory_access import (
+    load_reduced,
+    loaded_type,
+    stored_value,
+    warn_in_flight,
+)
 from gluon_nvidia.tensor_memory import (
     COLUMNS,
     TensorMemoryLayout,
@@ -264,6 +269,7 @@ class tensor_memory_descriptor(memory_descriptor):
         ISA: PTX 9.7.16.8.3, tcgen05.ld; 9.7.16.8.5, tcgen05.wait.
         """
         semantic = semantic_layer()
+        warn_in_flight(semantic, self)
         result = loaded_type(semantic, self, layout)
         handle = semantic.builder.create_tmem_load(result.to_ir(semantic.builder), self.handle)
         return semantic.make_tensor(handle, result)

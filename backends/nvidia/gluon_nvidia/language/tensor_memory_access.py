@@ -23,7 +23,15 @@ from gluon_core.vendor import (
 from gluon_nvidia.tensor_memory import TensorMemoryLayout
 from gluon_nvidia.tensor_memory_registers import fits_registers
 
-__all__ = ["check_reach", "check_warps", "load_reduced", "loaded_type", "stored_value"]
+__all__ = [
+    "check_reach",
+    "check_warps",
+    "load_reduced",
+    "loaded_type",
+    "multiplies",
+    "stored_value",
+    "warn_in_flight",
+]
 
 
 def check_warps(semantic: Any) -> None:
@@ -92,6 +100,24 @@ def stored_value(semantic: Any, kind: Any, value: object) -> tensor:
     return held
 
 
+def multiplies(semantic: Any, memory: Any, pred: Any) -> None:
+    """Remember that a multiplication began to write an accumulator, in any case."""
+    if unwrap(pred) is True:
+        began: list[Any] = semantic.notes.setdefault("tcgen05", [])
+        began.append((memory.handle, semantic.passed, semantic.place()[1]))
+
+
+def warn_in_flight(semantic: Any, memory: Any) -> None:
+    """Warn of an accumulator that is read with nothing behind its multiplication that could wait."""
+    for handle, passed, line in reversed(semantic.notes.get("tcgen05", ())):
+        if handle is memory.handle and passed == semantic.passed:
+            semantic.warn(
+                f"the accumulator is read while the multiplication of line {line} writes it. Let that "
+                "one name a barrier, tcgen05_commit(bar) or mbarriers=[bar], and wait for it before."
+            )
+            return
+
+
 def load_reduced(
     semantic: Any,
     memory: Any,
@@ -100,6 +126,7 @@ def load_reduced(
     absolute: ConstBool,
     propagate_nan: Optional[Union[tl.PropagateNan, constexpr]],
 ) -> tuple[tensor, tensor]:
+    warn_in_flight(semantic, memory)
     result = loaded_type(semantic, memory, layout)
     absolute = compile_time_bool(absolute, "abs")
     nan = unwrap(propagate_nan)
