@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 benchmarks/ranks.py all-reduce
 
-Parts: check (results against torch's), all-reduce, gather (all-gather, then multiply), scatter
+Parts: check (results against torch's), products (of them those of multiplications), all-reduce, gather (all-gather, then multiply), scatter
 (multiply, then reduce-scatter), sums (multiply, then all-reduce), experts (dispatch and combine).
 Times are means over calls one after the other, the best of several rounds; of ranks, those of rank 0.
 Those of multiplications are medians of rounds and of the slower rank, see `steadily`. NVLink multicast is
@@ -471,6 +471,13 @@ def check(group):
             torch.cuda.synchronize()
             good.append(close(f"{what}, {n}", out, wanted))
             dist.barrier()
+    good += check_products(group) + check_experts(group)
+    say(f"check: {sum(good)} of {len(good)} right")
+    return all(good)
+
+
+def check_products(group):
+    good = []
     world = group.world
     M, N, K = 1024, 2048, 1024
     for engines in (False, True):
@@ -498,14 +505,12 @@ def check(group):
             rows = slice(None) if gather else slice(RANK * M // world, (RANK + 1) * M // world)
             found = op.result() if gather else out
             good.append(close(f"scatter, gather {gather}, turn {turn}", found, whole[rows]))
-    good += check_experts(group)
-    say(f"check: {sum(good)} of {len(good)} right")
-    return all(good)
+    return good
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parts = ("check", "all-reduce", "gather", "scatter", "sums", "experts", "sweep")
+    parts = ("check", "products", "all-reduce", "gather", "scatter", "sums", "experts", "sweep")
     parser.add_argument("parts", nargs="+", choices=parts)
     parser.add_argument("--small", action="store_true", help="the smallest sizes alone")
     given = parser.parse_args()
@@ -518,6 +523,8 @@ def main():
     for part in given.parts:
         if part == "check":
             right = check(group)
+        elif part == "products":
+            right = all(check_products(group))
         elif part == "all-reduce":
             reduce_table(group)
         elif part == "sweep":

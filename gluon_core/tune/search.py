@@ -256,4 +256,4 @@ def strategy_of(
 
 def default_trials(count: int) -> int:
     """How many of `count` configurations are tried: few enough to take a fifth of the time of all."""
-    return max(min(24, count // 5), min(200, count // 16)) if count else 200
+    return max(min(24, count // 6), min(200, count // 16)) if count else 200

@@ -20,7 +20,7 @@ from gluon_core.tune.task import Reference, Task, refuse_while_reading
 __all__ = ["Outcome", "Progress", "Settings", "search"]
 
 Shape = Mapping[str, Any]
-_PATIENCE = 0.3  # seconds that a device waits for a batch to fill
+_PATIENCE = 0.1  # seconds that a device waits for a batch to fill
 _BATCH = 6  # configurations that are measured in turns, beside the best so far
 _SLOW = 4.0  # times that a compilation takes what others do before a search that only samples gives it up
 _LEAST = 2.0  # seconds that it has at least
@@ -258,6 +258,7 @@ class _Search:
         self.under_way: dict[Future[Any], tuple[str, Any]] = {}
         self.ready: list[tuple[Config, dict[str, Any]]] = []  # compiled, not measured yet
         self._ask()
+        self._go_on_until(later)
         try:
             self.key, self.about = key_of(later, settings)
         except BaseException:
@@ -336,15 +337,31 @@ class _Search:
         ahead = max(2, min(self.engine.slots, self.wanted // 4 or 1))
         compiling = sum(kind == "compile" for kind, _ in self.under_way.values())
         while compiling + len(self.ready) < ahead + _BATCH and compiling < self.engine.slots:
-            if self.asked >= self.wanted or self._over:
+            if not self._ask_one():
                 return
-            config = self.strategy.ask()
-            if config is None:
-                self.asked = self.wanted
-                return
-            self.asked += 1
-            self._compile(config)
             compiling += 1
+
+    def _ask_one(self) -> bool:
+        """Compile another configuration, if there is one to try."""
+        if self.asked >= self.wanted or self._over:
+            return False
+        config = self.strategy.ask()
+        if config is None:
+            self.asked = self.wanted
+            return False
+        self.asked += 1
+        self._compile(config)
+        return True
+
+    def _go_on_until(self, there: Future[Any]) -> None:
+        """Let workers compile on while the one with the device begins, but not most of what is tried."""
+        slots = self.engine.slots
+        most = min(2 * slots, self.wanted // 2)
+        while not there.done():
+            busy = [future for future in self.under_way if not future.done()]
+            more = len(self.under_way) < most and len(busy) < slots
+            if not (more and self._ask_one()):
+                wait([there, *busy], return_when=FIRST_COMPLETED)
 
     def _compile(self, config: Config) -> None:
         told = (self.reference, self.settings.target, self.shape, dict(config))

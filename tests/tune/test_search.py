@@ -327,7 +327,7 @@ def test_a_search_that_samples_neither_counts_nor_waits_for_what_is_pruned(
     settings = tune.Settings(target="hopper", objective="registers", search="random")
     (found,) = tune.search(tasks.WIDE, settings, store=store, engine=engine)
     said = [trial.status for trial in found.trials]
-    assert said.count("ok") == 20 and said.count("pruned") == found.tried - 20 > 0
+    assert said.count("ok") == 16 and said.count("pruned") == found.tried - 16 > 0
     assert patience[0] is None and patience[-1] == 12.0  # the default took three seconds
     everything = tune.Settings(target="hopper", objective="registers", search="exhaustive")
     patience.clear()
