@@ -42,11 +42,16 @@ def copy_steps(ring, tiles, K, BY_BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def promoted(total, a_tile, b_tile, by):
-    """`total` and a step's product, scaled where `by` is something."""
-    nothing = gl.zeros(total.shape, gl.float32, total.type.layout)
+def multiplied(a_tile, b_tile, layout: gl.constexpr):
+    """A step's product."""
+    nothing = gl.zeros([a_tile.shape[0], b_tile.shape[0]], gl.float32, layout)
     part = warpgroup_mma(a_tile, b_tile.permute((1, 0)), nothing, use_acc=False, is_async=True)
-    part = warpgroup_mma_wait(0, deps=[part])
+    return warpgroup_mma_wait(0, deps=[part])
+
+
+@gluon.jit
+def promoted(total, part, by):
+    """`total` and a step's product, scaled where `by` is something."""
     if by is None:
         total += part
     else:
@@ -97,11 +102,16 @@ def multiply_promoted(
                 a_tile, b_tile = ring.wait(at)
                 by_left, by_right = None, None
             a_tile = a_tile.slice(half * 64, 64, dim=0)
-            left = promoted(left, a_tile, b_tile.slice(0, WIDTH, dim=0), by_left)
+            part = multiplied(a_tile, b_tile.slice(0, WIDTH, dim=0), layout)
             if COLUMNS > WIDTH:
+                left = promoted(left, part, by_left)
                 ring.wait(at)  # a branch: ptxas moves nothing across one
-                right = promoted(right, a_tile, b_tile.slice(WIDTH, WIDTH, dim=0), by_right)
-            ring.release(at)
+                part = multiplied(a_tile, b_tile.slice(WIDTH, WIDTH, dim=0), layout)
+                ring.release(at)
+                right = promoted(right, part, by_right)
+            else:
+                ring.release(at)
+                left = promoted(left, part, by_left)
             at = at.next()
         if not BY_BLOCK:
             left = scaled(left, row, column, scales, sizes)
@@ -226,7 +236,7 @@ def configure(by_block, fast):
     def config(warp_size, columns=256, stages=2, group=2):
         return make(warp_size, columns, stages, group)
 
-    def large_config(warp_size, columns=256, stages=4, group=8):
+    def large_config(warp_size, columns=256, stages=4, group=16):
         return make(warp_size, columns, stages, group)
 
     return config, large_config

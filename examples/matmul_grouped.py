@@ -50,7 +50,7 @@ def matmul_grouped(
     b_tiles = gl.portable.descriptor(
         b, [groups * K, N], [N, 1], [BLOCK_K, BLOCK_N], layouts.b_shared
     )
-    c_tiles = gl.portable.descriptor(c, [rows, N], [N, 1], [BLOCK_M, BLOCK_N // 4])
+    c_tiles = gl.portable.descriptor(c, [rows, N], [N, 1], [BLOCK_M, min(BLOCK_N // 4, 32)])
     tiles = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
     flat: gl.constexpr = gl.portable.blocked_layout([MOST], gl.int32)
     found = groups_of(starts, counts, groups, N, flat, BLOCKS, MOST)
@@ -68,10 +68,7 @@ def matmul_grouped(
     coming = group_tile_at(next_tile, found, N, BLOCKS, GROUP)
     next_k = (STAGES - 1) % steps * BLOCK_K
     for tile in range(program, count, programs):
-        # The tile that is being fetched, but where the pipeline is longer than one.
-        _, row, column, end = coming
-        if steps < STAGES:
-            _, row, column, end = group_tile_at(tile, found, N, BLOCKS, GROUP)
+        _, row, column, end = group_tile_at(tile, found, N, BLOCKS, GROUP)
         acc = gl.portable.accumulator(layouts)
         for _ in range(steps):
             a_tile, b_tile = tiles.wait(step)

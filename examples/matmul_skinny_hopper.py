@@ -27,10 +27,10 @@ except ImportError:  # run as a program
 
 @gluon.jit
 def product(ring, place, first, count, BLOCKS: gl.constexpr, STAGES: gl.constexpr):
-    """[rows, columns] of `count` steps; turned where the rows are fewer than 64."""
+    """[rows, columns] of `count` steps; turned where the rows are 64 or fewer."""
     row, column = place
     BLOCK_K: gl.constexpr = BLOCKS[2]
-    TURNED: gl.constexpr = BLOCKS[0] < 64
+    TURNED: gl.constexpr = BLOCKS[0] <= 64
     SHAPE: gl.constexpr = (BLOCKS[1], BLOCKS[0]) if TURNED else (BLOCKS[0], BLOCKS[1])
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         [3, 0], [gl.num_warps(), 1], [16, SHAPE[1], 16]
