@@ -154,8 +154,8 @@ def few_bits(target: Target) -> Iterator[Result]:
     whole = new.random((side, side), "bfloat16")
     for example in (*files.EXAMPLES, *files.MORE):
         for m, blocks in (
-            (16, (((16, 128, 64), 4), ((16, 64, 128), 4))),
-            (64, (((64, 128, 64), 4), ((64, 64, 128), 4))),
+            (16, (((16, 128, 64), 4), ((16, 128, 128), 4))),
+            (64, (((64, 128, 64), 4), ((64, 128, 64), 2))),
         ):
             runs = {}
             for block, splits in blocks:
@@ -218,8 +218,8 @@ def latent(target: Target) -> Iterator[Result]:
         keys = args["cache"][args["table"].long()].reshape(batch, length, 576)
         scale = args["scale"] * math.log(2)
 
-        def run(args: Any = args, config: Any = config) -> Any:
-            return files.decode(args, config, 4)
+        def run(args: Any = args, config: Any = config, programs: int = 64 // batch) -> Any:
+            return files.decode(args, config, programs)
 
         def composed(args: Any = args, keys: Any = keys, scale: float = scale) -> Any:
             score = torch.bmm(args["q"], keys.transpose(1, 2)) * scale
@@ -255,7 +255,8 @@ def largest(target: Target) -> Iterator[Result]:
         for warps in choices:
             piece = -(-shape[1] // pieces)
             config = functools.partial(config_of, files.config_of(16, 32), piece, warps)
-            run = functools.partial(files.top_k, args, config, pieces, new)
+            first = files.between(args, pieces, new) if pieces > 1 else None
+            run = functools.partial(files.top_k, args, config, first)
             runs[f"pieces {pieces}, num_warps {warps}"] = run
         values, indices = next(iter(runs.values()))()
         wanted = torch.topk(args["src"], 64, dim=1).values

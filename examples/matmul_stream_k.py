@@ -22,7 +22,7 @@ def matmul_stream_k(
     a, b, c, sums, counters, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """`sums` has room for three tiles of float32 for each program, `counters` three zeros, which are zero
+    """`sums` has room for two tiles of float32 for each program, `counters` two zeros, which are zero
     again at the end."""
     dtype: gl.constexpr = a.dtype.element_ty
     layouts: gl.constexpr = gl.portable.mma_layouts(
@@ -74,8 +74,8 @@ def arguments(new, large, sizes=None, programs=None, block=None):
         "a": new.random((m, k), "bfloat16"),
         "b": new.random((k, n), "bfloat16"),
         "c": new.empty((m, n), "bfloat16"),
-        "sums": new.empty((3 * programs, *block)),
-        "counters": new.integers((3 * programs,), 0, 1, "int32"),
+        "sums": new.empty((2 * programs, *block)),
+        "counters": new.integers((2 * programs,), 0, 1, "int32"),
         "M": m,
         "N": n,
         "K": k,
@@ -96,7 +96,7 @@ EXAMPLES = [
         name="matmul, stream-K",
         kernel=matmul_stream_k,
         arguments=arguments,
-        grid=lambda args, config: (args["counters"].shape[0] // 3,),
+        grid=lambda args, config: (args["counters"].shape[0] // 2,),
         config=config,
         large_config=large_config,
         choices=choices,

@@ -107,23 +107,26 @@ def single_arguments(new, large, shape=None):
     return arguments(new, large, shape, "float32", 100)
 
 
-def top_k(args, config, pieces, new, **options):
-    """Values and indices of rows of any width: of `pieces` first, then of what those gave.
-
-    `new` is an `Arrays`; `config` is that of one row, see `config_of`."""
-    rows, columns = args["src"].shape
-    if pieces == 1:
-        top_k_many[(rows, 1)](*args.values(), **config(columns, args["count"]), **options)
-        return args["values"], args["indices"]
-    found = rows, pieces * args["count"]
+def between(args, pieces, new):
+    """Arguments for the pieces of `args`' rows; `new` is an `Arrays`."""
+    size = args["src"].shape[0], pieces * args["count"]
     kind = str(args["values"].dtype).removeprefix("torch.")
-    between = {**args, "values": new.empty(found, kind), "pieces": pieces}
-    between["indices"] = new.integers(found, 0, 1, "int32")
-    piece = gluon.cdiv(columns, pieces)
-    top_k_many[(rows, pieces)](*between.values(), **config(piece, args["count"]), **options)
-    last = {**args, "src": between["values"], "names": between["indices"], "pieces": 1}
-    last.update(columns=found[1], stride=found[1])
-    top_k_many[(rows, 1)](*last.values(), **config(found[1], args["count"]), **options)
+    found = {"values": new.empty(size, kind), "indices": new.integers(size, 0, 1, "int32")}
+    return {**args, **found, "pieces": pieces}
+
+
+def top_k(args, config, first=None, **options):
+    """Values and indices of rows of any width; `first` is what `between` made, for rows in pieces, and
+    `config` what `config_of` did."""
+    rows, columns = args["src"].shape
+    if first is not None:
+        pieces = first["pieces"]
+        piece = gluon.cdiv(columns, pieces)
+        top_k_many[(rows, pieces)](*first.values(), **config(piece, args["count"]), **options)
+        columns = pieces * args["count"]
+        args = {**args, "src": first["values"], "names": first["indices"]}
+        args.update(columns=columns, stride=columns)
+    top_k_many[(rows, 1)](*args.values(), **config(columns, args["count"]), **options)
     return args["values"], args["indices"]
 
 
@@ -150,7 +153,7 @@ def top(name, arguments, bits, count):
     def config(warp_size, columns=1000, num_warps=None):
         return config_of(bits, warp_size)(columns, min(columns, count), num_warps)
 
-    def large_config(warp_size, columns=8192, num_warps=None):
+    def large_config(warp_size, columns=8192, num_warps=4):
         return config(warp_size, columns, num_warps)
 
     return dataclasses.replace(

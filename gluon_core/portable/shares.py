@@ -96,15 +96,16 @@ class even_share(Record):
         program has, and how many programs have one more. And the ends of the program's pieces of those."""
         tiles, depth, programs, program = self._numbers()
         steps = (depth + (self.facts.step - 1)) // self.facts.step
-        waves, rest = tiles // programs, tiles % programs
-        # Of a last wave that is not full and the one before it each has more than a tile: no tile is
-        # cut into many parts, which one program would have to add up.
-        whole = rest.below(1, waves, (waves - 1).most(0))
-        left = (tiles - whole * programs) * steps
+        whole, rest = tiles // programs, tiles % programs
+        # Adding parts takes time: where most programs have a last tile, it is done whole as well.
+        many = programs * 3 // 4 + 1
+        left = rest.below(many, rest * steps, rest * 0)
+        further_tile = program.below(rest, steps * 0 + 1, steps * 0)
+        whole = whole + rest.below(many, rest * 0, further_tile)
         base, further = left // programs, left % programs
         ends = [program * base + program.least(further)]
         last = ends[0] + base + program.below(further, steps * 0 + 1, steps * 0)
-        for _ in range(3):
+        for _ in range(2):
             ends.append(last.least((ends[-1] // steps + 1) * steps))
         return (whole, steps, base, further), tuple(ends)
 
@@ -119,7 +120,7 @@ class even_share(Record):
 
     @builtin(name="even_share.turns")
     def turns(self) -> tensor:
-        """How often the program works on a tile, an int32 scalar: on parts of three at most, and on whole
+        """How often the program works on a tile, an int32 scalar: on parts of two at most, and on whole
         ones."""
         (whole, *_), ends = self._pieces()
         return (whole + self._filled(ends)).value
@@ -133,7 +134,7 @@ class even_share(Record):
 
         Returns:
             int32 scalars: the tile's first row and column; where along K to begin and where to end;
-            the place of the tile's first part among all parts, which number less than three times the
+            the place of the tile's first part among all parts, which number less than twice the
             programs; which part this is, and how many the tile has. Where there is nothing to do the
             ends are the same, and there are 0 parts.
         """
@@ -148,15 +149,12 @@ class even_share(Record):
             longer = further * (base + 1)
             return at.below(longer, at // (base + 1), further + (at - longer) // base.most(1))
 
-        # What is left of a tile that another program began, perhaps one more, the beginning of one; then
-        # whole tiles.
-        start, stop = (
-            here.below(1, ends[i], here.below(2, ends[i + 1], ends[i + 2])) for i in (0, 1)
-        )
+        # What is left of a tile that another program began, the beginning of one, then whole tiles.
+        start, stop = (here.below(1, ends[i], ends[i + 1]) for i in (0, 1))
         shared = start // steps
         opener, closer = owner(shared * steps), owner((shared + 1) * steps - 1)
         wave = here - pieces
-        tile = here.below(pieces, whole * programs + shared, program + wave * programs)
+        tile = here.below(pieces, tiles // programs * programs + shared, program + wave * programs)
         k = here.below(pieces, start - shared * steps, zero)
         end = here.below(pieces, stop - shared * steps, wave.below(whole, steps, zero))
         part = here.below(pieces, program - opener, zero)
@@ -170,9 +168,9 @@ class even_share(Record):
 def even_tiles(
     shape: Union[Sequence[Int], Values], block_shape: Shape, group: ConstInt = 8
 ) -> even_share:
-    """This program's share of the product of two matrices, such that all programs have as many steps to
-    do but for one. Where the tiles do not divide among the programs, those of the last two rounds are cut
-    along K; of the others each is one program's.
+    """This program's share of the product of two matrices. Where the tiles do not divide among the
+    programs, and at most three quarters of them have a last tile, those of the last round are cut along K,
+    such that all programs have as many steps to do but for one; of the others each is one program's.
 
     Args:
         shape: M, N and K, integer scalars, at least 1.
