@@ -153,13 +153,14 @@ def few_bits(target: Target) -> Iterator[Result]:
     files, new, side = module("matmul_quantized"), Arrays(target), 8192
     whole = new.random((side, side), "bfloat16")
     for example in (*files.EXAMPLES, *files.MORE):
+        whole_args = example.arguments(new, True, (64, side, side), (64, 128), 4)
         for m, blocks in (
             (16, (((16, 128, 64), 4), ((16, 128, 128), 4))),
             (64, (((64, 128, 64), 4), ((64, 128, 64), 2))),
         ):
+            args = {**whole_args, "a": whole_args["a"][:m], "c": whole_args["c"][:m], "M": m}
             runs = {}
             for block, splits in blocks:
-                args = example.arguments(new, True, (m, side, side), block[:2], splits)
                 config = example.config(32, block, 4, splits, 4)
                 runs[said(config)] = run_of(example, args, config)
             kind, weights, scales = example.name.split()[-1], args["weights"], args["scales"]

@@ -216,10 +216,15 @@ def configure(depths, width, shared, causal, score):
     return config
 
 
-def choices(target):
-    """Units that read shared memory on their own want large tiles."""
-    large = target.has("nvidia.wgmma") or target.has("nvidia.tcgen05")
-    return {"block": (128, 64), "num_warps": 8} if large else {}
+def choose(width):
+    def choices(target):
+        """Units that read shared memory on their own want large tiles; two programs to a processor go on
+        while one waits, where that has room for two."""
+        if not (target.has("nvidia.wgmma") or target.has("nvidia.tcgen05")):
+            return {}
+        return {"block": (64 if width <= 128 else 128, 64), "num_warps": 4 if width <= 128 else 8}
+
+    return choices
 
 
 def pairs(args, causal):
@@ -236,7 +241,7 @@ def example(name, depths, width, shared=1, causal=False, score=None, change=None
         arguments=arguments(depths, width, shared, extra),
         grid=lambda args, config: (-(-args["queries"] // config["BLOCK_M"]), args["q"].shape[0]),
         config=configure(depths, width, shared, causal, score),
-        choices=choices,
+        choices=choose(width),
         reference=reference(change, causal),
         output="out",
         flops=lambda args: 2 * (sum(depths) + width) * pairs(args, causal),

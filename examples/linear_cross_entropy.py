@@ -16,14 +16,14 @@ from gluon_core import language as gl
 from gluon_core.cli.example import Example, main
 
 try:
-    from .matmul import choices, matmul
     from .matmul import config as product_config
     from .matmul import grid as product_grid
+    from .matmul import matmul
     from .row_softmax import LOG2E
 except ImportError:  # run as a program
-    from matmul import choices, matmul
     from matmul import config as product_config
     from matmul import grid as product_grid
+    from matmul import matmul
     from row_softmax import LOG2E
 
 
@@ -158,8 +158,15 @@ def config(warp_size, block=(64, 64, 32), stages=3, num_warps=4):
     return {name: value for name, value in made.items() if name != "GROUP"}
 
 
-def large_config(warp_size, block=(128, 128, 32), stages=2, num_warps=8):
-    return config(warp_size, block, stages, num_warps)
+def large_config(warp_size, block=(128, 128, 32), stages=None, num_warps=8):
+    return config(warp_size, block, stages or (3 if block[2] == 64 else 2), num_warps)
+
+
+def choices(target):
+    """Units that read shared memory on their own want large tiles; a row's sums want registers."""
+    if target.has("nvidia.wgmma"):
+        return {"block": (128, 256, 64)}
+    return {"block": (128, 128, 64)} if target.has("nvidia.tcgen05") else {}
 
 
 def grid(args, config):

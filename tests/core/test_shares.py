@@ -68,7 +68,9 @@ def test_every_step_of_every_tile_is_one_programs(m, n, k, programs):
         steps.append(done)
     assert set(pieces) == {(4 * i, 2 * j) for i in range(-(-m // 4)) for j in range(-(-n // 2))}
     cut = tiles % programs <= programs * 3 // 4  # else whole tiles are better
-    assert max(steps) - min(steps) <= (1 if cut else -(-k // 8)) and sum(steps) == tiles * -(-k // 8)
+    assert max(steps) - min(steps) <= (1 if cut else -(-k // 8)) and sum(steps) == tiles * -(
+        -k // 8
+    )
     for found in pieces.values():
         found.sort()
         assert [part for part, *_ in found] == list(range(len(found)))
