@@ -8,6 +8,7 @@ import functools
 import importlib
 import math
 import statistics
+import sys
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from common import Result, device, parse_arguments, write
@@ -23,13 +24,22 @@ def module(name: str) -> Any:
     return importlib.import_module(f"{examples_package().__name__}.{name}")
 
 
+def replayed(run: Callable[[], Any], calls: int) -> Callable[[], Any]:
+    """`calls` calls as a CUDA graph, or one by one where a library does what no graph can hold."""
+    try:
+        return graph_of(run, calls)
+    except RuntimeError as problem:
+        print(f"not in a graph: {str(problem).splitlines()[0]}", file=sys.stderr)
+        return lambda: [run() for _ in range(calls)]
+
+
 def seconds(
     contenders: Mapping[str, Callable[[], Any]], calls: int = 5, rounds: int = 5
 ) -> dict[str, float]:
     """Of one call of each, medians of rounds in turns."""
     import torch
 
-    graphs = {name: graph_of(run, calls) for name, run in contenders.items()}
+    graphs = {name: replayed(run, calls) for name, run in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds + 1):
         for name, replay in graphs.items():
