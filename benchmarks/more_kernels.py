@@ -285,7 +285,7 @@ def linear(target: Target) -> Iterator[Result]:
     files, new, sizes = module("linear_cross_entropy"), Arrays(target), (8192, 32768, 4096)
     args = files.arguments(new, True, sizes, 256)
     config = files.config(32, (128, 256, 64), 3, 8)
-    x, w = args["x"].requires_grad_(), args["w"].requires_grad_()
+    x, w = (args[name].clone().requires_grad_() for name in "xw")
     factor = torch.rand(sizes[0], device="cuda")
 
     def library() -> Any:
