@@ -21,7 +21,6 @@ from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays, Example
 from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
-from gluon_core.features import CLUSTER_REDUCTIONS
 
 SHAPES = ((32768, 1024), (8192, 8192), (4096, 32768), (1024, 131072))
 ODD = ((1, 1), (7, 1023), (3, 33333))
@@ -106,8 +105,10 @@ class Case:
             names = ("most", "rows", "num_warps")
             fitting = [step for step in STEPS if min(columns, 8192) // 2 <= step[0] <= columns]
             return [dict(zip(names, step)) for step in fitting or STEPS[:2]]
-        if columns > 65536:  # for the registers of a cluster together
-            able = self.choices == "rows" and CLUSTER_REDUCTIONS.held_by(VERSION)
+        if (
+            columns > 65536
+        ):  # for a cluster's registers; older Triton does not reduce across its blocks
+            able = self.choices == "rows" and VERSION >= (3, 8)
             return [{"rows": 1, "num_warps": w, "num_ctas": 4} for w in (16, 32) if able]
         longest = next(most for most in WHOLE if columns <= most)
         if self.choices == "walked":
