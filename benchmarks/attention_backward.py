@@ -83,10 +83,9 @@ def measure(causal: bool, depth: int, target: Target) -> list[Result]:
         return max(float(one) for one in found)
 
     errors = {"two": error()}
-    sums = torch.empty(heads, length, depth, device="cuda")
-    statistics = torch.empty(2 * heads * adding.padded(length), device="cuda")
-    given = {**flat, **made, "out": results, "logsums": logsums, "sums": sums}
-    given["statistics"] = statistics
+    shapes = adding.kept((heads, length, depth)).items()
+    room = {name: torch.empty(shape, device="cuda") for name, shape in shapes}
+    given = {**flat, **made, "out": results, "logsums": logsums, **room}
 
     def one() -> None:
         adding.launch(given, causal)

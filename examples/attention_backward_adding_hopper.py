@@ -8,7 +8,7 @@ the other, a step later, so that one may be ahead: it multiplies them by half of
 which are in the order that registers have them in. In which order programs add is not known, so that
 equal inputs have nearly equal bits only.
 
-`prepare` makes what the kernel needs of each row, `finish` the gradients of queries from their sums.
+What comes before and after is in `attention_sums.py`.
 """
 
 import gluon_core as gluon
@@ -28,59 +28,26 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 
 try:
     from .attention_backward_hopper import gradients
+    from .attention_sums import finish, in_order_of_registers, kept, padded, prepare
 except ImportError:  # run as a program
     from attention_backward_hopper import gradients
+    from attention_sums import finish, in_order_of_registers, kept, padded, prepare
 
 
 @gluon.jit
-def prepare(
-    out, grad, logsums, statistics, sums, length, padded, D: gl.constexpr, LAYOUT: gl.constexpr
-):
-    """Statistics are [heads, 2, padded]: of each row less the logarithm of its sum, and less the sum of
-    `out * grad`; 0 past the end. `sums`, of as many padded rows, become 0."""
-    row = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
-    column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
-    head = gl.program_id(1)
-    there = row < length
-    at = (head * length + row).to(gl.int64)[:, None] * D + column[None, :]
-    x = gl.load(out + at, mask=there[:, None], other=0.0).to(gl.float32)
-    y = gl.load(grad + at, mask=there[:, None], other=0.0).to(gl.float32)
-    at = (head * padded + row).to(gl.int64)[:, None] * D + column[None, :]
-    gl.store(sums + at, gl.zeros_like(x))
-    logsum = gl.load(logsums + head * length + row, mask=there, other=0.0)
-    gl.store(statistics + 2 * head * padded + row, -logsum)
-    gl.store(statistics + (2 * head + 1) * padded + row, -gl.sum(x * y, 1))
+def wrapped(step, steps, CAUSAL: gl.constexpr):
+    """Programs begin at the rows of their keys, with a mask or not: they add in different places."""
+    if CAUSAL:
+        return step
+    else:
+        return gl.where(step < steps, step, step - steps)
 
 
 @gluon.jit
-def in_order_of_registers(x):
-    """A product of 64 x 64 so that the elements of a thread lie in memory by fours."""
-    return x.reshape([4, 2, 8, 8, 4, 2]).permute((3, 0, 2, 4, 1, 5)).reshape([16, 256])
-
-
-@gluon.jit
-def finish(
-    sums, result, length, padded, scale, D: gl.constexpr, LAYOUT: gl.constexpr, OUT: gl.constexpr
-):
-    """Of each 64 x 64 elements: bring them back into their order, and scale them."""
-    tile = gl.program_id(0)
-    head = gl.program_id(1)
-    ACROSS: gl.constexpr = D // 64
-    first = (head * (padded // 64) * ACROSS + tile).to(gl.int64) * 4096
-    x = gl.load(sums + first + gl.arange(0, 4096, LAYOUT)) * scale
-    x = x.reshape([8, 4, 8, 4, 2, 2]).permute((1, 4, 2, 0, 3, 5)).reshape([64, 64])
-    x = gl.convert_layout(x.to(result.dtype.element_ty), OUT)
-    row = tile // ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))
-    column = tile % ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(0, OUT))
-    at = (head * length + row).to(gl.int64)[:, None] * D + column[None, :]
-    gl.store(result + at, x, mask=(row < length)[:, None])
-
-
-@gluon.jit
-def walk(rings, place):
+def walk(rings, place, CAUSAL: gl.constexpr):
     """Copy the program's keys and values, then the queries that it walks over."""
     own, others = rings
-    first, last, length, padded = place
+    first, last, steps, length, padded = place
     tile = gl.program_id(0)
     head = gl.program_id(1)
     SIZE: gl.constexpr = own.block_shape[1]
@@ -88,7 +55,7 @@ def walk(rings, place):
     own.fetch(own.producer(), [[head, tile * SIZE, 0], [head, tile * SIZE, 0]])
     at = others.producer()
     for i in range(first, last):
-        row = i * STEP
+        row = wrapped(i, steps, CAUSAL) * STEP
         statistic = 2 * head * padded + row
         others.fetch(at, [[head, row, 0], [head, row, 0], [statistic], [statistic + padded]])
         at = at.next()
@@ -99,7 +66,7 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     own, others = rings
     changes, written, used = exchange
     writer, to_keys, sums = outs
-    first, last, length, padded = place
+    first, last, steps, length, padded = place
     SCALE: gl.constexpr = SETTINGS[0]
     CAUSAL: gl.constexpr = SETTINGS[1]
     WHOLE: gl.constexpr = SETTINGS[2]
@@ -179,7 +146,8 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
         tma.store_wait(0)
         buffer.store(in_order_of_registers(product))
         fence_async_shared()
-        tma.async_atomic_add(sums, [(tile + 2 * gl.maximum(i - 1, first)) * 16, 0], buffer)
+        step = wrapped(gl.maximum(i - 1, first), steps, CAUSAL)
+        tma.async_atomic_add(sums, [(tile + 2 * step) * 16, 0], buffer)
         for_keys = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[for_keys]))
         others.release(at)
         at = at.next()
@@ -189,7 +157,8 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     tma.store_wait(0)
     buffer.store(in_order_of_registers(product))
     fence_async_shared()
-    tma.async_atomic_add(sums, [(tile + 2 * (last - 1)) * 16, 0], buffer)
+    step = wrapped(last - 1, steps, CAUSAL)
+    tma.async_atomic_add(sums, [(tile + 2 * step) * 16, 0], buffer)
     tma.store_wait(0)
     done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
     writer.store([head, start, 0], done[0])
@@ -223,16 +192,15 @@ def gradients_adding(
     exchange = (changes, written, used)
     upper = (tma_writer(to_values), to_keys, sums)
     lower = (tma_writer(to_values), to_keys, sums)
-    first = 0
-    if CAUSAL:
-        first = gl.program_id(0) * SIZE // STEP
-    place = (first, gl.cdiv(length, STEP), length, padded)
+    steps = gl.cdiv(length, STEP)
+    first = gl.program_id(0) * SIZE // STEP
+    place = (first, steps if CAUSAL else first + steps, steps, length, padded)
     SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE)
     gl.warp_specialize(
         [
             (gradients_of_half, (rings, exchange, upper, place, 0, SETTINGS)),
             (gradients_of_half, (rings, exchange, lower, place, 1, SETTINGS)),
-            (walk, (rings, place)),
+            (walk, (rings, place, CAUSAL)),
         ],
         [4, 1],
         [240, 24],
@@ -255,16 +223,6 @@ def operands(args, config):
     found["sums"] = describe(args["sums"], gl.float32, 16, 256)
     names = ("q", "k", "v", "grad", "statistics", "for_keys", "for_values", "sums")
     return (*(found[name] for name in names), length, padded(length))
-
-
-def padded(length):
-    return -(-length // 128) * 128
-
-
-def kept(shape):
-    """The shapes of statistics and sums, float32, for tensors [heads, length, D]."""
-    rows = shape[0] * padded(shape[1])
-    return {"statistics": (2 * rows,), "sums": (rows * shape[2] // 256, 256)}
 
 
 def grid(args, config):

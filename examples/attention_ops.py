@@ -53,15 +53,13 @@ def attention_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     given = {"grad": grad, "q": q, "k": k, "v": v, "out": out, "logsums": logsums}
     args = {name: flat(x) for name, x in given.items()}
-    heads, length, _ = args["q"].shape
     made = {f"for_{name}": torch.empty_like(args["q"]) for name in ("queries", "keys", "values")}
     args.update(made)
     if torch.are_deterministic_algorithms_enabled():
         without_atomics(args, causal)
     else:
-        args["sums"] = torch.empty_like(args["q"], dtype=torch.float32)
-        rows = 2 * heads * adding.padded(length)
-        args["statistics"] = torch.empty(rows, dtype=torch.float32, device=q.device)
+        for name, shape in adding.kept(args["q"].shape).items():
+            args[name] = torch.empty(shape, dtype=torch.float32, device=q.device)
         adding.launch(args, causal)
     return tuple(x.reshape(q.shape) for x in made.values())
 
