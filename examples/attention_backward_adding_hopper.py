@@ -11,6 +11,8 @@ equal inputs have nearly equal bits only.
 What comes before and after is in `attention_sums.py`.
 """
 
+import math
+
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.cli.example import Example, main
@@ -270,14 +272,6 @@ def exact(args, causal):
     return gradients({**args, "logsums": rows[:, 0], "deltas": rows[:, 1]}, causal)
 
 
-def flops(causal):
-    def count(args):
-        heads, length, depth = args["q"].shape
-        return 10 * heads * length * length * depth // (2 if causal else 1)
-
-    return count
-
-
 MORE = [
     Example(
         name=f"attention backward, adding, {'causal' if causal else 'full'}, head {depth}",
@@ -289,7 +283,9 @@ MORE = [
         large_config=lambda warp_size, of=(causal, (128, 8192, depth)): configure(*of),
         reference=lambda args, causal=causal: exact(args, causal)[1],
         output="for_keys",
-        flops=flops(causal),
+        flops=lambda args, half=causal: (
+            10 * math.prod(args["q"].shape) * args["q"].shape[1] // (1 + half)
+        ),
         requires=("nvidia.wgmma", "nvidia.tma"),
         tolerance=1e-2,
         any_order=True,
