@@ -472,6 +472,12 @@ def in_tensor_memory(d: Draw) -> str:
         f"T: gl.constexpr = {layout}",
         f"t = blackwell.allocate_tensor_memory(gl.{bits}, {shape}, T)",
     ]
+    if d.chance(0.2):
+        part = (
+            f"slice({d.pick([0, 0, 1, 2, 3])}, {d.pick([1, 2, 3, 4])}, 0)." if d.chance(0.5) else ""
+        )
+        copies = f"t = blackwell.allocate_tensor_memory(gl.{bits}, {[4, *shape]}, T)"
+        body[-1] = f"{copies}.{part}index({d.pick(['0', '1', 'n & 1', '3'])})"
     ways = ["blocked", "method", "method", "linear"]
     way = d.pick(ways)
     if way == "method":

@@ -137,6 +137,28 @@ def test_buffers_are_sliced_where_the_compiler_can():
     assert torch.equal(out, torch.arange(128, dtype=torch.int32) + 2000)
 
 
+@gluon.jit
+def _slices_of_tensor_memory(dst, START: gl.constexpr):
+    layout: gl.constexpr = blackwell.TensorMemoryLayout([128, 32], col_stride=1)
+    rows: gl.constexpr = gl.BlockedLayout([1, 32], [32, 1], [4, 1], [0, 1])
+    buffers = blackwell.allocate_tensor_memory(gl.float32, [4, 128, 32], layout)
+    at = gl.arange(0, 128, gl.SliceLayout(1, rows))[:, None] * 32
+    at += gl.arange(0, 32, gl.SliceLayout(0, rows))[None, :]
+    for i in gl.static_range(4):
+        buffers.index(i).store((at + 10000 * i).to(gl.float32))
+    part = buffers.slice(START, 3, 0).slice(1, 2, 0)
+    gl.store(dst + at, part.index(1).load(rows))
+
+
+@pytest.mark.skipif(RELEASE < (3, 9), reason="slices of copies came with Triton 3.9")
+@pytest.mark.parametrize("start", [0, 1])
+def test_copies_in_tensor_memory_are_sliced(start):
+    out = torch.zeros(128, 32)
+    launch(_slices_of_tensor_memory, out, start, target="sim:sm_100")
+    want = torch.arange(128 * 32).reshape(128, 32) + 10000 * (start + 2)
+    assert torch.equal(out, want.float())
+
+
 @pytest.mark.parametrize("open_layout", ["AutoLayout", "CoalescedLayout"])
 def test_a_conversion_may_leave_the_layout_open(open_layout):
     if open_layout == "CoalescedLayout" and RELEASE < (3, 7):

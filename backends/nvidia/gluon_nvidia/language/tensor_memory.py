@@ -352,10 +352,11 @@ class tensor_memory_descriptor(memory_descriptor):
             start: the first column, a compile-time integer. It is a multiple of `length`; in a view
                 no wider than a block of its layout, one of 32 bits is enough (not for Triton 3.8).
             length: compile-time integer, a power of two.
-            dim: 1; or 0 for rows (Triton 3.9).
+            dim: 1; or 0 for rows, and for copies of a view [copies, M, N], whose start and length
+                are any (Triton 3.9).
 
         Returns:
-            A view [M, length], or [length, N] of rows.
+            A view [M, length], or [length, N] of rows, or [length, M, N] of copies.
 
         Raises:
             ArgumentError, ShapeError: not a part of the view that starts with a block of its layout.
@@ -554,6 +555,8 @@ def _sliced(
     layout = memory.layout
     if not isinstance(layout, TensorMemoryLayout):
         raise LayoutError("scales cannot be sliced", argument="self", got=str(memory.type))
+    if memory.rank == 3 and dim == 0 and vendor.has(TMEM_ROW_SLICES):
+        return _copies(semantic, memory, start, length)
     memory.type.check_matrix()
     if dim not in (0, 1):
         raise ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
@@ -585,5 +588,27 @@ def _sliced(
     where = (start, dim) if vendor.has(TMEM_ROW_SLICES) else (start,)
     result.handle = semantic.builder.create_tmem_subslice(
         result.type.to_ir(semantic.builder), memory.handle, *where
+    )
+    return result
+
+
+def _copies(
+    semantic: Any, memory: tensor_memory_descriptor, start: int, length: int
+) -> tensor_memory_descriptor:
+    """Some of the copies that a view counts."""
+    count = memory.shape[0]
+    if start < 0 or length < 1 or start + length > count:
+        raise ShapeError(
+            "the slice leaves the copies",
+            argument="length",
+            expected=f"at most {count} copies in all",
+            got=f"{length} from {start} on",
+        )
+    shape = [length, *memory.shape[1:]]
+    result = tensor_memory_descriptor(
+        None, memory.dtype, shape, memory.layout, memory.type.alloc_shape
+    )
+    result.handle = semantic.builder.create_tmem_subslice(
+        result.type.to_ir(semantic.builder), memory.handle, start, 0
     )
     return result
