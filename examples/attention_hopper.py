@@ -61,7 +61,6 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     BLOCK_N: gl.constexpr = keys.block_shape[1]
     D: gl.constexpr = keys.block_shape[2]
     OVERLAP: gl.constexpr = D <= 64
-    UNEVEN: gl.constexpr = CAUSAL and BLOCK_N % SETTINGS[0] != 0
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
@@ -76,16 +75,6 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
         if head < heads:
             first += part * ROWS
             rows = first + gl.arange(0, ROWS, layout=row)
-            if UNEVEN:
-                # Tiles of keys that only the groups of warps below see.
-                seen = gl.minimum(gl.maximum(gl.cdiv(first + ROWS, BLOCK_N), 1), count)
-                for _ in range(seen, count):
-                    keys.wait(at)
-                    keys.release(at)
-                    values.wait(at)
-                    values.release(at)
-                    at = at.next()
-                count = seen
 
             q_tile = queries.wait(query).reshape([ROWS, D])
             k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
@@ -108,7 +97,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
                 score = warpgroup_mma_wait(1, deps=[coming])
                 keys.release(at)
-                if UNEVEN:
+                if CAUSAL and BLOCK_N % SETTINGS[0] != 0:
                     if (count - j) * BLOCK_N > first:
                         where = (count - 1 - j) * BLOCK_N + key
                         score = mask_scores(score, rows, where, length, CAUSAL)
