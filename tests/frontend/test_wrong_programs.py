@@ -425,13 +425,6 @@ CASES = {
         "int64",
         "allocate_mbarrier()",
     ),
-    "registers-past-the-file": (
-        "gl.warp_specialize([(nothing, ()), (nothing, ())], [4], [600])",
-        E.LimitError,
-        None,
-        "worker_num_regs",
-        "24 to 256",
-    ),
     "rows-under-16-bytes": (
         "tma.make_tensor_descriptor(x, [16, 16], [16, 1], [16, 2], gl.NVMMASharedLayout(32, 32, 2))",
         E.ShapeError,
