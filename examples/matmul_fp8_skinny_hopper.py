@@ -24,7 +24,20 @@ except ImportError:  # run as a program
 
 
 @gluon.jit
+def started(ring, at, of_b, nothing):
+    """The product of a step, under way, and the scales of its columns."""
+    ROWS: gl.constexpr = nothing.shape[1]
+    by_block = gl.load(of_b)
+    a_tile, b_tile, a_scales = ring.wait(at)
+    a_tile = a_tile.permute((1, 0))
+    part = warpgroup_mma(b_tile, a_tile, nothing, use_acc=False, is_async=True)
+    flat = a_scales.reshape([a_scales.shape[1]]).slice(0, ROWS)
+    return part, flat.load(gl.SliceLayout(0, nothing.type.layout)) * by_block
+
+
+@gluon.jit
 def multiply_turned(ring, tiles, c, b_scales, sizes):
+    """Of each two steps, one is scaled while the other is multiplied."""
     M, N, K = sizes
     ROWS: gl.constexpr = tiles.block[0]
     COLUMNS: gl.constexpr = tiles.block[1]
@@ -36,17 +49,26 @@ def multiply_turned(ring, tiles, c, b_scales, sizes):
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         total = nothing
-        for step in range(steps):
-            of_b = gl.load(b_scales + column // 128 * steps + step)
-            a_tile, b_tile, a_scales = ring.wait(at)
-            a_tile = a_tile.permute((1, 0))
-            part = warpgroup_mma(b_tile, a_tile, nothing, use_acc=False, is_async=True)
-            flat = a_scales.reshape([a_scales.shape[1]]).slice(0, ROWS)
-            by = flat.load(row_layout) * of_b
-            part = warpgroup_mma_wait(0, deps=[part])
-            total += part * by[None, :]
+        of_b = b_scales + column // 128 * steps
+        for pair in range(steps // 2):
+            even, by_even = started(ring, at, of_b + 2 * pair, nothing)
+            behind, at = at, at.next()
+            odd, by_odd = started(ring, at, of_b + 2 * pair + 1, nothing)
+            part = warpgroup_mma_wait(1, deps=[even])
+            ring.release(behind)
+            total += part * by_even[None, :]
+            total = warpgroup_mma_wait(1, deps=[total])
+            ring.wait(at)  # a branch: ptxas moves nothing across one
+            part = warpgroup_mma_wait(0, deps=[odd])
             ring.release(at)
             at = at.next()
+            total += part * by_odd[None, :]
+        if steps % 2 == 1:
+            last, by = started(ring, at, of_b + steps - 1, nothing)
+            part = warpgroup_mma_wait(0, deps=[last])
+            ring.release(at)
+            at = at.next()
+            total += part * by[None, :]
         rows = row + gl.arange(0, ROWS, row_layout)
         columns = column + gl.arange(0, COLUMNS, gl.SliceLayout(1, layout))
         inside = (rows < M)[None, :] & (columns < N)[:, None]
