@@ -291,10 +291,9 @@ def processors():
     return torch.cuda.get_device_properties(0).multi_processor_count
 
 
-VARIANTS = {  # of how tiles are walked; the best of them is ours
+VARIANTS = {  # rows of tiles that are walked at a time; the best is ours
+    "8": {"together": 8},
     "16": {"together": 16},
-    "8, uneven": {"together": 8, "even": False},
-    "16, uneven": {"together": 16, "even": False},
 }
 
 

@@ -30,11 +30,9 @@ from ..matmul_hopper import describe, multiply_tiles
 ALWAYS = 1 << 30  # a count that is never waited for
 
 
-def programs(tiles, most, even):
-    """At most `most`; with `even`, as few as do all tiles in as many rounds."""
-    if most is None or tiles <= most:
-        return tiles
-    return gluon.cdiv(tiles, gluon.cdiv(tiles, most)) if even else most
+def programs(tiles, most):
+    """As few as do all tiles in as many rounds as `most` programs would take."""
+    return tiles if most is None else gluon.cdiv(tiles, gluon.cdiv(tiles, most))
 
 
 class Launches:
@@ -164,12 +162,11 @@ class GatheredMatmul:
         first = self.group.rank * self.rows
         return self.buffers[self.calls % 2].local[first : first + self.rows]
 
-    def __call__(self, b, c, block=(128, 256, 64), stages=3, grid=None, together=16, even=True):
+    def __call__(self, b, c, block=(128, 256, 64), stages=3, grid=None, together=16):
         """`c` = all rows of A times `b`, by at most `grid` programs.
 
         Args:
             together: rows of tiles that are walked at a time.
-            even: by fewer programs where that makes as many rounds of tiles.
         """
         turn = self.calls % 2
         a, arrived = self.buffers[turn], self.counters[turn]
@@ -186,7 +183,7 @@ class GatheredMatmul:
                 bring_rows[(self.programs,)](a, arrived, self.rows, self.K, self.chunk, BLOCK=1024)
         m, n, k = block
         M, N = self.group.world * self.rows, b.shape[1]
-        count = programs(gluon.cdiv(M, m) * gluon.cdiv(N, n), grid, even)
+        count = programs(gluon.cdiv(M, m) * gluon.cdiv(N, n), grid)
         self.launches(
             (turn, b.data_ptr(), c.data_ptr(), block, stages, count, together),
             (count,),
@@ -420,7 +417,7 @@ class MatmulScattered:
         """All rows of the latest sum."""
         return self.outs[(self.calls - 1) % 2].local
 
-    def __call__(self, a, b, out=None, stages=3, grid=None, together=16, even=True):
+    def __call__(self, a, b, out=None, stages=3, grid=None, together=16):
         """Where all rows are gathered there is no `out`."""
         turn = self.calls % 2
         m, n, k = self.block
@@ -430,7 +427,7 @@ class MatmulScattered:
         self.calls += 1
         outs: tuple[Any, ...] = self.outs[turn].peers if self.gather else (out,)
         tiles = gluon.cdiv(world * self.rows, m) * gluon.cdiv(self.N, n)
-        count = programs(tiles, grid, even)
+        count = programs(tiles, grid)
         self.launches(
             (turn, a.data_ptr(), b.data_ptr(), outs[0].data_ptr(), stages, count, together),
             (count,),
