@@ -410,6 +410,19 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         ),
     ),
     (
+        "`warpgroup_mma` of signed and unsigned bytes",
+        "bug",
+        "upstream multiplies them as two signed ones: from 128 on unsigned ones are negative.",
+        r"^b: both operands must have one dtype \(PTX 9.7.15.2\); expected u?int8, got u?int8",
+        _kernel(
+            "A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 32])",
+            "a = gl.allocate_shared_memory(gl.int8, [64, 32], gl.NVMMASharedLayout(32, 8, 2))",
+            "b = gl.allocate_shared_memory(gl.uint8, [32, 8], gl.NVMMASharedLayout(32, 8, 2, transposed=True))",
+            "y = hopper.warpgroup_mma(a, b, gl.full([64, 8], 0, gl.int32, A))",
+            "gl.store(p + gl.full([64, 8], 0, gl.int32, A) + n, y.to(gl.float32))",
+        ),
+    ),
+    (
         "A part of a tensor that begins before it",
         "hardware",
         "no register holds it; upstream takes others' registers, or one that nobody wrote.",
@@ -437,7 +450,7 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         "A descriptor of the TDM in another order than the tensor's",
         "hardware",
         "it writes the last dimension first.",
-        r"TDM writes the last dimension first",
+        r"TDM writes the last dimension first|^strides: TDM reads rows of consecutive elements",
         _moved("gl.amd.gfx1250.tdm.async_load(d, [n, 0], s)", "gl.SwizzledSharedLayout(1, 1, 1, [0, 1])"),
     ),
     (

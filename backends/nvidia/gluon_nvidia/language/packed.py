@@ -216,7 +216,10 @@ def _result_dtype(kind: str, values: list[Any], dtype: Optional[Dtype]) -> dtype
         return dtype
     order = [values[_LEADER[kind]], *values]
     leader = getattr(order[0], "dtype", None)
-    if not _is_number(order[0]) and leader is not None and leader.is_floating():
+    scalar = not _has_layout(order[0])  # which leads from 3.9 on
+    if scalar and (_is_number(order[0]) or not vendor.has(PACKED_NUMBERS)):
+        leader = None
+    if leader is not None and leader.is_floating():
         return leader
     tensors = [value for value in order if _has_layout(value) and not _is_fp4(value)]
     if not tensors:
