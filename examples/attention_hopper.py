@@ -77,6 +77,11 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             rows = first + gl.arange(0, ROWS, layout=row)
 
             q_tile = queries.wait(query).reshape([ROWS, D])
+            if not OVERLAP:
+                # There are registers for it, and less is read from shared memory.
+                q_tile = q_tile.load(gl.DotOperandLayout(0, score_layout, 2))
+                queries.release(query)
+                query = query.next()
             k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
             score = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False)
             keys.release(at)
@@ -119,8 +124,9 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 p_tile = gl.convert_layout(p.to(dtype), p_layout)
                 behind, at = at, at.next()
 
-            queries.release(query)
-            query = query.next()
+            if OVERLAP:
+                queries.release(query)
+                query = query.next()
             v_tile = values.wait(behind).reshape([BLOCK_N, D])
             acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
             whole = gl.convert_layout(gl.sum(total, 1), row)
@@ -151,8 +157,9 @@ def attention_hopper(
     values = tma_ring(v_desc, STAGES, consumers=PARTS)
     SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, GROUP)
     sizes = (heads, length)
-    q0 = tma_ring(q_desc, 1)
-    q1 = tma_ring(q_desc, 1)
+    AHEAD: gl.constexpr = PARTS - 1  # three groups keep the rows until their last product
+    q0 = tma_ring(q_desc, AHEAD)
+    q1 = tma_ring(q_desc, AHEAD)
     a = ((q0, keys, values), tma_writer(out_desc), logsums, sizes, scale)
     b = ((q1, keys, values), tma_writer(out_desc), logsums, sizes, scale)
     if PARTS == 2:
@@ -166,7 +173,7 @@ def attention_hopper(
             [240, 24],
         )
     else:
-        q2 = tma_ring(q_desc, 1)
+        q2 = tma_ring(q_desc, AHEAD)
         c = ((q2, keys, values), tma_writer(out_desc), logsums, sizes, scale)
         gl.warp_specialize(
             [
