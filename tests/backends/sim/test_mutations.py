@@ -246,6 +246,12 @@ HARMLESS_LINES = {
         (case, "queries.wait(query)"): "these rows came before the first tile of keys"
         for case in ("attention", "attention, causal")
     },
+    **{
+        (case, "queries[i].fetch(query, [[head, row + i * 64, 0]])"): (
+            "with as many keys, their rings wait until the rows two tiles before were used"
+        )
+        for case in ("attention", "attention, causal")
+    },
 }
 
 
@@ -368,9 +374,9 @@ TILES = {"sizes": (384, 512, 160)}
 ROWS = {"shape": (900, 40)}
 SCALED = {"sizes": (384, 768, 160)}
 PAIRED = {"sizes": (768, 768, 96)}
-KEYS = {"shape": (3, 320, 64)}
+KEYS = {"shape": (6, 320, 64)}
 # Below the diagonal, too, the buffers of both rings are used again for the same rows.
-SEEN_KEYS = {"shape": (2, 576, 64)}
+SEEN_KEYS = {"shape": (4, 576, 64)}
 CASES: dict[str, Callable[[], Case]] = {
     "add, sm_80": lambda: example_case("add, double-buffered", "sm_80"),
     "matmul, sm_80": lambda: example_case("matmul", "sm_80", SMALL),
