@@ -84,6 +84,8 @@ SPILLED["latent attention of a part, paged"] = 8  # of 64 x 512 sums and a softm
 # Scalars, most of them for what comes after the loop.
 SPILLED["attention backward, adding, full, head 128"] = 12
 SPILLED["attention backward, adding, causal, head 64"] = 18
+if VERSION >= (3, 9):
+    SPILLED.update({f"attention, Hopper, {kind}, head 128": 2 for kind in ("full", "causal")})
 
 
 @pytest.mark.once
