@@ -91,6 +91,7 @@ def attention_hooks(
         )
         ring = gl.portable.pipeline([k_tiles, v_tiles, more_tiles], STAGES)
     else:
+        q_more = q_tile
         ring = gl.portable.pipeline([k_tiles, v_tiles], STAGES)
     gl.portable.fence()
     end = keys

@@ -77,9 +77,10 @@ def linear_cross_entropy(
     x_tiles = gl.portable.descriptor(x, [M, K], [K, 1], [BLOCK_M, BLOCK_K], layouts.a_shared)
     w_tiles = gl.portable.descriptor(w, [N, K], [K, 1], [BLOCK_N, BLOCK_K], layouts.b_shared)
     if factors is not None:
-        to, turned = outputs
-        to = gl.portable.descriptor(to, [M, N], [N, 1], [BLOCK_M, BLOCK_N // 4])
-        turned = gl.portable.descriptor(turned, [N, M], [M, 1], [BLOCK_N, BLOCK_M // 4])
+        outputs = (
+            gl.portable.descriptor(outputs[0], [M, N], [N, 1], [BLOCK_M, BLOCK_N // 4]),
+            gl.portable.descriptor(outputs[1], [N, M], [M, 1], [BLOCK_N, BLOCK_M // 4]),
+        )
     ring = gl.portable.pipeline([x_tiles, w_tiles], STAGES)
     tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N])
     count = tiles.count()
@@ -114,7 +115,7 @@ def linear_cross_entropy(
             sizes = (M, N, gl.cdiv(N, BLOCK_N))
             keep_sums(logits, here, there, labels, outputs, there // BLOCK_N, sizes)
         else:
-            keep_gradients(logits, here, there, labels, factors, (to, turned), M)
+            keep_gradients(logits, here, there, labels, factors, outputs, M)
     ring.close()
 
 
