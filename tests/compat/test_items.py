@@ -485,7 +485,7 @@ print("right", begin.elapsed_time(end) >= 0, "ld.global" in handle.asm["ptx"])
 """
 
 
-@pytest.mark.once
+@pytest.mark.campaign  # tests/core/test_stand_in.py has another
 def test_a_script_for_a_gpu_runs_without_one(tmp_path):
     assert _run(tmp_path, HOST, "-m", "gluon_core.standin") == ["right", "True", "True"]
 
@@ -520,7 +520,7 @@ def test_what_it_cannot_do():
 """
 
 
-@pytest.mark.once
+@pytest.mark.campaign  # the same
 def test_a_suite_for_a_gpu_runs_without_one(tmp_path):
     (tmp_path / "test_suite.py").write_text(SUITE)
     done = subprocess.run(

@@ -67,7 +67,7 @@ def somewhere(example):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("spec", SIMULATED)
 def test_simulated(example, spec):
     target = registry().target(spec)
@@ -89,7 +89,7 @@ if VERSION >= (3, 9):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("spec", examples_package().TARGETS)
 def test_compiled(example, spec):
     target = registry().target(spec)

@@ -12,6 +12,7 @@ from gluon_core.cli.example import Arrays, device_target
 from gluon_core.contract.registry import registry
 from gluon_core.tune import numpy_of
 
+pytestmark = pytest.mark.once
 SIMULATED = ["sim:sm_90", "sim:gfx942"]
 
 

@@ -51,7 +51,7 @@ def cases():
                 yield pytest.param(name, arch, marks=marks)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name, arch", cases())
 def test_examples(name, arch):
