@@ -212,7 +212,7 @@ def compile_source(
         load_only: answer None rather than compile.
         until: the last stage to run; what was compiled so far is then not kept.
     """
-    started = time.time()
+    started = time.monotonic()
     knobs = _triton.knobs.compilation
     listener = knobs.listener
     found = source.identity()
@@ -233,7 +233,7 @@ def compile_source(
                 traced=text,
             )
             if listener is not None:
-                times = _triton.compile_times(started, started, [], time.time())
+                times = _triton.compile_times(started, started, [], time.monotonic())
                 _listen(listener, made, times, hit=True)
             return made
     if load_only:
@@ -257,7 +257,7 @@ def compile_source(
                 refused=refused,
                 verified=False,
             )
-        traced = time.time()
+        traced = time.monotonic()
         registry().stage_done("trace", module, target)
         metadata = {**vars(options), **_triton.invalidating_environment()}
         metadata["triton_version"] = _triton.VERSION_TEXT
@@ -304,7 +304,7 @@ def compile_source(
         hardware.source if hardware else None if backend.simulates else text,
     )
     if listener is not None:
-        times = _triton.compile_times(started, traced, result.ends, time.time())
+        times = _triton.compile_times(started, traced, result.ends, time.monotonic())
         _listen(listener, made, times, hit=False)
     return made
 

@@ -60,7 +60,7 @@ class Result:
     Args:
         asm: stage -> text or bytes (or what a backend that is not cacheable returned).
         metadata: what the stages added.
-        ends: stage -> when it ended, seconds of `time.time()`.
+        ends: stage -> when it ended, seconds of `time.monotonic()`.
         diagnostics: what the compilers printed.
     """
 
@@ -164,7 +164,7 @@ class _Job:
             value = value if replaced is None else replaced
             keep = value if isinstance(value, (bytes, str)) or not self.as_text else str(value)
             result.asm[stage.name] = keep
-            result.ends.append((stage.name, time.time()))
+            result.ends.append((stage.name, time.monotonic()))
         return result
 
     def _run(self, stage: Stage, value: Any, metadata: dict[str, Any]) -> Any:

@@ -63,6 +63,22 @@ def test_the_second_compilation_is_read_from_disk(runs):
     assert sorted(second.metadata_group) == sorted(first.metadata_group)
 
 
+def test_a_clock_that_goes_back_changes_nothing(monkeypatch, runs, folder):
+    """Nothing of an entry is told by a time, and what a listener is told is no time before 0."""
+    clock, told = iter(range(10**9, 0, -3600)), []
+    monkeypatch.setattr("time.time", lambda: float(next(clock)))
+    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **said: told.append(said))
+    first = build()
+    for path in folder.rglob("*"):
+        os.utime(path, (2**33, 2**33))  # written in the year 2242
+    assert dict(build().asm) == dict(first.asm) and len(runs) == 1
+    times = [said["times"] for said in told]
+    assert len(times) == 2
+    for each in times:
+        stages = [spent for _, spent in each.lowering_stages]
+        assert min([each.ir_initialization, each.store_results, *stages]) >= 0
+
+
 def test_whatever_the_code_depends_on_makes_another_entry(monkeypatch, runs):
     hashes = {build().hash, build(6).hash, build(5.0).hash, build(True).hash}
     hashes |= {build(num_warps=8).hash, build(target="sm_90").hash}
