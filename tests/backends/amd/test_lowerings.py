@@ -13,6 +13,7 @@ from gluon_core.contract import registry as plugins
 from gluon_core.contract.backend import load_path
 from gluon_core.layouts import cost
 from gluon_core.portable import MmaRequest
+from tests.backends.emu.assembly import MISCOUNTED
 from tests.portable_kernels import check, compiled, selections
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
@@ -212,5 +213,7 @@ def test_the_layouts_fit_tile_and_warps(target, m, n, num_warps, dtype):
         *((*row[:3], 4) for row in INSTRUCTIONS if row[:2] != ("gfx1250", "i8")),
     ],
 )
-def test_results_agree_with_numpy(on, target, dtype, shape, num_warps):
+def test_results_agree_with_numpy(on, target, dtype, shape, num_warps, request):
+    if on(target) == "emu:gfx1250" and dtype in ("fp32", "fp8e5"):
+        request.applymarker(MISCOUNTED)
     check(on(target), dtype, shape, num_warps)
