@@ -235,7 +235,7 @@ def pip(python, *arguments):
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param("ordinary", marks=pytest.mark.sampled(2)), "editable"],
+    params=[pytest.param("ordinary", marks=pytest.mark.sampled(4)), "editable"],
 )
 def installed(request, tmp_path_factory):
     """The interpreter of an environment with the five packages in it, and with `gluon types` run."""

@@ -18,7 +18,7 @@ def loaded():
     sides.warm()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "seed",
     [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(100, 150))],
@@ -45,7 +45,7 @@ def test_the_page_is_not_stale():
     assert page.part() == page.written(), "run: python -m tests.compat.page"
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.title[:40])
 def test_the_row_is_not_stale(difference):
     row = page.row(difference)

@@ -16,7 +16,7 @@ def loaded():
     sides.warm()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "first",
     [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(COUNT, 200, 28))],

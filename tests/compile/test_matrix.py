@@ -7,7 +7,7 @@ import pytest
 from gluon_core import _triton, errors
 from tests.compile.matrix import answers, cells, kind, targets
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 CELLS = {cell.name: cell for cell in cells()}
 SAMPLED = ("sm_75", "sm_90", "gfx942", "gfx1201")

@@ -313,7 +313,7 @@ def test_what_a_partition_wrote_and_hardware_writes(how, target, block, monkeypa
     agree(one_partition, monkeypatch, WRITES, target, block, WRITE="store", HOW=how)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", ["store", "load"])
 @pytest.mark.parametrize(
     "who, reads, writes",

@@ -92,7 +92,7 @@ COVERED = {
 COVERED_PAGES = {page for page in RUN if page.parent.name == "guides" or page.stem in COVERED}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "page",
     [

@@ -60,7 +60,7 @@ def of_one_kernel(args, causal):
     return made
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.once
 @pytest.mark.parametrize("make", [of_two_kernels, of_one_kernel])
 @pytest.mark.parametrize(

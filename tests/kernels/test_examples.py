@@ -18,7 +18,7 @@ from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError
 from tests import warm
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 ROOT = Path(__file__).parents[2]
 SIMULATED = ("sim:sm_75", "sim:sm_90", "sim:gfx942", "sim:gfx950", "sim:gfx1100")
@@ -67,7 +67,7 @@ def somewhere(example):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("spec", SIMULATED)
 def test_simulated(example, spec):
     target = registry().target(spec)
@@ -89,7 +89,7 @@ if VERSION >= (3, 9):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(32)
+@pytest.mark.sampled(64)
 @pytest.mark.parametrize("spec", examples_package().TARGETS)
 def test_compiled(example, spec):
     target = registry().target(spec)
@@ -134,7 +134,7 @@ def test_the_wide_instructions_are_taken(name, spec, instruction):
     assert instruction in machine_code(name, spec)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_wrong_result_is_seen(first_example):
     target, right = somewhere(first_example), first_example.reference
     wrong = dataclasses.replace(first_example, reference=lambda args: right(args) + 1)

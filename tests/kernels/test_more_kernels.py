@@ -14,7 +14,7 @@ from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays
 from gluon_core.contract.registry import registry
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 SM90, CDNA = registry().target("sim:sm_90"), registry().target("sim:gfx942")
 

@@ -49,7 +49,7 @@ def checked(example, target, shape, **choices):
     return args
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.once
 @pytest.mark.parametrize("spec", ["sim:sm_90", "sim:gfx942"])
 @pytest.mark.parametrize("name", PAIRS)

@@ -45,7 +45,7 @@ def product_of_groups(
 COUNTS = [((0, 0), None), ((1,), None), ((7, 0, 129), None), ((3, 0, 130, 64), 136)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.once
 @pytest.mark.parametrize("counts, box", COUNTS)
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_group_does_not_depend_on_the_others():
     assert (alone["c"] == args["c"][205:]).all()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.once
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("sizes", [(1, 8, 16), (129, 136, 272), (64, 128, 128)])
@@ -103,7 +103,7 @@ def test_promoted_sums_keep_what_fast_ones_lose():
     run(example, args)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("window", [(None, 0), (0, 0), (5, None)])
 def test_sequences_of_any_length(window):
     packed = module("attention_packed_hopper")

@@ -10,7 +10,7 @@ from gluon_core import _triton, testing
 from gluon_core.cli.demo import examples_package
 from gluon_core.contract.registry import registry
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 # `gl.portable`, `gl.target` and rings are ours alone, and kernels for AMD's units are below.
 FILES = [
@@ -64,7 +64,7 @@ def kernel_of(example):
     return kernel.fn if hasattr(kernel, "configs") else kernel
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("spec", TARGETS)
 @pytest.mark.parametrize("name", FILES)
 def test_the_same_ttgir(name, spec):
@@ -112,7 +112,7 @@ AMD = [
 
 
 @pytest.mark.once
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("file, index, name, target", AMD)
 def test_the_same_machine_code_for_amd(file, index, name, target):
     mine = amd.machine_code(file, index, target, False)

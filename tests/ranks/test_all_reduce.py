@@ -89,7 +89,7 @@ def test_nothing_is_reported_of_what_is_right():
     distributed.simulate(back_to_back(all_reduce), 2, SIM)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
 def test_what_lacks_a_signal_is_reported(what, text, tmp_path):
     module = mutants.load(text, tmp_path)
@@ -106,7 +106,7 @@ LIBRARY = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("what, text", LIBRARY, ids=[what for what, _ in LIBRARY])
 def test_what_the_library_does_is_needed(what, text, tmp_path, monkeypatch):
     mutants.use(mutants.load(text, tmp_path, "signals"), monkeypatch)

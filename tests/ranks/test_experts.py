@@ -69,7 +69,7 @@ def test_tokens_come_back(world):
 MUTANTS = list(mutants.of_example(FILE))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
 def test_what_lacks_a_signal_is_reported(what, text, tmp_path):
     module = mutants.load(text, tmp_path)

@@ -102,7 +102,7 @@ def test_more_ranks(world):
 MUTANTS = list(mutants.of_example(FILE))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
 def test_what_lacks_a_signal_is_reported(what, text, tmp_path):
     text = text.replace("from ..matmul_hopper", "from examples.matmul_hopper")

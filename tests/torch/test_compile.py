@@ -77,7 +77,7 @@ def through_run(x):
         (through_run, False),
     ],
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("triton_has", ["nothing", "a GPU"])
 def test_the_graph_ends_at_a_launch(function, warm, triton_has, monkeypatch):
     if triton_has == "a GPU":  # then torch looks for kernels that Inductor may copy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.fixture(params=["sim", pytest.param("emu", marks=pytest.mark.sampled(4))])
+@pytest.fixture(params=["sim", pytest.param("emu", marks=pytest.mark.sampled(8))])
 def on(request):
     """`on("gfx942")`: a target that stands in for the architecture."""
     return lambda architecture: f"{request.param}:{architecture}"

@@ -28,7 +28,7 @@ COMPILED = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name, target, size", COMPILED)
 def test_the_loop_does_no_more_than_it_must(name, target, size):
     example, target = EXAMPLES[name], registry().target(target)

@@ -12,7 +12,7 @@ from gluon_core.errors import CapabilityError, LayoutError
 from gluon_core.layouts.dialect import set_compiler_version
 from gluon_core.layouts.shared import SwizzledSharedLayout
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 
 def triton_version():

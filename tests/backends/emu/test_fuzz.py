@@ -11,14 +11,14 @@ from tests.backends.emu.fuzz import generate
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import VERSION
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250")
 
 ENDLESS = (85,)
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(80)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("seed", range(120))
 def test_random_kernels(seed):

@@ -14,7 +14,7 @@ from tests.backends.emu.assembly import MISCOUNTED
 FOLDER = Path(__file__).parents[1] / "amd" / "language" / "programs"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.once
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("program", programs.collect(FOLDER), ids=str)

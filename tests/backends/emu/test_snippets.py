@@ -26,7 +26,7 @@ EXPLAINED = {
 CASES = [(name, TARGETS[i % len(TARGETS)]) for i, name in enumerate(differential.usable_snippets())]
 
 
-@pytest.mark.sampled(100)
+@pytest.mark.sampled(200)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name, arch", CASES)
 def test_snippets(name, arch):

@@ -21,7 +21,7 @@ def largest(a, out):
     gl.store(out, gl.max(v - v * 2, 0))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
 def test_a_maximum_of_three_forgets_a_sign(target):
     compiled = gluon.compile(largest, target, signature={"a": "*i32:16", "out": "*i32:16"})

@@ -17,7 +17,7 @@ from tests.portable_kernels import (
     tiles_selections,
 )
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 TENSOR_CORES = {
     "async_copy": "cp.async",

@@ -440,7 +440,7 @@ def check(case, parts):
 
 
 @pytest.mark.usefixtures("no_implied_fences")
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", CASES)
 def test_mutants_are_reported(case):
     check(case, parts=4)

@@ -137,7 +137,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_mistake_is_a_counterexample_that_the_simulator_reports(fault):
     verdict, error, _ = copying(3, fault)

@@ -176,7 +176,7 @@ CHOSEN = [
 LATE = (3, 1, "copy", "guarded", "right", "right", "late", "after", "right")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("choices", CHOSEN, ids=lambda c: f"{c[2]}-{c[4]}-{c[6]}-{c[7]}-{c[8]}")
 def test_one_mistake_is_not_proved(choices, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where failing schedules are kept
@@ -194,7 +194,7 @@ def test_a_mistake_of_the_seventh_round_is_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("seed", range(180))
 def test_what_is_proved_no_schedule_contradicts(seed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -213,7 +213,7 @@ def test_what_is_proved_no_schedule_contradicts(seed, tmp_path, monkeypatch):
         assert verdict.verdict == "proved", (choices, verdict)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.once
 @pytest.mark.parametrize("moves", CHOICES["MOVE"])
 @pytest.mark.parametrize("counts", CHOICES["COUNTS"])

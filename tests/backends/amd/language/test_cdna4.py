@@ -21,7 +21,7 @@ from gluon_core.errors import (
 from gluon_core.layouts import cost
 from tests.frontend.vendor_oracle import VERSION, agree, before, refuse, since
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 SETUP = """
 from GLUON.language.amd import cdna3, cdna4
@@ -302,7 +302,7 @@ def both(name, index, instr, transposed, warps, tiles, width, *rest):
     return results
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("instr", [[16, 16, 128], [32, 32, 64]])
 @pytest.mark.parametrize("warps", [[2, 2], [4, 1], [1, 4], [1, 1], [2, 4]])
 @pytest.mark.parametrize("tiles", [[1, 1], [2, 1], [2, 4]])

@@ -11,7 +11,7 @@ from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, Layout
 from gluon_core.language.amd import gfx1250
 from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 theirs = pytest.importorskip("triton.experimental.gluon").language
 
@@ -85,7 +85,7 @@ def test_scale_layouts(warps, tiles):
         assert fields(have) == fields(want), (index, shape)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @since(3, 8)
 @pytest.mark.parametrize("instr", [(16, 16, 128), (32, 16, 128)])
 @pytest.mark.parametrize("transposed", [True, False])

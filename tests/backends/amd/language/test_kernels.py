@@ -13,7 +13,7 @@ pytestmark = pytest.mark.once
 FOLDER = Path(__file__).with_name("programs")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("program", programs.collect(FOLDER), ids=str)
 class TestPrograms(programs.Tests):
     def test_it_compiles(self, program):

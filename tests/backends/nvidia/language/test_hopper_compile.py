@@ -12,7 +12,7 @@ from tests.backends.nvidia.language.hopper_programs import GEMM
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import VERSION, since
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 SETUP = """
 from gluon_core.language.nvidia.hopper import (

@@ -14,7 +14,7 @@ from gluon_nvidia.language import packed
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 SETUP = """
 from GLUON.language.nvidia.{generation} import {names}
@@ -214,7 +214,7 @@ def accepted(call):
     return True
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @since(3, 8)
 @pytest.mark.parametrize("kind", ["add", "sub", "mul", "fma", "min", "max"])
 def test_the_forms_are_upstreams(kind, capfd):

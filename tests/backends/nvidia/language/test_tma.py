@@ -19,7 +19,7 @@ from tests.backends.nvidia.language.tma_sources import (
 )
 from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 # -- the same modules -------------------------------------------------------------------------------
 
