@@ -7,12 +7,11 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-import statistics
 import sys
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from common import Result, device, parse_arguments, write
-from row_kernels import graph_of
+from row_kernels import graph_of, in_turns
 
 from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays
@@ -37,19 +36,7 @@ def seconds(
     contenders: Mapping[str, Callable[[], Any]], calls: int = 5, rounds: int = 5
 ) -> dict[str, float]:
     """Of one call of each, medians of rounds in turns."""
-    import torch
-
-    graphs = {name: replayed(run, calls) for name, run in contenders.items()}
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds + 1):
-        for name, replay in graphs.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            replay()
-            end.record()
-            torch.cuda.synchronize()
-            times[name].append(start.elapsed_time(end) * 1e-3 / calls)
-    return {name: statistics.median(found[1:]) for name, found in times.items()}
+    return in_turns(contenders, rounds, calls, replayed)
 
 
 def error(got: Any, wanted: Any) -> float:

@@ -254,12 +254,15 @@ def graph_of(run: Callable[[], Any], repeats: int) -> Callable[[], Any]:
 
 
 def in_turns(
-    contenders: Mapping[str, Callable[[], Any]], rounds: int = 7, repeats: int = 10
+    contenders: Mapping[str, Callable[[], Any]],
+    rounds: int = 7,
+    repeats: int = 10,
+    graph: Callable[[Callable[[], Any], int], Callable[[], Any]] = graph_of,
 ) -> dict[str, float]:
     """Seconds of one call of each: medians of `rounds`, in turns, of graphs of `repeats` calls."""
     import torch
 
-    graphs = {name: graph_of(run, repeats) for name, run in contenders.items()}
+    graphs = {name: graph(run, repeats) for name, run in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds + 1):
         for name, replay in graphs.items():

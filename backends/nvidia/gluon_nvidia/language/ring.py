@@ -195,25 +195,11 @@ class tile_ring(Record):
             ArgumentError: no position of a consumer on this ring.
         """
         _check_position(self, at, "consumer")
-        full = _parts(self)[2]
-        mbarrier.wait(semantic_layer().memdesc_index(full, at.index), at.phase)
-        return _tiles(self, at)
-
-    @builtin(name="tile_ring.tile")
-    def tile(self, at: ring_position) -> Union[shared_memory_descriptor, Values]:
-        """What `wait` returned for the slot, for which this role has waited before.
-
-        Args:
-            at: a consumer's position.
-
-        Returns:
-            The tile, a shared memory descriptor; for several tensors, a tuple of them.
-
-        Raises:
-            ArgumentError: no position of a consumer on this ring.
-        """
-        _check_position(self, at, "consumer")
-        return _tiles(self, at)
+        _, buffers, full, _ = _parts(self)
+        semantic = semantic_layer()
+        mbarrier.wait(semantic.memdesc_index(full, at.index), at.phase)
+        views = [semantic.memdesc_index(buffer, at.index) for buffer in buffers]
+        return views[0] if len(views) == 1 else tl_tuple(views)
 
     @builtin(name="tile_ring.release")
     def release(self, at: ring_position, pred: Predicate = True) -> None:
@@ -392,12 +378,6 @@ def _numbers(semantic: Any, stages: int) -> tuple[Any, Any, Any]:
 def _parts(ring: tile_ring) -> tuple[Sequence[Any], Sequence[Any], Any, Any]:
     descs, buffers, full, empty = ring.parts.values
     return descs.values, buffers.values, full, empty
-
-
-def _tiles(ring: tile_ring, at: ring_position) -> Union[shared_memory_descriptor, Values]:
-    semantic = semantic_layer()
-    views = [semantic.memdesc_index(buffer, at.index) for buffer in _parts(ring)[1]]
-    return views[0] if len(views) == 1 else tl_tuple(views)
 
 
 def _block(desc: Any) -> list[int]:

@@ -11,7 +11,7 @@ from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, GluonError, ShapeError
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_sim.errors import BarrierError, DeadlockError, UninitialisedError
+from gluon_sim.errors import BarrierError, DeadlockError
 from tests.backends.sim.test_mutations import Case
 
 SIM = registry().target("sim:sm_90")
@@ -155,35 +155,6 @@ def test_a_wrong_count_is_told_in_words_of_the_ring():
         in_two_roles[(1,)](a, out, True, False, target=SIM, num_warps=4)
 
 
-@gluon.jit
-def use_later(ring, out, WAITS: gl.constexpr):
-    at = ring.consumer()
-    if WAITS:
-        ring.wait(at)
-    a, b = ring.tile(at)
-    gl.store(out, gl.sum(gl.sum(a.load(LAYOUT), 0), 0) + gl.sum(gl.sum(b.load(LAYOUT), 0), 0))
-
-
-@gluon.jit
-def copy_both(ring):
-    ring.fetch(ring.producer(), [[0, 0], [0, 0]])
-
-
-@gluon.jit
-def looked_at_later(a, out, WAITS: gl.constexpr):
-    ring = tma_ring([a, a], 1)
-    gl.warp_specialize([(use_later, (ring, out, WAITS)), (copy_both, (ring,))], [1], [24])
-
-
-def test_tiles_that_were_waited_for():
-    a = described(np.ones((ROWS, COLUMNS), np.float32), [ROWS, COLUMNS])
-    out = np.zeros(1, np.float32)
-    looked_at_later[(1,)](a, out, True, target=SIM, num_warps=4)
-    assert out == 2 * ROWS * COLUMNS
-    with pytest.raises(UninitialisedError, match="wait for what writes it"):
-        looked_at_later[(1,)](a, out, False, target=SIM, num_warps=4)
-
-
 # -- misuse ----------------------------------------------------------------------------------------
 
 
@@ -208,7 +179,6 @@ def kernel(a, b, out, LAYOUT: gl.constexpr):
     [
         ("ring.fetch(ring.consumer(), [[0, 0], [0, 0]])", ArgumentError, "producer"),
         ("ring.wait(ring.producer())", ArgumentError, "consumer"),
-        ("ring.tile(ring.producer())", ArgumentError, "consumer"),
         ("ring.release(other.consumer())", ArgumentError, "2 slots"),
         ("ring.wait(0)", ArgumentError, "ring.consumer()"),
         ("ring.fetch(ring.producer(), [[0, 0]])", ShapeError, "not one for each tensor"),
