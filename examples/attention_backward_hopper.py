@@ -168,7 +168,11 @@ def query_gradients_of_half(
         score = warpgroup_mma(q, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
         change = warpgroup_mma(grad, v, nothing, use_acc=False, is_async=True)
         score = warpgroup_mma_wait(1, deps=[score])
-        p = gl.exp2(score * log_scale - logsum)
+        power = score * log_scale - logsum
+        if not CAUSAL:
+            # That of a key is not above 0; of a key that is not there it may be, and 0 times infinity.
+            power = gl.minimum(power, 1.0)
+        p = gl.exp2(power)
         if CAUSAL:
             if (i + 1) * STEP > start:
                 key = i * STEP + gl.arange(0, STEP, gl.SliceLayout(0, layout))

@@ -93,14 +93,16 @@ def test_gradients_of_what_was_computed(length, causal, depth, make):
         assert error <= 2e-2 * max(np.abs(want).max(), 0.1), (name, error)
 
 
-def test_keys_that_are_not_there_weigh_nothing():
+@pytest.mark.once
+@pytest.mark.parametrize("make", [of_two_kernels, of_one_kernel])
+def test_keys_that_are_not_there_weigh_nothing(make):
     """Where nothing is known of a key, the power of two of its score would be infinite."""
     shape = (1, 100, 64)
     args = {name: np.ones(shape, ml_dtypes.bfloat16) for name in ("v", "grad", "out")}
     args["v"][0, ::3] = 3
     args["q"], args["k"] = args["out"] * 4, args["out"] * -4  # scores of -128
     args["logsums"] = np.full(shape[:2], math.log2(100) - 128 / math.log(2), np.float32)
-    made = of_one_kernel(args, False)
+    made = make(args, False)
     change = (64 * args["v"][0, :, 0].astype(np.float64) - 64) / 100
     wanted = -4 * change.sum() / 8
     np.testing.assert_allclose(made["for_queries"].astype(np.float64), wanted, rtol=2e-2)
