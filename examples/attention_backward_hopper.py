@@ -170,8 +170,8 @@ def query_gradients_of_half(
         score = warpgroup_mma_wait(1, deps=[score])
         power = score * log_scale - logsum
         if not CAUSAL:
-            # That of a key is not above 0; of a key that is not there it may be, and 0 times infinity.
-            power = gl.minimum(power, 1.0)
+            # A key that is not there is 0, and must not meet an infinity.
+            power = gl.minimum(power, 64.0)
         p = gl.exp2(power)
         if CAUSAL:
             if (i + 1) * STEP > start:
