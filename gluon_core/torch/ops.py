@@ -14,10 +14,12 @@ from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
 
 import torch
 from torch._library.custom_ops import OPDEFS
+from torch._library.utils import fill_defaults
 
 from gluon_core.errors import NondeterministicError, OpNameError, OpSchemaError, did_you_mean
 from gluon_core.torch import checks
 from gluon_core.torch.batch import one_by_one
+from gluon_core.torch.calls import shorten_autograd, shorten_kernel
 
 __all__ = ["Op", "get", "op"]
 
@@ -60,7 +62,10 @@ class Op:
         if function is None:
             return functools.partial(self.register_kernel, device_types)
         _same_parameters("register_kernel", function, self.function)
-        self._definition.register_kernel(device_types, self._guarded(function))
+        guarded = self._guarded(function)
+        self._definition.register_kernel(device_types, guarded)
+        for device_type in _each(device_types):
+            shorten_kernel(self._definition, device_type, guarded)
         return function
 
     def register_fake(self, function: Function) -> Function:
@@ -70,7 +75,7 @@ class Op:
             OpSchemaError: it takes other parameters.
         """
         _same_parameters("fake", function, self.function)
-        self._definition.register_fake(function)
+        self._definition.register_fake(_given_all(self.overload, function))
         return function
 
     def register_autograd(
@@ -213,10 +218,11 @@ def op(
         **_tagged(tags),
     )
     made = Op(name, function, definition, deterministic)
-    definition.register_kernel(device_types, made._guarded(function))
+    shorten_autograd(definition)
+    made.register_kernel(device_types, function)
     if shape is not None:
         _same_parameters("shape", shape, function)
-        definition.register_fake(_fake_of_shape(made, shape))
+        definition.register_fake(_given_all(made.overload, _fake_of_shape(made, shape)))
     elif fake is not None:
         made.register_fake(fake)
     else:
@@ -283,6 +289,12 @@ def _check_mutates(function: Function, mutates_args: Any) -> tuple[str, ...]:
                 remedy=did_you_mean(name, parameters) or None,
             )
     return names
+
+
+def _each(device_types: Union[str, Sequence[str], None]) -> list[Optional[str]]:
+    if device_types is None or isinstance(device_types, str):
+        return [device_types]
+    return list(device_types)
 
 
 def _tagged(tags: Sequence[torch.Tag]) -> dict[str, Any]:
@@ -364,6 +376,17 @@ def _same_parameters(what: str, function: Function, of: Function) -> None:
         ) from error
     except ValueError:
         return  # a builtin, which does not tell
+
+
+def _given_all(overload: Any, function: Function) -> Function:
+    """`function`, also given the arguments that torch leaves out since they are equal to their defaults."""
+
+    @functools.wraps(function)
+    def filled(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = fill_defaults(overload._schema, args, kwargs)
+        return function(*args, **kwargs)
+
+    return filled
 
 
 def _fake_of_shape(made: Op, shape: Function) -> Function:
