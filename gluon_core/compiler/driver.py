@@ -239,7 +239,8 @@ def compile_source(
     if load_only:
         return None
 
-    stages = checked_stages(backend, backend.pipeline(target, options))
+    with registry().waiting_for(backend, "pipeline()"):
+        stages = checked_stages(backend, backend.pipeline(target, options))
     if until is not None:
         stages = stages[: 1 + [stage.name for stage in stages].index(until)]
         cacheable = False

@@ -13,6 +13,7 @@ from gluon_core.contract.answers import checked_launcher
 from gluon_core.contract.backend import Backend, Report
 from gluon_core.contract.evidence import witnessed
 from gluon_core.contract.launcher import Launcher
+from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, DeviceError
 
@@ -259,7 +260,8 @@ class CompiledKernel:
         details = (self.name, self.metadata_group, self.hash)
         if not _triton.hook_is_empty(runtime.kernel_load_start_hook):
             runtime.kernel_load_start_hook(self.module, self.function, *details)
-        with self.backend.device_scope(device):
+        waiting = registry().waiting_for(self.backend, "launcher()")
+        with waiting, self.backend.device_scope(device):
             found = checked_launcher(self.backend, self.backend.launcher(self))
         found = witnessed(self, found)
         if not _triton.hook_is_empty(runtime.kernel_load_end_hook):

@@ -20,7 +20,7 @@ import traceback
 from dataclasses import dataclass
 from importlib import metadata
 from types import MappingProxyType
-from typing import Any, Iterable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, ContextManager, Iterable, Mapping, Optional, Sequence, Union, cast
 
 import pluggy
 
@@ -30,7 +30,8 @@ from gluon_core.contract.backend import Backend, Lowering
 from gluon_core.contract.claims import Clash, Contribution, State, settle
 from gluon_core.contract.spelling import Spellings
 from gluon_core.contract.targets import Architecture, Target
-from gluon_core.errors import MACHINERY, PluginError, TargetError, did_you_mean
+from gluon_core.contract.waiting import waiting_for
+from gluon_core.errors import MACHINERY, GluonError, PluginError, TargetError, did_you_mean
 
 __all__ = ["Plugin", "PluginFailure", "Registry", "load", "registry"]
 
@@ -103,7 +104,7 @@ class Registry:
         self._skipped: set[str] = set()
         self._named: Optional[frozenset[str]] = None
         self._frozen = False
-        self._observed = False
+        self._answered: set[str] = set()
         self._publish(settle([core]))
 
     # -- what is there ---------------------------------------------------------------------------
@@ -240,9 +241,41 @@ class Registry:
     # -- observers -------------------------------------------------------------------------------
 
     def stage_done(self, stage: str, module: Any, target: Target) -> None:
-        """Tell the observers that `stage` finished; costs an attribute read when there are none."""
-        if self._observed:
-            self._manager.hook.gluon_stage_done(stage=stage, module=module, target=target)
+        """Tell the observers that `stage` finished; costs an attribute read when there are none.
+
+        Raises:
+            PluginError: one of them raised.
+            PluginInterrupted: Ctrl-C came while one of them was at work.
+        """
+        for origin, call in self._observers:
+            try:
+                with waiting_for(origin, f"gluon_stage_done(stage={stage!r})"):
+                    call(stage=stage, module=module, target=target)
+            except GluonError:
+                raise
+            except Exception as error:
+                raise PluginError(
+                    f"plugin {origin}, gluon_stage_done(stage={stage!r}), raised "
+                    f"{type(error).__name__}: {error}",
+                    remedy="It only observes, and the kernel may be right: mend that plugin, or "
+                    "leave it out, as with GLUON_PLUGINS.",
+                ) from error
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def waiting_for(self, backend: Backend, method: str) -> ContextManager[None]:
+        """Inside, `method` of `backend` is called, which may take long."""
+        found = self._state.backends.get(backend.name)
+        return waiting_for(found[1] if found else repr(backend.name), f"{method} of its backend")
+
+    def device_of(self, backend: Backend) -> Optional[Target]:
+        """`backend.device()`; the first time it may take as long as a driver needs to start."""
+        if backend.name in self._answered:
+            return backend.device()
+        with self.waiting_for(backend, "device()"):
+            found = backend.device()
+        self._answered.add(backend.name)
+        return found
 
     # -- filling ---------------------------------------------------------------------------------
 
@@ -287,8 +320,8 @@ class Registry:
                 remedy="gluon_core/contract/hookspec.py lists the hooks and their arguments.",
             ) from error
         try:
-            backends = _called(self._manager, plugin, "gluon_backends", origin)
-            lowerings = _called(self._manager, plugin, "gluon_lowerings", origin)
+            backends = self._asked(plugin, "gluon_backends", origin)
+            lowerings = self._asked(plugin, "gluon_lowerings", origin)
             _verify.check(origin, backends, lowerings)
             made = Contribution(name, origin, rank, backends, lowerings)
             state = settle([*self._contributions.values(), made])
@@ -302,6 +335,25 @@ class Registry:
         self._contributions[name] = made
         self._distributions[name] = distribution
         self._publish(state)
+
+    def _asked(self, plugin: Any, hook: str, origin: str) -> tuple[Any, ...]:
+        """What `plugin` alone answers to `hook`, as a tuple."""
+        call = self._alone(plugin, hook)
+        if not any(impl.plugin is plugin for impl in getattr(self._manager.hook, hook).get_hookimpls()):
+            return ()
+        with waiting_for(origin, f"{hook}()"):
+            answers = call()
+        values: list[Any] = []
+        for answer in answers:
+            if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
+                raise PluginError(
+                    f"plugin {origin}: {hook}() must return a list",
+                    argument=hook,
+                    expected="a list or tuple",
+                    got=type(answer).__name__,
+                )
+            values.extend(answer)
+        return tuple(values)
 
     def _forget(self, name: str) -> None:
         if self._manager.get_plugin(name) is not None:
@@ -340,7 +392,23 @@ class Registry:
         }
         self._exports = MappingProxyType({key: path for key, (path, _) in state.exports.items()})
         self._spellings = Spellings(self)
-        self._observed = bool(self._manager.hook.gluon_stage_done.get_hookimpls())
+        hooks = reversed(self._manager.hook.gluon_stage_done.get_hookimpls())  # as pluggy calls them
+        self._observers: list[tuple[str, Callable[..., Any]]] = [
+            (
+                self._origin(impl.plugin_name),
+                self._alone(impl.plugin, "gluon_stage_done"),
+            )
+            for impl in hooks
+        ]
+
+    def _origin(self, name: str) -> str:
+        distribution = self._distributions.get(name)
+        return f"{name!r} ({distribution})" if distribution else repr(name)
+
+    def _alone(self, plugin: Any, hook: str) -> Callable[..., Any]:
+        """The hook of `plugin` and of no other."""
+        others = [p for p in self._manager.get_plugins() if p is not plugin]
+        return cast(Callable[..., Any], self._manager.subset_hook_caller(hook, others))
 
     def load_entry_point(self, entry: metadata.EntryPoint) -> None:
         """Import and register one entry point; a failure of any kind is remembered, not raised."""
@@ -352,7 +420,9 @@ class Registry:
         if name in self._contributions or name in self._failures:
             name += f" ({entry.value})"  # two distributions use the name: keep both
         try:
-            plugin, rank = entry.load(), self._rank(dist)
+            rank = self._rank(dist)
+            with waiting_for(f"{name!r} ({distribution or entry.value})", "its import"):
+                plugin = entry.load()
             with self._lock:
                 self._register(plugin, name, distribution, rank)
         except (KeyboardInterrupt, GeneratorExit):
@@ -410,22 +480,6 @@ class Registry:
 
     def _remedy(self, word: str, known: Iterable[str]) -> str:
         return " ".join(filter(None, (did_you_mean(word, known), self.installed())))
-
-
-def _called(manager: Any, plugin: Any, hook: str, origin: str) -> tuple[Any, ...]:
-    """What `plugin` alone answers to `hook`, as a tuple."""
-    others = [p for p in manager.get_plugins() if p is not plugin]
-    values: list[Any] = []
-    for answer in manager.subset_hook_caller(hook, others)():
-        if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
-            raise PluginError(
-                f"plugin {origin}: {hook}() must return a list",
-                argument=hook,
-                expected="a list or tuple",
-                got=type(answer).__name__,
-            )
-        values.extend(answer)
-    return tuple(values)
 
 
 def _refuse_clashes(before: State, now: State) -> None:

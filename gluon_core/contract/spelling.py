@@ -57,7 +57,7 @@ class Spellings:
                 error.argument = "GLUON_TARGET"
                 raise
         for backend in self._registry.backends.values():
-            device = backend.device()
+            device = self._registry.device_of(backend)
             if device is not None:
                 return device
         simulator = self._registry.simulator()
@@ -140,7 +140,7 @@ class Spellings:
             raise self._unknown(word, [*self._known(), *self._registry.backends], "target", spec)
         if backend.simulates:
             return Target(backend.name, self.default_architecture())
-        device = backend.device()
+        device = self._registry.device_of(backend)
         if device is not None:
             return device
         return Target(backend.name, self._default_of(self._of[backend.name], f"{backend.name!r}"))

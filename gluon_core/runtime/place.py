@@ -69,7 +69,7 @@ def _open_choice(places: Places) -> tuple[Target, int]:
 def _plugged_in() -> Optional[tuple[Backend, Target]]:
     for backend in registry().backends.values():
         if not backend.simulates:
-            target = backend.device()
+            target = registry().device_of(backend)
             if target is not None:
                 return backend, target
     return None
