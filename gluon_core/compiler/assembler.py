@@ -38,6 +38,11 @@ def refused(error: Exception, source: str) -> Optional[StageError]:
 _CONSTRAINT = re.compile(r"^(?:.*: )?error: (.*constraint '([^']+)'.*)$", re.M)
 # "error: invalid instruction, did you mean: v_mov_b32?", then the line, then a caret below it
 _SHOWN = re.compile(r"^(?:.*: )?error: *(.+)\n\s*(\S+)(.*)\n *\^", re.M)
+# What LLVM aborts with over inline assembly, after which nobody knows over which.
+_ABORTED = re.compile(
+    r"^.*(?:[Ii]nline ?[Aa]sm|failed to parse constraints|in prepareDAGLevelOperands|getCopyToParts).*$",
+    re.M,
+)
 _ASM = re.compile(
     r'elementwise_inline_asm "((?:[^"\\]|\\.)*)".*constraints = "([^"]*)"'
     r'.*loc\((#\w+|"[^"]*":\d+:\d+)\)'
@@ -52,13 +57,17 @@ def bad_assembly(said: str, text: Callable[[], Optional[str]]) -> Optional[Stage
         text: gives the module that was compiled.
     """
     constraint, shown = _CONSTRAINT.search(said), _SHOWN.search(said)
-    if constraint is None and shown is None:
+    aborted = _ABORTED.search(said)
+    if constraint is None and shown is None and aborted is None:
         return None
     module = text() or ""
-    for body, constraints, loc in _ASM.findall(module):
+    found = _ASM.findall(module)
+    if constraint is not None:  # the one that names it so, before one with more letters in a piece
+        found.sort(key=lambda asm: constraint[2] not in _bare(asm[1]))
+    for body, constraints, loc in found:
         if constraint is not None:
             words, name = constraint.groups()
-            if name in (one.lstrip("=&+%*~") for one in constraints.split(",")):
+            if any(name in one for one in _bare(constraints)):
                 return StageError(
                     f"constraints: {words}",
                     got=repr(constraints),
@@ -72,7 +81,22 @@ def bad_assembly(said: str, text: Callable[[], Optional[str]]) -> Optional[Stage
                 remedy="Where the kernel has inline assembly, look at its text and its constraints.",
                 span=_place(module, loc),
             )
-    return None
+    if aborted is None or not found:
+        return None
+    places = dict.fromkeys(_place(module, loc) for _, _, loc in found)
+    others = ", ".join(f"line {place.line}" for place in [*places][1:] if place)
+    return StageError(
+        "LLVM ended over inline assembly that it cannot take",
+        got=" or ".join(dict.fromkeys(repr(constraints) for _, constraints, _ in found)),
+        remedy="Look at the constraints, and at the types of what they are for"
+        + (f"; it may be another one, of {others}." if others else "."),
+        diagnostics=aborted[0].strip(),
+        span=next(iter(places)),
+    )
+
+
+def _bare(constraints: str) -> list[str]:
+    return [one.strip().lstrip("=&+%*~") for one in constraints.split(",")]
 
 
 def left_out(text: Optional[str], asm: Mapping[str, object]) -> Optional[StageError]:

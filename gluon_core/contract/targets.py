@@ -70,6 +70,7 @@ class Architecture:
             of Triton that make them directly; before, they go by way of float32, which rounds once.
         no_ops: ops that its compiler rejects for a dtype, (op of `gl`, short name of the dtype), and
             the releases of Triton that have them all the same; None where none does.
+        no_constraints: constraints of inline assembly on which its compiler ends the process.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Architecture:
     no_casts: Mapping[tuple[str, str], Feature] = field(default_factory=dict, compare=False)
     casts_by_float32: Mapping[tuple[str, str], Feature] = field(default_factory=dict, compare=False)
     no_ops: Mapping[tuple[str, str], Optional[Feature]] = field(default_factory=dict, compare=False)
+    no_constraints: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def spellings(self) -> tuple[str, ...]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence
 
 from gluon_core._triton import tl, tl_tuple, unwrap
+from gluon_core.contract.targets import Architecture
 from gluon_core.errors import ArgumentError
 from gluon_core.semantic.operands import items_of
 
 __all__ = ["check_assembly", "check_packed"]
 
 _OPERAND = re.compile(r"\$\$|\$(?:\{(\d+)(?::\w+)?\}|(\d+))")
+_MEMORY = ("m", "o", "V", "p")
+_CLOBBERED = re.compile(r"~\{[^{}]+\}")
+# One way to hold an operand: a register by name, two letters, a count and as many, a number, a letter.
+_CODE = re.compile(r"\{[^{}]*\}|\^..|@\d\w+|\d+|[^|]")
 _SPECIAL = re.compile(r"\{[^{}]*\}")
 
 
@@ -20,22 +25,19 @@ def _registers(bits: int, pack: int) -> int:
     return pack if bits >= 32 else max(1, -(-pack * bits // 32))
 
 
-def check_assembly(asm: str, constraints: str, outputs: int, inputs: int) -> None:
+def check_assembly(
+    asm: str, constraints: str, outputs: int, inputs: int, architecture: Architecture
+) -> None:
     """See that the constraints name as many operands as there are, and the text no others.
 
     Raises:
         ArgumentError: they do not; LLVM would end the process.
     """
     pieces = _pieces(constraints)
+    for index, piece in enumerate(pieces):
+        _check_piece(piece, pieces[:index], constraints, architecture)
     made = [piece for piece in pieces if piece.startswith("=")]
     read = [piece for piece in pieces if not piece.startswith(("=", "~", "!"))]
-    if any(not piece.lstrip("=&*") for piece in pieces):
-        raise ArgumentError(
-            "a constraint is empty",
-            argument="constraints",
-            expected="such as '=r,r', one for each result, then one for each argument",
-            got=repr(constraints),
-        )
     for what, names, count in (("results", made, outputs), ("arguments", read, inputs)):
         if len(names) != count:
             kind = "that begin with '='" if what == "results" else "without '=' or '~'"
@@ -59,6 +61,63 @@ def check_assembly(asm: str, constraints: str, outputs: int, inputs: int) -> Non
             )
 
 
+def _check_piece(
+    piece: str, before: Sequence[str], constraints: str, architecture: Architecture
+) -> None:
+    """See that one constraint, after those `before`, is of the form that LLVM reads."""
+
+    def refuse(words: str, remedy: Optional[str] = None) -> ArgumentError:
+        got = repr(piece) if piece == constraints else f"{piece!r} in {constraints!r}"
+        return ArgumentError(
+            words,
+            argument="constraints",
+            expected="such as '=r,r', one for each result, then one for each argument",
+            got=got,
+            remedy=remedy,
+        )
+
+    result = piece.startswith("=")
+    if piece.startswith("!") or piece.startswith("~") and not _CLOBBERED.fullmatch(piece):
+        raise refuse("not a constraint", "What the text overwrites is named as in '~{memory}'.")
+    if piece.startswith("~"):
+        return
+    body = piece[result:]
+    if body.startswith("*"):
+        raise refuse(
+            "operands are values, and a star says that one is in memory",
+            "Give the pointer as an argument, in a register, and load or store in the text.",
+        )
+    codes = body.lstrip("&%" if result else "%")
+    if not codes:
+        raise refuse("a constraint is empty")
+    if any(_refused_code(code) for code in _CODE.findall(codes)) or len(body) - len(codes) > 2:
+        raise refuse("not a constraint")
+    if result and any(not earlier.startswith("=") for earlier in before):
+        raise refuse("a result stands after an argument", "Name the results first.")
+    for code in _CODE.findall(codes):
+        results = sum(earlier.startswith("=") for earlier in before)
+        if code.isdigit() and (result or int(code) >= results):
+            raise refuse(
+                f"{code} says that this operand shares the register of result {code}",
+                f"There {'is' if results == 1 else 'are'} {results or 'no'} "
+                f"result{'s' * (results != 1)} before it; the first is 0.",
+            )
+    no = _MEMORY if result else architecture.no_constraints
+    unfit = [code for code in _CODE.findall(codes) if code in no]
+    if unfit and len(unfit) == len(_CODE.findall(codes)):
+        where = "" if result else f" on {architecture.backend}:{architecture.name}"
+        raise refuse(
+            f"{unfit[0]!r} is memory, and {'results' if result else 'operands'} are values in "
+            f"registers{where}",
+            "Give the pointer as an argument, in a register, and load or store in the text.",
+        )
+
+
+def _refused_code(code: str) -> bool:
+    """Whether LLVM cannot read a code, or has no meaning for it on any target."""
+    return code in ("{}", "{", "}", "^", "@") or code[0] in "#*&%=+![]"
+
+
 def _pieces(constraints: str) -> Sequence[str]:
     """What stands between commas, but for those in braces."""
     if not constraints.strip():
@@ -67,7 +126,9 @@ def _pieces(constraints: str) -> Sequence[str]:
     return [piece.strip() for piece in hidden.split(",")]
 
 
-def check_packed(asm: Any, constraints: Any, args: Any, kinds: Any, pack: int) -> None:
+def check_packed(
+    asm: Any, constraints: Any, args: Any, kinds: Any, pack: int, architecture: Architecture
+) -> None:
     """See that text and constraints name as many operands as `pack` elements need registers."""
     read = [_bits(unwrap(arg)) for arg in items_of(args)]
     made = [
@@ -76,7 +137,7 @@ def check_packed(asm: Any, constraints: Any, args: Any, kinds: Any, pack: int) -
     ]
     if all(bits >= 8 for bits in (*read, *made)):  # how bits share registers is the compiler's own
         outputs, inputs = (sum(_registers(bits, pack) for bits in side) for side in (made, read))
-        check_assembly(unwrap(asm), unwrap(constraints), outputs, inputs)
+        check_assembly(unwrap(asm), unwrap(constraints), outputs, inputs, architecture)
 
 
 def _bits(value: Any) -> int:

@@ -35,6 +35,16 @@ def compiled(text, registers, target="sm_90", dtype="i32", pack=1):
         ("mov.b32 $0, $1;", "r,r", "constraints", "begin with '='"),
         ("mov.b32 $0, $1;", "", "constraints", "expected 1, got 0 in ''"),
         ("mov.b32 $0, $1;", "=r,,r", "constraints", "a constraint is empty"),
+        ("mov.b32 $0, $1;", "=r,%", "constraints", "a constraint is empty"),
+        ("mov.b32 $0, $1;", "+r,r", "constraints", r"not a constraint.*got '\+r' in '\+r,r'"),
+        ("mov.b32 $0, $1;", "=r,[a]", "constraints", "not a constraint"),
+        ("mov.b32 $0, $1;", "=r,{", "constraints", "not a constraint"),
+        ("mov.b32 $0, $1;", "=r,r,~memory", "constraints", "not a constraint.*'~{memory}'"),
+        ("mov.b32 $0, $1;", "r,=r", "constraints", "after an argument.*results first"),
+        ("mov.b32 $0, $1;", "=r,1", "constraints", "register of result 1.*There is 1 result"),
+        ("mov.b32 $0, $1;", "=r,*m", "constraints", "a star says.*the pointer as an argument"),
+        ("mov.b32 $0, $1;", "=m,r", "constraints", "'m' is memory, and results are values"),
+        ("mov.b32 $0, $1;", "=r,V", "constraints", "'V' is memory, and operands are values"),
         ("mov.b32 $0, $9;", "=r,r", "asm", r"not there: \$9; expected \$0 to \$1"),
         ("mov.b32 ${2:x}, $1;", "=r,r", "asm", "not there"),
     ],
@@ -62,6 +72,7 @@ def test_operands_that_do_not_match(target, text, registers, argument, words):
         ("mov.b32 $0, $1;", "=r,r", "i8", 4),
         ("mov.b64 $0, $1;", "=l,l", "i64", 1),
         ("mov.b32 $0, 1; // $$", "=r,0", "i32", 1),
+        ("ld.local.b32 $0, $1;", "=&r,m", "i32", 1),
     ],
 )
 def test_operands_that_match(text, registers, dtype, pack):
@@ -110,3 +121,26 @@ def test_what_llvm_says_or_leaves_out_stands_under_the_kernels_line(
         compiled(text, registers, target)
     assert "failed in stage" in str(found.value) and "LLD" not in str(found.value)
     assert "inline_asm_elementwise" in found.value.span.text and got in found.value.got
+
+
+def test_memory_is_no_operand_on_amd():
+    with pytest.raises(ArgumentError, match="'m' is memory.* on amd:gfx942.*'m' in '=v,m'") as found:
+        compiled("v_mov_b32 $0, $1", "=v,m", "gfx942")
+    assert "inline_asm_elementwise" in found.value.span.text
+
+
+@gluon.jit
+def twice(out, REGISTERS: gl.constexpr, layout: gl.constexpr):
+    x = gl.arange(0, 1024, layout)
+    y = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, True, 1)
+    z = gl.inline_asm_elementwise("mov.b32 $0, $1;", REGISTERS, [y], gl.int32, True, 1)
+    gl.store(out + x, z)
+
+
+def test_where_llvm_ends_the_process_over_one_of_several_all_are_named():
+    with pytest.raises(StageError, match="LLVM ended over inline assembly") as found:
+        constants = {"REGISTERS": "=r,q", "layout": L32}  # 128 bits are no 32
+        gluon.compile(twice, "sm_90", signature={"out": "*i32"}, constexprs=constants)
+    assert "inline_asm_elementwise" in found.value.span.text
+    assert "'=r,r' or '=r,q'" in str(found.value)
+    assert f"may be another one, of line {found.value.span.line + 1}." in str(found.value)

@@ -165,6 +165,7 @@ def _arch(
         peaks=PEAKS.get(name, {}),
         casts_by_float32=_by_float32(features),
         no_ops=_NO_OPS,
+        no_constraints=("m", "o", "V", "p"),  # memory: of another address space than LLVM expects
     )
 
 

@@ -116,6 +116,7 @@ def _arch(
         default=default,
         peaks=PEAKS.get(number, {}),
         no_casts=_TURING_CASTS if number == 75 else {},
+        no_constraints=("o", "V", "p"),
     )
 
 
