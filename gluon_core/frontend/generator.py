@@ -384,11 +384,13 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
 
     def _check_result(self, node: Any) -> None:
         """Nobody gets what a kernel returns, and older compilers fail on it."""
-        found = [n for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
         given = self.ret_type
-        if not self.is_kernel or not found or given in (None, tl.void):
+        if not self.is_kernel or given in (None, tl.void):
             return
         if isinstance(given, _triton.constexpr_type) and given.value is None:
+            return
+        found = [n for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
+        if not found:
             return
         first: Any = found[0]
         self.cur_node = first

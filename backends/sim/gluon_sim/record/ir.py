@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any, Iterator, Optional, Sequence, Union
 
@@ -150,12 +149,13 @@ class Op:
         return PORTABLE.get(self.name, self.name)
 
     def operands(self) -> Iterator[Value]:
-        for arg in itertools.chain(self.args, self.kwargs.values()):
-            if isinstance(arg, Value):
-                yield arg.resolve()
+        # Asked some fifteen times of every op of a kernel.
+        for arg in (*self.args, *self.kwargs.values()) if self.kwargs else self.args:
+            if type(arg) is Value:
+                yield arg if arg.replacement is None else arg.resolve()
             elif isinstance(arg, (list, tuple)):
                 for item in arg:
-                    if isinstance(item, Value):
+                    if type(item) is Value:
                         yield item.resolve()
 
     # what code generators ask of an operation

@@ -83,16 +83,18 @@ class Program:
 
     def walk_ops(self) -> Iterator[Op]:
         """Every op, also those in nested regions."""
+        found: list[Op] = []
 
-        def walk(region: Region) -> Iterator[Op]:
+        def walk(region: Region) -> None:
             for block in region.blocks:
                 for op in block.ops:
-                    yield op
+                    found.append(op)
                     for inner in op.regions:
-                        yield from walk(inner)
+                        walk(inner)
 
         for function in self.functions.values():
-            yield from walk(function.body)
+            walk(function.body)
+        return iter(found)
 
     def str_nodebug(self) -> str:
         """The text without source locations."""
