@@ -162,8 +162,17 @@ def _carried(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
             got=found[3],
             remedy="Convert the new value with .to(dtype) or gl.convert_layout, or start with its type.",
         )
+    found = re.search(r"variable (\w+) changed type, was <class '(.*)'> but is now <class '(.*)'>", text)
+    if found is not None:
+        before, now = (name.rpartition(".")[2] for name in found.group(2, 3))
+        return DtypeError(
+            f"{found[1]!r} changes its type in a loop",
+            expected=f"{before}, as before the loop",
+            got=now,
+            remedy="Let it end the body as what it was before the loop, or start with what it becomes.",
+        )
     found = re.search(r"cannot reassign constexpr (\w+) in the loop", text)
-    found = found or re.search(r"variable (\w+) (?:is not a triton value|changed type)", text)
+    found = found or re.search(r"variable (\w+) is not a triton value", text)
     if found is not None:
         return DtypeError(
             f"{found[1]!r} changes in a loop, and was a compile-time value before",

@@ -185,8 +185,8 @@ class Access:
         line = f" at line {self.span.line}" if self.span is not None else ""
         proxy = f" through the {self.proxy} proxy" if self.proxy != "generic" else ""
         program = f"program {self.program}" if self.program is not None else "another program"
-        if program == self.task:
-            return f"{how}{self.kind} by `{self.op}`{line}{proxy} in {program}"
+        if self.task.endswith(program):
+            return f"{how}{self.kind} by `{self.op}`{line}{proxy} in {self.task}"
         return f"{how}{self.kind} by `{self.op}`{line}{proxy} in {self.task}, {program},"
 
 

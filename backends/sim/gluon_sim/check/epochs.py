@@ -68,6 +68,8 @@ class Epochs:
         found = len(self.all)
         clock = agent.clock if agent is not None else 0
         closed = {q.name: q.closed for q in task.queues.values()} if agent else None
+        if agent is not None and agent.flight is not None:
+            closed = agent.flight.closed  # who must wait is who issued it
         self.all.append(Epoch(task.op, kind, agent, clock, task.name, time, closed))
         if found >= len(self.slots):
             for name in ("slots", "clocks", "times", "asynchronous", "places", "stamps", "rest"):

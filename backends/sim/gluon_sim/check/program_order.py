@@ -129,6 +129,7 @@ class ProgramOrder:
         self.time = 1
         self.threads = threads
         self._log: list[_Entry] = []
+        self._used: dict[int, tuple[Op, bool, bool, bool]] = {}  # atomics, by id of the op
         self._dense: Optional[_Known] = None
 
     def program(self, number: int) -> tuple[int, int, int]:
@@ -166,6 +167,24 @@ class ProgramOrder:
             if task.agent is not None:
                 task.agent.tick()
         self.time += 1
+
+    def used(self, op: Op, acquire: bool, release: bool, narrow: bool) -> None:
+        """An atomic was executed, and acquired and released so."""
+        self._used[id(op)] = op, acquire, release, narrow
+
+    def lacks(self) -> str:
+        """What keeps the atomics of the launch from ordering its programs, in words."""
+        used = list(self._used.values())
+        said = [
+            f"the atomic of line {op.loc.line} reaches no other program (scope cta)"
+            for op, _, _, narrow in used
+            if narrow
+        ]
+        if used and not said:
+            said += [] if any(releases for _, _, releases, _ in used) else ["no atomic releases"]
+            acquires = any(acquires for _, acquires, _, _ in used)
+            said += [] if acquires else ["no atomic whose result is used acquires"]
+        return f" Here {' and '.join(said[:2])}." if said else ""
 
     def ordered(
         self, task: Task, epochs: Epochs, before: np.ndarray, ids: np.ndarray, now: np.ndarray,

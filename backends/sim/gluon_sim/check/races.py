@@ -322,6 +322,8 @@ class GlobalShadow:
                 f"the release, and {task.name} begin with line {task.op.loc.line} after the acquire, "
                 "by a barrier that one arrives at and the other waits for."
             )
+        elif mine != theirs and order.lacks():
+            remedy = _PROGRAMS + order.lacks()
         report(
             task, kind, earlier, order.program(mine),
             order.program(theirs) if theirs != mine else None, int(places[at]), name, True,
@@ -358,7 +360,12 @@ class GlobalShadow:
             if task.agent is not None and own.any():
                 rows = np.searchsorted(task.batch.numbers, now[own])
                 fine = self.epochs.ordered(task.agent, epochs[own], rows)
-                bad[own] = ~(fine | (self.epochs.clocks[epochs[own]] == 0))
+                fine |= self.epochs.clocks[epochs[own]] == 0
+                if not fine.all() and self.order.orders:
+                    fine |= self.order.ordered(
+                        task, self.epochs, before[own], epochs[own], now[own]
+                    )
+                bad[own] = ~fine
             if bad.any():
                 at = int(np.argmax(bad))
                 self._report(task, kind, at, places, epochs, before, now, name)
@@ -378,6 +385,8 @@ class GlobalShadow:
         fine = np.broadcast_to(fine, ids.shape)
         # What was accessed before there were other agents is ordered before all of them.
         fine = fine | (self.epochs.clocks[ids] == 0)
+        if not fine.all() and self.order.orders and agent.proxy == GENERIC:
+            fine = fine | self.order.ordered(task, self.epochs, program, ids, program)
         while not fine.all():
             first = int(np.argmin(fine))
             earlier = self.epochs.all[int(ids[first])]
@@ -439,6 +448,12 @@ def byte_of(name: str, element: int) -> str:
     return f"byte {element} of {name}" if at is None else at(element)
 
 
+_PROGRAMS = (
+    "Nothing orders programs of a grid but atomics: let one release after its access and "
+    "the other acquire before its own, or give each its own elements."
+)
+
+
 def report(
     task: Task, kind: str, earlier: Epoch, program: Program, other: Optional[Program], element: int,
     name: str, in_global: bool, tolerated: bool = False, remedy: Optional[str] = None,
@@ -448,10 +463,7 @@ def report(
     now = access_of(task.op, kind, task.agent, task.name, program)
     then = access_of(earlier.op, earlier.kind, earlier.agent, earlier.task, other)
     if remedy is None and program != other:
-        remedy = (
-            "Nothing orders programs of a grid but atomics: let one release after its access and "
-            "the other acquire before its own, or give each its own elements."
-        )
+        remedy = _PROGRAMS
     elif remedy is None:
         remedy = _missing(task, earlier)
     error = RaceError(
@@ -524,7 +536,9 @@ def _missing(task: Task, earlier: Epoch) -> str:
                 f"{earlier.op.loc.line} and before line {mine.flight.op.loc.line}."
             )
     if theirs is not None and theirs.flight is not None:
-        return theirs.flight.remedy(task)
+        if mine is None or mine.flight is None or not mine.flight.precedes(theirs.flight):
+            return theirs.flight.remedy(task)
+        return mine.flight.remedy(task, earlier)
     if mine is not None and mine.flight is not None and theirs is not None:
         if mine.flight.task.agent is theirs or mine.flight.task.name == earlier.task:
             return mine.flight.remedy(task, earlier)

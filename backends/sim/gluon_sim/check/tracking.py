@@ -10,6 +10,7 @@ import numpy as np
 from gluon_core.features import ATOMIC_BARRIERS
 from gluon_core.layouts.dialect import follows
 from gluon_sim.check.epochs import Epochs
+from gluon_sim.check.partition_order import PartitionOrder
 from gluon_sim.check.program_order import ProgramOrder, order_of
 from gluon_sim.check.races import GlobalShadow, SharedShadow, report_threads
 from gluon_sim.check.threads import ThreadShadow, by_others, loaded_and_stored
@@ -69,6 +70,7 @@ class Tracking:
             self.order = ProgramOrder(grid, self._ordering and not follows(ATOMIC_BARRIERS))
         else:
             self.order, self._ordering = across.order, True
+        self._within = PartitionOrder()
         self._alone = self.order.total == 1 and across is None
         # Allocations that the kernel loads from and stores to, whose threads may meet there.
         self._met = loaded_and_stored(program, memory, arguments)
@@ -272,10 +274,11 @@ class Tracking:
         self, task: Task, kind: str, allocation: Allocation, index: np.ndarray,
         programs: np.ndarray, size: int, scalar: bool,
     ) -> None:  # fmt: skip
-        if self._alone or (task.agent is not None and task.agent.flight is not None):
+        agent = task.agent
+        if (self._alone and agent is None) or (agent is not None and agent.flight is not None):
             return  # asynchronous work orders nothing
         acquire, release, narrow = order_of(task.op)
-        if narrow or task.op.attrs.get("volatile"):  # it reaches no other program
+        if task.op.attrs.get("volatile"):
             acquire = release = False
         if kind == "poll":
             release = False
@@ -289,6 +292,14 @@ class Tracking:
             acquire = False  # nothing of what follows depends on what it found
         addresses = index * size + allocation.base
         stores = task.op.name == "atomic_store"
+        if agent is not None:
+            self._within.atomic(
+                task, agent, addresses, programs, acquire, release, stores,
+                scalar and self.order.threads,
+            )  # fmt: skip
+        self.order.used(task.op, acquire, release, narrow)
+        if narrow:  # it reaches no other program
+            acquire = release = False
         self.order.atomic(task, addresses, programs, acquire, release, stores, scalar)
 
 

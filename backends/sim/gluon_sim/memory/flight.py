@@ -139,6 +139,11 @@ class Flight:
         mine = self.agent
         return bool(agent.known.knows(mine.slot, mine.clock, self.live()).all())
 
+    def precedes(self, other: "Flight") -> bool:
+        """Whether who issued the other knew that this one was issued."""
+        rows = np.intersect1d(self.rows.index, other.rows.index)
+        return bool(other.agent.known.knows(self.issuer.slot, self.issued, rows).all())
+
     def remedy(self, task: Task, before: Optional[Epoch] = None) -> str:
         """Which wait is missing before what `task` does now, or did in the epoch `before`."""
         line = self.op.loc.line
@@ -154,16 +159,17 @@ class Flight:
         if meets is not None and meets.task is self.task:  # it had to wait when it was issued
             closed = meets.closed.get(self.queue, closed)
         last = self if before is None else self._last_like(before, closed)
+        line = last.op.loc.line
         behind = int((closed - last.group).max())
         if behind <= 0:
             return (
-                f"Close the group of `{self.op.called}` of line {line}, and wait for it before "
+                f"Close the group of `{last.op.called}` of line {line}, and wait for it before "
                 f"line {here}."
             )
         what = "what is written by " if self.source is not None else ""
         more = ", and it is not enough that they have been read" if what else ""
         return (
-            f"Wait for {what}`{self.op.called}` of line {line} before line {here}: at most "
+            f"Wait for {what}`{last.op.called}` of line {line} before line {here}: at most "
             f"{behind - 1} closed groups of {self.queue} may be pending there{more}."
         )
 
@@ -174,7 +180,7 @@ class Flight:
         alike = [
             f
             for f in self.home.flights
-            if f.op is self.op and f.reads == self.reads and not f.landed
+            if f.reads == self.reads and not f.landed
             if (f.group < closed).all() and (f.group > self.group).all()
         ]
         if flights.probing:

@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 import numpy as np
 
 from gluon_sim.errors import RaceError, span_of
 from gluon_sim.memory.flight import Flight
 
-__all__ = ["Promise", "promise", "settled"]
+__all__ = ["Promise", "joined", "promise", "settled"]
 
 
 class Promise(np.ndarray):
-    """An array that a flight fills in place. It may be passed on; any other use before the wait is
+    """An array that flights fill in place. It may be passed on; any other use before the wait is
     reported.
 
     Attributes:
-        flight: the work that writes it, once it was issued.
+        flights: the work that writes it, once it was issued.
+        which: of these flights, by program, or -1 for none; None where there is but one.
     """
 
-    flight: Optional[Flight] = None
+    flights: tuple[Flight, ...] = ()
+    which: Optional[np.ndarray] = None
 
     def __array_finalize__(self, origin: Any) -> None:
-        self.flight = getattr(origin, "flight", None)
+        self.flights = getattr(origin, "flights", ())
+        self.which = getattr(origin, "which", None)
 
-    def _read(self) -> np.ndarray:
+    def read(self) -> np.ndarray:
         """The plain array, for an op that needs its elements."""
-        flight = self.flight
-        if flight is not None and not known(flight):
+        flight = self.pending()
+        if flight is not None:
             _report(flight)
         return np.asarray(self)
 
+    def pending(self) -> Optional[Flight]:
+        """The first flight that the task, as far as it is at work now, does not know to be over."""
+        for number, flight in enumerate(self.flights):
+            places = None if self.which is None else np.flatnonzero(self.which == number)
+            if not _known(flight, places):
+                return flight
+        return None
+
     def landed(self) -> np.ndarray:
         """The plain array with its elements there: where programs part, the work happens early."""
-        if self.flight is not None:
-            self.flight.task.machine.flights.land(self.flight)
+        for flight in self.flights:
+            flight.task.machine.flights.land(flight)
         return np.asarray(self)
+
+    def part(self, positions: np.ndarray) -> "Promise":
+        """That of some of its programs, which may go another way from here."""
+        found: Promise = self.landed()[positions].view(Promise)
+        found.flights = self.flights
+        found.which = None if self.which is None else self.which[positions]
+        return found
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
         return getattr(ufunc, method)(*map(_plain, inputs), **named)
@@ -45,21 +63,21 @@ class Promise(np.ndarray):
         return func(*_plain(args), **{k: _plain(v) for k, v in kwargs.items()})
 
     def __getitem__(self, index: Any) -> Any:
-        return self._read()[index]
+        return self.read()[index]
 
     def astype(self, *args: Any, **named: Any) -> Any:
-        return self._read().astype(*args, **named)
+        return self.read().astype(*args, **named)
 
     def reshape(self, *args: Any, **named: Any) -> Any:
-        return self._read().reshape(*args, **named)
+        return self.read().reshape(*args, **named)
 
     def transpose(self, *args: Any) -> Any:
-        return self._read().transpose(*args)
+        return self.read().transpose(*args)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Promise):
-        return value._read()
+        return value.read()
     if isinstance(value, (list, tuple)):
         return type(value)(map(_plain, value))
     return value
@@ -72,15 +90,38 @@ def promise(shape: tuple[int, ...], dtype: np.dtype) -> Promise:
     return made.view(Promise)
 
 
-def known(flight: Flight) -> bool:
-    """Whether the task that issued the work knows that it is over."""
+def _known(flight: Flight, places: Optional[np.ndarray]) -> bool:
+    """Whether the task that issued the work knows that it is over, in the programs at some places of
+    those that are at work now."""
     agent = flight.task.agent
-    return flight.landed and (agent is None or agent is flight.agent or flight.known_by(agent))
+    if not flight.landed:
+        return places is not None and not len(places)
+    if agent is None or agent is flight.agent:
+        return True
+    rows = flight.task.rows.index if places is None else flight.task.rows.index[places]
+    return bool(agent.known.knows(flight.agent.slot, flight.agent.clock, rows).all())
+
+
+def joined(parts: Sequence[tuple[np.ndarray, np.ndarray]], whole: np.ndarray) -> np.ndarray:
+    """`whole`, which was put together from values for disjoint positions: a promise where one of
+    them still is."""
+    flights: list[Flight] = []
+    which = np.full(len(whole), -1)
+    for positions, value in parts:
+        if isinstance(value, Promise):
+            own = np.zeros(1, np.intp) if value.which is None else value.which
+            which[positions] = np.where(own < 0, -1, own + len(flights))
+            flights += value.flights
+    if not flights:
+        return whole
+    found = whole.view(Promise)
+    found.flights, found.which = tuple(flights), which
+    return found
 
 
 def settled(value: np.ndarray) -> np.ndarray:
     """The plain array, if the work that fills it is known to be over; else the promise."""
-    if isinstance(value, Promise) and (value.flight is None or known(value.flight)):
+    if isinstance(value, Promise) and value.pending() is None:
         return np.asarray(value)
     return value
 

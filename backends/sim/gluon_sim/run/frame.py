@@ -13,7 +13,7 @@ import numpy as np
 
 from gluon_sim.check.clusters import Parted
 from gluon_sim.errors import SimulatorError
-from gluon_sim.memory.promise import Promise
+from gluon_sim.memory.promise import Promise, joined
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.run.compile import CompiledFunction, Slot
 
@@ -51,7 +51,7 @@ def select(value: Any, positions: np.ndarray) -> Any:
     if isinstance(value, np.ndarray):
         if value.shape[0] == 1:
             return value
-        return (value.landed() if isinstance(value, Promise) else value)[positions]
+        return value.part(positions) if isinstance(value, Promise) else value[positions]
     if hasattr(value, "select"):
         return value.select(positions)
     return value
@@ -74,7 +74,7 @@ def merge(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> Any:
         out = np.zeros((count, *shape), first.dtype)
         for positions, value in parts:
             out[positions] = value.landed() if isinstance(value, Promise) else value
-        return out
+        return joined(parts, out)
     if isinstance(first, SharedView):
         if any(v.buffer is not first.buffer or v.table is not first.table for _, v in parts):
             raise SimulatorError("programs of one batch chose different shared buffers")

@@ -247,8 +247,8 @@ class Task:
         flight = self.machine.flights.issue(
             self, queue, perform, signal, barrier, after, proxy, read, where, remote
         )
-        if fills is not None:
-            fills.flight = flight
+        if fills is not None and flight is not None:
+            fills.flights = (flight,)
 
     def promise(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """A result of the op, (programs, *shape), that work in flight fills."""

@@ -12,6 +12,7 @@ import numpy as np
 from gluon_core.layouts import BlockedLayout
 from gluon_sim.check.addresses import inside
 from gluon_sim.errors import SimulatorError
+from gluon_sim.memory.promise import Promise
 from gluon_sim.record.arith import ELEMENTWISE, entering
 from gluon_sim.record.dtypes import (
     cast_float,
@@ -75,7 +76,15 @@ def broadcast(task: Task, value: np.ndarray, type: Type) -> np.ndarray:
 
 @_op("convert_layout")
 def convert_layout(task: Task, type: Type, value: np.ndarray) -> np.ndarray:
+    if isinstance(value, Promise) and _moves(task, type):
+        return value.read()
     return value
+
+
+def _moves(task: Task, type: Any) -> bool:
+    """Whether a conversion takes an element to another register."""
+    before = list(task.op.operands())[0].type.layout
+    return bool(before.to_linear(type.dims) != type.layout.to_linear(type.dims))
 
 
 @_op("expand_dims")
