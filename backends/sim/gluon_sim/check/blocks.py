@@ -25,15 +25,22 @@ if TYPE_CHECKING:
     from gluon_sim.record.ir import Op
     from gluon_sim.run.task import Task
 
-__all__ = ["BlockShadow", "Blocks", "Meeting", "copies_of", "leaders"]
+__all__ = ["BlockShadow", "Blocks", "Meeting", "copies_of", "leaders", "stays_within"]
 
 # Ops that certainly do not let blocks wait for each other, beside those where no threads do.
 _WITHIN = (
     "local_", "memdesc_", "mbarrier", "async_", "fence", "tcgen05", "tmem", "tensor_memory",
     "warpgroup", "barrier", "cluster", "warp_specialize", "return", "ret", "yield",
 )  # fmt: skip
+# Those of them that may let one block know what another did.
+_ACROSS = ("mbarrier", "cluster", "barrier_cluster", "warp_specialize")
 # Ops whose tensor is what they move: each block moves what it holds.
 _MOVES = frozenset({"local_load", "local_store", "local_alloc"})
+
+
+def stays_within(op: Op) -> bool:
+    """Does an op in which threads wait for each other certainly let no block wait for another?"""
+    return op.name.startswith(_WITHIN) and not op.name.startswith(_ACROSS)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from gluon_sim.check.agents import GENERIC, Agent
 from gluon_sim.check.earlier import Earlier
 from gluon_sim.check.epochs import Epoch, Epochs
 from gluon_sim.check.program_order import ProgramOrder
+from gluon_sim.check.threads import Met
 from gluon_sim.errors import Access, RaceError, span_of, tolerate
 from gluon_sim.record.ir import PORTABLE
 
@@ -485,20 +486,26 @@ def report(
     tolerate(error, task.machine.settings.tolerated, task.memory.told)
 
 
-def report_threads(task: Task, kind: str, op: Op, before: str, element: int, name: str) -> None:
+def report_threads(task: Task, kind: str, op: Op, met: Met, name: str) -> None:
     """Raise the error for two threads of a partition that meet without a barrier."""
     program = task.batch.program(int(task.rows.index[0]))
     now = access_of(task.op, kind, task.agent, task.name, program)
-    then = access_of(op, before, task.agent, task.name, program)
+    then = access_of(op, met.kind, task.agent, task.name, program)
     lines = f"line {op.loc.line} and line {task.op.loc.line}"
+    who = "blocks of the cluster" if met.blocks else "threads of it"
+    remedy = (
+        f"Put gl.barrier(cluster=True) between {lines}: gl.barrier() is of one block alone."
+        if met.blocks
+        else f"Put gl.barrier() between {lines}, or let the same threads do both."
+    )
     raise RaceError(
-        f"race on element {element} of `{name}`: the {now.describe()} and the {then.describe()} are "
-        "by different threads of it, which no barrier orders",
+        f"race on element {met.place} of `{name}`: the {now.describe()} and the {then.describe()} are "
+        f"by different {who}, which no barrier orders",
         accesses=(then, now),
-        place=element,
+        place=met.place,
         program=program,
-        remedy=f"Put gl.barrier() between {lines}, or let the same threads do both.",
-        report="race.threads",
+        remedy=remedy,
+        report="race.blocks" if met.blocks else "race.threads",
         span=span_of(task.op.loc),
     )
 

@@ -9,7 +9,7 @@ threads that hold the same element only the first counts, for the others may hav
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gluon_sim.record.ir import Op
     from gluon_sim.run.task import Task
 
-__all__ = ["ThreadShadow", "loaded_and_stored", "passive"]
+__all__ = ["Met", "ThreadShadow", "loaded_and_stored", "passive"]
 
 SEVERAL = -2
 # Ops through which no thread waits for another.
@@ -122,6 +122,20 @@ def by_others(
     return found if live is None else found[live]
 
 
+class Met(NamedTuple):
+    """An earlier access, to the element `place`, by another thread.
+
+    Attributes:
+        time: when it was.
+        blocks: whether the two are of different blocks of a cluster.
+    """
+
+    place: int
+    kind: str
+    time: int
+    blocks: bool
+
+
 class ThreadShadow:
     """Of one allocation that a kernel loads from and stores to; elements of `grain` bytes.
 
@@ -143,8 +157,8 @@ class ThreadShadow:
         live: Optional[np.ndarray],
         shape: tuple[int, ...],
         now: int,
-    ) -> Optional[tuple[int, str, int]]:
-        """An access; (element, kind, time) of an earlier one by another thread, or None."""
+    ) -> Optional[Met]:
+        """An access; an earlier one by another thread, or None."""
         type = next(iter(task.op.operands())).type
         dims = tuple(getattr(type, "dims", ()))
         owners = _owners(type.layout, dims) if dims else np.zeros((), np.int32)
@@ -158,10 +172,16 @@ class ThreadShadow:
             then = self.times[other].take(index, mode="clip")
             by = self.by[other].take(index, mode="clip")
             bad = (then >= task.since) & (by != mine)
+            far = np.False_
+            if task.machine.num_ctas > 1:
+                block = task.num_warps * task.machine.target.warp_size
+                far = (then >= task.together) & (by >= 0) & (by // block != mine // block)
+                bad |= far
             if bad.any():
                 first = np.unravel_index(int(np.argmax(bad)), bad.shape)
                 place = int(np.broadcast_to(index, bad.shape)[first])
-                found = place, other, int(then[first])
+                apart = bool(np.broadcast_to(far, bad.shape)[first])
+                found = Met(place, other, int(then[first]), apart)
                 break
         if kind == "read":
             again = self.times["read"].take(index, mode="clip") >= task.since

@@ -9,6 +9,7 @@ import numpy as np
 
 from gluon_core.features import ATOMIC_BARRIERS
 from gluon_core.layouts.dialect import follows
+from gluon_sim.check.blocks import stays_within
 from gluon_sim.check.epochs import Epochs
 from gluon_sim.check.partition_order import PartitionOrder
 from gluon_sim.check.program_order import ProgramOrder, order_of
@@ -232,6 +233,8 @@ class Tracking:
     def waited(self, task: Task) -> None:
         """The threads of a task waited for each other."""
         task.since = self.tick()
+        if not stays_within(task.op):
+            task.together = task.since
         if self.order.threads:
             with self._lock:
                 self.order.time += 1
@@ -265,10 +268,9 @@ class Tracking:
                 return  # seen under another type, too: told only where elements stay the same
             found = shadow.touch(task, kind, index, live, shape, now)
         if found is not None:
-            place, before, time = found
-            earlier = self._ops[time]
+            earlier = self._ops[found.time]
             assert earlier is not None
-            report_threads(task, kind, earlier, before, place, allocation.name)
+            report_threads(task, kind, earlier, found, allocation.name)
 
     def _orders(
         self, task: Task, kind: str, allocation: Allocation, index: np.ndarray,

@@ -55,6 +55,7 @@ class Task:
         self.num_warps = machine.num_warps
         # When its threads last waited for each other, for those who watch threads.
         self.since = machine.tracking.tick() if machine.tracking is not None else 0
+        self.together = self.since  # when its blocks may have done so
         self.joined = 0, 0  # the same, for the order of programs: the time, and its agent's clock
 
     # ---- what models ask ------------------------------------------------------------------
