@@ -547,9 +547,12 @@ class Recorder(Builder, Protocol):
     def create_breakpoint(self) -> None:
         """`breakpoint()` in a kernel; without it that is an error."""
 
-    def deferred_store(self, dest: Value, value: Value) -> None:
-        """A store to shared memory that counts as done only after its group was closed and waited for:
-        a portable copy on a target that copies at once; else `create_local_store`."""
+    def deferred_store(
+        self, dest: Value, value: Value, pointer: Value, mask: Optional[Value]
+    ) -> None:
+        """A store to shared memory of what was loaded from `pointer`, which counts as done only after its
+        group was closed and waited for: a portable copy on a target that copies at once; else
+        `create_local_store`."""
 
     def deferred_commit(self) -> None:
         """Close the group of those stores."""

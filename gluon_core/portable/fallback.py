@@ -54,7 +54,9 @@ def copy_through_registers(request: AsyncCopyRequest, _semantic: Any) -> Any:
         ),
         _semantic,
     )
-    return _semantic.deferred_store(request.dest, loaded)
+    return _semantic.deferred_store(
+        request.dest, loaded, request.ptr, request.offsets, request.mask
+    )
 
 
 def commit(_semantic: Any) -> None:

@@ -128,13 +128,19 @@ class SharedOps(SemanticBase):
         bits, banks = mem.dtype.primitive_bitwidth, self.target.architecture.banks
         return bank_conflicts(layout, mem.layout, mem.shape, bits, banks)
 
-    def deferred_store(self, mem: Any, value: Any) -> None:
-        """A copy that is done at once here, and elsewhere after a wait: whoever records the kernel
-        may hold it to that."""
+    def deferred_store(self, mem: Any, value: Any, ptr: Any, offsets: Any, mask: Any) -> None:
+        """A copy of what was loaded, `value`, that is done at once here, and elsewhere after a wait:
+        whoever records the kernel may hold it to that."""
         self._require_unbatched(mem)
         check_stored(mem.type, value)
-        store = getattr(self.builder, "deferred_store", self.builder.create_local_store)
-        store(mem.handle, value.handle)
+        store = getattr(self.builder, "deferred_store", None)
+        if store is None:
+            self.builder.create_local_store(mem.handle, value.handle)
+            return
+        pointers = self.add(ptr, offsets, True)
+        if mask is not None:
+            pointers, mask = self.broadcast_impl_value(pointers, self.to_tensor(mask))
+        store(mem.handle, value.handle, pointers.handle, mask.handle if mask is not None else None)
 
     def deferred_commit(self) -> None:
         getattr(self.builder, "deferred_commit", lambda: None)()

@@ -95,7 +95,10 @@ def store(request: StoreRequest, _semantic: Any) -> Any:
 
 
 def async_copy(request: AsyncCopyRequest, _semantic: Any) -> Any:
-    return _semantic.deferred_store(request.dest, _buffer_load(request, None, _semantic))
+    loaded = _buffer_load(request, None, _semantic)
+    return _semantic.deferred_store(
+        request.dest, loaded, request.ptr, request.offsets, request.mask
+    )
 
 
 def async_copy_to_lds_accepts(request: AsyncCopyRequest) -> Union[bool, str]:

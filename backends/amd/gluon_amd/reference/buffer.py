@@ -96,7 +96,7 @@ def buffer_atomic_rmw(
 ) -> np.ndarray:
     """Read-modify-write of each element; gives the old values."""
     name = str(getattr(kind, "name", kind)).lower()
-    shape = np.broadcast_shapes(offsets.shape[1:], value.shape[1:])
+    shape = next(t.shape for t in machine.operand_types() if len(getattr(t, "shape", ())))
     addresses, inside = _addresses(pointer, offsets, value.dtype)
     mask = _both(mask, inside)
     return machine.atomic_global(name, machine.full(addresses, shape), value, mask)

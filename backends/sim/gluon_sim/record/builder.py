@@ -485,8 +485,10 @@ class SimBuilder:
         return self._atomic("atomic_poll", (ptr, expected, timeout), [type], order).results[0]
 
     # What is in flight elsewhere is so here: a kernel that forgets to wait is wrong on other targets.
-    def deferred_store(self, dest: Value, value: Value) -> None:
-        self.record("deferred_store", (dest, value))
+    def deferred_store(
+        self, dest: Value, value: Value, pointer: Value, mask: Optional[Value]
+    ) -> None:
+        self.record("deferred_store", (dest, value, pointer, mask))
 
     def deferred_commit(self) -> None:
         self.record("deferred_commit")

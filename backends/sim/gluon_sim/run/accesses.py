@@ -181,9 +181,16 @@ _COPIES, _PRODUCTS = PORTABLE["deferred_store"], PORTABLE["deferred_read"]
 
 
 @_op("deferred_store")
-def deferred_store(task: Task, view: SharedView, value: np.ndarray) -> None:
-    """A portable copy through registers: what it brings counts after a wait, as on other targets."""
-    task.issue(_COPIES, lambda: task.store_shared(view, value))
+def deferred_store(
+    task: Task, view: SharedView, value: np.ndarray, pointer: np.ndarray, mask: Optional[np.ndarray]
+) -> None:
+    """A portable copy through registers: what it reads, and what it brings, is settled after a wait,
+    as on other targets."""
+
+    def perform() -> None:
+        task.store_shared(view, task.load_global(pointer, view.dtype, mask))
+
+    task.issue(_COPIES, perform)
 
 
 @_op("deferred_commit")
