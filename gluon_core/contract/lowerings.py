@@ -12,6 +12,7 @@ __all__ = ["LOWERINGS"]
 
 _HERE = "gluon_core.portable.fallback"
 _TILES = "gluon_core.portable.masked_tiles"
+_WALKS = "gluon_core.portable.walks"
 
 LOWERINGS = (
     Lowering("load", "global_load", f"{_HERE}:load"),
@@ -38,4 +39,10 @@ LOWERINGS = (
         },
     ),
     Lowering("tile_store", "masked_store", f"{_TILES}:store"),
+    Lowering(
+        "tile_walk",
+        "static",
+        f"{_WALKS}:begin",
+        extras={"first": f"{_WALKS}:first", "next": f"{_WALKS}:following"},
+    ),
 )

@@ -20,6 +20,7 @@ __all__ = [
     "TAKES",
     "TileRequest",
     "TileStoreRequest",
+    "WalkRequest",
 ]
 
 # Portable op -> the companions that every lowering of it must name in `extras`:
@@ -31,6 +32,10 @@ __all__ = [
 #   fetch(fetch, *, _semantic)   starts the copies of one step, a `gluon_core.portable.tiles.Fetch`
 #   arrived(state, slot, phase, pending, *, _semantic)   waits for the copies of one step
 #   end(state, stages, *, _semantic)   no copies will follow
+#   first(state, values, facts, count, *, _semantic) -> values   of a role's first turn of a walk
+#   next(state, values, facts, count, *, _semantic) -> values    of the turn after one
+# The values of a turn begin with its tile, an int32 scalar. What implements `tile_walk` gets the
+# `WalkFacts` of `gluon_core.portable.walks` and returns the values that all roles share.
 #
 # Of `mma`, a lowering whose unit reads shared memory on its own names these, too, and then gets
 # operands in shared memory; where they are missing, operands are loaded before and accumulators are
@@ -47,6 +52,7 @@ OPS: Mapping[str, frozenset[str]] = MappingProxyType(
         "mma": frozenset({"layouts"}),
         "tile_copy": frozenset({"layout", "begin", "fetch", "arrived", "end"}),
         "tile_store": frozenset(),
+        "tile_walk": frozenset({"first", "next"}),
     }
 )
 # Portable op -> the companions that a lowering may name besides; an accumulator comes with a wait and a read.
@@ -68,6 +74,8 @@ TAKES: Mapping[str, tuple[int, tuple[str, ...]]] = MappingProxyType(
         "fetch": (1, _SEMANTIC),
         "arrived": (4, _SEMANTIC),
         "end": (2, _SEMANTIC),
+        "first": (4, _SEMANTIC),
+        "next": (4, _SEMANTIC),
         "accumulator": (2, _SEMANTIC),
         "mma_wait": (3, _SEMANTIC),
         "read": (1, _SEMANTIC),
@@ -213,6 +221,17 @@ class TileStoreRequest(Request):
     coordinates: Any
     value: Any
     layout: Any
+
+
+@dataclass(frozen=True)
+class WalkRequest(Request):
+    """A walk over tiles, in which programs may take over others.
+
+    Args:
+        num_ctas: blocks of the cluster that a program is.
+    """
+
+    num_ctas: int = 1
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from gluon_core.contract.requests import (
     StoreRequest,
     TileRequest,
     TileStoreRequest,
+    WalkRequest,
 )
 
 if _typing.TYPE_CHECKING:
@@ -40,11 +41,13 @@ if _typing.TYPE_CHECKING:
         rank_barrier,
         read,
         signal,
+        static_walk,
         store,
         sum_parts,
         wait,
         wait_count,
         wait_signal,
+        walk,
     )
 
 _BUILTINS = (
@@ -66,11 +69,13 @@ _BUILTINS = (
     "rank_barrier",
     "read",
     "signal",
+    "static_walk",
     "store",
     "sum_parts",
     "wait",
     "wait_count",
     "wait_signal",
+    "walk",
 )
 
 __all__ = [
@@ -83,6 +88,7 @@ __all__ = [
     "StoreRequest",
     "TileRequest",
     "TileStoreRequest",
+    "WalkRequest",
     *_BUILTINS,
 ]
 

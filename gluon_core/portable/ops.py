@@ -46,6 +46,7 @@ from gluon_core.portable.signals import (
 )
 from gluon_core.portable.tile_ops import descriptor, pipeline, store_tile, tile_descriptor
 from gluon_core.portable.tiles import blocked_layout as _blocked
+from gluon_core.portable.walks import static_walk, walk
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int
 from gluon_core.values import shared_memory_descriptor, unwrap_shape
@@ -71,11 +72,13 @@ __all__ = [
     "rank_barrier",
     "read",
     "signal",
+    "static_walk",
     "store",
     "sum_parts",
     "wait",
     "wait_count",
     "wait_signal",
+    "walk",
 ]
 
 

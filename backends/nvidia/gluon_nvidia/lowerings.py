@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from gluon_core.contract.backend import Lowering
+from gluon_nvidia.features import CLC
 
 __all__ = ["LOWERINGS"]
 
 _CODE = "gluon_nvidia.lower"
 _TMA = "gluon_nvidia.lower_tma"
 _WGMMA, _TCGEN05 = "gluon_nvidia.lower_wgmma", "gluon_nvidia.lower_tcgen05"
+_WALK = "gluon_nvidia.language.clc_walk"
 _FENCE = {"fence": "gluon_nvidia.lower:fence"}
 _PIPELINE = ("layout", "begin", "fetch", "arrived", "end")
 _ASYNCHRONOUS = ("layouts", "accumulator", "mma_wait", "read")
@@ -67,5 +69,15 @@ LOWERINGS = (
         requires=("nvidia.tma",),
         priority=20,
         accepts=f"{_TMA}:store_accepts",
+    ),
+    Lowering(
+        "tile_walk",
+        "launch_control",
+        f"{_WALK}:begin",
+        requires=("nvidia.clc",),
+        priority=20,
+        min_triton=CLC.since,
+        accepts=f"{_WALK}:accepts",
+        extras={"first": f"{_WALK}:first", "next": f"{_WALK}:following"},
     ),
 )
