@@ -44,6 +44,12 @@ __all__ = [
 #   mma_wait(parts, pending, deps, *, _semantic) -> parts
 #   read(parts, *, _semantic) -> tensor             waits for all; the accumulator is used up
 #   fence(*, _semantic)                             makes stores to shared memory known to the unit
+#
+# Of `tile_store`, one that stores through buffers of its own, while the kernel goes on, names these;
+# `gl.portable.writer` asks for it with a request without a value.
+#   open(tile, parts, *, _semantic) -> state        `parts` tiles side by side are stored at once
+#   put(request, state, epilogue, *, _semantic)     `epilogue` is a `tile_epilogue` or None
+#   close(state, *, _semantic)                      waits until the buffers are free
 OPS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "load": frozenset(),
@@ -57,7 +63,10 @@ OPS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 # Portable op -> the companions that a lowering may name besides; an accumulator comes with a wait and a read.
 FURTHER: Mapping[str, frozenset[str]] = MappingProxyType(
-    {"mma": frozenset({"accumulator", "mma_wait", "read", "fence"})}
+    {
+        "mma": frozenset({"accumulator", "mma_wait", "read", "fence"}),
+        "tile_store": frozenset({"open", "put", "close"}),
+    }
 )
 
 # What the code of a lowering is called with -> positional arguments, and keywords.
@@ -80,6 +89,9 @@ TAKES: Mapping[str, tuple[int, tuple[str, ...]]] = MappingProxyType(
         "mma_wait": (3, _SEMANTIC),
         "read": (1, _SEMANTIC),
         "fence": (0, _SEMANTIC),
+        "open": (2, _SEMANTIC),
+        "put": (3, _SEMANTIC),
+        "close": (1, _SEMANTIC),
     }
 )
 
@@ -214,7 +226,7 @@ class TileStoreRequest(Request):
         tile: a `tile_descriptor`.
         coordinates: of the first element, int32 scalars.
         value: tensor of the tile's shape, or several times as long in the last dimension.
-        layout: of `value`.
+        layout: of `value`; both are None where buffers for values to come are asked for.
     """
 
     tile: Any

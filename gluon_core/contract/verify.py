@@ -365,6 +365,8 @@ def _check_lowering(broken: _Broken, where: str, lowering: Any) -> None:
     further = FURTHER.get(lowering.op, frozenset())
     if "accumulator" in named:
         needed |= further - {"fence"}
+    if "open" in named:
+        needed |= further
     missing = sorted(needed - named)
     if missing:
         raise broken(f"{where}.extras", f"op {lowering.op!r} also needs {', '.join(missing)}")

@@ -29,6 +29,7 @@ if _typing.TYPE_CHECKING:
         commit,
         count,
         descriptor,
+        epilogue,
         even_tiles,
         fence,
         grouped_tiles,
@@ -48,6 +49,7 @@ if _typing.TYPE_CHECKING:
         wait_count,
         wait_signal,
         walk,
+        writer,
     )
 
 _BUILTINS = (
@@ -57,6 +59,7 @@ _BUILTINS = (
     "commit",
     "count",
     "descriptor",
+    "epilogue",
     "even_tiles",
     "fence",
     "grouped_tiles",
@@ -76,6 +79,7 @@ _BUILTINS = (
     "wait_count",
     "wait_signal",
     "walk",
+    "writer",
 )
 
 __all__ = [

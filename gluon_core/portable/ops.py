@@ -33,6 +33,7 @@ from gluon_core.contract.requests import AsyncCopyRequest, LoadRequest, StoreReq
 from gluon_core.contract.selection import available, code
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.portable.common import around, check_address, lower, optional_tensor
+from gluon_core.portable.epilogues import epilogue, writer
 from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
 from gluon_core.portable.schedule import grouped_tiles
 from gluon_core.portable.shares import even_tiles, sum_parts
@@ -61,6 +62,7 @@ __all__ = [
     "count",
     "descriptor",
     "fence",
+    "epilogue",
     "even_tiles",
     "grouped_tiles",
     "load",
@@ -79,6 +81,7 @@ __all__ = [
     "wait_count",
     "wait_signal",
     "walk",
+    "writer",
 ]
 
 

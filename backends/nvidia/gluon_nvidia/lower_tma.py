@@ -11,16 +11,20 @@ from gluon_core.portable.masked_tiles import moved, split, splits
 from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import check_box
 from gluon_nvidia.language.fence import fence_async_shared
+from gluon_nvidia.language.writer import finishing, tile_writer, tma_writer
 from gluon_nvidia.layouts import NVMMASharedLayout
 
 __all__ = [
     "accepts",
     "arrived",
     "begin",
+    "close",
     "end",
     "fetch",
     "layout",
     "make",
+    "opened",
+    "put",
     "store",
     "store_accepts",
 ]
@@ -88,7 +92,7 @@ def store_accepts(request: TileStoreRequest) -> Union[bool, str]:
     facts = request.tile.facts
     if facts.lowering != "tma":
         return f"the descriptor is one of {facts.lowering}"
-    return splits(request)
+    return request.value is None or splits(request)
 
 
 def store(request: TileStoreRequest, _semantic: Any) -> None:
@@ -110,3 +114,15 @@ def store(request: TileStoreRequest, _semantic: Any) -> None:
     # The buffers serve for something else after this.
     tma.store_wait(0)
     buffers._keep_alive()
+
+
+def opened(tile: Any, parts: int, _semantic: Any) -> Sequence[Any]:
+    return (tma_writer(tile.native[0], parts),)
+
+
+def put(request: TileStoreRequest, state: Sequence[tile_writer], end: Any, _semantic: Any) -> None:
+    finishing(state[0], end).store(request.coordinates, request.value)
+
+
+def close(state: Sequence[tile_writer], _semantic: Any) -> None:
+    state[0].close()

@@ -69,6 +69,7 @@ LOWERINGS = (
         requires=("nvidia.tma",),
         priority=20,
         accepts=f"{_TMA}:store_accepts",
+        extras={"open": f"{_TMA}:opened", "put": f"{_TMA}:put", "close": f"{_TMA}:close"},
     ),
     Lowering(
         "tile_walk",

@@ -1,4 +1,4 @@
-"""Tiles that one role copies and others use: rings of buffers with their barriers, and stores (sm_90).
+"""Tiles that one role copies and others use: rings of buffers with their barriers (sm_90).
 
     tiles = tma_ring([a_desc, b_desc], STAGES, consumers=2)   # before the roles part
     ...
@@ -21,20 +21,17 @@ empty, at which every consumer arrives. Phases are the positions' business.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Sequence, Union
 
 from gluon_core.errors import ArgumentError, ShapeError
-from gluon_core.portable.masked_tiles import moved, split
 from gluon_core.portable.records import Record
 from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstBool, ConstInt, Int, Operand, Predicate, Values
+from gluon_core.values.typing import ConstInt, Int, Predicate, Values
 from gluon_core.vendor import (
     builtin,
     compile_time_int,
     describe,
-    scalar_int32,
     semantic_layer,
-    shape_of,
     tensor,
     tl,
     tl_tuple,
@@ -42,10 +39,10 @@ from gluon_core.vendor import (
 )
 from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import tensor_descriptor
-from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.language.mbarrier_counted import arrive
+from gluon_nvidia.language.writer import block_of, check_descriptor, listed
 
-__all__ = ["ring_position", "tile_ring", "tile_writer", "tma_ring", "tma_writer"]
+__all__ = ["PositionFacts", "ring_position", "tile_ring", "tma_ring"]
 
 _REQUIRES = ("nvidia.tma",)
 _SPACE = "gl.nvidia.hopper."
@@ -74,14 +71,6 @@ class RingFacts:
 
     stages: int
     consumers: int
-
-
-@dataclass(frozen=True)
-class WriterFacts:
-    """The blocks side by side in what is stored at once, and the buffers that they take turns in."""
-
-    parts: int
-    buffers: int
 
 
 class ring_position(Record):
@@ -132,7 +121,7 @@ class tile_ring(Record):
     @property
     def block_shape(self) -> list[int]:
         """Shape of the first tensor's tiles."""
-        return _block(_parts(self)[0][0])
+        return block_of(_parts(self)[0][0])
 
     @builtin(name="tile_ring.producer")
     def producer(self) -> ring_position:
@@ -165,7 +154,7 @@ class tile_ring(Record):
         """
         _check_position(self, at, "producer")
         descs, buffers, full, empty = _parts(self)
-        places = _listed(coordinates)
+        places = listed(coordinates)
         if len(places) != len(descs):
             raise ShapeError(
                 "not one for each tensor",
@@ -243,13 +232,13 @@ def tma_ring(
     count = compile_time_int(stages, "stages", 1)
     users = compile_time_int(consumers, "consumers", 1)
     given = unwrap(descriptors)
-    descs = [given] if isinstance(given, tensor_descriptor) else _listed(given)
+    descs = [given] if isinstance(given, tensor_descriptor) else listed(given)
     for desc in descs:
-        _check_descriptor(desc, "descriptors")
+        check_descriptor(desc, "descriptors")
     if not descs:
         raise ArgumentError("none", argument="descriptors", expected="at least one")
     buffers = [
-        semantic.allocate_shared(desc.dtype, [count, *_block(desc)], desc.layout) for desc in descs
+        semantic.allocate_shared(desc.dtype, [count, *block_of(desc)], desc.layout) for desc in descs
     ]
     full = mbarrier.allocate_mbarrier(batch=count)
     empty = mbarrier.allocate_mbarrier(batch=count)
@@ -259,103 +248,6 @@ def tma_ring(
         mbarrier.init(semantic.memdesc_index(full, slot), 1)
         mbarrier.init(semantic.memdesc_index(empty, slot), users)
     return tile_ring([tl_tuple(descs), tl_tuple(buffers), full, empty], RingFacts(count, users))
-
-
-class tile_writer(Record):
-    """Buffers through which one role stores tiles of a tensor."""
-
-    @builtin(name="tile_writer.store")
-    def store(
-        self,
-        coordinates: Union[Values, Sequence[Int]],
-        value: Operand,
-        descriptor: Optional[tensor_descriptor] = None,
-    ) -> None:
-        """Start storing `value`; the role goes on while it is on its way.
-
-        Args:
-            coordinates: where it begins: an integer scalar per dimension.
-            value: a tensor of as many of the descriptor's blocks side by side as the writer has
-                parts; converted to the descriptor's element type.
-            descriptor: of another tensor than that of the writer, with the same type, block and
-                layout, such as another device's.
-
-        Raises:
-            ArgumentError: no such descriptor.
-            ShapeError: `value` has another shape.
-            LayoutError: there are several parts, and a thread does not hold elements of each.
-        """
-        semantic = semantic_layer()
-        desc, buffers = self.parts.values
-        if unwrap(descriptor) is not None:
-            desc = _fitting(desc, unwrap(descriptor))
-        value = semantic.require_distributed(value, "value")
-        block, shape = _block(desc), shape_of(value)
-        plain = [size for size in block if size > 1] if len(shape) < len(block) else block
-        if shape != [*plain[:-1], plain[-1] * self.facts.parts]:
-            raise ShapeError(
-                "not what the writer was made for",
-                argument="value",
-                expected=f"{self.facts.parts} of {block} side by side",
-                got=shape,
-            )
-        count = self.facts.buffers
-        place = [scalar_int32(semantic, item, "coordinates") for item in _listed(coordinates)]
-        for i, part in enumerate(split(semantic.cast(value, desc.dtype), plain[-1], semantic)):
-            tma.store_wait(count - 1)
-            buffer = semantic.memdesc_index(buffers, i % count)
-            target = buffer if plain == block else buffer.reshape(plain)
-            semantic.shared_store(target, part)
-            fence_async_shared()
-            tma.async_store(desc, moved(place, i * plain[-1], semantic), buffer)
-
-    @builtin(name="tile_writer.close")
-    def close(self, read_only: ConstBool = True) -> None:
-        """Wait until all that was stored is out of the buffers.
-
-        Args:
-            read_only: with False, until it is in global memory: a signal after that tells others.
-        """
-        tma.store_wait(0, read_only)
-
-
-@builtin(requires=_REQUIRES, name=_SPACE + "tma_writer")
-def tma_writer(
-    descriptor: tensor_descriptor, parts: ConstInt = 1, buffers: Optional[ConstInt] = None
-) -> tile_writer:
-    """Allocate buffers through which one role stores tiles by TMA: where there are several, one is
-    written while those before are read. Make it before `gl.warp_specialize`, one for each role.
-
-    Args:
-        descriptor: of the tensor.
-        parts: compile-time integer: a tile is so many of the descriptor's blocks side by side.
-        buffers: compile-time integer that divides `parts`; 2 by default where it does, else 1.
-
-    Returns:
-        A `tile_writer`.
-
-    Raises:
-        ArgumentError: no descriptor, or an illegal number.
-
-    ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor; 9.7.9.27.3, cp.async.bulk.wait_group.
-    """
-    semantic = semantic_layer()
-    _check_descriptor(descriptor, "descriptor")
-    blocks = compile_time_int(parts, "parts", 1)
-    given = 2 - blocks % 2 if unwrap(buffers) is None else buffers
-    count = compile_time_int(given, "buffers", 1)
-    # A tile begins with the first buffer: what the one before left under way is in the others.
-    if blocks % count:
-        raise ArgumentError(
-            "does not divide the parts",
-            argument="buffers",
-            expected=f"a divisor of {blocks}",
-            got=count,
-        )
-    memory = semantic.allocate_shared(
-        descriptor.dtype, [count, *_block(descriptor)], descriptor.layout
-    )
-    return tile_writer([descriptor, memory], WriterFacts(blocks, count))
 
 
 # -- shared --------------------------------------------------------------------------------------
@@ -380,33 +272,6 @@ def _parts(ring: tile_ring) -> tuple[Sequence[Any], Sequence[Any], Any, Any]:
     return descs.values, buffers.values, full, empty
 
 
-def _block(desc: Any) -> list[int]:
-    return [int(size) for size in desc.block_type.shape]
-
-
-def _check_descriptor(value: Any, argument: str) -> None:
-    if not isinstance(value, tensor_descriptor):
-        raise ArgumentError(
-            "not a descriptor",
-            argument=argument,
-            expected="a tensor_descriptor",
-            got=describe(value),
-        )
-
-
-def _fitting(desc: Any, other: Any) -> Any:
-    """Another descriptor, which stores from buffers that were made for `desc`."""
-    _check_descriptor(other, "descriptor")
-    if other.type.block_type != desc.type.block_type or other.layout != desc.layout:
-        raise ArgumentError(
-            "does not fit the writer's buffers",
-            argument="descriptor",
-            expected=f"{desc.type.block_type} in {desc.layout}",
-            got=f"{other.type.block_type} in {other.layout}",
-        )
-    return other
-
-
 def _check_position(ring: tile_ring, at: Any, role: str) -> None:
     wanted = PositionFacts(ring.facts.stages, role)
     if not isinstance(at, ring_position) or at.facts != wanted:
@@ -418,10 +283,3 @@ def _check_position(ring: tile_ring, at: Any, role: str) -> None:
             got=found,
             remedy=f"Begin with ring.{role}() and go on with next().",
         )
-
-
-def _listed(values: Any) -> list[Any]:
-    values = unwrap(values)
-    if not isinstance(values, (list, tuple, tl_tuple)):
-        raise ShapeError("not a sequence", argument="coordinates", got=describe(values))
-    return [unwrap(value) for value in values]

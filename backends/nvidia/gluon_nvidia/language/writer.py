@@ -1,0 +1,209 @@
+"""Tiles that go to memory while the role that made them goes on: buffers and stores by TMA (sm_90).
+
+    out = tma_writer(c_desc, parts=4)      # before the roles part, one for each role
+    ...
+    out.store([row, column], result)       # for each tile
+    ...
+    out.close()
+
+A buffer is written again once the store that reads it is over; the others may be under way then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterator, Optional, Sequence, Union
+
+from gluon_core.errors import ArgumentError, ShapeError
+from gluon_core.portable.epilogues import check_epilogue, finished_parts, tile_epilogue
+from gluon_core.portable.masked_tiles import moved
+from gluon_core.portable.records import Record
+from gluon_core.values.typing import ConstBool, ConstInt, Int, Operand, Values
+from gluon_core.vendor import (
+    builtin,
+    compile_time_int,
+    describe,
+    scalar_int32,
+    semantic_layer,
+    shape_of,
+    tl_tuple,
+    unwrap,
+)
+from gluon_nvidia.language import tma
+from gluon_nvidia.language.descriptor import tensor_descriptor
+from gluon_nvidia.language.fence import fence_async_shared
+from gluon_nvidia.language.tensor_memory import tensor_memory_descriptor
+
+__all__ = ["block_of", "check_descriptor", "finishing", "listed", "tile_writer", "tma_writer"]
+
+
+@dataclass(frozen=True)
+class WriterFacts:
+    """The blocks side by side in what is stored at once, and the buffers that they take turns in."""
+
+    parts: int
+    buffers: int
+
+
+class tile_writer(Record):
+    """Buffers through which one role stores tiles of a tensor."""
+
+    @builtin(name="tile_writer.store")
+    def store(
+        self,
+        coordinates: Union[Values, Sequence[Int]],
+        value: Union[Operand, tensor_memory_descriptor],
+        descriptor: Optional[tensor_descriptor] = None,
+    ) -> None:
+        """Start storing `value`; the role goes on while it is on its way.
+
+        Args:
+            coordinates: where it begins: an integer scalar per dimension.
+            value: a tensor of as many of the descriptor's blocks side by side as the writer has
+                parts; converted to the descriptor's element type. Or so much tensor memory, of
+                which one part after the other is loaded; it has been read when this returns.
+            descriptor: of another tensor than that of the writer, with the same type, block and
+                layout, such as another device's.
+
+        Raises:
+            ArgumentError: no such descriptor.
+            ShapeError: `value` has another shape.
+            LayoutError: there are several parts, and a thread does not hold elements of each.
+        """
+        semantic = semantic_layer()
+        desc, buffers, end = self.parts.values
+        if unwrap(descriptor) is not None:
+            desc = _fitting(desc, unwrap(descriptor))
+        value = unwrap(value)
+        if not isinstance(value, tensor_memory_descriptor):
+            value = semantic.require_distributed(value, "value")
+        block, shape = block_of(desc), shape_of(value)
+        plain = [size for size in block if size > 1] if len(shape) < len(block) else block
+        if shape != [*plain[:-1], plain[-1] * self.facts.parts]:
+            raise ShapeError(
+                "not what the writer was made for",
+                argument="value",
+                expected=f"{self.facts.parts} of {block} side by side",
+                got=shape,
+            )
+        count = self.facts.buffers
+        place = [scalar_int32(semantic, item, "coordinates") for item in listed(coordinates)]
+        finish = end.values[0] if end.values else None
+        if isinstance(value, tensor_memory_descriptor):
+            parts = _loaded(semantic, value, place, plain[-1], desc.dtype, finish)
+        else:
+            parts = finished_parts(semantic, value, place, plain[-1], desc.dtype, finish)
+        for i, part in enumerate(parts):
+            tma.store_wait(count - 1)
+            buffer = semantic.memdesc_index(buffers, i % count)
+            target = buffer if plain == block else buffer.reshape(plain)
+            semantic.shared_store(target, part)
+            fence_async_shared()
+            tma.async_store(desc, moved(place, i * plain[-1], semantic), buffer)
+
+    @builtin(name="tile_writer.close")
+    def close(self, read_only: ConstBool = True) -> None:
+        """Wait until all that was stored is out of the buffers.
+
+        Args:
+            read_only: with False, until it is in global memory: a signal after that tells others.
+        """
+        tma.store_wait(0, read_only)
+
+
+@builtin(requires=("nvidia.tma",), name="gl.nvidia.hopper.tma_writer")
+def tma_writer(
+    descriptor: tensor_descriptor,
+    parts: ConstInt = 1,
+    buffers: Optional[ConstInt] = None,
+    epilogue: Optional[tile_epilogue] = None,
+) -> tile_writer:
+    """Allocate buffers through which one role stores tiles by TMA: where there are several, one is
+    written while those before are read. Make it before `gl.warp_specialize`, one for each role.
+
+    Args:
+        descriptor: of the tensor.
+        parts: compile-time integer: a tile is so many of the descriptor's blocks side by side.
+        buffers: compile-time integer that divides `parts`; 2 by default where it does, else 1.
+        epilogue: what is done to tiles before they are stored, of `gl.portable.epilogue`; one part
+            after the other, so that what it reads takes few registers.
+
+    Returns:
+        A `tile_writer`.
+
+    Raises:
+        ArgumentError: no descriptor, no epilogue, or an illegal number.
+
+    ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor; 9.7.9.27.3, cp.async.bulk.wait_group.
+    """
+    semantic, end = semantic_layer(), unwrap(epilogue)
+    check_descriptor(descriptor, "descriptor")
+    check_epilogue(end)
+    blocks = compile_time_int(parts, "parts", 1)
+    given = 2 - blocks % 2 if unwrap(buffers) is None else buffers
+    count = compile_time_int(given, "buffers", 1)
+    # A tile begins with the first buffer: what the one before left under way is in the others.
+    if blocks % count:
+        raise ArgumentError(
+            "does not divide the parts",
+            argument="buffers",
+            expected=f"a divisor of {blocks}",
+            got=count,
+        )
+    memory = semantic.allocate_shared(
+        descriptor.dtype, [count, *block_of(descriptor)], descriptor.layout
+    )
+    held = tl_tuple([] if end is None else [end])
+    return tile_writer([descriptor, memory, held], WriterFacts(blocks, count))
+
+
+def finishing(writer: tile_writer, end: Optional[tile_epilogue]) -> tile_writer:
+    """The writer with another epilogue, or none."""
+    held = tl_tuple([] if end is None else [end])
+    return tile_writer([*writer.parts.values[:2], held], writer.facts)
+
+
+# -- shared --------------------------------------------------------------------------------------
+
+
+def _loaded(
+    semantic: Any, memory: Any, place: Sequence[Any], width: int, dtype: Any, end: Any
+) -> Iterator[Any]:
+    """Parts of tensor memory as they are stored, each loaded when its turn comes."""
+    for i in range(shape_of(memory)[-1] // width):
+        part = memory.slice(i * width, width).load()
+        yield from finished_parts(semantic, part, moved(place, i * width, semantic), width, dtype, end)
+
+
+def block_of(desc: Any) -> list[int]:
+    return [int(size) for size in desc.block_type.shape]
+
+
+def check_descriptor(value: Any, argument: str) -> None:
+    if not isinstance(value, tensor_descriptor):
+        raise ArgumentError(
+            "not a descriptor",
+            argument=argument,
+            expected="a tensor_descriptor",
+            got=describe(value),
+        )
+
+
+def _fitting(desc: Any, other: Any) -> Any:
+    """Another descriptor, which stores from buffers that were made for `desc`."""
+    check_descriptor(other, "descriptor")
+    if other.type.block_type != desc.type.block_type or other.layout != desc.layout:
+        raise ArgumentError(
+            "does not fit the writer's buffers",
+            argument="descriptor",
+            expected=f"{desc.type.block_type} in {desc.layout}",
+            got=f"{other.type.block_type} in {other.layout}",
+        )
+    return other
+
+
+def listed(values: Any) -> list[Any]:
+    values = unwrap(values)
+    if not isinstance(values, (list, tuple, tl_tuple)):
+        raise ShapeError("not a sequence", argument="coordinates", got=describe(values))
+    return [unwrap(value) for value in values]
