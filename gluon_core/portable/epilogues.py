@@ -1,17 +1,17 @@
 """What becomes of an accumulator on its way to memory: epilogues, and writers of tiles that use them.
 
-    end = gl.portable.epilogue([M, N], bias=bias, activation=gelu)   # before the loop over tiles
-    out = gl.portable.writer(c_tiles, parts=4, epilogue=end)
-    ...
-    out.store([row, column], gl.portable.read(acc))                  # for each tile
-    ...
-    out.close()
+end = gl.portable.epilogue([M, N], bias=bias, activation=gelu)   # before the loop over tiles
+out = gl.portable.writer(c_tiles, parts=4, epilogue=end)
+...
+out.store([row, column], gl.portable.read(acc))                  # for each tile
+...
+out.close()
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Iterator, Optional, Sequence, Union
+from typing import Any, Optional, Sequence, Union
 
 from gluon_core._triton import JITFunction, tensor, tl, tl_tuple, unwrap
 from gluon_core.contract.requests import LoadRequest, TileStoreRequest
@@ -19,7 +19,6 @@ from gluon_core.contract.selection import code, named
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_core.layouts import SliceLayout
 from gluon_core.portable.common import around, choose, lower
-from gluon_core.portable.masked_tiles import moved, split
 from gluon_core.portable.records import Record
 from gluon_core.portable.tile_ops import tile_descriptor
 from gluon_core.semantic.base import shape_of
@@ -31,7 +30,6 @@ from gluon_core.values.typing import ConstInt, Dtype, Int, KernelFunction, Opera
 __all__ = [
     "check_epilogue",
     "epilogue",
-    "finished_parts",
     "tile_epilogue",
     "tile_output",
     "writer",
@@ -53,7 +51,10 @@ class tile_epilogue(Record):
 
     @builtin(name="tile_epilogue.apply")
     def apply(
-        self, value: tensor, coordinates: Union[Values, Sequence[Int]], dtype: Optional[Dtype] = None
+        self,
+        value: tensor,
+        coordinates: Union[Values, Sequence[Int]],
+        dtype: Optional[Dtype] = None,
     ) -> tensor:
         """The tile as it is stored.
 
@@ -199,7 +200,9 @@ def epilogue(
     if "residual" in given:
         given["stride"] = extents[1] if step is None else scalar_int32(semantic, step, "stride")
     elif step is not None:
-        raise ArgumentError("of no residual", argument="stride", remedy="Pass residual=, or drop it.")
+        raise ArgumentError(
+            "of no residual", argument="stride", remedy="Pass residual=, or drop it."
+        )
     function = unwrap(activation)
     if function is not None and not isinstance(function, JITFunction) and not is_builtin(function):
         raise ArgumentError(
@@ -210,18 +213,6 @@ def epilogue(
         )
     facts = EpilogueFacts(tuple(given), _text(function), function)
     return tile_epilogue([*extents, *given.values()], facts)
-
-
-def finished_parts(
-    semantic: Any, value: Any, place: Sequence[Any], width: int, dtype: Any, end: Optional[tile_epilogue]
-) -> Iterator[Any]:
-    """Parts of `width` columns of a tile as they are stored, left to right. What an epilogue reads is
-    read for one part after the other."""
-    if end is None:
-        yield from split(semantic.cast(value, dtype), width, semantic)
-        return
-    for i, part in enumerate(split(value, width, semantic)):
-        yield end.apply(part, moved(place, i * width, semantic), dtype)
 
 
 # -- writers --------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from gluon_core import _triton
-from gluon_core._triton import tensor, tl, tl_core, tl_tuple, unwrap
+from gluon_core._triton import tensor, tl_core, tl_tuple, unwrap
 from gluon_core.contract.requests import WalkRequest
 from gluon_core.contract.selection import code, named
 from gluon_core.errors import ArgumentError
@@ -32,7 +32,15 @@ from gluon_core.values.builtin import builtin, semantic_layer
 from gluon_core.values.tensors import describe
 from gluon_core.values.typing import ConstInt, Int
 
-__all__ = ["make_walk", "program_number", "programs", "static_walk", "tile_walk", "walk", "walk_turn"]
+__all__ = [
+    "make_walk",
+    "program_number",
+    "programs",
+    "static_walk",
+    "tile_walk",
+    "walk",
+    "walk_turn",
+]
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,7 @@ from gluon_nvidia.language.mbarrier_counted import arrive
 
 __all__ = ["accepts", "begin", "first", "following", "walk"]
 
-_FULL = (
-    "Role 0 asks for programs to take over: one role, and one only, walks with walk.first(0), to the end."
-)
+_FULL = "Role 0 asks for programs to take over: one role, and one only, walks with walk.first(0), to the end."
 _EMPTY = (
     "Each of the {} roles of the walk goes through all its turns, once: walk.first(role), then "
     "walk.next(turn) while walk.has(turn)."

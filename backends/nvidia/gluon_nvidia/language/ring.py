@@ -26,7 +26,7 @@ from typing import Any, Sequence, Union
 from gluon_core.errors import ArgumentError, ShapeError
 from gluon_core.portable.records import Record
 from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstInt, Int, Predicate, Values
+from gluon_core.values.typing import ConstBool, ConstInt, Int, Predicate, Values
 from gluon_core.vendor import (
     builtin,
     compile_time_int,
@@ -42,7 +42,15 @@ from gluon_nvidia.language.descriptor import tensor_descriptor
 from gluon_nvidia.language.mbarrier_counted import arrive
 from gluon_nvidia.language.writer import block_of, check_descriptor, listed
 
-__all__ = ["PositionFacts", "ring_position", "tile_ring", "tma_ring"]
+__all__ = [
+    "PositionFacts",
+    "RingFacts",
+    "begin",
+    "check_position",
+    "ring_position",
+    "tile_ring",
+    "tma_ring",
+]
 
 _REQUIRES = ("nvidia.tma",)
 _SPACE = "gl.nvidia.hopper."
@@ -126,12 +134,12 @@ class tile_ring(Record):
     @builtin(name="tile_ring.producer")
     def producer(self) -> ring_position:
         """Where the role that copies begins."""
-        return _begin(self.facts, "producer")
+        return begin(self.facts, "producer")
 
     @builtin(name="tile_ring.consumer")
     def consumer(self) -> ring_position:
         """Where a role that uses the tiles begins."""
-        return _begin(self.facts, "consumer")
+        return begin(self.facts, "consumer")
 
     @builtin(name="tile_ring.fetch")
     def fetch(
@@ -152,7 +160,7 @@ class tile_ring(Record):
             ArgumentError: no position of a producer on this ring.
             ShapeError: not one for each tensor.
         """
-        _check_position(self, at, "producer")
+        check_position(self.facts, at, "producer")
         descs, buffers, full, empty = _parts(self)
         places = listed(coordinates)
         if len(places) != len(descs):
@@ -183,7 +191,7 @@ class tile_ring(Record):
         Raises:
             ArgumentError: no position of a consumer on this ring.
         """
-        _check_position(self, at, "consumer")
+        check_position(self.facts, at, "consumer")
         _, buffers, full, _ = _parts(self)
         semantic = semantic_layer()
         mbarrier.wait(semantic.memdesc_index(full, at.index), at.phase)
@@ -201,9 +209,26 @@ class tile_ring(Record):
         Raises:
             ArgumentError: no position of a consumer on this ring.
         """
-        _check_position(self, at, "consumer")
+        check_position(self.facts, at, "consumer")
         empty = _parts(self)[3]
         arrive(semantic_layer().memdesc_index(empty, at.index), count=1, pred=pred)
+
+    @builtin(name="tile_ring.empty")
+    def empty(self, at: ring_position) -> shared_memory_descriptor:
+        """The barrier of the empty slot, in place of `release` where a unit has read the tiles when it is
+        done: `tcgen05_commit(ring.empty(at))`.
+
+        Args:
+            at: a consumer's position.
+
+        Raises:
+            ArgumentError: no position of a consumer on this ring.
+        """
+        check_position(self.facts, at, "consumer")
+        barrier: shared_memory_descriptor = semantic_layer().memdesc_index(
+            _parts(self)[3], at.index
+        )
+        return barrier
 
 
 @builtin(requires=_REQUIRES, name=_SPACE + "tma_ring")
@@ -211,6 +236,7 @@ def tma_ring(
     descriptors: Union[tensor_descriptor, Sequence[tensor_descriptor], Values],
     stages: ConstInt,
     consumers: ConstInt = 1,
+    two_ctas: ConstBool = False,
 ) -> tile_ring:
     """Allocate a ring of `stages` slots for a tile of each of `descriptors`, which one role fills by
     TMA and `consumers` roles use. Make it before `gl.warp_specialize`, and hand it to the roles.
@@ -219,6 +245,7 @@ def tma_ring(
         descriptors: one or several; each copy is of a descriptor's whole block.
         stages: compile-time integer.
         consumers: compile-time integer; each of so many roles releases every slot.
+        two_ctas: the blocks of a pair multiply together: the even one waits until a slot of both is full.
 
     Returns:
         A `tile_ring`.
@@ -238,9 +265,10 @@ def tma_ring(
     if not descs:
         raise ArgumentError("none", argument="descriptors", expected="at least one")
     buffers = [
-        semantic.allocate_shared(desc.dtype, [count, *block_of(desc)], desc.layout) for desc in descs
+        semantic.allocate_shared(desc.dtype, [count, *block_of(desc)], desc.layout)
+        for desc in descs
     ]
-    full = mbarrier.allocate_mbarrier(batch=count)
+    full = mbarrier.allocate_mbarrier(batch=count, two_ctas=two_ctas)
     empty = mbarrier.allocate_mbarrier(batch=count)
     semantic.call_buffer(full, "the full slots", _FULL)
     semantic.call_buffer(empty, "the empty slots", _EMPTY.format(users))
@@ -253,7 +281,7 @@ def tma_ring(
 # -- shared --------------------------------------------------------------------------------------
 
 
-def _begin(facts: RingFacts, role: str) -> ring_position:
+def begin(facts: RingFacts, role: str) -> ring_position:
     """A producer may pass the barriers of slots that nobody has used yet."""
     semantic = semantic_layer()
     first = semantic.scalar_constant(0, tl.int32)
@@ -272,8 +300,8 @@ def _parts(ring: tile_ring) -> tuple[Sequence[Any], Sequence[Any], Any, Any]:
     return descs.values, buffers.values, full, empty
 
 
-def _check_position(ring: tile_ring, at: Any, role: str) -> None:
-    wanted = PositionFacts(ring.facts.stages, role)
+def check_position(facts: RingFacts, at: Any, role: str) -> None:
+    wanted = PositionFacts(facts.stages, role)
     if not isinstance(at, ring_position) or at.facts != wanted:
         found = at.facts if isinstance(at, ring_position) else describe(at)
         raise ArgumentError(

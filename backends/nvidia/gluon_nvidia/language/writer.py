@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Optional, Sequence, Union
 
 from gluon_core.errors import ArgumentError, ShapeError
-from gluon_core.portable.epilogues import check_epilogue, finished_parts, tile_epilogue
-from gluon_core.portable.masked_tiles import moved
+from gluon_core.portable.epilogues import check_epilogue, tile_epilogue
+from gluon_core.portable.masked_tiles import moved, split
 from gluon_core.portable.records import Record
 from gluon_core.values.typing import ConstBool, ConstInt, Int, Operand, Values
 from gluon_core.vendor import (
@@ -71,12 +71,22 @@ class tile_writer(Record):
             LayoutError: there are several parts, and a thread does not hold elements of each.
         """
         semantic = semantic_layer()
+        held = unwrap(value)
+        if isinstance(held, tensor_memory_descriptor):
+            parts = _loaded(held, self.width)
+        else:
+            held = semantic.require_distributed(held, "value")
+            parts = self._split(held)
+        self.send(coordinates, held, parts, descriptor)
+
+    def send(
+        self, coordinates: Any, value: Any, parts: Iterator[Any], descriptor: Any = None
+    ) -> None:
+        """Store the parts of `value`, each made when its turn comes."""
+        semantic = semantic_layer()
         desc, buffers, end = self.parts.values
         if unwrap(descriptor) is not None:
             desc = _fitting(desc, unwrap(descriptor))
-        value = unwrap(value)
-        if not isinstance(value, tensor_memory_descriptor):
-            value = semantic.require_distributed(value, "value")
         block, shape = block_of(desc), shape_of(value)
         plain = [size for size in block if size > 1] if len(shape) < len(block) else block
         if shape != [*plain[:-1], plain[-1] * self.facts.parts]:
@@ -88,18 +98,32 @@ class tile_writer(Record):
             )
         count = self.facts.buffers
         place = [scalar_int32(semantic, item, "coordinates") for item in listed(coordinates)]
-        finish = end.values[0] if end.values else None
-        if isinstance(value, tensor_memory_descriptor):
-            parts = _loaded(semantic, value, place, plain[-1], desc.dtype, finish)
-        else:
-            parts = finished_parts(semantic, value, place, plain[-1], desc.dtype, finish)
         for i, part in enumerate(parts):
+            here = moved(place, i * plain[-1], semantic)
+            if end.values:
+                part = end.values[0].apply(part, here, desc.dtype)
+            part = semantic.cast(part, desc.dtype)
             tma.store_wait(count - 1)
             buffer = semantic.memdesc_index(buffers, i % count)
             target = buffer if plain == block else buffer.reshape(plain)
             semantic.shared_store(target, part)
             fence_async_shared()
-            tma.async_store(desc, moved(place, i * plain[-1], semantic), buffer)
+            tma.async_store(desc, here, buffer)
+
+    def _split(self, value: Any) -> Iterator[Any]:
+        """Without an epilogue a tile is converted whole."""
+        semantic = semantic_layer()
+        whole = value if self.parts.values[2].values else semantic.cast(value, self._desc.dtype)
+        yield from split(whole, self.width, semantic)
+
+    @property
+    def _desc(self) -> Any:
+        return self.parts.values[0]
+
+    @property
+    def width(self) -> int:
+        """Columns of a part."""
+        return block_of(self._desc)[-1]
 
     @builtin(name="tile_writer.close")
     def close(self, read_only: ConstBool = True) -> None:
@@ -166,13 +190,10 @@ def finishing(writer: tile_writer, end: Optional[tile_epilogue]) -> tile_writer:
 # -- shared --------------------------------------------------------------------------------------
 
 
-def _loaded(
-    semantic: Any, memory: Any, place: Sequence[Any], width: int, dtype: Any, end: Any
-) -> Iterator[Any]:
-    """Parts of tensor memory as they are stored, each loaded when its turn comes."""
-    for i in range(shape_of(memory)[-1] // width):
-        part = memory.slice(i * width, width).load()
-        yield from finished_parts(semantic, part, moved(place, i * width, semantic), width, dtype, end)
+def _loaded(memory: Any, width: int) -> Iterator[Any]:
+    """Parts of tensor memory, each loaded when its turn comes."""
+    for start in range(0, shape_of(memory)[-1], width):
+        yield memory.slice(start, width).load()
 
 
 def block_of(desc: Any) -> list[int]:

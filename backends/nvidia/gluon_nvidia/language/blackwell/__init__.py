@@ -1,5 +1,7 @@
 """`gl.nvidia.blackwell`: sm_100 and sm_120 and newer. Re-exports the hardware units' files."""
 
+from gluon_nvidia.language.accumulators import accumulator_ring as accumulator_ring
+from gluon_nvidia.language.accumulators import tmem_ring as tmem_ring
 from gluon_nvidia.language.blackwell import async_copy as async_copy
 from gluon_nvidia.language.blackwell import clc as clc
 from gluon_nvidia.language.blackwell import cluster as cluster

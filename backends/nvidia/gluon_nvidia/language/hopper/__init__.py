@@ -12,9 +12,7 @@ from gluon_nvidia.language.hopper import tma as tma
 from gluon_nvidia.language.mma import mma_v2 as mma_v2
 from gluon_nvidia.language.ring import ring_position as ring_position
 from gluon_nvidia.language.ring import tile_ring as tile_ring
-from gluon_nvidia.language.writer import tile_writer as tile_writer
 from gluon_nvidia.language.ring import tma_ring as tma_ring
-from gluon_nvidia.language.writer import tma_writer as tma_writer
 from gluon_nvidia.language.turns import role_turns as role_turns
 from gluon_nvidia.language.turns import turns as turns
 from gluon_nvidia.language.wgmma import warpgroup_mma as warpgroup_mma
@@ -24,3 +22,5 @@ from gluon_nvidia.language.wgmma import (
 )
 from gluon_nvidia.language.wgmma import warpgroup_mma_init as warpgroup_mma_init
 from gluon_nvidia.language.wgmma import warpgroup_mma_wait as warpgroup_mma_wait
+from gluon_nvidia.language.writer import tile_writer as tile_writer
+from gluon_nvidia.language.writer import tma_writer as tma_writer
