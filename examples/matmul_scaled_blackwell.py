@@ -12,34 +12,20 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.blackwell import (
-    TensorMemoryLayout,
     TensorMemoryScalesLayout,
+    accumulator_ring,
     allocate_tensor_memory,
-    fence_async_shared,
-    mbarrier,
     tcgen05_commit,
     tcgen05_copy,
     tcgen05_mma_scaled,
 )
-from gluon_core.language.nvidia.blackwell.tma import async_load, async_store, store_wait
+from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_core.nvidia.blackwell import TensorDescriptor
 
-
-@gluon.jit
-def advance(slot, phase, SLOTS: gl.constexpr):
-    """The next slot of a ring, and the parity of its phase."""
-    last = slot == SLOTS - 1
-    return gl.where(last, 0, slot + 1), gl.where(last, phase ^ 1, phase)
-
-
-@gluon.jit
-def tile_at(tile, tiles_m, tiles_n, GROUP: gl.constexpr):
-    """Row and column of a tile: programs that run together share rows of A and of B."""
-    width = GROUP * tiles_n
-    first = tile // width * GROUP
-    height = gl.minimum(tiles_m - first, GROUP)
-    inside = tile % width
-    return first + inside % height, inside // height
+try:
+    from .matmul_blackwell import store_tiles
+except ImportError:  # run as a program
+    from matmul_blackwell import store_tiles
 
 
 @gluon.jit
@@ -54,65 +40,44 @@ def rows_of(scales):
 
 
 @gluon.jit
-def copy_tiles(
-    descs, smems, full, empty, tiles_m, tiles_n, K, PACK: gl.constexpr, GROUP: gl.constexpr
-):
-    a_desc, b_desc, a_scale_desc, b_scale_desc = descs
-    a_smem, b_smem, a_scale_smem, b_scale_smem = smems
-    BLOCK_M: gl.constexpr = a_desc.block_type.shape[0]
-    BLOCK_N: gl.constexpr = b_desc.block_type.shape[0]
-    BYTES_K: gl.constexpr = a_desc.block_type.shape[1]
-    R: gl.constexpr = a_scale_desc.block_type.shape[0]
-    S: gl.constexpr = b_scale_desc.block_type.shape[0]
-    G: gl.constexpr = a_scale_desc.block_type.shape[1]
-    STAGES: gl.constexpr = a_smem.shape[0]
-    BYTES: gl.constexpr = (
-        a_desc.block_type.nbytes
-        + b_desc.block_type.nbytes
-        + a_scale_desc.block_type.nbytes
-        + b_scale_desc.block_type.nbytes
-    )
-    slot = 0
-    phase = 1  # of buffers that nobody has used yet, the phase before the first has ended
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        m, n = tile_at(tile, tiles_m, tiles_n, GROUP)
-        for k in range(0, gl.cdiv(K, BYTES_K * PACK)):
-            mbarrier.wait(empty.index(slot), phase)
-            ready = full.index(slot)
-            mbarrier.expect(ready, BYTES)
-            async_load(a_desc, [m * BLOCK_M, k * BYTES_K], ready, a_smem.index(slot))
-            async_load(b_desc, [n * BLOCK_N, k * BYTES_K], ready, b_smem.index(slot))
-            async_load(a_scale_desc, [m * R, k * G, 0, 0], ready, a_scale_smem.index(slot))
-            async_load(b_scale_desc, [n * S, k * G, 0, 0], ready, b_scale_smem.index(slot))
-            slot, phase = advance(slot, phase, STAGES)
+def copy_tiles(ring, work, K, BLOCK_K: gl.constexpr, PACK: gl.constexpr, RUN: gl.constexpr):
+    at = ring.producer()
+    turn = work.first(0)
+    while work.has(turn):
+        row, column = work.at(turn)
+        for k in range(0, gl.cdiv(K, BLOCK_K)):
+            value = k * (BLOCK_K // PACK)
+            scale = k * (BLOCK_K // RUN // 4)
+            ring.fetch(
+                at,
+                [
+                    [row, value],
+                    [column, value],
+                    [row // 128, scale, 0, 0],
+                    [column // 128, scale, 0, 0],
+                ],
+            )
+            at = at.next()
+        turn = work.next(turn)
 
 
 @gluon.jit
-def multiply_tiles(
-    smems, tmems, full, empty, acc_full, acc_empty, tiles_m, tiles_n, K,
-    PACK: gl.constexpr, KIND: gl.constexpr,
-):  # fmt: skip
-    a_smem, b_smem, a_scale_smem, b_scale_smem = smems
-    acc_tmem, a_scale_tmem, b_scale_tmem = tmems
-    BLOCK_K: gl.constexpr = a_smem.shape[2] * PACK
-    STAGES: gl.constexpr = a_smem.shape[0]
-    ACCS: gl.constexpr = acc_tmem.shape[0]
-    slot = 0
-    phase = 0
-    acc_slot = 0
-    acc_phase = 1
-    for _ in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        mbarrier.wait(acc_empty.index(acc_slot), acc_phase)
-        acc = acc_tmem.index(acc_slot)
+def multiply_tiles(ring, sums, scales, work, K, BLOCK_K: gl.constexpr, KIND: gl.constexpr):
+    a_scale_tmem, b_scale_tmem = scales
+    at = ring.consumer()
+    to = sums.producer()
+    turn = work.first(1)
+    while work.has(turn):
+        acc = sums.take(to)
         for k in range(0, K, BLOCK_K):
-            mbarrier.wait(full.index(slot), phase)
+            a_tile, b_tile, a_scale, b_scale = ring.wait(at)
             # The unit copies and multiplies in the order in which one warp issues: the scales are
             # there when they are read, and the next ones come when they have been.
-            tcgen05_copy(rows_of(a_scale_smem.index(slot)), a_scale_tmem)
-            tcgen05_copy(rows_of(b_scale_smem.index(slot)), b_scale_tmem)
+            tcgen05_copy(rows_of(a_scale), a_scale_tmem)
+            tcgen05_copy(rows_of(b_scale), b_scale_tmem)
             tcgen05_mma_scaled(
-                a_smem.index(slot),
-                b_smem.index(slot).permute((1, 0)),
+                a_tile,
+                b_tile.permute((1, 0)),
                 acc,
                 a_scale_tmem,
                 b_scale_tmem,
@@ -120,111 +85,37 @@ def multiply_tiles(
                 KIND,
                 use_acc=k > 0,
             )
-            tcgen05_commit(empty.index(slot))  # its buffers are free once the unit has read them
-            slot, phase = advance(slot, phase, STAGES)
-        tcgen05_commit(acc_full.index(acc_slot))
-        acc_slot, acc_phase = advance(acc_slot, acc_phase, ACCS)
-
-
-@gluon.jit
-def store_tiles(
-    c_desc, c_smem, acc_tmem, acc_full, acc_empty, tiles_m, tiles_n, GROUP: gl.constexpr
-):
-    ACCS: gl.constexpr = acc_tmem.shape[0]
-    BLOCK_M: gl.constexpr = acc_tmem.shape[1]
-    BLOCK_N: gl.constexpr = acc_tmem.shape[2]
-    WIDTH: gl.constexpr = c_desc.block_type.shape[1]
-    # A lane of tensor memory is a row of the tile; each of four warps reaches 32 lanes.
-    layout: gl.constexpr = gl.BlockedLayout([1, WIDTH], [32, 1], [4, 1], [0, 1])
-    slot = 0
-    phase = 0
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        m, n = tile_at(tile, tiles_m, tiles_n, GROUP)
-        mbarrier.wait(acc_full.index(slot), phase)
-        acc = acc_tmem.index(slot)
-        for i in gl.static_range(BLOCK_N // WIDTH):
-            part = acc.slice(i * WIDTH, WIDTH).load(layout).to(c_desc.dtype)
-            if i == BLOCK_N // WIDTH - 1:
-                mbarrier.arrive(acc_empty.index(slot), count=1)
-            buffer = c_smem.index(i % 2)
-            store_wait(1)  # what left this buffer before is out of it
-            buffer.store(part)
-            fence_async_shared()
-            async_store(c_desc, [m * BLOCK_M, n * BLOCK_N + i * WIDTH], buffer)
-        slot, phase = advance(slot, phase, ACCS)
-    store_wait(0)
+            tcgen05_commit(ring.empty(at))  # its tiles are done with once the unit has read them
+            at = at.next()
+        sums.done(to)
+        to = to.next()
+        turn = work.next(turn)
 
 
 @gluon.jit
 def matmul_scaled_blackwell(
-    a_desc,
-    b_desc,
-    a_scale_desc,
-    b_scale_desc,
-    c_desc,
-    M,
-    N,
-    K,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    KIND: gl.constexpr,
-    RUN: gl.constexpr,
-    STAGES: gl.constexpr,
-    ACCS: gl.constexpr,
-    GROUP: gl.constexpr,
-):
+    a_desc, b_desc, a_scale_desc, b_scale_desc, c_desc, M, N, K,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, KIND: gl.constexpr,
+    RUN: gl.constexpr, STAGES: gl.constexpr, ACCS: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
     """A is [M, K] and B is [N, K]; fp4 ("e2m1") is packed, two along K in a byte. Their scales, one
     for each RUN elements of K, come in blocks [rows / 128, runs / 4, 2, 256]."""
     PACK: gl.constexpr = 2 if KIND == "e2m1" else 1
-    a_smem = gl.allocate_shared_memory(
-        a_desc.dtype, [STAGES] + a_desc.block_type.shape, a_desc.layout
-    )
-    b_smem = gl.allocate_shared_memory(
-        b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout
-    )
-    a_scale_smem = gl.allocate_shared_memory(
-        a_scale_desc.dtype, [STAGES] + a_scale_desc.block_type.shape, a_scale_desc.layout
-    )
-    b_scale_smem = gl.allocate_shared_memory(
-        b_scale_desc.dtype, [STAGES] + b_scale_desc.block_type.shape, b_scale_desc.layout
-    )
-    c_smem = gl.allocate_shared_memory(c_desc.dtype, [2] + c_desc.block_type.shape, c_desc.layout)
+    ring = tma_ring([a_desc, b_desc, a_scale_desc, b_scale_desc], STAGES)
+    sums = accumulator_ring([BLOCK_M, BLOCK_N], ACCS)
+    writer = tma_writer(c_desc, parts=BLOCK_N // c_desc.block_type.shape[1], buffers=2)
     # One buffer of scales for all slots: see `multiply_tiles`.
-    scales: gl.constexpr = TensorMemoryScalesLayout()
-    a_scale_tmem = allocate_tensor_memory(a_scale_desc.dtype, [BLOCK_M, BLOCK_K // RUN], scales)
-    b_scale_tmem = allocate_tensor_memory(b_scale_desc.dtype, [BLOCK_N, BLOCK_K // RUN], scales)
-    acc_layout: gl.constexpr = TensorMemoryLayout([BLOCK_M, BLOCK_N], col_stride=1)
-    acc_tmem = allocate_tensor_memory(gl.float32, [ACCS, BLOCK_M, BLOCK_N], acc_layout)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    acc_full = gl.allocate_shared_memory(gl.int64, [ACCS, 1], mbarrier.MBarrierLayout())
-    acc_empty = gl.allocate_shared_memory(gl.int64, [ACCS, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=1)
-    for i in gl.static_range(ACCS):
-        mbarrier.init(acc_full.index(i), count=1)
-        mbarrier.init(acc_empty.index(i), count=1)
-    tiles_m = gl.cdiv(M, BLOCK_M)
-    tiles_n = gl.cdiv(N, BLOCK_N)
-    descs = (a_desc, b_desc, a_scale_desc, b_scale_desc)
-    smems = (a_smem, b_smem, a_scale_smem, b_scale_smem)
-    tmems = (acc_tmem, a_scale_tmem, b_scale_tmem)
+    layout: gl.constexpr = TensorMemoryScalesLayout()
+    a_scale_tmem = allocate_tensor_memory(a_scale_desc.dtype, [BLOCK_M, BLOCK_K // RUN], layout)
+    b_scale_tmem = allocate_tensor_memory(b_scale_desc.dtype, [BLOCK_N, BLOCK_K // RUN], layout)
+    scales = (a_scale_tmem, b_scale_tmem)
+    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
+    work = gl.portable.static_walk(tiles, roles=3)
     gl.warp_specialize(
         [
-            (
-                store_tiles,
-                (c_desc, c_smem, acc_tmem, acc_full, acc_empty, tiles_m, tiles_n, GROUP),
-            ),
-            (
-                multiply_tiles,
-                (smems, tmems, full, empty, acc_full, acc_empty, tiles_m, tiles_n, K, PACK, KIND),
-            ),
-            (
-                copy_tiles,
-                (descs, smems, full, empty, tiles_m, tiles_n, K, PACK, GROUP),
-            ),
+            (store_tiles, (sums, writer, work)),
+            (multiply_tiles, (ring, sums, scales, work, K, BLOCK_K, KIND)),
+            (copy_tiles, (ring, work, K, BLOCK_K, PACK, RUN)),
         ],
         [1, 1],
         [48, 48],
