@@ -109,7 +109,7 @@ class tile_walk(Record):
 
     @builtin(name="tile_walk.next")
     def next(self, turn: walk_turn) -> walk_turn:
-        """The turn after this one. There must be a tile in this one.
+        """The turn after this one; where this one has no tile, neither has that.
 
         Raises:
             ArgumentError: no turn of this walk.

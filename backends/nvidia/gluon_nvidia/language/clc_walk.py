@@ -126,20 +126,21 @@ def _go_on(
     ASKS: "constexpr",
 ) -> "Any":
     """The next of this program's own tiles; where they end, that of the program in the answer."""
-    tile += _programs()
-    if tile >= count:
-        mbarrier.wait(full.index(slot), phase)
-        answer = load_result(answers.index(slot))
-        tile = count
-        if answer.is_canceled():
-            tile = _number(answer)
-        # What was read may be written over by the unit that answers.
-        fence_async_shared()
-        arrive(empty.index(slot))
-        last = slot == SLOTS - 1
-        slot = _either(last, 0, slot + 1)
-        phase = _either(last, phase ^ 1, phase)
-    _ask_ahead(answers, full, empty, tile, slot, phase, count, SLOTS, ASKS)
+    if tile < count:
+        tile += _programs()
+        if tile >= count:
+            mbarrier.wait(full.index(slot), phase)
+            answer = load_result(answers.index(slot))
+            tile = count
+            if answer.is_canceled():
+                tile = _number(answer)
+            # What was read may be written over by the unit that answers.
+            fence_async_shared()
+            arrive(empty.index(slot))
+            last = slot == SLOTS - 1
+            slot = _either(last, 0, slot + 1)
+            phase = _either(last, phase ^ 1, phase)
+        _ask_ahead(answers, full, empty, tile, slot, phase, count, SLOTS, ASKS)
     return tile, slot, phase
 
 
