@@ -19,6 +19,7 @@ from gluon_core.contract.selection import code, named
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_core.layouts import SliceLayout
 from gluon_core.portable.common import around, choose, lower
+from gluon_core.portable.masked_tiles import moved, narrowest, split
 from gluon_core.portable.records import Record
 from gluon_core.portable.tile_ops import tile_descriptor
 from gluon_core.semantic.base import shape_of
@@ -267,11 +268,15 @@ class tile_output(Record):
         if chosen.name == self.facts.lowering:
             code(chosen, "put")(request, list(state.values), finish, _semantic=semantic)
             return
-        if finish is not None:
-            held = finish.apply(held, place, tile.dtype)
-        whole = semantic.cast(held, tile.dtype)
-        request = TileStoreRequest(*around(semantic), tile, place, whole, held.type.layout)
-        code(chosen)(request, _semantic=semantic)
+        # Part by part, so that what an epilogue reads takes few registers.
+        width = shape_of(held)[-1] if finish is None else narrowest(request)
+        for i, part in enumerate(split(held, width, semantic)):
+            here = moved(place, i * width, semantic)
+            if finish is not None:
+                part = finish.apply(part, here, tile.dtype)
+            part = semantic.cast(part, tile.dtype)
+            asked = TileStoreRequest(*around(semantic), tile, here, part, part.type.layout)
+            code(chosen)(asked, _semantic=semantic)
 
     @builtin(name="tile_output.close")
     def close(self) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "layout",
     "make",
     "moved",
+    "narrowest",
     "split",
     "splits",
     "store",
@@ -73,7 +74,7 @@ def end(state: Any, stages: int, _semantic: Any) -> None:
 
 def store(request: TileStoreRequest, _semantic: Any) -> None:
     # Turning a tile into rows takes shared memory, a part less than the whole.
-    width = _narrowest(request)
+    width = narrowest(request)
     for i, part in enumerate(split(request.value, width, _semantic)):
         shape = [int(size) for size in part.shape]
         place = moved(request.coordinates, i * width, _semantic)
@@ -88,12 +89,12 @@ def store(request: TileStoreRequest, _semantic: Any) -> None:
 
 def splits(request: TileStoreRequest) -> Union[bool, str]:
     """Whether the value falls into tiles without moving a register, or why not."""
-    if _narrowest(request) == request.tile.block_shape[-1]:
+    if narrowest(request) == request.tile.block_shape[-1]:
         return True
     return "a thread does not hold elements of each tile"
 
 
-def _narrowest(request: TileStoreRequest) -> int:
+def narrowest(request: TileStoreRequest) -> int:
     """Columns of the narrowest parts, not narrower than a tile, of which each thread holds some."""
     shape = [int(size) for size in request.value.shape]
     held = [list(basis) for basis in request.layout.to_linear(shape).bases["register"]]

@@ -1,0 +1,227 @@
+"""Walks over tiles: which there are, in which roles, with any grid; what is needed for it; misuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core._triton import VERSION
+from gluon_core.contract.registry import registry
+from gluon_core.errors import ArgumentError, CapabilityError, DtypeError
+from gluon_core.language.nvidia.blackwell import clc
+from gluon_sim.errors import BarrierError, DeadlockError
+from gluon_sim.settings import using
+from tests.backends.sim.test_mutations import Case
+
+pytestmark = pytest.mark.once
+
+CLC = VERSION >= (3, 8)
+with_clc = pytest.mark.skipif(not CLC, reason="needs Triton 3.8")
+SIM = registry().target("sim:sm_100")
+
+
+@gluon.jit
+def visit(work, out, role: gl.constexpr):
+    """Who did each tile, one more than the program's number, and how often."""
+    turn = work.first(role)
+    while work.has(turn):
+        row, column = work.at(turn)
+        at = out + (role * 56 + row // 4 * 8 + column // 2) * 2
+        gl.atomic_add(at, 1)
+        gl.store(at + 1, gl.program_id(0))
+        turn = work.next(turn)
+
+
+@gluon.jit
+def visits(out, m, n, HOW: gl.constexpr, SLOTS: gl.constexpr = 3):
+    tiles = gl.portable.grouped_tiles([m, n], [4, 2], 2)
+    if HOW == "static":
+        work = gl.portable.static_walk(tiles, roles=2)
+    elif HOW == "clc":
+        work = clc.walk(tiles, roles=2, slots=SLOTS)
+    else:
+        work = gl.portable.walk(tiles, 2, SLOTS)
+    gl.warp_specialize([(visit, (work, out, 0)), (visit, (work, out, 1))], [1], [24])
+
+
+def visited(grid, how, target=SIM, slots=3, **settings):
+    out = np.full((2, 7, 8, 2), -1, np.int32)
+    out[..., 0] = 0
+    with using(**settings):
+        visits[grid](out, 28, 16, how, slots, target=target, num_warps=4)
+    assert (out[..., 0] == 1).all()
+    assert (out[0, ..., 1] == out[1, ..., 1]).all()  # the roles of a program walk in step
+    return len(np.unique(out[..., 1]))
+
+
+@pytest.mark.parametrize("grid", [(1,), (5,), (56,), (60,), (7, 2, 2)])
+@pytest.mark.parametrize("how", ["static", "walk"])
+def test_each_role_visits_each_tile_once(grid, how):
+    assert visited(grid, how, registry().target("sim:sm_90")) == min(56, grid[0])
+    programs = visited(grid, how)
+    # Where programs take over others, only those do something that are there at the same time.
+    assert programs <= 4 if CLC and how == "walk" else programs == min(56, grid[0])
+
+
+@with_clc
+@pytest.mark.parametrize("schedule", ["latest", "eager", "random"])
+@pytest.mark.parametrize("slots", [1, 2])
+def test_programs_are_taken_over_in_any_order(schedule, slots):
+    assert visited((56,), "clc", slots=slots, schedule=schedule, seed=3) < 20
+
+
+@gluon.jit
+def numbered(out, n):
+    work = gl.portable.walk(n)
+    turn = work.first()
+    while work.has(turn):
+        gl.atomic_add(out + work.at(turn), 1)
+        turn = work.next(turn)
+    turn = work.next(turn)  # nothing comes after the end
+    if work.has(turn):
+        gl.store(out, 100)
+
+
+@pytest.mark.parametrize("spec", ["sim:sm_100", "sim:gfx942"])
+def test_tiles_may_be_mere_numbers(spec):
+    out = np.zeros(17, np.int32)
+    numbered[(16,)](out, 16, target=registry().target(spec))
+    assert out.tolist() == [1] * 16 + [0]
+
+
+@pytest.fixture
+def every_fence(monkeypatch):
+    """The compiler adds no fences between the proxies, and all that the letter asks for are wanted."""
+    from gluon_nvidia.reference import proxy
+
+    monkeypatch.setattr(proxy, "_fence", lambda *operands: None)
+    monkeypatch.setenv("GLUON_SIM_PROXY", "strict")
+
+
+@gluon.jit
+def doubled(work, x, out, role: gl.constexpr):
+    turn = work.first(role)
+    while work.has(turn):
+        at = work.at(turn) * 2 + role
+        gl.store(out + at, gl.load(x + at) * 2)
+        turn = work.next(turn)
+
+
+@gluon.jit
+def doubles(x, out, n):
+    work = gl.portable.walk(n, roles=2, slots=1)
+    gl.warp_specialize([(doubled, (work, x, out, 0)), (doubled, (work, x, out, 1))], [1], [24])
+
+
+@with_clc
+def test_each_inner_wait_arrival_and_fence_is_needed(every_fence):
+    """Whatever is left out of a walk, or changed, is reported."""
+
+    def fresh():
+        x = np.arange(40, dtype=np.int32)
+        return {"x": x, "out": np.full_like(x, -1)}
+
+    compiled = doubles[(20,)](*fresh().values(), 20, target=SIM, num_warps=4)
+    case = Case(
+        compiled, (20,), fresh, lambda args: [*args.values(), 20], "out", lambda args: args["x"] * 2
+    )
+    assert case.run() is None
+    kinds, missed = case.judged()
+    assert not missed
+    for op in ("mbarrier_wait", "mbarrier_arrive", "mbarrier_expect", "fence"):
+        assert any(op in name and "deleted" in name for name in kinds), op
+    assert case.run() is None
+
+
+# -- misuse --------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def stray(work, role: gl.constexpr, ROUNDS: gl.constexpr):
+    turn = work.first(role)
+    for _ in range(ROUNDS):
+        turn = work.next(turn)
+
+
+@gluon.jit
+def misused(n, FIRST: gl.constexpr, SECOND: gl.constexpr, ROUNDS: gl.constexpr):
+    work = gl.portable.walk(n, roles=2, slots=1)
+    gl.warp_specialize([(stray, (work, FIRST, 5)), (stray, (work, SECOND, ROUNDS))], [1], [24])
+
+
+@with_clc
+def test_a_role_too_many_or_too_few_is_told_in_words_of_the_walk():
+    misused[(4,)](4, 0, 1, 5, target=SIM, num_warps=4)
+    with pytest.raises(DeadlockError, match="of the answers of line .*\n?.*Role 0 asks"):
+        misused[(4,)](4, 1, 1, 5, target=SIM, num_warps=4)
+    with pytest.raises((DeadlockError, BarrierError), match="Role 0 asks"):
+        misused[(4,)](4, 0, 0, 5, target=SIM, num_warps=4)
+    with pytest.raises(DeadlockError, match="Each of the 2 roles of the walk"):
+        misused[(40,)](40, 0, 1, 0, target=SIM, num_warps=4)
+
+
+@gluon.jit
+def wrong(out, WAY: gl.constexpr):
+    work = gl.portable.static_walk(8, roles=2)
+    if WAY == "no such role":
+        work.first(2)
+    if WAY == "no turn":
+        work.next(0)
+    if WAY == "another walk":
+        work.has(gl.portable.static_walk(8, roles=3).first(0))
+    if WAY == "no role":
+        gl.portable.walk(8, roles=0)
+    if WAY == "no slot":
+        gl.portable.walk(8, slots=0)
+    if WAY == "no tiles":
+        gl.portable.walk(out)
+
+
+@pytest.mark.parametrize(
+    "way, error, words",
+    [
+        ("no such role", ArgumentError, "role"),
+        ("no turn", ArgumentError, "walk.first"),
+        ("another walk", ArgumentError, "one of 2 roles"),
+        ("no role", ArgumentError, "roles"),
+        ("no slot", ArgumentError, "slots"),
+        ("no tiles", DtypeError, "tiles"),
+    ],
+)
+def test_misuse_is_an_error(way, error, words):
+    with pytest.raises(error, match=words):
+        wrong[(1,)](np.zeros(1, np.int32), way, target=SIM, num_warps=4)
+
+
+@gluon.jit
+def asking(n):
+    clc.walk(n)
+
+
+@gluon.jit
+def walking(out, n):
+    work = gl.portable.walk(n)
+    turn = work.first()
+    while work.has(turn):
+        gl.store(out + work.at(turn), 1)
+        turn = work.next(turn)
+
+
+def test_what_lacks_it_says_so_and_walks_by_steps():
+    with pytest.raises(CapabilityError, match="nvidia.clc" if CLC else "needs Triton >= 3.8"):
+        asking[(1,)](4, target="sim:sm_90", num_warps=4)
+    if CLC:
+        with pytest.raises(CapabilityError, match="static_walk"):
+            asking[(1,)](4, target=SIM, num_warps=4, num_ctas=4)
+    made = walking.warmup(np.zeros(4, np.int32), 4, grid=(4,), target="sm_90", num_warps=1)
+    assert "clusterlaunchcontrol" not in made.asm["ptx"]
+
+
+@pytest.mark.parametrize("num_ctas", [1, 2])
+def test_instructions(num_ctas):
+    options = {"grid": (8,), "target": "sm_100", "num_warps": 4, "num_ctas": num_ctas}
+    ptx = walking.warmup(np.zeros(8, np.int32), 8, **options).asm["ptx"]
+    assert ptx.count("clusterlaunchcontrol.try_cancel") == (2 if CLC else 0)
+    assert ("multicast::cluster::all" in ptx) == (CLC and num_ctas == 2)
