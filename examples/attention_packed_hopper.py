@@ -25,24 +25,23 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 try:
     from .attention_paged import placed
     from .matmul_hopper import programs
-    from .packed import fetch_rows, pairs, reference, score_products, sequences, work_at
+    from .packed import fetch_rows, pairs, reference, score_products, sequences, turns, work_at
 except ImportError:  # run as a program
     from attention_paged import placed
     from matmul_hopper import programs
-    from packed import fetch_rows, pairs, reference, score_products, sequences, work_at
+    from packed import fetch_rows, pairs, reference, score_products, sequences, turns, work_at
 
 
 @gluon.jit
 def copy_tiles(rings, lists, heads, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
     BLOCKS: gl.constexpr = SETTINGS[0]
-    WINDOW: gl.constexpr = SETTINGS[1]
     queries, keys, values = rings
-    found = sequences(lists, 1, BLOCKS[0], SETTINGS[3])
+    found = sequences(lists, 1, SETTINGS)
     at = keys.producer()
     query = queries[0].producer()
-    for turn in range(gl.cdiv(gl.max(found[4], 0) * heads, gl.num_programs(0))):
+    for turn in range(turns(found, heads)):
         head, first, row, _, first_key, _, _, start, stop = work_at(
-            turn, found, heads, BLOCKS, WINDOW
+            turn, lists, found, heads, SETTINGS
         )
         if head < heads:
             for i in gl.static_range(2):
@@ -98,12 +97,12 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
     row_layout: gl.constexpr = gl.SliceLayout(1, score_layout)
     out_row: gl.constexpr = gl.SliceLayout(1, out_layout)
     nothing = gl.zeros([ROWS, BLOCKS[1]], gl.float32, score_layout)
-    found = sequences(lists, 4, BLOCKS[0], SETTINGS[3])
+    found = sequences(lists, 4, SETTINGS)
     at = keys.consumer()
     query = queries.consumer()
-    for turn in range(gl.cdiv(gl.max(found[4], 0) * heads, gl.num_programs(0))):
+    for turn in range(turns(found, heads)):
         head, first, row, end, _, length, shift, start, stop = work_at(
-            turn, found, heads, BLOCKS, SETTINGS[1]
+            turn, lists, found, heads, SETTINGS
         )
         if head < heads:
             row += half * ROWS
@@ -168,7 +167,7 @@ def attention_packed(
     q_desc, k_desc, v_desc, out_desc, out, logsums, of_queries, of_keys, count, heads, row_stride,
     scale, cap, SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
-    MORE: gl.constexpr,
+    MORE: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """`out` is [tokens, heads, D] like the queries, in rows of `row_stride` elements; SHARED heads share
     one of the keys and values. `of_queries` and `of_keys` are where the `count` sequences begin, at
@@ -179,9 +178,9 @@ def attention_packed(
     2 log2(e) over the cap; `cap`, times log2(e), is what scores stay below. `logsums` is [tokens,
     heads], logarithms of base 2, or None. Values of other sequences are multiplied with zeros: they
     must be numbers. Queries and keys wider than values come as pairs of descriptors, of which the second
-    one's blocks are what stands behind MORE elements; MORE is 0 otherwise.
+    one's blocks are what stands behind MORE elements; MORE is 0 otherwise. GROUP heads are walked together.
     """
-    SETTINGS: gl.constexpr = ((BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE)
+    SETTINGS: gl.constexpr = ((BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, GROUP)
     upper = tma_ring(q_desc, 1)
     lower = tma_ring(q_desc, 1)
     keys = tma_ring(k_desc, STAGES, consumers=2)
@@ -250,7 +249,7 @@ def arguments(depth, width, window, cap, shared):
 
 
 def configure(depth, width, window, cap, shared):
-    def config(warp_size, block=None, stages=2, most=32):
+    def config(warp_size, block=None, stages=2, most=32, group=8):
         block = block or (128, 128 if width <= 128 else 64)
         return {
             "SHARED": shared,
@@ -261,6 +260,7 @@ def configure(depth, width, window, cap, shared):
             "CAPPED": cap is not None,
             "MOST": most,
             "MORE": 0 if depth == width else 128,
+            "GROUP": group,
             "num_warps": 4,
         }
 

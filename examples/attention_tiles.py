@@ -9,31 +9,39 @@ from gluon_core import language as gl
 
 
 @gluon.jit
+def dealt(round, tiles, heads, GROUP: gl.constexpr):
+    """Of `tiles` of each head, those of higher numbers with more work: the one that this program works on,
+    and the head, one past the last for none.
+
+    Programs that run together work on few heads, whose keys and values stay in the cache. The last group
+    of heads begins with its longest tiles, the one before it with its shortest, and so on: where lengths do
+    not jump, directions that turn from round to round give all programs equal work.
+    """
+    programs = gl.num_programs(0)
+    program = gl.program_id(0)
+    tile = round * programs + gl.where(round % 2 == 0, program, programs - 1 - program)
+    group = tile // (GROUP * tiles)
+    inside = tile % (GROUP * tiles)
+    size = gl.maximum(gl.minimum(heads - group * GROUP, GROUP), 1)  # the last may be smaller
+    m = inside // size
+    head = gl.where(m < tiles, group * GROUP + inside % size, heads)
+    m = gl.where((gl.cdiv(heads, GROUP) - group) % 2 == 1, tiles - 1 - m, m)
+    return m, head
+
+
+@gluon.jit
 def work_at(round, sizes, SETTINGS: gl.constexpr):
     """The first row and the head that this program works on, a head past the last for none; and how many
-    tiles of keys it looks at.
-
-    Programs that run together work on few heads, whose keys and values stay in the cache. With a mask, the
-    last group of heads begins with its longest tiles, the one before it with its shortest, and so on: where
-    lengths do not jump, directions that turn from round to round give all programs equal work.
-    """
+    tiles of keys it looks at."""
     BLOCK_M: gl.constexpr = SETTINGS[0]
     GROUP: gl.constexpr = SETTINGS[3]
     heads, length = sizes
     tiles = gl.cdiv(length, BLOCK_M)
-    programs = gl.num_programs(0)
-    program = gl.program_id(0)
     if SETTINGS[2]:
-        tile = round * programs + gl.where(round % 2 == 0, program, programs - 1 - program)
-        group = tile // (GROUP * tiles)
-        inside = tile % (GROUP * tiles)
-        size = gl.maximum(gl.minimum(heads - group * GROUP, GROUP), 1)  # the last may be smaller
-        m = inside // size
-        head = gl.where(m < tiles, group * GROUP + inside % size, heads)
-        m = gl.where((gl.cdiv(heads, GROUP) - group) % 2 == 1, tiles - 1 - m, m)
+        m, head = dealt(round, tiles, heads, GROUP)
         end = gl.minimum((m + 1) * BLOCK_M, length)
     else:
-        tile = round * programs + program
+        tile = round * gl.num_programs(0) + gl.program_id(0)
         m = tile % tiles
         head = tile // tiles
         end = length

@@ -12,6 +12,11 @@ import numpy as np
 import gluon_core as gluon
 from gluon_core import language as gl
 
+try:
+    from .attention_tiles import dealt
+except ImportError:  # run as a program
+    from attention_tiles import dealt
+
 
 @gluon.jit
 def add(a, b):
@@ -49,41 +54,95 @@ def group_tile_at(tile, found, N, BLOCKS: gl.constexpr, GROUP: gl.constexpr):
 
 
 @gluon.jit
-def sequences(lists, warps: gl.constexpr, BLOCK_M: gl.constexpr, MOST: gl.constexpr):
-    """Of each sequence: where its queries and keys begin and end, and the tiles of all up to it."""
+def bounds(lists, index):
+    """Where the sequences of `index` begin and end, their queries and their keys; past the last, nowhere."""
     of_queries, of_keys, count = lists
-    index = gl.arange(0, MOST, gl.BlockedLayout([1], [32], [warps], [0]))
     there = index < count
     first = gl.load(of_queries + index, mask=there, other=0)
     last = gl.load(of_queries + index + 1, mask=there, other=0)
     first_key = gl.load(of_keys + index, mask=there, other=0)
     last_key = gl.load(of_keys + index + 1, mask=there, other=0)
-    tiles = gl.associative_scan(gl.cdiv(last - first, BLOCK_M), 0, add)
-    return (first, last, first_key, last_key, tiles)
+    return first, last, first_key, last_key
 
 
 @gluon.jit
-def picked(values, index, at):
-    return gl.sum(gl.where(index == at, values, 0), 0)
+def levels(found, spread, BLOCK_M: gl.constexpr):
+    """Tiles stand on levels, those with more work higher: here a sequence's highest and how many it has."""
+    first, last, first_key, last_key = found
+    return gl.cdiv(last_key - first_key, BLOCK_M) * spread, gl.cdiv(last - first, BLOCK_M)
 
 
 @gluon.jit
-def work_at(turn, found, heads, BLOCKS: gl.constexpr, WINDOW: gl.constexpr):
+def sequences(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
+    """Of each sequence: the level above its longest tile's and that of its shortest one, and how many
+    tiles, of all sequences, stand above these.
+
+    Under a mask that falls to the right each tile has a level less than the one behind it, and one level
+    has the tiles of many sequences. Otherwise all tiles of a sequence have equal work, and its levels are
+    below those of any with more keys.
+    """
+    BLOCK_M: gl.constexpr = SETTINGS[0][0]
+    WINDOW: gl.constexpr = SETTINGS[1]
+    flat: gl.constexpr = gl.BlockedLayout([1], [32], [warps], [0])
+    both: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [warps, 1], [1, 0])
+    found = bounds(lists, gl.arange(0, SETTINGS[3], flat))
+    spread = 1
+    if WINDOW[1] is None:
+        spread += gl.max(levels(found, 1, BLOCK_M)[1], 0)
+    high, tiles = levels(found, spread, BLOCK_M)
+    low = high - tiles
+    from_high = gl.convert_layout(high, gl.SliceLayout(1, both))[:, None]
+    from_low = gl.convert_layout(low, gl.SliceLayout(1, both))[:, None]
+    above_high = gl.zeros([SETTINGS[3]], gl.int32, gl.SliceLayout(1, both))
+    above_low = above_high
+    for base in range(0, lists[2], 8):
+        others = bounds(lists, base + gl.arange(0, 8, gl.SliceLayout(0, both)))
+        top, most = levels(others, spread, BLOCK_M)
+        top, most = top[None, :], most[None, :]
+        above_high += gl.sum(gl.minimum(gl.maximum(top - from_high, 0), most), 1)
+        above_low += gl.sum(gl.minimum(gl.maximum(top - from_low, 0), most), 1)
+    return high, low, gl.convert_layout(above_high, flat), gl.convert_layout(above_low, flat)
+
+
+@gluon.jit
+def turns(found, heads):
+    return gl.cdiv(gl.max(found[3], 0) * heads, gl.num_programs(0))
+
+
+@gluon.jit
+def picked(values, mask):
+    return gl.sum(gl.where(mask, values, 0), 0)
+
+
+@gluon.jit
+def tile_at(nth, found):
+    """The sequence of the tile that so many are above, and the tile's number in it."""
+    high, low, above_high, above_low = found
+    begun, over = above_high <= nth, above_low <= nth
+    # Between two of these levels, sequences neither begin nor end: each has a tile on every level.
+    before = gl.max(gl.where(over, above_low, gl.where(begun, above_high, 0)), 0)
+    least = gl.minimum(gl.where(over, low, 2**30), gl.where(begun, high, 2**30))
+    there = begun & (above_low > nth)
+    many = gl.maximum(gl.sum(there.to(gl.int32), 0), 1)
+    level = gl.min(least, 0) - 1 - (nth - before) // many
+    here = there & (gl.associative_scan(there.to(gl.int32), 0, add) == (nth - before) % many + 1)
+    index = gl.arange(0, here.shape[0], here.type.layout)
+    return picked(index, here), level - picked(low, here)
+
+
+@gluon.jit
+def work_at(turn, lists, found, heads, SETTINGS: gl.constexpr):
     """The head, where the tile's queries begin and their sequence's end, where its keys begin, how many
     those are, the difference between a key's and a query's place, and the first tile of keys and the
-    one behind the last."""
-    firsts, lasts, key_firsts, key_lasts, sums = found
-    total = gl.max(sums, 0)
-    turn = gl.num_programs(0) * turn + gl.program_id(0)
-    head = turn // gl.maximum(total, 1)
-    tile = total - 1 - turn % gl.maximum(total, 1)  # with a causal mask, the last are the longest
-    at = gl.sum((sums <= tile).to(gl.int32), 0)
-    index = gl.arange(0, sums.shape[0], sums.type.layout)
-    first = picked(firsts, index, at)
-    end = picked(lasts, index, at)
-    first_key = picked(key_firsts, index, at)
-    length = picked(key_lasts, index, at) - first_key
-    row = (tile - picked(sums, index, at - 1)) * BLOCKS[0]
+    one behind the last. All programs get equal work, as in `attention_tiles.py`."""
+    BLOCKS: gl.constexpr = SETTINGS[0]
+    WINDOW: gl.constexpr = SETTINGS[1]
+    total = gl.maximum(gl.max(found[3], 0), 1)
+    m, head = dealt(turn, total, heads, SETTINGS[5])
+    index, m = tile_at(total - 1 - m, found)
+    first, end, first_key, last_key = bounds(lists, index)
+    length = last_key - first_key
+    row = m * BLOCKS[0]
     shift = length - (end - first)
     start = 0
     stop = length

@@ -14,6 +14,7 @@ from gluon_core.contract.registry import registry
 
 tiles = importlib.import_module(f"{examples_package().__name__}.attention_tiles")
 rounds, work_at = tiles.rounds, tiles.work_at
+packed = importlib.import_module(f"{examples_package().__name__}.packed")
 
 
 @gluon.jit
@@ -42,3 +43,72 @@ def test_programs_get_equal_work(heads, length, block, group, programs, most):
     assert out.sum() == counts.sum() + (owners + 1).sum()  # nothing at other rows
     work = np.bincount(owners.ravel(), counts.ravel(), minlength=programs)
     assert work.max() <= most * work.mean(), work
+
+
+@gluon.jit
+def visit_packed(
+    out, of_queries, of_keys, count, heads, tokens, WINDOW: gl.constexpr, GROUP: gl.constexpr
+):
+    SETTINGS: gl.constexpr = ((2, 2), WINDOW, False, 16, 0, GROUP)
+    lists = (of_queries, of_keys, count)
+    found = packed.sequences(lists, 4, SETTINGS)
+    for turn in range(packed.turns(found, heads)):
+        head, first, row, end, first_key, length, _, start, stop = packed.work_at(
+            turn, lists, found, heads, SETTINGS
+        )
+        if head < heads:
+            place = out + (head * tokens + first + row) * 5
+            gl.atomic_add(place, stop - start)
+            gl.atomic_add(place + 1, gl.program_id(0) + 1)
+            gl.atomic_add(place + 2, end)
+            gl.atomic_add(place + 3, first_key)
+            gl.atomic_add(place + 4, length)
+
+
+LENGTHS = [
+    ([16, 16, 16], None, 8, 1.04),
+    ([33], None, 8, 1.04),
+    ([3, 60, 0, 7, 33, 1, 8, 8, 20], None, 8, 1.03),
+    ([40, 2, 2, 2, 2], None, 3, 1.08),
+    ([30, 0, 25, 7], [50, 9, 25, 40], 8, 1.05),
+    ([9, 4], [2, 0], 8, 2),  # queries without keys
+]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("lengths, keys, group, most", LENGTHS)
+@pytest.mark.parametrize("window", [(None, 0), (None, None), (3, 2)])
+def test_packed_sequences_give_programs_equal_work(lengths, keys, group, most, window):
+    heads, programs, block, keys = 12, 11, (2, 2), keys or lengths  # the kernel's blocks
+    ends = [np.cumsum([0, *each]).astype(np.int32) for each in (lengths, keys)]
+    tokens = int(ends[0][-1])
+    out = np.zeros((heads, tokens, 5), np.int32)
+    target = registry().target("sim:sm_90")
+    sizes = (len(lengths), heads, tokens)
+    visit_packed[(programs,)](out, *ends, *sizes, window, group, target=target)
+    wanted = np.zeros((tokens, 4), np.int32)
+    for at, count in enumerate(lengths):
+        (begin, end), (first, last) = (each[at : at + 2].tolist() for each in ends)
+        for row in range(0, count, block[0]):
+            place = row + last - first - count
+            low = 0 if window[0] is None else max(place - window[0], 0) // block[1]
+            high = last - first
+            if window[1] is not None:
+                high = min(place + block[0] + window[1], high)
+            wanted[begin + row] = max(-(-high // block[1]) - low, 1), end, first, last - first
+    np.testing.assert_array_equal(out[:, :, [0, 2, 3, 4]], np.tile(wanted, (heads, 1, 1)))
+    owners = out[:, wanted[:, 0] > 0, 1] - 1
+    assert owners.min() >= 0 and owners.max() < programs
+    work = np.bincount(owners.ravel(), np.tile(wanted[wanted[:, 0] > 0, 0], heads), programs)
+    assert work.max() <= most * work.mean() + 2, work
+
+
+def test_longest_tiles_of_packed_sequences_come_first():
+    """Where there is a tile for each program, no other gets one before."""
+    ends = np.cumsum([0, 5, 16, 1, 8]).astype(np.int32)
+    out = np.zeros((1, 30, 5), np.int32)
+    target = registry().target("sim:sm_90")
+    visit_packed[(16,)](out, ends, ends, 4, 1, 30, (None, 0), 1, target=target)
+    by_program = {int(p): int(count) for count, p in out[0, :, :2] if p}
+    counts = [by_program[p] for p in sorted(by_program)]
+    assert counts == sorted(counts, reverse=True) and counts[0] == 8 and len(counts) == 16
