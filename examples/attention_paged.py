@@ -163,7 +163,10 @@ def arguments(new, large, shape=None, splits=None, seed=0):
 
 def placed(new, array):
     """`array` where the kernel runs."""
-    made = new.integers(array.shape, 0, 1, "int32")
+    if array.dtype.kind == "f":
+        made = new.empty(array.shape, str(array.dtype))
+    else:
+        made = new.integers(array.shape, 0, 1, "int32")
     if hasattr(made, "copy_"):
         import torch
 
