@@ -155,10 +155,10 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
                 writer.store([first + row, head, 0], result)
             else:
                 # What comes behind the sequence's last row is another's.
-                rows = first + row + gl.arange(0, ROWS, out_row)
+                lines = first + row + gl.arange(0, ROWS, out_row)
                 columns = gl.arange(0, D, gl.SliceLayout(0, out_layout))
-                to = out + head * D + rows.to(gl.int64)[:, None] * row_stride + columns[None, :]
-                gl.store(to, result.to(dtype), mask=(rows < end)[:, None])
+                to = out + head * D + lines.to(gl.int64)[:, None] * row_stride + columns[None, :]
+                gl.store(to, result.to(dtype), mask=(lines < end)[:, None])
     writer.close()
 
 

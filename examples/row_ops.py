@@ -71,33 +71,41 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 # -- RMS norm ---------------------------------------------------------------------------------------
 
 
+def gradients_of_norm(grad, x, weight, mean, scale):
+    """Those of `x`, of the weight and of the bias, or None; `mean` is None for RMS norm."""
+    g, src = flat(grad), flat(x)
+    rows, columns = src.shape
+    out = torch.empty_like(src)
+    warp, centred = 32, mean is not None
+    given = (g, src, weight, mean, scale, out)
+    if columns <= LONGEST:
+        config = {**whole(columns, warp, rows=1), "CENTRED": centred}
+        size = (min(rows, 264), columns)
+        sums = [torch.empty(size, device=x.device) for _ in range(1 + centred)]
+        kernel, outs = row_norm_backward.norm_backward, (sums[0], sums[1] if centred else None)
+        sizes = (rows, columns, columns)
+        gluon.torch.launch(kernel, (size[0],), *given, *outs, *sizes, **config)
+    else:
+        kernel = row_norm_backward.norm_backward_wide
+        launch(kernel, None, src, *given, rows, columns, columns, CENTRED=centred)
+        config = row_norm_backward.large_sums_config(warp, rows=16, num_warps=4)
+        config["CENTRED"] = centred
+        shares = gluon.cdiv(rows, config["SHARE"])
+        grid, sums = (gluon.cdiv(columns, config["BLOCK"]), shares), []
+        for of in (src, None)[: 1 + centred]:
+            sums.append(torch.empty((shares, columns), device=x.device))
+            kernel, given = row_norm_backward.column_sums, (g, of, mean, scale, sums[-1])
+            gluon.torch.launch(kernel, grid, *given, rows, columns, columns, **config)
+    of_weight, *of_bias = (part.sum(0).to(weight.dtype) for part in sums)
+    return out.reshape(x.shape), of_weight, *(of_bias or [None])
+
+
 @gluon.torch.op("gluon_examples::rms_norm_backward")
 def rms_norm_backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients of `x` and of `weight`."""
-    g, src = flat(grad), flat(x)
-    rows, columns = src.shape
-    out = torch.empty_like(src)
-    warp = 32
-    if columns <= LONGEST:
-        config = {**whole(columns, warp, rows=1), "CENTRED": False}
-        sums = torch.empty((min(rows, 264), columns), dtype=torch.float32, device=x.device)
-        kernel, given = row_norm_backward.norm_backward, (g, src, weight, None, scale, out)
-        gluon.torch.launch(
-            kernel, (sums.shape[0],), *given, sums, None, rows, columns, columns, **config
-        )
-    else:
-        kernel, given = row_norm_backward.norm_backward_wide, (g, src, weight, None, scale, out)
-        launch(kernel, None, src, *given, rows, columns, columns, CENTRED=False)
-        config = row_norm_backward.large_sums_config(warp, rows=16, num_warps=4)
-        config["CENTRED"] = False
-        shares = gluon.cdiv(rows, config["SHARE"])
-        sums = torch.empty((shares, columns), dtype=torch.float32, device=x.device)
-        grid = (gluon.cdiv(columns, config["BLOCK"]), shares)
-        kernel, given = row_norm_backward.column_sums, (g, src, None, scale, sums)
-        gluon.torch.launch(kernel, grid, *given, rows, columns, columns, **config)
-    return out.reshape(x.shape), sums.sum(0).to(weight.dtype)
+    return gradients_of_norm(grad, x, weight, None, scale)[:2]
 
 
 def keep_for_norm(ctx, inputs, output):

@@ -1,0 +1,190 @@
+"""What else is in a block of a transformer, as operators of PyTorch: layer norm, SwiGLU and rotary embedding
+with gradients, top-k, rows as 8-bit numbers. See docs/torch.md."""
+
+import torch
+
+import gluon_core as gluon
+
+try:
+    from . import rotary as turning
+    from . import row_norm, row_quantize, rows
+    from . import row_topk_many as topk_form
+    from .product_ops import Beside, run
+    from .row_ops import LONGEST, flat, gradients_of_norm, launch
+except ImportError:  # run as a program
+    import rotary as turning
+    import row_norm
+    import row_quantize
+    import row_topk_many as topk_form
+    import rows
+    from product_ops import Beside, run
+    from row_ops import LONGEST, flat, gradients_of_norm, launch
+
+
+PIECE = 32768  # columns that a program sorts
+
+
+def sizes(x):
+    return {"rows": x.shape[0], "columns": x.shape[1], "stride": x.shape[1]}
+
+
+# -- layer norm -----------------------------------------------------------------------------------
+
+
+@gluon.torch.op(
+    "gluon_examples::layer_norm_backward",
+    shape=lambda grad, x, weight, mean, scale: [x.shape, *[(weight.shape, weight.dtype)] * 2],
+)
+def layer_norm_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    mean: torch.Tensor,
+    scale: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of `x`, of the weight and of the bias."""
+    return gradients_of_norm(grad, x, weight, mean, scale)
+
+
+def keep_for_norm(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:2], *output[1:])
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def norm_gradients(ctx, grad, *_):
+    return (*layer_norm_backward(grad, *ctx.saved_tensors), None)
+
+
+@gluon.torch.op("gluon_examples::layer_norm", backward=norm_gradients, setup_context=keep_for_norm)
+def layer_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The norm along the last dimension, and each row's mean and what it was multiplied with."""
+    src = flat(x)
+    out = torch.empty_like(src)
+    mean, scale = (torch.empty(src.shape[:1], device=x.device) for _ in range(2))
+    given = (src, weight, bias, out, None, None, mean, scale, *src.shape, src.shape[1], epsilon)
+    launch(row_norm.norm_wide, row_norm.norm, src, *given, CENTRED=True)
+    return out.reshape(x.shape), mean, scale
+
+
+# -- SwiGLU ---------------------------------------------------------------------------------------
+
+
+@gluon.torch.op("gluon_examples::swiglu_backward", shape=lambda grad, gate, up: [gate.shape] * 2)
+def swiglu_backward(
+    grad: torch.Tensor, gate: torch.Tensor, up: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    made = {name: flat(x) for name, x in (("grad", grad), ("gate", gate), ("up", up))}
+    made |= {f"d_{name}": torch.empty_like(made[name]) for name in ("gate", "up")}
+    run(rows.MORE[0], {**made, **sizes(made["gate"])}, columns=gate.shape[-1])
+    return made["d_gate"].reshape(gate.shape), made["d_up"].reshape(up.shape)
+
+
+def keep_both(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+@gluon.torch.op(
+    "gluon_examples::swiglu",
+    shape=lambda gate, up: gate.shape,
+    backward=lambda ctx, grad: swiglu_backward(grad, *ctx.saved_tensors),
+    setup_context=keep_both,
+)
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up."""
+    given = flat(gate)
+    args = {"gate": given, "up": flat(up), "dst": torch.empty_like(given), **sizes(given)}
+    return run(rows.EXAMPLES[0], args, columns=given.shape[1]).reshape(gate.shape)
+
+
+# -- rotary embedding -----------------------------------------------------------------------------
+
+
+def keep_angles(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[1:3])
+    ctx.inverse = inputs[3]
+
+
+def turned_back(ctx, grad):
+    return rotary(grad, *ctx.saved_tensors, not ctx.inverse), None, None, None
+
+
+@gluon.torch.op(
+    "gluon_examples::rotary",
+    shape=lambda x, cosines, sines, inverse: x.shape,
+    backward=turned_back,
+    setup_context=keep_angles,
+)
+def rotary(
+    x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, inverse: bool
+) -> torch.Tensor:
+    """Halves of heads [batch, length, heads, width] turned by the angles of their position, [length,
+    width / 2]."""
+    length, heads, width = x.shape[1:]
+    src = x.contiguous().reshape(-1, heads, width)
+    args = {"src": src, "cosines": cosines, "sines": sines, "dst": torch.empty_like(src)}
+    args |= {"length": length, "heads": heads, "row_stride": heads * width}
+    half, warps = max(1, 1 << (width // 2 - 1).bit_length()), 4
+    made = run(turning.EXAMPLES[0], args, half=half, heads=heads, num_warps=warps, inverse=inverse)
+    return made.reshape(x.shape)
+
+
+# -- without gradients ----------------------------------------------------------------------------
+
+
+@gluon.torch.op(
+    "gluon_examples::top_k",
+    shape=lambda x, count: [
+        (*x.shape[:-1], count),
+        ((*x.shape[:-1], count), torch.int32),
+    ],
+)
+def top_k(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest of each row, descending, and their columns: of equal ones the first; of 16 or 32 bits."""
+    src, new = flat(x), Beside(x)
+    columns, name = src.shape[1], str(x.dtype).removeprefix("torch.")
+    args = topk_form.arguments(Given(src), False, tuple(src.shape), name, count)
+    pieces = gluon.cdiv(columns, PIECE)
+    first = topk_form.between(args, pieces, new) if pieces > 1 else None
+    config = topk_form.config_of(8 * x.element_size(), 32)
+    made = topk_form.top_k(args, config, first)
+    return tuple(part.reshape(*x.shape[:-1], count) for part in made)
+
+
+class Given(Beside):
+    """`Beside`, where what an example would draw is there."""
+
+    def __init__(self, tensor):
+        super().__init__(tensor)
+        self.tensor = tensor
+
+    def random(self, shape, dtype):
+        return self.tensor
+
+
+QUANTIZED = {torch.int8: (row_quantize.EXAMPLES[0], row_quantize.MORE[0])}
+QUANTIZED[torch.float8_e4m3fn] = (row_quantize.MORE[1], row_quantize.MORE[2])
+
+
+@gluon.torch.op(
+    "gluon_examples::quantize_rows",
+    shape=lambda x, dtype: [(x.shape, dtype), (x.shape[:-1], torch.float32)],
+)
+def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """`x` as int8 or float8_e4m3fn, and the scale of each row."""
+    src = flat(x)
+    args = {"src": src, "dst": torch.empty_like(src, dtype=dtype)}
+    args |= {"scales": torch.empty(src.shape[:1], device=x.device), **sizes(src)}
+    example = QUANTIZED[dtype][src.shape[1] > LONGEST]
+    out = run(example, args, columns=src.shape[1])
+    return out.reshape(x.shape), args["scales"].reshape(x.shape[:-1])
+
+
+if __name__ == "__main__":
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # there, the simulator runs kernels
+    gate, up = (torch.randn(5, 300, device=device, requires_grad=True) for _ in range(2))
+    found = torch.autograd.grad(swiglu(gate, up).sum(), (gate, up))
+    wanted = torch.autograd.grad((torch.nn.functional.silu(gate) * up).sum(), (gate, up))
+    torch.testing.assert_close(found, wanted)
+    print("gradients are torch's")

@@ -1,0 +1,296 @@
+"""Products of matrices as operators of PyTorch: plain ones with gradients, of experts, of 8-bit floats and of
+weights of few bits, and the loss of a linear layer. Rows are multiples of 16 bytes. See docs/torch.md."""
+
+from typing import Optional
+
+import torch
+
+import gluon_core as gluon
+from gluon_core.contract.registry import registry
+
+try:
+    from . import linear_cross_entropy as linear
+    from . import (
+        matmul,
+        matmul_batched,
+        matmul_fp8_hopper,
+        matmul_gathered,
+        matmul_gathered_hopper,
+        matmul_grouped,
+        matmul_grouped_hopper,
+        matmul_invariant,
+        matmul_quantized,
+        matmul_skinny,
+        matmul_stream_k,
+    )
+    from .matmul_hopper import programs
+except ImportError:  # run as a program
+    import linear_cross_entropy as linear
+    import matmul
+    import matmul_batched
+    import matmul_fp8_hopper
+    import matmul_gathered
+    import matmul_gathered_hopper
+    import matmul_grouped
+    import matmul_grouped_hopper
+    import matmul_invariant
+    import matmul_quantized
+    import matmul_skinny
+    import matmul_stream_k
+    from matmul_hopper import programs
+
+cdiv = gluon.cdiv
+
+
+class Beside:
+    """Empty tensors where another one is; types by name."""
+
+    def __init__(self, tensor):
+        self.device = tensor.device
+
+    def empty(self, shape, dtype="float32"):
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
+
+    def integers(self, shape, low, high, dtype="int32"):
+        return torch.zeros(shape, dtype=getattr(torch, dtype), device=self.device)
+
+
+def run(example, args, **choices):
+    """Launch an example for what it is measured with; its result."""
+    example.launch(args, example.configure(registry().target(None), True, **choices))
+    return args[example.output]
+
+
+def fitting(portable, hopper):
+    """The example in roles where the target can run it."""
+    example = hopper.EXAMPLES[0]
+    return portable.EXAMPLES[0] if example.lacks(registry().target(None)) else example
+
+
+# -- plain products, by what they take besides ----------------------------------------------------
+
+
+def of_tiles(args, config, parts):
+    """Sums of so many parts of each tile, and how many came."""
+    block = config["BLOCK_M"], config["BLOCK_N"]
+    tiles = cdiv(args["M"], block[0]) * cdiv(args["N"], block[1])
+    return (tiles, parts, *block), tiles
+
+
+def of_programs(args, config):
+    count = programs(args, 16)
+    return (2 * count, config["BLOCK_M"], config["BLOCK_N"]), 2 * count
+
+
+PRODUCTS = {
+    "matmul": (matmul, None),
+    "matmul_stream_k": (matmul_stream_k, of_programs),
+    "matmul_skinny": (matmul_skinny, lambda args, c: of_tiles(args, c, c["SPLITS"])),
+    "matmul_invariant": (
+        matmul_invariant,
+        lambda args, c: of_tiles(args, c, cdiv(args["K"], c["CHUNK"])),
+    ),
+}
+
+
+def keep_both(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def products(name):
+    """The operator `name`; its gradients are products, too."""
+    module, scratch = PRODUCTS[name]
+    (example,) = module.EXAMPLES
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        (m, k), n, new = a.shape, b.shape[1], Beside(a)
+        args = {"a": a.contiguous(), "b": b.contiguous(), "c": a.new_empty(m, n)}
+        sizes = {"M": m, "N": n, "K": k}
+        if scratch is not None:
+            config = example.configure(registry().target(None), True)
+            sums, counters = scratch({**args, **sizes}, config)
+            args |= {"sums": new.empty(sums), "counters": new.integers((counters,), 0, 1)}
+        return run(example, {**args, **sizes})
+
+    def gradients(ctx, grad):
+        a, b = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        return made(grad, b.mT) if needs[0] else None, made(a.mT, grad) if needs[1] else None
+
+    made = gluon.torch.op(
+        f"gluon_examples::{name}",
+        shape=lambda a, b: (a.shape[0], b.shape[1]),
+        backward=gradients,
+        setup_context=keep_both,
+    )(function)
+    return made
+
+
+plain = {name: products(name) for name in PRODUCTS}
+
+
+def batched_gradients(ctx, grad):
+    a, b = ctx.saved_tensors
+    return bmm(grad, b.mT), bmm(a.mT, grad)
+
+
+@gluon.torch.op(
+    "gluon_examples::bmm",
+    shape=lambda a, b: (*a.shape[:2], b.shape[2]),
+    backward=batched_gradients,
+    setup_context=keep_both,
+)
+def bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Of matrices side by side, [matrices, M, K] and [matrices, K, N]."""
+    (count, m, k), n = a.shape, b.shape[2]
+    args = {"a": a.contiguous(), "b": b.contiguous(), "c": a.new_empty(count, m, n)}
+    return run(matmul_batched.EXAMPLES[0], {**args, "matrices": count, "M": m, "N": n, "K": k})
+
+
+# -- experts --------------------------------------------------------------------------------------
+
+
+def groups_of(counts):
+    """For how many groups a kernel is compiled."""
+    return max(16, 1 << (counts.shape[0] - 1).bit_length())
+
+
+@gluon.torch.op(
+    "gluon_examples::matmul_grouped", shape=lambda a, b, starts, counts: (a.shape[0], b.shape[2])
+)
+def grouped(
+    a: torch.Tensor, b: torch.Tensor, starts: torch.Tensor, counts: torch.Tensor
+) -> torch.Tensor:
+    """Rows of `a` from starts[i] on, counts[i] of them (int32), times b[i]; zeros where no group is."""
+    rows, n = a.shape[0], b.shape[2]
+    args = {"a": a.contiguous(), "b": b.contiguous(), "c": a.new_zeros(rows, n)}
+    args |= {"starts": starts, "counts": counts, "groups": len(counts), "rows": rows}
+    example = fitting(matmul_grouped, matmul_grouped_hopper)
+    return run(example, {**args, "N": n, "K": a.shape[1]}, most=groups_of(counts))
+
+
+@gluon.torch.op(
+    "gluon_examples::matmul_gathered",
+    shape=lambda a, b, starts, counts, sources, targets, weights, rows: (rows, b.shape[2]),
+)
+def gathered(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    starts: torch.Tensor,
+    counts: torch.Tensor,
+    sources: Optional[torch.Tensor],
+    targets: Optional[torch.Tensor],
+    weights: Optional[torch.Tensor],
+    rows: int,
+) -> torch.Tensor:
+    """The same for a list of rows: row i of it is read at sources[i] and goes to targets[i] of `rows`, times
+    weights[i]; see `matmul_gathered.py`."""
+    n, k = b.shape[2], a.shape[1]
+    args = {"a": a.contiguous(), "b": b.contiguous(), "c": a.new_zeros(rows, n)}
+    args |= {"starts": starts, "counts": counts, "sources": sources, "targets": targets}
+    args |= {"weights": weights, "groups": len(counts), "N": n, "K": k}
+    example = fitting(matmul_gathered, matmul_gathered_hopper)
+    return run(example, args, most=groups_of(counts))
+
+
+@gluon.torch.op(
+    "gluon_examples::matmul_fp8",
+    shape=lambda a, b, a_scales, b_scales: ((a.shape[0], b.shape[0]), torch.bfloat16),
+)
+def matmul_fp8(
+    a: torch.Tensor, b: torch.Tensor, a_scales: torch.Tensor, b_scales: torch.Tensor
+) -> torch.Tensor:
+    """Of float8_e4m3fn [M, K] and [N, K] in bfloat16, on Hopper. Scales, float32, are of rows, [M] and [N], or
+    of blocks: [K / 128, M] and [N / 128, K / 128]."""
+    (m, k), n = a.shape, b.shape[0]
+    by_block, by_row = matmul_fp8_hopper.EXAMPLES
+    if a_scales.ndim == 2 and m % 4:  # rows of 16 bytes
+        a_scales = torch.nn.functional.pad(a_scales, (0, -m % 4))
+    args = {"a": a, "b": b, "c": Beside(a).empty((m, n), "bfloat16")}
+    args = {name: x.contiguous() for name, x in args.items()}
+    args |= {"a_scales": a_scales.contiguous(), "b_scales": b_scales.contiguous()}
+    return run(by_block if a_scales.ndim == 2 else by_row, {**args, "M": m, "N": n, "K": k})
+
+
+@gluon.torch.op(
+    "gluon_examples::matmul_quantized",
+    shape=lambda a, weights, scales, format: (a.shape[0], weights.shape[0]),
+)
+def matmul_quantized_op(
+    a: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor, format: str
+) -> torch.Tensor:
+    """bfloat16 [M, K] times weights of "int8", "int4" or "mxfp4", uint8 [N, bytes of K], with a scale for
+    some along K."""
+    (m, k), n, new = a.shape, weights.shape[0], Beside(a)
+    example = matmul_quantized.example(format, k // scales.shape[1])
+    args = {"a": a.contiguous(), "weights": weights.contiguous(), "scales": scales.contiguous()}
+    sizes = {"M": m, "N": n, "K": k}
+    config = example.configure(registry().target(None), True)
+    sums, counters = of_tiles(sizes, config, config["SPLITS"])
+    args |= {"c": a.new_empty(m, n), "sums": new.empty(sums)}
+    return run(example, {**args, "counters": new.integers((counters,), 0, 1), **sizes})
+
+
+# -- the loss of a linear layer -------------------------------------------------------------------
+
+
+def loss_setup(x, w, labels):
+    (example,) = linear.EXAMPLES
+    config = example.configure(registry().target(None), True)
+    (m, k), n, new = x.shape, w.shape[0], Beside(x)
+    args = {"x": x.contiguous(), "w": w.contiguous(), "labels": labels, "factors": None}
+    args |= {"sums": new.empty((m, cdiv(n, config["BLOCK_N"]))), "hits": new.empty((m,))}
+    return {**args, "M": m, "N": n, "K": k}, config, new
+
+
+@gluon.torch.op(
+    "gluon_examples::linear_cross_entropy_backward",
+    shape=lambda grad, x, w, labels, logsum, ignored: [x.shape, w.shape],
+)
+def linear_cross_entropy_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    labels: torch.Tensor,
+    logsum: torch.Tensor,
+    ignored: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    more = -x.shape[0] % 8  # rows, which are columns of what is multiplied with `x`
+    pad, factor = torch.nn.functional.pad, torch.where(labels == ignored, 0, grad).float()
+    args, config, new = loss_setup(pad(x, (0, 0, 0, more)), w, pad(labels, (0, more)))
+    rest = (pad(part, (0, more)) for part in (logsum, factor))
+    to_x, to_w = linear.backward(args, config, new, *rest)
+    return to_x[: len(x)].contiguous(), to_w.to(w.dtype)
+
+
+def keep_for_loss(ctx, inputs, output):
+    *tensors, ctx.ignored = inputs
+    ctx.save_for_backward(*tensors, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def loss_gradients(ctx, grad, _):
+    to_x, to_w = linear_cross_entropy_backward(grad, *ctx.saved_tensors, ctx.ignored)
+    return to_x, to_w, None, None
+
+
+@gluon.torch.op(
+    "gluon_examples::linear_cross_entropy",
+    shape=lambda x, w, labels, ignored: [(x.shape[:1], torch.float32)] * 2,
+    backward=loss_gradients,
+    setup_context=keep_for_loss,
+)
+def linear_cross_entropy(
+    x: torch.Tensor, w: torch.Tensor, labels: torch.Tensor, ignored: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each row of `x @ w.T`, [rows, K] and [classes, K]: the loss, and the logarithm of its sum."""
+    args, config, new = loss_setup(x, w, labels)
+    return linear.forward(args, config, new, ignored)
+
+
+if __name__ == "__main__":
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # there, the simulator runs kernels
+    a, b = (torch.randn(64, 64, device=device).bfloat16().requires_grad_() for _ in "ab")
+    plain["matmul"](a, b).sum().backward()
+    torch.testing.assert_close(a.grad.float(), b.float().sum(1).expand(64, 64), atol=0.1, rtol=0.02)
+    print("gradients are torch's")

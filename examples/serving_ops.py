@@ -1,0 +1,124 @@
+"""What serves a model, as operators of PyTorch: attention of packed sequences, and of one new token each
+against pages, with GQA and latent. Forward alone; see docs/torch.md."""
+
+import math
+from typing import Optional
+
+import torch
+
+import gluon_core as gluon
+from gluon_core.contract.registry import registry
+
+try:
+    from . import attention_mla as latent_form
+    from . import attention_packed_hopper as packed_form
+    from . import attention_paged as paged_form
+    from .product_ops import Beside, run
+except ImportError:  # run as a program
+    import attention_mla as latent_form
+    import attention_packed_hopper as packed_form
+    import attention_paged as paged_form
+    from product_ops import Beside, run
+
+LOG2E = math.log2(math.e)
+
+
+@gluon.torch.op(
+    "gluon_examples::attention_packed",
+    shape=lambda q, k, v, of_queries, of_keys, left, right, cap: [
+        (*q.shape[:2], v.shape[2]),
+        (q.shape[:2], torch.float32),
+    ],
+)
+def attention_packed(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    of_queries: torch.Tensor,
+    of_keys: torch.Tensor,
+    left: Optional[int],
+    right: Optional[int],
+    cap: Optional[float],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of [tokens, heads, width], sequence i from of_queries[i] to of_queries[i + 1] (int32) and its keys
+    likewise, on Hopper: the result, and the logarithm (base 2) of each row's sum.
+
+    A query sees `left` keys before its own place and `right` behind it; None is no bound, and a causal
+    mask (None, 0). Scores stay below `cap`.
+    """
+    heads, depth, width = *q.shape[1:], v.shape[2]
+    example = packed_form.example("op", depth, (left, right), cap, heads // k.shape[1], width)
+    args = {name: x.contiguous() for name, x in (("q", q), ("k", k), ("v", v))}
+    args |= {"out": q.new_empty(*q.shape[:2], width), "of_queries": of_queries, "of_keys": of_keys}
+    logsums = Beside(q).empty(q.shape[:2])
+    most = max(32, 1 << (of_queries.shape[0] - 2).bit_length())
+    out = run(example, {**args, "cap": cap, "window": (left, right), "logsums": logsums}, most=most)
+    return out, logsums
+
+
+@gluon.torch.op(
+    "gluon_examples::attention_paged", shape=lambda q, k_cache, v_cache, table, lengths: q.shape
+)
+def attention_paged(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    table: torch.Tensor,
+    lengths: torch.Tensor,
+) -> torch.Tensor:
+    """Of one token of each sequence, [sequences, heads, width], against caches [pages, page, heads of keys,
+    width]; `table`, int32 [sequences, most pages], says which pages a sequence has."""
+    (sequences, queries, width), (_, page, heads, _) = q.shape, k_cache.shape
+    new, splits, shared = Beside(q), 4, queries // heads
+    args = {"q": q.contiguous(), "k_cache": k_cache, "v_cache": v_cache, "table": table}
+    args |= {"lengths": lengths, "parts": new.empty((sequences * queries, splits, width))}
+    args |= {"logsums": new.empty((sequences * queries, splits)), "heads": heads}
+    args |= {"table_stride": table.shape[1], "scale": LOG2E / math.sqrt(width)}
+    config = paged_form.config(32, shared, width, page, splits=splits, num_warps=2)
+    return paged_form.decode(args, config)
+
+
+@gluon.torch.op(
+    "gluon_examples::attention_latent",
+    shape=lambda q, cache, table, lengths, latent, scale: (*q.shape[:2], latent),
+)
+def attention_latent(
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    table: torch.Tensor,
+    lengths: torch.Tensor,
+    latent: int,
+    scale: float,
+) -> torch.Tensor:
+    """Latent attention of one token of each sequence: queries [sequences, heads, latent + turned] against
+    [pages, page, latent + turned], whose first `latent` elements are the values; 32 turned ones with
+    `latent` up to 64, else 64."""
+    (sequences, heads, _), page, target = q.shape, cache.shape[1], registry().target(None)
+    chunk = 1024
+    most = gluon.cdiv(table.shape[1] * page, chunk)
+    config = latent_form.config(
+        target.warp_size,
+        latent,
+        page,
+        chunk,
+        **{"block": (16, 16), "stages": 2, **latent_form.choices(target)},
+    )
+    new = Beside(q)
+    args = {"q": q.contiguous(), "cache": cache, "table": table, "lengths": lengths}
+    args |= {"parts": new.empty((sequences, heads, most, latent))}
+    args |= {"logsums": new.empty((sequences, heads, most)), "heads": heads, "most": most}
+    args |= {"table_stride": table.shape[1], "scale": scale * LOG2E}
+    return latent_form.decode(args, config)
+
+
+if __name__ == "__main__":
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # there, the simulator runs kernels
+    q, cache = (torch.randn(2, 4, 2, 64, device=device).bfloat16() for _ in "qc")
+    ends = {"dtype": torch.int32, "device": device}
+    table = torch.tensor([[1], [0]], **ends)
+    got = attention_paged(q[:, 0], cache, cache, table, torch.tensor([3, 4], **ends))
+    for i, length in enumerate((3, 4)):
+        kv = cache[1 - i, :length].transpose(0, 1).float()
+        wanted = torch.nn.functional.scaled_dot_product_attention(q[i, 0, :, None].float(), kv, kv)
+        torch.testing.assert_close(got[i].float(), wanted[:, 0], atol=2e-2, rtol=2e-2)
+    print("attention is torch's")
