@@ -89,6 +89,11 @@ def config(warp_size, block=(64, 64), num_warps=4):
     return {"D": 64, "BLOCK_M": block[0], "BLOCK_N": block[1], "num_warps": num_warps}
 
 
+def choices(target):
+    """RDNA3 holds operands twice, in each half of a warp."""
+    return {"block": (64, 32)} if target.has("amd.wmma_v1") else {}
+
+
 def reference(args):
     q, k, v = (args[name].astype(np.float64) for name in "qkv")
     score = q @ k.transpose(0, 2, 1) * args["scale"]
@@ -111,6 +116,7 @@ EXAMPLES = [
         arguments=arguments,
         grid=lambda args, config: (-(-args["length"] // config["BLOCK_M"]), args["q"].shape[0]),
         config=config,
+        choices=choices,
         reference=reference,
         device_reference=device_reference,
         output="out",

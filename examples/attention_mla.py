@@ -60,6 +60,9 @@ def mla_decode(
     `scale` includes log2(e); BLOCK divides CHUNK."""
     dtype: gl.constexpr = q.dtype.element_ty
     WIDTH: gl.constexpr = LATENT + TURNED
+    # Copies through registers have branches, behind which LLVM moves products, not what they load:
+    # such copies begin when the scores are known.
+    ASYNC: gl.constexpr = gl.target.has("nvidia.cp_async")
     scores: gl.constexpr = gl.portable.mma_layouts(
         BLOCK_M, BLOCK, LATENT, dtype, dtype, operands="shared", b_transposed=True
     )
@@ -106,9 +109,12 @@ def mla_decode(
             acc = gl.portable.mma(q_turned, k_tile, acc, is_async=True)
             score = gl.portable.read(acc) * scale
             # All are done with the tile before: its slot is free.
-            fetch_tile((latent, turned), cache, table, tile + STAGES - 1, end, STAGES, PAGE)
+            if ASYNC:
+                fetch_tile((latent, turned), cache, table, tile + STAGES - 1, end, STAGES, PAGE)
             score = gl.where((tile * BLOCK + key < end)[None, :], score, -float("inf"))
             higher = gl.maximum(largest, gl.max(score, axis=1))
+            if not ASYNC:
+                fetch_tile((latent, turned), cache, table, tile + STAGES - 1, end, STAGES, PAGE)
             kept = gl.exp2(largest - higher)
             p = gl.exp2(score - higher[:, None])
             total = total * kept + gl.sum(p, axis=1)

@@ -122,6 +122,8 @@ def choices(target):
         return {"block": (128, 256, 64), "stages": 4, "num_warps": 8}
     if target.has("nvidia.tcgen05"):
         return {"block": (256, 128, 64), "stages": 4, "num_warps": 8}
+    if target.has("amd.wmma_v1"):  # each half of a warp holds the operands: they need room
+        return {"num_warps": 8}
     return {}
 
 

@@ -107,6 +107,12 @@ def large_config(warp_size, block=(64, 128, 64), stages=2, splits=4, num_warps=4
     return config(warp_size, block, stages, splits, num_warps)
 
 
+def choices(target):
+    """Sums and operands of RDNA are too many for four warps."""
+    rdna = target.has("amd.wmma_v1") or target.has("amd.wmma_v2")
+    return {"num_warps": 8} if rdna else {}
+
+
 def grid(args, config):
     blocks = [gluon.cdiv(args[x], config[f"BLOCK_{x}"]) for x in "NM"]
     return (blocks[0], config["SPLITS"], blocks[1])
@@ -120,6 +126,7 @@ EXAMPLES = [
         grid=grid,
         config=config,
         large_config=large_config,
+        choices=choices,
         reference=lambda args: args["a"].astype(np.float32) @ args["b"].astype(np.float32),
         device_reference=lambda args: args["a"].float() @ args["b"].float(),
         output="c",
