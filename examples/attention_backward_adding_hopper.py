@@ -30,19 +30,10 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 
 try:
     from .attention_backward_hopper import gradients
-    from .attention_sums import finish, in_order_of_registers, kept, padded, prepare
+    from .attention_sums import finish, in_order_of_registers, kept, padded, prepare, wrapped
 except ImportError:  # run as a program
     from attention_backward_hopper import gradients
-    from attention_sums import finish, in_order_of_registers, kept, padded, prepare
-
-
-@gluon.jit
-def wrapped(step, steps, CAUSAL: gl.constexpr):
-    """Programs begin at the rows of their keys, with a mask or not: they add in different places."""
-    if CAUSAL:
-        return step
-    else:
-        return gl.where(step < steps, step, step - steps)
+    from attention_sums import finish, in_order_of_registers, kept, padded, prepare, wrapped
 
 
 @gluon.jit
@@ -105,54 +96,63 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     changes.index(1).slice(half * ROWS, ROWS, dim=0).store(nothing.to(dtype))
     fence_async_shared()
     mbarrier.arrive(written.index(1))
-    for i in range(first, last):
-        q, grad, logsums, deltas = others.wait(at)
-        q = q.reshape([STEP, D])
-        grad = grad.reshape([STEP, D])
-        before = at.index ^ 1
-        # With 128 columns registers are too few for both products at a time.
-        if D == 64:
-            score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
-            change = warpgroup_mma(v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True)
-            score = warpgroup_mma_wait(1, deps=[score])
-            p = gl.exp2(score * LOG_SCALE + logsums.load(column)[None, :])
-        else:
-            score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False)
-            score = score * LOG_SCALE + logsums.load(column)[None, :]
-            change = warpgroup_mma(v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True)
-            p = gl.exp2(score)
-        if CAUSAL:
-            if i * STEP < start + ROWS:
-                query = i * STEP + gl.arange(0, STEP, column)
-                p = gl.where(query[None, :] >= key[:, None], p, 0.0)
-        elif not WHOLE:
-            p = gl.where((key < length)[:, None], p, 0.0)  # else perhaps infinite
-        weights = gl.convert_layout(p.to(dtype), operand)
-        change = warpgroup_mma_wait(0, deps=[change])
-        change = (p * (change + deltas.load(column)[None, :])).to(dtype)
-        if D != 64:
-            for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-        mbarrier.wait(used.index(at.index), at.phase ^ before)
-        changes.index(at.index).slice(half * ROWS, ROWS, dim=0).store(change)
-        fence_async_shared()
-        mbarrier.arrive(written.index(at.index))
-        if D == 64:
-            for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-        mbarrier.wait(written.index(before), at.phase)
-        every = changes.index(before).permute((1, 0)).slice(ROW, 64, dim=0)
-        product = warpgroup_mma(every, k_columns, no_sum, use_acc=False, is_async=True)
-        for_keys = warpgroup_mma(gl.convert_layout(change, operand), q, for_keys, is_async=True)
-        product, for_values = warpgroup_mma_wait(1, deps=[product, for_values])
-        for_values = warpgroup_mma_init(for_values)
-        mbarrier.arrive(used.index(before))
-        tma.store_wait(0)
-        buffer.store(in_order_of_registers(product))
-        fence_async_shared()
-        step = wrapped(gl.maximum(i - 1, first), steps, CAUSAL)
-        tma.async_atomic_add(sums, [(tile + 2 * step) * 16, 0], buffer)
-        for_keys = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[for_keys]))
-        others.release(at)
-        at = at.next()
+    # The mask takes registers: in heads of 64, where its loop is one step, the others have a loop without.
+    LOOPS: gl.constexpr = 2 if CAUSAL and D == 64 else 1
+    middle = gl.minimum(first + SIZE // STEP, last) if LOOPS == 2 else last
+    for loop in gl.static_range(LOOPS):
+        begin, end = (first, middle) if loop == 0 else (middle, last)
+        for i in range(begin, end):
+            q, grad, logsums, deltas = others.wait(at)
+            q = q.reshape([STEP, D])
+            grad = grad.reshape([STEP, D])
+            before = at.index ^ 1
+            # With 128 columns registers are too few for both products at a time.
+            if D == 64:
+                score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
+                change = warpgroup_mma(
+                    v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True
+                )
+                score = warpgroup_mma_wait(1, deps=[score])
+                p = gl.exp2(score * LOG_SCALE + logsums.load(column)[None, :])
+            else:
+                score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False)
+                score = score * LOG_SCALE + logsums.load(column)[None, :]
+                change = warpgroup_mma(
+                    v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True
+                )
+                p = gl.exp2(score)
+            if CAUSAL and loop == 0:
+                if i * STEP < start + ROWS:
+                    query = i * STEP + gl.arange(0, STEP, column)
+                    p = gl.where(query[None, :] >= key[:, None], p, 0.0)
+            elif not WHOLE:
+                p = gl.where((key < length)[:, None], p, 0.0)  # else perhaps infinite
+            weights = gl.convert_layout(p.to(dtype), operand)
+            change = warpgroup_mma_wait(0, deps=[change])
+            change = (p * (change + deltas.load(column)[None, :])).to(dtype)
+            if D != 64:
+                for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+            mbarrier.wait(used.index(at.index), at.phase ^ before)
+            changes.index(at.index).slice(half * ROWS, ROWS, dim=0).store(change)
+            fence_async_shared()
+            mbarrier.arrive(written.index(at.index))
+            if D == 64:
+                for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+            mbarrier.wait(written.index(before), at.phase)
+            every = changes.index(before).permute((1, 0)).slice(ROW, 64, dim=0)
+            product = warpgroup_mma(every, k_columns, no_sum, use_acc=False, is_async=True)
+            for_keys = warpgroup_mma(gl.convert_layout(change, operand), q, for_keys, is_async=True)
+            product, for_values = warpgroup_mma_wait(1, deps=[product, for_values])
+            for_values = warpgroup_mma_init(for_values)
+            mbarrier.arrive(used.index(before))
+            tma.store_wait(0)
+            buffer.store(in_order_of_registers(product))
+            fence_async_shared()
+            step = wrapped(gl.maximum(i - 1, first), steps, CAUSAL)
+            tma.async_atomic_add(sums, [(tile + 2 * step) * 16, 0], buffer)
+            for_keys = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[for_keys]))
+            others.release(at)
+            at = at.next()
     mbarrier.wait(written.index(at.index ^ 1), at.phase)
     every = changes.index(at.index ^ 1).permute((1, 0)).slice(ROW, 64, dim=0)
     product = warpgroup_mma(every, k_columns, no_sum, use_acc=False)

@@ -36,6 +36,15 @@ def in_order_of_registers(x):
 
 
 @gluon.jit
+def wrapped(step, steps, CAUSAL: gl.constexpr):
+    """Programs begin at the rows of their keys, with a mask or not: they add in different places."""
+    if CAUSAL:
+        return step
+    else:
+        return gl.where(step < steps, step, step - steps)
+
+
+@gluon.jit
 def finish(
     sums, result, length, padded, scale, D: gl.constexpr, LAYOUT: gl.constexpr, OUT: gl.constexpr
 ):
