@@ -339,7 +339,9 @@ class Registry:
     def _asked(self, plugin: Any, hook: str, origin: str) -> tuple[Any, ...]:
         """What `plugin` alone answers to `hook`, as a tuple."""
         call = self._alone(plugin, hook)
-        if not any(impl.plugin is plugin for impl in getattr(self._manager.hook, hook).get_hookimpls()):
+        if not any(
+            impl.plugin is plugin for impl in getattr(self._manager.hook, hook).get_hookimpls()
+        ):
             return ()
         with waiting_for(origin, f"{hook}()"):
             answers = call()
@@ -392,7 +394,9 @@ class Registry:
         }
         self._exports = MappingProxyType({key: path for key, (path, _) in state.exports.items()})
         self._spellings = Spellings(self)
-        hooks = reversed(self._manager.hook.gluon_stage_done.get_hookimpls())  # as pluggy calls them
+        hooks = reversed(
+            self._manager.hook.gluon_stage_done.get_hookimpls()
+        )  # as pluggy calls them
         self._observers: list[tuple[str, Callable[..., Any]]] = [
             (
                 self._origin(impl.plugin_name),

@@ -58,5 +58,7 @@ def waiting_for(plugin: str, hook: str) -> Iterator[None]:
 
 
 def _tell(plugin: str, hook: str) -> None:
-    text = f"gluon: plugin {plugin}, {hook}: no answer after {PATIENCE:g} s, still waiting. {REMEDY}"
+    text = (
+        f"gluon: plugin {plugin}, {hook}: no answer after {PATIENCE:g} s, still waiting. {REMEDY}"
+    )
     print(text, file=sys.stderr, flush=True)

@@ -162,7 +162,9 @@ def _carried(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
             got=found[3],
             remedy="Convert the new value with .to(dtype) or gl.convert_layout, or start with its type.",
         )
-    found = re.search(r"variable (\w+) changed type, was <class '(.*)'> but is now <class '(.*)'>", text)
+    found = re.search(
+        r"variable (\w+) changed type, was <class '(.*)'> but is now <class '(.*)'>", text
+    )
     if found is not None:
         before, now = (name.rpartition(".")[2] for name in found.group(2, 3))
         return DtypeError(

@@ -124,7 +124,9 @@ def test_what_llvm_says_or_leaves_out_stands_under_the_kernels_line(
 
 
 def test_memory_is_no_operand_on_amd():
-    with pytest.raises(ArgumentError, match="'m' is memory.* on amd:gfx942.*'m' in '=v,m'") as found:
+    with pytest.raises(
+        ArgumentError, match="'m' is memory.* on amd:gfx942.*'m' in '=v,m'"
+    ) as found:
         compiled("v_mov_b32 $0, $1", "=v,m", "gfx942")
     assert "inline_asm_elementwise" in found.value.span.text
 
