@@ -39,7 +39,7 @@ class Counting(Equal):
         return spec.value if spec.var is None else env.get(spec.var)
 
     def _many(self, state: State, task: int, root: int) -> bool:
-        if root == FREE:
+        if root <= FREE:
             return True
         me = state.tasks[task]
         loop = self._active(task, me.at, root)
@@ -249,9 +249,7 @@ class Counting(Equal):
         if loop.root is None:
             return
         env = state.tasks[task].env
-        for var, value in env.items():
-            if isinstance(value, Number):
-                env[var] = number(value.value, common(dict(value.changes), loop.root))
+        env.update(common({v: x for v, x in env.items() if isinstance(x, Number)}, loop.root))
         if (task, loop.root) in state.own:
             state.own[task, loop.root] = None
         else:

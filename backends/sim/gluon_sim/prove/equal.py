@@ -7,7 +7,7 @@ from typing import Any, Optional
 from gluon_sim.prove.code import Code, Loop, Test
 from gluon_sim.prove.effects import Lowered
 from gluon_sim.prove.state import LEAST, Bound, State, Token
-from gluon_sim.prove.values import FREE, CannotSay, Number
+from gluon_sim.prove.values import CannotSay, Number, reduced
 
 __all__ = ["Equal"]
 
@@ -100,9 +100,10 @@ class Equal:
                 if isinstance(value, Token):
                     at = serials.get((i, value.queue, value.serial))
                     value = None if at is None else Token(value.queue, at)
-                elif isinstance(value, Number):
-                    value = _reduced(value)
                 env[var] = value
+            numbers = {v: x for v, x in env.items() if isinstance(x, Number)}
+            if numbers:
+                env.update(reduced(numbers))
             me.env = env
             tasks.append((me.at, me.alive, me.ready, tuple(env.items())))
         return (
@@ -218,9 +219,3 @@ class Equal:
         if known.high is not None:
             known.high -= times * change
 
-
-def _reduced(value: Number) -> Number:
-    by = dict(value.changes).get(FREE, 0)
-    if by and value.value >= by:
-        return Number(value.value % by, value.changes)
-    return value

@@ -20,11 +20,12 @@ __all__ = [
     "apply",
     "common",
     "number",
+    "reduced",
     "term",
     "wrap",
 ]
 
-FREE = -1  # the root of what is left of counters whose loops are over
+FREE = -1  # roots from here down are what is left of counters whose loops are over
 
 
 class CannotSay(Exception):
@@ -195,7 +196,7 @@ def apply(name: str, args: list[Any], bits: int, many: Many) -> Scalar:
     if not any(many(root) for root in da):
         return _plain(name, a, b, bits)  # it stands for itself alone
     if name in ("sdiv", "udiv", "srem", "urem"):
-        counting = [root for root in da if root != FREE]
+        counting = [root for root in da if root > FREE]
         if a < 0 and counting:
             raise NeedsPrefix(counting[0])
         if b <= 0 or a < 0 or any(c < 0 for c in da.values()):
@@ -241,10 +242,45 @@ def _plain(name: str, a: int, b: int, bits: int) -> int:
     raise CannotSay(f"`{name}` of scalars")
 
 
-def common(changes: dict[int, int], root: int) -> dict[int, int]:
-    """The changes once the loop of a root is over: what it added stays, in unknown number."""
-    left = dict(changes)
-    change = left.pop(root, 0)
-    if change:
-        left[FREE] = gcd(left.get(FREE, 0), abs(change))
-    return left
+def common(numbers: dict[int, Number], root: int) -> dict[int, Union[int, Number]]:
+    """A task's numbers, by variable, once the loop of a root is over: what it added stays, in unknown
+    number. Numbers that it added the same to stay as far from each other as they are, and share a root
+    below `FREE`, of its own for each direction."""
+    last = min((r for v in numbers.values() for r, _ in v.changes), default=0)
+    last = min(last, FREE + 1)
+    known: dict[Any, dict[int, int]] = {}
+    found: dict[int, Union[int, Number]] = {}
+    for var, value in numbers.items():
+        if not any(r == root for r, _ in value.changes):
+            found[var] = value
+            continue
+        over = tuple((r, c) for r, c in value.changes if r == root or r <= FREE)
+        left = known.get(over)
+        if left is None:
+            left = known[over] = {}
+            for some in ([c for _, c in over if c > 0], [c for _, c in over if c < 0]):
+                if some:
+                    last -= 1
+                    left[last] = gcd(*some) if some[0] > 0 else -gcd(*some)
+        rest = {r: c for r, c in value.changes if r != root and r > FREE}
+        found[var] = number(value.value, {**rest, **left})
+    return found
+
+
+def reduced(numbers: dict[int, Number]) -> dict[int, Number]:
+    """A task's numbers, by variable, as near to 0 as what is left of counters can bring them, and with
+    the same names for it in equal states."""
+    found = dict(sorted(numbers.items()))
+    left = dict.fromkeys(r for v in found.values() for r, _ in v.changes if r <= FREE)
+    for root in left:
+        there = {v: dict(x.changes)[root] for v, x in found.items() if root in dict(x.changes)}
+        times = min(found[var].value // change for var, change in there.items())
+        for var, change in there.items() if times > 0 else ():
+            found[var] = Number(found[var].value - times * change, found[var].changes)
+    if not left:
+        return found
+    names = {root: FREE - at for at, root in enumerate(left)}
+    return {
+        var: Number(x.value, tuple(sorted((names.get(r, r), c) for r, c in x.changes)))
+        for var, x in found.items()
+    }
