@@ -13,7 +13,7 @@ from gluon_sim.prove.values import Term
 from gluon_sim.record.ir import Location, Op
 
 __all__ = [
-    "Branch", "Code", "Effect", "Enter", "Fork", "Instruction", "Join", "Jump", "Leave", "Loop", "Move", "Pure",
+    "Branch", "Code", "Effect", "Enter", "Flat", "Fork", "Instruction", "Join", "Jump", "Leave", "Loop", "Move", "Pure",
     "Spec", "Test", "Used", "View",
 ]  # fmt: skip
 
@@ -177,6 +177,19 @@ class Loop:
     linear: dict[int, int] = field(default_factory=dict)
     context: tuple[Any, ...] = ()
     root: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A count of the rounds of a loop that each round of another one begins anew, with the same bounds.
+
+    Args:
+        lows: where the counters of both begin.
+    """
+
+    outer: Loop
+    inner: Loop
+    lows: tuple[int, int]
 
 
 @dataclass

@@ -7,14 +7,14 @@ agree.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
-from gluon_sim.prove.code import Branch, Enter, Loop, Pure, Spec
+from gluon_sim.prove.code import Branch, Enter, Flat, Loop, Pure, Spec
 from gluon_sim.prove.equal import Equal
 from gluon_sim.prove.smt import Arithmetic
 from gluon_sim.prove.state import LEAST, Bound, Decide, Impossible, Past, State
 from gluon_sim.prove.symbols import linear
-from gluon_sim.prove.values import FREE, CannotSay, Number, Term, apply, common, number, term
+from gluon_sim.prove.values import FREE, CannotSay, Number, Term, apply, common, number, reduced, term
 
 __all__ = ["Counting"]
 
@@ -33,6 +33,7 @@ class Counting(Equal):
     rules: set[tuple[str, int, int, int, int]]
     _decisions: list[int]
     _made: list[int]
+    _products: dict[Any, bool]
 
     @staticmethod
     def _value(env: dict[int, Any], spec: Spec) -> Any:
@@ -61,7 +62,9 @@ class Counting(Equal):
         if step.name == "select" and isinstance(args[0], (int, Term)):
             return args[1] if self._truth(state, task, args[0], None) else args[2]
         if step.name.startswith("icmp"):
-            told = self._compared(state, task, step.name, args[0], args[1])
+            told = self._counted(state, task, step)
+            if told is None:
+                told = self._compared(state, task, step.name, args[0], args[1])
             if told is not None:
                 return told
         if step.name in ("and", "or") and step.bits == 1 and any(isinstance(a, int) for a in args):
@@ -112,33 +115,97 @@ class Counting(Equal):
         return self._made[-1]
 
     def _compared(self, state: State, task: int, name: str, a: Any, b: Any) -> Optional[int]:
-        """A comparison with a loop's bound; None where it is none."""
-        relation, unsigned = name[-2:], name[4] == "U"
-        if unsigned:
-            return None
+        """A comparison with a loop's bound, or with the product of two; None where it is none."""
         if isinstance(a, Term) and isinstance(b, (int, Number)):
-            a, b = b, a
-            relation = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}.get(relation, relation)
+            a, b, name = b, a, _turned(name)
         if not isinstance(a, (int, Number)) or not isinstance(b, Term):
             return None
         core, offset = linear(b)
         root = self._root(task, state.tasks[task].at, core)
-        if root is None:
+        if root is not None:
+            known = root
+            return _told(name, lambda more: self._below(state, task, known, a, more - offset))
+        if not isinstance(a, int):
             return None
+        for flat in self.lowered.flats:
+            if self._is_product(core, flat):
+                return _told(
+                    name, lambda more: self._before(state, task, flat, flat.lows, a + more - offset)
+                )
+        return None
 
-        def below(more: int) -> int:
-            return self._below(state, task, root, a, more - offset)
+    # ---- counts of the rounds of two loops ------------------------------------------------------
 
-        if relation == "LT":
-            return below(0)
-        if relation == "LE":
-            return below(-1)
-        if relation == "GT":
-            return 1 - below(-1)
-        if relation == "GE":
-            return 1 - below(0)
-        equal = int(not below(0) and below(-1))
-        return equal if relation == "EQ" else 1 - equal
+    def _counted(self, state: State, task: int, step: Pure) -> Optional[int]:
+        """Such a count compared with how many rounds there are in all; None where it is none."""
+        if step.known is None:
+            return None
+        a, b = step.known.args
+        name = step.name
+        if isinstance(a, Term) and isinstance(b, Term) and linear(b)[0].name == "flat":
+            a, b, name = b, a, _turned(name)
+        if not isinstance(a, Term) or not isinstance(b, Term):
+            return None
+        (count, more_), (core, offset) = linear(a), linear(b)
+        if count.name != "flat" or linear(b)[0].name == "flat":
+            return None
+        flat = self.lowered.flats[count.args[0]]
+        me = state.tasks[task]
+        active = self.codes[task].active[me.at]
+        if not (flat.outer in active and flat.inner in active) or not self._is_product(core, flat):
+            return None
+        at = me.env[flat.outer.counter], me.env[flat.inner.counter]
+        return _told(
+            name, lambda more: self._before(state, task, flat, at, more_ + more - offset)
+        )
+
+    def _is_product(self, core: Term, flat: Flat) -> bool:
+        """Whether a term is the number of rounds that there are in all."""
+        key = (core, flat.outer.counter, flat.inner.counter)
+        found = self._products.get(key)
+        if found is None:
+            times = [
+                Term("trips", (low, Term("add", (loop.core, loop.offset)), loop.step.value))
+                for loop, low in zip((flat.outer, flat.inner), flat.lows)
+            ]
+            found = self.arithmetic is not None and core.fixed and core.name == "mul"
+            if found and self.arithmetic is not None:
+                equal = self.arithmetic.equal
+                found = any(
+                    all(isinstance(a, Term) and equal(a, b) for a, b in zip(core.args, order))
+                    for order in (times, times[::-1])
+                )
+            self._products[key] = found
+        return found
+
+    def _before(
+        self, state: State, task: int, flat: Flat, at: tuple[Any, Any], more: int
+    ) -> int:
+        """Whether a round comes at all that is so many after the one where both counters are.
+
+        With t and j rounds done of S, and T times S in all, t S + j + more < T S where t + k < T, for
+        the k with k S <= j + more < (k + 1) S.
+        """
+        if more < 0:
+            return 1  # it was
+        (outer, inner), (t, j) = (flat.outer, flat.inner), at
+        by = inner.step.value
+        assert outer.root is not None and inner.root is not None
+        whole = 0
+        if not self._below(state, task, inner.root, j, more * by - inner.offset):
+            done = ((j.value if isinstance(j, Number) else j) - flat.lows[1]) // by
+            if isinstance(j, Number) and self._many(state, task, inner.root):
+                if more > done + 1:
+                    raise Past(inner.root, j.value + 1)
+                whole = 1  # j + more <= 2 j + 1 < 2 S
+            else:
+                for whole in range(1, done + more + 2):
+                    reach = flat.lows[1] + (done + more) // (whole + 1) * by
+                    if self._below(state, task, inner.root, reach, -inner.offset):
+                        break
+                else:
+                    return 0  # S is 0
+        return self._below(state, task, outer.root, t, whole * outer.step.value - outer.offset)
 
     def _root(self, task: int, at: int, core: Term) -> Optional[int]:
         for loop in self.codes[task].active[at]:
@@ -223,6 +290,9 @@ class Counting(Equal):
             env[loop.counter] = low
             return
         change = self.change(loop.root)
+        if loop.linear:
+            live = self.codes[task].live[state.tasks[task].at]
+            env.update(reduced({v: env[v] for v in live if isinstance(env.get(v), Number)}))
         env[loop.counter] = Number(low, ((loop.root, change),))
         by = loop.step.value
         for var, each in loop.linear.items():
@@ -254,3 +324,27 @@ class Counting(Equal):
             state.own[task, loop.root] = None
         else:
             state.done[task, loop.root] = state.done.get((task, loop.root), 0) + 1
+
+
+def _turned(name: str) -> str:
+    """The comparison with its sides changed."""
+    turned = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
+    return name[:-2] + turned.get(name[-2:], name[-2:])
+
+
+def _told(name: str, below: Callable[[int], int]) -> Optional[int]:
+    """A comparison, by whether its left side and a number is below its right one; None where its sides are
+    not signed."""
+    if name[4] == "U":
+        return None
+    relation = name[-2:]
+    if relation == "LT":
+        return below(0)
+    if relation == "LE":
+        return below(-1)
+    if relation == "GT":
+        return 1 - below(-1)
+    if relation == "GE":
+        return 1 - below(0)
+    equal = int(not below(0) and below(-1))
+    return equal if relation == "EQ" else 1 - equal

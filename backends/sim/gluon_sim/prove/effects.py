@@ -9,7 +9,7 @@ import numpy as np
 from gluon_core.contract.reference import Descriptor
 from gluon_core.errors import GluonError
 from gluon_sim.memory.shared import SharedView
-from gluon_sim.prove.code import Code, Effect, Loop, Spec, View
+from gluon_sim.prove.code import Code, Effect, Flat, Loop, Spec, View
 from gluon_sim.prove.events import Noter, Places
 from gluon_sim.prove.symbols import view_of
 from gluon_sim.prove.values import CannotSay, Term, term
@@ -38,8 +38,10 @@ class Lowered:
     Attributes:
         tasks: the kernel's own, then its partitions.
         roots: the unknowns that loops are bounded by.
+        flats: counts of all rounds of a loop within another one; terms call them by their place here.
         floors: what a root's bound is at least, wherever one of its loops is begun.
         stores: ops that write to global memory, those of models once they were walked.
+        left: lines of copies that may still be under way at the end, once it was walked.
         pipelines: where steps of `gl.portable.pipeline` are fetched and waited for.
     """
 
@@ -47,8 +49,10 @@ class Lowered:
         self.places = places
         self.tasks: list[Code] = []
         self.roots: list[Term] = []
+        self.flats: list[Flat] = []
         self.floors: dict[int, int] = {}
         self.stores: dict[Op, None] = {}
+        self.left: dict[int, None] = {}
         self.pipelines: dict[Op, None] = {}
 
 

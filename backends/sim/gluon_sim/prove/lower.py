@@ -9,6 +9,7 @@ from gluon_sim.prove.code import (
     Branch,
     Code,
     Enter,
+    Flat,
     Fork,
     Join,
     Jump,
@@ -72,6 +73,7 @@ class _Lowering(Effects):
         self.task = 0
         self.depth = 0
         self.parallel = False
+        self.flat: dict[int, tuple[Loop, int, int]] = {}  # as `flats` says
         self.alias: dict[int, Term] = {}  # counters, and what follows from them, as terms
 
     # ---- functions and blocks ------------------------------------------------------------------
@@ -334,6 +336,9 @@ class _Lowering(Effects):
                 by = increment(value, last)
                 if by is not None:
                     loop.linear[var] = by
+                if by == 1 and id(value) in self.flat and loop.core is not None:
+                    self.counted(self.flat[id(value)], loop, low, var)
+        self.flats(op, loop, low, init)
         self.all_loops.append((self.task, loop))
         self.emit(Enter(op.loc, loop, low))
         around = self.context
@@ -361,6 +366,29 @@ class _Lowering(Effects):
         self.context = around
         for result, value in zip(op.results, carried):
             env[id(result)] = env[id(value)]
+
+    def flats(self, op: Op, loop: Loop, low: Spec, init: list[Spec]) -> None:
+        """Note what a loop carries only to have loops within it count on: their variable, this loop,
+        where its counter begins, and where the count does."""
+        body = op.regions[0].blocks[0]
+        if loop.core is None or not loop.core.fixed or not isinstance(low.value, int):
+            return
+        for value, first, last in zip(body.arguments[1:], init, body.ops[-1].args[0]):
+            inner, place = last.resolve().owner, last.resolve().index
+            if not isinstance(inner, Op) or inner.name != "for" or inner.block is not body:
+                continue
+            if isinstance(first.value, int) and inner.args[3][place].resolve() is value.resolve():
+                counting = inner.regions[0].blocks[0].arguments[1 + place]
+                self.flat[id(counting)] = loop, low.value, first.value
+
+    def counted(self, around: tuple[Loop, int, int], loop: Loop, low: Spec, var: int) -> None:
+        """Name what a loop within another one counts on."""
+        outer, first, begin = around
+        if loop.core is None or not loop.core.fixed or not isinstance(low.value, int):
+            return
+        count = term("flat", len(self.out.flats))
+        self.out.flats.append(Flat(outer, loop, (first, low.value)))
+        self.alias[var] = term("add", count, begin) if begin else count
 
     def do_while(self, op: Op, env: Env) -> None:
         before, after = (region.blocks[0] for region in op.regions)

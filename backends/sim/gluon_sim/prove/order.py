@@ -57,11 +57,25 @@ class Phases:
     def learn(self, to: int, source: int) -> "Phases":
         """Whoever has the bits `to` learns what any of `source` knows."""
         return Phases(
-            tuple(k._replace(known=k.known | to) if k.known & source else k for k in self.all)
+            tuple(
+                [
+                    Known(k.slot, k.what, k.by, k.known | to)
+                    if k.known & source and to & ~k.known
+                    else k
+                    for k in self.all
+                ]
+            )
         )
 
     def forget(self, bits: int) -> "Phases":
-        return Phases(tuple(k._replace(known=k.known & ~bits) for k in self.all))
+        return Phases(
+            tuple(
+                [
+                    Known(k.slot, k.what, k.by, k.known & ~bits) if k.known & bits else k
+                    for k in self.all
+                ]
+            )
+        )
 
     def made(self, slot: int, bit: int) -> "Phases":
         """A barrier is made, or made invalid, by somebody who is alone."""

@@ -208,6 +208,10 @@ class _Search:
                     f"the kernel ends while the work of line {flight.line} may still read",
                     None,
                 )
+        known = 1  # the bit of the kernel's own task
+        for access in state.world.seen:
+            if access.kind == "write" and not access.known & known:
+                walker.lowered.left[access.line] = None
 
     def trace(self) -> tuple[Step, ...]:
         steps = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Iterable, Optional
 
 from gluon_core.contract.evidence import Proved
 from gluon_sim.errors import SimulatorError, in_library
@@ -57,6 +57,11 @@ def _place(loc: Any) -> str:
     return f" (line {loc.line})"
 
 
+def _lines(lines: Iterable[int]) -> str:
+    known = sorted(set(lines))
+    return f" (line{'s' if len(known) > 1 else ''} {', '.join(map(str, known))})" if known else ""
+
+
 def _unsaid(name: str, reason: CannotSay, states: int, seconds: float) -> Proved:
     return Proved(
         "cannot say", name, states, round(seconds, 2), (f"{reason.reason}{_place(reason.loc)}",)
@@ -90,6 +95,10 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
         )
     else:
         lines.append("not looked at: the order of accesses to global memory, addresses, values")
+    if lowered.left:
+        lines.append(
+            f"a copy that nobody waits for may be under way at the end{_lines(lowered.left)}: gluon run --check warns"
+        )
     steps = sorted({op.loc.line for op in lowered.pipelines if not in_library(op.loc.file)})
     if lowered.pipelines:
         where = (

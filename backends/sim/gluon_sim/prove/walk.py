@@ -96,6 +96,7 @@ class Walker(Counting):
         self.rules: set[tuple[str, int, int, int, int]] = set()
         self._decisions: list[int] = []
         self._made: list[int] = []
+        self._products: dict[Any, bool] = {}
 
     # ---- starting, and going on ---------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ before: partitions, work in flight, and barriers, in the two planes of `check.ag
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, Optional
 
 from gluon_sim.prove.events import (
@@ -154,9 +155,10 @@ class World:
             self.seen = [
                 s
                 if not (s.known & source or s.fenced & source)
-                else s._replace(
-                    known=s.known | (to if s.known & source else 0),
-                    fenced=s.fenced | (to if s.fenced & source else 0),
+                else Seen(
+                    *s[:5],
+                    s.known | (to if s.known & source else 0),
+                    s.fenced | (to if s.fenced & source else 0),
                 )
                 for s in self.seen
             ]
@@ -166,7 +168,7 @@ class World:
         if self.phases is not None:
             self.phases = self.phases.forget(bits)
         self.seen = [
-            s._replace(known=s.known & keep, fenced=s.fenced & keep)
+            Seen(*s[:5], s.known & keep, s.fenced & keep)
             if (s.known | s.fenced) & bits
             else s
             for s in self.seen
@@ -520,6 +522,7 @@ class World:
             low = (1 << self._first_flight) - 1
             pairs = [(1 << a, 1 << b) for a, b in renamed.items()]
 
+            @lru_cache(None)
             def moved(bits: int) -> int:
                 out = bits & low
                 if bits >> self._first_flight:
@@ -529,7 +532,7 @@ class World:
                 return out
 
             self.seen = [
-                s._replace(known=moved(s.known), fenced=moved(s.fenced)) for s in self.seen
+                Seen(*s[:5], moved(s.known), moved(s.fenced)) for s in self.seen
             ]
             if self.phases is not None:
                 renamed_too = (k._replace(known=moved(k.known)) for k in self.phases.all)

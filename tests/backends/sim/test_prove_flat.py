@@ -1,0 +1,102 @@
+"""Verdicts on one count of the rounds of two loops, one within the other: what is fetched ahead crosses from a
+tile to the next."""
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import mbarrier
+from gluon_core.language.nvidia.hopper.tma import async_load
+from gluon_sim.errors import SimulatorWarning
+from tests.backends.sim.proofs import LAYOUT, TILE, describe, judged
+
+pytestmark = pytest.mark.once
+pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
+
+
+@gluon.jit
+def fetch(src, ring, ready, step, STAGES: gl.constexpr, pred):
+    slot = step % STAGES
+    mbarrier.expect(ready.index(slot), src.block_type.nbytes, pred=pred)
+    async_load(src, [0, step * 32], ready.index(slot), ring.index(slot), pred=pred)
+
+
+@gluon.jit
+def flat(src, dst, tiles, steps, STAGES: gl.constexpr, FAULT: gl.constexpr, layout: gl.constexpr):
+    ring = gl.allocate_shared_memory(src.dtype, [STAGES] + src.block_type.shape, src.layout)
+    ready = mbarrier.allocate_mbarrier(batch=STAGES)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(ready.index(i), count=1)
+    program, programs = gl.program_id(0), gl.num_programs(0)
+    mine = (tiles - program + programs - 1) // programs
+    if FAULT == "all tiles":
+        mine = tiles
+    total = mine * steps
+    if FAULT == "a step less":
+        total -= 1
+    if FAULT == "a step more":
+        total += 1
+    if FAULT == "more steps":
+        total = mine * (steps + 1)
+    rows = gl.arange(0, 8, layout=gl.SliceLayout(1, layout))[:, None]
+    columns = gl.arange(0, 32, layout=gl.SliceLayout(0, layout))[None, :]
+    for i in gl.static_range(STAGES - 1):
+        fetch(src, ring, ready, i, STAGES, i < total)
+    step = 0
+    for tile in range(program, tiles, programs):
+        rounds = steps
+        if FAULT == "tiles differ":
+            rounds = gl.minimum(steps, tile)
+        for _ in range(rounds):
+            mbarrier.wait(ready.index(step % STAGES), step // STAGES & 1)
+            gl.store(dst + rows * 32 + columns, ring.index(step % STAGES).load(layout))
+            ahead = step + STAGES - 1
+            if FAULT == "too far ahead":
+                ahead += 1
+            if FAULT == "up to the last":
+                fetch(src, ring, ready, ahead, STAGES, ahead <= total)
+            elif FAULT == "within the tile":
+                fetch(src, ring, ready, ahead, STAGES, ahead < steps)
+            elif FAULT == "turned":
+                fetch(src, ring, ready, ahead, STAGES, total > ahead)
+            else:
+                fetch(src, ring, ready, ahead, STAGES, ahead < total)
+            step += 1
+        if FAULT == "one more for each tile":
+            step += 1
+
+
+FAULTS = [
+    "all tiles",
+    "a step less",
+    "more steps",
+    "tiles differ",
+    "too far ahead",
+    "within the tile",
+    "one more for each tile",
+]
+
+
+def judge(fault, tiles=3, steps=2, stages=2):
+    src, dst = np.ones((8, TILE * 12), np.float32), np.zeros((8, TILE), np.float32)
+    return judged(
+        flat, (1,), describe(src), dst, tiles, steps, stages, fault, LAYOUT, target="sim:sm_90"
+    )[0]
+
+
+@pytest.mark.parametrize("fault", ["none", "turned"])
+def test_one_count_of_two_loops(fault):
+    assert judge(fault).verdict == "proved"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_mistakes_in_it_are_not_proved(fault):
+    assert judge(fault).verdict != "proved"
+
+
+@pytest.mark.parametrize("fault", ["a step more", "up to the last"])
+def test_a_copy_that_nobody_waits_for_is_told_of(fault):
+    with pytest.warns(SimulatorWarning, match="may still be in flight"):
+        verdict = judge(fault)
+    assert "under way at the end (line 22)" in " ".join(verdict.lines)
