@@ -20,10 +20,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Spec:
-    """An operand: a variable, or what is known of it."""
+    """An operand: a variable, or what is known of it; of what is not followed, its name (`numbering`)."""
 
     var: Optional[int] = None
     value: Any = None
+    name: Optional[Term] = None
 
 
 @dataclass

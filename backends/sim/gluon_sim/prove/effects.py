@@ -11,6 +11,7 @@ from gluon_core.errors import GluonError
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.prove.code import Code, Effect, Flat, Loop, Spec, View
 from gluon_sim.prove.events import Noter, Places
+from gluon_sim.prove.numbering import Numbering
 from gluon_sim.prove.symbols import view_of
 from gluon_sim.prove.values import CannotSay, Term, term
 from gluon_sim.record.dtypes import numpy_dtype
@@ -41,6 +42,7 @@ class Lowered:
         flats: counts of all rounds of a loop within another one; terms call them by their place here.
         floors: what a root's bound is at least, wherever one of its loops is begun.
         stores: ops that write to global memory, those of models once they were walked.
+        memory: lines of loads of numbers that loops and conditions depend on.
         left: lines of copies that may still be under way at the end, once it was walked.
         pipelines: where steps of `gl.portable.pipeline` are fetched and waited for.
     """
@@ -52,6 +54,7 @@ class Lowered:
         self.flats: list[Flat] = []
         self.floors: dict[int, int] = {}
         self.stores: dict[Op, None] = {}
+        self.memory: set[int] = set()
         self.left: dict[int, None] = {}
         self.pipelines: dict[Op, None] = {}
 
@@ -72,6 +75,7 @@ class Effects:
         self.code = Code("the kernel")
         self.out.tasks.append(self.code)
         self.loops: list[Loop] = []
+        self.numbering = Numbering()
         self.noter = Noter(self.places, target, num_warps, self.out.stores)
 
     # ---- pieces -----------------------------------------------------------------------------
@@ -103,24 +107,23 @@ class Effects:
             return self.constant(owner)
         raise CannotSay("a value comes from where it cannot be followed", value.get_loc())
 
-    @staticmethod
-    def constant(op: Op) -> Spec:
+    def constant(self, op: Op) -> Spec:
         type = op.results[0].type
         if isinstance(type, ScalarType) and not type.is_float:
             if op.name == "poison":
                 return Spec(value=term("unknown", 0))
             return Spec(value=int(constant_array(op).reshape(-1)[0]))
-        return Spec()
+        return Spec(name=self.numbering.constant(op))
 
     def specs(self, env: Env, values: Sequence[Value]) -> list[Spec]:
         return [self.spec(env, v) for v in values]
 
-    def opaque(self, result: Value, op: Op) -> Spec:
+    def opaque(self, result: Value, op: Op, name: Optional[Term] = None) -> Spec:
         if isinstance(result.type, (MemDescType, DescriptorType)):
             raise CannotSay(f"`{op.name}` gives a buffer that is not followed", op.loc)
         if isinstance(result.type, ScalarType) and not result.type.is_float:
-            return Spec(value=self.unknown())
-        return Spec()
+            return Spec(value=self.unknown() if name is None else name)
+        return Spec(name=name)
 
     # ---- views and effects -----------------------------------------------------------------------
 

@@ -23,13 +23,20 @@ from gluon_sim.prove.code import (
 )
 from gluon_sim.prove.effects import Effects, Env, Lowered
 from gluon_sim.prove.events import Noter
+from gluon_sim.prove.numbering import Numbering
 from gluon_sim.prove.smt import Arithmetic
 from gluon_sim.prove.symbols import increment, linear, symbolic, whole
 from gluon_sim.prove.values import CannotSay, Term, term
 from gluon_sim.record.arith import ELEMENTWISE
-from gluon_sim.record.ir import Block, Function, Location, Op, Region
+from gluon_sim.record.ir import Block, Function, Location, Op, Region, Value
 from gluon_sim.record.program import Program
-from gluon_sim.record.types import DescriptorType, MemDescType, ScalarType, TensorType
+from gluon_sim.record.types import (
+    DescriptorType,
+    MemDescType,
+    PointerType,
+    ScalarType,
+    TensorType,
+)
 from gluon_sim.run.lookup import Models
 from gluon_sim.run.ops import OPS
 from gluon_sim.run.regions import REGIONS
@@ -219,8 +226,16 @@ class _Lowering(Effects):
                 used.append(found.var)
         if used:
             self.emit(Used(op.loc, used, op))
-        for result in op.results:
-            env[id(result)] = self.opaque(result, op)
+        names = self.numbering.of(op, [self.named(env, v) for v in op.operands()])
+        for at, result in enumerate(op.results):
+            env[id(result)] = self.opaque(result, op, None if names is None else names[at])
+
+    def named(self, env: Env, value: Value) -> Optional[Any]:
+        """What an operand is called, if it has a name."""
+        found = self.spec(env, value)
+        if found.var is not None:
+            return self.alias.get(found.var)
+        return found.value if isinstance(found.value, (int, Term)) else found.name
 
     def pure(self, op: Op, env: Env) -> None:
         args = self.specs(env, list(op.operands()))
@@ -476,10 +491,11 @@ class _Lowering(Effects):
             elif isinstance(type, ScalarType) and not type.is_float:
                 args.append(Spec(value=term("arg", i)))
             else:
-                args.append(Spec())
+                args.append(Spec(name=term("arg", i) if isinstance(type, PointerType) else None))
         self.function(kernel, args)
         self.roots()
         self.floors()
+        self.memory()
         for code in self.out.tasks:
             code.finish()
         return self.out
@@ -513,6 +529,15 @@ class _Lowering(Effects):
             if not condition.fixed and alike and len(tasks) > 1:
                 for _, branch in there:
                     branch.choice = number
+
+    def memory(self) -> None:
+        """Note which loads it depends on how often loops run and what is done."""
+        todo: list[Any] = [*self.out.roots, *(branch.condition.value for _, branch in self.branches)]
+        while todo:
+            one = todo.pop()
+            if isinstance(one, Term):
+                self.out.memory |= self.numbering.lines.get(one, frozenset())
+                todo += one.args
 
     def floors(self) -> None:
         """Loops that have a round whenever they are begun, by what holds there of the loops and the
@@ -597,4 +622,10 @@ def lower(
     Raises:
         CannotSay: it holds what is not followed.
     """
-    return _Lowering(program, models, target, num_warps, values, arithmetic).run()
+    made = _Lowering(program, models, target, num_warps, values, arithmetic)
+    found = made.run()
+    if made.numbering.clash:
+        made = _Lowering(program, models, target, num_warps, values, arithmetic)
+        made.numbering = Numbering(written=made.numbering.clash)
+        found = made.run()
+    return found

@@ -61,7 +61,7 @@ class Arithmetic:
 
     def _expression(self, value: Term) -> Any:
         z3, name = self.z3, value.name
-        if name in ("arg", "program", "programs", "unknown", "induction", "flat"):
+        if name in ("arg", "program", "programs", "unknown", "induction", "flat", "data"):
             return self.leaf(value)
         if name == "trips":
             low, high, step = (self.of(a) for a in value.args)

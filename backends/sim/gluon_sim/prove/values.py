@@ -68,7 +68,7 @@ class Term:
     """A scalar that nobody knows, by what it is computed from.
 
     Args:
-        name: "arg", "program", "programs", "induction", "trips", "flat", "unknown", or an op's name.
+        name: "arg", "program", "programs", "induction", "trips", "flat", "data", "pointer", "unknown", or an op's name.
         args: positions, terms and integers.
     """
 
@@ -87,7 +87,7 @@ class Term:
         """Whether it is the same in all iterations, and in all partitions."""
         known: Optional[bool] = self.__dict__.get("_fixed")
         if known is None:
-            known = self.name not in ("induction", "flat", "unknown")
+            known = self.name not in ("induction", "flat", "pointer", "unknown")
             known = known and all(a.fixed for a in self.args if isinstance(a, Term))
             object.__setattr__(self, "_fixed", known)
         return known

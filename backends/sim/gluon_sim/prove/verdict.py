@@ -87,6 +87,10 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
     lines.append(
         "assumed: no integer argument is negative, no counter passes 2**31 - 1, constants and types as launched"
     )
+    if lowered.memory:
+        lines.append(
+            f"assumed, too: what is read from memory{_lines(lowered.memory)} is written by nobody meanwhile"
+        )
     writes = sorted({op.loc.line for op in lowered.stores})
     if writes:
         lines.append(
