@@ -144,15 +144,19 @@ class Branch(Instruction):
 
     Args:
         choice: by which number all partitions choose alike where nobody knows; None for each alone.
+        end: where both ways meet again, while code is made; None where that is not known.
+        free: nothing that is followed depends on it: each goes both ways.
     """
 
     condition: Spec
     target: int = -1
     context: tuple[Any, ...] = ()
     choice: Optional[int] = None
+    end: Optional[int] = None
+    free: bool = False
 
     def uses(self) -> Iterator[int]:
-        return _vars([self.condition])
+        return iter(()) if self.free else _vars([self.condition])
 
 
 @dataclass
@@ -248,15 +252,18 @@ class Code:
     Attributes:
         active: at each instruction, the loops it is inside of.
         live: at each instruction, the variables that are read from there on.
+        data: variables of what is not followed but for work that fills it.
     """
 
     name: str
     steps: list[Instruction] = field(default_factory=list)
     live: list[frozenset[int]] = field(default_factory=list)
     active: list[tuple[Loop, ...]] = field(default_factory=list)
+    data: set[int] = field(default_factory=set)
 
     def finish(self) -> None:
         """Drop what has no use, and find out what is live where."""
+        self._choices()
         while True:
             self._live()
             idle = [
@@ -283,6 +290,64 @@ class Code:
                 step.loop.linear = {v: c for v, c in step.loop.linear.items() if v in self._ever}
         self._shorten()
         self._live()
+
+    def _choices(self) -> None:
+        """Leave out choices that nothing comes of, and free those of which only data does."""
+        idle = [at for at, step in enumerate(self.steps) if self._idle(at, step)]
+        ways = {at: range(at + 1, self.steps[at].end or 0) for at in idle}  # type: ignore[attr-defined]
+        around: dict[int, list[int]] = {}
+        for at, inside in ways.items():
+            for place in inside:
+                around.setdefault(place, []).append(at)
+        needed: set[int] = set()
+        todo = [
+            v
+            for at, step in enumerate(self.steps)
+            if not isinstance(step, (Pure, View, Move, Enter)) and at not in ways
+            for v in step.uses()
+        ]
+        todo += [v for s in self.steps if isinstance(s, Enter) for v in _vars([s.low, s.loop.step, s.loop.bound])]
+        made: dict[int, list[tuple[int, list[int]]]] = {}
+        for at, step in enumerate(self.steps):
+            if isinstance(step, Move):
+                for out, arg in zip(step.outs, step.args):
+                    made.setdefault(out, []).append((at, list(_vars([arg]))))
+            elif isinstance(step, (Pure, View)):
+                made.setdefault(step.out, []).append((at, list(step.uses())))
+        kept: set[int] = set()
+        while todo:
+            var = todo.pop()
+            if var in needed:
+                continue
+            needed.add(var)
+            for at, uses in made.get(var, ()):
+                todo += uses
+                if var in self.data:
+                    continue
+                for branch in around.get(at, ()):
+                    if branch not in kept:
+                        kept.add(branch)
+                        todo += self.steps[branch].uses()
+        for at, inside in ways.items():
+            step = self.steps[at]
+            assert isinstance(step, Branch)
+            steps = [self.steps[i] for i in inside]
+            if at in kept:
+                continue
+            if any(isinstance(s, Used) or set(s.defines()) & needed for s in steps):
+                step.free = True
+            else:
+                self.steps[at] = Jump(step.loc, step.end or 0)
+
+    def _idle(self, at: int, step: Instruction) -> bool:
+        """Whether what is done either way is data, as far as it is followed."""
+        if not isinstance(step, Branch) or step.end is None:
+            return False
+        inside = self.steps[at + 1 : step.end]
+        return all(
+            isinstance(s, (Pure, View, Move, Jump, Used)) or isinstance(s, Branch) and s.end is not None
+            for s in inside
+        )
 
     def _shorten(self) -> None:
         """Leave out jumps to what comes next."""

@@ -83,6 +83,8 @@ class Counting(Equal):
             self.rules.add((step.name, by, change, left.get(root, 0), step.bits))
 
     def _truth(self, state: State, task: int, value: Any, branch: Optional[Branch]) -> int:
+        if branch is not None and branch.free:
+            return self._decide()
         if isinstance(value, Number):
             raise CannotSay("a condition counts up without end")
         if isinstance(value, int):

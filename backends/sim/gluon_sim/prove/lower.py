@@ -8,6 +8,7 @@ from gluon_core.contract.reference import wants_machine
 from gluon_sim.prove.code import (
     Branch,
     Code,
+    Effect,
     Enter,
     Flat,
     Fork,
@@ -307,10 +308,12 @@ class _Lowering(Effects):
             if first:
                 self.emit(jump)
                 branch.target = self.here
-        jump.target = self.here
+        jump.target = branch.end = self.here
         self.context = around
         for result, out in zip(op.results, outs):
             env[id(result)] = Spec(var=out)
+            if isinstance(result.type, TensorType):
+                self.code.data.add(out)
 
     def do_for(self, op: Op, env: Env) -> None:
         low, high, step = (self.spec(env, v) for v in op.args[:3])
@@ -495,9 +498,9 @@ class _Lowering(Effects):
         self.function(kernel, args)
         self.roots()
         self.floors()
-        self.memory()
         for code in self.out.tasks:
             code.finish()
+        self.memory()
         return self.out
 
     def roots(self) -> None:
@@ -532,7 +535,15 @@ class _Lowering(Effects):
 
     def memory(self) -> None:
         """Note which loads it depends on how often loops run and what is done."""
-        todo: list[Any] = [*self.out.roots, *(branch.condition.value for _, branch in self.branches)]
+        todo: list[Any] = list(self.out.roots)
+        for code in self.out.tasks:
+            for step in code.steps:
+                if isinstance(step, Branch) and not step.free:
+                    todo.append(step.condition.value)
+                elif isinstance(step, Pure):
+                    todo += [step.known, *(arg.value for arg in step.args)]
+                elif isinstance(step, Effect):
+                    todo += [step.args[i].value for i in step.relevant]
         while todo:
             one = todo.pop()
             if isinstance(one, Term):

@@ -22,6 +22,7 @@ _LOADS = frozenset("load masked_load".split())
 _OPS = frozenset(
     "make_range splat unsplat broadcast expand_dims convert_layout int_cast addptr select reduce scan".split()
 )
+_WITHIN = frozenset("int_cast assert ret reduce_ret scan_ret".split())  # functions that combine
 
 
 class Numbering:
@@ -164,7 +165,7 @@ def _region(region: Region) -> Optional[tuple[Any, ...]]:
         elif op.name == "call" and isinstance(op.args[0], Function):
             parts.append(_region(op.args[0].body))
             args = op.args[1:]
-        elif op.results and op.name not in ELEMENTWISE or op.regions or op.kwargs:
+        elif op.name not in _WITHIN and op.name not in ELEMENTWISE or op.regions or op.kwargs:
             return None
         parts += [_part(arg, places) for arg in args]
         if None in parts:
