@@ -356,7 +356,8 @@ class _Lowering(Effects):
                     loop.linear[var] = by
                 if by == 1 and id(value) in self.flat and loop.core is not None:
                     self.counted(self.flat[id(value)], loop, low, var)
-        self.flats(op, loop, low, init)
+        if yielded:
+            self.flats(op, loop, low, init)
         self.all_loops.append((self.task, loop))
         self.emit(Enter(op.loc, loop, low))
         around = self.context
