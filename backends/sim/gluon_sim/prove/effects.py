@@ -45,6 +45,7 @@ class Lowered:
         memory: lines of loads of numbers that loops and conditions depend on.
         left: lines of copies that may still be under way at the end, once it was walked.
         pipelines: where steps of `gl.portable.pipeline` are fetched and waited for.
+        doubts: why it cannot be said that their order is right, with lines.
     """
 
     def __init__(self, places: Places) -> None:
@@ -57,6 +58,7 @@ class Lowered:
         self.memory: set[int] = set()
         self.left: dict[int, None] = {}
         self.pipelines: dict[Op, None] = {}
+        self.doubts: dict[tuple[str, int], None] = {}
 
 
 class Effects:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence
 
 from gluon_core.contract.reference import wants_machine
+from gluon_sim.memory.shared import SharedView
 from gluon_sim.prove.code import (
     Branch,
     Code,
@@ -26,6 +27,7 @@ from gluon_sim.prove.effects import Effects, Env, Lowered
 from gluon_sim.prove.events import Noter
 from gluon_sim.prove.numbering import Numbering
 from gluon_sim.prove.smt import Arithmetic
+from gluon_sim.prove.steps import Awaited, Fetched, Ring
 from gluon_sim.prove.symbols import increment, linear, symbolic, whole
 from gluon_sim.prove.values import CannotSay, Term, term
 from gluon_sim.record.arith import ELEMENTWISE
@@ -82,6 +84,8 @@ class _Lowering(Effects):
         self.depth = 0
         self.parallel = False
         self.flat: dict[int, tuple[Loop, int, int]] = {}  # as `flats` says
+        self.rings: dict[int, list[Ring]] = {}  # of pipelines, by task
+        self.of_buffer: dict[int, tuple[int, Ring]] = {}
         self.alias: dict[int, Term] = {}  # counters, and what follows from them, as terms
 
     # ---- functions and blocks ------------------------------------------------------------------
@@ -187,8 +191,8 @@ class _Lowering(Effects):
         elif self.scalar(op):
             self.pure(op, env)
         elif name in _IGNORED:
-            if name in ("tiles_fetched", "tiles_awaited"):
-                self.out.pipelines[op] = None
+            if name.startswith("tiles_"):
+                self.tiles(op, env)
             for result in op.results:
                 env[id(result)] = self.constant(op) if name == "poison" else Spec()
         else:
@@ -271,6 +275,30 @@ class _Lowering(Effects):
             Pure(op.loc, name, args, type.bits, out, also if isinstance(also, Term) else None)
         )
         env[id(op.results[0])] = Spec(var=out)
+
+    def tiles(self, op: Op, env: Env) -> None:
+        """Steps of a pipeline: of one that a task has for itself (`steps`)."""
+        view = self.spec(env, op.args[0]).value
+        buffer = self.places.buffer(view.buffer) if isinstance(view, SharedView) else -1
+        mine = self.rings.setdefault(self.task, [])
+        if op.name == "tiles_begun":
+            if isinstance(view, SharedView) and not self.loops and buffer not in self.of_buffer:
+                ring = Ring(view.shape[0], self.var(), self.var())
+                self.of_buffer[buffer] = self.task, ring
+                mine.append(ring)
+                self.emit(Move(op.loc, [ring.last, ring.fetches], [Spec(), Spec()]))
+            return
+        self.out.pipelines[op] = None
+        owner, known = self.of_buffer.get(buffer, (None, None))
+        if known is None or owner != self.task:
+            self.out.doubts["a ring is not one task's alone", op.loc.line] = None
+            return
+        step = self.spec(env, op.args[1])
+        if op.name == "tiles_awaited":
+            self.emit(Awaited(op.loc, known, step, int(op.args[2])))
+            return
+        pred = Spec(value=1) if op.args[2] is None else self.spec(env, op.args[2])
+        self.emit(Fetched(op.loc, known, step, pred, mine))
 
     # ---- control ---------------------------------------------------------------------------------
 

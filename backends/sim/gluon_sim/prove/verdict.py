@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterable, Optional
 
 from gluon_core.contract.evidence import Proved
-from gluon_sim.errors import SimulatorError, in_library
+from gluon_sim.errors import SimulatorError
 from gluon_sim.prove.effects import Lowered
 from gluon_sim.prove.lower import lower
 from gluon_sim.prove.replay import Launch, again
@@ -46,6 +46,10 @@ def prove(
     doubtful = outcome.unsure(arithmetic)
     if doubtful is not None:
         return _unsaid(name, CannotSay(doubtful), outcome.states, outcome.seconds), None
+    if lowered.doubts:
+        again_ = _replayed(launch, lowered, outcome, arithmetic, ([], []))
+        if again_[0] is not None and again_[0].report == "race.steps":
+            return _counterexample(name, outcome, again_[1], again_[0]), again_[0]
     return Proved(
         "proved", name, outcome.states, round(outcome.seconds, 2), _proved(lowered, outcome, launch)
     ), None
@@ -75,8 +79,9 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
             for loop in active:
                 if loop.root is not None:
                     loops[loop.loc.line] = None
+    steps = ", no step of a pipeline out of order" if lowered.pipelines and not lowered.doubts else ""
     lines = [
-        "no race in shared memory, no deadlock, no barrier against its protocol, in any schedule",
+        f"no race in shared memory, no deadlock, no barrier against its protocol{steps}, in any schedule",
     ]
     if loops:
         places = ", ".join(map(str, sorted(loops)))
@@ -103,16 +108,26 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
         lines.append(
             f"a copy that nobody waits for may be under way at the end{_lines(lowered.left)}: gluon run --check warns"
         )
-    steps = sorted({op.loc.line for op in lowered.pipelines if not in_library(op.loc.file)})
-    if lowered.pipelines:
-        where = (
-            f" (line{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))})" if steps else ""
-        )
+    if lowered.doubts:
+        (text, line), *_ = lowered.doubts
+        at = f" at line {line}" if line else ""
         lines.append(
-            f"not looked at either: the order of a pipeline's steps that other targets ask for{where}, "
-            "`race.steps`: gluon run --check"
+            "not proved: that a pipeline's steps are in the order that other targets ask for, "
+            f"`race.steps`{at}: {text}; gluon run --check looks at the order of a launch"
         )
     return tuple(lines)
+
+
+def _replayed(
+    launch: Launch, lowered: Lowered, outcome: Outcome, arithmetic: Arithmetic, facts: Any
+) -> tuple[Optional[SimulatorError], str]:
+    within = max(_REPLAY, launch.settings.within / 4)
+    return again(launch, lowered, outcome, arithmetic, facts, within)
+
+
+def _counterexample(name: str, outcome: Outcome, said: str, error: SimulatorError) -> Proved:
+    told = (f"{said}: {type(error).__name__}, as the simulator reports it",)
+    return Proved("counterexample", name, outcome.states, round(outcome.seconds, 2), told)
 
 
 def _wrong(
@@ -120,18 +135,10 @@ def _wrong(
 ) -> tuple[Proved, Optional[SimulatorError]]:
     found = outcome.found
     assert found is not None
-    error, said = again(
-        launch,
-        lowered,
-        outcome,
-        arithmetic,
-        outcome.facts,
-        max(_REPLAY, launch.settings.within / 4),
-    )
+    error, said = _replayed(launch, lowered, outcome, arithmetic, outcome.facts)
     seconds = round(outcome.seconds, 2)
     if error is not None:
-        told = (f"{said}: {type(error).__name__}, as the simulator reports it",)
-        return Proved("counterexample", name, outcome.states, seconds, told), error
+        return _counterexample(name, outcome, said, error), error
     steps = [f"  {s.who}, line {s.line}: {s.what}" for s in outcome.trace[-SHOWN:]]
     lines = (
         f"{found.report}: {found.text}{_place(found.loc)}, but the simulator does not find it again: {said}",

@@ -27,12 +27,12 @@ from gluon_sim.prove.code import (
     Used,
     View,
 )
-from gluon_sim.prove.counting import Counting
 from gluon_sim.prove.effects import Lowered
 from gluon_sim.prove.events import Barrier, Issue, Use, WaitGroups
 from gluon_sim.prove.order import Depends, Phases
 from gluon_sim.prove.smt import Arithmetic
 from gluon_sim.prove.state import LEAST, Bound, Facts, Past, State, Step, Task, Token
+from gluon_sim.prove.steps import Awaited, Fetched, Steps
 from gluon_sim.prove.values import CannotSay, NeedsPrefix, Number
 from gluon_sim.prove.world import Flight, Found, World
 
@@ -41,7 +41,7 @@ __all__ = ["Walker"]
 _RUN = 20_000  # instructions of a task between two of its events
 
 
-class Walker(Counting):
+class Walker(Steps):
     """Walks the tasks of one program.
 
     Args:
@@ -316,6 +316,12 @@ class Walker(Counting):
         elif kind is Used:
             for var in step.args:
                 self._landed(state, task, env.get(var), step.loc)
+            me.at += 1
+        elif kind is Fetched:
+            self._fetched(state, task, step)
+            me.at += 1
+        elif kind is Awaited:
+            self._awaited(state, task, step)
             me.at += 1
         elif kind is Fork:
             state.world.fork(step.tasks)
