@@ -31,6 +31,7 @@ REPORTS = {
     "race.threads": "races",  # two threads of one partition, in global memory
     "race.blocks": "races",  # two blocks of a cluster, in each other's shared memory
     "race.shared": "races",  # ... in shared memory
+    "race.lifetime": "races",  # in shared memory that a buffer had which nothing names any more
     "race.registers": "races",  # of a result that asynchronous work still writes
     "race.steps": "races",  # of a pipeline of tiles, by its contract
     "race.scope": "races",  # atomics of two ranks, one of which does not reach the other

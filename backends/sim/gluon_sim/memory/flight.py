@@ -15,10 +15,11 @@ from gluon_sim.check.agents import Agent
 from gluon_sim.errors import LeakError, RaceError, SimulatorError, span_of, tolerate
 from gluon_sim.memory.guided import Guided
 from gluon_sim.memory.schedule import Schedule
+from gluon_sim.memory.shared import named_by
 
 if TYPE_CHECKING:
     from gluon_sim.check.epochs import Epoch
-    from gluon_sim.memory.shared import SharedView
+    from gluon_sim.memory.shared import SharedBuffer, SharedView
     from gluon_sim.memory.sync import Wait
     from gluon_sim.run.frame import Rows
     from gluon_sim.run.task import Task
@@ -78,6 +79,7 @@ class Flight:
         blocks: what the blocks of a cluster knew when it was issued.
         portable: whether a portable op issued it, whose fence nobody adds.
         leads: for each block, the one that does its part, where one does it for several.
+        buffers: that it may use, if somebody asks how long these are in use.
     """
 
     def __init__(
@@ -109,6 +111,9 @@ class Flight:
         blocks = task.batch.blocks
         self.blocks: Optional[np.ndarray] = blocks.current() if blocks is not None else None
         self.leads: Optional[np.ndarray] = None
+        self.buffers: tuple[SharedBuffer, ...] = ()
+        if task.machine.lifetimes is not None:
+            self.buffers = named_by(task.given)
 
     @property
     def awaited(self) -> bool:
@@ -253,7 +258,7 @@ class Flights:
             flight.after = after
             self._start(task, home, flight, proxy, earlier, slot)
             if read is not None and flight is not parts[0]:
-                flight.source = parts[0]
+                flight.source, flight.buffers = parts[0], ()
                 self._follow(flight, [parts[0]])
         task.portable = False
         self.schedule.issued(self, parts[-1])

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gluon_sim.record.ir import Op
     from gluon_sim.run.frame import Rows
 
-__all__ = ["SharedBuffer", "SharedView", "derived", "offsets_of"]
+__all__ = ["SharedBuffer", "SharedView", "derived", "named_by", "offsets_of"]
 
 
 @lru_cache(maxsize=1024)
@@ -476,3 +476,14 @@ def _derived(ref: _Ref, how: str, args: tuple[Any, ...]) -> np.ndarray:
 
 def derived(table: np.ndarray, how: str, *args: Any) -> np.ndarray:
     return _derived(_Ref(table), how, args)
+
+
+def named_by(arguments: Any) -> tuple[SharedBuffer, ...]:
+    """The buffers among the arguments of an op."""
+    found: list[SharedBuffer] = []
+    for one in arguments:
+        if isinstance(one, SharedView):
+            found.append(one.buffer)
+        elif isinstance(one, (list, tuple)):
+            found += named_by(one)
+    return tuple(found)

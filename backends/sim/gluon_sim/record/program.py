@@ -30,6 +30,7 @@ class Findings:
         met: what plain loads read, and what plain stores write.
         users: by id of a value, the ops that take it.
         columns: of tensor memory in use at once, and the op that allocates most.
+        lifetimes: of its buffers.
     """
 
     origins: Optional[dict[int, set[Origin]]] = None
@@ -42,6 +43,7 @@ class Findings:
     met: Optional[tuple[set[Origin], set[Origin]]] = None
     users: Optional[dict[int, list[Op]]] = None
     columns: Optional[tuple[int, Optional[Op]]] = None
+    lifetimes: Any = None
 
 
 class Program:

@@ -18,6 +18,7 @@ import numpy as np
 from gluon_sim.check.agents import Agents
 from gluon_sim.check.blocks import Blocks
 from gluon_sim.check.clusters import ended
+from gluon_sim.check.lifetimes import Lifetimes
 from gluon_sim.check.ranks import AcrossRanks, OnRank
 from gluon_sim.check.tracking import Tracking
 from gluon_sim.errors import LaunchInterrupted, TimeLimitError
@@ -146,6 +147,7 @@ class Machine:
         self.scheduler.home = program.program.kernel.loc
         self.hurried = deadline is not None or self.schedule.between_ops
         self.tracking: Optional[Tracking] = None
+        self.lifetimes: Optional[Lifetimes] = None  # where buffers may take each other's place
         self.watched = False
         self.stopped: Optional[Event] = None  # set where other threads work at the launch, too
         self.machines: list[Machine] = []  # those of the threads
@@ -334,6 +336,10 @@ class Machine:
             across = None if self.place is None else self.place.across
             self.tracking = Tracking(program, self.memory, arguments, self.grid, across)
             self.memory.tracking = self.tracking
+            if self.program.asynchronous:
+                if program.found.lifetimes is None:
+                    program.found.lifetimes = Lifetimes(program)
+                self.lifetimes = program.found.lifetimes
 
     def _another(self) -> "Machine":
         """A machine for a further thread of this launch."""
@@ -341,7 +347,7 @@ class Machine:
             self.program, self.memory, self.grid, self.num_warps, self.target, self.output,
             self.models, self.settings, self.num_ctas,
         )  # fmt: skip
-        made.tracking = self.tracking
+        made.tracking, made.lifetimes = self.tracking, self.lifetimes
         made.scheduler.deadline = self.scheduler.deadline
         made.hurried = True
         return made

@@ -51,6 +51,7 @@ class Task:
         self.queues: dict[str, Queue] = {}
         self.calls: list[Op] = []  # that led to its function
         self.history = History()  # what a compiler knows of accesses before
+        self.given: Sequence[Any] = ()  # the arguments of the op that runs
         self.portable = False  # whether a portable op is about to issue work
         self.num_warps = machine.num_warps
         # When its threads last waited for each other, for those who watch threads.
@@ -154,6 +155,8 @@ class Task:
         tracking = self.machine.tracking
         if tracking is not None and self.agent is not None:
             tracking.shared(self, kind, view, mask)
+            if self.machine.lifetimes is not None:
+                self.machine.lifetimes.touched(self, view)
         if self.batch.blocks is not None:
             meet(self, self.batch.blocks, kind, view)
 
@@ -513,7 +516,7 @@ class Task:
         hurried = self.machine.hurried
         tracking = self.machine.tracking
         waited = tracking.waited if tracking is not None and tracking.waits else None
-        blocks = self.batch.blocks
+        blocks, lifetimes = self.batch.blocks, self.machine.lifetimes
         try:
             for step in block.steps:
                 self.op = step.op
@@ -523,12 +526,14 @@ class Task:
                     value = step.run(*[frame.get(slot) for slot in step.plan])
                     frame.put(step.outs[0], value)
                 elif step.control:
+                    if lifetimes is not None and step.op.name == "reduce":
+                        lifetimes.reduces(self)
                     yield from step.run(self, step)
                     if step.op.name in TERMINATORS:
                         return step
                 else:
                     named = {k: frame.resolve(v) for k, v in step.named.items()}
-                    args = [frame.resolve(a) for a in step.plan]
+                    args = self.given = [frame.resolve(a) for a in step.plan]
                     value = step.run(self, *args, **named)
                     if hasattr(value, "send"):
                         value = yield from value
