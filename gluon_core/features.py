@@ -105,4 +105,5 @@ MIXED_WARPS = Feature((3, 8), "warps of a linear layout may move along several d
 CLUSTERED_CONVERSIONS = Feature((3, 8), "conversions that move data between a cluster's blocks")
 KERNELS_THAT_RETURN = Feature((3, 7), "kernels that return a value")
 STRICT_UNPACKING = Feature((3, 9), "more values than names are refused")
+CLUSTERED_REDUCTIONS = Feature((3, 8), "reductions across a cluster's blocks")
 CLUSTERED_JOINS = Feature((3, 8), "slices along a clustered layout's last dimension join")

@@ -35,6 +35,7 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.portable.common import around, check_address, lower, optional_tensor
 from gluon_core.portable.epilogues import epilogue, writer
 from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
+from gluon_core.portable.row_sums import row_exponentials
 from gluon_core.portable.schedule import grouped_tiles
 from gluon_core.portable.shares import even_tiles, sum_parts
 from gluon_core.portable.signals import (
@@ -73,6 +74,7 @@ __all__ = [
     "pipeline",
     "rank_barrier",
     "read",
+    "row_exponentials",
     "signal",
     "static_walk",
     "store",
