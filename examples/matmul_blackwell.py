@@ -2,8 +2,7 @@
 
 Three kinds of warps work on their own: one copies tiles, one issues multiplications, four read
 finished tiles from tensor memory and store them. There are two accumulators, so that one tile is
-stored while the next is multiplied. Each program walks over many tiles: with LAUNCH_CONTROL (from
-Triton 3.8 on) there is one for each tile, and those that run take over others that have not begun.
+stored while the next is multiplied. Each program walks over many tiles.
 
 With CTAS=2 (from Triton 3.8 on) the two blocks of a cluster multiply one tile: each copies and keeps
 half of A's rows, B's columns and C's rows, and the even one issues for both. Barriers that say what
@@ -19,7 +18,6 @@ from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.blackwell import (
     TensorMemoryLayout,
     accumulator_ring,
-    clc,
     tcgen05_commit,
     tcgen05_mma,
 )
@@ -28,71 +26,76 @@ from gluon_core.nvidia.blackwell import TensorDescriptor
 
 
 @gluon.jit
-def copy_tiles(ring, work, K, BLOCK_K: gl.constexpr):
+def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr):
     at = ring.producer()
-    turn = work.first(0)
-    while work.has(turn):
-        row, column = work.at(turn)
+    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        row, column = tiles.at(tile)
         for k in range(0, K, BLOCK_K):
             ring.fetch(at, [[row, k], [k, column]])
             at = at.next()
-        turn = work.next(turn)
 
 
 @gluon.jit
-def multiply_tiles(ring, sums, work, K, BLOCK_K: gl.constexpr):
+def multiply_tile(ring, at, acc, K, BLOCK_K: gl.constexpr):
+    """Start the products of a tile; the position after its last step."""
+    for k in range(0, K, BLOCK_K):
+        a_tile, b_tile = ring.wait(at)
+        tcgen05_mma(a_tile, b_tile, acc, use_acc=k > 0)
+        tcgen05_commit(ring.empty(at))  # its tiles are done with once the unit has read them
+        at = at.next()
+    return at
+
+
+@gluon.jit
+def multiply_tiles(ring, sums, tiles, K, BLOCK_K: gl.constexpr):
     at = ring.consumer()
     to = sums.producer()
-    turn = work.first(1)
-    while work.has(turn):
-        acc = sums.take(to)
-        for k in range(0, K, BLOCK_K):
-            a_tile, b_tile = ring.wait(at)
-            tcgen05_mma(a_tile, b_tile, acc, use_acc=k > 0)
-            tcgen05_commit(ring.empty(at))  # its tiles are done with once the unit has read them
-            at = at.next()
+    for _ in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        at = multiply_tile(ring, at, sums.take(to), K, BLOCK_K)
         sums.done(to)
         to = to.next()
-        turn = work.next(turn)
 
 
 @gluon.jit
-def store_tiles(sums, writer, work):
+def store_tiles(sums, writer, tiles):
     at = sums.consumer()
-    turn = work.first(2)
-    while work.has(turn):
-        row, column = work.at(turn)
+    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        row, column = tiles.at(tile)
         sums.store(at, writer, [row, column])
         at = at.next()
-        turn = work.next(turn)
     writer.close()
+
+
+@gluon.jit
+def begin(a_desc, b_desc, c_desc, M, N, BLOCKS: gl.constexpr, STAGES: gl.constexpr,
+          GROUP: gl.constexpr, CTAS: gl.constexpr):  # fmt: skip
+    """What the roles share: slots of tiles, accumulators, buffers of results, and the order of tiles."""
+    if CTAS == 2:
+        layout: gl.constexpr = TensorMemoryLayout(
+            [BLOCKS[0] // 2, BLOCKS[1]], col_stride=1, cga_layout=[[1, 0]], two_ctas=True
+        )
+    else:
+        layout: gl.constexpr = TensorMemoryLayout([BLOCKS[0], BLOCKS[1]], col_stride=1)
+    ring = tma_ring([a_desc, b_desc], STAGES, two_ctas=CTAS == 2)
+    sums = accumulator_ring([BLOCKS[0], BLOCKS[1]], 2, layout)
+    writer = tma_writer(c_desc, parts=4)
+    tiles = gl.portable.grouped_tiles([M, N], [BLOCKS[0], BLOCKS[1]], GROUP)
+    return ring, sums, writer, tiles
 
 
 @gluon.jit
 def matmul_blackwell(
     a_desc, b_desc, c_desc, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr, GROUP: gl.constexpr, CTAS: gl.constexpr, LAUNCH_CONTROL: gl.constexpr,
+    STAGES: gl.constexpr, GROUP: gl.constexpr, CTAS: gl.constexpr,
 ):  # fmt: skip
-    if CTAS == 2:
-        layout: gl.constexpr = TensorMemoryLayout(
-            [BLOCK_M // 2, BLOCK_N], col_stride=1, cga_layout=[[1, 0]], two_ctas=True
-        )
-    else:
-        layout: gl.constexpr = TensorMemoryLayout([BLOCK_M, BLOCK_N], col_stride=1)
-    ring = tma_ring([a_desc, b_desc], STAGES, two_ctas=CTAS == 2)
-    sums = accumulator_ring([BLOCK_M, BLOCK_N], 2, layout)
-    writer = tma_writer(c_desc, parts=4)
-    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
-    if LAUNCH_CONTROL:
-        work = clc.walk(tiles, roles=3)
-    else:
-        work = gl.portable.static_walk(tiles, roles=3)
+    BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N)
+    ring, sums, writer, tiles = begin(a_desc, b_desc, c_desc, M, N, BLOCKS, STAGES, GROUP, CTAS)
     gl.warp_specialize(
         [
-            (store_tiles, (sums, writer, work)),
-            (multiply_tiles, (ring, sums, work, K, BLOCK_K)),
-            (copy_tiles, (ring, work, K, BLOCK_K)),
+            (store_tiles, (sums, writer, tiles)),
+            (multiply_tiles, (ring, sums, tiles, K, BLOCK_K)),
+            (copy_tiles, (ring, tiles, K, BLOCK_K)),
         ],
         [1, 1],
         [48, 48],
@@ -135,7 +138,7 @@ def arguments(new, large, sizes=None):
     }
 
 
-def config_of(ctas, control, block, stages, group):
+def config_of(ctas, block, stages, group):
     def config(warp_size, block=block, stages=stages, group=group):
         m, n, k = block
         shared = {"num_warps": 4} if ctas == 1 else {"num_warps": 4, "num_ctas": ctas}
@@ -146,7 +149,6 @@ def config_of(ctas, control, block, stages, group):
             "STAGES": stages,
             "GROUP": group,
             "CTAS": ctas,
-            "LAUNCH_CONTROL": control,
             **shared,
         }
 
@@ -155,8 +157,6 @@ def config_of(ctas, control, block, stages, group):
 
 def grid(args, config):
     tiles = -(-args["M"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"])
-    if config["LAUNCH_CONTROL"]:
-        return (tiles,)
     if getattr(args["a"], "is_cuda", False):
         import torch
 
@@ -165,15 +165,18 @@ def grid(args, config):
     return (min(tiles, 3),)
 
 
-def example(name, ctas, small, large, control=False):
+def example(name, ctas, small, large, kernel=matmul_blackwell, grid=grid, **more):
+    def with_more(config):
+        return lambda warp_size, **choices: {**config(warp_size, **choices), **more}
+
     return Example(
         name=name,
-        kernel=matmul_blackwell,
+        kernel=kernel,
         arguments=arguments,
         operands=operands,
         grid=grid,
-        config=config_of(ctas, control, *small),
-        large_config=config_of(ctas, control, *large),
+        config=with_more(config_of(ctas, *small)),
+        large_config=with_more(config_of(ctas, *large)),
         reference=lambda args: args["a"].astype(np.float64) @ args["b"].astype(np.float64),
         output="c",
         flops=lambda args: 2 * args["M"] * args["N"] * args["K"],
@@ -187,11 +190,7 @@ TWO = ((256, 128, 32), 3, 2), ((256, 256, 64), 6, 8)
 
 EXAMPLES = [example("matmul, Blackwell, warp-specialized", 1, *ONE)]
 if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 8):  # barriers of pairs of blocks
-    EXAMPLES += [
-        example("matmul, Blackwell, pairs of blocks", 2, *TWO),
-        example("matmul, Blackwell, launch control", 1, *ONE, control=True),
-        example("matmul, Blackwell, pairs and launch control", 2, *TWO, control=True),
-    ]
+    EXAMPLES.append(example("matmul, Blackwell, pairs of blocks", 2, *TWO))
 
 if __name__ == "__main__":
     raise SystemExit(main(EXAMPLES))

@@ -40,11 +40,10 @@ def rows_of(scales):
 
 
 @gluon.jit
-def copy_tiles(ring, work, K, BLOCK_K: gl.constexpr, PACK: gl.constexpr, RUN: gl.constexpr):
+def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, PACK: gl.constexpr, RUN: gl.constexpr):
     at = ring.producer()
-    turn = work.first(0)
-    while work.has(turn):
-        row, column = work.at(turn)
+    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+        row, column = tiles.at(tile)
         for k in range(0, gl.cdiv(K, BLOCK_K)):
             value = k * (BLOCK_K // PACK)
             scale = k * (BLOCK_K // RUN // 4)
@@ -58,16 +57,14 @@ def copy_tiles(ring, work, K, BLOCK_K: gl.constexpr, PACK: gl.constexpr, RUN: gl
                 ],
             )
             at = at.next()
-        turn = work.next(turn)
 
 
 @gluon.jit
-def multiply_tiles(ring, sums, scales, work, K, BLOCK_K: gl.constexpr, KIND: gl.constexpr):
+def multiply_tiles(ring, sums, scales, tiles, K, BLOCK_K: gl.constexpr, KIND: gl.constexpr):
     a_scale_tmem, b_scale_tmem = scales
     at = ring.consumer()
     to = sums.producer()
-    turn = work.first(1)
-    while work.has(turn):
+    for _ in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         acc = sums.take(to)
         for k in range(0, K, BLOCK_K):
             a_tile, b_tile, a_scale, b_scale = ring.wait(at)
@@ -89,7 +86,6 @@ def multiply_tiles(ring, sums, scales, work, K, BLOCK_K: gl.constexpr, KIND: gl.
             at = at.next()
         sums.done(to)
         to = to.next()
-        turn = work.next(turn)
 
 
 @gluon.jit
@@ -110,12 +106,11 @@ def matmul_scaled_blackwell(
     b_scale_tmem = allocate_tensor_memory(b_scale_desc.dtype, [BLOCK_N, BLOCK_K // RUN], layout)
     scales = (a_scale_tmem, b_scale_tmem)
     tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
-    work = gl.portable.static_walk(tiles, roles=3)
     gl.warp_specialize(
         [
-            (store_tiles, (sums, writer, work)),
-            (multiply_tiles, (ring, sums, scales, work, K, BLOCK_K, KIND)),
-            (copy_tiles, (ring, work, K, BLOCK_K, PACK, RUN)),
+            (store_tiles, (sums, writer, tiles)),
+            (multiply_tiles, (ring, sums, scales, tiles, K, BLOCK_K, KIND)),
+            (copy_tiles, (ring, tiles, K, BLOCK_K, PACK, RUN)),
         ],
         [1, 1],
         [48, 48],
