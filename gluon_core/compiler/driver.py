@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import time
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Iterable, Iterator, Literal, Mapping, Optional, overload
 
@@ -21,7 +22,7 @@ from gluon_core.contract.options import further
 from gluon_core.contract.registry import registry
 from gluon_core.contract.requests import OPS
 from gluon_core.contract.targets import Target
-from gluon_core.errors import ArgumentError, StageError, trims
+from gluon_core.errors import ArgumentError, KernelWarning, StageError, trims
 from gluon_core.values.constants import Identity
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ def compile_source(
                 entry.files,
                 traced=text,
             )
+            _warn(source, entry.metadata)
             if listener is not None:
                 times = _triton.compile_times(started, started, [], time.monotonic())
                 _listen(listener, made, times, hit=True)
@@ -304,10 +306,22 @@ def compile_source(
         hardware,
         hardware.source if hardware else None if backend.simulates else text,
     )
+    _warn(source, result.metadata)
     if listener is not None:
         times = _triton.compile_times(started, traced, result.ends, time.monotonic())
         _listen(listener, made, times, hit=False)
     return made
+
+
+_warned: dict[Any, Any] = {}
+
+
+def _warn(source: GluonASTSource, metadata: Mapping[str, Any]) -> None:
+    """Pass on what stages have against a kernel, at its first line."""
+    for text in metadata.get("warnings") or ():
+        code = source.fn.fn.__code__
+        file, line = code.co_filename, source.fn.starting_line_number
+        warnings.warn_explicit(f"{source.name}: {text}", KernelWarning, file, line, registry=_warned)
 
 
 def _verify(module: Any, name: str) -> None:

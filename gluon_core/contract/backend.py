@@ -89,7 +89,8 @@ class Stage:
 
     `run(source, metadata) -> result`; `metadata` is a dict that the stage may add to: it starts from
     the options' fields, and the core reads `name` (of the kernel in the machine code), `shared` (bytes
-    of shared memory of a block), `num_warps` and `num_ctas`. The first stage gets what the builder
+    of shared memory of a block), `num_warps`, `num_ctas` and, where there are any, `warnings`: texts, told as
+    `KernelWarning`s. The first stage gets what the builder
     made (`gluon_core.contract.builder.Module`), the result of the last one is bytes. `name` is also the
     key in `CompiledKernel.asm`.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional
 
-from gluon_core.contract.backend import Report, load_path
+from gluon_core.contract.backend import Report, Stage, load_path
 from gluon_core.contract.listing import CodeLine
 from gluon_core.contract.targets import Target
 from gluon_core.contract.triton_backend import TritonBackend
@@ -99,6 +99,16 @@ class NvidiaBackend(TritonBackend):
 
     def builder_arch(self, target: Target) -> str:
         return f"sm{target.architecture.arch}"
+
+    def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
+        stages = super().pipeline(target, options)
+        if not target.has("nvidia.wgmma"):
+            return stages
+        heard = load_path("gluon_nvidia.assembler:heard")
+        return tuple(
+            Stage(stage.name, heard(stage.run)) if stage.name == "cubin" else stage
+            for stage in stages
+        )
 
     # -- running -----------------------------------------------------------------------------------
 

@@ -1,0 +1,78 @@
+"""What `ptxas` says of a kernel that it assembles: where it keeps no `wgmma` under way."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from typing import Any, Callable, Iterator
+
+from gluon_core.contract.backend import load_path
+
+__all__ = ["heard", "slow_products"]
+
+_Run = Callable[[Any, "dict[str, Any]"], Any]
+
+# "(C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to REASON in the
+# function 'kernel'", and newer ones "in line 0"
+_SERIALIZED = re.compile(
+    r"\(C75\d\d\) Potential Performance Loss: wgmma\.mma_async instructions are serialized "
+    r"due to (.+?)(?: in (?:the )?function '[^']*')?(?: in line \d+)?\s*$",
+    re.M,
+)
+_REMEDIES = {
+    "accumulator registers": "Use what warpgroup_mma returned only after a warpgroup_mma_wait that hands it "
+    "out, in loops and branches, too, and start sums with warpgroup_mma_init.",
+    "register resources": "Multiply smaller tiles, or give the role more registers: fewer values live "
+    "beside the sums, more warps to share them, the last argument of gl.warp_specialize.",
+    "function": "Inline what is called between a product and its wait.",
+}
+_ANY = "Keep what stands between a product and its wait free of other uses of its sums, and of calls."
+
+
+def heard(run: _Run) -> _Run:
+    """The stage `run`, which calls ptxas; `warnings` in the metadata are then what it has against the kernel."""
+
+    def stage(source: Any, metadata: dict[str, Any]) -> Any:
+        if "wgmma.mma_async" not in source:
+            return run(source, metadata)
+        said = io.StringIO()
+        with _talking() as wanted, contextlib.redirect_stdout(said):
+            result = run(source, metadata)
+        if wanted:
+            print(said.getvalue(), end="")
+        found = slow_products(said.getvalue())
+        if found:
+            metadata["warnings"] = found
+        return result
+
+    return stage
+
+
+def slow_products(said: str) -> list[str]:
+    """A warning for each reason why products wait for each other."""
+    reasons = dict.fromkeys(" ".join(found.split()) for found in _SERIALIZED.findall(said))
+    return [
+        f"the assembler waits after each `wgmma`, which is slow: {reason}. {_remedy(reason)}"
+        for reason in reasons
+    ]
+
+
+def _remedy(reason: str) -> str:
+    return next((text for words, text in _REMEDIES.items() if words in reason), _ANY)
+
+
+@contextlib.contextmanager
+def _talking() -> Iterator[bool]:
+    """Triton prints what ptxas says; whether a user wanted that."""
+    knobs = load_path("triton.knobs:nvidia")
+    wanted, own = bool(knobs.dump_ptxas_log), vars(knobs)
+    kept = own.get("dump_ptxas_log", own)
+    own["dump_ptxas_log"] = True  # past the knob, which would set the environment of all
+    try:
+        yield wanted
+    finally:
+        if kept is own:
+            own.pop("dump_ptxas_log")
+        else:
+            own["dump_ptxas_log"] = kept
