@@ -74,7 +74,9 @@ def matmul_quantized(
     row = gl.program_id(2) * BLOCK_M
     share = gl.cdiv(gl.cdiv(K, BLOCK_K), SPLITS)
     first = gl.program_id(1) * share
-    count = gl.minimum(share, gl.cdiv(K, BLOCK_K) - first)
+    # One step at least, of zeros behind K: where the loop may be left out, sums that are zeros meet those
+    # of products, and ptxas waits after each product.
+    count = gl.maximum(gl.minimum(share, gl.cdiv(K, BLOCK_K) - first), 1)
     # Scales lie in threads as the groups that they belong to.
     like = unpacked(gl.full([BLOCK_N, BLOCK_K // PACKED], 0, gl.uint8, wide), FORMAT, GROUP)
     by_group: gl.constexpr = gl.SliceLayout(2, like.type.layout)

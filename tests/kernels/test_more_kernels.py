@@ -108,6 +108,14 @@ def test_weights_of_few_bits(format, group, near):
         assert (args["counters"] == 0).all()
 
 
+@pytest.mark.parametrize("target", [SM90, CDNA], ids=str)
+def test_weights_of_fewer_steps_than_parts(target):
+    """Some parts have nothing to multiply."""
+    example = module("matmul_quantized").example("int8", 64)
+    args = example.arguments(Arrays(target), False, (3, 40, 64), (16, 32), 3)
+    run(example, args, target, block=(16, 32, 64), splits=3)
+
+
 @pytest.mark.parametrize(
     "name, sizes",
     [

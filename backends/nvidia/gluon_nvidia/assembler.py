@@ -21,6 +21,8 @@ _SERIALIZED = re.compile(
     re.M,
 )
 _REMEDIES = {
+    "defining accumulator": "Where a loop of products may end before it begins, sums that are zeros meet "
+    "those of products: let it run once, with range(gl.maximum(steps, 1)), on tiles that are masked.",
     "accumulator registers": "Use what warpgroup_mma returned only after a warpgroup_mma_wait that hands it "
     "out, in loops and branches, too, and start sums with warpgroup_mma_init.",
     "register resources": "Multiply smaller tiles, or give the role more registers: fewer values live "
