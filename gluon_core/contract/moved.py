@@ -7,7 +7,10 @@ from typing import Mapping
 __all__ = ["ALIASES", "GONE_IN", "MOVED", "SHORT"]
 
 # Paths that are to stay: what users type, for modules that stand in a room of the core.
-SHORT: Mapping[str, str] = {"gluon_core.bundle": "gluon_core.compiler.bundle"}
+SHORT: Mapping[str, str] = {
+    "gluon_core._runtime": "gluon_core.runtime.private",
+    "gluon_core.bundle": "gluon_core.compiler.bundle",
+}
 
 GONE_IN = "1.0"  # the release that no longer has these paths
 

@@ -1,0 +1,23 @@
+"""Where libraries for Triton's own Gluon look for what their ops are written with; the language for the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_core import language as _language
+from gluon_core._triton import unwrap as _unwrap_if_constexpr
+from gluon_core.layouts.base import DistributedLayout, SharedLayout
+from gluon_core.layouts.base import unwrap as _unwrap_shape
+from gluon_core.values.builtin import builtin
+
+__all__ = [
+    "DistributedLayout",
+    "SharedLayout",
+    "_unwrap_if_constexpr",
+    "_unwrap_shape",
+    "builtin",
+]
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_language, name)
