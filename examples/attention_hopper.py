@@ -75,6 +75,16 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
         if head < heads:
             first += part * ROWS
             rows = first + gl.arange(0, ROWS, layout=row)
+            if CAUSAL and BLOCK_N % SETTINGS[0] != 0:
+                # Other groups' rows may see more. Without those tiles the first alone needs the mask.
+                seen = gl.maximum(gl.cdiv(gl.minimum(first + ROWS, length), BLOCK_N), 1)
+                for _ in range(seen, count):
+                    keys.wait(at)
+                    keys.release(at)
+                    values.wait(at)
+                    values.release(at)
+                    at = at.next()
+                count = gl.minimum(count, seen)
 
             q_tile = queries.wait(query).reshape([ROWS, D])
             if not OVERLAP:
@@ -95,17 +105,13 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
             behind, at = at, at.next()
 
-            for j in range(1, count):
+            for _ in range(1, count):
                 k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
                 coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
                 v_tile = values.wait(behind).reshape([BLOCK_N, D])
                 acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
                 score = warpgroup_mma_wait(1, deps=[coming])
                 keys.release(at)
-                if CAUSAL and BLOCK_N % SETTINGS[0] != 0:
-                    if (count - j) * BLOCK_N > first:
-                        where = (count - 1 - j) * BLOCK_N + key
-                        score = mask_scores(score, rows, where, length, CAUSAL)
                 higher = gl.maximum(top, gl.max(score, 1) * scale)
                 kept = gl.exp2(top - higher)
                 p = gl.exp2(score * scale - higher[:, None])
@@ -153,6 +159,7 @@ def attention_hopper(
     """
     PARTS: gl.constexpr = BLOCK_M // 64
     gl.static_assert(PARTS == 2 or PARTS == 3, "two or three groups of warps with 64 rows each")
+    gl.static_assert(BLOCK_N % 64 == 0, "the diagonal of a group's rows lies in one tile of keys")
     keys = tma_ring(k_desc, STAGES, consumers=PARTS)
     values = tma_ring(v_desc, STAGES, consumers=PARTS)
     SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, GROUP)
