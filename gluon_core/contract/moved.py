@@ -10,6 +10,7 @@ __all__ = ["ALIASES", "GONE_IN", "MOVED", "SHORT"]
 SHORT: Mapping[str, str] = {
     "gluon_core._runtime": "gluon_core.runtime.private",
     "gluon_core.bundle": "gluon_core.compiler.bundle",
+    "gluon_core.language._semantic": "gluon_core.semantic.private",
 }
 
 GONE_IN = "1.0"  # the release that no longer has these paths
