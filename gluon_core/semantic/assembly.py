@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 from gluon_core._triton import tl, tl_tuple, unwrap
-from gluon_core.contract.targets import Architecture
 from gluon_core.errors import ArgumentError
 from gluon_core.semantic.operands import items_of
+
+if TYPE_CHECKING:
+    from gluon_core.contract.targets import Architecture
 
 __all__ = ["check_assembly", "check_packed"]
 

@@ -85,7 +85,7 @@ class Steps(Counting):
         if self.lowered.doubts:
             return
         at, last = self._value(env, step.step), env.get(ring.last)
-        fetches = env.get(ring.fetches) or ()
+        fetches: tuple[Fetch, ...] = env.get(ring.fetches) or ()
         if fetches and self._apart(state, task, at, last) != 1:
             return self._doubt("it is not told that steps are fetched one after the other", step.loc)
         if len(fetches) == ring.stages:
