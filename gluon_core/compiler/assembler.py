@@ -7,6 +7,7 @@ import re
 from typing import Callable, Mapping, Optional
 
 from gluon_core.errors import SourceSpan, StageError
+from gluon_core.frontend.located import place_of
 
 __all__ = ["bad_assembly", "left_out", "refused"]
 
@@ -47,7 +48,6 @@ _ASM = re.compile(
     r'elementwise_inline_asm "((?:[^"\\]|\\.)*)".*constraints = "([^"]*)"'
     r'.*loc\((#\w+|"[^"]*":\d+:\d+)\)'
 )
-_PLACE = re.compile(r'"([^"]+)":(\d+):(\d+)')
 
 
 def bad_assembly(said: str, text: Callable[[], Optional[str]]) -> Optional[StageError]:
@@ -134,20 +134,12 @@ def left_out(text: Optional[str], asm: Mapping[str, object]) -> Optional[StageEr
 
 
 def _place(module: str, loc: str) -> Optional[SourceSpan]:
-    """Where a location of a module is, through the names that others stand in for."""
-    for _ in range(4):
-        found = _PLACE.search(loc)
-        if found is not None:
-            line = linecache.getline(found[1], int(found[2])).rstrip("\n")
-            return SourceSpan(
-                found[1], int(found[2]), max(int(found[3]) - 1, 0), None, line or None
-            )
-        inner = re.search(r"#\w+", loc)
-        held = inner and re.search(rf"^{inner[0]} = loc\((.*)\)$", module, re.M)
-        if not held:
-            return None
-        loc = held[1]
-    return None
+    found = place_of(module, loc)
+    if found is None:
+        return None
+    file, line, column = found
+    text = linecache.getline(file, line).rstrip("\n")
+    return SourceSpan(file, line, max(column - 1, 0), None, text or None)
 
 
 def _span(lines: list[str], line: int) -> Optional[SourceSpan]:

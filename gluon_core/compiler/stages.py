@@ -25,6 +25,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._triton.capture import captured
 from gluon_core.compiler.assembler import bad_assembly, left_out, refused
+from gluon_core.compiler.blame import blamed
 from gluon_core.compiler.workers import Ended, Link, Pool, Process, fork_lock, timeout
 from gluon_core.contract.answers import checked_stages
 from gluon_core.contract.backend import Backend, Stage
@@ -188,11 +189,14 @@ class _Job:
         unknown = bad_assembly(said, self._input_text)
         if unknown is not None:
             return self._named(unknown)
+        words, span, remedy = blamed(said, self._input_text)
         return _triton.stage_error(
             StageError(
-                f"compiling {self.what} failed in stage {self.current}: {message}",
+                f"compiling {self.what} failed in stage {self.current}: {words or message}",
                 diagnostics=said.strip(),
                 reproducer=reproducer,
+                span=span,
+                remedy=remedy,
             )
         )
 

@@ -16,6 +16,7 @@ from gluon_core.errors import (
 from gluon_core.frontend.callees import naming
 from gluon_core.frontend.diagnostics import kernel_error
 from gluon_core.frontend.generator import KernelGenerator
+from gluon_core.frontend.located import complaint
 from gluon_core.frontend.session import Session
 from gluon_core.frontend.signature import check_descriptor, parse_type
 
@@ -101,7 +102,9 @@ def verify(module: Any, name: str) -> None:
     """
     said = refused_by_mlir(module)
     if said is not None:
+        words, span = complaint(said) or ("", None)
         raise StageError(
-            f"the compiler rejects the module of {name}",
+            f"the compiler rejects the module of {name}" + (f": {words}" if words else ""),
             diagnostics=said or module.str_nodebug(),
+            span=span,
         )

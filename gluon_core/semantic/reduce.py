@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any, Sequence
 
+from gluon_core import _triton
 from gluon_core._triton import tl, unwrap
 from gluon_core._triton.capture import refused
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core.features import CLUSTERED_HISTOGRAMS, CLUSTERED_REDUCTIONS, CLUSTERED_SCANS
 from gluon_core.layouts import AutoLayout, DistributedLinearLayout, SliceLayout
 from gluon_core.layouts.blocks import split_over_blocks
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
@@ -17,6 +19,7 @@ from gluon_core.values import distributed_type
 __all__ = ["ReduceOps"]
 
 
+_SHARE = "Give it a layout whose blocks hold all of it, or go through global memory."
 _CONVERT = "Convert the tensor to a BlockedLayout first, with gl.convert_layout."
 
 
@@ -76,6 +79,12 @@ class ReduceOps(SemanticBase):
                 lambda: split_over_blocks(layout.to_linear(shape), axis),
                 "the reduction", "axis", f"{axis} of {layout}",
             )  # fmt: skip
+            if not _triton.has(CLUSTERED_REDUCTIONS) and axis in self._split_dims(layout, shape):
+                _triton.require(
+                    CLUSTERED_REDUCTIONS,
+                    f"a reduction along dimension {axis}, which the blocks of a cluster share,",
+                    _SHARE,
+                )
         rest = shape[:axis] + shape[axis + 1 :]
         if rest:
             kept = layout if is_placeholder(layout) else SliceLayout(axis, layout)
@@ -95,7 +104,20 @@ class ReduceOps(SemanticBase):
         self, inputs: Sequence[Any], axis: Any, region_builder_fn: Any, reverse: Any
     ) -> tuple[Any, ...]:
         values = self._same_shapes(inputs, "scan")
-        axis = wrap_axis(axis, len(shape_of(values[0])))
+        shape, layout = shape_of(values[0]), values[0].type.layout
+        axis = wrap_axis(axis, len(shape))
+        split = self._split_dims(layout, shape)
+        if axis in split:
+            raise LayoutError(
+                f"no Triton scans along a dimension that the blocks of a cluster share: {axis}",
+                argument="axis",
+                expected="a layout whose cga_layout is 0 there",
+                got=repr(layout),
+                remedy=_SHARE,
+            )
+        if split and not _triton.has(CLUSTERED_SCANS):
+            what = "a scan of a tensor that the blocks of a cluster share"
+            _triton.require(CLUSTERED_SCANS, what, _SHARE)
         op = self.builder.create_scan(
             [value.handle for value in values], axis, bool(unwrap(reverse))
         )
@@ -104,6 +126,13 @@ class ReduceOps(SemanticBase):
         return tuple(
             self.make_tensor(op.get_result(i), value.type) for i, value in enumerate(values)
         )
+
+    def _split_dims(self, layout: Any, shape: Sequence[int]) -> list[int]:
+        """The dimensions along which some block of a cluster lacks elements."""
+        if self.num_ctas == 1 or is_placeholder(layout):
+            return []
+        linear = layout.to_linear(list(shape))
+        return [dim for dim in range(len(shape)) if split_over_blocks(linear, dim)]
 
     @staticmethod
     def _verify(op: Any, what: str) -> None:
@@ -154,6 +183,12 @@ class ReduceOps(SemanticBase):
                     expected=source,
                     got=wanted,
                 )
+        if axis in self._split_dims(src.type.layout, source):
+            self.warn(
+                f"gl.gather along dimension {axis}, which the blocks of a cluster share: each block "
+                "finds what it holds itself, and whatever is there in place of what the others hold. "
+                + _SHARE
+            )
         handle = self.builder.create_gather(src.handle, index.handle, axis)
         return self.make_tensor(
             handle, distributed_type(src.type.scalar, wanted, index.type.layout)
@@ -188,6 +223,13 @@ class ReduceOps(SemanticBase):
             mask, input = self.broadcast_impl_value(self.to_tensor(mask), input)
             if not mask.type.scalar.is_bool():
                 raise DtypeError("must be boolean", argument="mask", got=mask.dtype)
+        if not _triton.has(CLUSTERED_HISTOGRAMS) and self._split_dims(
+            input.type.layout, shape_of(input)
+        ):
+            self.warn(
+                "gl.histogram of what the blocks of a cluster share: before Triton 3.9 each block "
+                "counts what it holds itself. " + _SHARE
+            )
         result_type = distributed_type(tl.int32, [num_bins], layout)
         handle = self.builder.create_histogram(
             input.handle,

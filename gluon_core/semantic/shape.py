@@ -8,7 +8,11 @@ from typing import Any, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._triton import tl, unwrap
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
-from gluon_core.features import CLUSTERED_CONVERSIONS, SPLIT_BEFORE_LAYOUT
+from gluon_core.features import (
+    CLUSTERED_CONVERSIONS,
+    DROPS_REGISTER_COPIES,
+    SPLIT_BEFORE_LAYOUT,
+)
 from gluon_core.layouts import (
     AutoLayout,
     DistributedLinearLayout,
@@ -419,6 +423,7 @@ class ShapeOps(SemanticBase):
             )
         shape = shape_of(src)
         axis = wrap_axis(axis, len(shape))
+        _check_packs(src.type.layout, shape)
         shape[axis] *= 2
         handle = self.builder.create_fp4_to_fp(src.handle, elem_type.to_ir(self.builder), axis)
         return self.wrap_inferred(handle, elem_type, shape)
@@ -434,6 +439,23 @@ class ShapeOps(SemanticBase):
         if not isinstance(layout, DistributedLayout) or is_placeholder(layout):
             raise LayoutError("has no linear form", argument="layout", got=repr(layout))
         return DistributedLinearLayout.from_linear(layout.to_linear(shape))
+
+
+def _check_packs(layout: Any, shape: Sequence[int]) -> None:
+    """Refuse layouts of fp4 of which a thread has less than compilers, which abort, unpack at once."""
+    if is_placeholder(layout):
+        return
+    rows = layout.to_linear(list(shape)).bases.get("register", [])
+    if _triton.has(DROPS_REGISTER_COPIES):
+        rows = [row for row in rows if any(row)]
+    if len(rows) < 2:
+        raise LayoutError(
+            "fp4 is unpacked four bytes of a thread at a time",
+            argument="src",
+            expected="a layout in which each thread has 4 elements of src or more",
+            got=f"{1 << len(rows)} of {list(shape)} in {layout!r}",
+            remedy="Convert it to a BlockedLayout with 4 in size_per_thread first.",
+        )
 
 
 def _crosses_blocks(one: Any, other: Any, shape: Sequence[int]) -> bool:

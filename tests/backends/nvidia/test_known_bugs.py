@@ -10,6 +10,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
+from gluon_core.errors import KernelWarning
 from gluon_core.features import MADE_BARRIERS_FENCED
 from gluon_core.language.nvidia.hopper import mbarrier, tma
 from gluon_core.nvidia.hopper import TensorDescriptor
@@ -66,3 +67,28 @@ def test_a_barrier_that_is_never_used_lies_where_a_copy_goes(invalidated):
     between = ptx[ptx.index("mbarrier.init") : ptx.index("cp.async.bulk.tensor")]
     fenced = _triton.has(MADE_BARRIERS_FENCED) and not invalidated
     assert ("fence.proxy.async" in between) == fenced
+
+
+@gluon.jit
+def across_blocks(x, GATHERS: gl.constexpr, layout: gl.constexpr):
+    offsets = gl.arange(0, 256, layout)
+    value = gl.load(x + offsets)
+    if GATHERS:
+        gl.store(x + offsets, gl.gather(value, 255 - offsets, 0))
+    else:
+        gl.store(x + offsets, gl.histogram(value, 256, layout=layout))
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_blocks_of_a_cluster_gather_and_count_by_themselves(gathers, shared, recwarn):
+    layout = gl.BlockedLayout([1], [32], [4], [0], cga_layout=[(int(shared),)])
+    constants = {"GATHERS": gathers, "layout": layout}
+    compiled = gluon.compile(
+        across_blocks, "sm_90", {"num_ctas": 2}, signature={"x": "*i32"}, constexprs=constants
+    )
+    added_up = not gathers and _triton.at_least(3, 9)
+    assert ("mapa" in compiled.asm["ptx"]) == (shared and added_up)
+    told = [str(w.message) for w in recwarn if w.category is KernelWarning]
+    assert len(told) == (shared and not added_up)
+    assert all("blocks of a cluster share" in text for text in told)
