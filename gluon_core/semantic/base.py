@@ -43,7 +43,8 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         self.place: Callable[[], tuple[str, int]] = lambda: ("<kernel>", 1)
         # Grows with all that may wait or be skipped: control flow, calls, waits. What vendors' ops
         # remember of a function is true as long as it has not grown.
-        self.passed = 0
+        self._passed = 0
+        self.until_passed: list[Callable[[], None]] = []  # called once, when it grows
         self.notes: dict[str, Any] = {}
         # Triton 3.8 and later wrap handles through this method; earlier ones call the class.
         self.tensor = tl.tensor
@@ -65,6 +66,18 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
     def architectures_with(self, capability: str) -> Sequence[str]:
         names: Sequence[str] = self.session.architectures_with(capability)
         return names
+
+    @property
+    def passed(self) -> int:
+        return self._passed
+
+    @passed.setter
+    def passed(self, value: int) -> None:
+        self._passed = value
+        if self.until_passed:
+            called, self.until_passed = self.until_passed, []
+            for call in called:
+                call()
 
     def make_tensor(self, handle: Any, type: Any) -> Any:
         return tl.tensor(handle, type)

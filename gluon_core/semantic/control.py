@@ -63,6 +63,7 @@ class ControlOps(SemanticBase):
 
     def packed_asm(self, asm: Any, constraints: Any, args: Any, kinds: Any, pack: int) -> None:
         """See that inline assembly of `pack` elements names its operands."""
+        self.passed += 1  # it may hold a wait
         check_packed(asm, constraints, args, kinds, pack, self.target.architecture)
 
     def inline_asm(
@@ -73,6 +74,7 @@ class ControlOps(SemanticBase):
         for ty in types:
             if not hasattr(ty, "to_ir"):
                 raise DtypeError("not a type", argument="result_types", got=describe(ty))
+        self.passed += 1  # it may hold a wait
         text, registers = _text(asm, "asm"), _text(constraints, "constraints")
         check_assembly(text, registers, len(types), len(args), self.target.architecture)
         op = self.builder.create_threadwise_inline_asm(

@@ -33,6 +33,7 @@ from gluon_core.vendor import (
     unwrap,
 )
 from gluon_nvidia.language.mma import check_precision
+from gluon_nvidia.language.wgmma_unfinished import issued, maybe_unfinished, raw_handle, waited
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
 
 __all__ = [
@@ -140,7 +141,7 @@ def warpgroup_mma_init(
         return value
     semantic_layer().require_distributed(value, "value")
     _accumulator_layout(value.type.layout, "value")
-    return warpgroup_mma_accumulator(value.handle, value.type)
+    return warpgroup_mma_accumulator(raw_handle(value), value.type)
 
 
 @overload
@@ -262,12 +263,13 @@ def warpgroup_mma(
     handle = semantic.builder.create_warpgroup_mma(
         a.handle,
         b.handle,
-        acc.handle,
+        raw_handle(acc),
         predicate(semantic, use_acc, "use_acc").handle,
         semantic._str_to_dot_input_precision(precision),
         _imprecise(semantic, unwrap(max_num_imprecise_acc), a, tensor_type),
         asynchronous,
     )
+    issued(semantic, handle, asynchronous)
     if asynchronous:
         return warpgroup_mma_accumulator(handle, tensor_type)
     return semantic.make_tensor(handle, tensor_type)
@@ -323,14 +325,16 @@ def warpgroup_mma_wait(
                 expected="accumulators, tensors, or buffers in shared memory",
                 got=describe(item),
             )
-    handles = semantic.builder.create_warpgroup_mma_wait([item.handle for item in items], pending)
+    given = [raw_handle(item) for item in items]
+    left = waited(semantic, pending)
+    handles = semantic.builder.create_warpgroup_mma_wait(given, pending)
     if not isinstance(handles, (list, tuple)):
         handles = [handles]  # a recorder hands out a single result as it is
     results = [
         kind._unflatten_ir([handle], 0)[0]
         if not isinstance(kind, distributed_type)
-        else semantic.make_tensor(handle, kind)
-        for handle, kind in zip(handles, kinds)
+        else maybe_unfinished(semantic, handle, kind, before, left)
+        for handle, kind, before in zip(handles, kinds, given)
     ]
     return results[0] if len(results) == 1 else tl_tuple(results)
 
