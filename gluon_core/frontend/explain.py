@@ -29,6 +29,7 @@ from gluon_core.errors import (
 from gluon_core.frontend import constructs, statements
 from gluon_core.frontend.host_calls import host_call, host_function, is_library
 from gluon_core.frontend.scope import make_constant, value_of
+from gluon_core.frontend.unfit import unfit_attribute, unfit_call, unfit_item, unfit_number
 from gluon_core.values import shared_memory_descriptor
 from gluon_core.values.tensors import describe
 
@@ -42,6 +43,7 @@ def reworded(text: str) -> str:
     text = without_addresses(text)
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
     text = re.sub(r"\bconstexpr\[([^\[\]]*)\]", r"\1", text)
+    text = re.sub(r"^cannot convert None of type NoneType to tensor$", "None is no number", text)
     text = re.sub(r"^cannot convert (.*) of type (\w+) to tensor$", r"\1 (\2) is no number", text)
     text = re.sub(
         r"^Nonrepresentable integer (-?\d+)\.?$", r"the integer \1 does not fit 64 bits", text
@@ -172,7 +174,7 @@ def _subscript(generator: Any, node: ast.Subscript, root: Any) -> Optional[Gluon
             remedy=f"Use {name}.index(i) for one of several, or {name}.slice(start, length, dim).",
         )
     if not isinstance(value, tl.tensor):
-        return None
+        return unfit_item(generator, node, root)
     base, index = ast.unparse(node.value), ast.unparse(node.slice)
     if value.dtype.is_ptr():
         if isinstance(node.slice, ast.Slice):
@@ -207,6 +209,9 @@ def _item(generator: Any, node: ast.Subscript, value: Any) -> GluonError:
 
 def _binary(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
     operation = node.op
+    number = unfit_number(node, root)
+    if number is not None:
+        return number
     if isinstance(operation, ast.MatMult):
         return KernelSyntaxError(
             "`@` is not supported in kernels",
@@ -290,6 +295,10 @@ def _compare(generator: Any, node: ast.Compare, root: Any) -> Optional[GluonErro
             got=ast.unparse(node),
             remedy="Compare with each item: (x == a) | (x == b).",
         )
+    if "NoneType" in str(root) and not isinstance(root, GluonError):
+        return DtypeError(
+            "None is no number", got=ast.unparse(node), remedy="Ask with `is None`, or `is not None`."
+        )
     if len(node.ops) > 1 and "comparison" in str(root):
         return KernelSyntaxError(
             "a chain of comparisons is not supported in kernels",
@@ -342,7 +351,7 @@ def _attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[Gluon
             remedy=f"Make a run-time value of it: gl.to_tensor({shown}).{node.attr}.",
         )
     if owner is None:
-        return None
+        return unfit_attribute(generator, node, root)
     if isinstance(owner, ModuleType):
         if owner is not language:
             return None
@@ -354,9 +363,10 @@ def _attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[Gluon
         return TraceError(
             f"{ast.unparse(node.value)!r} has no {node.attr!r}",
             got=str(owner.type).replace("triton.language.", ""),
-            remedy=did_you_mean(node.attr, known),
+            remedy=did_you_mean(node.attr, known)
+            or ("Load the buffer first: buffer.load(layout)." if hasattr(owner, "load") else None),
         )
-    return None
+    return unfit_attribute(generator, node, root)
 
 
 # What Triton's language has, and this one under another name or not at all.
@@ -441,7 +451,7 @@ def _call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
     if getattr(function, "__triton_builtin__", False) and isinstance(root, TypeError):
         if re.search(r"\w+\(\) (?:takes|missing|got)", str(root)):
             return _arguments(called, inspect.signature(function), node, root)
-    if "'function' object" in str(root):
+    if "'function' object" in str(root) and not re.search("'(?:fn|arg_names)'", str(root)):
         names = (n for tree in given for n in ast.walk(tree) if isinstance(n, ast.Attribute))
         for attribute in names:
             if getattr(value_of(generator, attribute), "__triton_builtin__", False):
@@ -468,7 +478,9 @@ def _call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
     if found is not None:
         found.span = generator._span(node.func)
         return found
-    if function is None and "is not callable" in str(root) or isinstance(function, ModuleType):
+    literal = isinstance(node.func, (ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Set))
+    lost = function is None and ("is not callable" in str(root) or literal)
+    if lost or isinstance(function, ModuleType):
         kind = "a module" if isinstance(function, ModuleType) else None
         return DtypeError(f"{called} cannot be called", got=kind)
     if function is not None and not callable(function):
@@ -477,7 +489,7 @@ def _call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
             expected="a function of the language, or one decorated with @gluon.jit",
             got=describe(function),
         )
-    return None
+    return unfit_call(generator, node, root)
 
 
 # Python's functions that a kernel may call on compile-time values.
@@ -500,7 +512,7 @@ def _arguments(called: str, signature: Any, node: ast.Call, root: Any) -> Option
         return None
     names = [parameter.name for parameter in parameters]
     unknown = [word.arg for word in node.keywords if word.arg and word.arg not in names]
-    shown = f"{called}({', '.join(map(str, parameters))})"
+    shown = f"{called}{inspect.Signature(parameters)}"
     if unknown:
         return ArgumentError(
             f"{called} has no parameter {unknown[0]!r}",
@@ -509,10 +521,12 @@ def _arguments(called: str, signature: Any, node: ast.Call, root: Any) -> Option
         )
     if any(isinstance(arg, ast.Starred) for arg in node.args):
         return None
-    if len(node.args) > len(names):
+    places = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    if len(node.args) > len(places):
+        by_place = " by place" if len(places) < len(names) else ""
         return ArgumentError(
-            f"{called} is called with too many arguments",
-            expected=f"at most {len(names)}: {shown}",
+            f"{called} is called with too many arguments{by_place}",
+            expected=f"at most {len(places)}: {shown}",
             got=len(node.args),
         )
     twice = [word.arg for word in node.keywords if word.arg in names[: len(node.args)]]

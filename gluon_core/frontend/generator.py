@@ -235,6 +235,15 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
 
     def visit_IfExp(self, node: Any) -> Any:
         self.semantic.passed += 1
+        test = self.visit(node.test)
+        self.visited[id(node.test)] = test  # for the base class, which asks again
+        if isinstance(test, tl.tensor) and test.type.is_block():
+            raise DtypeError(
+                "the condition of `a if condition else b` must be one boolean",
+                got=str(test.type),
+                remedy="Choose element by element: gl.where(condition, a, b).",
+                span=self._span(node),
+            )
         found = super().visit_IfExp(node)
         self.semantic.passed += 1
         return found
@@ -399,7 +408,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             return
         first: Any = found[0]
         self.cur_node = first
-        if not self.semantic.kernels_may_return:
+        if not self.semantic.kernels_may_return or given.is_block():
             error: Any = self._unsupported(first, "")
             error.gluon_error = KernelSyntaxError(
                 "a kernel cannot return a value",

@@ -37,7 +37,7 @@ def unwrap_shape(shape: Any, argument: str = "shape") -> list[int]:
             "not a shape",
             argument=argument,
             expected="a tuple of compile-time integers",
-            got=repr(shape),
+            got=str(shape) if isinstance(shape, _triton.dtype) else repr(shape),
         )
     result = []
     for item in shape:
@@ -145,4 +145,7 @@ def describe(value: Any) -> str:
     value = unwrap(value)
     if isinstance(value, base_value):
         return str(value.type)
-    return f"{value!r} ({type(value).__name__})"
+    if value is None:
+        return "None"
+    shown = str(value) if isinstance(value, _triton.dtype) else repr(value)
+    return f"{shown} ({type(value).__name__})"
