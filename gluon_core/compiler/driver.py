@@ -14,7 +14,7 @@ from gluon_core import _triton
 from gluon_core._triton.locks import ForkLock
 from gluon_core.compiler import cache
 from gluon_core.compiler.kernel import CompiledKernel
-from gluon_core.compiler.source import GluonASTSource, trace_source
+from gluon_core.compiler.source import GluonASTSource, check_mapping, trace_source
 from gluon_core.compiler.stages import Recipe, run_stages
 from gluon_core.contract.answers import checked_options, checked_stages
 from gluon_core.contract.backend import Backend, Stage
@@ -77,6 +77,7 @@ def compile(
         GluonError: the kernel is wrong; with its line.
         StageError: a compiler failed; with what it said.
     """
+    check_mapping(options, "options", "from names of options to their values")
     given = {**(options or {}), **more}
     if _is_source(fn):
         if signature is not None or constexprs is not None or attrs is not None:

@@ -47,7 +47,7 @@ def check_grid(grid: Any) -> tuple[int, int, int]:
             "not a grid",
             argument="grid",
             expected="an int, one to three ints, or a function of the arguments that returns those",
-            got=repr(grid),
+            got=f"a {type(grid).__name__}" if " at 0x" in repr(grid) else repr(grid),
         )
     for axis, (size, most) in enumerate(zip(found, _LIMITS)):
         if not 0 <= size <= most:

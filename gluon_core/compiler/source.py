@@ -39,6 +39,18 @@ def jit_function(fn: Any) -> Any:
     return found
 
 
+def check_mapping(given: Any, argument: str, expected: str) -> None:
+    """Raise unless an argument of `compile` is a mapping, or None.
+
+    Raises:
+        ArgumentError: it is neither.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        raise ArgumentError(
+            "not a mapping", argument=argument, expected=f"a dict {expected}", got=repr(given)
+        )
+
+
 class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no types
     """A kernel and what is known of its parameters when it is compiled; `triton.compile` takes it.
 
@@ -70,6 +82,9 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         self.constants: dict[Path, Any] = {}
         self.attrs: dict[Path, list[Any]] = {}
         names = self.fn.arg_names
+        told = (("signature", signature), ("constexprs", constexprs), ("attrs", attrs))
+        for argument, given in told:
+            check_mapping(given, argument, "from names of parameters to what they are")
         for key in signature:
             self._index(key, "signature")
         for key, value in (constexprs or {}).items():

@@ -408,7 +408,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             return
         first: Any = found[0]
         self.cur_node = first
-        if not self.semantic.kernels_may_return or given.is_block():
+        if not self.semantic.kernels_may_return or isinstance(given, _triton.block_type):
             error: Any = self._unsupported(first, "")
             error.gluon_error = KernelSyntaxError(
                 "a kernel cannot return a value",

@@ -131,6 +131,6 @@ def unfit_number(node: ast.BinOp, root: Any) -> Optional[GluonError]:
     """Arithmetic of compile-time numbers that has no result."""
     if isinstance(root, ZeroDivisionError):
         return ArgumentError("a division by zero", got=ast.unparse(node))
-    if isinstance(root, (OverflowError, ValueError)) and not isinstance(root, GluonError):
+    if isinstance(root, OverflowError) or "shift count" in str(root):
         return ArgumentError(f"no number comes of this: {root}", got=ast.unparse(node))
     return None

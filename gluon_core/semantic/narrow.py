@@ -108,6 +108,14 @@ class NarrowOps(SemanticBase):
 
     def _check_cast(self, source: Any, goal: Any, rounding: Optional[str]) -> None:
         """Raise where no compiler, or not the target's, has the conversion."""
+        if goal.is_ptr() and source.is_int() and source.primitive_bitwidth != 64:
+            raise DtypeError(
+                "an address is an integer of 64 bits",
+                argument="dtype",
+                expected="int64 or uint64 to convert to a pointer",
+                got=source,
+                remedy="Convert it first: x.to(gl.int64).",
+            )
         if source == goal or source.is_ptr() or goal.is_ptr():
             return
         where = self.target.architecture.no_casts.get((str(source), str(goal)))

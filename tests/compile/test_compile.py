@@ -270,3 +270,11 @@ def test_a_kernel_that_changed_on_disk_is_not_compiled(tmp_path):
     assert "changed: " in done.stdout, done.stderr
     assert "put changed on disk" in done.stdout and "changing.py" in done.stdout
     assert KernelChangedError is not None
+
+
+def test_what_must_be_a_mapping():
+    for argument in ("signature", "constexprs", "attrs", "options"):
+        given = {"signature": {"y": "*fp32"}, argument: [3]}
+        with pytest.raises(ArgumentError, match=r"not a mapping; .*a dict.*got \[3\]") as caught:
+            gluon.compile(kernels.biased, "sim:hopper", **given)
+        assert caught.value.argument == argument

@@ -127,6 +127,26 @@ CASES = {
         "gl.zeros(None, gl.int32, L)",
         "None",
     ),
+    "pointer-of-32-bits": (
+        "n.to(gl.pointer_type(gl.float32), bitcast=True)",
+        E.DtypeError,
+        None,
+        "64 bits",
+        "x.to(gl.int64)",
+    ),
+    "shape-and-dtype-swapped": (
+        "gl.allocate_shared_memory([128], gl.float32, SH)",
+        E.ShapeError,
+        None,
+        "shape",
+        "got fp32",
+    ),
+    "reduced-buffer": (
+        "s = gl.allocate_shared_memory(gl.float32, [128], SH)\ngl.sum(s, 0)  # <--",
+        (E.DtypeError, E.TraceError),
+        None,
+        "Load the buffer first",
+    ),
     "reshape-none": ("v.reshape(None)", E.ShapeError, "v.reshape(None)", "not a shape"),
     "layout-a-text": (
         "gl.zeros([128], gl.int32, 'a')",

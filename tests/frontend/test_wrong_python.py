@@ -167,7 +167,67 @@ CASES = {
     "return-in-a-loop": ("for i in range(n):\n    return  # <--", K, "return", "after the loop"),
     "int-of-a-tensor": ("int(n)", E.DtypeError, "int(n)", "x.to(gl.int32)"),
     "len-of-a-tensor": ("len(v)", E.DtypeError, "len(v)", "x.shape[0]"),
+    "kernel-that-returns-a-tensor": ("return v", K, "return v", "a kernel cannot return a value"),
+    "too-many-by-place": (
+        "gl.barrier(3)",
+        E.ArgumentError,
+        None,
+        "at most 0",
+        "gl.barrier(*, cluster=False)",
+    ),
+    "call-of-a-literal": ("(1, 2)()", E.DtypeError, None, "(1, 2) cannot be called"),
+    "call-of-a-dtype": ("gl.float32(3)", E.DtypeError, None, "got fp32 (dtype)"),
+    "text-among-tensors": (
+        "gl.where(v > 0, v, 'a')",
+        E.DtypeError,
+        None,
+        "gl.where cannot work with one of these arguments",
+        "gl.where(condition, x, y)",
+        "v = fp32[128], 'a'",
+    ),
+    "none-among-tensors": ("gl.maximum(v, None)", E.DtypeError, None, "gl.maximum(x, y", "None"),
+    "list-for-a-text": (
+        "gl.inline_asm_elementwise('mov.b32 $0, $1;', ['=r,r'], [v], gl.int32, True, 1)",
+        E.ArgumentError,
+        None,
+        "constraints",
+        "=r,r'",
+    ),
+    "combine-called": (
+        "gl.reduce(v, 0, one(v, v))",
+        E.ArgumentError,
+        None,
+        "combine_fn",
+        "not a call of it",
+    ),
+    "combine-of-python": ("gl.associative_scan(v, 0, max)", E.ArgumentError, None, "@gluon.jit"),
+    "attribute-of-a-number": ("B.foo", E.TraceError, "B.foo", "'B' has no 'foo'", "4 (int)"),
+    "attribute-of-a-layout": (
+        "z = v.type.layout.orders",
+        E.TraceError,
+        "v.type.layout.orders",
+        "has no 'orders'",
+        "'order'",
+    ),
+    "attribute-of-a-function": ("gl.arange.foo", E.TraceError, None, "'gl.arange' has no 'foo'"),
+    "item-of-a-number": ("B[0]", E.DtypeError, "B[0]", "'B' has no items", "4 (int)"),
+    "compared-with-none": ("n == None", E.DtypeError, "n == None", "None is no number", "is None"),
+    "division-by-zero": ("3 // 0", E.ArgumentError, "3 // 0", "a division by zero"),
+    "condition-of-a-choice": (
+        "z = n if v > 0 else 1",
+        E.DtypeError,
+        "n if v > 0 else 1",
+        "one boolean",
+        "gl.where",
+    ),
     # loops and tuples
+    "tuple-literal-index": (
+        "(1, 2)[n]",
+        E.DtypeError,
+        "(1, 2)[n]",
+        "compile-time integer",
+        "n: gl.constexpr",
+    ),
     "endless-unrolling": (
         "for i in gl.static_range(1000000000):\n    v += 1",
         E.LimitError,
@@ -214,6 +274,7 @@ ACCEPTED_ONCE = {"unpack-too-many": (3, 9)}
 ACCEPTED_SINCE = {"kernel-that-returns": (3, 7), "walrus": (3, 8)}
 
 
+@pytest.mark.filterwarnings("ignore:.*is not callable:SyntaxWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_the_error_says_what_to_do(name, tmp_path):
     if name in ACCEPTED_ONCE and not _triton.at_least(*ACCEPTED_ONCE[name]):
