@@ -297,7 +297,16 @@ def _compare(generator: Any, node: ast.Compare, root: Any) -> Optional[GluonErro
         )
     if "NoneType" in str(root) and not isinstance(root, GluonError):
         return DtypeError(
-            "None is no number", got=ast.unparse(node), remedy="Ask with `is None`, or `is not None`."
+            "None is no number",
+            got=ast.unparse(node),
+            remedy="Ask with `is None`, or `is not None`.",
+        )
+    if isinstance(root, AttributeError) or "unsupported operand" in str(root):
+        values = [value_of(generator, side) for side in (node.left, *node.comparators)]
+        return DtypeError(
+            f"these cannot be compared: {ast.unparse(node)}",
+            expected="numbers and tensors of them",
+            got=", ".join(describe(v) for v in values if v is not None) or None,
         )
     if len(node.ops) > 1 and "comparison" in str(root):
         return KernelSyntaxError(

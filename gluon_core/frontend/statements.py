@@ -113,6 +113,18 @@ def _if(generator: Any, node: ast.If, root: Any) -> Optional[GluonError]:
             expected=f"{expected}, as before the `if`",
             remedy="Convert the new value with .to(dtype) or gl.convert_layout.",
         )
+    if "NoneType" in text and not isinstance(root, GluonError):
+        stores = (n for n in ast.walk(node) if isinstance(n, ast.Assign))
+        empty = [
+            n.targets[0]
+            for n in stores
+            if isinstance(n.value, ast.Constant) and n.value.value is None
+        ]
+        name = repr(ast.unparse(empty[0])) if empty else "a name"
+        return DtypeError(
+            f"{name} is None in one branch of an `if`, and a value in the other",
+            remedy="Give it a value of the same type in both branches.",
+        )
     inside = next((n for n in ast.walk(node) if isinstance(n, ast.Return)), None)
     if "return" in text and inside is not None:
         return _return_in_loop(generator, inside)

@@ -8,7 +8,14 @@ import re
 from typing import Any, Optional
 
 from gluon_core import _triton
-from gluon_core.errors import ArgumentError, DtypeError, GluonError, ShapeError, TraceError, did_you_mean
+from gluon_core.errors import (
+    ArgumentError,
+    DtypeError,
+    GluonError,
+    ShapeError,
+    TraceError,
+    did_you_mean,
+)
 from gluon_core.frontend.host_calls import is_library
 from gluon_core.frontend.scope import make_constant, value_of
 from gluon_core.values import shared_memory_descriptor

@@ -56,6 +56,8 @@ def device_print(prefix: ConstStr, *args: Operand, hex: ConstBool = False) -> No
             expected="gl.device_print('x', x)",
             got=describe(text),
         )
+    if not isinstance(unwrap(hex), (bool, int, type(None))):
+        raise ArgumentError("must be a compile-time boolean", argument="hex", got=describe(hex))
     tl_core.device_print(prefix, *args, hex=hex, _semantic=semantic_layer())
 
 

@@ -31,10 +31,12 @@ class AtomicOps(MemoryOps):
         element = pointer.type.scalar.element_ty
         if op in ("and", "or", "xor") and not element.is_int():
             raise DtypeError(f"atomic_{op} works on integers", argument="pointer", got=element)
-        val = self.require_value(val, "val")
+        given, val = unwrap(val), self.require_value(val, "val")
         self._check_widening(pointer, val, "value")
         self._check_companion(pointer, val, "val")
         self.warn_of_cut(element, val, f"gl.atomic_{op}")
+        if isinstance(given, int):
+            self.warn_of_narrowing(element, val, given, f"gl.atomic_{op}")
         self._check_value_layout(pointer, val)
         mask = self.check_mask(pointer, mask)
         parent = getattr(super(), f"atomic_{op}")

@@ -9,6 +9,7 @@ from gluon_core._triton import ir, tl, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_core.features import CACHE_POLICY
 from gluon_core.semantic.base import SemanticBase, shape_of
+from gluon_core.semantic.operands import compile_time_bool
 from gluon_core.values import CachePolicy, one_of
 from gluon_core.values.tensors import describe
 
@@ -120,6 +121,7 @@ class MemoryOps(SemanticBase):
         cache_policy: Any = None,
     ) -> Any:
         pointer = self.check_pointer(pointer)
+        volatile = compile_time_bool(volatile, "volatile")
         mask = self.check_mask(pointer, mask)
         other = unwrap(other)
         if other is not None:
@@ -134,7 +136,7 @@ class MemoryOps(SemanticBase):
             self._check_companion(pointer, other, "other")
         self._check_widening(pointer, mask, "mask")
         hints = self._hints(cache_modifier, eviction_policy, cache_policy, LOAD_CACHE)
-        return super().load(pointer, mask, other, *self._positional(hints), bool(unwrap(volatile)))
+        return super().load(pointer, mask, other, *self._positional(hints), volatile)
 
     def store_global(
         self,
@@ -150,10 +152,12 @@ class MemoryOps(SemanticBase):
             raise DtypeError(
                 "cannot store through a const pointer", argument="pointer", got=describe(pointer)
             )
-        value = self.require_value(value, "value")
+        given, value = unwrap(value), self.require_value(value, "value")
         self._check_companion(pointer, value, "value")
         self._check_widening(pointer, value, "value")
         self.warn_of_cut(pointer.type.scalar.element_ty, value, "gl.store")
+        if isinstance(given, int):
+            self.warn_of_narrowing(pointer.type.scalar.element_ty, value, given, "gl.store")
         mask = self.check_mask(pointer, mask)
         self._check_widening(pointer, mask, "mask")
         hints = self._hints(cache_modifier, eviction_policy, cache_policy, STORE_CACHE)

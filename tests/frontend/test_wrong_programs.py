@@ -127,6 +127,15 @@ CASES = {
         "gl.zeros(None, gl.int32, L)",
         "None",
     ),
+    "volatile-at-run-time": (
+        "gl.load(x + o, volatile=n)",
+        E.ArgumentError,
+        None,
+        "volatile",
+        "compile-time",
+        "n: gl.constexpr",
+    ),
+    "hex-as-a-text": ("gl.device_print('x', n, hex='a')", E.ArgumentError, None, "hex", "'a'"),
     "pointer-of-32-bits": (
         "n.to(gl.pointer_type(gl.float32), bitcast=True)",
         E.DtypeError,
@@ -279,6 +288,12 @@ SUSPICIOUS = {
         "keeps 32 bits",
     ),
     "compare-and-swap": ("gl.atomic_cas(y + o, o, v)  # <--", "gl.atomic_cas, val", "cut to int32"),
+    "store-of-a-large-constant": ("gl.store(y, 1 << 40)  # <--", "gl.store", "keeps 32 bits"),
+    "atomic-of-a-large-constant": (
+        "gl.atomic_max(y + o, 1 << 40)  # <--",
+        "gl.atomic_max",
+        "keeps 32 bits",
+    ),
     "store": ("gl.store(y + o, v)  # <--", "gl.store", "value.to(gl.int32)"),
     "some-paths": ("gl.store(y, sometimes(n))", "sometimes", "some paths alone"),
     "worker-returns": (

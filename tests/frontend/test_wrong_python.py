@@ -213,6 +213,12 @@ CASES = {
     "item-of-a-number": ("B[0]", E.DtypeError, "B[0]", "'B' has no items", "4 (int)"),
     "compared-with-none": ("n == None", E.DtypeError, "n == None", "None is no number", "is None"),
     "division-by-zero": ("3 // 0", E.ArgumentError, "3 // 0", "a division by zero"),
+    "none-in-a-branch": (
+        "if n > 0:  # <--\n    z = None\nelse:\n    z = v",
+        E.DtypeError,
+        "if n > 0:  # <--",
+        "'z' is None in one branch",
+    ),
     "condition-of-a-choice": (
         "z = n if v > 0 else 1",
         E.DtypeError,

@@ -84,7 +84,7 @@ class _Unfinished(tl.tensor):  # type: ignore[misc]  # Triton has no types
 
     @handle.setter
     def handle(self, value: Any) -> None:
-        vars(self)["handle"] = value
+        self.__dict__["handle"] = value
 
     def _flatten_ir(self, handles: list[Any]) -> None:
         handles.append(raw_handle(self))
