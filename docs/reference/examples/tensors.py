@@ -83,9 +83,12 @@ print(run(hinted, np.arange(64.0), np.zeros(64), 8)[6:12])
 #> [ 0.  0.  8.  9. 10. 11.]
 
 # -- fp4_to_fp: two e2m1 numbers to a byte, the low nibble first
+FOURS = gl.constexpr(gl.BlockedLayout([4], [32], [1], [0]))  # four bytes or more to a thread
+
+
 @gluon.jit
 def unpacked(x, out):
-    packed = gl.load(x + gl.arange(0, 32, ROW))
+    packed = gl.load(x + gl.arange(0, 32, FOURS))
     v = gl.fp4_to_fp(packed, gl.bfloat16, 0).to(gl.float32)
     v = gl.convert_layout(v, ROW)
     gl.store(out + gl.arange(0, 64, ROW), v)
