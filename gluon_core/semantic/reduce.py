@@ -227,8 +227,8 @@ class ReduceOps(SemanticBase):
             input.type.layout, shape_of(input)
         ):
             self.warn(
-                "gl.histogram of what the blocks of a cluster share: before Triton 3.9 each block "
-                "counts what it holds itself. " + _SHARE
+                "gl.histogram of what the blocks of a cluster share: without "
+                f"{CLUSTERED_HISTOGRAMS.releases} each block counts what it holds itself. {_SHARE}"
             )
         result_type = distributed_type(tl.int32, [num_bins], layout)
         handle = self.builder.create_histogram(

@@ -69,10 +69,15 @@ def test_targets(target, warps):
 
 @pytest.mark.parametrize("ctas, cga", [(2, "[[1, 0]]"), (2, "[[0, 1]]"), (4, "[[1, 0], [0, 1]]")])
 def test_clusters(ctas, cga):
-    if not _triton.at_least(3, 8) and cga == "[[0, 1]]":
-        pytest.skip("slices of such layouts end the process before 3.8")
+    if not _triton.at_least(3, 8) and "[0, 1]" in cga:
+        pytest.skip("slices of such layouts, and reductions, end the process before 3.8")
+    text = source(cga)
+    if (
+        not _triton.at_least(3, 9) or "[0, 1]" in cga
+    ):  # a scan would end the compiler, and is refused
+        text = text.replace("gl.associative_scan(x, 1, combine)", "combine(x, x)")
     oracle.compare(
-        f"{source(cga)}\nARGS = (ptr(gl.float32), ptr(gl.float32), 100, 32, 4)\nKWARGS = {{'num_ctas': {ctas}}}\n"
+        f"{text}\nARGS = (ptr(gl.float32), ptr(gl.float32), 100, 32, 4)\nKWARGS = {{'num_ctas': {ctas}}}\n"
     )
 
 
