@@ -33,7 +33,7 @@ LAUNCHES = [
             "num_ctas": 2 ** len(blocks),
         },
         tolerance=1e-6,
-        compiled=(3, 8) if blocks else (3, 6),
+        since=(3, 8) if blocks else (3, 6),
     )
     for blocks in ([], [[1]], [[1], [2]])
 ]
