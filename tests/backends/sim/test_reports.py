@@ -88,6 +88,17 @@ def reads_an_accumulator_in_flight(a, out):
 
 
 @gluon.jit
+def takes_the_place_of_a_copy(a, out):
+    o = gl.arange(0, 128, layout=L1)
+    s = gl.allocate_shared_memory(gl.int32, [128], FLAT)
+    cp.async_copy_global_to_shared(s, a + o)
+    cp.commit_group()
+    later = gl.allocate_shared_memory(gl.int32, [128], FLAT)
+    later.store(o)
+    cp.wait_group(0)
+
+
+@gluon.jit
 def turns(a, out):
     o = gl.arange(0, 128, layout=L1)
     gl.store(a + o, o)
@@ -390,6 +401,7 @@ CASES = {
     "race.threads": Case(turns, "gl.load(a + (127 - o))"),
     "race.blocks": Case(reads_the_other_block, "s.load(WHOLE)", launch=in_a_cluster),
     "race.shared": Case(partitions_overlap, "where.store(", (False,)),
+    "race.lifetime": Case(takes_the_place_of_a_copy, "later.store(o)"),
     "race.registers": Case(reads_an_accumulator_in_flight, "early ="),
     "race.steps": Case(lets_too_much_be_under_way, "tiles.wait(step, 3)"),
     "race.scope": Case(counts_for_its_device, "gl.atomic_add(x.peers[0], 1)", launch=on_two_ranks),

@@ -79,7 +79,7 @@ class Tracking:
         self._time = 0
         self._ops: list[Optional[Op]] = [None]
         self._by_thread: dict[int, dict[int, ThreadShadow]] = {}  # by machine, by allocation
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # work lands while a report looks for its remedy
 
     # ---- shared memory ----------------------------------------------------------------------
 
