@@ -149,9 +149,7 @@ class Lifetimes:
             flight
             for queue in task.batch.queues
             for flight in queue.flights
-            if flight.buffers
-            and flight.agent is not agent
-            and not _over(flight, agent, task)
+            if flight.buffers and flight.agent is not agent and not _over(flight, agent, task)
         ]
 
     def _report(self, task: Task, flight: Flight, buffer: SharedBuffer, name: str) -> None:
