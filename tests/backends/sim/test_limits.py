@@ -12,7 +12,9 @@ import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.language.nvidia import hopper
+from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
+from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_sim.check import earlier
 from gluon_sim.errors import (
     OffsetOverflowError,
@@ -25,6 +27,8 @@ from gluon_sim.settings import using
 
 pytestmark = pytest.mark.once
 L = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+TILES = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
 TURNED = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 
 
@@ -348,3 +352,57 @@ def test_hints_about_caches_do_nothing():
     a, out = np.arange(128, dtype=np.int32), np.zeros(128, np.int32)
     cached[(1,)](a, out, target="sim:sm_90")
     assert (a == out).all()
+
+
+@gluon.jit
+def scribbles():
+    s = gl.allocate_shared_memory(gl.int32, [128], FLAT)
+    s.store(gl.arange(0, 128, L))
+
+
+@gluon.jit
+def copies_then_scribbles(a, CALLED: gl.constexpr):
+    brought = gl.allocate_shared_memory(gl.int32, [128], FLAT)
+    cp.async_load(brought, a + gl.arange(0, 128, L))
+    cp.commit_group()
+    if CALLED:
+        scribbles()
+    else:
+        s = gl.allocate_shared_memory(gl.int32, [128], FLAT)
+        s.store(gl.arange(0, 128, L))
+    cp.wait_group(0)
+
+
+def test_lifetimes_are_those_of_one_function():
+    with using(tolerated="error"):
+        copies_then_scribbles[(1,)](np.zeros(128, np.int32), True, target="sim:sm_80")
+        with pytest.raises(RaceError, match="may lie where"):
+            copies_then_scribbles[(1,)](np.zeros(128, np.int32), False, target="sim:sm_80")
+
+
+@gluon.jit
+def brings_what_another_program_stored(box, x, flag, out):
+    rows = gl.arange(0, 64, gl.SliceLayout(1, TILES))[:, None]
+    at = rows * 64 + gl.arange(0, 64, gl.SliceLayout(0, TILES))[None, :]
+    if gl.program_id(0) == 0:
+        gl.store(x + at, gl.full([64, 64], 3, gl.float16, TILES))
+        gl.barrier()
+        gl.atomic_xchg(flag, 1, sem="release")
+    else:
+        tile = gl.allocate_shared_memory(gl.float16, [64, 64], box.layout)
+        bar = mbarrier.allocate_mbarrier()
+        mbarrier.init(bar, 1)
+        while gl.atomic_cas(flag, 1, 1, sem="acquire") == 0:
+            pass
+        mbarrier.expect(bar, 64 * 64 * 2)
+        hopper.tma.async_load(box, [0, 0], bar, tile)
+        mbarrier.wait(bar, 0)
+        gl.store(out + at, tile.load(TILES))
+
+
+def test_no_fence_is_asked_for_between_programs():
+    x, out = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16)
+    box = TensorDescriptor.from_tensor(x, [64, 64], gl.NVMMASharedLayout(128, 16, 2))
+    flag = np.zeros(1, np.int32)
+    brings_what_another_program_stored[(2,)](box, x, flag, out, target="sim:sm_90")
+    assert (out == 3).all()
