@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core import _triton
-from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_math
-from gluon_core.errors import CapabilityError, DtypeError, ShapeError
-from gluon_core.features import CLUSTERED_REDUCTIONS
+from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_math, unwrap
+from gluon_core.errors import DtypeError, ShapeError
 from gluon_core.layouts import SliceLayout
 from gluon_core.semantic.base import is_placeholder, shape_of
 from gluon_core.values.builtin import builtin, code_generator, semantic_layer, traced
@@ -77,26 +75,20 @@ def _sharing(x: tensor) -> constexpr:
     if semantic.num_ctas == 1 or is_placeholder(layout):
         return constexpr(1)
     steps = [basis[1] for basis in layout.to_linear(shape).bases["block"] if basis[1]]
-    if steps and not _triton.has(CLUSTERED_REDUCTIONS):
-        raise CapabilityError(
-            CLUSTERED_REDUCTIONS.refusal(
-                "a reduction of rows that blocks of a cluster share", _found()
-            ),
-            remedy="Give each block rows of its own, num_ctas=1, and walk over those that are too long.",
+    if steps:
+        semantic.require_reductions_of_blocks(
+            "a reduction of rows that blocks of a cluster share",
+            "Give each block rows of its own, num_ctas=1, and walk over those that are too long.",
         )
     blocks = 1 << len(steps)
     runs = {shape[1] // blocks << i for i in range(len(steps))}
     return constexpr(blocks if set(steps) == runs else 1)  # else the compiler exchanges twice
 
 
-def _found() -> str:
-    return ".".join(map(str, _triton.VERSION))
-
-
 @builtin
 def _in_parts(x: tensor) -> tensor:
     rows, columns = shape_of(x)
-    count = int(_triton.unwrap(_sharing(x)))
+    count = int(unwrap(_sharing(x)))
     return semantic_layer().reshape(x, [rows, count, columns // count])
 
 

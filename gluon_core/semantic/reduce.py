@@ -46,6 +46,11 @@ def _check_bits(layout: Any, shape: Sequence[int], axis: int) -> None:
 
 
 class ReduceOps(SemanticBase):
+    @staticmethod
+    def require_reductions_of_blocks(what: str, remedy: str) -> None:
+        """Raise where the installed Triton does not reduce across the blocks of a cluster."""
+        _triton.require(CLUSTERED_REDUCTIONS, what, remedy)
+
     def _same_shapes(self, inputs: Sequence[Any], what: str) -> list[Any]:
         """The inputs, all distributed, with one shape and one layout."""
         values = [self.require_distributed(value, "input") for value in inputs]

@@ -221,3 +221,63 @@ def alternating(out):
 
 print(run(alternating, np.zeros(128, np.int32), num_warps=4)[:4])
 #> [ 21  85 149 213]
+
+# -- nvidia.blackwell.accumulator_ring, nvidia.blackwell.tmem_ring: sums in tensor memory, one stored while the next grows
+@gluon.jit
+def multiply_ahead(ring: gl.nvidia.hopper.tile_ring, sums: gl.nvidia.blackwell.tmem_ring, rounds):
+    b: gl.constexpr = gl.nvidia.blackwell
+    at = ring.consumer()
+    to = sums.producer()
+    for _ in range(rounds):
+        left, right = ring.wait(at)
+        b.tcgen05_mma(left, right, sums.take(to), use_acc=False)
+        b.tcgen05_commit(ring.empty(at))
+        sums.done(to)
+        at, to = at.next(), to.next()
+
+
+@gluon.jit
+def fetch_both(ring: gl.nvidia.hopper.tile_ring, rounds):
+    at = ring.producer()
+    for i in range(rounds):
+        ring.fetch(at, [[128 * i, 0], [0, 0]])
+        at = at.next()
+
+
+@gluon.jit
+def store_sums(sums: gl.nvidia.blackwell.tmem_ring, writer: Writer, rounds):
+    at = sums.consumer()
+    for i in range(rounds):
+        sums.store(at, writer, [128 * i, 0])
+        at = at.next()
+    writer.close()
+
+
+@gluon.jit
+def products_in_roles(left, right, result, rounds):
+    ring = gl.nvidia.hopper.tma_ring([left, right], 2)
+    sums = gl.nvidia.blackwell.accumulator_ring([128, 32], 2)
+    gl.static_assert(isinstance(sums, gl.nvidia.blackwell.tmem_ring))
+    writer = gl.nvidia.hopper.tma_writer(result)
+    gl.warp_specialize(
+        [
+            (store_sums, (sums, writer, rounds)),
+            (multiply_ahead, (ring, sums, rounds)),
+            (fetch_both, (ring, rounds)),
+        ],
+        [1, 1],
+        [48, 48],
+    )
+
+
+def tiled(array, block, dtype):
+    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
+    return TensorDescriptor.from_tensor(array, block, layout)
+
+
+left, right = np.ones((3 * 128, 16), np.float16), np.full((16, 32), 0.5, np.float16)
+result = np.zeros((3 * 128, 32), np.float32)
+ends = tiled(left, [128, 16], gl.float16), tiled(right, [16, 32], gl.float16)
+run(products_in_roles, *ends, tiled(result, [128, 32], gl.float32), 3, target="sim:sm_100", num_warps=4)
+print((result == 8).all())
+#> True

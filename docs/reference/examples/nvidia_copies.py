@@ -133,6 +133,19 @@ def marked(out):
 print(run(marked, np.zeros(8, np.int32), grid=8))
 #> [1 2 3 4 5 6 7 8]
 
+# -- nvidia.blackwell.clc.walk: the same as a walk over tiles, for any number of roles; from Triton 3.8 on
+@gluon.jit
+def marked_on_a_walk(out, count):
+    work = gl.nvidia.blackwell.clc.walk(count)
+    turn = work.first()
+    while work.has(turn):
+        gl.store(out + work.at(turn), work.at(turn) + 1)
+        turn = work.next(turn)
+
+
+print(run(marked_on_a_walk, np.zeros(8, np.int32), grid=8, count=8))
+#> [1 2 3 4 5 6 7 8]
+
 # -- nvidia.blackwell.mbarrier.fence_init_release_cluster, nvidia.blackwell.mbarrier.sync_cluster_init: barriers that the other blocks of a cluster know; from Triton 3.7 to 3.8
 @gluon.jit
 def announced(out):

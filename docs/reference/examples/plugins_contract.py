@@ -93,7 +93,7 @@ print(isinstance(failure, plugins.PluginFailure), failure.reason)
 #> ('anvil',) ('load/anvil_load',) True
 #> True ModuleNotFoundError: No module named 'no_such_module'
 
-# -- gluon_core.contract.requests.Request, gluon_core.contract.requests.LoadRequest, gluon_core.contract.requests.StoreRequest, gluon_core.contract.requests.AsyncCopyRequest, gluon_core.contract.requests.MmaRequest, gluon_core.contract.requests.MmaLayouts, gluon_core.contract.requests.TileRequest, gluon_core.contract.requests.TileStoreRequest: what lowerings and their predicates get
+# -- gluon_core.contract.requests.Request, gluon_core.contract.requests.LoadRequest, gluon_core.contract.requests.StoreRequest, gluon_core.contract.requests.AsyncCopyRequest, gluon_core.contract.requests.MmaRequest, gluon_core.contract.requests.MmaLayouts, gluon_core.contract.requests.TileRequest, gluon_core.contract.requests.TileStoreRequest, gluon_core.contract.requests.WalkRequest: what lowerings and their predicates get
 def load_accepts(request: requests.LoadRequest):
     narrow = request.offsets.dtype == gl.int32
     return True if narrow else f"the Anvil addresses with int32 offsets, not {request.offsets.dtype}"
@@ -106,6 +106,7 @@ for kind in (
     requests.MmaRequest,
     requests.TileRequest,
     requests.TileStoreRequest,
+    requests.WalkRequest,
 ):
     shared = len(fields(requests.Request))
     print(kind.__name__, *(f.name for f in fields(kind)[shared : shared + 5]))
@@ -116,12 +117,13 @@ print([f.name for f in fields(requests.MmaLayouts)])
 #> MmaRequest m n k a_dtype b_dtype
 #> TileRequest base shape strides dtype block_shape
 #> TileStoreRequest tile coordinates value layout
+#> WalkRequest num_ctas
 #> ['accumulator', 'a', 'b', 'a_shared', 'b_shared', 'lowering', 'shape', 'acc_dtype']
 
 # -- gluon_core.contract.requests.OPS, gluon_core.contract.requests.FURTHER, gluon_core.contract.requests.TAKES: portable ops, the companions of their lowerings, and what these are called with
 print(sorted(requests.OPS), sorted(requests.OPS["async_copy"]))
 print(sorted(requests.FURTHER["mma"]), requests.TAKES["wait"])
-#> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_store'] ['commit', 'wait']
+#> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_store', 'tile_walk'] ['commit', 'wait']
 #> ['accumulator', 'fence', 'mma_wait', 'read'] (1, ('_semantic',))
 
 # -- gluon_core.contract.builder.Builder, gluon_core.contract.builder.members, gluon_core.contract.builder.Experiments, gluon_core.contract.builder.Recorder: what the core calls on a builder; protocols, from which nothing derives

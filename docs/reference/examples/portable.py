@@ -123,12 +123,13 @@ stored_product[(1,)](a, b, c, M=64, target="sim:hopper")
 print(np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max() < 1e-2)
 #> True
 
-# -- portable.OPS, portable.MmaLayouts, portable.Request, portable.LoadRequest, portable.StoreRequest, portable.AsyncCopyRequest, portable.MmaRequest, portable.TileRequest, portable.TileStoreRequest: what a plugin's lowerings are asked
+# -- portable.OPS, portable.MmaLayouts, portable.Request, portable.LoadRequest, portable.StoreRequest, portable.AsyncCopyRequest, portable.MmaRequest, portable.TileRequest, portable.TileStoreRequest, portable.WalkRequest: what a plugin's lowerings are asked
 portable = gl.portable
 for name, op in portable.OPS.items():
     print(name, sorted(op)[:2])
 requests = (portable.LoadRequest, portable.StoreRequest, portable.AsyncCopyRequest)
 requests += (portable.MmaRequest, portable.TileRequest, portable.TileStoreRequest)
+requests += (portable.WalkRequest,)
 print(all(issubclass(kind, portable.Request) for kind in requests))
 print([name for name in portable.MmaLayouts.__dataclass_fields__][:5])
 #> load []
@@ -137,6 +138,7 @@ print([name for name in portable.MmaLayouts.__dataclass_fields__][:5])
 #> mma ['layouts']
 #> tile_copy ['arrived', 'begin']
 #> tile_store []
+#> tile_walk ['first', 'next']
 #> True
 #> ['accumulator', 'a', 'b', 'a_shared', 'b_shared']
 
@@ -248,3 +250,83 @@ def body(group):
 
 print(distributed.simulate(body, world=2, target="sim:hopper"))
 #> [[0, 0], [127, 127]]
+
+# -- portable.walk, portable.static_walk: the tile after this one, in step in all roles; hardware that can takes over programs that have not begun
+@gluon.jit
+def mark(work, out, role: gl.constexpr):
+    turn = work.first(role)
+    while work.has(turn):
+        row, column = work.at(turn)
+        gl.store(out + 12 * role + row // 32 * 4 + column // 32, gl.program_id(0))
+        turn = work.next(turn)
+
+
+@gluon.jit
+def walked(out, STATIC: gl.constexpr):
+    tiles = gl.portable.grouped_tiles([96, 128], [32, 32])
+    if STATIC:
+        work = gl.portable.static_walk(tiles, roles=2)
+    else:
+        work = gl.portable.walk(tiles, roles=2)
+    gl.warp_specialize([(mark, (work, out, 0)), (mark, (work, out, 1))], [1], [24])
+
+
+for grid in (5, 12):
+    out = np.full((2, 12), -1, np.int32)
+    walked[(grid,)](out, True, target="sim:hopper", num_warps=4)
+    print((out[0] == out[1]).all(), np.bincount(out[0]).tolist())
+walked[(12,)](out, False, target="sim:sm_100", num_warps=4)
+print((out[0] == out[1]).all())
+#> True [3, 3, 2, 2, 2]
+#> True [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+#> True
+
+# -- portable.epilogue, portable.writer: what is done to sums before they are stored; by TMA while the kernel goes on, where there is TMA
+@gluon.jit
+def relu(x):
+    return gl.maximum(x, 0.0)
+
+
+@gluon.jit
+def finished(sums, bias, out):
+    layout: gl.constexpr = gl.portable.blocked_layout([64, 64], gl.float32)
+    end = gl.portable.epilogue([64, 64], scale=2.0, bias=bias, activation=relu)
+    tiles = gl.portable.descriptor(out, [64, 64], [64, 1], [64, 64])
+    writer = gl.portable.writer(tiles, epilogue=end)
+    row = gl.arange(0, 64, gl.SliceLayout(1, layout))
+    column = gl.arange(0, 64, gl.SliceLayout(0, layout))
+    writer.store([0, 0], gl.load(sums + row[:, None] * 64 + column[None, :]))
+    writer.close()
+
+
+sums, bias = np.random.default_rng(3).standard_normal((2, 64, 64)).astype(np.float32)
+for target in TARGETS:
+    out = np.zeros((64, 64), np.float32)
+    finished[(1,)](sums, bias[0], out, target=target)
+    print(target, np.allclose(out, np.maximum(2 * sums + bias[0], 0)))
+#> sim:sm_80 True
+#> sim:hopper True
+#> sim:gfx942 True
+#> sim:gfx1201 True
+
+# -- portable.row_exponentials: softmax of rows; blocks of a cluster that share a row exchange once, from Triton 3.8 on
+@gluon.jit
+def softmax(x, out):
+    layout: gl.constexpr = gl.portable.blocked_layout([2, 64], gl.float32)
+    row = gl.arange(0, 2, gl.SliceLayout(1, layout))
+    column = gl.arange(0, 64, gl.SliceLayout(0, layout))
+    at = row[:, None] * 64 + column[None, :]
+    numerator, highest, total = gl.portable.row_exponentials(gl.load(x + at))
+    gl.store(out + at, numerator * (1 / total)[:, None])
+
+
+x = np.random.default_rng(4).standard_normal((2, 64)).astype(np.float32)
+wanted = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+for target in TARGETS:
+    out = np.zeros_like(x)
+    softmax[(1,)](x, out, target=target)
+    print(target, np.allclose(out, wanted))
+#> sim:sm_80 True
+#> sim:hopper True
+#> sim:gfx942 True
+#> sim:gfx1201 True
