@@ -72,7 +72,9 @@ def add_pipelined(
 
 
 @gluon.jit
-def copy_tiles(a_desc, b_desc, a_smem, b_smem, full, empty, tiles, STAGES: gl.constexpr):
+def copy_tiles(a_desc, b_desc, smems, barriers, tiles, STAGES: gl.constexpr):
+    a_smem, b_smem = smems
+    full, empty = barriers
     i = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         slot = i % STAGES
@@ -84,16 +86,16 @@ def copy_tiles(a_desc, b_desc, a_smem, b_smem, full, empty, tiles, STAGES: gl.co
 @gluon.jit
 def add_tiles(
     out_desc,
-    a_smem,
-    b_smem,
+    smems,
     out_smem,
-    full,
-    empty,
+    barriers,
     tiles,
     STAGES: gl.constexpr,
     OUT: gl.constexpr,
     layout: gl.constexpr,
 ):
+    a_smem, b_smem = smems
+    full, empty = barriers
     i = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         slot = i % STAGES
@@ -118,13 +120,12 @@ def add_specialized(
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
+    smems = (a_smem, b_smem)
+    barriers = (full, empty)
     gl.warp_specialize(
         [
-            (
-                add_tiles,
-                (out_desc, a_smem, b_smem, out_smem, full, empty, tiles, STAGES, OUT, layout),
-            ),
-            (copy_tiles, (a_desc, b_desc, a_smem, b_smem, full, empty, tiles, STAGES)),
+            (add_tiles, (out_desc, smems, out_smem, barriers, tiles, STAGES, OUT, layout)),
+            (copy_tiles, (a_desc, b_desc, smems, barriers, tiles, STAGES)),
         ],
         [1],
         [24],

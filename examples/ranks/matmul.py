@@ -275,9 +275,10 @@ def store(buffer, value, desc, row, column):
 
 @gluon.jit
 def multiply_and_send(
-    ring, tiles, buffer, came, where, received, sizes, half: gl.constexpr,
-    BLOCK_K: gl.constexpr, GATHER: gl.constexpr,
+    ring, tiles, through, where, received, sizes, half: gl.constexpr, GATHER: gl.constexpr
 ):  # fmt: skip
+    buffer, came = through
+    BLOCK_K: gl.constexpr = ring.block_shape[1]
     outs, boxes, box, counters = where
     inbox, rank, least = received
     rows, N, K = sizes
@@ -373,19 +374,14 @@ def matmul_scattered(
     came = mbarrier.allocate_mbarrier(batch=2)
     for number in gl.static_range(2):
         mbarrier.init(came.index(number), 1)
+    upper, lower = (first, came.index(0)), (second, came.index(1))
     where = (outs, boxes, box, counters)
     here = (inbox, rank, least)
     sizes = (rows, N, K)
     gl.warp_specialize(
         [
-            (
-                multiply_and_send,
-                (ring, tiles, first, came.index(0), where, here, sizes, 0, BLOCK_K, GATHER),
-            ),
-            (
-                multiply_and_send,
-                (ring, tiles, second, came.index(1), where, here, sizes, 1, BLOCK_K, GATHER),
-            ),
+            (multiply_and_send, (ring, tiles, upper, where, here, sizes, 0, GATHER)),
+            (multiply_and_send, (ring, tiles, lower, where, here, sizes, 1, GATHER)),
             (copy_steps, (ring, tiles, K, BLOCK_K)),
         ],
         [4, 1],
