@@ -46,17 +46,16 @@ def copy_tiles(rings, a, lists, sizes, SETTINGS: gl.constexpr):
     inside = gl.arange(0, BLOCKS[0], gl.SliceLayout(1, layout))
     k_of_a = gl.arange(0, BLOCKS[2], gl.SliceLayout(0, layout))
     found = groups_of(starts, counts, groups, N, flat, BLOCKS, SETTINGS[2])
-    count = gl.max(found[2], 0)
     at = ring.producer()
     group, row, column, end = group_tile_at(gl.program_id(0), found, N, BLOCKS, SETTINGS[1])
     rows = rows_at(row + inside, end, sources)
-    for tile in range(gl.program_id(0), count, gl.num_programs(0)):
+    for tile in range(gl.program_id(0), gl.max(found[2], 0), gl.num_programs(0)):
         there = row + inside < end
         from_row = a + (rows.to(gl.int64) * K)[:, None] + k_of_a[None, :]
         this_group, this_column = group, column
         ahead = tile + gl.num_programs(0)
         group, row, column, end = group_tile_at(ahead, found, N, BLOCKS, SETTINGS[1])
-        rows = rows_at(row + inside, gl.where(ahead < count, end, 0), sources)
+        rows = rows_at(row + inside, end, sources)  # none behind the last tile
         for k in range(0, K, BLOCKS[2]):
             ring.fetch(at, [[this_group, k, this_column]])
             mask = there[:, None] & (k + k_of_a < K)[None, :]

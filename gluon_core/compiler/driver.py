@@ -322,7 +322,9 @@ def _warn(source: GluonASTSource, metadata: Mapping[str, Any]) -> None:
     for text in metadata.get("warnings") or ():
         code = source.fn.fn.__code__
         file, line = code.co_filename, source.fn.starting_line_number
-        warnings.warn_explicit(f"{source.name}: {text}", KernelWarning, file, line, registry=_warned)
+        warnings.warn_explicit(
+            f"{source.name}: {text}", KernelWarning, file, line, registry=_warned
+        )
 
 
 def _verify(module: Any, name: str) -> None:

@@ -83,7 +83,9 @@ def test_a_reason_is_told_once_and_without_the_function():
     few = "insufficient register resources for the wgmma pipeline"
     (text,) = slow_products(said.format(few, "", "") + said.format(few, " the", " in line 0"))
     assert f": {few}. Multiply smaller tiles" in text
-    (text,) = slow_products(said.format("non wgmma instructions defining accumulator registers", "", ""))
+    (text,) = slow_products(
+        said.format("non wgmma instructions defining accumulator registers", "", "")
+    )
     assert "range(gl.maximum(steps, 1))" in text
     (text,) = slow_products(said.format("something new", " the", ""))
     assert "something new. Keep what stands between" in text

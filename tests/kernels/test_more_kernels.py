@@ -62,7 +62,7 @@ def test_a_sequence_without_tokens_is_zero():
     assert (got[0] == 0).all() and np.isfinite(got.astype(np.float32)).all()
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 1), (2, 3, 200), (4, 65, 65)])
+@pytest.mark.parametrize("shape", [(2, 1, 1), (2, 3, 200), (4, 65, 65), (2, 70, 71)])
 @pytest.mark.parametrize("index", range(5))
 def test_scores_that_are_changed(index, shape):
     example = examples_of("attention_hooks")[index]
@@ -81,6 +81,9 @@ def test_the_largest_of_rows(kind):
             args["src"][:] = draw.integers(0, 3, (2, columns))
         elif kind == "not a number" and columns > 1:
             args["src"][0, [5, 9]] = np.nan, -np.inf
+            args["src"][1, 7] = np.copysign(np.nan, -1)
+        if pieces > 1:
+            args["src"][:, -(-columns // pieces)] = 9  # the second piece's first, and no other's
         first = topk.between(args, pieces, new) if pieces > 1 else None
         values, indices = topk.top_k(args, topk.config_of(bits, 32), first, target=SM90)
         src = args["src"].astype(np.float64)

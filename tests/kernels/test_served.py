@@ -108,8 +108,14 @@ def test_promoted_sums_keep_what_fast_ones_lose():
 def test_sequences_of_any_length(window):
     packed = module("attention_packed_hopper")
     example = packed.example("any", 64, window, None, 2)
-    lengths, keys = [1, 0, 129, 64, 3], [1, 5, 129, 200, 2]
-    run(example, example.arguments(Arrays(SM90), False, lengths, 2, keys))
+    lengths, keys = [1, 0, 129, 64, 3, 4], [1, 5, 130, 200, 2, 0]
+    args = example.arguments(Arrays(SM90), False, lengths, 2, keys)
+    args["logsums"] = Arrays(SM90).empty(args["q"].shape[:2])
+    run(example, args)
+    assert (args["logsums"][-4:] == -np.inf).all() and not np.isnan(args["logsums"]).any()
+    q, k = (args[x][0].astype(np.float64) for x in "qk")  # one key alone, which queries share
+    wanted = (q * k).sum(1) / 8 * np.log2(np.e)
+    np.testing.assert_allclose(args["logsums"][0], wanted, atol=1e-2)
 
 
 @pytest.mark.once

@@ -29,7 +29,9 @@ _REMEDIES = {
     "beside the sums, more warps to share them, the last argument of gl.warp_specialize.",
     "function": "Inline what is called between a product and its wait.",
 }
-_ANY = "Keep what stands between a product and its wait free of other uses of its sums, and of calls."
+_ANY = (
+    "Keep what stands between a product and its wait free of other uses of its sums, and of calls."
+)
 
 
 def heard(run: _Run) -> _Run:
