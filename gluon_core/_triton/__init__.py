@@ -76,6 +76,7 @@ from triton.runtime.jit import (  # noqa: E402
 )
 
 from gluon_core._triton.contexts import make_context, ready_context, use_spare_time  # noqa: E402
+from gluon_core._triton.interpreted import traceable  # noqa: E402
 from gluon_core._triton.parsed import ParsedOnce, parsed_once  # noqa: E402
 from gluon_core._triton.recast import limit_error, stage_error  # noqa: E402
 
@@ -163,6 +164,7 @@ __all__ = [
     "tl_standard",
     "tl_tuple",
     "tuple_type",
+    "traceable",
     "unwrap",
     "use_spare_time",
 ]

@@ -128,7 +128,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             value = self.lscope.get(name, absent)
             if value is not absent:
                 return value
-            value = self.gscope.get(name, absent)
+            value = _triton.traceable(self.gscope.get(name, absent))
             if value is not absent:
                 if name in self.builtin_namespace or self._allowed_global(value):
                     return value
@@ -298,7 +298,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         return value
 
     def visit_Attribute(self, node: Any) -> Any:
-        found = super().visit_Attribute(node)
+        found = _triton.traceable(super().visit_Attribute(node))
         if id(node) not in self.called and any(found is answer for answer in ANSWERS):
             return found(_semantic=self.semantic)  # as a property
         return found

@@ -214,6 +214,8 @@ def library(fn: Any, host: Optional[Callable[..., Any]] = None) -> Callable[[F],
     language, with the signature and the documentation of the declaration. Outside of kernels it is
     `host`, if there is one."""
 
+    fn = _triton.traceable(fn)
+
     def put(declared: F) -> F:
         # Its module and qualified name stay: they are the function's name in IR.
         shown = ("__name__", "__doc__")

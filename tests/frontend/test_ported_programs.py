@@ -282,3 +282,42 @@ def test_the_private_paths_have_what_the_language_has():
     assert _semantic.GluonSemantic.__name__ == "Semantic"
     with pytest.raises(AttributeError):
         _core.no_such_name
+
+
+INTERPRETED = """
+import numpy as np, torch, triton, triton.language as tl
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@triton.jit
+def double(x):
+    return x + tl.sum(x, 0)
+
+@gluon.jit
+def kernel(out, L: gl.constexpr):
+    i = gl.arange(0, 128, L)
+    gl.store(out + i, double(i) + gl.max(i, 0) + i.min(0) + tl.cdiv(7, 2))
+
+@triton.jit
+def plain(out):
+    tl.store(out + tl.arange(0, 4), tl.sum(tl.arange(0, 4), 0))
+
+out = np.zeros(128, np.int32)
+kernel[(1,)](out, gl.BlockedLayout([1], [32], [4], [0]))
+assert (out == np.arange(128) + 128 * 127 // 2 + 127 + 4).all()
+four = torch.zeros(4)
+plain[(1,)](four)
+assert (four == 6).all()
+"""
+
+
+def test_kernels_are_traced_while_tritons_interpreter_runs_those_of_triton(tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    file = tmp_path / "both.py"
+    file.write_text(INTERPRETED)
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
