@@ -290,12 +290,14 @@ def inline_asm_elementwise(
     if not isinstance(count, int) or count < 1 or count & (count - 1):
         raise ArgumentError("must be a power of two", argument="pack", got=repr(count))
     kinds = unwrap(dtype)
-    for kind in kinds if isinstance(kinds, (tuple, tl_tuple)) else (kinds,):
-        if not isinstance(unwrap(kind), tl.dtype):
-            raise DtypeError("not a dtype", argument="dtype", got=repr(unwrap(kind)))
+    if isinstance(kinds, (tuple, list, tl_tuple)):
+        kinds = tuple(map(unwrap, kinds))  # written in a kernel, a tuple's entries are constexprs
+    for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+        if not isinstance(kind, tl.dtype):
+            raise DtypeError("not a dtype", argument="dtype", got=repr(kind))
     semantic_layer().packed_asm(asm, constraints, args, kinds, count)
     return tl_core.inline_asm_elementwise(
-        asm, constraints, args, dtype, is_pure, pack, _semantic=semantic_layer()
+        asm, constraints, args, kinds, is_pure, pack, _semantic=semantic_layer()
     )
 
 

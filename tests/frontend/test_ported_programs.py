@@ -321,3 +321,23 @@ def test_kernels_are_traced_while_tritons_interpreter_runs_those_of_triton(tmp_p
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+ASSEMBLY = """
+@gluon.jit
+def kernel(p, q, L: gl.constexpr):
+    i = gl.arange(0, 512, L)
+    a, b = gl.load(p + i), gl.load(q + i)
+    text: gl.constexpr = "{ mov.b32 $0, $3; mov.b32 $1, $2; }"
+    x, y = gl.inline_asm_elementwise(text, "=r,=r,r,r", [a, b], dtype=KINDS, is_pure=True, pack=1)
+    gl.store(p + i, x + y)
+
+ARGS = (ptr(gl.int32), ptr(gl.int32), gl.BlockedLayout([4], [32], [4], [0]))
+"""
+
+
+@pytest.mark.parametrize(
+    "kinds", ["(gl.int32, gl.int32)", "[gl.int32, gl.uint32]", "(a.dtype, b.dtype)"]
+)
+def test_assembly_gives_several_results(kinds):
+    vendor_oracle.agree(ASSEMBLY.replace("KINDS", kinds))
