@@ -6,6 +6,8 @@ import argparse
 import os
 import runpy
 import sys
+from types import TracebackType
+from typing import Optional
 
 from gluon_core.errors import GluonError
 from gluon_core.standin import stand_in
@@ -31,13 +33,29 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     sys.argv = [given.script, *given.rest]
-    if given.module:
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(given.script, run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(given.script)))
-        runpy.run_path(given.script, run_name="__main__")
+    try:
+        if given.module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(given.script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(given.script)))
+            runpy.run_path(given.script, run_name="__main__")
+    except Exception as error:
+        error.__traceback__ = _of_the_script(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
     return 0
+
+
+def _of_the_script(traceback: Optional[TracebackType]) -> Optional[TracebackType]:
+    """A traceback without what runs the script; all of it where nothing of the script is in it."""
+    entry = traceback
+    while entry is not None:
+        scope = entry.tb_frame.f_globals
+        if scope is not globals() and scope.get("__name__") != "runpy":
+            return entry
+        entry = entry.tb_next
+    return traceback
 
 
 if __name__ == "__main__":

@@ -205,3 +205,13 @@ def test_what_cannot_be_stood_in_for_is_said(tmp_path, target, words):
         ["-m", "gluon_core.standin", "--target", target, "x.py"], timeout=120, torch=True
     )
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_script_that_fails_shows_its_own_frames(tmp_path):
+    path = tmp_path / "fails.py"
+    path.write_text("def f():\n    1 / 0\n\n\nf()\n")
+    command = ["-m", "gluon_core.standin", "--target", "sim:hopper", str(path)]
+    done = warm.run(command, timeout=120, torch=True)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr and "runpy" not in done.stderr
+    assert done.stderr.count('File "') == 2

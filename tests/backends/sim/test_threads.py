@@ -125,3 +125,14 @@ def test_two_names_for_one_array():
 def reverses_through(x, y, N: gl.constexpr):
     o = gl.arange(0, N, layout=L1)
     gl.store(y + o, gl.load(x + (N - 1 - o)))
+
+
+@gluon.jit
+def turned_in_place(x):
+    o = gl.arange(0, 128, layout=L1)
+    gl.store(x + 127 - o, gl.load(x + o))
+
+
+def test_a_race_within_one_line_asks_for_two():
+    found = told(turned_in_place, np.zeros(128, np.int32))
+    assert found.remedy.startswith("Put gl.barrier() between the two, each in a line of its own")

@@ -492,6 +492,8 @@ def report_threads(task: Task, kind: str, op: Op, met: Met, name: str) -> None:
     now = access_of(task.op, kind, task.agent, task.name, program)
     then = access_of(op, met.kind, task.agent, task.name, program)
     lines = f"line {op.loc.line} and line {task.op.loc.line}"
+    if op.loc.line == task.op.loc.line:
+        lines = "the two, each in a line of its own"
     who = "blocks of the cluster" if met.blocks else "threads of it"
     remedy = (
         f"Put gl.barrier(cluster=True) between {lines}: gl.barrier() is of one block alone."
