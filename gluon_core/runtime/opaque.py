@@ -14,13 +14,12 @@ class, for source that Inductor may copy into a module of its own. A kernel of G
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import sys
 import weakref
-from types import FunctionType, ModuleType
-from typing import Any, Callable, Optional, Sequence, TypeVar
+from types import FunctionType
+from typing import Any, Callable, TypeVar
+
+from gluon_core.runtime.imports import when_imported
 
 __all__ = ["arm", "closed", "no_triton_source", "subscript"]
 
@@ -98,36 +97,8 @@ _kernel_types: list[type] = []
 def no_triton_source(cls: C) -> C:
     """Mark a class of kernels, which inherits from Triton's: torch takes its objects for any others."""
     _kernel_types.append(cls)
-    loaded = sys.modules.get(_BUILDER)
-    if loaded is not None:
-        _teach(loaded)
-    elif _LATER not in sys.meta_path:
-        sys.meta_path.insert(0, _LATER)
+    when_imported(_BUILDER, _teach)
     return cls
-
-
-class _Later(importlib.abc.MetaPathFinder):
-    """Waits for torch's tracer, which `torch.compile` imports when it is first called."""
-
-    def find_spec(
-        self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
-    ) -> Optional[importlib.machinery.ModuleSpec]:
-        if fullname != _BUILDER:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                run(module)
-                _teach(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-_LATER = _Later()
 
 
 def _teach(tracer: Any) -> None:

@@ -203,4 +203,20 @@ def stand_in(wanted: str) -> Any:
     torch.set_default_device = lambda device: inner(
         mode._place(device) if isinstance(device, (str, _Device)) else device
     )
+    torch.Generator = _generators(mode)
     return target
+
+
+def _generators(mode: _OnCpu) -> Any:
+    """`torch.Generator`, which is no function that a mode meets: those of the accelerator are the CPU's."""
+    plain: Any = torch.Generator
+
+    class Kind(type(plain)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: Any) -> bool:
+            return isinstance(value, plain)
+
+    class Generator(plain, metaclass=Kind):  # type: ignore[misc]  # torch is not required
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return plain(mode._place(device))
+
+    return Generator

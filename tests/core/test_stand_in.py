@@ -139,7 +139,9 @@ FOR_A_GPU = """
 
     def test_add():
         torch.manual_seed(0)
-        x = torch.rand(1000, device=DEVICE)
+        seeded = torch.Generator(device=DEVICE).manual_seed(1)
+        x = torch.rand(1000, device=DEVICE, generator=seeded)
+        assert isinstance(seeded, torch.Generator) and isinstance(torch.default_generator, torch.Generator)
         y = torch.rand(1000).cuda().to(0).to("cuda", torch.float32).pin_memory()
         out = torch.empty_like(x, device=torch.device("cuda", 0))
         assert x.is_cuda and y.is_pinned()

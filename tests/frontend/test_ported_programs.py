@@ -341,3 +341,30 @@ ARGS = (ptr(gl.int32), ptr(gl.int32), gl.BlockedLayout([4], [32], [4], [0]))
 )
 def test_assembly_gives_several_results(kinds):
     vendor_oracle.agree(ASSEMBLY.replace("KINDS", kinds))
+
+
+CHECKED = """
+from triton._filecheck import filecheck_test, run_parser
+
+@gluon.jit
+def kernel(p, n):
+    gl.store(p + gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])), n)
+
+@filecheck_test
+@gluon.jit
+def says_what_it_is():
+    # CHECK: tt.make_range
+    gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
+
+says_what_it_is()
+PARSED = run_parser(kernel, (ptr(gl.int32), 3), {"num_warps": 4}, TARGET)
+ARGS = (ptr(gl.int32), 3)
+"""
+
+
+def test_tritons_helpers_for_tests_of_frontends_take_kernels():
+    # Its suites import them from Triton itself: those lines do not change.
+    theirs = oracle.load(CHECKED, oracle.UPSTREAM).PARSED
+    mine = oracle.load(CHECKED, oracle.OURS).PARSED
+    oracle.assert_same(theirs, mine, raw=False)
+    assert "tt.store" in mine.str_nodebug()
