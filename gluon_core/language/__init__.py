@@ -167,6 +167,8 @@ def __getattr__(name: str) -> _typing.Any:
         raise _namespaces.missing(name, "gl", _missing[name])
     if name == "portable":  # it stands on the language, so it is looked up, not imported, here
         return _importlib.import_module("gluon_core.portable")
+    if name in ("_core", "_layouts", "_semantic"):
+        return _importlib.import_module(f"{__name__}.{name}")
     return _namespaces.resolve(name, _open_to_kernels)
 
 

@@ -276,7 +276,10 @@ def test_a_library_with_ops_and_callables_of_its_own():
 
 def test_the_private_paths_have_what_the_language_has():
     from gluon_core.language import _core, _layouts, _semantic
+    from gluon_core.language.amd import _layouts as amd_layouts
 
+    assert amd_layouts.AMDMFMALayout is gl.amd.AMDMFMALayout
+    assert (gl._core, gl._layouts, gl._semantic) == (_core, _layouts, _semantic)
     assert _core.allocate_shared_memory is gl.allocate_shared_memory
     assert _layouts.BlockedLayout is gl.BlockedLayout is _core.BlockedLayout
     assert _semantic.GluonSemantic.__name__ == "Semantic"
