@@ -9,20 +9,27 @@ from __future__ import annotations
 from types import FunctionType, MethodType
 from typing import Any
 
+from triton.language import standard
 from triton.runtime.jit import JITFunction
 
 __all__ = ["traceable"]
 
+_KIND = "InterpretedFunction"
+_METHODS = type(standard.sum).__name__ == _KIND  # whether those of tensors are the interpreter's
 _made: dict[Any, Any] = {}
 _namespaces: dict[int, dict[str, Any]] = {}
 
 
 def traceable(fn: Any) -> Any:
     """`fn` in the form that kernels trace; anything else than an interpreter's function as it is."""
-    if type(fn) is MethodType:
-        return _traceable_method(fn)
-    if type(fn).__name__ != "InterpretedFunction":
-        return fn
+    if type(fn).__name__ == _KIND:
+        return _function(fn)
+    if _METHODS and type(fn) is MethodType:
+        return _method(fn)
+    return fn
+
+
+def _function(fn: Any) -> Any:
     if fn not in _made:
         body = fn.fn
         names = _traceable_names(body.__globals__)
@@ -37,14 +44,13 @@ def traceable(fn: Any) -> Any:
     return _made[fn]
 
 
-def _traceable_method(method: MethodType) -> Any:
-    """Methods of tensors that are written in the language, such as `sum`."""
+def _method(method: MethodType) -> Any:
+    """A method of tensors; one that is written in the language, such as `sum`, wraps its function."""
     for cell in getattr(method.__func__, "__closure__", None) or ():
-        found = traceable(cell.cell_contents)
-        if found is not cell.cell_contents:
+        if type(cell.cell_contents).__name__ == _KIND:
             from triton.compiler.code_generator import BoundJITMethod
 
-            return BoundJITMethod(method.__self__, found)
+            return BoundJITMethod(method.__self__, _function(cell.cell_contents))
     return method
 
 
