@@ -19,7 +19,9 @@ SMALL = 64  # configurations that are all tried unless somebody says otherwise
 _MOST = 1_000_000  # combinations that are looked through for those that belong to a space
 _PATIENCE = 40  # draws that were known or illegal before one is taken at random
 _FIRST = 6  # turns that go to neighbours of the start, before anything is known
-_PAIRS = 0.3  # share of neighbours that differ in two parameters
+_PAIRS = 0.5  # share of neighbours that differ in two parameters
+_BEST = 3  # configurations whose neighbours are tried
+_MODEL = 5  # every so many turns the library chooses
 
 
 class Strategy(Protocol):
@@ -28,8 +30,9 @@ class Strategy(Protocol):
     def ask(self) -> Optional[dict[str, Any]]:
         """The next configuration; None when there is none left."""
 
-    def tell(self, config: Config, value: Optional[float]) -> None:
-        """What came of a configuration: less is better, None where it is of no use."""
+    def tell(self, config: Config, value: Optional[float], large: bool = False) -> None:
+        """What came of a configuration: less is better, None where it is of no use; `large`: it needs more
+        than there is of something, so that larger ones do so, too."""
 
 
 class InOrder:
@@ -51,12 +54,12 @@ class InOrder:
                 return config
         return None
 
-    def tell(self, config: Config, value: Optional[float]) -> None:
+    def tell(self, config: Config, value: Optional[float], large: bool = False) -> None:
         self._seen.add(plain_text(config))
 
 
 class Optuna:
-    """Neighbours of the best two so far, since what people start with is seldom far off; every third one
+    """Neighbours of the best three so far, since what people start with is seldom far off; every fifth one
     is what a tree-structured Parzen estimator expects most of, by what came of the others.
 
     Args:
@@ -83,7 +86,8 @@ class Optuna:
         self._seen: set[str] = set()
         self._asked: dict[str, Any] = {}
         self._start = None if start is None else dict(start)
-        self._best: list[tuple[float, dict[str, Any]]] = []  # two, the best first
+        self._best: list[tuple[float, dict[str, Any]]] = []  # a few, the best first
+        self._large: list[dict[str, Any]] = []  # do not fit
         self._centre = self._start
         self._turn = 0
         self._distributions: dict[str, Any] = {}
@@ -111,15 +115,17 @@ class Optuna:
         if self._left is not None and not self._left:
             return None
         self._turn += 1
-        near = self._neighbour() if self._turn <= _FIRST or self._turn % 3 else None
+        near = self._neighbour() if self._turn <= _FIRST or self._turn % _MODEL else None
         if near is not None:
             return self._take(near)
         for _ in range(_PATIENCE):
             trial = self._study.ask(self._distributions)
             config = {n: self._space.values[n][trial.params[n]] for n in self._space.values}
             text = plain_text(config)
-            if text not in self._seen and (
-                text in self._left if self._left is not None else config in self._space
+            if (
+                text not in self._seen
+                and (text in self._left if self._left is not None else config in self._space)
+                and not self._too_large(config)
             ):
                 self._asked[text] = trial
                 return self._take(config)
@@ -138,14 +144,25 @@ class Optuna:
         if not centres:
             return None
         centre = self._random.choice(centres)
-        both = self._random.random() < _PAIRS
+        both = self._turn > _FIRST and self._random.random() < _PAIRS
         for pairs in (both, not both):
             found = [{**centre, **change} for change in self._steps(centre, pairs)]
             self._random.shuffle(found)
             for config in found:
-                if plain_text(config) not in self._seen and config in self._space:
+                new = plain_text(config) not in self._seen and config in self._space
+                if new and not self._too_large(config):
                     return config
         return None
+
+    def _too_large(self, config: Config) -> bool:
+        """Whether something that does not fit is nowhere larger."""
+        return any(
+            all(
+                config[name] >= value if self._ordered(name) else config[name] == value
+                for name, value in one.items()
+            )
+            for one in self._large
+        )
 
     def _steps(self, centre: Config, pairs: bool) -> list[dict[str, Any]]:
         """What to change for a neighbour."""
@@ -176,12 +193,14 @@ class Optuna:
         else:
             self._study.tell(trial, value)
 
-    def tell(self, config: Config, value: Optional[float]) -> None:
+    def tell(self, config: Config, value: Optional[float], large: bool = False) -> None:
         text = plain_text(config)
+        if large:
+            self._large.append(dict(config))
         trial = self._asked.pop(text, None)
         if value is not None:
             self._asked[text] = value
-            self._best = sorted([*self._best, (value, dict(config))], key=itemgetter(0))[:2]
+            self._best = sorted([*self._best, (value, dict(config))], key=itemgetter(0))[:_BEST]
         if trial is not None and not isinstance(trial, float):
             self._tell(trial, value)
             return
@@ -256,4 +275,4 @@ def strategy_of(
 
 def default_trials(count: int) -> int:
     """How many of `count` configurations are tried: few enough to take a fifth of the time of all."""
-    return max(min(24, count // 6), min(200, count // 16)) if count else 200
+    return max(min(20, count // 4), min(200, count // 24)) if count else 200

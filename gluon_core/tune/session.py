@@ -21,9 +21,12 @@ __all__ = ["Outcome", "Progress", "Settings", "search"]
 
 Shape = Mapping[str, Any]
 _PATIENCE = 0.1  # seconds that a device waits for a batch to fill
-_BATCH = 6  # configurations that are measured in turns, beside the best so far
+_BATCH = 12  # configurations that are measured in turns, beside the best so far
 _SLOW = 4.0  # times that a compilation takes what others do before a search that only samples gives it up
 _LEAST = 2.0  # seconds that it has at least
+_LATE = 1.0  # times that it may take once all others are done
+_LATER = 0.5  # of the trials that it makes at least: so many more, beside each other, once those are known
+_SHARE = 0.15  # of the time that all would take, for a search that only samples
 
 
 @dataclass(frozen=True)
@@ -240,7 +243,12 @@ class _Search:
         # A worker with a device takes a while to begin; those that compile need not wait for it.
         later = about_device(reference, shape, settings, engine)
         if settings.objective == "time":
-            told = engine.compile(work.about, reference, settings.target, shape, False)
+            begun = [  # all of them begin now
+                engine.compile(work.about, reference, settings.target, shape, False)
+                for _ in range(min(engine.slots, task.searched.size))
+            ]
+            wait(begun, return_when=FIRST_COMPLETED)
+            told = next(future for future in begun if future.done())
             self.about = key_of(told, replace(settings, objective="registers"))[1]
         else:
             self.about = key_of(later, settings)[1]
@@ -250,7 +258,11 @@ class _Search:
             settings.search, task.searched, default, settings.seed, settings.trials
         )
         self.asked = 0
+        self.last = self.began  # when the last one was asked for
         self.done = 0
+        self.total = total
+        self.opened = time.monotonic()  # since when workers are there
+        self.took: list[float] = []  # seconds that workers had of each configuration
         self.samples = not total or self.wanted < total  # whether not all are tried
         self.spare = self.wanted if self.samples and settings.trials is None else 0
         self.instead = 0  # trials that did not count
@@ -282,7 +294,7 @@ class _Search:
             while True:
                 self._ask()
                 self._measure()
-                if not self.under_way:
+                if not self.under_way or self._only_late():
                     break
                 done, _ = wait(self.under_way, _PATIENCE, FIRST_COMPLETED)
                 for future in done:
@@ -318,9 +330,13 @@ class _Search:
                 else:  # it was asked for before it was known which device this is
                     early.cancel()
                     del self.under_way[early]
-                self.strategy.tell(config, trial.value if trial.status == "ok" else None)
+                self._tell(config, trial)
                 self.done += 1
                 self._consider(trial)
+
+    def _tell(self, config: Config, trial: Trial) -> None:
+        value = trial.value if trial.status == "ok" else None
+        self.strategy.tell(config, value, bool(trial.detail.get("large")))
 
     def _consider(self, trial: Trial) -> None:
         if trial.status == "ok" and trial.value is not None:
@@ -343,30 +359,79 @@ class _Search:
 
     def _ask_one(self) -> bool:
         """Compile another configuration, if there is one to try."""
-        if self.asked >= self.wanted or self._over:
+        if self._over or (self.asked >= self.wanted and not self._more()):
             return False
         config = self.strategy.ask()
         if config is None:
             self.asked = self.wanted
             return False
         self.asked += 1
+        self.wanted = max(self.wanted, self.asked)
+        self.last = time.monotonic()
         self._compile(config)
         return True
 
+    def _more(self) -> bool:
+        """Whether a search that samples still has time: that of all configurations is seen to be long."""
+        if not self.samples or self.settings.trials is not None or len(self.took) < _BATCH:
+            return False
+        if self.asked - self.instead >= self.total // 3:
+            return False
+        pace = statistics.mean(self.took) / self.engine.slots
+        whole = self.opened - self.began + self.total * pace
+        return time.monotonic() - self.began < _SHARE * whole
+
     def _go_on_until(self, there: Future[Any]) -> None:
-        """Let workers compile on while the one with the device begins, but not most of what is tried."""
-        slots = self.engine.slots
-        most = min(2 * slots, self.wanted // 2)
+        """Let workers compile while the one with the device begins: that takes no time."""
+        slots, wanted, free = self.engine.slots, self.wanted, 0
+        most = wanted
+        if self.samples and self.settings.trials is not None:
+            most = min(2 * slots, wanted // 2)  # the others are asked for when something is known
+        elif self.samples:
+            free = self.spare
+            self.wanted += free
+        large: set[Future[Any]] = set()
         while not there.done():
-            busy = [future for future in self.under_way if not future.done()]
-            more = len(self.under_way) < most and len(busy) < slots
+            done = [future for future in self.under_way if future.done()]
+            for future in done:
+                if future not in large and _does_not_fit(future):
+                    large.add(future)
+                    self.strategy.tell(self.under_way[future][1], None, True)
+            busy = len(self.under_way) - len(done)
+            more = len(self.under_way) < most + min(free, len(large)) and busy < slots
             if not (more and self._ask_one()):
-                wait([there, *busy], return_when=FIRST_COMPLETED)
+                left = [future for future in self.under_way if not future.done()]
+                wait([there, *left], return_when=FIRST_COMPLETED)
+        late = min(int(_LATER * wanted), slots) if free else 0
+        self.wanted = max(wanted, self.asked - min(free, len(large)) + late)
+
+    def _only_late(self) -> bool:
+        """Whether all that is left are compilations that take far longer than others did: a search that
+        samples does not wait for them, and knows nothing of them."""
+        if not self.samples or len(self.compiled) < _BATCH or self.ready or self.held:
+            return False
+        if self.asked < self.wanted or self._more():
+            return False
+        if any(kind != "compile" for kind, _ in self.under_way.values()):
+            return False
+        if time.monotonic() - self.last < _LATE * statistics.median(self.compiled):
+            return False
+        for future in self.under_way:
+            future.cancel()
+        self.under_way.clear()
+        return True
 
     def _compile(self, config: Config) -> None:
         told = (self.reference, self.settings.target, self.shape, dict(config))
         limits = {**self.settings.limits(), "patience": self._patience()}
+        began = time.monotonic()
+
+        def ended(future: Future[Any]) -> None:
+            if not future.cancelled():
+                self.took.append(time.monotonic() - began)
+
         future = self.engine.compile(work.compile_one, *told, self.settings.objective, limits)
+        future.add_done_callback(ended)
         self.under_way[future] = ("compile", config)
 
     def _patience(self) -> Optional[float]:
@@ -508,9 +573,10 @@ class _Search:
         self.store.add(self.key, made)
         if again:
             return
-        self.strategy.tell(config, made.value if made.status == "ok" else None)
+        self._tell(config, made)
         self.done += 1
-        if made.status == "pruned" and self.spare:  # it cost next to nothing: another one instead
+        cheap = made.status == "pruned" and "compile_seconds" not in made.detail
+        if cheap and self.spare:  # it cost next to nothing: another one instead
             self.spare -= 1
             self.asked -= 1
             self.instead += 1
@@ -556,6 +622,12 @@ class _Search:
         if changes:  # the device is another one than at the beginning, to the others as well
             drift = statistics.median(changes)
             self.store.add_all(self.key, [_scaled(trial, drift) for trial in before.values()])
+
+
+def _does_not_fit(future: Future[Any]) -> bool:
+    if future.cancelled() or future.exception() is not None:
+        return False
+    return bool(future.result()["detail"].get("large"))
 
 
 def _scaled(trial: Trial, by: float) -> Trial:

@@ -101,6 +101,7 @@ def compile_one(
         if isinstance(error, Lost) and error.hung and patience and patience < limits["compile"]:
             reason = f"still compiled after {patience:.1f} s, when others take a fraction of that"
             return {**result, "status": "pruned", "reason": reason}
+        detail["large"] = isinstance(error, Failed) and error.name == "LimitError"
         return {**result, **_failed(error)}
 
 

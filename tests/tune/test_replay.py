@@ -1,0 +1,135 @@
+"""How searches decide, played through with times that an H200 and its host took, and with made-up ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from gluon_core import tune
+from gluon_core.runtime.tuned import Store
+from gluon_core.tune import session
+from gluon_core.tune.search import Optuna, default_trials
+from gluon_core.tune.task import Reference
+from tests.tune import tasks
+from tests.tune.replay import Costs, Recorded, Replay
+
+pytestmark = pytest.mark.once
+
+# BLOCK_M, BLOCK_N, warps, microseconds of attention (None: not launched), seconds of compiling, spills.
+RECORDED = json.loads((Path(__file__).parent / "recorded.json").read_text())
+ABOUT = {"kernel": "k", "name": "k", "target": "t", "bucket": "b", "fixed": {}, "options": {}}
+
+
+class Table:
+    """The recorded configurations as a task."""
+
+    def __init__(self):
+        self.known = {
+            (m, n, warps): Recorded(us and us / 1e6, compiling, {"spills": spills})
+            for m, n, warps, us, compiling, spills in RECORDED
+        }
+        names = ("BLOCK_M", "BLOCK_N", "num_warps")
+        values = [sorted({key[at] for key in self.known}) for at in range(3)]
+        self.space = tune.space(**dict(zip(names, values)))
+        self.default = dict(zip(names, (64, 64, 4)))
+
+    def __call__(self, config):
+        return self.known[tuple(config.values())]
+
+
+def play(monkeypatch, known, space, default, how, seed=0, slots=9, costs=None, **more):
+    """A search; the outcome and the engine."""
+    task = tune.Task(
+        kernel=tasks.scale, space=space, arguments=tasks.arguments, grid=tasks.grid, fixed={}
+    )
+    monkeypatch.setattr(session.Reference, "of", lambda task: Reference("none", "none"))
+    engine = Replay(known, {**ABOUT, "default": default}, slots, costs or Costs(), seed)
+    engine.on(monkeypatch)
+    with Store(":memory:") as store:
+        settings = tune.Settings(search=how, seed=seed, **more)
+        (found,) = tune.search(task, settings, engine=engine, store=store)
+    return found, engine
+
+
+def test_a_search_finds_the_best_in_less_than_a_fifth_of_the_time(monkeypatch):
+    pytest.importorskip("optuna")
+    table, shares = Table(), []
+    told = (table, table.space, table.default)
+    everything, _ = play(monkeypatch, *told, "exhaustive")
+    assert len(everything.trials) == everything.total == 80
+    best = everything.best.config
+    for seed in range(1, 6):
+        found, engine = play(monkeypatch, *told, "optuna", seed)
+        assert found.best.config == best == {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 2}
+        assert 12 <= found.tried <= 40 and engine.compilations < 50
+        shares.append(found.seconds / everything.seconds)
+    assert sorted(shares)[2] < 0.17 and max(shares) < 0.2, shares
+
+
+def bowl(config):
+    """The best is A = B = 20."""
+    away = math.hypot(config["A"] - 20, config["B"] - 20)
+    return Recorded(1e-3 * (1 + away / 10), 0.5, {"spills": 0})
+
+
+BOWL = tune.space(A=list(range(24)), B=list(range(24)))
+START = {"A": 16, "B": 16}
+
+
+@pytest.mark.parametrize("slots", [2, 16])
+def test_time_that_all_would_take_is_time_to_try_more(monkeypatch, slots):
+    pytest.importorskip("optuna")
+    found, engine = play(monkeypatch, bowl, BOWL, START, "optuna", slots=slots)
+    whole = 576 * (0.5 * 1.05 + engine.costs.compiled) / slots
+    least = default_trials(576)
+    assert 0.12 * whole < found.seconds < 0.2 * whole or found.tried <= 1.5 * least + slots
+    assert least <= found.tried <= 576 // 3 and (slots == 16 or found.tried > 2 * least)
+    assert found.best.value < (1.03e-3 if slots == 2 else 1.25e-3)
+
+
+def test_what_compiles_for_ever_is_not_waited_for(monkeypatch):
+    def known(config):
+        made = bowl(config)
+        made.compiling = 500.0 if config == {"A": 16, "B": 17} else 0.5
+        return made
+
+    monkeypatch.setattr(session, "_LEAST", 1e9)  # none is killed
+    found, engine = play(monkeypatch, known, BOWL, START, "optuna")
+    assert found.seconds < 100 and {"A": 16, "B": 17} not in [t.config for t in found.trials]
+    everything = tune.space(A=list(range(16, 19)), B=[16, 17])
+    found, engine = play(monkeypatch, known, everything, START, "exhaustive")
+    assert (
+        found.seconds > 300 and len(found.trials) == 6
+    )  # where all are wanted they are waited for
+
+
+def test_workers_compile_while_the_device_begins(monkeypatch):
+    costs = Costs(device=30.0)
+    everything = tune.space(A=list(range(10, 26)), B=[16, 17, 18])
+    found, engine = play(monkeypatch, bowl, everything, START, "exhaustive", costs=costs)
+    assert len(found.trials) == 48 and found.seconds < 34
+    # With as many trials as somebody wants, half of them wait for what is known then.
+    found, engine = play(monkeypatch, bowl, BOWL, START, "optuna", costs=costs, trials=20)
+    assert found.tried == 20 and found.seconds > 31
+
+
+def test_what_is_larger_than_what_does_not_fit_is_left_for_last(monkeypatch):
+    pytest.importorskip("optuna")
+
+    def known(config):
+        made = bowl(config)
+        if config["A"] > 17:
+            made.refused = "LimitError"
+        return made
+
+    def refused():
+        found, _ = play(monkeypatch, known, BOWL, START, "optuna", seed=3)
+        assert found.best.value < 1.45e-3  # 17 and 20 are what there is
+        return sum(trial.status == "pruned" for trial in found.trials)
+
+    learns = refused()
+    monkeypatch.setattr(Optuna, "_too_large", lambda *told: False)
+    assert learns < 0.7 * refused()
