@@ -221,6 +221,8 @@ def choose(width):
     def choices(target):
         """Units that read shared memory on their own want large tiles; two programs to a processor go on
         while one waits, where that has room for two."""
+        if target.has("amd.wmma_v1"):  # each half of a warp holds the operands: they need room
+            return {"num_warps": 8}
         if not (target.has("nvidia.wgmma") or target.has("nvidia.tcgen05")):
             return {}
         return {"block": (64 if width <= 128 else 128, 64), "num_warps": 4 if width <= 128 else 8}

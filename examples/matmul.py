@@ -122,7 +122,7 @@ def choices(target):
         return {"block": (128, 256, 64), "stages": 4, "num_warps": 8}
     if target.has("nvidia.tcgen05"):
         return {"block": (256, 128, 64), "stages": 4, "num_warps": 8}
-    if target.has("amd.wmma_v1"):  # each half of a warp holds the operands: they need room
+    if target.has("amd.wmma_v1") or target.has("amd.wmma_v2"):  # of 256 registers
         return {"num_warps": 8}
     return {}
 

@@ -206,6 +206,7 @@ EXAMPLES = [
         "dst",
         3,
         backward_grid,
+        choices=lambda target: {"num_warps": 16} if target.has("amd.wmma_v1") else {},
         CENTRED=True,
     ),
 ]

@@ -186,12 +186,13 @@ def example(
 
     Args:
         moved: how many matrices of 16-bit elements are read and written.
-        settings: other parameters of the kernel, and of the large case, `large` choices and the
-            `large_tolerance`.
+        settings: other parameters of the kernel, and of the large case, `large` choices, `choices` by
+            target and the `large_tolerance`.
     """
     names, walks = kernel.arg_names, "DEPTH" in kernel.arg_names
     large = settings.pop("large", {})
     large_tolerance = settings.pop("large_tolerance", None)
+    choices_of = settings.pop("choices", None)
 
     def config(warp_size, columns=1000, **choices):
         if walks:
@@ -212,6 +213,7 @@ def example(
         grid=grid,
         config=config,
         large_config=large_config,
+        choices=choices_of,
         reference=reference,
         output=output,
         bytes_moved=lambda args: int(moved * 2 * args["rows"] * args["columns"]),
