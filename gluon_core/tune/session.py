@@ -486,7 +486,7 @@ class _Search:
             return
         except Failed as error:
             raise TuneError(f"cannot be tuned as it stands: {error.text}") from None
-        except TuneStoreError:
+        except (TuneStoreError, TuneWorkerError):
             raise
         except Exception as error:  # the engine's own words for a worker that is gone
             configs = [what] if kind == "compile" else [config for config, _ in what[0]]

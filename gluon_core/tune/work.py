@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
+from gluon_core.errors import TuneWorkerError
 from gluon_core.runtime.tuned import versions
 from gluon_core.tune.isolated import Failed, Isolated, Lost
 from gluon_core.tune.space import Config
@@ -182,6 +183,8 @@ class _Round:
         except (Failed, Lost) as error:
             if isinstance(error, Failed) and not error.ours:
                 self._bench.close()  # a fault of the device stays with its process
+            if isinstance(error, Lost) or not error.ours:
+                self._still_there(error)
             self.results[at] = _failed(error)
             if isinstance(error, Failed) and not error.ours:
                 self.results[at]["status"] = "bad"
@@ -189,6 +192,24 @@ class _Round:
             return False
         self.samples.setdefault(at, []).append(statistics.median(taken))
         return True
+
+    def _still_there(self, error: Exception) -> None:
+        """After a fault: whether another process finds the device, so that it was the configuration's.
+
+        Raises:
+            TuneWorkerError: it does not.
+        """
+        try:
+            there, why = self._bench.call("devices", limit=60.0), ""
+        except (Failed, Lost) as again:
+            there, why = 0, f"; a new process: {again}"
+        if not there:
+            raise TuneWorkerError(
+                "the device is gone",
+                expected="the device that was there when the search began",
+                got=f"{error}{why}",
+                remedy="What was found so far is kept: start again when the device is back.",
+            )
 
 
 def measure(
@@ -213,6 +234,9 @@ def measure(
     Returns:
         For each configuration `status`, `reason`, `value`, `low`, `high` and `samples`; and what is
         known of the device: `clock_rate`, `power_draw`, `temperature`.
+
+    Raises:
+        TuneWorkerError: the device disappeared.
     """
     with _device(devices) as index:
         bench = _isolated(reference, target, index)

@@ -9,6 +9,10 @@ import gluon_core.portable.ops as ops
 
 ROOT = Path(__file__).parents[2]
 _SIGNALS = re.compile(r"gl\.portable\.(signal|wait_signal|count|wait_count|rank_barrier)\(")
+# What else orders: copies by TMA, its barriers, launches beside, launches after all ranks have come.
+_OTHERS = re.compile(
+    r"^\s+(tma\.store_wait|mbarrier\.wait|fence_async_shared|beside\.join|self\.meet\[turn\])\("
+)
 _LIBRARY = re.compile(r"^\s+(_gather_threads\(\)|_add\(.*|wait_signal\(.*)$")
 
 
@@ -16,11 +20,19 @@ def of_example(path):
     """(what, text) of each way in which a file of examples can lack a signal, a wait or a scope."""
     lines = (ROOT / path).read_text().splitlines()
     for number, line in enumerate(lines):
+        indent = line[: len(line) - len(line.lstrip())]
+        other = _OTHERS.match(line)
+        if other is not None:
+            code = line.partition("#")[0].rstrip()
+            yield f"line {number + 1} without {other[1]}", _put(lines, number, indent + "pass")
+            if "read_only=False" in code:
+                narrow = code.replace(", read_only=False", "")
+                yield f"line {number + 1} until it is read alone", _put(lines, number, narrow)
+            continue
         found = _SIGNALS.search(line)
         if found is None:
             continue
         name = found[1]
-        indent = line[: len(line) - len(line.lstrip())]
         yield f"line {number + 1} without {name}", _put(lines, number, indent + "pass")
         assert line.endswith(")"), "a call on one line"
         if "scope=" not in line:

@@ -71,7 +71,14 @@ MUTANTS = list(mutants.of_example(FILE))
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
-def test_what_lacks_a_signal_is_reported(what, text, tmp_path):
+def test_what_lacks_a_signal_is_reported(what, text, tmp_path, world=2):
     module = mutants.load(text, tmp_path)
     with pytest.raises(SimulatorError):
-        distributed.simulate(routed(module), 2, SIM)
+        distributed.simulate(routed(module), world, SIM)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("world", [4, 8])
+@pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
+def test_more_ranks_report_it_too(what, text, tmp_path, world):
+    test_what_lacks_a_signal_is_reported(what, text, tmp_path, world)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gluon_core import tune
-from gluon_core.errors import TuneError, TuneWorkerError
+from gluon_core.errors import TuneError, TuneStoreError, TuneWorkerError
 from gluon_core.runtime import bench
 from gluon_core.tune import session, work
 from gluon_core.tune.check import check
@@ -229,10 +230,13 @@ class MadeUp:
     def __init__(self, times):
         self.times, self.started, self.calls = times, 1, []
         self.prepared = set()
+        self.there = 1
 
     def call(self, method, *arguments, limit=0.0):
         if method == "facts":
             return {"clock_rate": 1}
+        if method == "devices":
+            return self.there
         number = arguments[0] if method == "sample" else arguments[2]
         self.calls.append((method, number))
         how = self.times[number]
@@ -268,6 +272,49 @@ def test_measured_in_turns_and_losers_stop_early(monkeypatch):
     assert samples.count(3) == samples.count(1) == 2  # they have lost
     assert samples.count(2) == samples.count(4) == 1  # remembered as bad
     assert samples[:2] == [0, 1] and samples.index(5) < 6  # in turns
+
+
+@pytest.mark.parametrize("how", ["fault", "hang"])
+def test_a_device_that_disappears_makes_no_configuration_bad(monkeypatch, how):
+    device = MadeUp([1e-3, how, 2e-3])
+    device.there = 0
+    monkeypatch.setattr(work, "_isolated", lambda *told: device)
+    with pytest.raises(TuneWorkerError, match="the device is gone.*(illegal|killed).*kept"):
+        work.measure(None, None, {}, [{"at": at} for at in range(3)], 6, 1, 10.0)
+    assert pickle.loads(pickle.dumps(TuneWorkerError("a", got="b"))).args  # it comes from a cluster
+
+
+def test_what_was_found_before_the_device_disappeared_is_kept(store, engine, monkeypatch):
+    made = MadeUpMachine(monkeypatch, engine, lambda config: 1.0)
+    measure = made.measure
+
+    def until_it_is_gone(*told):
+        if made.batches:
+            raise TuneWorkerError("the device is gone")
+        return measure(*told)
+
+    monkeypatch.setattr(work, "measure", until_it_is_gone)
+    settings = tune.Settings(target="hopper")
+    with pytest.raises(TuneWorkerError, match="gone"):
+        tune.search(tasks.SCALE, settings, store=store, engine=engine)
+    kept = [trial.status for _, trial in store.trials()]
+    assert kept == ["ok"] * len(made.batches[0])
+    monkeypatch.setattr(work, "measure", measure)
+    (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
+    assert len(found.trials) == found.total and found.best is not None
+
+
+def test_a_full_disk_ends_a_search_and_keeps_what_there_was(store, engine, monkeypatch):
+    made = MadeUpMachine(monkeypatch, engine, lambda config: 1.0)
+    pages = store._base.execute("pragma page_count").fetchone()[0]
+    store._base.execute(f"pragma max_page_count={pages + 1}")
+    detail = {"num_warps": 1, "occupancy": 1, "spills": 0, "conflicts": 0, "bound": 0.0}
+    answer = {"status": "compiled", "reason": "", "versions": work.versions()}
+    large = lambda *told: {**answer, "detail": {**detail, "note": "x" * 1500}}  # noqa: E731
+    monkeypatch.setattr(work, "compile_one", large)
+    with pytest.raises(TuneStoreError, match="full.*Make room.*kept"):
+        tune.search(tasks.SCALE, tune.Settings(target="hopper"), store=store, engine=engine)
+    assert 0 < len(store.trials()) < len(list(tasks.SCALE.searched)) and made.batches
 
 
 class MadeUpMachine:
