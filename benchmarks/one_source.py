@@ -122,7 +122,9 @@ def main() -> int:
             cells = [cell(ask(example, target)) for target in targets]
             print(f"| {example.name} | " + " | ".join(cells) + " |")
     print("\nThe busiest loop, for each matrix instruction\n")
-    print("| target | example | matrix instructions | reads of shared memory | loads | moves | all |")
+    print(
+        "| target | example | matrix instructions | reads of shared memory | loads | moves | all |"
+    )
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for *names, target in PAIRS:
         if target in targets:
@@ -131,7 +133,9 @@ def main() -> int:
                 if "error" in found or not found["matrix"]:
                     print(f"| {target} | {name} | {found.get('error', 'none')} | - | - | - | - |")
                     continue
-                counts = [found[n] / found["matrix"] for n in ("shared reads", "loads", "moves", "all")]
+                counts = [
+                    found[n] / found["matrix"] for n in ("shared reads", "loads", "moves", "all")
+                ]
                 cells = " | ".join(f"{count:.2f}" for count in counts)
                 print(f"| {target} | {name} | {found['matrix']} {found['unit']} | {cells} |")
     return 0
