@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from io import StringIO
 from typing import Any, Callable, Mapping, Optional, Sequence
 
@@ -20,6 +20,7 @@ from gluon_core.runtime.placeholder import Placeholder
 __all__ = [
     "Arrays",
     "Placeholders",
+    "begin",
     "conflicts",
     "device_count",
     "device_facts",
@@ -239,6 +240,12 @@ def conflicts(
         except (GluonError, AttributeError):
             continue
     return found
+
+
+def begin(target: Target, index: int) -> None:
+    """Let the driver make a device ready; whoever uses it hears what goes wrong."""
+    with suppress(Exception), registry().backend(target.backend).device_scope(index):
+        pass
 
 
 def device_count(target: Target) -> int:

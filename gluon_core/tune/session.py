@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core.errors import TuneError, TuneStoreError, TuneWorkerError, did_you_mean
@@ -13,13 +13,13 @@ from gluon_core.runtime.tuned.store import OBJECTIVES, Key, Store, Trial, plain_
 from gluon_core.tune import work
 from gluon_core.tune.engine import Engine, Local
 from gluon_core.tune.isolated import Failed, Lost
+from gluon_core.tune.outcome import Outcome, Progress, Settings, Shape
 from gluon_core.tune.search import Strategy, strategy_of
 from gluon_core.tune.space import Config
 from gluon_core.tune.task import Reference, Task, refuse_while_reading
 
 __all__ = ["Outcome", "Progress", "Settings", "search"]
 
-Shape = Mapping[str, Any]
 _PATIENCE = 0.1  # seconds that a device waits for a batch to fill
 _BATCH = 12  # configurations that are measured in turns, beside the best so far
 _SLOW = 4.0  # times that a compilation takes what others do before a search that only samples gives it up
@@ -29,116 +29,9 @@ _LATER = 0.5  # of the trials that it makes at least: so many more, beside each 
 _SHARE = 0.15  # of the time that all would take, for a search that only samples
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How to search.
-
-    Args:
-        target: the hardware, in any spelling; None for the device that is there.
-        objective: what to make small: "time" on a device, "roofline" (seconds that the simulator counts at
-            least), "instructions" or "registers" of the machine code.
-        search: "auto" (all of them where they are at most 64), "exhaustive", "optuna" or "random".
-        trials: how many configurations to try; None leaves it to the search, which then does not count
-            what is pruned.
-        seconds: when to stop.
-        seed: of what is drawn.
-        rounds: samples of each contender at most; `finals`: of the best ones at the end, in turns again.
-        compile_limit, run_limit, simulate_limit: seconds after which one compilation, one sample, one
-            simulation is killed.
-        spills: what a configuration may spill and still be measured.
-        conflicts: extra passes over the banks from which on one is not measured; None ignores them. What
-            the default configuration spills and needs is never too much.
-        again: try what is known, too.
-    """
-
-    target: Optional[str] = None
-    objective: str = "time"
-    search: str = "auto"
-    trials: Optional[int] = None
-    seconds: Optional[float] = None
-    seed: int = 0
-    rounds: int = 6
-    finals: int = 12
-    compile_limit: float = 120.0
-    run_limit: float = 10.0
-    simulate_limit: float = 120.0
-    spills: int = 64
-    conflicts: Optional[int] = 7
-    again: bool = False
-
-    def limits(self) -> dict[str, Any]:
-        return {
-            "compile": self.compile_limit,
-            "simulate": self.simulate_limit,
-            "spills": self.spills,
-            "conflicts": self.conflicts,
-        }
-
-
-@dataclass
-class Outcome:
-    """What was found for one shape.
-
-    Args:
-        key: what the configurations competed for.
-        shape: what the arguments were made with.
-        trials: all that are kept for the key, the best first.
-        tried: how many are from this search.
-        total: how many configurations there are, 0 where they were not counted.
-        seconds: what the search took.
-        default: the configuration to beat.
-        options: compile options that were not searched.
-        interrupted: whether somebody stopped it.
-        facts: of the device.
-    """
-
-    key: Key
-    shape: Shape
-    trials: list[Trial] = field(default_factory=list)
-    tried: int = 0
-    total: int = 0
-    seconds: float = 0.0
-    default: Optional[Config] = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    interrupted: bool = False
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def best(self) -> Optional[Trial]:
-        return self.trials[0] if self.trials and self.trials[0].status == "ok" else None
-
-    @property
-    def start(self) -> Optional[Trial]:
-        """The trial of the default configuration."""
-        return next((t for t in self.trials if t.config == self._whole(self.default)), None)
-
-    def _whole(self, config: Optional[Config]) -> Optional[dict[str, Any]]:
-        return None if config is None else {**self.options, **config}
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a search is.
-
-    Args:
-        shape: what for.
-        done, wanted: trials.
-        best: the best so far.
-        left: seconds that the rest takes at the pace so far; None before there is one.
-        trial: what has just come in.
-    """
-
-    shape: Shape
-    done: int
-    wanted: int
-    best: Optional[Trial]
-    left: Optional[float]
-    trial: Optional[Trial]
-
-
 def search(
     task: Task | Reference,
-    settings: Settings = Settings(),
+    settings: Optional[Settings] = None,
     *,
     engine: Optional[Engine] = None,
     store: Optional[Store] = None,
@@ -150,6 +43,7 @@ def search(
 
     Args:
         task: a task that stands in a variable of its kernel's file, or the reference to one.
+        settings: how to search; as usual unless given.
         engine: where to work; two local processes unless given.
         store: what keeps the results, and knows earlier ones; the default file unless given.
         progress: hears of every trial.
@@ -160,6 +54,7 @@ def search(
         TuneWorkerError: there is no device to measure on, or workers are lost or of another build.
     """
     refuse_while_reading()
+    settings = settings or Settings()
     if settings.objective not in OBJECTIVES:
         raise TuneError(
             "not an objective",

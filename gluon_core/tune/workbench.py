@@ -11,12 +11,9 @@ import os
 import sys
 import threading
 import time
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Mapping, Optional
 
-from gluon_core.contract.registry import registry
-from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
 from gluon_core.runtime import bench
 from gluon_core.runtime.tuned import versions
@@ -41,7 +38,7 @@ class Workbench:
     def __init__(self, reference: Reference, target: Optional[str], index: Optional[int]):
         self.target = bench.target_of(target)
         if index is not None:  # a driver takes its time with a device: meanwhile modules are read
-            threading.Thread(target=_begin, args=(self.target, index), daemon=True).start()
+            threading.Thread(target=bench.begin, args=(self.target, index), daemon=True).start()
         self.task: Task = reference.load()
         self.index = index
         self._args: dict[str, Any] = {}
@@ -179,12 +176,6 @@ class Workbench:
 
 class WrongResultError(GluonError):
     """A configuration computes something else than the task's reference."""
-
-
-def _begin(target: Target, index: int) -> None:
-    """Let the driver make ready a device; whoever uses it says what goes wrong."""
-    with suppress(Exception), registry().backend(target.backend).device_scope(index):
-        pass
 
 
 def _counted(function: Callable[..., float], args: Mapping[str, Any], config: Config) -> float:
