@@ -18,10 +18,10 @@ STRATEGIES = ("auto", "exhaustive", "optuna", "random")
 SMALL = 64  # configurations that are all tried unless somebody says otherwise
 _MOST = 1_000_000  # combinations that are looked through for those that belong to a space
 _PATIENCE = 40  # draws that were known or illegal before one is taken at random
-_FIRST = 6  # turns that go to neighbours of the start, before anything is known
+_FIRST = 12  # turns that go to neighbours of the start, before anything is known
 _PAIRS = 0.5  # share of neighbours that differ in two parameters
-_BEST = 3  # configurations whose neighbours are tried
-_MODEL = 5  # every so many turns the library chooses
+_BEST = 2  # configurations whose neighbours are tried
+_MODEL = 4  # every so many turns the library chooses
 
 
 class Strategy(Protocol):
@@ -59,7 +59,7 @@ class InOrder:
 
 
 class Optuna:
-    """Neighbours of the best three so far, since what people start with is seldom far off; every fifth one
+    """Neighbours of the best two so far, since what people start with is seldom far off; every fourth one
     is what a tree-structured Parzen estimator expects most of, by what came of the others.
 
     Args:
