@@ -117,11 +117,15 @@ def large_config(warp_size, block=(128, 128, 32), stages=3, num_warps=4):
 
 
 def choices(target):
-    """Units that read shared memory on their own want large tiles, and have room for them."""
+    """Units that read shared memory on their own, or are fast, want large tiles where they have room."""
     if target.has("nvidia.wgmma"):
         return {"block": (128, 256, 64), "stages": 4, "num_warps": 8}
     if target.has("nvidia.tcgen05"):
         return {"block": (256, 128, 64), "stages": 4, "num_warps": 8}
+    if target.has("amd.mfma_double_rate"):
+        return {"block": (256, 128, 64), "stages": 2, "num_warps": 8}
+    if target.has("amd.wmma_v3"):
+        return {"block": (128, 128, 64), "stages": 2}
     if target.has("amd.wmma_v1") or target.has("amd.wmma_v2"):  # of 256 registers
         return {"num_warps": 8}
     return {}
