@@ -25,8 +25,8 @@ from gluon_core.errors import GluonError  # noqa: E402
 FILES = (
     "rows", "row_softmax", "row_cross_entropy", "row_norm", "row_norm_backward", "row_scan", "row_quantize",
     "row_topk", "row_topk_many", "rotary", "linear_cross_entropy", "matmul", "matmul_batched", "matmul_stream_k",
-    "matmul_invariant", "matmul_quantized", "matmul_grouped", "matmul_skinny", "attention", "attention_hooks",
-    "attention_paged", "attention_mla",
+    "matmul_invariant", "matmul_quantized", "matmul_grouped", "matmul_gathered", "matmul_skinny", "attention",
+    "attention_hooks", "attention_paged", "attention_mla",
 )  # fmt: skip
 TARGETS = (
     "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1200",
