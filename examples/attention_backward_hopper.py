@@ -66,32 +66,35 @@ def key_gradients_of_half(
     k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
     v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
     at = others.consumer()
-    for i in range(first, last):
-        query = i * STEP + gl.arange(0, STEP, gl.SliceLayout(0, layout))
-        there = query < length
-        # The weights of queries that are not there are 0.
-        logsum = gl.load(logsums + head * length + query, mask=there, other=float("inf"))
-        delta = gl.load(deltas + head * length + query, mask=there, other=0.0)
-        q, grad = others.wait(at)
-        q = q.reshape([STEP, D])
-        grad = grad.reshape([STEP, D])
-        score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
-        change = warpgroup_mma(v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True)
-        score = warpgroup_mma_wait(1, deps=[score])
-        p = gl.exp2(score * log_scale - logsum[None, :])
-        if CAUSAL:
-            if i * STEP < start + ROWS:
-                p = gl.where(query[None, :] >= key[:, None], p, 0.0)
-        weights = gl.convert_layout(p.to(dtype), operand)
-        change = warpgroup_mma_wait(0, deps=[change])
-        for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-        change = gl.convert_layout((p * (change - delta[None, :])).to(dtype), operand)
-        for_keys = warpgroup_mma(change, q, for_keys, is_async=True)
-        for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-        for_values = warpgroup_mma_init(for_values)
-        for_keys = warpgroup_mma_init(for_keys)
-        others.release(at)
-        at = at.next()
+    # Only the first queries need the mask. With 128 columns two loops have too few registers.
+    LOOPS: gl.constexpr = 2 if CAUSAL and D == 64 else 1
+    middle = gl.minimum(first + SIZE // STEP, last) if LOOPS == 2 else last
+    for loop in gl.static_range(LOOPS):
+        for i in range(first if loop == 0 else middle, middle if loop == 0 else last):
+            query = i * STEP + gl.arange(0, STEP, gl.SliceLayout(0, layout))
+            there = query < length
+            # The weights of queries that are not there are 0.
+            logsum = gl.load(logsums + head * length + query, mask=there, other=float("inf"))
+            delta = gl.load(deltas + head * length + query, mask=there, other=0.0)
+            q, grad = others.wait(at)
+            q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
+            score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
+            change = warpgroup_mma(v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True)
+            score = warpgroup_mma_wait(1, deps=[score])
+            p = gl.exp2(score * log_scale - logsum[None, :])
+            if CAUSAL and loop == 0:
+                if i * STEP < start + ROWS:
+                    p = gl.where(query[None, :] >= key[:, None], p, 0.0)
+            weights = gl.convert_layout(p.to(dtype), operand)
+            change = warpgroup_mma_wait(0, deps=[change])
+            for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+            change = gl.convert_layout((p * (change - delta[None, :])).to(dtype), operand)
+            for_keys = warpgroup_mma(change, q, for_keys, is_async=True)
+            for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+            for_values = warpgroup_mma_init(for_values)
+            for_keys = warpgroup_mma_init(for_keys)
+            others.release(at)
+            at = at.next()
     done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
     to_values.store([head, start, 0], done[0])
     to_keys.store([head, start, 0], done[1] * scale)
