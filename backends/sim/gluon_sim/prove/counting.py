@@ -173,9 +173,10 @@ class Counting(Equal):
             found = self.arithmetic is not None and core.fixed and core.name == "mul"
             if found and self.arithmetic is not None:
                 equal = self.arithmetic.equal
+                # A factor below 0 does what 0 does: it is asked whether a count from 0 on is below.
+                least = [Term("maxsi", (factor, 0)) for factor in core.args]
                 found = any(
-                    all(isinstance(a, Term) and equal(a, b) for a, b in zip(core.args, order))
-                    for order in (times, times[::-1])
+                    all(equal(a, b) for a, b in zip(least, order)) for order in (times, times[::-1])
                 )
             self._products[key] = found
         return found
@@ -189,6 +190,8 @@ class Counting(Equal):
         the k with k S <= j + more < (k + 1) S.
         """
         if more < 0:
+            if at is flat.lows:
+                raise CannotSay("less than no round is compared with how many there are")
             return 1  # it was
         (outer, inner), (t, j) = (flat.outer, flat.inner), at
         by = inner.step.value

@@ -523,7 +523,7 @@ class _Lowering(Effects):
             elif isinstance(type, ScalarType) and not type.is_float:
                 args.append(Spec(value=term("arg", i)))
             else:
-                args.append(Spec(name=term("arg", i) if isinstance(type, PointerType) else None))
+                args.append(Spec(name=term("memory", i) if isinstance(type, PointerType) else None))
         self.function(kernel, args)
         self.roots()
         self.floors()
@@ -664,8 +664,9 @@ def lower(
     """
     made = _Lowering(program, models, target, num_warps, values, arithmetic)
     found = made.run()
-    if made.numbering.clash:
+    written = made.numbering.clash
+    if written:
         made = _Lowering(program, models, target, num_warps, values, arithmetic)
-        made.numbering = Numbering(written=made.numbering.clash)
+        made.numbering = Numbering(written)
         found = made.run()
     return found

@@ -82,7 +82,8 @@ class Numbering:
     def _from(self, name: Optional[Any]) -> frozenset[int]:
         if not isinstance(name, Term):
             return frozenset()
-        return frozenset(name.args) if name.name == "arg" else self._pointers.get(name, frozenset())
+        known = self._pointers.get(name, frozenset())
+        return frozenset(name.args) if name.name == "memory" else known
 
     def _noted(self, op: Op, args: Sequence[Optional[Any]]) -> None:
         if "store" not in op.name and "atomic" not in op.name:

@@ -11,6 +11,9 @@ the schedule that was walked, for a task does the same as long as it passes the 
 cannot come in another phase, since it knows that the phase before is over and each phase takes the
 arrivals it was made for. A wait passes at the same phase: it knows of the end of all but the last one,
 and the next one does not end before the wait.
+
+With arguments for which nobody ever waits at a barrier, and nothing but single arrivals come to it, their
+order there is nobody's business: no arrival is one too many, and none tells anybody of anything.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class Known(NamedTuple):
 
     Args:
         what: "last" (its last phase ended, or it was made), "before" (the phase before that one did),
-            "wait" (somebody passed a wait in this phase) or "arrival".
+            "wait" (somebody passed a wait in this phase), "arrival", or "made".
         by: who passed the wait, or arrived.
         known: tasks, barriers and flights, as bits.
     """
@@ -77,10 +80,11 @@ class Phases:
             )
         )
 
-    def made(self, slot: int, bit: int) -> "Phases":
-        """A barrier is made, or made invalid, by somebody who is alone."""
+    def made(self, slot: int, bit: int, kept: bool) -> "Phases":
+        """A barrier is made, or made invalid, by somebody who is alone; perhaps that is kept in mind."""
         rest = tuple(k for k in self.all if k.slot != slot)
-        return Phases((*rest, Known(slot, "last", 0, 1 << bit)))
+        also = [Known(slot, "made", 0, 1 << bit)] if kept else []
+        return Phases((*rest, *also, Known(slot, "last", 0, 1 << bit)))
 
     def asked(self, slot: int, what: str, bit: int) -> None:
         """Somebody does something at a barrier.

@@ -255,7 +255,10 @@ def search(
     for facts in apart:
         if found.found is not None or found.reason is not None:
             break
-        other = whole.walk(False, facts, ())
+        try:
+            other = whole.walk(True, facts, ())
+        except Depends:
+            other = whole.walk(False, facts, ())
         found = replace(
             other, states=found.states + other.states, steps=found.steps + other.steps,
             rules=found.rules | other.rules,

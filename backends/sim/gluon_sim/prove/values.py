@@ -68,7 +68,7 @@ class Term:
     """A scalar that nobody knows, by what it is computed from.
 
     Args:
-        name: "arg", "program", "programs", "induction", "trips", "flat", "data", "pointer", "unknown", or an op's name.
+        name: "arg", "program", "programs", "induction", "trips", "flat", "data", "memory", "pointer", "unknown", or an op's name.
         args: positions, terms and integers.
     """
 
@@ -268,7 +268,7 @@ def common(numbers: dict[int, Number], root: int) -> dict[int, Union[int, Number
 
 
 def reduced(numbers: dict[int, Number]) -> dict[int, Number]:
-    """A task's numbers, by variable, as near to 0 as what is left of counters can bring them, and with
+    """A task's numbers, by variable, as near to one period as what is left of counters can bring them, and with
     the same names for it in equal states. What a loop is counting on stays: it is yet to go back itself."""
     found = dict(sorted(numbers.items()))
     left = dict.fromkeys(r for v in found.values() for r, _ in v.changes if r <= FREE)
@@ -276,7 +276,7 @@ def reduced(numbers: dict[int, Number]) -> dict[int, Number]:
         there = {v: dict(x.changes)[root] for v, x in found.items() if root in dict(x.changes)}
         if any(r > FREE for v in there for r, _ in found[v].changes):
             continue
-        times = min(found[var].value // change for var, change in there.items())
+        times = min(found[var].value // change for var, change in there.items()) - 1
         for var, change in there.items() if times > 0 else ():
             found[var] = Number(found[var].value - times * change, found[var].changes)
     if not left:

@@ -97,6 +97,8 @@ class Walker(Steps):
         self._decisions: list[int] = []
         self._made: list[int] = []
         self._products: dict[Any, bool] = {}
+        self._idle: Optional[set[int]] = set() if in_turn and given is not None else None
+        self._busy: set[int] = set()
 
     # ---- starting, and going on ---------------------------------------------------------------------
 
@@ -114,6 +116,8 @@ class Walker(Steps):
             [()] * len(self.codes) if self.writers is not None else None,
             {} if self.writers is None else self.writers,
             Phases() if self.in_turn else None,
+            self._idle,
+            self._busy,
         )
         tasks = [Task() for _ in self.codes]
         tasks[0].alive = True

@@ -7,7 +7,7 @@ before: partitions, work in flight, and barriers, in the two planes of `check.ag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Optional
 
@@ -22,7 +22,7 @@ from gluon_sim.prove.events import (
     Places,
     WaitGroups,
 )
-from gluon_sim.prove.order import Phases
+from gluon_sim.prove.order import Depends, Phases
 from gluon_sim.prove.values import CannotSay
 from gluon_sim.record.ir import Location
 
@@ -107,6 +107,8 @@ class World:
             others can tell: it could as well still stand there. None where waits are not hurried.
         writers: by barrier, the tasks that arrive there, or whose work does.
         phases: who knows of the ends of phases, where one schedule stands for all; else None.
+        idle: of all states, barriers that arrivals may come to in any order; None where that is not asked.
+        busy: of all states, barriers at which more is done than to arrive once.
     """
 
     places: Places
@@ -120,12 +122,14 @@ class World:
     loose: Optional[list[tuple[tuple[int, int], ...]]]
     writers: dict[int, frozenset[int]]
     phases: Optional[Phases] = None
+    idle: Optional[set[int]] = None
+    busy: set[int] = field(default_factory=set)
 
     def copy(self) -> "World":
         return World(
             self.places, self.tasks, self.strict, self.waited, list(self.slots), list(self.seen),
             list(self.flights), dict(self.serials), None if self.loose is None else list(self.loose),
-            self.writers, self.phases,
+            self.writers, self.phases, self.idle, self.busy,
         )  # fmt: skip
 
     # ---- bits: tasks, then two for each barrier, then flights -------------------------------------
@@ -377,7 +381,7 @@ class World:
                 raise Found("barrier.initialised", "a barrier is initialized while in use", loc)
             self.slots[event.slot] = Slot(amount, amount, 0, 0)
             if self.phases is not None:
-                self.phases = self.phases.made(event.slot, bit)
+                self.phases = self.phases.made(event.slot, bit, self.idle is not None)
             return
         if not slot.wanted:
             raise Found(
@@ -386,10 +390,10 @@ class World:
         if what == "invalidate":
             self.slots[event.slot] = Slot(0, 0, 0, 0)
             if self.phases is not None:
-                self.phases = self.phases.made(event.slot, bit)
+                self.phases = self.phases.made(event.slot, bit, self.idle is not None)
             return
         if self.phases is not None:
-            self.phases.asked(event.slot, "before" if what == "wait" else "last", bit)
+            self._asked(event, bit)
         if what == "wait":
             self._learn(1 << bit, self._over(event.slot))
             if self.phases is not None:
@@ -432,6 +436,22 @@ class World:
                 self.phases = self.phases.ended(event.slot, *bits)
             self._learn(self._over(event.slot), self._coming(event.slot))
         self.slots[event.slot] = slot
+
+    def _asked(self, event: Barrier, bit: int) -> None:
+        """Refuse what could be done at a barrier before what it must come after. Where nobody ever waits,
+        and each arrival is one, none of them can tell their order, and nobody else can."""
+        assert self.phases is not None
+        if event.what != "arrive" or event.amount != 1:
+            self.busy.add(event.slot)
+        if self.idle is not None and event.slot in self.idle & self.busy:
+            raise Depends
+        try:
+            self.phases.asked(event.slot, "before" if event.what == "wait" else "last", bit)
+        except Depends:
+            if self.idle is None or event.slot in self.busy:
+                raise
+            self.phases.asked(event.slot, "made", bit)
+            self.idle.add(event.slot)
 
     # ---- work that is over ----------------------------------------------------------------------------
 

@@ -1,0 +1,107 @@
+"""Verdicts on roles that find out for themselves, in memory, how much there is to do."""
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import mbarrier
+from gluon_core.language.nvidia.hopper.tma import async_load
+from tests.backends.sim.proofs import LAYOUT, TILE, describe, judged
+
+pytestmark = pytest.mark.once
+pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
+
+
+@gluon.jit
+def much(counts, number, warps: gl.constexpr, FAULT: gl.constexpr, mine: gl.constexpr):
+    at = gl.arange(0, 32, gl.BlockedLayout([1], [32], [warps], [0]))
+    beyond: gl.constexpr = mine if FAULT == "other elsewhere" else 0
+    if FAULT == "masked":
+        found = gl.load(counts + at, mask=at < number)
+    elif FAULT == "other mask" and mine:
+        found = gl.load(counts + at, mask=at <= number, other=0)
+    else:
+        found = gl.load(counts + at, mask=at < number, other=beyond)
+    if FAULT == "other function" and mine:
+        return gl.max(found, 0)
+    if FAULT == "one more" and not mine:
+        return gl.sum(found, 0) + 1
+    return gl.sum(found, 0)
+
+
+@gluon.jit
+def fill(src, counts, other, number, ring, full, empty, FAULT: gl.constexpr):
+    if FAULT == "other memory":
+        counts = other
+    for i in range(much(counts, number, 1, FAULT, 1)):
+        mbarrier.wait(empty, i & 1 ^ 1)
+        mbarrier.expect(full, src.block_type.nbytes)
+        async_load(src, [0, i * 32], full, ring)
+
+
+@gluon.jit
+def drain(
+    dst, counts, other, number, ring, full, empty, FAULT: gl.constexpr, layout: gl.constexpr
+):  # fmt: skip
+    rows = gl.arange(0, 8, layout=gl.SliceLayout(1, layout))[:, None]
+    columns = gl.arange(0, 32, layout=gl.SliceLayout(0, layout))[None, :]
+    for i in range(much(counts, number, 4, FAULT, 0)):
+        mbarrier.wait(full, i & 1)
+        value = ring.load(layout)
+        mbarrier.arrive(empty, count=1)
+        gl.store(dst + rows * 32 + columns, value)
+        if FAULT == "stored meanwhile":
+            gl.store(counts, 0)
+
+
+@gluon.jit
+def counted(
+    src, dst, counts, other, number, FAULT: gl.constexpr, layout: gl.constexpr
+):  # fmt: skip
+    ring = gl.allocate_shared_memory(src.dtype, src.block_type.shape, src.layout)
+    full = mbarrier.allocate_mbarrier(batch=1).index(0)
+    empty = mbarrier.allocate_mbarrier(batch=1).index(0)
+    mbarrier.init(full, count=1)
+    mbarrier.init(empty, count=1)
+    gl.warp_specialize(
+        [
+            (drain, (dst, counts, other, number, ring, full, empty, FAULT, layout)),
+            (fill, (src, counts, other, number, ring, full, empty, FAULT)),
+        ],
+        [1],
+        [40],
+    )
+
+
+def judge(fault):
+    src, dst = np.ones((8, TILE * 12), np.float32), np.zeros((8, TILE), np.float32)
+    counts = np.zeros(32, np.int32)
+    counts[:3] = 1, 0, 2
+    return judged(
+        counted, (1,), describe(src), dst, counts, counts.copy(), 3, fault, LAYOUT, target="sim:sm_90"
+    )[0]
+
+
+def test_what_is_read_from_the_same_memory_is_the_same():
+    verdict = judge("none")
+    assert verdict.verdict == "proved"
+    assert "what is read from memory (line 25) is written by nobody meanwhile" in " ".join(
+        verdict.lines
+    )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "masked",
+        "other mask",
+        "other elsewhere",
+        "other function",
+        "one more",
+        "other memory",
+        "stored meanwhile",
+    ],
+)
+def test_what_may_differ_is_not_taken_for_the_same(fault):
+    assert judge(fault).verdict != "proved"
