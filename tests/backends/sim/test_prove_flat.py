@@ -100,3 +100,47 @@ def test_a_copy_that_nobody_waits_for_is_told_of(fault):
     with pytest.warns(SimulatorWarning, match="may still be in flight"):
         verdict = judge(fault)
     assert "under way at the end (line 22)" in " ".join(verdict.lines)
+
+
+@gluon.jit
+def falling(bar_count, tiles):
+    bar = mbarrier.allocate_mbarrier(batch=1).index(0)
+    mbarrier.init(bar, count=1)
+    left = 100
+    for i in range(tiles):
+        left -= 1
+    if left > 0:
+        mbarrier.arrive(bar, count=1)
+    mbarrier.wait(bar, 0)
+
+
+def test_a_count_that_falls_may_be_below_0_in_the_end():
+    assert judged(falling, (1,), np.zeros(1), 5, target="sim:sm_90")[0].verdict != "proved"
+
+
+@gluon.jit
+def stepped(src, dst, tiles, FAULT: gl.constexpr, layout: gl.constexpr):
+    given = gl.portable.descriptor(src, [8, tiles * 32], [tiles * 32, 1], [8, 32])
+    ring = gl.portable.pipeline(given, 3)
+    rows = gl.arange(0, 8, layout=gl.SliceLayout(1, layout))[:, None]
+    columns = gl.arange(0, 32, layout=gl.SliceLayout(0, layout))[None, :]
+    for i in gl.static_range(2):
+        ring.fetch(i, [[0, i * 32]], pred=i < tiles)
+    for i in range(tiles):
+        tile = ring.wait(i, 0 if FAULT == "fewer pend" else 1)
+        gl.store(dst + rows * 32 + columns, tile[0].load(layout))
+        ahead = i + 2
+        if FAULT == "one left out":
+            ahead += 3 * (i > 6)
+        ring.fetch(ahead, [[0, ahead * 32]], pred=ahead < tiles)
+    ring.close()
+
+
+@pytest.mark.parametrize(
+    "fault, wanted", [("none", True), ("fewer pend", True), ("one left out", False)]
+)
+def test_the_order_of_steps_is_proved_or_told_of(fault, wanted):
+    src, dst = np.ones((8, TILE * 3), np.float32), np.zeros((8, TILE), np.float32)
+    verdict = judged(stepped, (1,), src, dst, 3, fault, LAYOUT, target="sim:sm_80")[0]
+    said = "no step of a pipeline out of order" in " ".join(verdict.lines)
+    assert (verdict.verdict == "proved" and said) == wanted, verdict

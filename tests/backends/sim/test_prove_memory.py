@@ -79,7 +79,16 @@ def judge(fault):
     counts = np.zeros(32, np.int32)
     counts[:3] = 1, 0, 2
     return judged(
-        counted, (1,), describe(src), dst, counts, counts.copy(), 3, fault, LAYOUT, target="sim:sm_90"
+        counted,
+        (1,),
+        describe(src),
+        dst,
+        counts,
+        counts.copy(),
+        3,
+        fault,
+        LAYOUT,
+        target="sim:sm_90",
     )[0]
 
 

@@ -306,7 +306,12 @@ class Code:
             if not isinstance(step, (Pure, View, Move, Enter)) and at not in ways
             for v in step.uses()
         ]
-        todo += [v for s in self.steps if isinstance(s, Enter) for v in _vars([s.low, s.loop.step, s.loop.bound])]
+        todo += [
+            v
+            for s in self.steps
+            if isinstance(s, Enter)
+            for v in _vars([s.low, s.loop.step, s.loop.bound])
+        ]
         made: dict[int, list[tuple[int, list[int]]]] = {}
         for at, step in enumerate(self.steps):
             if isinstance(step, Move):
@@ -345,7 +350,9 @@ class Code:
             return False
         inside = self.steps[at + 1 : step.end]
         return all(
-            isinstance(s, (Pure, View, Move, Jump, Used)) or isinstance(s, Branch) and s.end is not None
+            isinstance(s, (Pure, View, Move, Jump, Used))
+            or isinstance(s, Branch)
+            and s.end is not None
             for s in inside
         )
 

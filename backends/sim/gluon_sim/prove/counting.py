@@ -14,7 +14,17 @@ from gluon_sim.prove.equal import Equal
 from gluon_sim.prove.smt import Arithmetic
 from gluon_sim.prove.state import LEAST, Bound, Decide, Impossible, Past, State
 from gluon_sim.prove.symbols import linear
-from gluon_sim.prove.values import FREE, CannotSay, Number, Term, apply, common, number, reduced, term
+from gluon_sim.prove.values import (
+    FREE,
+    CannotSay,
+    Number,
+    Term,
+    apply,
+    common,
+    number,
+    reduced,
+    term,
+)
 
 __all__ = ["Counting"]
 
@@ -157,9 +167,7 @@ class Counting(Equal):
         if not (flat.outer in active and flat.inner in active) or not self._is_product(core, flat):
             return None
         at = me.env[flat.outer.counter], me.env[flat.inner.counter]
-        return _told(
-            name, lambda more: self._before(state, task, flat, at, more_ + more - offset)
-        )
+        return _told(name, lambda more: self._before(state, task, flat, at, more_ + more - offset))
 
     def _is_product(self, core: Term, flat: Flat) -> bool:
         """Whether a term is the number of rounds that there are in all."""
@@ -181,9 +189,7 @@ class Counting(Equal):
             self._products[key] = found
         return found
 
-    def _before(
-        self, state: State, task: int, flat: Flat, at: tuple[Any, Any], more: int
-    ) -> int:
+    def _before(self, state: State, task: int, flat: Flat, at: tuple[Any, Any], more: int) -> int:
         """Whether a round comes at all that is so many after the one where both counters are.
 
         With t and j rounds done of S, and T times S in all, t S + j + more < T S where t + k < T, for

@@ -218,4 +218,3 @@ class Equal:
         known.low = max(known.low - times * change, LEAST)
         if known.high is not None:
             known.high -= times * change
-

@@ -87,7 +87,9 @@ class Steps(Counting):
         at, last = self._value(env, step.step), env.get(ring.last)
         fetches: tuple[Fetch, ...] = env.get(ring.fetches) or ()
         if fetches and self._apart(state, task, at, last) != 1:
-            return self._doubt("it is not told that steps are fetched one after the other", step.loc)
+            return self._doubt(
+                "it is not told that steps are fetched one after the other", step.loc
+            )
         if len(fetches) == ring.stages:
             if fetches[0].copied and not fetches[0].awaited:
                 return self._doubt("a step may take the buffers of one not waited for", step.loc)
@@ -99,7 +101,8 @@ class Steps(Counting):
         env[ring.fetches] = fetches
         for one in step.rings:
             env[one.fetches] = tuple(
-                Fetch(f.copied, f.awaited, min(f.since + 1, _MOST)) for f in env.get(one.fetches) or ()
+                Fetch(f.copied, f.awaited, min(f.since + 1, _MOST))
+                for f in env.get(one.fetches) or ()
             )
         env[ring.fetches] = (*env[ring.fetches], Fetch(bool(copied), False, 0))
         return None
@@ -108,7 +111,7 @@ class Steps(Counting):
         env, ring = state.tasks[task].env, step.ring
         if self.lowered.doubts:
             return
-        fetches = env.get(ring.fetches) or ()
+        fetches: tuple[Fetch, ...] = env.get(ring.fetches) or ()
         lag = self._apart(state, task, env.get(ring.last), self._value(env, step.step))
         if lag is None or not 0 <= lag < len(fetches):
             return self._doubt("a step may be waited for that no slot holds", step.loc)

@@ -79,7 +79,9 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
             for loop in active:
                 if loop.root is not None:
                     loops[loop.loc.line] = None
-    steps = ", no step of a pipeline out of order" if lowered.pipelines and not lowered.doubts else ""
+    steps = (
+        ", no step of a pipeline out of order" if lowered.pipelines and not lowered.doubts else ""
+    )
     lines = [
         f"no race in shared memory, no deadlock, no barrier against its protocol{steps}, in any schedule",
     ]

@@ -172,9 +172,7 @@ class World:
         if self.phases is not None:
             self.phases = self.phases.forget(bits)
         self.seen = [
-            Seen(*s[:5], s.known & keep, s.fenced & keep)
-            if (s.known | s.fenced) & bits
-            else s
+            Seen(*s[:5], s.known & keep, s.fenced & keep) if (s.known | s.fenced) & bits else s
             for s in self.seen
         ]
 
@@ -551,9 +549,7 @@ class World:
                             out |= new
                 return out
 
-            self.seen = [
-                Seen(*s[:5], moved(s.known), moved(s.fenced)) for s in self.seen
-            ]
+            self.seen = [Seen(*s[:5], moved(s.known), moved(s.fenced)) for s in self.seen]
             if self.phases is not None:
                 renamed_too = (k._replace(known=moved(k.known)) for k in self.phases.all)
                 self.phases = Phases(tuple(renamed_too))
