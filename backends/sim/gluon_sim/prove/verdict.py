@@ -108,7 +108,8 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
         lines.append("not looked at: the order of accesses to global memory, addresses, values")
     if lowered.left:
         lines.append(
-            f"a copy that nobody waits for may be under way at the end{_lines(lowered.left)}: gluon run --check tells of a launch"
+            f"a copy that nobody waits for may be under way at the end{_lines(lowered.left)}: "
+            "gluon run --check tells of a launch"
         )
     if lowered.doubts:
         (text, line), *_ = lowered.doubts
