@@ -7,6 +7,7 @@ agree.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Optional, Union
 
 from gluon_sim.prove.code import Branch, Enter, Flat, Loop, Pure, Spec
@@ -139,12 +140,11 @@ class Counting(Equal):
             return _told(name, lambda more: self._below(state, task, known, a, more - offset))
         if not isinstance(a, int):
             return None
-        for flat in self.lowered.flats:
-            if self._is_product(core, flat):
-                return _told(
-                    name, lambda more: self._before(state, task, flat, flat.lows, a + more - offset)
-                )
-        return None
+        flat = next((f for f in self.lowered.flats if self._is_product(core, f)), None)
+        if flat is None:
+            return None
+        before = partial(self._before, state, task, flat, flat.lows)
+        return _told(name, lambda more: before(a + more - offset))
 
     # ---- counts of the rounds of two loops ------------------------------------------------------
 
