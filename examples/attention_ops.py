@@ -61,7 +61,8 @@ def attention_backward(
         for name, shape in adding.kept(args["q"].shape).items():
             args[name] = torch.empty(shape, dtype=torch.float32, device=q.device)
         adding.launch(args, causal)
-    return tuple(x.reshape(q.shape) for x in made.values())
+    to_q, to_k, to_v = (x.reshape(q.shape) for x in made.values())
+    return to_q, to_k, to_v
 
 
 def keep(ctx, inputs, output):
@@ -101,7 +102,9 @@ if __name__ == "__main__":
     leaves = [x.requires_grad_() for x in made]
     found = torch.autograd.grad(attention(*leaves, True)[0].sum(), leaves)
     wide = [x.detach().float().requires_grad_() for x in leaves]
-    other = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=True)
+    other = torch.nn.functional.scaled_dot_product_attention(
+        wide[0], wide[1], wide[2], is_causal=True
+    )
     for mine, theirs in zip(found, torch.autograd.grad(other.sum(), wide)):
         torch.testing.assert_close(mine.float(), theirs, atol=2e-2, rtol=2e-2)
     print("gradients are torch's")

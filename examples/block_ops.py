@@ -1,6 +1,8 @@
 """What else is in a block of a transformer, as operators of PyTorch: layer norm, SwiGLU and rotary embedding
 with gradients, top-k, rows as 8-bit numbers. See docs/torch.md."""
 
+from typing import Any
+
 import torch
 
 import gluon_core as gluon
@@ -174,7 +176,7 @@ QUANTIZED[torch.float8_e4m3fn] = (row_quantize.MORE[1], row_quantize.MORE[2])
 def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """`x` as int8 or float8_e4m3fn, and the scale of each row."""
     src = flat(x)
-    args = {"src": src, "dst": torch.empty_like(src, dtype=dtype)}
+    args: dict[str, Any] = {"src": src, "dst": torch.empty_like(src, dtype=dtype)}
     args |= {"scales": torch.empty(src.shape[:1], device=x.device), **sizes(src)}
     example = QUANTIZED[dtype][src.shape[1] > LONGEST]
     out = run(example, args, columns=src.shape[1])

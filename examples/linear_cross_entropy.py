@@ -210,7 +210,7 @@ def backward(args, config, new, logsum, factor, at_once=4096, **options):
                 a, b, c, c.shape[0], depth, a.shape[1], **products, **options
             )
         to_w = part if to_w is None else to_w + part
-    return to_x, to_w
+    return to_x, new.integers((columns, depth), 0, 1, "float32") if to_w is None else to_w
 
 
 def reference(args, block_n=64):

@@ -9,6 +9,8 @@ half of A's rows, B's columns and C's rows, and the even one issues for both. Ba
 both have done stand in the even block.
 """
 
+from typing import Any
+
 import numpy as np
 import triton
 
@@ -165,7 +167,7 @@ def grid(args, config):
     return (min(tiles, 3),)
 
 
-def example(name, ctas, small, large, kernel=matmul_blackwell, grid=grid, **more):
+def example(name, ctas, small, large, kernel: Any = matmul_blackwell, grid=grid, **more):
     def with_more(config):
         return lambda warp_size, **choices: {**config(warp_size, **choices), **more}
 

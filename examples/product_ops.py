@@ -1,7 +1,7 @@
 """Products of matrices as operators of PyTorch: plain ones with gradients, of experts, of 8-bit floats and of
 weights of few bits, and the loss of a linear layer. Rows are multiples of 16 bytes. See docs/torch.md."""
 
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 
@@ -55,7 +55,7 @@ class Beside:
         return torch.zeros(shape, dtype=getattr(torch, dtype), device=self.device)
 
 
-def run(example, args, **choices):
+def run(example, args, **choices) -> Any:
     """Launch an example for what it is measured with; its result."""
     example.launch(args, example.configure(registry().target(None), True, **choices))
     return args[example.output]
@@ -258,8 +258,8 @@ def linear_cross_entropy_backward(
     more = -x.shape[0] % 8  # rows, which are columns of what is multiplied with `x`
     pad, factor = torch.nn.functional.pad, torch.where(labels == ignored, 0, grad).float()
     args, config, new = loss_setup(pad(x, (0, 0, 0, more)), w, pad(labels, (0, more)))
-    rest = (pad(part, (0, more)) for part in (logsum, factor))
-    to_x, to_w = linear.backward(args, config, new, *rest)
+    logsum, factor = (pad(part, (0, more)) for part in (logsum, factor))
+    to_x, to_w = linear.backward(args, config, new, logsum, factor)
     return to_x[: len(x)].contiguous(), to_w.to(w.dtype)
 
 
@@ -291,6 +291,6 @@ def linear_cross_entropy(
 if __name__ == "__main__":
     device = "cuda" if torch.cuda.is_available() else "cpu"  # there, the simulator runs kernels
     a, b = (torch.randn(64, 64, device=device).bfloat16().requires_grad_() for _ in "ab")
-    plain["matmul"](a, b).sum().backward()
-    torch.testing.assert_close(a.grad.float(), b.float().sum(1).expand(64, 64), atol=0.1, rtol=0.02)
+    (found,) = torch.autograd.grad(plain["matmul"](a, b).sum(), [a])
+    torch.testing.assert_close(found.float(), b.float().sum(1).expand(64, 64), atol=0.1, rtol=0.02)
     print("gradients are torch's")

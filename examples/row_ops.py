@@ -3,6 +3,8 @@
 They take the last dimension for rows, and work under autograd and `torch.compile`. See docs/torch.md.
 """
 
+from typing import Any
+
 import torch
 
 import gluon_core as gluon
@@ -71,7 +73,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 # -- RMS norm ---------------------------------------------------------------------------------------
 
 
-def gradients_of_norm(grad, x, weight, mean, scale):
+def gradients_of_norm(grad, x, weight, mean, scale) -> Any:
     """Those of `x`, of the weight and of the bias, or None; `mean` is None for RMS norm."""
     g, src = flat(grad), flat(x)
     rows, columns = src.shape

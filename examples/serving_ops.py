@@ -2,7 +2,7 @@
 against pages, with GQA and latent. Forward alone; see docs/torch.md."""
 
 import math
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 
@@ -70,8 +70,9 @@ def attention_paged(
     width]; `table`, int32 [sequences, most pages], says which pages a sequence has."""
     (sequences, queries, width), (_, page, heads, _) = q.shape, k_cache.shape
     new, splits, shared = Beside(q), 4, queries // heads
-    args = {"q": q.contiguous(), "k_cache": k_cache, "v_cache": v_cache, "table": table}
-    args |= {"lengths": lengths, "parts": new.empty((sequences * queries, splits, width))}
+    args: dict[str, Any] = {"q": q.contiguous(), "k_cache": k_cache, "v_cache": v_cache}
+    args |= {"table": table, "lengths": lengths}
+    args |= {"parts": new.empty((sequences * queries, splits, width))}
     args |= {"logsums": new.empty((sequences * queries, splits)), "heads": heads}
     args |= {"table_stride": table.shape[1], "scale": LOG2E / math.sqrt(width)}
     config = paged_form.config(32, shared, width, page, splits=splits, num_warps=2)

@@ -80,7 +80,11 @@ class tile_writer(Record):
         self.send(coordinates, held, parts, descriptor)
 
     def send(
-        self, coordinates: Any, value: Any, parts: Iterator[Any], descriptor: Any = None
+        self,
+        coordinates: Union[Values, Sequence[Int]],
+        value: Union[Operand, tensor_memory_descriptor],
+        parts: Iterator[Operand],
+        descriptor: Optional[tensor_descriptor] = None,
     ) -> None:
         """Store the parts of `value`, each made when its turn comes."""
         semantic = semantic_layer()
