@@ -69,7 +69,7 @@ def test_a_phase_that_may_end_before_a_wait_is_passed_is_found():
 
 
 def test_who_knows_of_the_ends_of_phases():
-    made = Phases().made(0, 0).learn(0b110, 0b001)
+    made = Phases().made(0, 0, False).learn(0b110, 0b001)
     made.asked(0, "last", 1)
     with pytest.raises(Depends):
         made.asked(0, "last", 3)
@@ -85,6 +85,7 @@ def test_who_knows_of_the_ends_of_phases():
     made.did(0, "arrival", 2).learn(1 << 1, 1 << 2).settled(0, 1)
     ended.learn(1 << 1, 1 << 9).asked(0, "last", 1)
     assert not any(known.known >> 8 & 1 for known in ended.forget(1 << 8).all)
+    assert [k.what for k in ended.made(0, 3, True).all] == ["made", "last"]  # and nothing of before
 
 
 def test_without_the_questions_the_one_schedule_says_too_much(monkeypatch):
@@ -101,21 +102,3 @@ def test_without_the_questions_the_one_schedule_says_too_much(monkeypatch):
     monkeypatch.setattr(Phases, "ended", asks_nobody)
     verdict, _ = judged(two_arrive, (1,), out, 9, target="sim:sm_90")  # judged once for each launch
     assert verdict.verdict == "proved", verdict
-
-
-@gluon.jit
-def steps(a, out):
-    tiles = gl.portable.pipeline(gl.portable.descriptor(a, [256], [1], [128]), 2)
-    tiles.fetch(0, [[0]])
-    for step in range(2):
-        tiles.fetch(step + 1, [[(step + 1) * 128]], pred=step < 1)
-        (tile,) = tiles.wait(step)
-        gl.store(out + step * 128 + gl.arange(0, 128, layout=L), tile.load(L))
-    tiles.close()
-
-
-def test_what_a_portable_pipeline_promises_beside_its_lowering_is_not_proved():
-    a, out = np.ones(256, np.float32), np.zeros(256, np.float32)
-    verdict, _ = judged(steps, (1,), a, out, target="sim:sm_90")
-    assert verdict.verdict == "proved", verdict
-    assert "`race.steps`" in verdict.lines[-1] and "gluon run --check" in verdict.lines[-1]
