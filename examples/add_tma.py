@@ -166,12 +166,8 @@ def configure(warp_size, stages=3, out=2, num_warps=4):
 def grid(per_multiprocessor, block):
     def make(args, config):
         tiles = tiles_of(args, block)
-        programs = max(3, tiles // 8)  # each adds several tiles, on a CPU as well
-        if getattr(args["a"], "is_cuda", False):
-            import torch
-
-            device = torch.cuda.get_device_properties(args["a"].device)
-            programs = device.multi_processor_count * per_multiprocessor
+        here = gluon.multiprocessors(args["a"])
+        programs = here * per_multiprocessor if here else max(3, tiles // 8)  # several tiles each
         return (min(programs, tiles),)
 
     return make

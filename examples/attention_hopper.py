@@ -232,12 +232,7 @@ def configure(causal, depth):
 def grid(args, config):
     heads, length, _ = args["q"].shape
     tiles = heads * -(-length // config["BLOCK_M"])
-    if getattr(args["q"], "is_cuda", False):
-        import torch
-
-        device = torch.cuda.get_device_properties(args["q"].device)
-        return (min(tiles, device.multi_processor_count),)
-    return (max(min(tiles, 3), tiles // 4),)
+    return (min(tiles, gluon.multiprocessors(args["q"]) or max(3, tiles // 4)),)
 
 
 def reference(causal):

@@ -131,15 +131,15 @@ def choices(target):
     return {}
 
 
-def grid(args, config):
-    """As many programs as run at a time; where there is no device, so many that each has four tiles."""
-    tiles = -(-args["M"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"])
-    if not getattr(args["a"], "is_cuda", False):
-        return (max(min(tiles, 3), tiles // 4),)
-    import torch
+def at_a_time(a, tiles, simulated, config):
+    """As many programs as run at a time on the device of `a`, or as are simulated, but no more than tiles."""
+    here = gluon.multiprocessors(a)
+    return (min(tiles, here * max(1, 8 // config["num_warps"]) if here else simulated),)
 
-    device = torch.cuda.get_device_properties(args["a"].device)
-    return (min(tiles, device.multi_processor_count * max(1, 8 // config["num_warps"])),)
+
+def grid(args, config):
+    tiles = -(-args["M"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"])
+    return at_a_time(args["a"], tiles, max(3, tiles // 4), config)
 
 
 EXAMPLES = [

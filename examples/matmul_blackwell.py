@@ -159,12 +159,8 @@ def config_of(ctas, block, stages, group):
 
 def grid(args, config):
     tiles = -(-args["M"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"])
-    if getattr(args["a"], "is_cuda", False):
-        import torch
-
-        device = torch.cuda.get_device_properties(args["a"].device)
-        return (min(tiles, device.multi_processor_count // config["CTAS"]),)
-    return (min(tiles, 3),)
+    here = gluon.multiprocessors(args["a"])
+    return (min(tiles, here // config["CTAS"] if here else 3),)
 
 
 def example(name, ctas, small, large, kernel: Any = matmul_blackwell, grid=grid, **more):

@@ -134,12 +134,8 @@ def large_config(warp_size, block=(128, 128, 32), stages=3, num_warps=4, group=8
 
 def grid(args, config):
     """As many programs as run at a time: how many tiles there are is not known here."""
-    if not getattr(args["a"], "is_cuda", False):
-        return (3,)
-    import torch
-
-    device = torch.cuda.get_device_properties(args["a"].device)
-    return (device.multi_processor_count * max(1, 8 // config["num_warps"]),)
+    here = gluon.multiprocessors(args["a"])
+    return (here * max(1, 8 // config["num_warps"]) if here else 3,)
 
 
 def reference(args):

@@ -184,11 +184,7 @@ def configure(transposed, small, large):
 
 def programs(args, tiles):
     """One for each multiprocessor of the device; without one, so many that each has four tiles."""
-    if getattr(args["a"], "is_cuda", False):
-        import torch
-
-        return torch.cuda.get_device_properties(args["a"].device).multi_processor_count
-    return max(3, tiles // 4)
+    return gluon.multiprocessors(args["a"]) or max(3, tiles // 4)
 
 
 def grid(args, config):

@@ -13,6 +13,11 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.cli.example import Example, main
 
+try:
+    from .matmul import at_a_time
+except ImportError:  # run as a program
+    from matmul import at_a_time
+
 
 @gluon.jit
 def along_k(item, shares, K, SPAN: gl.constexpr):
@@ -113,15 +118,9 @@ def large_config(warp_size, block=(64, 64, 64), chunk=1024, shared=True, stages=
 
 
 def grid(args, config):
-    """As many programs as run at a time; where there is no device, fewer than there are items."""
     tiles = gluon.cdiv(args["M"], config["BLOCK_M"]) * gluon.cdiv(args["N"], config["BLOCK_N"])
     items = tiles * (gluon.cdiv(args["K"], config["CHUNK"]) if config["SHARED"] else 1)
-    if not getattr(args["a"], "is_cuda", False):
-        return (max(min(items, 3), items // 2),)
-    import torch
-
-    device = torch.cuda.get_device_properties(args["a"].device)
-    return (min(items, device.multi_processor_count * max(1, 8 // config["num_warps"])),)
+    return at_a_time(args["a"], items, max(3, items // 2), config)
 
 
 EXAMPLES = [

@@ -212,12 +212,7 @@ def config_of(kind, run, block, stages, accs, group):
 
 def grid(args, config):
     tiles = -(-args["M"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"])
-    if getattr(args["a"], "is_cuda", False):
-        import torch
-
-        device = torch.cuda.get_device_properties(args["a"].device)
-        return (min(tiles, device.multi_processor_count),)
-    return (min(tiles, 3),)
+    return (min(tiles, gluon.multiprocessors(args["a"]) or 3),)
 
 
 def reference(args):

@@ -34,6 +34,7 @@ if _typing.TYPE_CHECKING:
     from gluon_core.contract.unwritten import uninitialised
     from gluon_core.language._host import cdiv, next_power_of_2
     from gluon_core.runtime.arguments import ArgumentKind, register_argument_kind
+    from gluon_core.runtime.device import multiprocessors
     from gluon_core.runtime.jit import GluonJITFunction, jit
     from gluon_core.runtime.results import must_use_result
     from gluon_core.values.aggregate import aggregate, aggregate_replace
@@ -51,6 +52,7 @@ __all__ = [
     "compile_many",
     "constexpr_function",
     "jit",
+    "multiprocessors",
     "must_use_result",
     "next_power_of_2",
     "register_argument_kind",
@@ -71,6 +73,7 @@ _WHERE = {
     "compile_many": "compiler",
     "constexpr_function": "_triton",
     "jit": "runtime.jit",
+    "multiprocessors": "runtime.device",
     "must_use_result": "runtime.results",
     "next_power_of_2": "language._host",
     "register_argument_kind": "runtime.arguments",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -24,6 +25,7 @@ def test_in_host_code():
     for wrong in (-1, 1.5):
         with pytest.raises(ArgumentError, match="integer of 0 or more"):
             gluon.next_power_of_2(wrong)
+    assert gluon.multiprocessors(np.zeros(1)) is gluon.multiprocessors(torch.zeros(1)) is None
 
 
 def test_in_kernels():

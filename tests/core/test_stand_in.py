@@ -155,6 +155,7 @@ FOR_A_GPU = """
         assert torch.cuda.is_available() and torch.cuda.device_count() == 1
         print(torch.cuda.get_device_capability(), torch.version.hip)
         print(torch.cuda.get_device_properties(DEVICE).multi_processor_count)
+        assert gluon.multiprocessors(x) == torch.cuda.get_device_properties(x.device).multi_processor_count
         print(triton.testing.do_bench(lambda: add[(4,)](x, y, out, 1000, BLOCK=256), rep=1) > 0)
 
     if __name__ == "__main__":

@@ -32,6 +32,7 @@ PAGES = sorted(
 BLOCK = re.compile(
     r"^```(python|console)\n(.*?)^```$(?:\n\n?```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL
 )
+LADDER = re.compile(r"^\| (\d+) \| ([^|]*) \| ([^|]*) \|", re.MULTILINE)
 
 
 def blocks(page):
@@ -143,3 +144,13 @@ def test_links_lead_somewhere(page):
     prose = re.sub(r"^```.*?^```|`[^`]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)#:]+)\)", prose):
         assert (page.parent / target).exists(), target
+
+
+def test_the_ladder_of_examples_counts_lines():
+    examples, seen = ROOT / "examples", 0
+    for _, names, counts in LADDER.findall((examples / "README.md").read_text()):
+        files = re.findall(r"`(\w+\.py)`", names)
+        lines = [str(len((examples / name).read_text().splitlines())) for name in files]
+        assert counts == ", ".join(lines), names
+        seen += len(files)
+    assert seen > 20

@@ -102,6 +102,10 @@ print(gluon.layouts.equal(ROW, gl.BlockedLayout([1], [32], [1], [0]), [32]))
 print(gluon.cdiv(1000, 128), gluon.next_power_of_2(100))
 #> 8 128
 
+# -- gluon.multiprocessors: programs of a persistent kernel; None in host memory
+print(gluon.multiprocessors(x) or 3)
+#> 3
+
 # -- gluon.compile_many: several kernels at once, on all cores
 wanted = [dict(fn=scale, signature=kinds, constexprs={"N": n}) for n in (32, 64)]
 print([made.metadata.name for made in gluon.compile_many(wanted, "sm_90", {"num_warps": 1})])
