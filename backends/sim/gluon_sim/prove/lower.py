@@ -10,25 +10,21 @@ from gluon_sim.prove.code import (
     Branch,
     Code,
     Effect,
-    Enter,
-    Flat,
     Fork,
     Join,
     Jump,
-    Leave,
-    Loop,
     Move,
     Pure,
     Spec,
-    Test,
     Used,
 )
-from gluon_sim.prove.effects import Effects, Env, Lowered
+from gluon_sim.prove.effects import Env, Lowered
 from gluon_sim.prove.events import Noter
+from gluon_sim.prove.loops import Loops, place_of
 from gluon_sim.prove.numbering import Numbering
 from gluon_sim.prove.smt import Arithmetic
 from gluon_sim.prove.steps import Awaited, Fetched, Ring
-from gluon_sim.prove.symbols import increment, linear, symbolic, whole
+from gluon_sim.prove.symbols import symbolic, whole
 from gluon_sim.prove.values import CannotSay, Term, term
 from gluon_sim.record.arith import ELEMENTWISE
 from gluon_sim.record.ir import Block, Function, Location, Op, Region, Value
@@ -66,27 +62,20 @@ _REFUSED = {
 }
 
 
-class _Lowering(Effects):
+class _Lowering(Loops):
     def __init__(
         self, program: Program, models: Models, target: Any, num_warps: int, values: Sequence[Any],
         arithmetic: Optional[Arithmetic],
     ):  # fmt: skip
-        self.arithmetic = arithmetic
+        super().__init__(target, num_warps, arithmetic)
         self.program = program
         self.models = models
         self.target = target
         self.values = values
-        super().__init__(target, num_warps)
-        self.context: tuple[Any, ...] = ()
-        self.all_loops: list[tuple[int, Loop]] = []
-        self.branches: list[tuple[int, Branch]] = []
-        self.task = 0
         self.depth = 0
         self.parallel = False
-        self.flat: dict[int, tuple[Loop, int, int]] = {}  # as `flats` says
         self.rings: dict[int, list[Ring]] = {}  # of pipelines, by task
         self.of_buffer: dict[int, tuple[int, Ring]] = {}
-        self.alias: dict[int, Term] = {}  # counters, and what follows from them, as terms
 
     # ---- functions and blocks ------------------------------------------------------------------
 
@@ -343,128 +332,6 @@ class _Lowering(Effects):
             if isinstance(result.type, TensorType):
                 self.code.data.add(out)
 
-    def do_for(self, op: Op, env: Env) -> None:
-        low, high, step = (self.spec(env, v) for v in op.args[:3])
-        body = op.regions[0].blocks[0]
-        init = self.specs(env, op.args[3])
-        yielded = body.ops[-1].args[0] if body.ops and body.ops[-1].name == "yield_op" else []
-        induction, carried = body.arguments[0], body.arguments[1:]
-        vars: list[Optional[int]] = []
-        for value, first, last in zip(carried, init, yielded):
-            same = last.resolve() is value.resolve()
-            var = None if same else self.var()
-            vars.append(var)
-            env[id(value)] = first if var is None else Spec(var=var)
-        moved = [(v, s) for v, s in zip(vars, init) if v is not None]
-        self.emit(Move(op.loc, [v for v, _ in moved], [s for _, s in moved]))
-        counter = self.var()
-        known = [s.var is not None or isinstance(s.value, int) for s in (low, high, step)]
-        core: Optional[Term] = None
-        offset = 0
-        if known[0] and known[2] and not known[1] and step.var is None:
-            core, offset = linear(high.value)
-            env[id(induction)] = Spec(var=counter)
-            if isinstance(low.value, int):
-                self.alias[counter] = term(
-                    "induction", core, low.value, step.value, *self.context[:1]
-                )
-        elif all(known):
-            env[id(induction)] = Spec(var=counter)
-        else:
-            if any(s.var is not None for s in (low, high, step)):
-                raise CannotSay("the bounds of this loop cannot be followed", op.loc)
-            core = term("trips", low.value, high.value, step.value)
-            env[id(induction)] = Spec(value=term("induction", core, *self.context[:1]))
-            low, step, high = Spec(value=0), Spec(value=1), Spec(value=core)
-        loop = Loop(op.loc, counter, step, high, core, offset, context=self.context)
-        for value, var, last in zip(carried, vars, yielded):
-            if var is not None:
-                by = increment(value, last)
-                if by is not None:
-                    loop.linear[var] = by
-                if by == 1 and id(value) in self.flat and loop.core is not None:
-                    self.counted(self.flat[id(value)], loop, low, var)
-        if yielded:
-            self.flats(op, loop, low, init)
-        self.all_loops.append((self.task, loop))
-        self.emit(Enter(op.loc, loop, low))
-        around = self.context
-        bounds = tuple(place_of(s) for s in (low, high, step))
-        self.context = (*around, ("for", *bounds))
-        self.loops.append(loop)
-        test = Test(op.loc, loop)
-        head = self.emit(test)
-        end = self.block(body, env)
-        ends = self.specs(env, end.args[0]) if end is not None and yielded else []
-        next_ = self.var()
-        step_of = step if step.value is not None or step.var is not None else Spec(value=1)
-        bits = induction.type.bits if isinstance(induction.type, ScalarType) else 32
-        self.emit(Pure(op.loc, "add", [Spec(var=counter), step_of], bits, next_))
-        outs, args = [counter], [Spec(var=next_)]
-        for var, last_spec in zip(vars, ends):
-            if var is not None:
-                outs.append(var)
-                args.append(last_spec)
-        self.emit(Move(op.loc, outs, args))
-        self.emit(Jump(op.loc, head))
-        test.target = self.here
-        self.loops.pop()
-        self.emit(Leave(op.loc, loop))
-        self.context = around
-        for result, value in zip(op.results, carried):
-            env[id(result)] = env[id(value)]
-
-    def flats(self, op: Op, loop: Loop, low: Spec, init: list[Spec]) -> None:
-        """Note what a loop carries only to have loops within it count on: their variable, this loop,
-        where its counter begins, and where the count does."""
-        body = op.regions[0].blocks[0]
-        if loop.core is None or not loop.core.fixed or not isinstance(low.value, int):
-            return
-        for value, first, last in zip(body.arguments[1:], init, body.ops[-1].args[0]):
-            inner, place = last.resolve().owner, last.resolve().index
-            if not isinstance(inner, Op) or inner.name != "for" or inner.block is not body:
-                continue
-            if isinstance(first.value, int) and inner.args[3][place].resolve() is value.resolve():
-                counting = inner.regions[0].blocks[0].arguments[1 + place]
-                self.flat[id(counting)] = loop, low.value, first.value
-
-    def counted(self, around: tuple[Loop, int, int], loop: Loop, low: Spec, var: int) -> None:
-        """Name what a loop within another one counts on."""
-        outer, first, begin = around
-        if loop.core is None or not loop.core.fixed or not isinstance(low.value, int):
-            return
-        count = term("flat", len(self.out.flats))
-        self.out.flats.append(Flat(outer, loop, (first, low.value)))
-        self.alias[var] = term("add", count, begin) if begin else count
-
-    def do_while(self, op: Op, env: Env) -> None:
-        before, after = (region.blocks[0] for region in op.regions)
-        vars = [self.var() for _ in before.arguments]
-        self.emit(Move(op.loc, list(vars), self.specs(env, op.args[0])))
-        for value, var in zip(before.arguments, vars):
-            env[id(value)] = Spec(var=var)
-        around, self.context = self.context, (*self.context, ("while", self.task, id(op)))
-        head = self.here
-        end = self.block(before, env)
-        assert end is not None
-        condition, passed = self.spec(env, end.args[0]), self.specs(env, end.args[1])
-        if condition.var is None and not isinstance(condition.value, int):
-            raise CannotSay("how often this loop runs depends on what is not followed", op.loc)
-        inside = [self.var() for _ in passed]
-        self.emit(Move(op.loc, list(inside), passed))
-        branch = Branch(op.loc, condition, context=("while",))
-        self.emit(branch)
-        for value, var in zip(after.arguments, inside):
-            env[id(value)] = Spec(var=var)
-        last = self.block(after, env)
-        assert last is not None
-        self.emit(Move(op.loc, list(vars), self.specs(env, last.args[0]) if vars else []))
-        self.emit(Jump(op.loc, head))
-        branch.target = self.here
-        self.context = around
-        for result, var in zip(op.results, inside):
-            env[id(result)] = Spec(var=var)
-
     def do_warp_specialize(self, op: Op, env: Env) -> None:
         if self.parallel or self.task or self.loops:
             raise CannotSay(
@@ -532,36 +399,6 @@ class _Lowering(Effects):
         self.memory()
         return self.out
 
-    def roots(self) -> None:
-        """Number the unknowns that bound loops. Partitions share one where it is the same for all of
-        them: it does not change, or each meets it once in the same loops and choices."""
-        self._unite()
-        sites: dict[Term, list[tuple[int, Loop]]] = {}
-        for task, loop in self.all_loops:
-            if loop.core is not None:
-                sites.setdefault(loop.core, []).append((task, loop))
-        for core, found in sites.items():
-            tasks = [task for task, _ in found]
-            alike = len(set(tasks)) == len(tasks) and len({loop.context for _, loop in found}) == 1
-            if core.fixed or alike:
-                number = self._root(core)
-                for _, loop in found:
-                    loop.root = number
-            else:
-                for _, loop in found:
-                    loop.root = self._root(core)
-        chosen: dict[Any, list[tuple[int, Branch]]] = {}
-        for task, branch in self.branches:
-            if isinstance(branch.condition.value, Term):
-                chosen.setdefault(branch.condition.value, []).append((task, branch))
-        for number, (condition, there) in enumerate(chosen.items()):
-            tasks = [task for task, _ in there]
-            alike = len(set(tasks)) == len(tasks)
-            alike = alike and len({branch.context for _, branch in there}) == 1
-            if not condition.fixed and alike and len(tasks) > 1:
-                for _, branch in there:
-                    branch.choice = number
-
     def memory(self) -> None:
         """Note which loads it depends on how often loops run and what is done."""
         todo: list[Any] = list(self.out.roots)
@@ -578,75 +415,6 @@ class _Lowering(Effects):
             if isinstance(one, Term):
                 self.out.memory |= self.numbering.lines.get(one, frozenset())
                 todo += one.args
-
-    def floors(self) -> None:
-        """Loops that have a round whenever they are begun, by what holds there of the loops and the
-        conditions around them."""
-        if self.arithmetic is None:
-            return
-        for number, core in enumerate(self.out.roots):
-            loops = [loop for _, loop in self.all_loops if loop.root == number]
-            if not core.fixed and all(self._runs(core, loop.context) for loop in loops):
-                self.out.floors[number] = 1
-
-    def _runs(self, core: Term, context: tuple[Any, ...]) -> bool:
-        """Whether a bound is above 0 in a context."""
-        assert self.arithmetic is not None
-        held = []
-        for kind, place, *rest in context:
-            if kind == "if" and isinstance(place, tuple):
-                place = self.alias.get(place[1])
-            if kind == "if" and isinstance(place, Term):
-                held.append((place, int(rest[0])))
-        bounds: list[tuple[Term, int, Optional[int]]] = [(core, -1 << 31, 0)]
-        for one in inductions([core, *(place for place, _ in held)]):
-            counted, low = one.args[0], one.args[1:2]
-            first = low[0] if low and isinstance(low[0], int) else 0
-            bounds.append((one, first, None))
-            over = [loop.offset for _, loop in self.all_loops if loop.core == counted]
-            if over:
-                held.append((term("icmpSLT", one, term("add", counted, max(over))), 1))
-        return not self.arithmetic.feasible(bounds, held)
-
-    def _unite(self) -> None:
-        """Bounds that are equal for all arguments get one name."""
-        cores: list[Term] = []
-        if self.arithmetic is None:
-            return
-        for _, loop in self.all_loops:
-            if loop.core is None or not loop.core.fixed:
-                continue
-            same = loop.core if loop.core in cores else None
-            for other in cores if same is None else ():
-                if self.arithmetic.equal(loop.core, other):
-                    same = other
-                    break
-            if same is None:
-                cores.append(loop.core)
-            else:
-                loop.core = same
-
-    def _root(self, core: Term) -> int:
-        self.out.roots.append(core)
-        return len(self.out.roots) - 1
-
-
-def inductions(terms: Sequence[Any]) -> list[Term]:
-    """The counters that terms are made of."""
-    found: dict[Term, None] = {}
-    todo = list(terms)
-    while todo:
-        one = todo.pop()
-        if isinstance(one, Term):
-            if one.name == "induction":
-                found[one] = None
-            todo += one.args
-    return list(found)
-
-
-def place_of(spec: Spec) -> Any:
-    """What makes it the same in two partitions: what is known of it, else nothing."""
-    return spec.value if spec.var is None else ("variable", spec.var)
 
 
 def lower(
