@@ -142,8 +142,7 @@ def stepped(src, dst, tiles, FAULT: gl.constexpr, layout: gl.constexpr):
 
 
 @pytest.mark.parametrize("fault", ["none", "fewer pend", "as memory says", "not all"])
-def test_the_order_of_steps_is_proved_or_told_of(fault, monkeypatch):
-    monkeypatch.setattr("gluon_sim.prove.verdict._REPLAY", 0.1)
+def test_the_order_of_steps_is_proved_or_told_of(fault):
     src, dst = np.ones((8, TILE * 3), np.float32), np.zeros((8, TILE), np.float32)
     verdict, error = judged(
         stepped, (1,), src, dst, 3, fault, LAYOUT, target="sim:sm_80", within=2.0

@@ -330,11 +330,30 @@ class Counting(Equal):
         if loop.root is None:
             return
         env = state.tasks[task].env
-        env.update(common({v: x for v, x in env.items() if isinstance(x, Number)}, loop.root))
+        numbers = {v: x for v, x in env.items() if isinstance(x, Number)}
+        env.update(self._exact(env, loop, numbers) or common(numbers, loop.root))
         if (task, loop.root) in state.own:
             state.own[task, loop.root] = None
         else:
             state.done[task, loop.root] = state.done.get((task, loop.root), 0) + 1
+
+    def _exact(self, env: dict[int, Any], loop: Loop, numbers: dict[int, Number]) -> dict[int, Any]:
+        """What is counted in a loop that is over after so few rounds that it stands for nothing else, where
+        it is asked to be kept so small; else nothing."""
+        assert loop.root is not None
+        counter, least = env[loop.counter], self.least.get(FREE, 0)
+        if not least or getattr(counter, "value", counter) >= self._first(loop.root):
+            return {}
+        found = {}
+        for var, one in numbers.items():
+            changes = dict(one.changes)
+            change = changes.pop(loop.root, None)
+            if change is None or var == loop.counter:
+                continue
+            if change < 0 or not 0 <= one.value < least:
+                return {}
+            found[var] = number(one.value, changes)
+        return found and {loop.counter: getattr(counter, "value", counter), **found}
 
 
 def _turned(name: str) -> str:

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from gluon_sim.prove.bounds import Bounds
 from gluon_sim.prove.code import Branch, Enter, Flat, Jump, Leave, Loop, Move, Pure, Spec, Test
 from gluon_sim.prove.effects import Env
 from gluon_sim.prove.smt import Arithmetic
-from gluon_sim.prove.symbols import increment, linear
+from gluon_sim.prove.symbols import PROGRAM, increment, is_scalar, linear, symbolic
 from gluon_sim.prove.values import CannotSay, Term, term
-from gluon_sim.record.ir import Block, Op
+from gluon_sim.record.ir import Block, Op, Value
 from gluon_sim.record.types import ScalarType
 
 __all__ = ["Loops", "place_of"]
+
+
+@dataclass
+class _Carried:
+    """What a loop hands from round to round.
+
+    Args:
+        names: what it is called there; in the body, the last.
+        first: what it is before.
+        last: what it is after a round.
+    """
+
+    names: list[Value]
+    first: Spec
+    last: Value
 
 
 class Loops(Bounds):
@@ -40,85 +56,108 @@ class Loops(Bounds):
         body = op.regions[0].blocks[0]
         init = self.specs(env, op.args[3])
         yielded = body.ops[-1].args[0] if body.ops and body.ops[-1].name == "yield_op" else []
-        induction, carried = body.arguments[0], body.arguments[1:]
+        carried = [
+            _Carried([value], first, last)
+            for value, first, last in zip(body.arguments[1:], init, yielded)
+        ]
+        self.rounds(op, env, [body.arguments[0]], (low, high, step), carried, body)
+        for result, one in zip(op.results, carried):
+            env[id(result)] = env[id(one.names[0])]
+
+    def rounds(
+        self, op: Op, env: Env, induction: list[Value], bounds: tuple[Spec, Spec, Spec],
+        carried: list[_Carried], body: Block,
+    ) -> None:  # fmt: skip
+        """A loop that counts.
+
+        Args:
+            induction: what its count is called.
+            bounds: where it begins, what it stays below, and by how much each round adds.
+        """
         vars: list[Optional[int]] = []
-        for value, first, last in zip(carried, init, yielded):
-            same = last.resolve() is value.resolve()
-            var = None if same else self.var()
+        for one in carried:
+            var = None if one.last.resolve() is one.names[-1].resolve() else self.var()
             vars.append(var)
-            env[id(value)] = first if var is None else Spec(var=var)
-        moved = [(v, s) for v, s in zip(vars, init) if v is not None]
+            for name in one.names:
+                env[id(name)] = one.first if var is None else Spec(var=var)
+        moved = [(v, one.first) for v, one in zip(vars, carried) if v is not None]
         self.emit(Move(op.loc, [v for v, _ in moved], [s for _, s in moved]))
-        counter = self.var()
-        known = [s.var is not None or isinstance(s.value, int) for s in (low, high, step)]
-        core: Optional[Term] = None
-        offset = 0
-        if known[0] and known[2] and not known[1] and step.var is None:
-            core, offset = linear(high.value)
-            env[id(induction)] = Spec(var=counter)
-            if isinstance(low.value, int):
-                self.alias[counter] = term(
-                    "induction", core, low.value, step.value, *self.context[:1]
-                )
-        elif all(known):
-            env[id(induction)] = Spec(var=counter)
-        else:
-            if any(s.var is not None for s in (low, high, step)):
-                raise CannotSay("the bounds of this loop cannot be followed", op.loc)
-            core = term("trips", low.value, high.value, step.value)
-            env[id(induction)] = Spec(value=term("induction", core, *self.context[:1]))
-            low, step, high = Spec(value=0), Spec(value=1), Spec(value=core)
-        loop = Loop(op.loc, counter, step, high, core, offset, context=self.context)
-        for value, var, last in zip(carried, vars, yielded):
+        loop, low = self.counter(op, env, induction, bounds)
+        for one, var in zip(carried, vars):
             if var is not None:
-                by = increment(value, last)
+                value = one.names[-1]
+                by = increment(value, one.last)
                 if by is not None:
                     loop.linear[var] = by
                 if by == 1 and id(value) in self.flat and loop.core is not None:
                     self.counted(self.flat[id(value)], loop, low, var)
-        if yielded:
-            self.flats(op, loop, low, init)
+        self.flats(body, loop, low, carried)
         self.all_loops.append((self.task, loop))
         self.emit(Enter(op.loc, loop, low))
         around = self.context
-        bounds = tuple(place_of(s) for s in (low, high, step))
-        self.context = (*around, ("for", *bounds))
+        places = tuple(place_of(s) for s in (low, loop.bound, loop.step))
+        self.context = (*around, ("for", *places))
         self.loops.append(loop)
         test = Test(op.loc, loop)
         head = self.emit(test)
-        end = self.block(body, env)
-        ends = self.specs(env, end.args[0]) if end is not None and yielded else []
+        self.block(body, env)
+        ends = [self.spec(env, one.last) for one in carried]
         next_ = self.var()
-        step_of = step if step.value is not None or step.var is not None else Spec(value=1)
-        bits = induction.type.bits if isinstance(induction.type, ScalarType) else 32
-        self.emit(Pure(op.loc, "add", [Spec(var=counter), step_of], bits, next_))
-        outs, args = [counter], [Spec(var=next_)]
-        for var, last_spec in zip(vars, ends):
+        type = induction[0].type
+        bits = type.bits if isinstance(type, ScalarType) else 32
+        self.emit(Pure(op.loc, "add", [Spec(var=loop.counter), loop.step], bits, next_))
+        outs, args = [loop.counter], [Spec(var=next_)]
+        for var, last in zip(vars, ends):
             if var is not None:
                 outs.append(var)
-                args.append(last_spec)
+                args.append(last)
         self.emit(Move(op.loc, outs, args))
         self.emit(Jump(op.loc, head))
         test.target = self.here
         self.loops.pop()
         self.emit(Leave(op.loc, loop))
         self.context = around
-        for result, value in zip(op.results, carried):
-            env[id(result)] = env[id(value)]
 
-    def flats(self, op: Op, loop: Loop, low: Spec, init: list[Spec]) -> None:
+    def counter(
+        self, op: Op, env: Env, induction: list[Value], bounds: tuple[Spec, Spec, Spec]
+    ) -> tuple[Loop, Spec]:
+        """A loop with a counter, and where that begins."""
+        low, high, step = bounds
+        counter = self.var()
+        counts = Spec(var=counter)
+        known = [s.var is not None or isinstance(s.value, int) for s in bounds]
+        core: Optional[Term] = None
+        offset = 0
+        if known[0] and known[2] and not known[1] and step.var is None:
+            core, offset = linear(high.value)
+            if isinstance(low.value, int):
+                self.alias[counter] = term(
+                    "induction", core, low.value, step.value, *self.context[:1]
+                )
+        elif not all(known):
+            if any(s.var is not None for s in bounds):
+                raise CannotSay("the bounds of this loop cannot be followed", op.loc)
+            core = term("trips", low.value, high.value, step.value)
+            counts = Spec(value=term("induction", core, *self.context[:1]))
+            low, step, high = Spec(value=0), Spec(value=1), Spec(value=core)
+        for name in induction:
+            env[id(name)] = counts
+        return Loop(op.loc, counter, step, high, core, offset, context=self.context), low
+
+    def flats(self, body: Block, loop: Loop, low: Spec, carried: list[_Carried]) -> None:
         """Note what a loop carries only to have loops within it count on: their variable, this loop,
         where its counter begins, and where the count does."""
-        body = op.regions[0].blocks[0]
         if loop.core is None or not loop.core.fixed or not isinstance(low.value, int):
             return
-        for value, first, last in zip(body.arguments[1:], init, body.ops[-1].args[0]):
-            inner, place = last.resolve().owner, last.resolve().index
+        for one in carried:
+            value, last = one.names[-1], one.last.resolve()
+            inner, place = last.owner, last.index
             if not isinstance(inner, Op) or inner.name != "for" or inner.block is not body:
                 continue
-            if isinstance(first.value, int) and inner.args[3][place].resolve() is value.resolve():
+            begin = one.first.value
+            if isinstance(begin, int) and inner.args[3][place].resolve() is value.resolve():
                 counting = inner.regions[0].blocks[0].arguments[1 + place]
-                self.flat[id(counting)] = loop, low.value, first.value
+                self.flat[id(counting)] = loop, low.value, begin
 
     def counted(self, around: tuple[Loop, int, int], loop: Loop, low: Spec, var: int) -> None:
         """Name what a loop within another one counts on."""
@@ -131,6 +170,9 @@ class Loops(Bounds):
 
     def do_while(self, op: Op, env: Env) -> None:
         before, after = (region.blocks[0] for region in op.regions)
+        counts = self.counts(before, after, env)
+        if counts is not None and self.spec(env, op.args[0][counts[0]]).var is None:
+            return self.counting(op, env, *counts)
         vars = [self.var() for _ in before.arguments]
         self.emit(Move(op.loc, list(vars), self.specs(env, op.args[0])))
         for value, var in zip(before.arguments, vars):
@@ -156,6 +198,78 @@ class Loops(Bounds):
         self.context = around
         for result, var in zip(op.results, inside):
             env[id(result)] = Spec(var=var)
+        return None
+
+    # ---- loops that count though they do not say so -------------------------------------------
+
+    def counts(self, before: Block, after: Block, env: Env) -> Optional[tuple[int, Spec, Spec]]:
+        """Which value a `while` counts by, what it stays below, and by how much each round adds: where
+        that does not change, and nothing but this is asked before each round."""
+        *asked, end = before.ops
+        places = [value.resolve() for value in before.arguments]
+        if any(op.name not in ("constant", "assert") and not is_scalar(op) for op in asked):
+            return None
+        if [value.resolve() for value in end.args[1]] != places:
+            return None
+        test = end.args[0].resolve().owner
+        if not isinstance(test, Op) or test.name not in ("icmpSLT", "icmpSGT"):
+            return None
+        sides = [value.resolve() for value in test.args[:2]]
+        counted, limit = sides if test.name == "icmpSLT" else sides[::-1]
+        if counted not in places:
+            return None
+        at = places.index(counted)
+        more = after.ops[-1].args[0][at].resolve().owner
+        if not isinstance(more, Op) or more.name != "add":
+            return None
+        terms = [value.resolve() for value in more.args[:2]]
+        mine = after.arguments[at].resolve()
+        if (terms[0] is mine) == (terms[1] is mine):
+            return None
+        high = self.settled(env, limit)
+        step = self.settled(env, terms[1] if terms[0] is mine else terms[0])
+        if high is None or step is None or not self._above_zero(step):
+            return None
+        return at, Spec(value=high), Spec(value=step)
+
+    def counting(self, op: Op, env: Env, at: int, high: Spec, step: Spec) -> None:
+        """A `while` as a loop that counts."""
+        before, after = (region.blocks[0] for region in op.regions)
+        carried, counts = [], [before.arguments[at], after.arguments[at]]
+        init, yielded = self.specs(env, op.args[0]), after.ops[-1].args[0]
+        for i, first in enumerate(init):
+            if i != at:
+                names = [before.arguments[i], after.arguments[i]]
+                carried.append(_Carried(names, first, yielded[i]))
+        self.rounds(op, env, counts, (init[at], high, step), carried, after)
+        for result, value in zip(op.results, before.arguments):
+            env[id(result)] = env[id(value)]
+        if env[id(op.results[at])].var is None:
+            env[id(op.results[at])] = Spec(value=self.unknown())  # where the count ends
+
+    def settled(self, env: Env, value: Value) -> Optional[Any]:
+        """What a scalar is in all rounds of a loop that is not begun; None where it may change."""
+        value = value.resolve()
+        known, owner = env.get(id(value)), value.owner
+        if known is not None:
+            return known.value if isinstance(known.value, (int, Term)) else None
+        if not isinstance(owner, Op):
+            return None
+        if owner.name == "constant":
+            return self.constant(owner).value
+        if owner.name in PROGRAM:
+            return term(PROGRAM[owner.name], owner.args[0])
+        if not is_scalar(owner) or owner.name not in ("add", "sub", "mul"):
+            return None
+        args = [self.settled(env, arg) for arg in owner.args[:2]]
+        return None if None in args else symbolic(owner.name, args, value.type.bits)
+
+    def _above_zero(self, step: Any) -> bool:
+        if isinstance(step, int):
+            return step > 0
+        return self.arithmetic is not None and not self.arithmetic.feasible(
+            [(step, -1 << 31, 0)], []
+        )
 
 
 def place_of(spec: Spec) -> Any:

@@ -24,7 +24,7 @@ from gluon_sim.prove.loops import Loops, place_of
 from gluon_sim.prove.numbering import Numbering
 from gluon_sim.prove.smt import Arithmetic
 from gluon_sim.prove.steps import Awaited, Fetched, Ring
-from gluon_sim.prove.symbols import symbolic, whole
+from gluon_sim.prove.symbols import CASTS, PROGRAM, is_scalar, symbolic, whole
 from gluon_sim.prove.values import CannotSay, Term, term
 from gluon_sim.record.arith import ELEMENTWISE
 from gluon_sim.record.ir import Block, Function, Location, Op, Region, Value
@@ -46,7 +46,6 @@ _IGNORED = frozenset(
     "barrier assume print breakpoint assert local_dealloc cluster_barrier cluster_sync poison "
     "tiles_begun tiles_fetched tiles_awaited".split()
 )
-_CASTS = frozenset("int_cast bitcast splat unsplat convert_layout".split())
 _VIEWS = frozenset(
     "memdesc_index memdesc_subslice memdesc_trans memdesc_reshape memdesc_reinterpret".split()
 )
@@ -173,11 +172,9 @@ class _Lowering(Loops):
             raise CannotSay(f"`{name}`: {_REFUSED[name]}", op.loc)
         elif name in _VIEWS:
             self.view(op, env)
-        elif name == "get_program_id":
-            env[id(op.results[0])] = Spec(value=term("program", op.args[0]))
-        elif name == "get_num_programs":
-            env[id(op.results[0])] = Spec(value=term("programs", op.args[0]))
-        elif self.scalar(op):
+        elif name in PROGRAM:
+            env[id(op.results[0])] = Spec(value=term(PROGRAM[name], op.args[0]))
+        elif is_scalar(op):
             self.pure(op, env)
         elif name in _IGNORED:
             if name.startswith("tiles_"):
@@ -195,15 +192,6 @@ class _Lowering(Loops):
             else:
                 self.data(op, env)
         return False
-
-    @staticmethod
-    def scalar(op: Op) -> bool:
-        if op.name not in ELEMENTWISE and op.name not in _CASTS:
-            return False
-        if len(op.results) != 1:
-            return False
-        types = [op.results[0].type, *(v.type for v in op.operands())]
-        return all(isinstance(t, ScalarType) and not t.is_float for t in types)
 
     # ---- data ----------------------------------------------------------------------------------
 
@@ -235,7 +223,7 @@ class _Lowering(Loops):
         args = self.specs(env, list(op.operands()))
         type = (
             op.results[0].type
-            if op.name in _CASTS or op.name == "select"
+            if op.name in CASTS or op.name == "select"
             else next(op.operands()).type
         )
         assert isinstance(type, ScalarType)

@@ -15,7 +15,7 @@ from gluon_sim.memory.guided import Guided, Told, TooLong
 from gluon_sim.prove.effects import Lowered
 from gluon_sim.prove.search import Outcome
 from gluon_sim.prove.smt import Arithmetic
-from gluon_sim.prove.values import Term, term
+from gluon_sim.prove.values import Term, TimeIsOver, term
 from gluon_sim.run.explore import Exploration
 from gluon_sim.settings import Settings
 
@@ -84,7 +84,10 @@ def again(
             wanted = [*bounds, *((core, more + 1, None) for core in lowered.roots if core.fixed)]
             wanted += [(core, -1 << 31, more + 1) for core in lowered.roots if core.fixed]
             for limits in (wanted, [*bounds, *wanted[len(bounds) : len(bounds) + 1]]):
-                found = arithmetic.arguments(arithmetic.constraints(limits, chosen), usual)
+                try:
+                    found = arithmetic.arguments(arithmetic.constraints(limits, chosen), usual)
+                except TimeIsOver:
+                    found = None
                 if found is None:
                     continue
                 changed = {t: v for t, v in found.items() if t.name == "arg" and v != usual.get(t)}

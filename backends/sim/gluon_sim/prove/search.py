@@ -11,7 +11,7 @@ from gluon_sim.prove.effects import Lowered
 from gluon_sim.prove.order import Depends
 from gluon_sim.prove.smt import Arithmetic
 from gluon_sim.prove.state import Decide, Facts, Impossible, Past, State, Step
-from gluon_sim.prove.values import CannotSay
+from gluon_sim.prove.values import CannotSay, TimeIsOver
 from gluon_sim.prove.walk import Walker
 from gluon_sim.prove.world import Found, Overtaken, Waited, Widened
 
@@ -105,6 +105,8 @@ class _Search:
         todo: list[list[int]] = [[]]
         while todo:
             decisions = todo.pop()
+            if monotonic() > self.deadline:
+                raise TimeIsOver
             try:
                 state, step = make(decisions)
             except Decide:
@@ -123,8 +125,6 @@ class _Search:
         while self.left:
             if len(self.came) > self.most:
                 raise CannotSay(f"there are more than {self.most} states")
-            if not len(self.came) % 64 and monotonic() > self.deadline:
-                raise CannotSay(f"the time is over after {len(self.came)} states")
             self.here, state = self.left.popleft()
             self.facts = state
             self.next(state)
@@ -228,7 +228,7 @@ def search(
     lowered: Lowered,
     strict: bool,
     most: int,
-    within: float,
+    deadline: float,
     arithmetic: Optional[Arithmetic] = None,
 ) -> Outcome:
     """Walk everything: one schedule for all of them, and all where that does not do.
@@ -236,10 +236,10 @@ def search(
     Args:
         strict: whether reads, too, need a fence before a write through another proxy.
         most: states.
-        within: seconds.
+        deadline: when to give up, as `time.monotonic` tells.
         arithmetic: tells what no arguments lead to.
     """
-    whole = _Whole(lowered, strict, most, monotonic(), within, arithmetic)
+    whole = _Whole(lowered, strict, most, monotonic(), deadline, arithmetic)
     apart: list[Facts] = []
     while True:
         if not IN_TURN:
@@ -274,7 +274,7 @@ class _Whole:
     strict: bool
     most: int
     started: float
-    within: float
+    deadline: float
     arithmetic: Optional[Arithmetic]
 
     def walk(self, in_turn: bool, given: Optional[Facts], apart: Sequence[Facts]) -> Outcome:
@@ -299,7 +299,7 @@ class _Whole:
                 walker = Walker(
                     self.lowered, self.strict, least, waited, writers, self.arithmetic, in_turn, given
                 )  # fmt: skip
-                one = _Search(walker, self.most, self.started + self.within, apart)
+                one = _Search(walker, self.most, self.deadline, apart)
                 one.run()
             except Past as past:
                 if past.least > _MOST_PREFIX * max(walker.steps.get(past.root, 1), 1):
@@ -315,6 +315,9 @@ class _Whole:
                 pass
             except Overtaken:
                 writers = None
+            except TimeIsOver:
+                done = len(one.came) if one else 0
+                more = {"reason": CannotSay(f"the time is over after {done} states")}
             except CannotSay as reason:
                 more = {"reason": reason}
             except Found as found:

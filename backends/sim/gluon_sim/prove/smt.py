@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
+from time import monotonic
 from typing import Any, Iterable, Optional, Sequence
 
 from gluon_core.errors import CapabilityError
-from gluon_sim.prove.values import Term
+from gluon_sim.prove.values import Term, TimeIsOver
 
 __all__ = ["Arithmetic", "load"]
 
@@ -34,9 +36,13 @@ class Arithmetic:
 
     Args:
         bits: of each argument of the kernel.
+
+    Attributes:
+        deadline: when to give up, as `time.monotonic` tells.
     """
 
     def __init__(self, bits: dict[int, int]):
+        self.deadline = inf
         self.z3 = load()
         self.bits = bits
         self._leaves: dict[Term, Any] = {}
@@ -107,8 +113,11 @@ class Arithmetic:
                 yield leaf < self.leaf(Term("programs", value.args))
 
     def _solver(self, kind: str = "Solver") -> Any:
+        left = self.deadline - monotonic()
+        if left <= 0:
+            raise TimeIsOver
         solver = getattr(self.z3, kind)()
-        solver.set("timeout", _MILLISECONDS)
+        solver.set("timeout", max(1, int(min(_MILLISECONDS, left * 1000))))
         self.asked += 1
         return solver
 
@@ -167,8 +176,8 @@ class Arithmetic:
         return out
 
     def comes_back(self, name: str, by: int, change: int, result: int, bits: int) -> bool:
-        """Whether, for every x that can be so large and is not negative, `name(x + change, by)` is
-        `name(x, by) + result`, in integers of so many bits."""
+        """Whether, for every x that can be so large, `name(x + change, by)` is `name(x, by) + result`, in
+        integers of so many bits; for divisions and shifts of unsigned numbers, that is not negative."""
         z3 = self.z3
         top = 1 << (bits - 1)
         solver = self._solver()
@@ -181,7 +190,9 @@ class Arithmetic:
 
         else:
             x = z3.BitVec("x", bits)
-            solver.add(x >= 0, x <= z3.BitVecVal(top - 1 - change, bits))
+            solver.add(x <= z3.BitVecVal(top - 1 - change, bits))
+            if name == "lshr":
+                solver.add(x >= 0)
             amount = z3.BitVecVal(by, bits)
 
             def at(v: Any) -> Any:

@@ -9,11 +9,25 @@ import numpy as np
 from gluon_sim.errors import OutOfBoundsError
 from gluon_sim.memory.shared import SharedView, derived
 from gluon_sim.prove.values import Term, apply
+from gluon_sim.record.arith import ELEMENTWISE
 from gluon_sim.record.ir import Op, Value
-from gluon_sim.record.types import MemDescType
+from gluon_sim.record.types import MemDescType, ScalarType
 from gluon_sim.run.compile import constant_array
 
-__all__ = ["increment", "linear", "symbolic", "view_of", "whole"]
+__all__ = ["CASTS", "PROGRAM", "increment", "is_scalar", "linear", "symbolic", "view_of", "whole"]
+
+CASTS = frozenset("int_cast bitcast splat unsplat convert_layout".split())
+PROGRAM = {"get_program_id": "program", "get_num_programs": "programs"}
+
+
+def is_scalar(op: Op) -> bool:
+    """Whether an op makes an integer of integers."""
+    if op.name not in ELEMENTWISE and op.name not in CASTS:
+        return False
+    if len(op.results) != 1:
+        return False
+    types = [op.results[0].type, *(v.type for v in op.operands())]
+    return all(isinstance(t, ScalarType) and not t.is_float for t in types)
 
 
 def symbolic(name: str, args: list[Any], bits: int) -> Any:

@@ -17,6 +17,7 @@ __all__ = [
     "NeedsPrefix",
     "Number",
     "Term",
+    "TimeIsOver",
     "apply",
     "common",
     "number",
@@ -42,8 +43,16 @@ class CannotSay(Exception):
         self.loc = loc
 
 
+class TimeIsOver(CannotSay):
+    """It takes longer than it may."""
+
+    def __init__(self) -> None:
+        super().__init__("the time is over")
+
+
 class NeedsPrefix(Exception):
-    """A comparison tells counters apart that are to look the same: more first iterations are needed."""
+    """A comparison tells counters apart that are to look the same: more first iterations are needed, or of
+    what is left of counters (`FREE`), more of what it is at first."""
 
     def __init__(self, root: int):
         super().__init__(root)
@@ -136,6 +145,13 @@ def _settled(difference: int, changes: dict[int, int], many: Many) -> None:
             raise NeedsPrefix(root)
 
 
+def _from_zero(changes: dict[int, int]) -> None:
+    """Refuse a number below 0, which is none some periods later."""
+    if changes and min(changes.values()) > 0:
+        raise NeedsPrefix(max(changes))
+    raise CannotSay("a counter may be negative where it is taken not to be")
+
+
 def apply(name: str, args: list[Any], bits: int, many: Many) -> Scalar:
     """One scalar op on concrete operands, exactly, for all numbers that they stand for.
 
@@ -196,9 +212,8 @@ def apply(name: str, args: list[Any], bits: int, many: Many) -> Scalar:
     if not any(many(root) for root in da):
         return _plain(name, a, b, bits)  # it stands for itself alone
     if name in ("sdiv", "udiv", "srem", "urem"):
-        counting = [root for root in da if root > FREE]
-        if a < 0 and counting:
-            raise NeedsPrefix(counting[0])
+        if a < 0:
+            _from_zero(da)
         if b <= 0 or a < 0 or any(c < 0 for c in da.values()):
             raise CannotSay(f"`{name}` of a counter that may be negative")
         if any(c % b for c in da.values()):
@@ -209,8 +224,10 @@ def apply(name: str, args: list[Any], bits: int, many: Many) -> Scalar:
     if name in ("shl", "lshr", "ashr") and 0 <= b < bits:
         if name == "shl":
             return _ranged(a << b, {r: c << b for r, c in da.items()}, bits)
-        if a < 0 or any(c < 0 or c % (1 << b) for c in da.values()):
+        if any(c < 0 or c % (1 << b) for c in da.values()):
             raise CannotSay("a counter is shifted right by bits that change")
+        if a < 0 and name == "lshr":
+            _from_zero(da)
         return _ranged(a >> b, {r: c >> b for r, c in da.items()}, bits)
     if name == "and" and b >= 0:
         if any(c % (1 << b.bit_length()) for c in da.values()):

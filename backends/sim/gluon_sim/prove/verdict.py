@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any, Iterable, Optional
 
 from gluon_core.contract.evidence import Proved
@@ -20,7 +21,7 @@ __all__ = ["prove"]
 
 MOST_STATES = 400_000
 SHOWN = 12  # steps of a trace
-_REPLAY = 20.0  # seconds, at least
+_REPLAY = 1.0, 20.0  # seconds: at least, and enough
 
 
 def prove(
@@ -31,6 +32,7 @@ def prove(
     inputs = program.kernel.type.inputs
     bits = {i: t.bits for i, t in enumerate(inputs) if isinstance(t, ScalarType)}
     arithmetic = Arithmetic(bits)
+    deadline = arithmetic.deadline = monotonic() + settings.within
     name = f"{launch.name[0]} on {launch.name[1]}"
     try:
         if num_ctas > 1:
@@ -38,16 +40,19 @@ def prove(
         lowered = lower(program, models, target, num_warps, launch.values, arithmetic)
     except CannotSay as reason:
         return _unsaid(name, reason, 0, 0.0), None
-    outcome = search(lowered, settings.proxy == "strict", MOST_STATES, settings.within, arithmetic)
+    outcome = search(lowered, settings.proxy == "strict", MOST_STATES, deadline, arithmetic)
     if outcome.reason is not None:
         return _unsaid(name, outcome.reason, outcome.states, outcome.seconds), None
     if outcome.found is not None:
         return _wrong(name, launch, lowered, outcome, arithmetic)
-    doubtful = outcome.unsure(arithmetic)
-    if doubtful is not None:
-        return _unsaid(name, CannotSay(doubtful), outcome.states, outcome.seconds), None
+    try:
+        doubtful = outcome.unsure(arithmetic)
+        if doubtful is not None:
+            raise CannotSay(doubtful)
+    except CannotSay as reason:
+        return _unsaid(name, reason, outcome.states, outcome.seconds), None
     if lowered.doubts:
-        again_ = _replayed(launch, lowered, outcome, arithmetic, ([], []))
+        again_ = _replayed(launch, lowered, outcome, arithmetic, ([], []), 0)
         if again_[0] is not None and again_[0].report == "race.steps":
             return _counterexample(name, outcome, again_[1], again_[0]), again_[0]
     return Proved(
@@ -122,9 +127,13 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
 
 
 def _replayed(
-    launch: Launch, lowered: Lowered, outcome: Outcome, arithmetic: Arithmetic, facts: Any
-) -> tuple[Optional[SimulatorError], str]:
-    within = max(_REPLAY, launch.settings.within / 4)
+    launch: Launch, lowered: Lowered, outcome: Outcome, arithmetic: Arithmetic, facts: Any,
+    enough: float = _REPLAY[1],
+) -> tuple[Optional[SimulatorError], str]:  # fmt: skip
+    """What the simulator finds in so many seconds, or a quarter of all, as far as they are left."""
+    enough = max(enough, launch.settings.within / 4)
+    within = max(_REPLAY[0], min(enough, arithmetic.deadline - monotonic()))
+    arithmetic.deadline = monotonic() + within
     return again(launch, lowered, outcome, arithmetic, facts, within)
 
 

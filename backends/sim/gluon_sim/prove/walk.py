@@ -33,7 +33,7 @@ from gluon_sim.prove.order import Depends, Phases
 from gluon_sim.prove.smt import Arithmetic
 from gluon_sim.prove.state import LEAST, Bound, Facts, Past, State, Step, Task, Token
 from gluon_sim.prove.steps import Awaited, Fetched, Steps
-from gluon_sim.prove.values import CannotSay, NeedsPrefix, Number
+from gluon_sim.prove.values import FREE, CannotSay, NeedsPrefix, Number, TimeIsOver
 from gluon_sim.prove.world import Flight, Found, World
 
 __all__ = ["Walker"]
@@ -47,7 +47,8 @@ class Walker(Steps):
     Args:
         lowered: their code.
         strict: whether reads, too, need a fence before a write through another proxy.
-        least: by root, the value from which on a counter may stand for many.
+        least: by root, the value from which on a counter may stand for many; by `FREE`, that from which
+            on what is left of counters may.
         waited: queues that are waited for by groups.
         writers: by barrier, who is known to arrive there; None where all schedules are to be tried.
         arithmetic: tells what no arguments lead to.
@@ -247,11 +248,15 @@ class Walker(Steps):
                         return  # a round without an event; what comes may be the same again
                     rounds.add(me.at)
                 self._one(state, task, step)
+            except TimeIsOver:
+                raise
             except (CannotSay, Found) as reason:
                 if reason.loc is None:
                     reason.loc = step.loc
                 raise
             except NeedsPrefix as needs:
+                if needs.root <= FREE:
+                    raise Past(FREE, self.least.get(FREE, 0) + 1) from None
                 raise Past(needs.root, self._counter(state, task, needs.root) + 1) from None
             except GluonError as error:
                 raise Found(
