@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from time import monotonic
-
 import numpy as np
 import pytest
 
@@ -107,9 +105,6 @@ def test_without_the_questions_the_one_schedule_says_too_much(monkeypatch):
 
 
 def test_the_time_is_over_at_any_step():
-    started = monotonic()
-    verdict, _ = judged(
-        two_arrive, (1,), np.zeros(128, np.int32), 0, within=1e-9, target="sim:sm_90"
-    )
+    out = np.zeros(128, np.int32)
+    verdict, _ = judged(two_arrive, (1,), out, 7, within=1e-9, target="sim:sm_90")
     assert verdict.verdict == "cannot say" and "the time is over" in verdict.lines[0], verdict
-    assert monotonic() - started < 10
