@@ -150,6 +150,8 @@ def _fill(
     live = _where(desc, inside.ndim - 1)
     if moved is not None:
         live = moved if live is None else live & moved
+    if live is not None and not np.any(live):
+        return  # nothing is copied, and nothing written
     wanted = inside if live is None else inside & live
     machine.store_shared(dest, machine.load_global(addresses, desc.dtype, wanted), live)
 

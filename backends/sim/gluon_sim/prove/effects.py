@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
@@ -59,6 +60,17 @@ class Lowered:
         self.left: dict[int, None] = {}
         self.pipelines: dict[Op, None] = {}
         self.doubts: dict[tuple[str, int], None] = {}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A descriptor that was changed by numbers that are only known when it is walked: by what, and with
+    which operands. Who uses it takes them for its own."""
+
+    op: Op
+    model: Callable[..., Any]
+    operands: list[Value]
+    args: list[Spec]
 
 
 class Effects:
@@ -146,6 +158,14 @@ class Effects:
     def effect(self, op: Op, env: Env, model: Callable[..., Any]) -> None:
         operands = list(op.operands())
         args = self.specs(env, operands)
+        if self.remade(op, env, model, operands, args):
+            return
+        changed: list[tuple[int, Made, int]] = []
+        for i, arg in enumerate(args):
+            if isinstance(arg.value, Made):
+                changed.append((i, arg.value, len(args)))
+                operands += arg.value.operands
+                args += arg.value.args
         noter = self.noter
         known: dict[tuple[Any, ...], tuple[tuple[Any, ...], list[Any]]] = {}
 
@@ -172,18 +192,10 @@ class Effects:
                 if isinstance(value, int):
                     value = np.full(1, value).astype(numpy_dtype(operands[i].type))
                 given[i] = value
-            taken = iter(given)
-
-            def place(arg: Any) -> Any:
-                if isinstance(arg, Value):
-                    return next(taken)
-                if isinstance(arg, (list, tuple)) and any(isinstance(a, Value) for a in arg):
-                    return [place(a) for a in arg]
-                return arg
-
-            positional = [place(a) for a in op.args]
-            named = {k: place(v) for k, v in op.kwargs.items()}
-            return noter.run(op, model, positional, named)
+            for i, made, first in reversed(changed):
+                own = given[first : first + len(made.args)]
+                given[i] = noter.run(made.op, made.model, *_placed(made.op, own))[1][0]
+            return noter.run(op, model, *_placed(op, given))
 
         def run(chosen: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
             found = known.get(chosen)
@@ -247,6 +259,24 @@ class Effects:
                 env[id(result)] = self.opaque(result, op)
         self.emit(Effect(op.loc, op, args, relevant, tokens, frozenset(choices), outs, run, buffer))
 
+    def remade(
+        self, op: Op, env: Env, model: Callable[..., Any], operands: list[Value], args: list[Spec]
+    ) -> bool:
+        """Whether an op only changes a descriptor, and by what is not known."""
+        if len(op.results) != 1 or not isinstance(op.results[0].type, DescriptorType):
+            return False
+        if not any(isinstance(value.type, DescriptorType) for value in operands):
+            return False
+        if not any(
+            isinstance(arg.value, Made)
+            or isinstance(value.type, ScalarType)
+            and not isinstance(arg.value, int)
+            for value, arg in zip(operands, args)
+        ):
+            return False
+        env[id(op.results[0])] = Spec(value=Made(op, model, operands, args))
+        return True
+
     def _matters(
         self, i: int, operands: Sequence[Value], views: dict[int, Spec], choices: set[int],
         events: Callable[..., Any], op: Op,
@@ -277,3 +307,17 @@ class Effects:
     def any_view(self, type: Any) -> SharedView:
         """A view of that type of a buffer of its own."""
         return self.noter.allocate_buffer(type)
+
+
+def _placed(op: Op, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """An op's arguments, with values for its operands."""
+    taken = iter(values)
+
+    def place(arg: Any) -> Any:
+        if isinstance(arg, Value):
+            return next(taken)
+        if isinstance(arg, (list, tuple)) and any(isinstance(a, Value) for a in arg):
+            return [place(a) for a in arg]
+        return arg
+
+    return [place(a) for a in op.args], {k: place(v) for k, v in op.kwargs.items()}

@@ -14,7 +14,17 @@ from gluon_sim.record.ir import Op, Value
 from gluon_sim.record.types import MemDescType, ScalarType
 from gluon_sim.run.compile import constant_array
 
-__all__ = ["CASTS", "PROGRAM", "increment", "is_scalar", "linear", "symbolic", "view_of", "whole"]
+__all__ = [
+    "CASTS",
+    "PROGRAM",
+    "increment",
+    "is_scalar",
+    "linear",
+    "symbolic",
+    "truth",
+    "view_of",
+    "whole",
+]
 
 CASTS = frozenset("int_cast bitcast splat unsplat convert_layout".split())
 PROGRAM = {"get_program_id": "program", "get_num_programs": "programs"}
@@ -46,6 +56,16 @@ def symbolic(name: str, args: list[Any], bits: int) -> Any:
     if name == "select" and isinstance(args[0], int):
         return args[1] if args[0] else args[2]
     return Term(name, tuple(args))
+
+
+def truth(value: Any) -> bool:
+    """Whether a term is 0 or 1, as comparisons are and what is made of them."""
+    if not isinstance(value, Term):
+        return False
+    bits = value.name in ("and", "or", "xor") and all(
+        truth(arg) or isinstance(arg, int) and arg in (0, 1) for arg in value.args
+    )
+    return bits or value.name.startswith("icmp")
 
 
 def linear(value: Term) -> tuple[Term, int]:

@@ -33,6 +33,7 @@ from gluon_sim.prove.order import Depends, Phases
 from gluon_sim.prove.smt import Arithmetic
 from gluon_sim.prove.state import LEAST, Bound, Facts, Past, State, Step, Task, Token
 from gluon_sim.prove.steps import Awaited, Fetched, Steps
+from gluon_sim.prove.symbols import truth
 from gluon_sim.prove.values import FREE, CannotSay, NeedsPrefix, Number, TimeIsOver
 from gluon_sim.prove.world import Flight, Found, World
 
@@ -369,7 +370,7 @@ class Walker(Steps):
         found = []
         for i in step.relevant:
             value = self._value(env, step.args[i])
-            if i in step.choices:
+            if i in step.choices or truth(value):
                 value = self._truth(state, task, value, None)
             elif not isinstance(value, (int, SharedView)):
                 raise CannotSay(
