@@ -154,3 +154,55 @@ def test_the_order_of_steps_is_proved_or_told_of(fault):
     said = "no step of a pipeline out of order" in verdict.lines[0]
     assert said == (fault != "as memory says"), verdict
     assert said or "`race.steps`" in verdict.lines[-1] and "gluon run --check" in verdict.lines[-1]
+
+
+@gluon.jit
+def walked(src, out, ring, full, empty, tiles, FAULT: gl.constexpr, layout: gl.constexpr):
+    at, count = gl.program_id(0), 0
+    while at < tiles:
+        mbarrier.wait(full, count & 1)
+        gl.store(
+            out + gl.arange(0, 32, layout=gl.SliceLayout(0, layout)), gl.sum(ring.load(layout), 0)
+        )
+        mbarrier.arrive(empty, count=1)
+        count += 1
+        at += gl.num_programs(0)
+        if FAULT == "skips":
+            at += count & 1
+
+
+@gluon.jit
+def walks(src, ring, full, empty, tiles, FAULT: gl.constexpr):
+    at, count = gl.program_id(0), 0
+    while at < tiles + (FAULT == "one more"):
+        mbarrier.wait(empty, count & 1 ^ 1)
+        mbarrier.expect(full, src.block_type.nbytes)
+        async_load(src, [0, at * 32], full, ring)
+        count += 1
+        at += gl.num_programs(0)
+
+
+@gluon.jit
+def while_there_are(src, out, tiles, FAULT: gl.constexpr, layout: gl.constexpr):
+    ring = gl.allocate_shared_memory(src.dtype, src.block_type.shape, src.layout)
+    full = mbarrier.allocate_mbarrier(batch=1).index(0)
+    empty = mbarrier.allocate_mbarrier(batch=1).index(0)
+    mbarrier.init(full, count=1)
+    mbarrier.init(empty, count=1)
+    gl.warp_specialize(
+        [
+            (walked, (src, out, ring, full, empty, tiles, FAULT, layout)),
+            (walks, (src, ring, full, empty, tiles, FAULT)),
+        ],
+        [1],
+        [24],
+    )
+
+
+@pytest.mark.parametrize("fault", ["none", "one more", "skips"])
+def test_a_while_that_counts_is_a_loop(fault):
+    src, out = np.ones((8, TILE * 3), np.float32), np.zeros(TILE, np.float32)
+    verdict, _ = judged(
+        while_there_are, (2,), describe(src), out, 3, fault, LAYOUT, target="sim:sm_90"
+    )
+    assert (verdict.verdict == "proved") == (fault == "none"), verdict

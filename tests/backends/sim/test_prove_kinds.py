@@ -5,6 +5,8 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.language.amd.gfx1250 import mbarrier as counters
+from gluon_core.language.amd.gfx1250 import tdm
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
@@ -192,3 +194,28 @@ def test_products_in_flight(pending, fault, wanted):
     )
     assert verdict.verdict == wanted, verdict
     assert error is None or type(error).__name__ == "RaceError", error
+
+
+# ---- a copy that may be switched off -------------------------------------------------------------------
+
+
+@gluon.jit
+def switched(a, n, FAULT: gl.constexpr):
+    layout: gl.constexpr = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [32, 64], [1, 0])
+    given = tdm.make_tensor_descriptor(a, [32, 64], [64, 1], [32, 64], layout)
+    tile = gl.allocate_shared_memory(given.dtype, [32, 64], layout)
+    bar = gl.allocate_shared_memory(gl.int64, [1], counters.MBarrierLayout())
+    counters.init(bar, 4)
+    tdm.async_load(given, [0, 0], tile, pred=n > 1, mbarrier=bar)
+    if FAULT or n > 1:
+        counters.wait(bar, 0)
+
+
+@pytest.mark.parametrize("fault, wanted", [(False, "proved"), (True, "counterexample")])
+def test_a_copy_that_is_off_is_not_waited_for(fault, wanted):
+    """With Triton 3.8 the descriptor says whether it is."""
+    verdict, _ = judged(
+        switched, (1,), np.ones((32, 64), np.float16), 5, fault, target="sim:gfx1250"
+    )
+    assert verdict.verdict == wanted, verdict
+    assert "under way" not in " ".join(verdict.lines)

@@ -5,6 +5,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_core.language.nvidia.hopper.tma import async_load
 from tests.backends.sim.proofs import LAYOUT, TILE, describe, judged
@@ -95,7 +96,7 @@ def judge(fault):
 def test_what_is_read_from_the_same_memory_is_the_same():
     verdict = judge("none")
     assert verdict.verdict == "proved"
-    assert "what is read from memory (line 25) is written by nobody meanwhile" in " ".join(
+    assert "what is read from memory (line 26) is written by nobody meanwhile" in " ".join(
         verdict.lines
     )
 
@@ -114,3 +115,44 @@ def test_what_is_read_from_the_same_memory_is_the_same():
 )
 def test_what_may_differ_is_not_taken_for_the_same(fault):
     assert judge(fault).verdict != "proved"
+
+
+@gluon.jit
+def part(src, dst, tiles, share, STAGES: gl.constexpr, FAULT: gl.constexpr):
+    """Of a ring whose slots go on from where the part begins."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    at = gl.arange(0, 128, layout=layout)
+    ring = gl.allocate_shared_memory(
+        gl.float32, [STAGES, 128], gl.SwizzledSharedLayout(1, 1, 1, [0])
+    )
+    first = gl.program_id(0) * share
+    last = gl.minimum(first + share, tiles)
+    for i in gl.static_range(STAGES - 1):
+        cp.async_load(ring.index((first + i) % STAGES), src + (first + i) * 128 + at)
+        cp.commit_group()
+    for i in range(first, last):
+        ahead = i + STAGES - 1
+        if FAULT == "another slot":
+            ahead += 1
+        if FAULT == "a slot before":
+            ahead = i - 1
+        cp.async_load(ring.index(ahead % STAGES), src + ahead * 128 + at)
+        cp.commit_group()
+        cp.wait_group(STAGES if FAULT == "more pend" else STAGES - 1)
+        gl.store(dst + i * 128 + at, ring.index(i % STAGES).load(layout))
+
+
+@pytest.mark.parametrize(
+    "fault, wanted",
+    [
+        ("none", "proved"),
+        ("another slot", "counterexample"),
+        ("more pend", "counterexample"),
+        ("a slot before", "cannot say"),  # the one before the first is none
+    ],
+)
+def test_slots_from_where_a_part_begins(fault, wanted):
+    src, dst = np.ones(128 * 16, np.float32), np.zeros(128 * 16, np.float32)
+    verdict, _ = judged(part, (2,), src, dst, 8, 4, 3, fault, target="sim:sm_80")
+    assert verdict.verdict == wanted, verdict
+    assert wanted != "proved" or "slots are counted from" in " ".join(verdict.lines)

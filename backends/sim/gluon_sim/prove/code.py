@@ -13,7 +13,7 @@ from gluon_sim.prove.values import Term
 from gluon_sim.record.ir import Location, Op
 
 __all__ = [
-    "Branch", "Code", "Effect", "Enter", "Flat", "Fork", "Instruction", "Join", "Jump", "Leave", "Loop", "Move", "Pure",
+    "Branch", "Code", "Effect", "Enter", "Flat", "Fork", "Guess", "Instruction", "Join", "Jump", "Leave", "Loop", "Move", "Pure",
     "Spec", "Test", "Used", "View",
 ]  # fmt: skip
 
@@ -58,6 +58,18 @@ class Pure(Instruction):
 
     def uses(self) -> Iterator[int]:
         return _vars(self.args)
+
+    def defines(self) -> Iterator[int]:
+        yield self.out
+
+
+@dataclass
+class Guess(Instruction):
+    """`out` is what a term leaves that is divided by `modulus`: any number below that, chosen once."""
+
+    known: Term
+    modulus: int
+    out: int
 
     def defines(self) -> Iterator[int]:
         yield self.out
@@ -269,7 +281,7 @@ class Code:
             idle = [
                 i
                 for i, step in enumerate(self.steps)
-                if isinstance(step, (Pure, View))
+                if isinstance(step, (Guess, Pure, View))
                 and (i + 1 == len(self.steps) or step.out not in self.live[i + 1])
             ]
             moved = False
@@ -303,7 +315,7 @@ class Code:
         todo = [
             v
             for at, step in enumerate(self.steps)
-            if not isinstance(step, (Pure, View, Move, Enter)) and at not in ways
+            if not isinstance(step, (Guess, Pure, View, Move, Enter)) and at not in ways
             for v in step.uses()
         ]
         todo += [
@@ -317,7 +329,7 @@ class Code:
             if isinstance(step, Move):
                 for out, arg in zip(step.outs, step.args):
                     made.setdefault(out, []).append((at, list(_vars([arg]))))
-            elif isinstance(step, (Pure, View)):
+            elif isinstance(step, (Guess, Pure, View)):
                 made.setdefault(step.out, []).append((at, list(step.uses())))
         kept: set[int] = set()
         while todo:
@@ -350,7 +362,7 @@ class Code:
             return False
         inside = self.steps[at + 1 : step.end]
         return all(
-            isinstance(s, (Pure, View, Move, Jump, Used))
+            isinstance(s, (Guess, Pure, View, Move, Jump, Used))
             or isinstance(s, Branch)
             and s.end is not None
             for s in inside

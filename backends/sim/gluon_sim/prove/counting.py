@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, Optional, Union
 
-from gluon_sim.prove.code import Branch, Enter, Flat, Loop, Pure, Spec
+from gluon_sim.prove.code import Branch, Enter, Flat, Guess, Loop, Pure, Spec
 from gluon_sim.prove.equal import Equal
 from gluon_sim.prove.smt import Arithmetic
 from gluon_sim.prove.state import LEAST, Bound, Decide, Impossible, Past, State
@@ -84,6 +84,14 @@ class Counting(Equal):
                 return int(bool(known))
             return other
         return term("unknown", step.out) if step.known is None else step.known
+
+    def _guess(self, state: State, task: int, step: Guess) -> int:
+        """What is left of a term, as it is chosen."""
+        for left in range(step.modulus - 1):
+            is_it = term("icmpEQ", term("srem", step.known, step.modulus), left)
+            if self._truth(state, task, is_it, None):
+                return left
+        return step.modulus - 1
 
     def _noted(self, state: State, task: int, step: Pure, x: Number, by: int, found: Any) -> None:
         """A rule of arithmetic was relied on: the solver is to confirm it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Sequence
 
@@ -13,7 +14,8 @@ from gluon_sim.memory.shared import SharedView
 from gluon_sim.prove.code import Code, Effect, Flat, Loop, Spec, View
 from gluon_sim.prove.events import Noter, Places
 from gluon_sim.prove.numbering import Numbering
-from gluon_sim.prove.symbols import view_of
+from gluon_sim.prove.residues import Residues
+from gluon_sim.prove.symbols import truth, view_of
 from gluon_sim.prove.values import CannotSay, Term, term
 from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.ir import Op, Value
@@ -44,6 +46,7 @@ class Lowered:
         floors: what a root's bound is at least, wherever one of its loops is begun.
         stores: ops that write to global memory, those of models once they were walked.
         memory: lines of loads of numbers that loops and conditions depend on.
+        guessed: lines of slots that are counted from a number that any can be.
         left: lines of copies that may still be under way at the end, once it was walked.
         pipelines: where steps of `gl.portable.pipeline` are fetched and waited for.
         doubts: why it cannot be said that their order is right, with lines.
@@ -57,6 +60,7 @@ class Lowered:
         self.floors: dict[int, int] = {}
         self.stores: dict[Op, None] = {}
         self.memory: set[int] = set()
+        self.guessed: dict[int, None] = {}
         self.left: dict[int, None] = {}
         self.pipelines: dict[Op, None] = {}
         self.doubts: dict[tuple[str, int], None] = {}
@@ -89,6 +93,7 @@ class Effects:
         self.code = Code("the kernel")
         self.out.tasks.append(self.code)
         self.loops: list[Loop] = []
+        self.residues = Residues(self)
         self.numbering = Numbering()
         self.noter = Noter(self.places, target, num_warps, self.out.stores)
 
@@ -145,10 +150,10 @@ class Effects:
         values = list(op.operands())
         args = self.specs(env, values)
         make = view_of(op)
+        for at, arg in enumerate(args[1:], 1):
+            if arg.var is None and not isinstance(arg.value, int):
+                args[at] = self.residues.exact(arg.value, op.loc)
         if all(a.var is None for a in args):
-            for arg in args[1:]:
-                if not isinstance(arg.value, int):
-                    raise CannotSay("which part of a buffer this is cannot be told", op.loc)
             env[id(op.results[0])] = Spec(value=make(*[a.value for a in args]))
             return
         out = self.var()
@@ -232,6 +237,9 @@ class Effects:
                 continue
             if self._matters(i, operands, views, choices, events, op):
                 relevant.append(i)
+                if isinstance(arg.value, Term) and not truth(arg.value):
+                    with suppress(CannotSay):  # it is told of where the walk comes here
+                        args[i] = self.residues.exact(arg.value, op.loc)
         outs: list[Optional[int]] = []
         static = not relevant
         found: Optional[tuple[tuple[Any, ...], list[Any]]] = None

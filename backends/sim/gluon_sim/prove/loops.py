@@ -82,6 +82,7 @@ class Loops(Bounds):
                 env[id(name)] = one.first if var is None else Spec(var=var)
         moved = [(v, one.first) for v, one in zip(vars, carried) if v is not None]
         self.emit(Move(op.loc, [v for v, _ in moved], [s for _, s in moved]))
+        outer = dict(self.residues.inductions)
         loop, low = self.counter(op, env, induction, bounds)
         for one, var in zip(carried, vars):
             if var is not None:
@@ -116,7 +117,7 @@ class Loops(Bounds):
         test.target = self.here
         self.loops.pop()
         self.emit(Leave(op.loc, loop))
-        self.context = around
+        self.context, self.residues.inductions = around, outer
 
     def counter(
         self, op: Op, env: Env, induction: list[Value], bounds: tuple[Spec, Spec, Spec]
@@ -138,10 +139,14 @@ class Loops(Bounds):
             if any(s.var is not None for s in bounds):
                 raise CannotSay("the bounds of this loop cannot be followed", op.loc)
             core = term("trips", low.value, high.value, step.value)
-            counts = Spec(value=term("induction", core, *self.context[:1]))
+            name = term("induction", core, *self.context[:1])
+            counts = Spec(value=name)
+            inductions = self.residues.inductions
+            one = (counter, low.value, step.value)
+            inductions[name] = None if name in inductions else one  # two loops may have a name
             low, step, high = Spec(value=0), Spec(value=1), Spec(value=core)
-        for name in induction:
-            env[id(name)] = counts
+        for value in induction:
+            env[id(value)] = counts
         return Loop(op.loc, counter, step, high, core, offset, context=self.context), low
 
     def flats(self, body: Block, loop: Loop, low: Spec, carried: list[_Carried]) -> None:
@@ -262,6 +267,7 @@ class Loops(Bounds):
         if not is_scalar(owner) or owner.name not in ("add", "sub", "mul"):
             return None
         args = [self.settled(env, arg) for arg in owner.args[:2]]
+        assert isinstance(value.type, ScalarType)
         return None if None in args else symbolic(owner.name, args, value.type.bits)
 
     def _above_zero(self, step: Any) -> bool:

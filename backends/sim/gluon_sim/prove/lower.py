@@ -11,6 +11,7 @@ from gluon_sim.prove.code import (
     Code,
     Effect,
     Fork,
+    Guess,
     Join,
     Jump,
     Move,
@@ -394,6 +395,9 @@ class _Lowering(Loops):
             for step in code.steps:
                 if isinstance(step, Branch) and not step.free:
                     todo.append(step.condition.value)
+                elif isinstance(step, Guess):
+                    todo.append(step.known)
+                    self.out.guessed[step.loc.line] = None
                 elif isinstance(step, Pure):
                     todo += [step.known, *(arg.value for arg in step.args)]
                 elif isinstance(step, Effect):

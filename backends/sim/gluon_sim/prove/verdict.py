@@ -103,6 +103,10 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
         lines.append(
             f"assumed, too: what is read from memory{_lines(lowered.memory)} is written by nobody meanwhile"
         )
+    if lowered.guessed:
+        lines.append(
+            f"assumed, too: what slots are counted from{_lines(lowered.guessed)} is not negative"
+        )
     writes = sorted({op.loc.line for op in lowered.stores})
     if writes:
         lines.append(

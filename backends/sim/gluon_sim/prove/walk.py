@@ -18,6 +18,7 @@ from gluon_sim.prove.code import (
     Effect,
     Enter,
     Fork,
+    Guess,
     Join,
     Jump,
     Leave,
@@ -298,6 +299,9 @@ class Walker(Steps):
             self._effect(state, task, step)
         elif kind is Pure:
             env[step.out] = self._pure(state, task, step)
+            me.at += 1
+        elif kind is Guess:
+            env[step.out] = self._guess(state, task, step)
             me.at += 1
         elif kind is Move:
             values = [self._value(env, a) for a in step.args]
