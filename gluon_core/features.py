@@ -67,6 +67,9 @@ ATOMIC_BARRIERS = Feature(
 SHARED_GATHER = Feature((3, 7), "gather and scatter on shared memory")
 SLICED_COPIES = Feature((3, 9), "slices along the dimensions that count buffers")
 HOLES_SLICED = Feature((3, 8), "slices of a buffer with unused places; before, an abort")
+UNEVEN_VIEWS = Feature(
+    (3, 6), "other views of a buffer whose first extent is no power of two; later, an abort", (3, 7)
+)
 LARGER_VIEWS = Feature((3, 6), "views may reach beyond their memory; later, an error", (3, 7))
 SMALLER_VIEWS_REFUSED = Feature((3, 8), "views have the size of their memory", (3, 8))
 SHARED_ATOMICS = Feature((3, 8), "atomic scatter on shared memory")

@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._triton import dtype, ir, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.features import LARGER_VIEWS, SMALLER_VIEWS_REFUSED
+from gluon_core.features import LARGER_VIEWS, SMALLER_VIEWS_REFUSED, UNEVEN_VIEWS
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.semantic.base import shape_of
 from gluon_core.values import distributed_type, shared_memory_descriptor
@@ -15,6 +15,7 @@ from gluon_core.values.tensors import describe
 
 __all__ = [
     "check_barrier",
+    "check_even",
     "check_k_width",
     "check_matmul_dtypes",
     "check_matmul_shapes",
@@ -49,7 +50,29 @@ def shared_memory(value: Any, argument: str) -> shared_memory_descriptor:
             expected="a shared_memory_descriptor",
             got=describe(value),
         )
+    check_even(value, argument)
     return value
+
+
+def check_even(memory: Any, argument: str) -> None:
+    """Refuse to use a buffer whose first extent is no power of two: compilers take memory for it,
+    and place no elements in it. Before Triton 3.8 other views of it do.
+
+    Raises:
+        ShapeError: it is such a buffer.
+    """
+    first = memory.shape[0] if memory.rank and memory.rank == memory.layout.rank else 1
+    if first & (first - 1):
+        remedy = f"Allocate {1 << first.bit_length()}."
+        if _triton.has(UNEVEN_VIEWS):
+            remedy = f"{remedy[:-1]}, or make a view: reinterpret(dtype, shape, layout)."
+        raise ShapeError(
+            "the buffer takes up memory and cannot be used",
+            argument=argument,
+            expected="power-of-two dimensions",
+            got=f"{memory.shape} (dimension 0 is {first})",
+            remedy=remedy,
+        )
 
 
 def items_of(values: Any) -> list[Any]:

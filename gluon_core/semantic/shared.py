@@ -9,7 +9,7 @@ from typing import Any, Sequence
 from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
-from gluon_core.features import HOLES_SLICED, SLICED_COPIES
+from gluon_core.features import HOLES_SLICED, INTERLEAVED_BUFFERS, SLICED_COPIES, UNEVEN_VIEWS
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.layouts.blocks import another_blocks
@@ -17,6 +17,7 @@ from gluon_core.layouts.cost import bank_conflicts
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
 from gluon_core.semantic.copies import like
 from gluon_core.semantic.operands import (
+    check_even,
     check_stored,
     check_view_size,
     compile_time_int,
@@ -54,7 +55,7 @@ class SharedOps(SemanticBase):
         if not isinstance(element_ty, tl.dtype) or element_ty.is_ptr():
             raise DtypeError("not a dtype", argument="element_ty", got=describe(element_ty))
         _check_bytes(element_ty, "element_ty")
-        self._check_shared_layout(layout, shape, batched=True)
+        self._check_shared_layout(layout, shape, batched=True, uneven=value is None)
         memdesc_type = shared_memory_descriptor_type(element_ty, shape, layout, shape)
         self.session.count_shared(memdesc_type.nbytes_per_cta)
         type_ir = memdesc_type.to_ir(self.builder)
@@ -66,7 +67,9 @@ class SharedOps(SemanticBase):
             handle = self.builder.create_local_alloc(type_ir, value.handle)
         return shared_memory_descriptor(handle, element_ty, shape, layout, shape)
 
-    def _check_shared_layout(self, layout: Any, shape: list[int], batched: bool) -> None:
+    def _check_shared_layout(
+        self, layout: Any, shape: list[int], batched: bool, uneven: bool = False
+    ) -> None:
         if not isinstance(layout, SharedLayout):
             raise LayoutError(
                 "not a layout for shared memory",
@@ -87,6 +90,8 @@ class SharedOps(SemanticBase):
                 got=f"rank {rank}: {layout}",
             )
         inner = shape[len(shape) - rank :] if rank else shape
+        if uneven and len(inner) == len(shape):
+            inner = _rounded(layout, inner)
         check_block_shape(inner, "a shared-memory buffer")
         if any(size < 1 for size in shape):
             raise ShapeError("must be positive", argument="shape", got=shape)
@@ -190,6 +195,7 @@ class SharedOps(SemanticBase):
                 got=f"{mem.shape} with {mem.layout}",
                 remedy="Pick a copy first: index(i).",
             )
+        check_even(mem, "self")
 
     def memdesc_slice(self, mem: Any, start: Any, length: Any, dim: Any) -> Any:
         start = compile_time_int(start, "start")
@@ -199,6 +205,7 @@ class SharedOps(SemanticBase):
                 "no such dimension", argument="dim", expected=f"0 to {mem.rank - 1}", got=dim
             )
         dim %= mem.rank
+        check_even(mem, "self")
         copies = mem.rank - (mem.layout.rank or mem.rank)  # dimensions in front: whole buffers
         if copies and (start, length) != (0, mem.shape[dim]):
             _triton.require(SLICED_COPIES, "slicing a view of several buffers")
@@ -280,7 +287,8 @@ class SharedOps(SemanticBase):
                 expected=f"each of 0..{mem.rank - 1} once",
                 got=order,
             )
-        self._require_unbatched(mem)
+        if mem.rank > 1:  # of one dimension there is nothing to change
+            self._require_unbatched(mem)
         infer.memdesc_permute(mem.layout, mem.shape, order)  # raises where the builder aborts
         alloc = mem.type.alloc_shape
         extra = len(alloc) - mem.rank
@@ -317,7 +325,10 @@ class SharedOps(SemanticBase):
         if not isinstance(dtype, tl.dtype):
             raise DtypeError("not a dtype", argument="dtype", got=describe(dtype))
         _check_bytes(dtype, "dtype")
-        self._check_shared_layout(layout, shape, batched=True)
+        uneven = _triton.has(UNEVEN_VIEWS)
+        if not uneven:
+            check_even(mem, "self")
+        self._check_shared_layout(layout, shape, batched=True, uneven=uneven)
         have = mem.numel * mem.dtype.primitive_bitwidth
         want = math.prod(shape) * dtype.primitive_bitwidth
         check_view_size(have // 8, want // 8, "bytes")
@@ -452,3 +463,12 @@ def _check_bytes(element_ty: Any, argument: str) -> None:
             got=element_ty,
             remedy="Store int8 and compare with zero after loading.",
         )
+
+
+def _rounded(layout: Any, shape: list[int]) -> list[int]:
+    """The shape of the buffer that a layout has to fit where the first extent may be any: memory
+    is taken for the extent, and nothing is placed in it."""
+    fixed = hasattr(layout, "offset_bases") and _triton.has(INTERLEAVED_BUFFERS)
+    if fixed or shape[0] < 1 or any(any(row) for row in layout.cga_layout):
+        return shape
+    return [1 << (shape[0] - 1).bit_length(), *shape[1:]]

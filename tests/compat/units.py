@@ -278,17 +278,6 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         ),
     ),
     (
-        "A shared buffer of one dimension that is no power of two",
-        "bug",
-        "upstream before 3.8 takes such a buffer, of which loads, stores, gathers and slices fail or abort; "
-        "a reinterpretation alone can use it. From 3.8 on it refuses it, too.",
-        r"a shared-memory buffer must have power-of-two dimensions",
-        _kernel(
-            "s = gl.allocate_shared_memory(gl.int32, [96], gl.SwizzledSharedLayout(1, 1, 1, [0]))",
-            "s._keep_alive()",
-        ),
-    ),
-    (
         "`NVMMASharedLayout` with padded fp4 of other elements than bytes, or another swizzle than 128",
         "hardware",
         "such copies there are not (PTX 5.5.1).",

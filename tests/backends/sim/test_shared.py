@@ -10,7 +10,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.errors import LimitError
+from gluon_core.errors import LimitError, ShapeError
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.layouts import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
 from gluon_sim.errors import DeadlockError, SimulatorError
@@ -155,6 +155,30 @@ def test_reinterpreted_bytes_are_the_same_bytes():
     out = np.zeros((8, 64), np.int16)
     reinterprets[(1,)](a, out, 8, 32)
     np.testing.assert_array_equal(out, a.view(np.int16))
+
+
+@gluon.jit
+def parts_of_a_reserve(a, out, BYTES: gl.constexpr):
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    reserve = gl.allocate_shared_memory(gl.int8, [BYTES], flat)
+    rows = reserve._reinterpret(gl.int32, [3, 32], flat)
+    at = gl.arange(0, 32, L1)
+    for i in range(3):
+        rows.index(i).store(gl.load(a + i * 32 + at))
+    back = reserve._reinterpret(gl.int16, [64], flat).load(L1)
+    gl.store(out + gl.arange(0, 64, L1), back)
+
+
+def test_a_buffer_of_any_size_is_used_through_views_that_it_holds():
+    a, out = np.arange(96, dtype=np.int32) << 8, np.zeros(64, np.int16)
+    if not _triton.at_least(3, 8):
+        parts_of_a_reserve[(1,)](a, out, 384)
+        np.testing.assert_array_equal(out, a.view(np.int16)[:64])
+        with pytest.raises(SimulatorError, match="(?s)at most 368 bytes, got 384.*rows = reserve"):
+            parts_of_a_reserve[(1,)](a, out, 368)
+    else:  # they take memory for such a buffer, and abort at any view
+        with pytest.raises(ShapeError, match=r"takes up memory.*Allocate 512\.(?s:.*)rows = reserve"):
+            parts_of_a_reserve[(1,)](a, out, 384)
 
 
 @gluon.jit

@@ -15,6 +15,8 @@ each(
     "gl.allocate_shared_memory(gl.float32, [32, 16], gl.PaddedSharedLayout.with_identity_for([[16, 4]], [32, 16], [1, 0]))",
     "gl.allocate_shared_memory(gl.float16, [3, 32, 16], SH2)",
     "gl.allocate_shared_memory(gl.int64, [1], SH1)",
+    "gl.allocate_shared_memory(gl.int32, [96], SH1)._keep_alive()",
+    "gl.allocate_shared_memory(gl.int8, [48, 16], SH2)",
     "gl.allocate_shared_memory(gl.float32, [4, 2], gl.SharedLinearLayout([[0, 1], [1, 0], [2, 0]]))",
     "gl.allocate_shared_memory(gl.bfloat16, [64, 64], gl.NVMMASharedLayout(128, 16, 2))",
     "gl.allocate_shared_memory(gl.bfloat16, [64, 64], gl.NVMMASharedLayout.get_default_for([64, 64], gl.bfloat16))",

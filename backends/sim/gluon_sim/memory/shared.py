@@ -44,6 +44,10 @@ def offsets_of(layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
     if rank is None or rank > len(shape):
         rank = len(shape)
     lead, tail = shape[: len(shape) - rank], shape[len(shape) - rank :]
+    if any(extent & (extent - 1) for extent in tail):  # no element is reached through such a view
+        plain = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
+        plain.setflags(write=False)
+        return plain
     linear = layout.to_linear(tail)
     sizes = linear.in_dims
     table = linear.table()

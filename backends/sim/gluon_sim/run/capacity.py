@@ -55,6 +55,8 @@ def block_bytes(type: Type) -> int:
     layout: Layout = type.layout
     rank = layout._rank_or_none() or len(type.shape)
     one = type.shape[len(type.shape) - min(rank, len(type.shape)) :]
+    if any(extent & (extent - 1) for extent in one):  # of one block: see `offsets_of`
+        return SharedView.bytes_needed(type)
     return SharedView.bytes_needed(type) // layout.to_linear(one).in_size("block")
 
 
