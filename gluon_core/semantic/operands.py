@@ -312,18 +312,29 @@ def check_stored(memory: Any, value: Any, first: bool = False) -> None:
         )
 
 
-def check_view_size(have: int, want: int, unit: str) -> None:
+def check_view_size(have: int, want: int, unit: str, memory: Any = None) -> None:
     """Refuse another view of memory where the installed compiler would.
 
     Args:
         have: size of the view that there is.
         want: that of the one to be made of it.
         unit: what they count, in the plural.
+        memory: the view that there is itself, which may be a slice.
 
     Raises:
-        ShapeError: from Triton 3.8 on a larger view, with 3.8 a smaller one, too. Older compilers
-            take any; what reaches beyond its memory is reported by the simulator.
+        ShapeError: from Triton 3.8 on a larger view, with 3.8 a smaller one and one of a slice, too.
+            Older compilers take any; what reaches beyond its memory is reported by the simulator.
     """
+    part = [] if memory is None else list(memory.shape)
+    whole = list(memory.type.alloc_shape[-len(part) :]) if part else []
+    if part != whole and _triton.has(SMALLER_VIEWS_REFUSED):
+        raise ShapeError(
+            "the installed Triton makes no other view of a slice",
+            argument="self",
+            expected=f"all of the buffer, {whole}",
+            got=part,
+            remedy="Reinterpret the buffer first, and slice the view.",
+        )
     if want > have and not _triton.has(LARGER_VIEWS):
         raise ShapeError(
             "the new view is larger than the old one",

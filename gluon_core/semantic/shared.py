@@ -331,7 +331,7 @@ class SharedOps(SemanticBase):
         self._check_shared_layout(layout, shape, batched=True, uneven=uneven)
         have = mem.numel * mem.dtype.primitive_bitwidth
         want = math.prod(shape) * dtype.primitive_bitwidth
-        check_view_size(have // 8, want // 8, "bytes")
+        check_view_size(have // 8, want // 8, "bytes", mem)
         result = shared_memory_descriptor_type(dtype, shape, layout, shape)
         handle = self.builder.create_memdesc_reinterpret(result.to_ir(self.builder), mem.handle)
         return shared_memory_descriptor(handle, dtype, shape, layout, shape)

@@ -427,7 +427,7 @@ class tensor_memory_descriptor(memory_descriptor):
         new_layout = self.layout if unwrap(layout) is None else unwrap(layout)
         wanted = _check_buffer(semantic, new_type, new_shape, new_layout, new_shape)
         have = columns_of(self.layout, self.shape, self.dtype.primitive_bitwidth)
-        check_view_size(have, wanted, "columns of tensor memory")
+        check_view_size(have, wanted, "columns of tensor memory", self)
         result = tensor_memory_descriptor(None, new_type, new_shape, new_layout, new_shape)
         result.handle = semantic.builder.create_memdesc_reinterpret(
             result.type.to_ir(semantic.builder), self.handle

@@ -9,6 +9,7 @@ import pytest
 import gluon_core
 from gluon_core.errors import (
     LayoutError,
+    ShapeError,
 )
 from tests.backends.nvidia.language.blackwell_programs import (
     SETUP,
@@ -74,6 +75,19 @@ def test_reinterpret():
 @before(3, 9)
 def test_reinterpret_of_older_versions():
     agree(MEMORY.format(more=REINTERPRET.format(name="_reinterpret")))
+
+
+@pytest.mark.parametrize("layout", ["A", "gl.SwizzledSharedLayout(1, 1, 1, [1, 0])"])
+def test_another_view_of_a_slice(layout):
+    buffer = "acc" if layout == "A" else f"gl.allocate_shared_memory(gl.float32, [128, 128], {layout})"
+    view = f"_reinterpret(gl.float16, [128, 128], {layout})  # HERE"
+    source = MEMORY.format(more=f"{buffer}.slice(0, 64, DIM).{view}")
+    source = source.replace(", DIM", "" if layout == "A" else ", 0")
+    if VERSION == (3, 8):  # only views of whole buffers
+        refuse(source, ShapeError, r"no other view of a slice.*\[128, 128\].*slice the view")
+        refuse(source.replace("0, 64", "0, 32"), ShapeError, "no other view of a slice")
+    else:
+        agree(source.replace("_reinterpret", "reinterpret") if VERSION >= (3, 9) else source)
 
 
 @since(3, 9)
