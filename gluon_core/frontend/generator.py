@@ -46,6 +46,15 @@ class _Nothing:
     one."""
 
 
+class _Static(dict[Any, Any]):
+    """What the code generator carries out itself. It asks for everything that a kernel calls; of a
+    function in a kernel's language Triton makes a hash of all that it reads, and where a name there
+    is missing that would fail at the outermost call, not in the line that names it."""
+
+    def get(self, called: Any, absent: Any = None) -> Any:
+        return absent if isinstance(called, _triton.JITCallable) else super().get(called, absent)
+
+
 _visit = _triton.generator_visit()
 # What Python has as it is, and kernels as a constexpr.
 _BARE = (bool, int, float, str, tl.dtype, type(None))
@@ -74,11 +83,13 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         "hasattr": _present,
         "print": device_print,
     }
-    statically_implemented_functions = {
-        **_STATIC,
-        static_assert: _STATIC[tl_core.static_assert],
-        static_print: _STATIC[tl_core.static_print],
-    }
+    statically_implemented_functions = _Static(
+        {
+            **_STATIC,
+            static_assert: _STATIC[tl_core.static_assert],
+            static_print: _STATIC[tl_core.static_print],
+        }
+    )
 
     def __init__(self, *args: Any, module: Any = None, **kwargs: Any):
         session = self.session

@@ -233,7 +233,7 @@ CASES = {
     ),
     "allocate-shape": (
         "",
-        "gl.allocate_shared_memory(gl.float32, [100], SH1)  # <--",
+        "gl.allocate_shared_memory(gl.float32, [2, 100], SH1)  # <--",
         E.ShapeError,
         "power-of-two",
     ),
@@ -300,6 +300,7 @@ CASES = {
     "too-few-arguments": ("x", "one(x)  # <--", E.GluonError, "b"),
     "too-many-arguments": ("x", "one(x, x, x, x)  # <--", E.GluonError, "one"),
     "unknown-argument": ("x", "one(x, c=x)  # <--", E.ArgumentError, "'c'"),
+    "in-callees": ("x", "z = misnames(x)", E.TraceError, "sqare"),
     "in-a-callee": ("x", "broken(x)", E.ShapeError, "64"),
     "static-assert": (
         "x",
@@ -426,6 +427,12 @@ def endless(n):
 def empty():
     pass
 @gluon.jit
+def misnamed(x):
+    return gl.sqare(x)  # <--
+@gluon.jit
+def misnames(x):
+    return misnamed(x) + 1
+@gluon.jit
 def four_warps(p):
     gl.store(p + gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])), 1)  # <--
 """
@@ -445,7 +452,7 @@ def test_error_under_the_line(name, capfd):
     )
     assert error.span is not None and error.span.text
     places = [error.span, *error.calls]
-    if "# <--" in body or name in ("in-a-callee", "partition-layout"):
+    if "# <--" in body or name in ("in-a-callee", "in-callees", "partition-layout"):
         assert "# <--" in error.span.text, str(error)
     for place in places:
         assert linecache.getline(place.file, place.line).rstrip("\n") == place.text
@@ -472,6 +479,15 @@ def test_calls_that_led_there():
         oracle.ours(source)
     assert [call.text.strip() for call in caught.value.calls] == ["z = broken(x)"]
     assert "called from" in str(caught.value)
+
+
+def test_calls_that_led_to_a_missing_name():
+    with pytest.raises(errors.GluonError) as caught:
+        oracle.ours(snippets.source_of("x", "z = misnames(x)", BEFORE))
+    assert [call.text.strip() for call in caught.value.calls] == [
+        "return misnamed(x) + 1",
+        "z = misnames(x)",
+    ]
 
 
 def test_a_number_is_no_tensor():
