@@ -12,19 +12,16 @@ __all__ = ["TABLE", "check_grid", "normalize"]
 _LIMITS = (2**31 - 1, 65535, 65535)
 _CACHED = 4096
 
-# Grids that were checked before; None where there is nothing to run. Generated code reads it.
+# Grids of one or two ints that were checked before; None where there is nothing to run. Generated code
+# reads it, and looks at the classes of the first and the last: 1.0 equals 1.
 TABLE: dict[Any, Optional[tuple[int, int, int]]] = {}
 
 
 def normalize(grid: Any) -> Optional[tuple[int, int, int]]:
-    """`grid` as three ints, None when one is 0; a tuple that came before costs one look-up."""
-    try:
-        return TABLE[grid]
-    except (KeyError, TypeError):
-        pass
+    """`grid` as three ints, None when one is 0."""
     sizes = check_grid(grid)
     checked = sizes if all(sizes) else None
-    if type(grid) is tuple and all(type(size) is int for size in grid):
+    if type(grid) is tuple and len(grid) < 3 and all(type(size) is int for size in grid):
         if len(TABLE) >= _CACHED:
             TABLE.clear()
         TABLE[grid] = checked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -22,7 +23,13 @@ from typing import (
 
 from gluon_core import _triton
 from gluon_core.compiler import kernel_text as source
-from gluon_core.errors import ArgumentError, KernelSyntaxError, NotInKernelError, trims
+from gluon_core.errors import (
+    ArgumentError,
+    KernelSyntaxError,
+    KernelWarning,
+    NotInKernelError,
+    trims,
+)
 from gluon_core.runtime import opaque
 from gluon_core.runtime.imports import when_imported
 
@@ -98,6 +105,8 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
                 remedy="Kernels are compiled from source: define them in a Python file.",
             ) from None
         source.remember(fn, self.src)
+        _check_named(self, "do_not_specialize", do_not_specialize)
+        _check_named(self, "do_not_specialize_on_alignment", do_not_specialize_on_alignment)
         self._dispatcher: Optional[Dispatcher] = None
         opaque.arm()
         functools.update_wrapper(self, fn, updated=())
@@ -229,6 +238,19 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
 
 def _listed(names: Any) -> list[Union[int, str]]:
     return [names] if isinstance(names, (str, int)) else list(names or ())
+
+
+def _check_named(kernel: Any, argument: str, given: Any) -> None:
+    """Warn of what names no parameter, which Triton takes for nothing."""
+    known = {*kernel.arg_names, *range(len(kernel.arg_names))}
+    strange = [name for name in _listed(given) if name not in known]
+    if strange:
+        warnings.warn(
+            f"{argument} of {kernel.__name__} names no parameter: {strange[0]!r}. "
+            f"It has {', '.join(kernel.arg_names) or 'none'}.",
+            KernelWarning,
+            stacklevel=5,
+        )
 
 
 @overload

@@ -193,6 +193,8 @@ def {name}(_g_grid, {params}{comma}**_g_options):
         ):
             try:
                 _g_sizes = _g_grids[_g_grid]
+                if not (_g_grid[0].__class__ is _g_grid[-1].__class__ is int):
+                    _g_sizes = _g_measure(_g_grid, ({names}))  # of floats that equal them
             except (KeyError, TypeError):
                 _g_sizes = _g_measure(_g_grid, ({names}))
             if _g_sizes is not None:

@@ -17,6 +17,7 @@ from gluon_core.errors import (
     DeviceError,
     GlobalVariableError,
     GluonError,
+    KernelWarning,
     LaunchError,
     NotInKernelError,
     OptionError,
@@ -131,6 +132,23 @@ def test_do_not_specialize():
         kernels.loose[(1,)](x, y, n, 64, L32)
         kernels.loose[(1,)](x[16:], y[1:], n, 64, L32)
     assert compiled_count(kernels.loose) == 1
+
+
+@pytest.mark.parametrize("name", ["zz", 9])
+@pytest.mark.parametrize("option", ["do_not_specialize", "do_not_specialize_on_alignment"])
+def test_what_names_no_parameter_warns_where_it_stands(option, name):
+    with pytest.warns(KernelWarning, match=f"{option} of put names no parameter: {name!r}") as told:
+        gluon.jit(**{option: [name]})(kernels.put.fn)
+    assert [one.filename for one in told] == [__file__]
+
+
+@pytest.mark.parametrize("grid", [(1.0,), (1, 1.0), (1, 1.0, 1), (1.0, 1, 1), (1, 1, 1.0)])
+def test_a_float_is_no_grid_after_the_integer_that_it_equals(grid):
+    x = torch.ones(8)
+    kernels.put[tuple(map(int, grid))](x, 2)
+    kernels.put[tuple(map(int, grid))](x, 2)
+    with pytest.raises(LaunchError, match="not a grid"):
+        kernels.put[grid](x, 2)
 
 
 def test_grids():
