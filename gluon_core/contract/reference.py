@@ -225,6 +225,15 @@ class Machine(Protocol):
         """The (x, y, z) of the program at a position of the first axis."""
         ...
 
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """How many programs there are in x, y, z."""
+        ...
+
+    def ticks(self) -> int:
+        """A clock: a number that grows from call to call of one launch."""
+        ...
+
     def claim(self) -> Optional[tuple[int, int, int]]:
         """Take a program of the grid that has not started, which will not start then; None where
         none is left. Only for models under `claims_programs`; one program runs at a time there."""

@@ -179,7 +179,7 @@ def _near(exact: Fraction) -> float:
     try:
         return float(exact)
     except OverflowError:
-        return math.copysign(math.inf, exact)
+        return math.inf if exact > 0 else -math.inf
 
 
 def _elementwise(one: Callable[..., Any], dtype: Any) -> Model:

@@ -65,7 +65,9 @@ class Tracking:
             self._written = {id(a) for a in found if a is not None}
         self._polled: dict[tuple[int, int], int] = {}
         if program.found.atomics is None:
-            program.found.atomics = any("atomic" in op.name for op in program.walk_ops())
+            program.found.atomics = any(
+                "atomic" in op.name or op.attrs.get("atomic") for op in program.walk_ops()
+            )
         self._ordering = program.found.atomics
         if across is None:
             self.order = ProgramOrder(grid, self._ordering and not follows(ATOMIC_BARRIERS))

@@ -278,7 +278,7 @@ def _spins(program: Program) -> bool:
     def touches(region: Region, seen: frozenset[str]) -> bool:
         for block in region.blocks:
             for op in block.ops:
-                if op.name in _MEMORY:
+                if op.name in _MEMORY or op.attrs.get("reaches_memory"):
                     return True
                 if op.name == "call" and op.args[0].name not in seen:
                     if touches(op.args[0].body, seen | {op.args[0].name}):
@@ -297,7 +297,9 @@ def _spins(program: Program) -> bool:
 
 def _varying_control(program: Program) -> bool:
     """May an `if` or a loop bound differ between programs? Only arguments and constants are safe."""
-    return any(op.name in _VARYING for op in program.walk_ops()) and any(
+    return any(
+        op.name in _VARYING or op.attrs.get("effects") for op in program.walk_ops()
+    ) and any(
         op.name in ("if", "while", "cond_branch", "for") and not _plain(op)
         for op in program.walk_ops()
     )
@@ -330,7 +332,7 @@ def _plain(op: Op) -> bool:
             return isinstance(function, Function) and function.public
         if owner.name in _CONSTANTS:
             return True
-        if owner.name in _VARYING or owner.regions or owner.name == "call" or depth > 40:
+        if owner.name in _VARYING or owner.attrs.get("effects") or owner.regions or owner.name == "call" or depth > 40:
             return False
         return all(fixed(v, depth + 1) for v in owner.operands())
 
@@ -368,6 +370,7 @@ def compile_program(program: Program, find: Find) -> CompiledProgram:
         if is_allocation(op):
             shared += bytes_needed(op.results[0].type)
         specialized |= op.name == "warp_specialize"
+        pointer_casts |= bool(op.attrs.get("reaches_memory"))
         pointer_casts |= op.name == "int_to_ptr" or (
             op.name == "bitcast" and "*" in str(op.results[0].type.element)
         )

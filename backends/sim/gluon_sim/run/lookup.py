@@ -7,6 +7,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 
 import numpy as np
 
+from gluon_core.contract.assembly import Assembler
 from gluon_core.contract.reference import wants_machine
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
@@ -16,6 +17,7 @@ from gluon_sim.record.arith import ELEMENTWISE
 from gluon_sim.record.ir import Op
 from gluon_sim.record.program import Program
 from gluon_sim.record.undetermined import undetermined
+from gluon_sim.run.assembly import runs_text
 from gluon_sim.run.compile import CompiledProgram, compile_program
 from gluon_sim.run.control import CONTROL
 from gluon_sim.run.ops import OPS
@@ -33,6 +35,8 @@ class Models:
         modules: reference modules, the most specific first.
         arithmetic: builder ops of the portable language that the target's code does its own way.
         lockstep: whether the threads of a warp go in step, so that one's release is of them all.
+        assembler: makes inline assembly of the target runnable.
+        target: what the simulator stands in for.
     """
 
     def __init__(
@@ -40,10 +44,14 @@ class Models:
         modules: Sequence[Any] = (),
         arithmetic: Optional[Mapping[str, Callable[..., np.ndarray]]] = None,
         lockstep: bool = False,
+        assembler: Optional[Assembler] = None,
+        target: Any = None,
     ):
         self.modules = list(modules)
         self.arithmetic = arithmetic or {}
         self.lockstep = lockstep
+        self.assembler = assembler
+        self.target = target
 
     def __call__(self, name: str) -> Optional[Callable[..., Any]]:
         """The model of builder method `create_<name>`, or None."""
@@ -114,6 +122,7 @@ def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgra
                     False,
                     False,
                 )
+            return runs_text(op, models.assembler, models.target), False, False
         if name in OPS:
             return OPS[name], False, False
         if name in ELEMENTWISE:
@@ -144,7 +153,7 @@ def models_for(target: Target) -> Models:
     backends = sorted(registry().backends.values(), key=lambda b: b.name != own)
     modules: list[Any] = []
     arithmetic: Mapping[str, Callable[..., np.ndarray]] = {}
-    lockstep = False
+    lockstep, assembler = False, None
     for backend in backends:
         if not backend.reference:
             continue
@@ -162,4 +171,5 @@ def models_for(target: Target) -> Models:
             if backend.name == own:
                 arithmetic = getattr(module, "ELEMENTWISE", {})
                 lockstep = getattr(module, "LOCKSTEP", False)
-    return Models(modules, arithmetic, lockstep)
+                assembler = getattr(module, "ASSEMBLER", None)
+    return Models(modules, arithmetic, lockstep, assembler, target)

@@ -152,6 +152,7 @@ class Machine:
         self.stopped: Optional[Event] = None  # set where other threads work at the launch, too
         self.machines: list[Machine] = []  # those of the threads
         self.unstarted: Optional[deque[int]] = None  # where programs claim each other
+        self.ticks = 0  # of its clock
         self.done = 0  # programs that this one brought to their end
         memory.check_alignment = program.pointer_casts
 

@@ -7,7 +7,7 @@ the tensor's dims, each at its extent or 1. Results follow the same rule.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Callable, NoReturn, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 
@@ -100,18 +100,6 @@ def device_assert(task: Task, condition: np.ndarray, message: str) -> None:
         report="assertion.device",
         program=task.program_id(int(first[0])),
         element=element,
-    )
-
-
-@_op("inline_asm")
-def inline_asm(
-    task: Task, asm: str, constraints: str, args: Sequence[np.ndarray], *rest: Any
-) -> NoReturn:
-    raise SimulatorError(
-        "inline assembly is not simulated",
-        got=repr(asm.strip().splitlines()[0] if asm.strip() else asm),
-        remedy="Give the kernel another path where `gl.target` is simulated, or register a "
-        "reference model for this text in a plugin's `INLINE_ASM`.",
     )
 
 

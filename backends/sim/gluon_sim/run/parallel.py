@@ -74,7 +74,10 @@ def ordered(program: Program) -> bool:
     known = program.found.ordered
     if known is None:
         known = ANYWHERE in written_arguments(program) or any(
-            op.name.startswith(_ORDERED) or "atomic" in op.name or op.name.endswith("_reduce")
+            op.name.startswith(_ORDERED)
+            or "atomic" in op.name
+            or op.name.endswith("_reduce")
+            or bool(op.attrs.get("effects"))
             for op in program.walk_ops()
         )
         program.found.ordered = known
@@ -86,7 +89,9 @@ def meets(compiled: CompiledProgram) -> bool:
     if compiled.spins or compiled.claims:
         return True
     return any(
-        "atomic" in op.name or op.name.endswith("_reduce") or bool(op.attrs.get("volatile"))
+        "atomic" in op.name
+        or op.name.endswith("_reduce")
+        or bool(op.attrs.get("volatile") or op.attrs.get("atomic"))
         for op in compiled.program.walk_ops()
     )
 

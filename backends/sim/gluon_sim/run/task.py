@@ -84,6 +84,15 @@ class Task:
         x, y, z = self.batch.ids
         return int(x[row]), int(y[row]), int(z[row])
 
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        return self.machine.grid
+
+    def ticks(self) -> int:
+        """A clock that moves when it is looked at."""
+        self.machine.ticks += 32
+        return self.machine.ticks
+
     def home(self, op: Optional[Op] = None) -> Op:
         """An op of this task, by default the one that runs, or where the kernel calls the library
         function that it is part of."""

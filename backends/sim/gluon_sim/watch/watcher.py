@@ -193,7 +193,7 @@ class Launch:
             try:
                 if step.simple:
                     value = step.run(*args)
-                elif portable and step.op.name != "inline_asm":
+                elif portable:
                     value = step.run(task, *args, **named)
                 else:
                     value = step.run(Observed(self, task), *args, **named)

@@ -1,0 +1,215 @@
+"""Loads, stores and atomics of global memory: PTX ISA 9.7.9.8, 9.7.9.12, 9.7.13.5."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from gluon_core.errors import ArgumentError
+from gluon_nvidia.reference.ptx.program import TYPES, Call, Frame, Step, Type, opcode
+from gluon_nvidia.reference.ptx.text import Address, Operand, Vector
+
+__all__: list[str] = []
+
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+_ELSEWHERE = ("shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
+_HINTS = (
+    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "weak", "L2::cache_hint",
+    "L2::64B", "L2::128B", "L2::256B", "L2::evict_first", "L2::evict_last", "L2::evict_normal",
+    "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
+)  # fmt: skip
+
+
+def _space(call: Call) -> None:
+    """Only global memory; what is a hint counts for nothing."""
+    other = call.one_of(*_ELSEWHERE)
+    if other is not None:
+        raise call.refuse(
+            f"`{call.name}.{other}` of inline assembly is not simulated",
+            "Shared memory is reached by gl.allocate_shared_memory and its load and store.",
+        )
+    call.order = call.one_of("acquire", "release", "acq_rel", "relaxed", "volatile", "mmio")
+    call.flag("global")
+    scope = call.one_of(*_SCOPES)
+    if call.order is not None or call.name in ("atom", "red"):
+        _orders(call, call.order or "relaxed", scope)
+    call.hinted = "L2::cache_hint" in call.left
+    while call.one_of(*_HINTS):
+        pass
+    call.program.is_data = False
+    call.program.reaches_memory = True
+
+
+def _orders(call: Call, order: str, scope: Optional[str]) -> None:
+    """Add to what the atomics of the whole text do: the simulator has one order for all of them."""
+    if order in ("volatile", "mmio"):
+        order, scope = "relaxed", "sys"
+    before = call.program.orders
+    if before:
+        both = {before[0], order} - {"relaxed"}
+        order = both.pop() if len(both) == 1 else "acq_rel" if both else "relaxed"
+        scope = max(before[1], _scoped(scope), key=_WIDER.index)
+    call.program.orders = (order, _scoped(scope))
+
+
+_WIDER = ("cta", "gpu", "sys")
+
+
+def _scoped(scope: Optional[str]) -> str:
+    return "gpu" if scope in (None, "cluster") else str(scope)
+
+
+def _addresses(call: Call, operand: Operand) -> Callable[[Frame], np.ndarray]:
+    if not isinstance(operand, Address):
+        raise call.refuse(f"`{call.name}` takes an address, `[$1]`")
+    get = call.get(operand.base, TYPES["s64"])
+    offset = operand.offset
+    return lambda frame: get(frame) + np.int64(offset)
+
+
+def _vector(call: Call, operand: Operand) -> list[Operand]:
+    count = {"v2": 2, "v4": 4, "v8": 8}.get(call.one_of("v2", "v4", "v8") or "", 1)
+    items = list(operand.items) if isinstance(operand, Vector) else [operand]
+    if len(items) != count:
+        raise call.refuse(f"{len(items)} registers where the instruction has {count}")
+    return items
+
+
+def _aligned(frame: Frame, at: np.ndarray, size: int, count: int) -> None:
+    live = at if frame.mask is None else np.broadcast_arrays(at, frame.mask)[0][_live(frame, at)]
+    if count > 1 and (live % (size * count)).any():
+        raise ArgumentError(
+            f"inline assembly moves {count} times {size} bytes from an address that is no multiple "
+            f"of {size * count}",
+            argument="args",
+            expected=f"addresses that are multiples of {size * count}",
+        )
+
+
+def _live(frame: Frame, at: np.ndarray) -> Any:
+    assert frame.mask is not None
+    return np.broadcast_arrays(frame.mask, at)[0]
+
+
+def _plain(call: Call, type: Type) -> np.dtype:
+    if type.kind in "hp":
+        raise call.unknown_type(type)
+    return np.dtype(f"i{type.bits // 8}")
+
+
+def _hint(call: Call, count: int) -> None:
+    call.count(count + call.hinted)
+    if call.hinted:
+        call.get(call.operands[count], TYPES["b64"])
+
+
+def _update(frame: Frame, kind: str, at: np.ndarray, value: np.ndarray) -> np.ndarray:
+    mask = frame.mask
+    if mask is not None:
+        mask, at, value = np.broadcast_arrays(mask, at, value)
+    return frame.machine.atomic_global(kind, at, value, mask)
+
+
+@opcode("ld")
+def ld(call: Call) -> Step:
+    _space(call)
+    items = _vector(call, call.operands[0])
+    type = call.type()
+    dtype = _plain(call, type)
+    _hint(call, 2)
+    where = _addresses(call, call.operands[1])
+    puts = [call.put(item, type, wider=True) for item in items]
+    atomic = call.order is not None
+
+    def load(frame: Frame, at: np.ndarray) -> np.ndarray:
+        if not atomic:
+            return frame.machine.load_global(at, dtype, frame.mask)
+        return _update(frame, "or", at, np.zeros(at.shape, dtype))
+
+    def run(frame: Frame) -> None:
+        at = where(frame)
+        _aligned(frame, at, dtype.itemsize, len(puts))
+        for i, put in enumerate(puts):
+            put(frame, load(frame, at + i * dtype.itemsize).view(type.dtype))
+
+    return run
+
+
+@opcode("st")
+def st(call: Call) -> Step:
+    _space(call)
+    if len(call.operands) < 2:
+        raise call.refuse("`st` takes an address and a value")
+    items = _vector(call, call.operands[1])
+    type = call.type()
+    dtype = _plain(call, type)
+    _hint(call, 2)
+    where = _addresses(call, call.operands[0])
+    gets = [call.get(item, type, wider=True) for item in items]
+    atomic = call.order is not None
+
+    def run(frame: Frame) -> None:
+        at = where(frame)
+        _aligned(frame, at, dtype.itemsize, len(gets))
+        for i, get in enumerate(gets):
+            value = get(frame).view(dtype)
+            there, value = np.broadcast_arrays(at + i * dtype.itemsize, value)
+            if atomic:
+                _update(frame, "xchg", there, value)
+            else:
+                frame.machine.store_global(there, value, frame.mask)
+
+    return run
+
+
+@opcode("atom", "red")
+def atom(call: Call) -> Step:
+    _space(call)
+    call.flag("noftz")
+    kind = call.one_of("add", "min", "max", "and", "or", "xor", "exch")
+    if kind is None:
+        raise call.refuse(
+            f"`{call.statement.text.split()[0]}` of inline assembly is not simulated",
+            "Use gl.atomic_cas and its kin.",
+        )
+    type = call.type()
+    if type.lanes > 1:
+        raise call.unknown_type(type)
+    call.program.each_thread = True
+    dtype = np.dtype(ml_dtypes.bfloat16) if type.name == "bf16" else type.dtype
+    floats = type.kind in "fh"
+    if floats and kind not in ("add", "exch"):
+        raise call.unknown_type(type)
+    name = {"exch": "xchg"}.get(kind, kind)
+    if kind == "add" and floats:
+        name = "fadd"
+    elif kind in ("min", "max") and type.kind == "u":
+        name = f"u{kind}"
+    store = dtype if floats else np.dtype(f"i{type.bits // 8}")
+    returns = call.name == "atom"
+    _hint(call, 2 + returns)
+    where = _addresses(call, call.operands[returns])
+    get = call.get(call.operands[1 + returns], type)
+    puts: Sequence[Callable[[Frame, np.ndarray], None]] = ()
+    if returns:
+        puts = [call.put(call.operands[0], type)]
+
+    def run(frame: Frame) -> None:
+        at, value = np.broadcast_arrays(where(frame), get(frame).view(store))
+        old = _update(frame, name, at, value)
+        for put in puts:
+            put(frame, np.asarray(old).view(type.dtype))
+
+    return run
+
+
+@opcode("cvta")
+def cvta(call: Call) -> Step:
+    """Global addresses are the same everywhere."""
+    call.flag("to")
+    if not call.flag("global"):
+        raise call.refuse("`cvta` of inline assembly is of global memory here")
+    type = call.type()
+    return call.plain(type, [type], lambda a: a)
