@@ -267,7 +267,14 @@ class Machine(Protocol):
     def atomic_global(
         self, kind: str, addresses: np.ndarray, values: np.ndarray, mask: Any = None
     ) -> np.ndarray:
-        """Read-modify-write of kind add, fadd, max, min, umax, umin, and, or, xor or xchg; old values."""
+        """Read-modify-write of kind add, fadd, max, min, umax, umin, and, or, xor, xchg, inc or dec (up
+        to the value, then from 0; and back); old values."""
+        ...
+
+    def compare_and_swap(
+        self, addresses: np.ndarray, compare: np.ndarray, values: np.ndarray, mask: Any = None
+    ) -> np.ndarray:
+        """Atomically `values` where memory holds the bits of `compare`; old values."""
         ...
 
     def load_shared(

@@ -37,6 +37,7 @@ from gluon_sim.record.types import (
     ScalarType,
     TensorType,
 )
+from gluon_sim.run.assembly import is_data
 from gluon_sim.run.lookup import Models
 from gluon_sim.run.ops import OPS
 from gluon_sim.run.regions import REGIONS
@@ -58,7 +59,7 @@ _WHOLE = {"local_gather": "read", "local_scatter": "write"}
 _REFUSED = {
     "atomic_poll": "it waits for other programs",
     "local_atomic_scatter_rmw": "atomics on shared memory are not followed",
-    "inline_asm": "inline assembly is not followed",
+    "inline_asm": "inline assembly is not followed where it is not pure, or more than arithmetic",
 }
 
 
@@ -169,6 +170,8 @@ class _Lowering(Loops):
             env[id(op.results[0])] = self.constant(op)
         elif name in ("if", "for", "while", "call", "warp_specialize"):
             getattr(self, "do_" + name)(op, env)
+        elif name == "inline_asm" and is_data(op, self.models.assembler, self.target):
+            self.data(op, env)
         elif name in _REFUSED:
             raise CannotSay(f"`{name}`: {_REFUSED[name]}", op.loc)
         elif name in _VIEWS:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gluon_sim.memory.sync import Turns
     from gluon_sim.run.task import Task
 
-__all__ = ["MEMORY_OPS", "atomic_rmw"]
+__all__ = ["MEMORY_OPS", "atomic_rmw", "swap_if_equal"]
 
 MEMORY_OPS: dict[str, Callable[..., Any]] = {}
 _op = entering(MEMORY_OPS)
@@ -81,7 +81,7 @@ def atomic_rmw(
         in_place = np.add
     used = True
     if in_place is not None:
-        used = is_used(op)
+        used = is_used(op) or bool(op.attrs.get("effects"))  # whose text may use it
     addresses = np.broadcast_to(
         pointer, (task.programs, *np.broadcast_shapes(pointer.shape[1:], value.shape[1:]))
     )
@@ -105,17 +105,28 @@ def atomic_rmw_op(
     return atomic_rmw(task, task.op, kind, pointer, value, mask)
 
 
+def swap_if_equal(
+    task: Task,
+    addresses: np.ndarray,
+    compare: np.ndarray,
+    value: np.ndarray,
+    mask: Optional[np.ndarray],
+) -> np.ndarray:
+    """Put `value` where memory holds `compare`; the old values."""
+
+    def update(old: np.ndarray, compare: np.ndarray, value: np.ndarray) -> np.ndarray:
+        return np.where(old == compare, value, old)
+
+    return task.memory.atomic(
+        task, "atomic_cas", addresses, mask, value.dtype, update, (compare, value)
+    )
+
+
 @_op("atomic_cas")
 def atomic_cas(
     task: Task, pointer: np.ndarray, compare: np.ndarray, value: np.ndarray
 ) -> np.ndarray:
-    def update(old: np.ndarray, compare: np.ndarray, value: np.ndarray) -> np.ndarray:
-        return np.where(old == compare, value, old)
-
-    addresses = _element_addresses(task, pointer, 0)
-    return task.memory.atomic(
-        task, "atomic_cas", addresses, None, value.dtype, update, (compare, value)
-    )
+    return swap_if_equal(task, _element_addresses(task, pointer, 0), compare, value, None)
 
 
 @_op("atomic_load")

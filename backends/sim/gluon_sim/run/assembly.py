@@ -38,8 +38,7 @@ def assembled(op: Op, assembler: Optional[Assembler], target: Any) -> Optional[A
         raise SimulatorError(
             error.words,
             got=error.got,
-            remedy=error.remedy
-            or "Write it in the language, or give the kernel another path where `gl.target` is simulated.",
+            remedy=error.remedy,
         ) from error
 
 
@@ -82,12 +81,15 @@ def _unknown(task: Task, asm: str, *rest: Any) -> Any:
     )
 
 
+NOTHING = -1
+
+
 @dataclass(frozen=True)
 class Runs:
     """The runs of a text over a tensor.
 
     Attributes:
-        elements: (runs, pack), flat.
+        elements: (runs, pack), flat; or `NOTHING`, beyond a thread's registers.
         threads: who makes each run.
         home: for each element the flat place in `elements` of its first holder.
     """
@@ -119,16 +121,29 @@ def _runs(
             flat = flat * extent + coords[f"dim{d}"]
         index = flat.reshape(-1, sizes.get("register", 1))
     count = index.shape[1]
-    # With fewer registers than `pack` the rest hold whatever; here the same again.
-    index = index[:, np.arange(max(count, pack)) % count]
+    if count < pack:  # the rest of what it takes holds whatever
+        index = np.pad(index, ((0, 0), (0, pack - count)), constant_values=NOTHING)
     who = np.repeat(np.arange(len(index)), index.shape[1] // pack)
     elements = index.reshape(-1, pack)
     if not all_threads:
-        first = np.unique(elements.ravel(), return_index=True)[1]
-        kept = np.unique(first // pack)
+        kept = np.unique(_first(elements) // pack)
         elements, who = elements[kept], who[kept]
-    _, home = np.unique(elements.ravel(), return_index=True)
-    return Runs(elements, who % threads, home)
+    return Runs(elements, who % threads, _first(elements))
+
+
+def _first(elements: np.ndarray) -> np.ndarray:
+    """Where each element stands first, by element."""
+    found, first = np.unique(elements.ravel(), return_index=True)
+    return first[found != NOTHING]
+
+
+def _taken(full: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    """Elements (programs, runs, pack) out of (programs, all)."""
+    taken: np.ndarray = full[:, elements]
+    if (elements == NOTHING).any():
+        raw = taken.view(np.uint8).reshape(*taken.shape, -1)
+        raw[:, elements == NOTHING] = 1 if taken.dtype == np.bool_ else 0xFF  # of floats a NaN
+    return taken
 
 
 def _bits(dtype: np.dtype) -> int:
@@ -191,7 +206,7 @@ def _run(
     words: list[np.ndarray] = []
     for value in plain:
         full = np.broadcast_to(value, (value.shape[0], *dims)).reshape(value.shape[0], -1)
-        words += _packed(full[:, found.elements], pack)
+        words += _packed(_taken(full, found.elements), pack)
     registers = routine(machine, words, lambda: found.threads[None])
     results, at = [], 0
     for dtype in made:

@@ -23,7 +23,7 @@ from gluon_sim.memory.tensor_memory import copies_of, in_tensor_memory
 from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.ir import TERMINATORS, Op
 from gluon_sim.record.types import MemDescType, PointerType, Type
-from gluon_sim.run.accesses import atomic_rmw
+from gluon_sim.run.accesses import atomic_rmw, swap_if_equal
 from gluon_sim.run.compile import CompiledBlock, CompiledFunction, Step
 from gluon_sim.run.frame import Frame, Rows, merge
 from gluon_sim.run.tensors import matmul
@@ -141,6 +141,15 @@ class Task:
         mask: Optional[np.ndarray] = None,
     ) -> np.ndarray:
         return atomic_rmw(self, self.op, kind, addresses, values, mask)
+
+    def compare_and_swap(
+        self,
+        addresses: np.ndarray,
+        compare: np.ndarray,
+        values: np.ndarray,
+        mask: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        return swap_if_equal(self, addresses, compare, values, mask)
 
     def load_shared(
         self, view: SharedView, mask: Optional[np.ndarray] = None, copied: bool = False

@@ -65,6 +65,9 @@ def cvt(call: Call) -> Step:
     if narrows and result.element != source.element and (mode is None or mode in _WHOLE):
         raise call.refuse(f"a float becomes `.{result.name}` by a rounding such as .rn")
 
+    if result.element == source.element and mode in ("rn", "rz", "rm", "rp", "rna"):
+        raise call.refuse(f"`.{result.name}` to itself is rounded to integers alone")
+
     def between(raw: np.ndarray) -> np.ndarray:
         x = wide(raw)
         if mode in _WHOLE:

@@ -132,6 +132,8 @@ def is_float(call: Call) -> bool:
 
 def float_arithmetic(call: Call) -> Step:
     """add, sub, mul, fma, mad: of one type, or of f32 with narrower factors."""
+    if call.name in ("fma", "mad") and not any(m in MODES for m in call.left):
+        raise call.refuse(f"`{call.name}` of floats needs a rounding mode, such as .rn")
     types = _prepared(call)
     arity = 3 if call.name in ("fma", "mad") else 2
     result = types[0]

@@ -8,7 +8,17 @@ import ml_dtypes
 import numpy as np
 
 from gluon_core.errors import ArgumentError
-from gluon_nvidia.reference.ptx.program import TYPES, Call, Frame, Step, Type, opcode
+from gluon_nvidia.reference.ptx.numbers import uint
+from gluon_nvidia.reference.ptx.program import (
+    TYPES,
+    Call,
+    Frame,
+    Step,
+    Type,
+    lanes_of,
+    opcode,
+    packed,
+)
 from gluon_nvidia.reference.ptx.text import Address, Operand, Vector
 
 __all__: list[str] = []
@@ -164,45 +174,81 @@ def st(call: Call) -> Step:
     return run
 
 
+_ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+
+
 @opcode("atom", "red")
 def atom(call: Call) -> Step:
+    """Of a pair or a vector each element is updated by itself."""
     _space(call)
     call.flag("noftz")
-    kind = call.one_of("add", "min", "max", "and", "or", "xor", "exch")
+    kind = call.one_of(*_ATOMIC)
     if kind is None:
-        raise call.refuse(
-            f"`{call.statement.text.split()[0]}` of inline assembly is not simulated",
-            "Use gl.atomic_cas and its kin.",
-        )
-    type = call.type()
-    if type.lanes > 1:
-        raise call.unknown_type(type)
-    call.program.each_thread = True
-    dtype = np.dtype(ml_dtypes.bfloat16) if type.name == "bf16" else type.dtype
-    floats = type.kind in "fh"
-    if floats and kind not in ("add", "exch"):
-        raise call.unknown_type(type)
-    name = {"exch": "xchg"}.get(kind, kind)
-    if kind == "add" and floats:
-        name = "fadd"
-    elif kind in ("min", "max") and type.kind == "u":
-        name = f"u{kind}"
-    store = dtype if floats else np.dtype(f"i{type.bits // 8}")
+        raise call.refuse(f"this kind of `{call.name}` of inline assembly is not simulated")
     returns = call.name == "atom"
-    _hint(call, 2 + returns)
+    call.program.each_thread = True
+    values = call.operands[1 + returns : 2 + returns]
+    items = _vector(call, values[0] if values else call.operands[0])
+    type = call.type()
+    name, store = _update_of(call, kind, type)
+    swaps = kind == "cas"
+    _hint(call, 2 + returns + swaps)
     where = _addresses(call, call.operands[returns])
-    get = call.get(call.operands[1 + returns], type)
-    puts: Sequence[Callable[[Frame, np.ndarray], None]] = ()
+    gets = [call.get(item, type) for item in items]
+    compare = call.get(values[0], type)
+    if swaps:
+        gets = [call.get(call.operands[2 + returns], type)]
+    puts: list[Callable[[Frame, np.ndarray], None]] = []
     if returns:
-        puts = [call.put(call.operands[0], type)]
+        puts = [call.put(item, type) for item in _vector_like(call.operands[0], len(items))]
+    size = store.itemsize
+
+    def update(frame: Frame, at: np.ndarray, value: np.ndarray) -> np.ndarray:
+        raw = [lane.view(store) for lane in lanes_of(value, type)]
+        if swaps:
+            arrays = np.broadcast_arrays(at, compare(frame).view(store), raw[0])
+            mask = frame.mask
+            if mask is not None:
+                mask, *arrays = np.broadcast_arrays(mask, *arrays)
+            return frame.machine.compare_and_swap(*arrays, mask).view(type.dtype)
+        old = []
+        for k, lane in enumerate(raw):
+            there, lane = np.broadcast_arrays(at + k * size, lane)
+            old.append(np.asarray(_update(frame, name, there, lane)))
+        if len(old) == 1:
+            return old[0].view(type.dtype)
+        return packed([o.view(uint(8 * size)) for o in old], type)
 
     def run(frame: Frame) -> None:
-        at, value = np.broadcast_arrays(where(frame), get(frame).view(store))
-        old = _update(frame, name, at, value)
-        for put in puts:
-            put(frame, np.asarray(old).view(type.dtype))
+        at = where(frame)
+        step = type.bits // 8
+        _aligned(frame, at, step, len(gets))
+        found = [update(frame, at + i * step, get(frame)) for i, get in enumerate(gets)]
+        for put, old in zip(puts, found):
+            put(frame, old)
 
     return run
+
+
+def _vector_like(operand: Operand, count: int) -> Sequence[Operand]:
+    return operand.items if isinstance(operand, Vector) and count > 1 else [operand]
+
+
+def _update_of(call: Call, kind: str, type: Type) -> tuple[str, np.dtype]:
+    """What the simulator calls an update, and the type of its elements."""
+    element = type.element if type.lanes > 1 else type.name
+    size = type.bits // type.lanes // 8
+    floats = type.kind in "fh" and element not in ("s16", "u16")
+    store = np.dtype(f"i{size}")
+    if floats:
+        store = np.dtype(ml_dtypes.bfloat16) if element == "bf16" else np.dtype(f"f{size}")
+    if kind == "exch" or kind == "cas":
+        return "xchg", np.dtype(f"i{type.bits // 8}") if type.lanes == 1 else store
+    if type.lanes > 1 and not floats or floats and kind != "add":
+        raise call.unknown_type(type)
+    if kind == "add":
+        return "fadd" if floats else "add", store
+    return f"u{kind}" if kind in ("min", "max") and type.kind == "u" else kind, store
 
 
 @opcode("cvta")

@@ -66,6 +66,11 @@ for _name, _lanes, _element, _bits in (
 ):  # fmt: skip
     TYPES[_name] = Type(_name, _bits, "h", _lanes, _element)
 
+# What the architecture must have for a type.
+_NEEDS = {
+    "f32x2": "nvidia.f32x2", "e2m1x2": "nvidia.fp4", "e2m3x2": "nvidia.fp4", "e3m2x2": "nvidia.fp4",
+    "ue8m0x2": "nvidia.fp4", "e4m3x2": "nvidia.fp8", "e5m2x2": "nvidia.fp8",
+}  # fmt: skip
 Step = Callable[["Frame"], None]
 Value = np.ndarray
 
@@ -80,6 +85,7 @@ SPECIAL = {
 }  # fmt: skip
 CARRY = "the carry"
 _WARP = 32
+_INSTEAD = "Write it in the language, or give the kernel another path where `gl.target` is simulated."
 OPCODES: dict[str, Callable[["Call"], Step]] = {}
 
 
@@ -149,12 +155,18 @@ class Call:
         if not found or count is not None and len(found) != count:
             raise self.refuse(f"`{self.name}` has {len(found) or 'no'} types here")
         self.left = []
+        target = self.program.target
+        for name in found:
+            if name in _NEEDS and target is not None and not target.has(_NEEDS[name]):
+                raise self.refuse(f"`.{name}` is not there on {target}", "See gl.target.has.")
         return [TYPES[m] for m in found]
 
     def type(self) -> Type:
         return self.take_types(1)[0]
 
     def refuse(self, words: str, remedy: Optional[str] = None) -> NotModelled:
+        if remedy is None and words.endswith(("known", "known here", "simulated")):
+            remedy = _INSTEAD
         return NotModelled(words, self.statement.text, remedy)
 
     def unknown_type(self, type: Type) -> NotModelled:
@@ -236,7 +248,7 @@ class Call:
                 return np.full((1, 1), wide, uint(type.bits)).view(type.dtype)
             value = float(wide.view(np.float64 if operand.pattern == 64 else np.float32))
         if isinstance(value, float):
-            if type.name not in ("f32", "f64", "b32", "b64"):
+            if type.name not in ("f32", "f64"):
                 raise self.refuse(f"a float where `.{type.name}` is expected")
             narrow = f"f{type.bits}"
             made = np.full((1, 1), value)

@@ -1,0 +1,264 @@
+"""Inline assembly on the simulator: which elements meet in a register, memory, and what is told."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import _triton
+from gluon_core import language as gl
+from gluon_core.errors import ArgumentError
+from gluon_core.features import INLINE_ASM
+from gluon_core.language.nvidia.ampere import async_copy
+from gluon_sim.errors import OutOfBoundsError, RaceError, SimulatorError
+from tests.backends.sim.proofs import judged
+
+L = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+SINGLE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+DOWN = gl.constexpr(gl.BlockedLayout([2, 2], [8, 4], [4, 1], [0, 1]))  # its registers go down first
+TARGET = "sim:sm_90"
+rng = np.random.default_rng(0)
+FLOATS = rng.standard_normal(512).astype(np.float32)
+WORDS = rng.integers(-(1 << 31), 1 << 31, 512).astype(np.int32)
+
+
+@gluon.jit
+def applied(x, out, ASM: gl.constexpr, CONSTRAINTS: gl.constexpr, PACK: gl.constexpr):
+    i = gl.arange(0, 512, L)
+    kind: gl.constexpr = out.dtype.element_ty
+    gl.store(out + i, gl.inline_asm_elementwise(ASM, CONSTRAINTS, [gl.load(x + i)], kind, True, PACK))
+
+
+def made(x, dtype, text, constraints, pack=1):
+    out = np.zeros(512, dtype)
+    applied[(1,)](x, out, text, constraints, pack, target=TARGET)
+    return out
+
+
+TO_FP8 = """{
+    .reg .b16 low, high;
+    cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;
+    cvt.rn.satfinite.e4m3x2.f32 high, $4, $3;
+    mov.b32 $0, {low, high};
+}"""
+
+
+@pytest.mark.parametrize(
+    "text, constraints, pack, source, want",
+    [
+        ("fma.rn.f32 $0, $1, $1, 0f3F800000;", "=f,f", 1, FLOATS,
+         (FLOATS.astype(np.float64) ** 2 + 1).astype(np.float32)),
+        ("add.rn.bf16x2 $0, $1, $1;", "=r,r", 2, FLOATS.astype(ml_dtypes.bfloat16),
+         2 * FLOATS.astype(ml_dtypes.bfloat16)),
+        ("neg.f16 $0, $1;", "=h,h", 1, FLOATS.astype(np.float16), -FLOATS.astype(np.float16)),
+        (TO_FP8, "=r,f,f,f,f", 4, FLOATS, FLOATS.astype(ml_dtypes.float8_e4m3fn)),
+        ("cvt.rn.f16x2.e4m3x2 $0, $1;", "=r,h", 2, FLOATS.astype(ml_dtypes.float8_e4m3fn),
+         FLOATS.astype(ml_dtypes.float8_e4m3fn).astype(np.float16)),
+        ("xor.b32 $0, $1, 0x80808080;", "=r,r", 4, WORDS.astype(np.int8), WORDS.astype(np.int8) ^ -128),
+        ("{ mov.b32 $0, $3; mov.b32 $1, $2; }", "=&r,=r,r,r", 2, WORDS, WORDS.reshape(-1, 2)[:, ::-1].ravel()),
+        ("prmt.b32 $0, $1, 0, 0x0123;", "=r,r", 4, WORDS.astype(np.int8),
+         WORDS.astype(np.int8).reshape(-1, 4)[:, ::-1].ravel()),
+    ],
+)  # fmt: skip
+def test_elements_share_registers_and_runs(text, constraints, pack, source, want):
+    np.testing.assert_array_equal(made(source, want.dtype, text, constraints, pack), want)
+
+
+@gluon.jit
+def turned(x, out):
+    rows, columns = gl.arange(0, 64, gl.SliceLayout(1, DOWN)), gl.arange(0, 8, gl.SliceLayout(0, DOWN))
+    at = rows[:, None] * 8 + columns[None, :]
+    text: gl.constexpr = "{ mov.b32 $0, $3; mov.b32 $1, $2; }"
+    gl.store(out + at, gl.inline_asm_elementwise(text, "=&r,=r,r,r", [gl.load(x + at)], gl.int32, True, 2))
+
+
+def test_the_layout_says_who_is_next():
+    out = np.zeros(512, np.int32)
+    turned[(1,)](WORDS, out, target=TARGET)
+    np.testing.assert_array_equal(out.reshape(32, 2, 8), WORDS.reshape(32, 2, 8)[:, ::-1])
+
+
+@gluon.jit
+def several(x, low, high, total, first):
+    i = gl.arange(0, 128, SINGLE)
+    value = gl.load(x + i)
+    text: gl.constexpr = "{ and.b32 $0, $2, 0xffff; cvt.u16.u32 $1, $2; shr.b16 $1, $1, 8; }"
+    a, b = gl.inline_asm_elementwise(text, "=&r,=h,r", [value], (gl.int32, gl.int16), True, 1)
+    gl.store(low + i, a)
+    gl.store(high + i, b)
+    # Two at a time of a thread's one: the second is anything.
+    text2: gl.constexpr = "{ add.s32 $0, $2, 1; max.s32 $1, $2, $3; }"
+    gl.store(total + i, gl.inline_asm_elementwise(text2, "=&r,=r,r,r", [value], gl.int32, True, 2))
+    one = gl.inline_asm_elementwise("mad.lo.s32 $0, $1, $2, 5;", "=r,r,r", [gl.num_programs(0), 3], gl.int32, True, 1)
+    gl.store(first, one)
+
+
+def test_several_results_threads_with_fewer_elements_and_scalars():
+    low, high, total, first = (np.zeros(128, t) for t in (np.int32, np.int16, np.int32, np.int32))
+    several[(1,)](WORDS, low, high, total, first, target=TARGET)
+    np.testing.assert_array_equal(low, WORDS[:128] & 0xFFFF)
+    np.testing.assert_array_equal(high, WORDS[:128] >> 8 & 0xFF)
+    np.testing.assert_array_equal(total, WORDS[:128] + 1)
+    assert first[0] == 8
+
+
+@gluon.jit
+def places(out, times):
+    i = gl.arange(0, 512, L)
+    text: gl.constexpr = "{ .reg .u32 t; mov.u32 t, %ctaid.x; mov.u32 $0, %tid.x; mad.lo.u32 $0, t, 1000, $0; }"
+    gl.store(out + gl.program_id(0) * 512 + i, gl.inline_asm_elementwise(text, "=r,r", [i], gl.int32, False, 1))
+    before = gl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], gl.int64, False, 1)
+    after = gl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], gl.int64, False, 1)
+    gl.store(times + gl.program_id(0), after - before)
+
+
+def test_registers_of_the_hardware():
+    out, times = np.zeros((2, 512), np.int32), np.zeros(2, np.int64)
+    places[(2,)](out, times, target=TARGET)
+    np.testing.assert_array_equal(out[1], 1000 + np.arange(512) // 4)
+    assert (times > 0).all()
+
+
+@gluon.jit
+def reaches(x, out, sums, n, OFF: gl.constexpr):
+    i = gl.arange(0, 512, L)
+    load: gl.constexpr = """{
+        .reg .pred p; .reg .b64 at;
+        cvta.to.global.u64 at, $1;
+        setp.lt.s32 p, $2, $3;
+        mov.b32 $0, 0;
+        @p ld.global.nc.L1::no_allocate.b32 $0, [at+4];
+    }"""
+    value = gl.inline_asm_elementwise(load, "=r,l,r,r", [x + i + OFF, i, n], gl.int32, False, 1)
+    store: gl.constexpr = "{ st.global.v2.b32 [$2], {$4, $5}; mov.b32 $0, 0; mov.b32 $1, 0; }"
+    gl.inline_asm_elementwise(store, "=r,=r,l,l,r,r", [out + i, value], gl.int32, False, 2)
+    add: gl.constexpr = "{ atom.global.add.u32 $0, [$1], 1; red.relaxed.gpu.global.max.s32 [$1+4], $2; }"
+    gl.inline_asm_elementwise(add, "=r,l,r", [sums + 0 * i, i], gl.int32, False, 1)
+    take: gl.constexpr = "atom.global.cas.b32 $0, [$1+8], 0, $2;"
+    gl.inline_asm_elementwise(take, "=r,l,r", [sums + 0 * i, i + 1], gl.int32, False, 1)
+    halves: gl.constexpr = "{ red.global.add.noftz.f16x2 [$1+12], $2; mov.b32 $0, 0; }"
+    gl.inline_asm_elementwise(halves, "=r,l,r", [sums + 0 * i, 0 * i + 0x3C004000], gl.int32, False, 1)
+
+
+def test_global_memory_by_its_addresses():
+    out, sums = np.zeros(512, np.int32), np.zeros(4, np.int32)
+    reaches[(1,)](WORDS, out, sums, 511, 0, target=TARGET)
+    np.testing.assert_array_equal(out[:511], WORDS[1:])
+    assert sums[:3].tolist() == [512, 511, 1] and sums[3:].view(np.float16).tolist() == [1024, 512]
+    with pytest.raises(OutOfBoundsError, match="`x`") as found:
+        reaches[(1,)](WORDS, out, sums, 511, 1, target=TARGET)
+    assert "inline_asm_elementwise(load" in found.value.span.text
+
+
+@gluon.jit
+def counts(total):
+    """Every thread runs it, whoever needs the result."""
+    text: gl.constexpr = "atom.global.add.u32 $0, [$1], 1;"
+    gl.inline_asm_elementwise(text, "=r,l", [total], gl.int32, False, 1)
+
+
+def test_every_thread_runs_it_on_scalars():
+    total = np.zeros(1, np.int32)
+    counts[(2,)](total, target=TARGET)
+    assert total[0] == 2 * 128
+
+
+@gluon.jit
+def hand_over(data, flag, out, HOW: gl.constexpr):
+    """Program 0 stores and raises a flag; program 1 waits for it."""
+    if gl.program_id(0) == 0:
+        gl.store(data, 7)
+        raised: gl.constexpr = "{ st." + HOW + ".gpu.global.b32 [$1], 1; mov.b32 $0, 0; }"
+        gl.inline_asm_elementwise(raised, "=r,l", [flag], gl.int32, False, 1)
+    else:
+        seen = gl.program_id(1)
+        while seen == 0:
+            look: gl.constexpr = "ld.acquire.gpu.global.b32 $0, [$1];"
+            seen = gl.inline_asm_elementwise(look, "=r,l", [flag], gl.int32, False, 1)
+        gl.store(out, gl.load(data))
+
+
+def test_acquire_and_release_order_programs():
+    def run(how):
+        data, flag, out = (np.zeros(1, np.int32) for _ in range(3))
+        hand_over[(2,)](data, flag, out, how, target=TARGET)
+        return out[0]
+
+    assert run("release") == 7
+    with pytest.raises(RaceError):
+        run("relaxed")
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("shfl.sync.bfly.b32 $0, $1, 1, 31, -1;", "`shfl` of inline assembly.*shfl.sync.bfly.b32.*gl.sum"),
+        ("vabsdiff4.u32.u32.u32 $0, $1, $1, $1;", "`vabsdiff4` of inline assembly is not simulated.*gl.target"),
+        ("{ .reg .b32 t; add.s32 $0, $1, t; }", "`t` is read before"),
+        ("add.rn.f32x2 $0, $1, $1;", "`.f32x2` is not there on sim:sm_90"),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_stands_under_its_line(text, words):
+    with pytest.raises(SimulatorError, match=words) as found:
+        made(WORDS, np.int32, text, "=r,r")
+    assert "gl.inline_asm_elementwise" in found.value.span.text
+
+
+def test_constraints_are_counted():
+    with pytest.raises(ArgumentError, match="expected 1, got 2"):
+        made(WORDS, np.int32, "mov.b32 $0, $1;", "=r,r,r")
+
+
+@gluon.jit
+def elsewhere(x):
+    i = gl.arange(0, 64, gl.BlockedLayout([1], [64], [4], [0]))
+    gl.store(x + i, gl.inline_asm_elementwise("v_mov_b32 $0, $1", "=v,v", [i], gl.int32, True, 1))
+
+
+def test_targets_without_an_interpreter_say_so():
+    with pytest.raises(SimulatorError, match="inline assembly is not simulated for .*gfx942"):
+        elsewhere[(1,)](np.zeros(64, np.int32), target="sim:gfx942")
+
+
+@gluon.jit
+def squares(x, out, tiles, TEXT: gl.constexpr, PURE: gl.constexpr):
+    i = gl.arange(0, 512, L)
+    ring = gl.allocate_shared_memory(gl.float32, [2, 512], FLAT)
+    for t in range(tiles):
+        async_copy.async_copy_global_to_shared(ring.index(t % 2), x + t * 512 + i)
+        async_copy.commit_group()
+        async_copy.wait_group(0)
+        value = ring.index(t % 2).load(L)
+        gl.store(out + t * 512 + i, gl.inline_asm_elementwise(TEXT, "=f,f", [value], gl.float32, PURE, 1))
+
+
+@pytest.mark.parametrize(
+    "text, pure, verdict",
+    [
+        ("mul.rn.f32 $0, $1, $1;", True, "proved"),
+        ("mul.rn.f32 $0, $1, $1;", False, "cannot say"),
+        ("{ mul.rn.f32 $0, $1, $1; nanosleep.u32 9; }", True, "cannot say"),
+    ],
+)
+def test_pure_arithmetic_is_data_to_a_proof(text, pure, verdict):
+    pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
+    x, out = FLOATS.copy(), np.zeros(512, np.float32)
+    found, _ = judged(squares, (1,), x, out, 1, text, pure, target=TARGET)
+    assert found.verdict == verdict
+    np.testing.assert_array_equal(out, FLOATS * FLOATS)
+
+
+@gluon.jit
+def by_threads(out):
+    gl.store(out, gl.inline_asm("add.s32 $0, $1, 1;", "=r,r", (gl.program_id(0),), gl.int32))
+    gl.inline_asm("nanosleep.u32 20;")
+
+
+@pytest.mark.skipif(not _triton.has(INLINE_ASM), reason="came with Triton 3.9")
+def test_scalars_of_every_thread():
+    out = np.zeros(1, np.int32)
+    by_threads[(1,)](out, target=TARGET)
+    assert out[0] == 1
