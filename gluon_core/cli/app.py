@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
+from typer.core import TyperGroup
 
 from gluon_core import __version__
 from gluon_core.cli import bundle
@@ -15,8 +16,35 @@ from gluon_core.cli.output import command
 
 __all__ = ["app"]
 
+# What others call it.
+ELSEWHERE = {
+    "autotune": "gluon tune FILE",
+    "build": "gluon compile FILE:KERNEL, or gluon bundle OUT SPEC...",
+    "check": "gluon run FILE --check",
+    "debug": "gluon run FILE --pdb",
+    "draw": "gluon layout EXPRESSION --svg FILE, or gluon run FILE --html PAGE",
+    "profile": "gluon run FILE --profile",
+    "simulate": "gluon run FILE --target sim:hopper",
+    "test": "pytest: the fixtures come with Gluon Core",
+    "trace": "gluon run FILE --trace TIMELINE",
+}
+
+
+class Commands(TyperGroup):
+    """The commands, which also know what others call them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            if args and args[0] in ELSEWHERE and hasattr(error, "message"):
+                error.message = f"No such command {args[0]!r}. Use {ELSEWHERE[args[0]]}."
+            raise
+
+
 app = typer.Typer(
     name="gluon",
+    cls=Commands,
     help="Gluon Core: write a GPU kernel once, simulate it, compile it, run it.\n\n"
     "Exit codes: 0 all is well, 1 a kernel or a result is wrong, 2 the command line is wrong, "
     "3 this machine or this target cannot do it.",
@@ -255,6 +283,7 @@ def run(
     from gluon_core.cli.specs import recording_to
     from gluon_core.contract.backend import Watch
 
+    _nearly(context)
     if watch:
         from gluon_core.cli import many
 
@@ -274,6 +303,18 @@ def run(
 
             return run_to_page(file, target, context.args, json, wish, runs, html)
         return run_file(file, target, context.args, json, wish, runs)
+
+
+def _nearly(context: typer.Context) -> None:
+    """Say that an option goes to the file, where it looks like one of ours."""
+    from difflib import get_close_matches
+
+    known = [name for parameter in context.command.params for name in parameter.opts]
+    for given in context.args:
+        word = given.partition("=")[0]
+        close = get_close_matches(word, known, n=1, cutoff=0.8) if word.startswith("--") else None
+        if close:
+            print(f"gluon: {word} goes to the file. Did you mean {close[0]}?", file=sys.stderr)
 
 
 def _for_many(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import linecache
 import os
 import signal
 import sys
 import traceback
 from enum import IntEnum
-from typing import Any, Callable, Iterable, Optional, Sequence
+from types import TracebackType
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -25,11 +27,13 @@ from gluon_core.errors import (
     GluonError,
     OptionError,
     PluginError,
+    SourceSpan,
     TargetError,
     TritonVersionError,
     TuneError,
     TuneStoreError,
     TuneWorkerError,
+    trimmed_traceback,
     without_addresses,
 )
 
@@ -40,6 +44,7 @@ __all__ = [
     "command",
     "console",
     "errors",
+    "file_and_kernel",
     "print_json",
     "table",
 ]
@@ -152,12 +157,43 @@ def _of_the_file(error: BaseException, file: str) -> bool:
     if isinstance(error, SyntaxError) and error.filename == file:
         error.__traceback__ = None
         return True
+    frame = _in_file(error, file)
+    if frame is None:
+        return False
+    error.__traceback__ = frame
+    last = traceback.extract_tb(frame)[-1]
+    # A launch without its arguments, or a grid that raises: what led there is nobody's mistake.
+    if last.filename.startswith("<gluon ") or last.name == "require_all" or last.filename == file:
+        if os.environ.get("GLUON_TRACEBACK") != "full":
+            error.__traceback__ = trimmed_traceback(frame)
+    return True
+
+
+def _in_file(error: BaseException, file: str) -> Optional[TracebackType]:
+    """The part of the traceback that begins in `file`; None where it never was there."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename != file:
         frame = frame.tb_next
-    if frame is not None:
-        error.__traceback__ = frame
-    return frame is not None
+    return frame
+
+
+def _place(error: GluonError, file: str) -> Optional[SourceSpan]:
+    """The host's line that `error` came from: the innermost one of the user."""
+    entry = trimmed_traceback(_in_file(error, file))
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    if entry is None:
+        return None
+    code, line = entry.tb_frame.f_code, entry.tb_lineno
+    text = linecache.getline(code.co_filename, line).rstrip()
+    column, end = len(text) - len(text.lstrip()), len(text)
+    if sys.version_info >= (3, 11):
+        _, last, start, stop = list(code.co_positions())[entry.tb_lasti // 2]
+        if start is not None and last is not None and stop is not None:
+            # Positions count bytes.
+            column = len(text.encode()[:start].decode(errors="ignore"))
+            end = len(text.encode()[:stop].decode(errors="ignore")) if last == line else end
+    return SourceSpan(code.co_filename, line, column, end, text or None)
 
 
 def _plainly(error: BaseException) -> dict[str, Any]:
@@ -174,6 +210,19 @@ def _plainly(error: BaseException) -> dict[str, Any]:
     return found
 
 
+def _ran(command: str, given: Mapping[str, Any]) -> Optional[str]:
+    """The file that a command runs as Python does, None for other commands."""
+    if command == "run":
+        return str(given["file"])
+    return file_and_kernel(str(given["kernel"]))[0] if command == "prove" else None
+
+
+def file_and_kernel(spec: str) -> tuple[str, Optional[str]]:
+    """`FILE:KERNEL`, or a file alone, in its parts."""
+    head, colon, tail = spec.rpartition(":")
+    return (head, tail) if colon and tail.isidentifier() else (spec, None)
+
+
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a command: Gluon Core's own errors are printed without a traceback and become an exit
     code; what the command returns is its exit code, None for OK. Exceptions of a file that is run keep
@@ -188,6 +237,9 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             code = function(*args, **kwargs)
         except GluonError as error:
+            ran = _ran(function.__name__, kwargs)
+            if ran is not None and error.span is None:
+                error.span = _place(error, ran)  # of host code: a descriptor, an argument, a grid
             lacking = _lacking(error)
             if lacking:
                 error.remedy = " ".join(filter(None, (error.remedy, lacking)))
@@ -201,7 +253,8 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
                 )
             code = Exit.UNAVAILABLE if lacking else code_of(error)
         except Exception as error:
-            if function.__name__ != "run" or not _of_the_file(error, str(kwargs["file"])):
+            ran = _ran(function.__name__, kwargs)
+            if ran is None or not _of_the_file(error, ran):
                 raise
             code = Exit.FAILED
             traceback.print_exception(error)

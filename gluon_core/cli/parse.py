@@ -26,8 +26,10 @@ def load_file(path: str) -> ModuleType:
         UsageError: there is no such file, or it cannot be imported.
     """
     file = Path(path)
+    if file.is_dir():
+        raise UsageError("a folder, and no file", argument="FILE", got=path)
     if not file.is_file():
-        close = did_you_mean(file.name, (p.name for p in file.parent.glob("*.py")))
+        close = did_you_mean(file.name, (p.name for p in file.parent.glob("*.py") if p.is_file()))
         raise UsageError("no such file", argument="FILE", got=path, remedy=close)
     name = f"gluon_file_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file.resolve())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Optional, Sequence
 
-from gluon_core.cli.output import Exit, UsageError, print_json
+from gluon_core.cli.output import Exit, UsageError, file_and_kernel, print_json
 from gluon_core.cli.run import Runs, run_file
 from gluon_core.contract.evidence import Proved, Record
 from gluon_core.errors import GluonError
@@ -28,10 +28,8 @@ def show(
     """
     if within <= 0:
         raise UsageError("is no time", argument="--within", got=within, expected="seconds above 0")
-    file, kernel = spec, "*"
-    head, colon, tail = spec.rpartition(":")
-    if colon and tail.isidentifier():
-        file, kernel = head, tail
+    file, named = file_and_kernel(spec)
+    kernel = named or "*"
     record = Record()
     error: Optional[GluonError] = None
     code = 0

@@ -19,6 +19,7 @@ from gluon_core.contract.backend import Backend, Watch
 from gluon_core.contract.evidence import Record, recording
 from gluon_core.contract.paths import load_named
 from gluon_core.contract.registry import registry
+from gluon_core.contract.targets import Target
 from gluon_core.errors import PluginError, did_you_mean
 
 __all__ = ["Runs", "run_file"]
@@ -109,9 +110,7 @@ def run_file(
     Raises:
         UsageError: no such file, or `wish` or `runs` cannot be granted on the target.
     """
-    if not Path(file).is_file():
-        close = did_you_mean(Path(file).name, (p.name for p in Path(file).parent.glob("*.py")))
-        raise UsageError("no such file", argument="FILE", got=file, remedy=close)
+    _readable(file)
     asked = None if target is None else registry().target(target)
     _together(runs, wish)
     if runs.check or runs.explore or runs.prove:
@@ -152,6 +151,22 @@ def run_file(
     for line in [*found.lines, *(verdict.lines if verdict else ())]:
         print(line, file=sys.stdout if judges else sys.stderr)
     return code
+
+
+def _readable(file: str) -> None:
+    """Refuse what Python could not run, before a traceback of ours does."""
+    path = Path(file)
+    if not path.is_file():
+        if path.is_dir():
+            raise UsageError("a folder, and no file", argument="FILE", got=file)
+        close = did_you_mean(path.name, (p.name for p in path.parent.glob("*.py") if p.is_file()))
+        raise UsageError("no such file", argument="FILE", got=file, remedy=close)
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise UsageError("cannot be read", argument="FILE", got=str(error)) from error
+    if path.suffix == ".py" and b"\0" in source:
+        raise UsageError("no Python source: there are null bytes in it", argument="FILE", got=file)
 
 
 def _together(runs: Runs, wish: Optional[Watch]) -> None:
@@ -283,15 +298,26 @@ def _simulated(target: Optional[str], wish: Optional[Watch]) -> None:
         if getattr(wish, f.name, None) and f.name not in simulator.watches
     ]
     if wish and lacking:
-        able = [
-            name
-            for name, backend in registry().backends.items()
-            if backend.simulates and lacking[0] in backend.watches
-        ]
+        able = next(
+            (
+                backend
+                for backend in registry().backends.values()
+                if backend.simulates and lacking[0] in backend.watches
+            ),
+            None,
+        )
         told = {f.name: f.metadata.get("option") for f in fields(Watch)}[lacking[0]]
         raise UsageError(
             f"{simulator.name} cannot grant this",
             argument=told or f"--{lacking[0].replace('_', '-')}",
             got=str(chosen),
-            remedy=f"Try --target {able[0]}:{chosen.architecture.name}." if able else None,
+            remedy=None if able is None else _instead(able, chosen),
         )
+
+
+def _instead(able: Backend, chosen: Target) -> str:
+    """Which target of a backend that can grant what `chosen` cannot."""
+    others = able.stands_in_for
+    if not others or chosen.architecture.backend in others:
+        return f"Try --target {able.name}:{chosen.architecture.name}."
+    return f"{able.name} can, for architectures of {', '.join(others)} alone."

@@ -240,6 +240,13 @@ def _binary(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
             remedy="Load the buffer first: buffer.load(layout)." if memory else None,
         )
     found = _OPERANDS.search(str(root))
+    if found is None and isinstance(operation, ast.FloorDiv) and "unexpected type" in str(root):
+        quotient = ast.unparse(ast.BinOp(node.left, ast.Div(), node.right))
+        return DtypeError(
+            f"`//` divides integers: {ast.unparse(node)}",
+            got=str(root).rpartition(" ")[2],
+            remedy=f"Use gl.floor({quotient}).",
+        )
     if found is None:
         return None
     if "pointer<" not in found[0]:
@@ -372,10 +379,19 @@ def _attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[Gluon
         return TraceError(
             f"{ast.unparse(node.value)!r} has no {node.attr!r}",
             got=str(owner.type).replace("triton.language.", ""),
-            remedy=did_you_mean(node.attr, known)
+            remedy=_descriptor_expected(owner, node)
+            or did_you_mean(node.attr, known)
             or ("Load the buffer first: buffer.load(layout)." if hasattr(owner, "load") else None),
         )
     return unfit_attribute(generator, node, root)
+
+
+def _descriptor_expected(owner: Any, node: ast.Attribute) -> Optional[str]:
+    """What to pass, where a kernel treats a pointer as a tensor descriptor."""
+    kept = ("block_type", "block_shape", "layout", "strides")
+    if node.attr not in kept or not isinstance(owner, tl.tensor) or not owner.dtype.is_ptr():
+        return None
+    return f"{ast.unparse(node.value)} was given an array: pass a tensor descriptor of it."
 
 
 # What Triton's language has, and this one under another name or not at all.
@@ -391,6 +407,16 @@ _ELSEWHERE = {
     "sigmoid": "Write 1 / (1 + gl.exp(-x)).",
     "tensor": "Make one with gl.full, gl.zeros or gl.load.",
     "debug_barrier": "Use gl.barrier().",
+    "syncthreads": "Use gl.barrier().",
+    "synchronize": "Use gl.barrier().",
+    "thread_id": "A layout says which thread holds which element: gl.arange(0, N, layout).",
+    "threadIdx": "A layout says which thread holds which element: gl.arange(0, N, layout).",
+    "blockIdx": "Use gl.program_id(axis).",
+    "gridDim": "Use gl.num_programs(axis).",
+    "atomicAdd": "Use gl.atomic_add.",
+    "shared": "Use gl.allocate_shared_memory(dtype, shape, layout).",
+    "alloc_shared": "Use gl.allocate_shared_memory(dtype, shape, layout).",
+    "copy": "Use gl.load and gl.store, or gl.portable.async_copy.",
 }
 
 
@@ -429,6 +455,11 @@ def _call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
                 f"a kernel cannot launch {name!r}",
                 remedy=f"Call it as a function: {name}(...).",
             )
+    axis = re.match(r"invalid axis (-?\d+)\. Expected (-?\d+) <= axis < (\d+)", str(root))
+    if axis is not None:
+        return ShapeError(
+            "no such axis", argument="axis", expected=f"{axis[2]} to {int(axis[3]) - 1}", got=axis[1]
+        )
     function = _triton.unwrap(value_of(generator, node.func))
     given = [*node.args, *(word.value for word in node.keywords)]
     if called.endswith("static_assert"):

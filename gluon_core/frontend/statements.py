@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
+import sys
 from typing import Any, Optional
 
 from gluon_core import _triton
@@ -178,21 +180,44 @@ def _carried(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
         r"variable (\w+) changed type, was <class '(.*)'> but is now <class '(.*)'>", text
     )
     if found is not None:
-        before, now = (name.rpartition(".")[2] for name in found.group(2, 3))
+        # Triton's text has the two the other way round.
+        now, before = (name.rpartition(".")[2] for name in found.group(2, 3))
+        kind = getattr(sys.modules.get(found[2].rpartition(".")[0]), now, None)
         return DtypeError(
             f"{found[1]!r} changes its type in a loop",
             expected=f"{before}, as before the loop",
             got=now,
-            remedy="Let it end the body as what it was before the loop, or start with what it becomes.",
+            remedy=getattr(kind, "how_to_begin", None)
+            or "Let it end the body as what it was before the loop, or start with what it becomes.",
         )
     found = re.search(r"cannot reassign constexpr (\w+) in the loop", text)
     found = found or re.search(r"variable (\w+) is not a triton value", text)
+    nothing = found and _returns_nothing(generator, node, found[1])
+    if found is not None and nothing:
+        return DtypeError(
+            f"{nothing!r} returns nothing, and {found[1]!r} is set to that",
+            remedy="Call it without assigning its result.",
+        )
     if found is not None:
         return DtypeError(
             f"{found[1]!r} changes in a loop, and was a compile-time value before",
             remedy=f"Start with a run-time value: {found[1]} = gl.to_tensor(...), or loop over "
             "gl.static_range.",
         )
+    return None
+
+
+def _returns_nothing(generator: Any, node: Any, name: str) -> Optional[str]:
+    """The op that a variable is set to within a loop, if that op gives no value."""
+    for inner in ast.walk(node):
+        if not isinstance(inner, ast.Assign) or not isinstance(inner.value, ast.Call):
+            continue
+        if name not in [target.id for target in inner.targets if isinstance(target, ast.Name)]:
+            continue
+        function = value_of(generator, inner.value.func)
+        if getattr(function, "__triton_builtin__", False):
+            if inspect.signature(function).return_annotation in (None, "None"):
+                return ast.unparse(inner.value.func)
     return None
 
 

@@ -24,7 +24,14 @@ from gluon_core.contract.evidence import refused
 from gluon_core.contract.launcher import FastPath
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
-from gluon_core.errors import ArgumentError, GlobalVariableError, GluonError, RecompileError
+from gluon_core.errors import (
+    ArgumentError,
+    GlobalVariableError,
+    GluonError,
+    OptionError,
+    RecompileError,
+    did_you_mean,
+)
 from gluon_core.runtime import arguments, foreign, place, specialize
 from gluon_core.runtime.ahead import compile_configurations
 from gluon_core.runtime.placeholder import Placeholder
@@ -345,7 +352,14 @@ class Dispatcher:
         given["debug"] = bool(given.get("debug", self.kernel.debug)) or bool(runtime.debug)
         told = {p.name: v for p, v in zip(self.parameters, values) if p.is_constexpr}
         given = {**shared_options(told, backend, target), **given}
-        parsed = backend.options(target, self._with_knobs(given, backend, target))
+        try:
+            parsed = backend.options(target, self._with_knobs(given, backend, target))
+        except OptionError as error:
+            near = error.argument in options and did_you_mean(error.argument or "", self.names)
+            if near:
+                error.message = f"{self.kernel.__name__} has no such parameter, and {error.message}"
+                error.remedy = near
+            raise
         text = [str(target), str(device), repr(parsed)]
         text += [f"{found.kind!r}={text_of(found.attributes)}" for found in described]
         key = "\n".join(text)

@@ -49,6 +49,9 @@ def shared_memory(value: Any, argument: str) -> shared_memory_descriptor:
             argument=argument,
             expected="a shared_memory_descriptor",
             got=describe(value),
+            remedy="Store it first: buffer = gl.allocate_shared_memory(x.dtype, x.shape, layout, x)."
+            if isinstance(value, tensor) and value.type.is_block()
+            else None,
         )
     check_even(value, argument)
     return value
@@ -241,9 +244,14 @@ def check_matmul_dtypes(
             expected=", ".join(map(str, accumulators)),
             got=a,
         )
+    wider = a.primitive_bitwidth > b.primitive_bitwidth
     if a != b and not any(a in family and b in family for family in families):
         raise DtypeError(
-            f"both operands must have one dtype{where}", argument="b", expected=a, got=b
+            f"both operands must have one dtype{where}",
+            argument="b",
+            expected=a,
+            got=b,
+            remedy=f"Convert the wider one: {'a' if wider else 'b'}.to({b if wider else a}).",
         )
     if acc not in wanted:
         raise DtypeError(

@@ -46,6 +46,17 @@ _RMW = {
 }
 
 
+def _to_index(mem: Any) -> str:
+    """What to do where a buffer was meant to be one of several."""
+    rank = mem.rank - 1
+    if rank < 1:
+        return "Use slice, or allocate with one dimension more."
+    return (
+        f"For {mem.shape[0]} buffers of {list(mem.shape[1:])} the layout is one of {rank} "
+        f"dimension{'s' if rank > 1 else ''}; for parts of one buffer use slice."
+    )
+
+
 class SharedOps(SemanticBase):
     # -- allocation and whole-view access -------------------------------------------------------
 
@@ -250,7 +261,7 @@ class SharedOps(SemanticBase):
                 "the view has no leading dimension beside those of its layout to index",
                 argument="self",
                 got=f"{mem.shape} with {mem.layout}",
-                remedy="Use slice, or allocate with one dimension more.",
+                remedy=_to_index(mem),
             )
         if list(mem.shape[1:]) != list(mem.type.alloc_shape)[1 - mem.rank :]:
             raise ShapeError(

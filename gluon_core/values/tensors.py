@@ -44,10 +44,17 @@ def unwrap_shape(shape: Any, argument: str = "shape") -> list[int]:
         item = unwrap(item)
         if not isinstance(item, int):
             raise ShapeError(
-                "every dimension must be a compile-time integer", argument=argument, got=repr(item)
+                "every dimension must be a compile-time integer", argument=argument, got=_shortly(item)
             )
         result.append(int(item))
     return result
+
+
+def _shortly(value: Any) -> str:
+    """`repr`, but an array by its kind: a message is no place for its elements."""
+    if hasattr(value, "shape") and hasattr(value, "dtype") and not hasattr(value, "type"):
+        return f"an array of shape {tuple(value.shape)}"
+    return repr(value)
 
 
 def check_block_shape(shape: Sequence[int], what: str) -> None:
@@ -144,6 +151,9 @@ def describe(value: Any) -> str:
     """What a value is, for error messages."""
     value = unwrap(value)
     if isinstance(value, base_value):
+        if isinstance(value.type, distributed_type):
+            kind = value.type
+            return f"a tensor of {kind.scalar}, {list(kind.shape)}, in {kind.layout}"
         return str(value.type)
     if value is None:
         return "None"

@@ -347,8 +347,81 @@ class TestRun:
         file.write_text(FOREVER)
         assert "not over after 0.2 s" in gluon("run", file, "--timeout", "0.2", code=1).stderr
 
-    def test_no_such_file(self):
+    def test_no_such_file(self, tmp_path):
         assert "no such file" in gluon("run", "nowhere.py", code=2).stderr
+        assert "a folder" in gluon("run", tmp_path, code=2).stderr
+        (tmp_path / "binary.py").write_bytes(b"\0\1")
+        for command in ("run", "prove"):
+            assert "null bytes" in gluon(command, tmp_path / "binary.py", code=2).stderr
+
+    @pytest.mark.parametrize(
+        "launch, told, under",
+        [
+            ("f[(1,)]([1], 2)", "ArgumentError: f(x): kernels cannot take", "f[(1,)]([1], 2)"),
+            ("f[(1,)](x, 2, num_wraps=8)", "OptionError: num_wraps: ", None),
+            ("f[(1,)](x, 2, sied=8)", "Did you mean 'side'?", None),
+            ("y = f[4.5](x, 2)", "LaunchError: grid: not a grid", "f[4.5](x, 2)"),
+            ("f(x, 2)", "NotInKernelError", "f(x, 2)"),
+        ],
+    )
+    def test_host_code_has_a_line_too(self, launch, told, under, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "argv", list(sys.argv))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
+        file = tmp_path / "host.py"
+        file.write_text(ON_THE_HOST + launch + "\n")
+        shown = gluon("run", file, code=1).stderr
+        line = len(ON_THE_HOST.splitlines()) + 1
+        assert told in shown and f"  at {file}:{line}:" in shown
+        if under is not None and sys.version_info >= (3, 11):
+            assert f"\n    {' ' * launch.index(under)}{'^' * len(under)}\n" in shown
+
+    def test_a_launch_without_its_arguments(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "argv", list(sys.argv))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
+        file = tmp_path / "host.py"
+        file.write_text(ON_THE_HOST + "f[(1,)](x)\n")
+        result = subprocess.run(
+            [sys.executable, "-m", "gluon_core", "run", str(file)], capture_output=True, text=True
+        )
+        assert result.returncode == 1 and "TypeError: f() missing 1 required" in result.stderr
+        assert "runtime" not in result.stderr, "frames of ours"
+
+    def test_an_option_that_goes_to_the_file(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "argv", list(sys.argv))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        file = tmp_path / "fine.py"
+        file.write_text("print('fine')\n")
+        assert "Did you mean --check?" in gluon("run", file, "--chek").stderr
+        assert "Did you mean" not in gluon("run", file, "--size", "4").stderr
+
+
+def test_what_others_call_a_command():
+    assert "gluon run FILE --profile" in gluon("profile", code=2).stderr
+    assert "Did you mean 'prove'?" in gluon("prov", code=2).stderr
+
+
+def test_which_target_can_trace_instructions(tmp_path):
+    file = tmp_path / "fine.py"
+    file.write_text("")
+    told = gluon("run", file, "-t", "sim:gfx942", "--trace-isa", "x", code=2).stderr
+    assert "Try --target emu:gfx942." in told
+    told = gluon("run", file, "-t", "sim:hopper", "--trace-isa", "x", code=2).stderr
+    assert "for architectures of amd alone" in told and "emu:sm_90" not in told
+
+
+ON_THE_HOST = """\
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@gluon.jit
+def f(x, n, side: gl.constexpr = 3):
+    gl.store(x, n)
+
+x = np.zeros(4, np.float32)
+"""
 
 
 EARLY = """\

@@ -31,6 +31,28 @@ CASES = {
     "host-compile": ("gluon.compile(one)", E.HostFunctionError, "gluon.compile", "for host code"),
     "global-object": ("THING.method(v)", E.GlobalVariableError, "THING", "<Thing object>"),
     "global-list": ("v * TABLE[0]", E.GlobalVariableError, "TABLE", "gl.constexpr([1, 2, 3])"),
+    "no-such-axis": ("gl.sum(v + n, axis=1)", E.ShapeError, None, "axis", "expected -1 to 0, got 1"),
+    "floor-of-floats": ("v // 2", E.DtypeError, "v // 2", "fp32", "Use gl.floor(v / 2)"),
+    "of-cuda": ("gl.syncthreads()", E.TraceError, "gl.syncthreads", "Use gl.barrier()"),
+    "an-array-as-descriptor": (
+        "x.block_type.shape",
+        E.TraceError,
+        "x.block_type",
+        "x was given an array",
+    ),
+    "set-to-nothing": (
+        "bar = mbarrier.allocate_mbarrier()\nfor i in range(n):  # <--\n    bar = mbarrier.init(bar, 1)",
+        E.DtypeError,
+        None,
+        "'mbarrier.init' returns nothing",
+    ),
+    "one-of-several-buffers": (
+        "s = gl.allocate_shared_memory(gl.float32, [2, 128], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))\n"
+        "s.index(0)  # <--",
+        E.ShapeError,
+        "s.index(0)",
+        "For 2 buffers of [128] the layout is one of 1 dimension",
+    ),
     "abs": ("abs(v)", K, "abs", "Use gl.abs"),
     "sum": ("sum(v)", K, "sum", "Use gl.sum"),
     "enumerate": ("for a in enumerate((1, 2)):\n    v += a", K, "enumerate", "gl.static_range"),

@@ -63,6 +63,8 @@ def test_a_buffer_that_is_read_too_early(how):
         RaceError, load_twice, *loaded(), how, match="race on byte 0", line="load(", schedules=chosen
     )  # fmt: skip
     assert "must wait for the barrier that `async_tma_copy_global_to_local`" in str(found)
+    told = "was for phase 1, which is over; what `async_tma_copy_global_to_local` brings belongs to phase 0"
+    assert (told in str(found)) == (how == "wrong phase")
     assert {access.op for access in found.accesses} == {
         "local_load",
         "async_tma_copy_global_to_local",
@@ -99,10 +101,45 @@ def test_more_bytes_expected_than_come():
 
 def test_bytes_that_nobody_expects():
     found = report(
-        DeadlockError, load_twice, *loaded(), "none", match="1 arrivals and -8192 bytes missing",
-        line="mbarrier.wait(bar, 0)",
+        DeadlockError, load_twice, *loaded(), "none",
+        match="1 arrivals missing, and 8192 bytes came that nobody expects", line="mbarrier.wait(bar, 0)",
     )  # fmt: skip
     assert "async_load" not in str(found.span.text)
+    start = load_twice.fn.__code__.co_firstlineno
+    assert f"Nobody expects the bytes that line {start + 11} brings" in str(found)
+
+
+@gluon.jit
+def two_copies(full, s, a, BYTES: gl.constexpr):
+    mbarrier.expect(full, BYTES)
+    tma.async_load(a, [0, 0], full, s.index(0))
+    tma.async_load(a, [0, 0], full, s.index(1))
+
+
+@gluon.jit
+def reads_both(full, s, out):
+    mbarrier.wait(full, 0)
+    gl.store(out, gl.sum(gl.sum(s.index(0).load(REGISTERS) + s.index(1).load(REGISTERS), 0), 0))
+
+
+@gluon.jit
+def both(a, out, BYTES: gl.constexpr):
+    s = gl.allocate_shared_memory(gl.float16, [2, 64, 64], F16_)
+    full = mbarrier.allocate_mbarrier()
+    mbarrier.init(full, 1)
+    gl.warp_specialize([(reads_both, (full, s, out)), (two_copies, (full, s, a, BYTES))], [1], [24])
+
+
+def test_a_phase_that_ends_before_the_second_copy_names_the_bytes():
+    a, out = describe(np.ones((64, 64), np.float16), (64, 64)), np.zeros(1, np.float16)
+    both[(1,)](a, out, 16384)
+    assert out[0] == 8192
+    found = report(
+        RaceError, both, a, out, 8192, match="the asynchronous write", line="s.index(1)",
+        schedules=SCHEDULES[:1],
+    )  # fmt: skip
+    expects = two_copies.fn.__code__.co_firstlineno + 2
+    assert f"Expect the bytes of all copies of a phase, at line {expects}" in str(found)
 
 
 @gluon.jit

@@ -107,6 +107,7 @@ class warpgroup_mma_accumulator(handle_value):
     or to `warpgroup_mma_wait`, which returns the tensor."""
 
     how_to_tensor = "Wait for it: x = warpgroup_mma_wait(0, deps=(x,))."
+    how_to_begin = "Start with warpgroup_mma_init(tensor), or wait in the loop."
 
     def __init__(self, handle: Any, tensor_type: distributed_type):
         self.handle = handle
@@ -353,12 +354,12 @@ def _check_warps(semantic: Any) -> None:
         )
 
 
-def _accumulator_layout(layout: object, argument: str) -> None:
+def _accumulator_layout(layout: object, argument: str, wanted: str = "...") -> None:
     if not isinstance(layout, NVMMADistributedLayout) or layout.version[0] != 3:
         raise LayoutError(
             "not the accumulator of wgmma",
             argument=argument,
-            expected="NVMMADistributedLayout(version=[3, 0], ...)",
+            expected=f"NVMMADistributedLayout(version=[3, 0], {wanted})",
             got=repr(layout),
         )
     layout.check_wgmma()
@@ -372,7 +373,9 @@ def _check_accumulator(
         tensor_type: distributed_type = acc.type.tensor_type
     else:
         tensor_type = semantic.require_distributed(acc, "acc").type
-    _accumulator_layout(tensor_type.layout, "acc")
+    columns = min(_dims(tensor_type)[-1], 256)
+    wanted = f"warps_per_cta=[{semantic.num_warps}, 1], instr_shape=[16, {columns}, K of 32 bytes]"
+    _accumulator_layout(tensor_type.layout, "acc", wanted)
     semantic.check_layout(tensor_type.layout, _dims(tensor_type), "acc")
     return tensor_type
 

@@ -13,6 +13,7 @@ from gluon_sim.errors import (
     span_of,
     tolerate,
 )
+from gluon_sim.memory.tensor_memory import BufferName
 from gluon_sim.record.uses import first_use
 
 if TYPE_CHECKING:
@@ -84,10 +85,12 @@ def initialised(
         use = first_use(task.machine.program.program, task.op)
         copied = use is None
     later = f", and line {use.loc.line} uses it" if use is not None else ""
+    accumulates = "mma" in what and isinstance(buffer.name, BufferName)
+    begins = " The first product into an accumulator takes use_acc=False." if accumulates else ""
     error = UninitialisedError(
         f"{what} of {buffer.name}: {_of(program, element)} was never written{more}{later}",
         report="uninitialised.shared",
-        remedy="Write the buffer first, and wait for what writes it.",
+        remedy="Write the buffer first, and wait for what writes it." + begins,
         program=program,
         element=element,
         span=span_of(task.op.loc),

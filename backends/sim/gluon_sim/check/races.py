@@ -544,6 +544,8 @@ def _missing(task: Task, earlier: Epoch) -> str:
                 f"A fence between the generic and the {mine.proxy} proxy is missing after line "
                 f"{earlier.op.loc.line} and before line {mine.flight.op.loc.line}."
             )
+    if mine is not None and mine.flight is not None and (lost := mine.flight.uncounted()):
+        return lost
     if theirs is not None and theirs.flight is not None:
         if mine is None or mine.flight is None or not mine.flight.precedes(theirs.flight):
             return theirs.flight.remedy(task)

@@ -20,7 +20,7 @@ from gluon_sim.memory.shared import named_by
 if TYPE_CHECKING:
     from gluon_sim.check.epochs import Epoch
     from gluon_sim.memory.shared import SharedBuffer, SharedView
-    from gluon_sim.memory.sync import Wait
+    from gluon_sim.memory.sync import Barriers, Wait
     from gluon_sim.run.frame import Rows
     from gluon_sim.run.task import Task
 
@@ -76,6 +76,7 @@ class Flight:
         reads: whether it only reads the sources of work that writes later.
         after: whether it starts when all earlier work of its queue is over.
         source: of work that writes, the part that reads its sources, if that is told apart.
+        began: the phase of its barrier when it was issued.
         blocks: what the blocks of a cluster knew when it was issued.
         portable: whether a portable op issued it, whose fence nobody adds.
         leads: for each block, the one that does its part, where one does it for several.
@@ -108,6 +109,8 @@ class Flight:
         self.reads = reads
         self.after = self.portable = False
         self.source: Optional[Flight] = None
+        signals = self._phase()
+        self.began = signals[2] if signals is not None else None
         blocks = task.batch.blocks
         self.blocks: Optional[np.ndarray] = blocks.current() if blocks is not None else None
         self.leads: Optional[np.ndarray] = None
@@ -154,7 +157,10 @@ class Flight:
         line = self.op.loc.line
         here = (before or task).op.loc.line
         if self.barrier is not None:
-            return f"Line {here} must wait for the barrier that `{self.op.called}` of line {line} signals."
+            return self.uncounted() or (
+                f"Line {here} must wait for the barrier that `{self.op.called}` of line {line} signals."
+                f"{self._other_phase(task.name if before is None else before.task)}"
+            )
         closed = self.home.closed
         if not closed.any():
             return self._untracked(line, here)
@@ -176,6 +182,49 @@ class Flight:
         return (
             f"Wait for {what}`{last.op.called}` of line {line} before line {here}: at most "
             f"{behind - 1} closed groups of {self.queue} may be pending there{more}."
+        )
+
+    def _phase(self) -> Optional[tuple[Barriers, int, int]]:
+        """The barriers among which it signals one, which of them, and the phase that this one is in, as
+        the first program sees it."""
+        if self.barrier is None or self.barrier.buffer.barriers is None:
+            return None
+        barriers = self.barrier.buffer.barriers
+        base = self.barrier.base.reshape(-1)
+        at = int(np.argmax(self.task.rows.index == self.rows.index[0])) if base.size > 1 else 0
+        slot = (int(base[min(at, base.size - 1)]) + int(self.barrier.table.min())) // 8
+        return barriers, slot, int(barriers.phase[int(self.rows.index[0]), slot])
+
+    def uncounted(self) -> str:
+        """What is wrong where the phase that it belongs to was over before its bytes came."""
+        places = self._phase()
+        over = self.landed and not self.landing
+        if self.began is None or places is None or self.after or over:
+            return ""
+        barriers, slot, phase = places
+        if phase <= self.began:
+            return ""
+        line = self.op.loc.line
+        told = ", ".join(map(str, sorted(barriers.announced.get(slot, ()))))
+        return (
+            f"The phase of the barrier that `{self.op.called}` of line {line} signals was over before "
+            f"its bytes came. Expect the bytes of all copies of a phase"
+            f"{f', at line {told}' if told else ', before its last arrival'}."
+        )
+
+    def _other_phase(self, name: str) -> str:
+        """That a task has waited for the barrier, but for another phase than this one's."""
+        places = self._phase()
+        if places is None:
+            return ""
+        barriers, slot, phase = places
+        line, parity = barriers.waited.get((slot, name), (0, 0))
+        mine = phase & 1
+        if not line or parity == mine:
+            return ""
+        return (
+            f" The wait of line {line} was for phase {parity}, which is over; what `{self.op.called}` "
+            f"brings belongs to phase {mine}."
         )
 
     def _last_like(self, before: Epoch, closed: np.ndarray) -> "Flight":

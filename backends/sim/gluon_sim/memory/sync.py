@@ -17,6 +17,7 @@ from gluon_sim.errors import (
     in_library,
     span_of,
 )
+from gluon_sim.memory.scene import cells, circle, table
 from gluon_sim.memory.schedule import Schedule
 from gluon_sim.record.origins import unawaited, users_of
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from gluon_sim.run.frame import Rows
     from gluon_sim.run.task import Task
 
-__all__ = ["Barriers", "Places", "Scheduler", "Turn", "Turns", "Wait", "in_words"]
+__all__ = ["Barriers", "Places", "Scheduler", "Turn", "Turns", "Wait"]
 
 T = TypeVar("T")
 
@@ -203,8 +204,8 @@ class Scheduler:
             line = getattr(loc, "line", 0)
             text = f"{task.name} waits for {task.waits.describe()}"
             more = task.waits.scene() if task.waits.scene is not None else {}
-            cells = _cells(more) if more else (task.waits.describe(), "", "")
-            rows.append((task.name, str(line or ""), *cells))
+            waits = cells(more) if more else (task.waits.describe(), "", "")
+            rows.append((task.name, str(line or ""), *waits))
             found.append(more)
             more = {k: v for k, v in more.items() if k in Scene.__dataclass_fields__}
             scenes.append(Scene(task.name, span_of(loc), text, **more))
@@ -214,7 +215,7 @@ class Scheduler:
         if self._ended:
             lines.append(f"{', '.join(self._ended[:16])} ended before")
         remedies = [scene["remedy"] for scene in found if scene.get("remedy")]
-        lines += remedies[:1]
+        lines += remedies[:1] or circle(found)
         advice = {
             scene["advice"]: task.name for scene, task in zip(found, tasks) if scene.get("advice")
         }
@@ -264,6 +265,8 @@ class Barriers:
         # By slot: (task, op) of those who arrived, the last of each.
         self.arrived: dict[int, dict[tuple[str, Op], None]] = {}
         self.others: set[str] = set()  # ops that use barriers, and do not arrive
+        # By slot and task: line and parity of its last wait.
+        self.waited: dict[tuple[int, str], tuple[int, int]] = {}
 
     def init(self, at: Places, count: int) -> None:
         live = self.count[at] != 0
@@ -474,13 +477,22 @@ class Barriers:
         # Who arrives ran ahead of this wait by two phases or more: nothing held it back.
         idle = _idle(task) if completed > 1 else ""
         lines = sorted({op.loc.line for _, op in before})
+        remedy = f"{idle}: wait for it before line {lines[0]}." if idle and lines else ""
+        if self.bytes[row, slot] < 0 and not self.announced.get(slot):
+            brought = ", ".join(map(str, sorted(self.brought.get(slot, ()))))
+            remedy = (
+                f"Nobody expects the bytes that line {brought} brings to the barrier of {buffer.name}: "
+                "expect them before, in the same phase."
+            )
         return {
-            "remedy": f"{idle}: wait for it before line {lines[0]}." if idle and lines else "",
+            "remedy": remedy,
             "advice": self.remedy,
             "program": task.batch.program(row),
             "slot": slot,
             "phase": parity,
             "pending": int(self.pending[row, slot]),
+            "count": int(self.count[row, slot]),
+            "used": len(users) > 1,
             "size": int(self.bytes[row, slot]),
             "arrived": tuple(lines),
             "candidates": tuple(sorted(candidates)),
@@ -527,44 +539,3 @@ def _distinct(slots: np.ndarray) -> list[int]:
     """The slots of an access by several programs, which are nearly always one."""
     first = int(slots[0])
     return [first] if (slots == first).all() else np.unique(slots).tolist()
-
-
-def table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Lines of cells under each other."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows]
-
-
-def _cells(scene: dict[str, Any]) -> tuple[str, str, str]:
-    """What a task waits for, what is missing, and what has happened there, for a table."""
-    waits = (
-        f"phase {scene['phase']} of the barrier at byte {scene['slot'] * 8} of {scene['where']} in "
-        f"program {scene['program']}"
-    )
-    missing = f"{scene['pending']} arrivals and {scene['size']} bytes missing"
-    far = [f"{scene['completed']} phases completed"]
-    known = ", ".join(map(str, scene["arrived"]))
-    far.append(f"arrivals at line {known}" if known else "nobody has arrived yet")
-    if scene["bytes"]:
-        far.append(f"it{scene['bytes']}")
-    if scene["candidates"]:
-        far.append(f"line {', '.join(map(str, scene['candidates']))} could arrive but did not")
-    return waits, missing, ", ".join(far)
-
-
-def in_words(task: Task, buffer: SharedBuffer, scene: dict[str, Any]) -> str:
-    """A scene as part of a sentence."""
-    text = (
-        f"phase {scene['phase']} of the barrier at byte {scene['slot'] * 8} of {buffer.name} in "
-        f"program {scene['program']}: {scene['pending']} arrivals and {scene['size']} bytes missing, "
-        f"{scene['completed']} phases completed"
-    )
-    if scene["arrived"]:
-        text += f", arrivals so far at line {', '.join(map(str, scene['arrived']))}"
-    else:
-        text += ", nobody has arrived yet"
-    if scene["bytes"]:
-        text += f", it{scene['bytes']}"
-    if scene["candidates"]:
-        text += f", line {', '.join(map(str, scene['candidates']))} could but did not"
-    return text

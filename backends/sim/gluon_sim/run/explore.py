@@ -15,7 +15,7 @@ from gluon_core.contract.evidence import Walked
 from gluon_core.errors import ArgumentError
 from gluon_sim.errors import SimulatorError
 from gluon_sim.memory.guided import Guided, Redundant, Replay, Told, TooLong, segments_of
-from gluon_sim.memory.sync import table
+from gluon_sim.memory.scene import table
 from gluon_sim.run.parallel import meets
 from gluon_sim.run.reduction import Tree, Walk
 

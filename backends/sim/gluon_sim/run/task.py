@@ -18,7 +18,8 @@ from gluon_sim.memory.flight import Queue
 from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.memory.promise import Promise, promise, settled
 from gluon_sim.memory.shared import SharedView
-from gluon_sim.memory.sync import Barriers, Places, Turns, Wait, in_words
+from gluon_sim.memory.scene import in_words
+from gluon_sim.memory.sync import Barriers, Places, Turns, Wait
 from gluon_sim.memory.tensor_memory import copies_of, in_tensor_memory
 from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.ir import TERMINATORS, Op
@@ -463,6 +464,7 @@ class Task:
             self._told("blocked", view, barriers, live, int(parity[0]))
             yield Wait(ready, describe, self.op.loc, buffer=view.buffer, scene=scene)
         self._told("pass", view, barriers, live, int(parity[0]))
+        barriers.waited[int(live[1][0]), self.name] = self.op.loc.line, int(parity[0]) & 1
         barriers.acquire(live, self)
 
     def blocked(self, ready: Callable[[], bool], describe: str) -> Wait:
