@@ -137,13 +137,17 @@ def check_packed(
         unwrap(kind).primitive_bitwidth
         for kind in (kinds if isinstance(kinds, (tuple, tl_tuple)) else (kinds,))
     ]
-    if all(bits >= 8 for bits in (*read, *made)):  # how bits share registers is the compiler's own
+    # How several bits share registers is the compiler's own.
+    if pack == 1 or all(bits >= 8 for bits in (*read, *made)):
         outputs, inputs = (sum(_registers(bits, pack) for bits in side) for side in (made, read))
         check_assembly(unwrap(asm), unwrap(constraints), outputs, inputs, architecture)
 
 
 def _bits(value: Any) -> int:
-    """Bits of an element; 0 for a number whose type follows from what it meets."""
+    """Bits of an element: a number is a 32-bit one where it fits."""
+    if isinstance(value, bool):
+        return 1
     if not isinstance(value, tl.tensor):
-        return 32 if isinstance(value, float) else 0
+        wide = isinstance(value, int) and not -(1 << 31) <= value < 1 << 32
+        return 64 if wide else 32
     return 64 if value.dtype.is_ptr() else int(value.dtype.primitive_bitwidth)

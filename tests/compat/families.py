@@ -6,10 +6,22 @@ import hashlib
 import random
 from typing import Callable
 
-from tests.compat import amd, hardware, layouts, loosened, operands, packed, products, waves
+from tests.compat import (
+    amd,
+    assembly,
+    clusters,
+    fp4,
+    hardware,
+    layouts,
+    loosened,
+    operands,
+    packed,
+    products,
+    waves,
+)
 from tests.compat.layouts import Draw
 
-__all__ = ["CHECKS", "FAMILIES", "digest", "made"]
+__all__ = ["CHECKS", "COMPILED", "FAMILIES", "digest", "made"]
 
 FAMILIES: dict[str, Callable[[Draw], str]] = {
     **layouts.FAMILIES,
@@ -19,9 +31,14 @@ FAMILIES: dict[str, Callable[[Draw], str]] = {
     **amd.FAMILIES,
     **packed.FAMILIES,
     **waves.FAMILIES,
+    **clusters.FAMILIES,
+    **assembly.FAMILIES,
+    **fp4.FAMILIES,
 }
 # Checks that were loosened once: kernels most of which are wrong.
 CHECKS = [f"loosened {name}" for name in loosened.names() if name not in layouts.FAMILIES]
+# What compilers abort over more often than tracers: what both sides trace is compiled as well.
+COMPILED = {*CHECKS, *clusters.FAMILIES, *assembly.FAMILIES, *fp4.FAMILIES}
 
 
 def made(family: str, seed: int, number: int) -> str:

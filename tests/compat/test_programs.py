@@ -75,12 +75,14 @@ def _column(rows: int, columns: int, variant: str) -> str:
     )
 
 
-def _packed(op: str) -> str:
+def _packed(*ops: str) -> str:
     return _kernel(
         "i = gl.full([32, 64], 0, gl.int32, gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])) + n",
         "x = gl.load(p + i)",
         "h, e, w = x.to(gl.float16), x.to(gl.float8e4nv), x.to(gl.float8e5)",
-        f"gl.store(p + i, gl.nvidia.blackwell.{op}.to(gl.float32))",
+        "f, g, b = n.to(gl.float32), n.to(gl.float16), n.to(gl.bfloat16)",
+        *(f"gl.store(p + i, blackwell.{op}.to(gl.float32))" for op in ops),
+        before="blackwell = gl.nvidia.blackwell\n",
         end='TARGET = GPUTarget("cuda", 100, 32)\n',
     )
 
@@ -128,10 +130,26 @@ PROGRAMS = {
         ]
     },
     **{
-        f"packed {op}": ((3, 8), (3, 9), _packed(op))
-        for op in ("add2(x, x)", "mul2(x, x)", "fma2(x, x, x)", "min2(h, h)", "add2(e, w)",
-                   "mul2(e, w, gl.float8e5)", "fma2(w, e, e)", "add2(x, 2)", "add2(h, h)")
+        f"packed {ops[0]}": (since, (3, 9), _packed(*ops))
+        for since, *ops in [
+            ((3, 8), "add2(x, x)", "mul2(x, x)", "fma2(x, x, x)", "add2(x, 2)"),
+            ((3, 8), "min2(h, h)", "add2(h, h)"),
+            ((3, 8), "add2(e, w)", "mul2(e, w, gl.float8e5)", "fma2(w, e, e)"),
+            # A scalar of the run is as wide as it is, and no more than its tensors.
+            ((3, 8), "add2(x, g)", "fma2(x, g, g)", "fma2(x, f, g)", "mul2(b, h)", "min2(b, h)"),
+        ]
     },
+    "an operand of wgmma without a swizzle, said to be wider": (
+        (3, 6),
+        (3, 9),
+        _kernel(
+            "A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])",
+            "a = gl.allocate_shared_memory(gl.bfloat16, [64, 64], gl.NVMMASharedLayout(128, 16, 2))",
+            "b = gl.allocate_shared_memory(gl.bfloat16, [64, 8], gl.NVMMASharedLayout(0, 32, 2))",
+            "y = gl.nvidia.hopper.warpgroup_mma(a, b, gl.full([64, 8], 0, gl.float32, A))",
+            "gl.store(p + gl.full([64, 8], 0, gl.int32, A) + n, y)",
+        ),
+    ),
     **{
         f"scatter {call}": ((3, 8), (3, 9), _kernel(*_ROWS, f"s.scatter({call}, 0)", _READ))
         for call in ("column, i", "n, i", "row, i")
@@ -396,6 +414,10 @@ REFUSED["reduction of a slice that cuts several bits off"] = _kernel(
 REFUSED["scales of MFMA in any layout"] = _scaled(
     "gl.full([32, 2], 1, gl.uint8, gl.BlockedLayout([1, 1], [32, 2], [1, 1], [1, 0]))"
 )
+REFUSED["fewer registers than arguments, a number among them"] = _kernel(
+    *_ROWS,
+    "gl.store(q + i, gl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r', [i, 2], gl.int32, True, 1))",
+)
 REFUSED["view of parts of bytes"] = _kernel(
     *_ROWS, "gl.store(q + i, s._reinterpret(gl.int1, [32, 32], S).load(L).to(gl.int32))"
 )
@@ -419,6 +441,13 @@ if RELEASE >= (3, 8):
         "s = gl.allocate_shared_memory(gl.float32, [32, 32], S)",
         "gl.amd.gfx1250.tdm.async_gather(d, gl.arange(0, 32, gl.AutoLayout()), s)",
         end='TARGET = GPUTarget("hip", "gfx1250", 32)\n',
+    )
+if RELEASE >= (3, 9):
+    REFUSED["scales of a downcast whose layout is open"] = _kernel(
+        "x = gl.full([32, 64], 2.0, gl.float16, gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0]))",
+        "s = gl.full([32, 2], 127, gl.int8, gl.AutoLayout())",
+        "y = gl.amd.cdna4.scaled_downcast(x, s, 'e4m3')",
+        end=_GFX950,
     )
 REFUSED["a block pointer that is none"] = _kernel(*_ROWS, "i = i.advance([1, 1])")
 if RELEASE < (3, 8):

@@ -447,6 +447,21 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         ),
     ),
     (
+        "A column of a gather or scatter that is a constant beyond int32",
+        "hardware",
+        "coordinates have 32 bits with a sign (PTX 9.7.9.27.1): upstream's are negative from 2^31 on.",
+        r"^y_offset: out of range",
+        _kernel(
+            "D: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)",
+            "s = gl.allocate_shared_memory(gl.float32, [16, 32], D)",
+            "R: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [1, 4], [1, 0])",
+            "blackwell.tma.async_scatter(desc, gl.arange(0, 16, gl.SliceLayout(0, R)), 2**31, s)",
+            arch=100,
+            names=", desc",
+            args=", host.TensorDescriptor(ptr(gl.float32), [64, 64], [64, 1], [1, 32], gl.NVMMASharedLayout(128, 32, 2))",
+        ),
+    ),
+    (
         "A descriptor of the TDM in another order than the tensor's",
         "hardware",
         "it writes the last dimension first.",

@@ -129,9 +129,13 @@ def parts(d: Draw) -> str:
         label = d.pick(["'load'", "'multiply'", "None", "", "1", "'a b'", "label='x'", "''"])
         rank = d.pick(["", "", "priority=0", "priority=3", "priority=4", "priority=-1", "priority='high'", "priority=None", "priority=n"])  # fmt: skip
         given = ", ".join(part for part in (label, rank) if part)
+        told = d.pick(["", "", " as stage"])
         body += [
             "for k in range(n):",
-            f"    with gl.amd.warp_pipeline_stage({given}):",
+            f"    with gl.amd.warp_pipeline_stage({given}){told}:",
+            f"        gl.static_assert(stage.label == {label.removeprefix('label=') or None} and stage.priority is not None)"
+            if told
+            else "        pass",
             "        x = gl.load(q + i)",
             f"    with gl.amd.warp_pipeline_stage({d.pick(['', given])}):",
             "        gl.store(q + i, x + 1)",

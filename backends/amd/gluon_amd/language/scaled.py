@@ -237,9 +237,9 @@ def _check_block_scales(source: tensor, scale: tensor, axis: int) -> None:
             expected=f"{shape}, with dimension {axis} divided by the elements of a block",
             got=blocks,
         )
+    for argument, value in (("input", source), ("scale", scale)):
+        _check_known(argument, value.type.layout)
     layout = source.type.layout
-    if is_placeholder(layout) or is_placeholder(scale.type.layout):
-        return
     have, want = scale.type.layout.to_linear(blocks).bases, {}
     for name, rows in layout.to_linear(shape).bases.items():
         want[name] = [[v // factor if d == axis else v for d, v in enumerate(r)] for r in rows]
@@ -260,6 +260,17 @@ def _check_block_scales(source: tensor, scale: tensor, axis: int) -> None:
             expected=f"{layout}, with dimension {axis} divided by {factor}",
             got=repr(scale.type.layout),
             remedy="convert_layout the scales first.",
+        )
+
+
+def _check_known(argument: str, layout: Any) -> None:
+    if is_placeholder(layout):
+        raise LayoutError(
+            "the compiler wants to know the layout",
+            argument=argument,
+            expected="a tensor with a layout",
+            got=repr(layout),
+            remedy="Give it a layout where it is made, or use gl.set_auto_layout.",
         )
 
 
@@ -310,13 +321,7 @@ def _check_scale_layout(src: tensor, scale: tensor, axis: int, shape: list[int])
     is for the compiler to compare."""
     layouts = src.type.layout, scale.type.layout
     for argument, layout in zip(("src", "scale"), layouts):
-        if is_placeholder(layout):
-            raise LayoutError(
-                "the compiler wants to know the layout",
-                argument=argument,
-                expected="a tensor with a layout",
-                got=repr(layout),
-            )
+        _check_known(argument, layout)
     have = layouts[1].to_linear(shape).bases
     want = {}
     for name, rows in layouts[0].to_linear(shape_of(src)).bases.items():

@@ -97,9 +97,9 @@ def _emit(semantic: Any, kind: str, operands: dict[str, Operand], dtype: Optiona
             got=", ".join(describe(value) for value in operands.values()),
         )
     result = _result_dtype(kind, list(operands.values()), dtype)
-    # A scalar takes the result's dtype, whatever it was.
+    number = _scalar_dtype(kind, list(operands.values()), result, dtype)
     ready: list[Any] = [
-        value if _has_layout(value) else _scalar(semantic, name, value, result)
+        value if _has_layout(value) else _scalar(semantic, name, value, number)
         for name, value in operands.items()
     ]
     # Each operand meets each other, so that all end with one shape; fp4 has half of it.
@@ -214,21 +214,43 @@ def _result_dtype(kind: str, values: list[Any], dtype: Optional[Dtype]) -> dtype
                 "not a dtype of floats", argument="dtype", expected="float32", got=describe(dtype)
             )
         return dtype
-    order = [values[_LEADER[kind]], *values]
-    leader = getattr(order[0], "dtype", None)
-    scalar = not _has_layout(order[0])  # which leads from 3.9 on
-    if scalar and (_is_number(order[0]) or not vendor.has(PACKED_NUMBERS)):
-        leader = None
-    if leader is not None and leader.is_floating():
-        return leader
-    tensors = [value for value in order if _has_layout(value) and not _is_fp4(value)]
-    if not tensors:
+    leader = values[_LEADER[kind]]
+    if _has_layout(leader) and leader.dtype.is_floating():
+        return leader.dtype
+    widest = _widest([leader, *values])
+    if widest is None:
         raise ArgumentError(
             "fp4 operands alone do not say the result's dtype",
             argument="dtype",
             expected="float8e4nv or float8e5",
         )
-    return max((value.dtype for value in tensors), key=lambda kind: kind.primitive_bitwidth)
+    return widest
+
+
+def _widest(values: Sequence[Any]) -> Optional[dtype]:
+    """The dtype of tensors and, from 3.9 on, of run-time scalars together; None of fp4 alone."""
+    tensors = [value.dtype for value in values if _has_layout(value) and not _is_fp4(value)]
+    scalars = [value.dtype for value in values if not (_has_layout(value) or _is_number(value))]
+    if tensors and vendor.has(PACKED_NUMBERS):
+        tensors += [kind for kind in scalars if kind.is_floating()]
+    if not tensors:
+        return None
+    found = max(tensors, key=lambda kind: kind.primitive_bitwidth)
+    return _F16 if found == _BF16 and _F16 in tensors else found
+
+
+def _scalar_dtype(
+    kind: str, values: Sequence[Any], result: dtype, dtype: Optional[Dtype]
+) -> dtype:
+    """What scalars are converted to: the result's dtype, or from 3.9 on the widest of all operands
+    where that is a form."""
+    widest = _widest(values)
+    if unwrap(dtype) is None and vendor.has(PACKED_NUMBERS) and widest is not None:
+        own = (value.dtype if _has_layout(value) else widest for value in values)
+        form = tuple(_FP4 if of in (tl.int8, tl.uint8) else of for of in own)
+        if result in _FORMS[kind].get(form, ()):
+            return widest
+    return result
 
 
 # Four at once are two at a time where the instruction is narrower.
@@ -289,7 +311,8 @@ _DOC = """`{text}`, {count} elements to an instruction.
 
     Args:
         {names}: tensors or scalars, broadcast to one shape; at least one tensor. A scalar takes the
-            result's dtype. Bytes are fp4 (e2m1), two in each: half as long along one dimension.
+            result's dtype; from Triton 3.9 on one that is known when the kernel runs counts as a
+            tensor does. Bytes are fp4 (e2m1), two in each: half as long along one dimension.
         dtype: of the result; that of `{leader}` if left out, which fp4 is not.
 
     Returns:

@@ -144,11 +144,13 @@ def check_operand(value: Matrix, argument: str) -> None:
             got=repr(layout),
             remedy="NVMMASharedLayout.get_default_for makes one that fits.",
         )
-    if layout.element_bitwidth != value.dtype.primitive_bitwidth:
+    bits = value.dtype.primitive_bitwidth
+    # Without a swizzle rows lie as they come, whatever the width.
+    if layout.swizzle_byte_width and layout.element_bitwidth != bits:
         raise LayoutError(
             "the layout is for elements of another width",
             argument=argument,
-            expected=f"element_bitwidth={value.dtype.primitive_bitwidth}",
+            expected=f"element_bitwidth={bits}",
             got=repr(layout),
         )
     fast = 1 if argument == "a" else 0

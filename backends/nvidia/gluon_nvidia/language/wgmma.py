@@ -442,7 +442,8 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
             expected=f"NVMMASharedLayout(swizzle, {bits}, rank=2)",
             got=repr(layout),
         )
-    if layout.element_bitwidth != bits:
+    # Without a swizzle rows lie as they come, whatever the width.
+    if layout.swizzle_byte_width and layout.element_bitwidth != bits:
         raise LayoutError(
             "the layout is for elements of another width",
             argument=argument,
