@@ -100,6 +100,7 @@ DROPS_REGISTER_COPIES = Feature((3, 9), "registers beyond a small tensor are dro
 SQUEEZES_TO_SLICES = Feature((3, 9), "reshapes by a dimension of size 1 go through SliceLayout")
 PADDED_BY_TILE = Feature((3, 7), "blocks of padded buffers are counted in tiles, and may be copies")
 INTERLEAVED_BUFFERS = Feature((3, 7), "blocks of a buffer may interleave; before, an abort")
+INTERLEAVED_SPLITS = Feature((3, 7), "blocks of what is split may interleave; before, an abort")
 INTERLEAVED_SLICES = Feature((3, 8), "blocks of a slice may interleave; before, an abort")
 REGISTERS_BY_BITS = Feature(
     (3, 6), "registers of a linear layout may move along several bits; later, an abort", (3, 7)

@@ -11,6 +11,7 @@ from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.features import (
     CLUSTERED_CONVERSIONS,
     DROPS_REGISTER_COPIES,
+    INTERLEAVED_SPLITS,
     SPLIT_BEFORE_LAYOUT,
 )
 from gluon_core.layouts import (
@@ -320,6 +321,8 @@ class ShapeOps(SemanticBase):
                 got=repr(layout),
                 remedy="convert_layout to one with size_per_thread 2 in the last dimension.",
             )
+        if not _triton.has(INTERLEAVED_SPLITS):
+            SliceLayout(len(shape) - 1, layout).check_compiler()
 
     # -- broadcasting -------------------------------------------------------------------------
 

@@ -457,6 +457,14 @@ if RELEASE < (3, 8):
         "x = gl.sum(gl.full([64, 8], 0, gl.int32, L) + n, 1)",
         end="KWARGS = dict(num_ctas=2)\n",
     )
+    REFUSED["split of blocks that interleave"] = _kernel(
+        "L: gl.constexpr = gl.DistributedLinearLayout([[1, 0], [4, 0]],",
+        "    [[2, 0], [0, 8], [0, 1], [8, 0], [0, 2]], [[0, 16], [0, 0]], [[0, 4]], [16, 32])",
+        "x = gl.full([16, 32], 0, gl.int32, L) + n",
+        "x, y = gl.split(gl.join(x, x))",
+        "gl.store(q + gl.full([16, 32], 0, gl.int32, x.type.layout), x)",
+        end="KWARGS = dict(num_ctas=2)\n",
+    )
     REFUSED["conversion between blocks"] = _kernel(
         "one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0], cga_layout=[[1]])",
         "x = gl.full([512], 0, gl.int32, one) + n",

@@ -47,6 +47,18 @@ def _copied(
     )
 
 
+def _scattered(rows: int, column: str) -> str:
+    layout = "gl.NVMMASharedLayout(128, 32, 2)"
+    return _kernel(
+        f"s = gl.allocate_shared_memory(gl.float32, [8, 32], {layout})",
+        "R: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [1, 4], [1, 0])",
+        f"blackwell.tma.async_scatter(desc, gl.arange(0, 8, gl.SliceLayout(0, R)), {column}, s)",
+        arch=100,
+        names=", desc",
+        args=f", host.TensorDescriptor(ptr(gl.float32), [64, 64], [64, 1], [{rows}, 32], {layout})",
+    )
+
+
 def _moved(line: str, layout: str, dtype: str = "float32") -> str:
     return _hip(
         f"L: gl.constexpr = {layout}",
@@ -451,15 +463,14 @@ UNITS: list[tuple[str, str, str, str, str]] = [
         "hardware",
         "coordinates have 32 bits with a sign (PTX 9.7.9.27.1): upstream's are negative from 2^31 on.",
         r"^y_offset: out of range",
-        _kernel(
-            "D: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)",
-            "s = gl.allocate_shared_memory(gl.float32, [16, 32], D)",
-            "R: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [1, 4], [1, 0])",
-            "blackwell.tma.async_scatter(desc, gl.arange(0, 16, gl.SliceLayout(0, R)), 2**31, s)",
-            arch=100,
-            names=", desc",
-            args=", host.TensorDescriptor(ptr(gl.float32), [64, 64], [64, 1], [1, 32], gl.NVMMASharedLayout(128, 32, 2))",
-        ),
+        _scattered(1, "2**31"),
+    ),
+    (
+        "A gather or scatter by a descriptor whose box has several rows",
+        "hardware",
+        "rows are chosen with a box of one row (PTX 5.5.3.2).",
+        r"rows of a matrix are chosen with a box of one row",
+        _scattered(8, "n"),
     ),
     (
         "A descriptor of the TDM in another order than the tensor's",
