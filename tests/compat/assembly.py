@@ -11,14 +11,28 @@ __all__ = ["FAMILIES"]
 
 # A letter of a register -> what is moved with it on NVIDIA, and dtypes that it holds one of.
 _NVIDIA = {
-    "r": ("mov.b32 {0}, {1};", ["i", "x", "i.to(gl.uint32)", "n", "f"], ["int32", "float32", "uint32"]),
+    "r": (
+        "mov.b32 {0}, {1};",
+        ["i", "x", "i.to(gl.uint32)", "n", "f"],
+        ["int32", "float32", "uint32"],
+    ),
     "f": ("add.f32 {0}, {1}, {1};", ["x", "f"], ["float32"]),
-    "l": ("mov.b64 {0}, {1};", ["i.to(gl.int64)", "q + i", "x.to(gl.float64)"], ["int64", "uint64", "float64"]),
+    "l": (
+        "mov.b64 {0}, {1};",
+        ["i.to(gl.int64)", "q + i", "x.to(gl.float64)"],
+        ["int64", "uint64", "float64"],
+    ),
     "d": ("add.f64 {0}, {1}, {1};", ["x.to(gl.float64)"], ["float64"]),
     "h": ("mov.b16 {0}, {1};", ["i.to(gl.int16)", "x.to(gl.float16)"], ["int16", "float16"]),
 }
 _AMD = {"v": ("v_mov_b32 {0}, {1}", ["i", "x", "n"], ["int32", "float32"])}
-_NARROW = ["i.to(gl.int8)", "x.to(gl.float16)", "x.to(gl.bfloat16)", "x.to(gl.float8e5)", "i.to(gl.int16)"]
+_NARROW = [
+    "i.to(gl.int8)",
+    "x.to(gl.float16)",
+    "x.to(gl.bfloat16)",
+    "x.to(gl.float8e5)",
+    "i.to(gl.int16)",
+]
 _SMALL = ["int8", "float16", "bfloat16", "float8e5", "int16"]
 _ODD = ["=&r", "r", "=*m", "*m", "m", "0", "1", "", "=", "~{memory}", "~{}", "~memory", "=r|r", "r|f", "rf", "=rm", "i",
         "n", "{eax}", "=%r", "%r", "=@ccz", "#", "!r", "X", "g", " r ", "+r", "=r*", "v", "s", "a", "=0"]  # fmt: skip
@@ -27,7 +41,10 @@ _ODD = ["=&r", "r", "=*m", "*m", "m", "0", "1", "", "=", "~{memory}", "~{}", "~m
 def _pieces(d: Draw, results: list[str], arguments: list[str]) -> str:
     """The constraints of these letters; seldom others."""
     pieces = [("=&" if d.chance(0.1) else "=") + letter for letter in results]
-    pieces += [str(d.random.randrange(len(results))) if results and d.chance(0.06) else letter for letter in arguments]
+    pieces += [
+        str(d.random.randrange(len(results))) if results and d.chance(0.06) else letter
+        for letter in arguments
+    ]
     if d.chance(0.1):
         pieces.append("~{memory}")
     if not _chance(d, 0.85):
@@ -57,7 +74,9 @@ def assembly(d: Draw) -> str:
     nvidia = d.chance(0.75)
     table = _NVIDIA if nvidia else _AMD
     scalars = RELEASE >= (3, 8) and d.chance(0.25)
-    results = [d.pick([*table]) for _ in range(d.pick([1, 1, 1, 2, 0] if scalars else [1, 1, 1, 2, 3]))]
+    results = [
+        d.pick([*table]) for _ in range(d.pick([1, 1, 1, 2, 0] if scalars else [1, 1, 1, 2, 3]))
+    ]
     arguments = [*results, *(d.pick([*table]) for _ in range(d.pick([0, 0, 1])))]
     arguments = [*dict.fromkeys(arguments)] if d.chance(0.5) else arguments
     values = [d.pick(table[letter][1]) for letter in arguments]
@@ -85,12 +104,17 @@ def assembly(d: Draw) -> str:
     if scalars:
         one = {"i": "n", "x": "f"}
         values = [text.replace("q + i", "q") for text in values]
-        values = [one.get(text.split(".")[0], "n") + text[1:] if text[0] in "ix" else text for text in values]
+        values = [
+            one.get(text.split(".")[0], "n") + text[1:] if text[0] in "ix" else text
+            for text in values
+        ]
         given = f"[{', '.join(values)}]"
         made = f"gl.inline_asm({asm!r}, {constraints!r}, {given}, [{', '.join(dtypes)}], is_pure={pure})"
     else:
         pack = _right(d, pack, ["1", "2", "4", "3", "0", "8", "n"], 0.95)
-        made = f"gl.inline_asm_elementwise({asm!r}, {constraints!r}, {given}, {kinds}, {pure}, {pack})"
+        made = (
+            f"gl.inline_asm_elementwise({asm!r}, {constraints!r}, {given}, {kinds}, {pure}, {pack})"
+        )
     lanes = 32 if nvidia else 64
     body = [
         f"L: gl.constexpr = gl.BlockedLayout([1, 4], [{lanes // 8}, 8], [4, 1], [1, 0])",
@@ -101,7 +125,11 @@ def assembly(d: Draw) -> str:
     if results:
         body.append("sink(p, q, y)")
     arch = d.pick([80, 90, 90, 100])
-    target = CUDA.format(arch=arch) if nvidia else HIP.format(arch=d.pick(["gfx942", "gfx950"]), lanes=64)
+    target = (
+        CUDA.format(arch=arch)
+        if nvidia
+        else HIP.format(arch=d.pick(["gfx942", "gfx950"]), lanes=64)
+    )
     source = kernel(body, f"TARGET = {target}\n", _SINK)
     source = source.replace("def kernel(p, q, h, n):", "def kernel(p, q, h, n, f):")
     return source.replace("gl.float16), 5)", "gl.float16), 5, 2.5)")

@@ -54,14 +54,30 @@ def _counted(d: Draw, s: _Cluster) -> list[str]:
     bins = _right(d, str(d.pick([16, 32, 128])), ["3", "1", "n"], 0.96)
     mask = d.pick(["", "", ", mask=i > 2", ", mask=i", ", mask=n > 2"])
     more = f", layout={blocked(d, s, 1)}" if d.chance(0.5) else ""
-    return [f"y = gl.histogram({_right(d, 'i', ['x', 'i.to(gl.int64)'], 0.96)}, {bins}{mask}{more})"]
+    return [
+        f"y = gl.histogram({_right(d, 'i', ['x', 'i.to(gl.int64)'], 0.96)}, {bins}{mask}{more})"
+    ]
 
 
 def _steps(d: Draw, s: _Cluster, rank: int, shape: list[int]) -> list[str]:
     """Lines that give `y`."""
-    kinds = ["reduce", "reduce", "reduce", "scan", "scan", "gather", "gather", "convert", "shape", "sort"]
+    kinds = [
+        "reduce",
+        "reduce",
+        "reduce",
+        "scan",
+        "scan",
+        "gather",
+        "gather",
+        "convert",
+        "shape",
+        "sort",
+    ]
     kind = d.pick(kinds + (["histogram"] * 4 if rank == 1 else []))
-    axis, of = _axis(d, rank), d.pick(["x", "x", "i", "x.to(gl.float16)", "i.to(gl.int64)", "i > 2"])
+    axis, of = (
+        _axis(d, rank),
+        d.pick(["x", "x", "i", "x.to(gl.float16)", "i.to(gl.int64)", "i > 2"]),
+    )
     keep = d.pick(["", "", ", keep_dims=True"])
     back = d.pick(["", "", ", reverse=True", ", reverse=n"] if d.chance(0.3) else [""])
     if kind == "gather":

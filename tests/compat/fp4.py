@@ -16,9 +16,15 @@ def unpacked(d: Draw) -> str:
     rank = d.pick([1, 2, 2, 2, 3])
     shape = d.parts(1 << d.random.randint(5, 11), rank)
     layout = blocked(d, s, rank) if _chance(d, 0.5) else distributed(d, s, rank, shape)
-    held = _right(d, d.pick(["uint8", "int8", "uint8"]), ["int16", "int32", "float8e5", "int1"], 0.94)
-    wide = _right(d, d.pick(["float16", "bfloat16"]), ["float32", "float8e5", "float64", "int32"], 0.92)
-    axis = _right(d, str(d.pick([*range(rank), -1, rank - 1])), ["None", str(rank), "n", "True"], 0.94)
+    held = _right(
+        d, d.pick(["uint8", "int8", "uint8"]), ["int16", "int32", "float8e5", "int1"], 0.94
+    )
+    wide = _right(
+        d, d.pick(["float16", "bfloat16"]), ["float32", "float8e5", "float64", "int32"], 0.92
+    )
+    axis = _right(
+        d, str(d.pick([*range(rank), -1, rank - 1])), ["None", str(rank), "n", "True"], 0.94
+    )
     of = _right(d, "c", ["i", "n", "x", "s"], 0.97)
     body = [
         f"L: gl.constexpr = {layout}",

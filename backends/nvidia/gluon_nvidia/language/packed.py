@@ -239,9 +239,7 @@ def _widest(values: Sequence[Any]) -> Optional[dtype]:
     return _F16 if found == _BF16 and _F16 in tensors else found
 
 
-def _scalar_dtype(
-    kind: str, values: Sequence[Any], result: dtype, dtype: Optional[Dtype]
-) -> dtype:
+def _scalar_dtype(kind: str, values: Sequence[Any], result: dtype, dtype: Optional[Dtype]) -> dtype:
     """What scalars are converted to: the result's dtype, or from 3.9 on the widest of all operands
     where that is a form."""
     widest = _widest(values)
