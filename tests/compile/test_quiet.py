@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 FILE = """
 import numpy as np
 import gluon_core as gluon
@@ -50,6 +52,7 @@ def test_a_file_under_warnings_as_errors_prints_nothing(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.once  # the file says what is of a release
 def test_pytest_under_warnings_as_errors(tmp_path):
     done = run(tmp_path, "-m", "pytest", "-W", "error", "-q", "-p", "no:cacheprovider")
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout

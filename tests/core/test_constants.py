@@ -573,6 +573,7 @@ def hashes(folder, seed):
     return json.loads(done.stdout)
 
 
+@pytest.mark.once
 def test_another_process(tmp_path):
     files = {"cases.py": CASES, "lib.py": LIBRARY, "deep.py": "SIZE = 1"}
     for name, text in files.items():

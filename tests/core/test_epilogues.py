@@ -101,6 +101,7 @@ def wanted(given, activation=None):
 EVERY = ("scale", "row_scale", "column_scale", "bias", "residual", "result_scale")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spec", ["sim:sm_80", "sim:sm_90", "sim:gfx942", "sim:gfx1201"])
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from gluon_core import layouts as L  # noqa: E402
 from gluon_core.errors import ArgumentError, LayoutError  # noqa: E402
 from gluon_core.layouts.draw_pair import MOVES, moves  # noqa: E402
 
-CASES = settings(max_examples=6, deadline=None, derandomize=True, database=None)
+CASES = settings(max_examples=4, deadline=None, derandomize=True, database=None)
 pytestmark = pytest.mark.once
 SEEDS = st.integers(0, 2**40).map(random.Random)
 SVG = "{http://www.w3.org/2000/svg}"

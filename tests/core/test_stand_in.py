@@ -91,7 +91,7 @@ DRIVER_AFTER_IMPORT = """
 
 
 def test_importing_the_package_is_enough(tmp_path):
-    done = script(tmp_path, DRIVER_AFTER_IMPORT, "sim:sm_80", torch=False)
+    done = script(tmp_path, DRIVER_AFTER_IMPORT, "sim:sm_80")
     assert done.returncode == 0, done.stderr
     target, refused = done.stdout.strip().split("\n")
     assert "80" in target
@@ -173,15 +173,9 @@ FOR_A_GPU = """
 def test_a_script_for_a_gpu_runs_unchanged(tmp_path, target, said):
     path = tmp_path / "for_a_gpu.py"
     path.write_text(textwrap.dedent(FOR_A_GPU))
-    command = [sys.executable, "-m", "gluon_core.standin", "--target", target, str(path)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env={**os.environ, **HIDDEN},
-    )
+    command = ["-m", "gluon_core.standin", "--target", target, str(path)]
+    environment = {**os.environ, **HIDDEN}
+    done = warm.run(command, timeout=120, cwd=tmp_path, env=environment, torch=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:3] == [*said, "True"]
 

@@ -221,6 +221,7 @@ def test_conformance_of_a_third_party(tmp_path):
     assert said.startswith("exit 0"), said[-3000:]
 
 
+@pytest.mark.once
 def test_conformance_of_nobody():
     said = _pytest(*SUITE, "--gluon-backend", "nobody")
     assert not said.startswith("exit 0") and "no such backend" in said

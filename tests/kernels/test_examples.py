@@ -68,7 +68,7 @@ def somewhere(example):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("spec", SIMULATED)
 def test_simulated(example, spec):
     target = registry().target(spec)
@@ -87,7 +87,7 @@ if VERSION >= (3, 9):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(64)
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize("spec", examples_package().TARGETS)
 def test_compiled(example, spec):
     target = registry().target(spec)

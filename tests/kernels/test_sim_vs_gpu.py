@@ -224,7 +224,7 @@ def test_without_a_gpu_tests_are_collected_alone(more, code):
     assert ("there is no GPU to repeat launches on" in done.stderr) == (code != 0)
 
 
-@pytest.mark.parametrize("error", [0, 1])
+@pytest.mark.parametrize("error", [pytest.param(0, marks=pytest.mark.campaign), 1])
 def test_launches_of_other_tests_are_repeated(error, tmp_path):
     file = tmp_path / "test_twice.py"
     file.write_text(TWICE.format(error=error))

@@ -58,7 +58,7 @@ def test_a_step_is_right_whenever_copies_land(name, schedule):
     assert np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max() < 0.1
 
 
-@pytest.mark.parametrize("name", [*PRODUCTS[:3], PRODUCTS[-1]])
+@pytest.mark.parametrize("name", [*PRODUCTS[1:3], PRODUCTS[-1]])
 def test_a_step_compiles_for_hopper(name):
     step = importlib.import_module(name)
     a, b, c = importlib.import_module("step05_matmul").operands()

@@ -51,7 +51,7 @@ def cases():
                 yield pytest.param(name, arch, marks=marks)
 
 
-@pytest.mark.sampled(64)
+@pytest.mark.sampled(100)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name, arch", cases())
 def test_examples(name, arch):
@@ -71,7 +71,7 @@ def test_examples(name, arch):
     assert twice.difference(got, simulated.astype(wanted.dtype)) is None
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("arch", TARGETS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_conformance_kernels(name, arch):

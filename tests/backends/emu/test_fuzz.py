@@ -18,7 +18,7 @@ ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250")
 ENDLESS = (85,)
 
 
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(100)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("seed", range(120))
 def test_random_kernels(seed):

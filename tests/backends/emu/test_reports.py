@@ -396,7 +396,8 @@ global_store_dword v1, v2, s[6:7]
 # -- machine code with a mistake put in ------------------------------------------------------------
 
 
-def test_mutants_of_a_reduction():
+@pytest.mark.parametrize("parts", [3, pytest.param(1, marks=pytest.mark.campaign)])
+def test_mutants_of_a_reduction(parts):
     from gluon_core.cli.demo import load_examples
 
     examples = {e.name: e for e in load_examples()[0].values()}
@@ -406,7 +407,7 @@ def test_mutants_of_a_reduction():
     counts = subject.counts
     silent = []
     with using(timeout=20):
-        for mutant in (*mutants(subject.text), *distances(subject.text)):
+        for mutant in [*mutants(subject.text), *distances(subject.text)][::parts]:
             error: GluonError | None = subject.run(mutant.text)
             if error is None and counts[mutant.line]:
                 silent.append(str(mutant))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import random
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional
 
@@ -306,10 +307,16 @@ class Case:
         finally:
             mutant.undo()
 
-    def judged(self) -> tuple[set, list]:
-        """Names of the mutants that are reported; (name, end) of those that are not, but are to be."""
-        reported, missed = set(), []
+    def judged(self, parts: int = 1) -> tuple[set, list]:
+        """Names of the mutants that are reported; (name, end) of those that are not, but are to be.
+
+        Of each kind of mutant one in `parts` is made, the first of them always.
+        """
+        reported, missed, seen = set(), [], Counter[str]()
         for mutant in list(mutants(self.compiled.asm["program"].program)):
+            seen[mutant.name] += 1
+            if (seen[mutant.name] - 1) % parts:
+                continue
             end = self.of(mutant)
             if isinstance(end, SimulatorError):
                 reported.add(mutant.name)

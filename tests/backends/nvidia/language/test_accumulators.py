@@ -126,7 +126,8 @@ def every_fence(monkeypatch):
     monkeypatch.setenv("GLUON_SIM_PROXY", "strict")
 
 
-def test_each_inner_wait_arrival_and_fence_is_needed(every_fence):
+@pytest.mark.parametrize("parts", [4, pytest.param(1, marks=pytest.mark.campaign)])
+def test_each_inner_wait_arrival_and_fence_is_needed(every_fence, parts):
     """Whatever is left out of ring, accumulators, writer or walk, or changed, is reported."""
     rounds = 24
     grid = (rounds if VERSION >= (3, 8) else 4,)  # every slot is used again, several times
@@ -143,7 +144,7 @@ def test_each_inner_wait_arrival_and_fence_is_needed(every_fence):
         1e-3,
     )
     assert case.run() is None
-    kinds, missed = case.judged()
+    kinds, missed = case.judged(parts)
     assert not missed
     for op in ("mbarrier_wait", "mbarrier_arrive", "mbarrier_expect", "fence", "tcgen05_commit"):
         assert any(op in name and "deleted" in name for name in kinds), op
