@@ -112,7 +112,7 @@ AMD = [
 
 
 @pytest.mark.once
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("file, index, name, target", AMD)
 def test_the_same_machine_code_for_amd(file, index, name, target):
     mine = amd.machine_code(file, index, target, False)
