@@ -25,12 +25,30 @@ try:
     from .attention_packed_hopper import arguments as forward_arguments
     from .attention_packed_hopper import by_head
     from .packed import pairs
-    from .packed_gradients import gradients, own_tile, put, room, rows_of, walk, weights_of
+    from .packed_gradients import (
+        gradients,
+        own_tile,
+        put,
+        room,
+        rows_of,
+        statistics_of,
+        walk,
+        weights_of,
+    )
 except ImportError:  # run as a program
     from attention_packed_hopper import arguments as forward_arguments
     from attention_packed_hopper import by_head
     from packed import pairs
-    from packed_gradients import gradients, own_tile, put, room, rows_of, walk, weights_of
+    from packed_gradients import (
+        gradients,
+        own_tile,
+        put,
+        room,
+        rows_of,
+        statistics_of,
+        walk,
+        weights_of,
+    )
 
 
 @gluon.jit
@@ -52,6 +70,8 @@ def key_gradients_of_half(
     (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
     row += half * ROWS
     low = row + length - (end - first)
+    # With 128 columns registers are too few for a cap's slope beside two products.
+    LATE: gl.constexpr = SETTINGS[2] and D == 128
     if sequence < lists[2]:
         nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
         for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
@@ -62,26 +82,21 @@ def key_gradients_of_half(
         at = others.consumer()
         for _ in range(SETTINGS[5]):
             for i in range(start, stop):
-                q, grad, logsums, deltas = others.wait(at)
+                q, grad, found = others.wait(at)
                 q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
+                grad_turned = grad.permute((1, 0))
                 score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
-                change = warpgroup_mma(
-                    v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True
-                )
-                score = warpgroup_mma_wait(1, deps=[score])
-                p, slope = weights_of(
-                    score,
-                    logsums.load(column)[None, :],
-                    low,
-                    i,
-                    length,
-                    log_scale,
-                    SETTINGS,
-                )
+                if not LATE:
+                    change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
+                score = warpgroup_mma_wait(0 if LATE else 1, deps=[score])
+                logsum = found.slice(0, STEP).load(column)[None, :]
+                p, slope = weights_of(score, logsum, low, i, None, log_scale, SETTINGS)
                 weights = gl.convert_layout(p.to(dtype), operand)
+                if LATE:
+                    change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
                 change = warpgroup_mma_wait(0, deps=[change])
                 for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-                change = slope * (change - deltas.load(column)[None, :])
+                change = slope * (change - found.slice(STEP, STEP).load(column)[None, :])
                 change = gl.convert_layout(change.to(dtype), operand)
                 for_keys = warpgroup_mma(change, q, for_keys, is_async=True)
                 for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
@@ -90,7 +105,10 @@ def key_gradients_of_half(
                 others.release(at)
                 at = at.next()
         done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-        place = (first + row, end, gl.program_id(1))
+        # Found again: numbers that a loop does not need take registers in it.
+        again = own_tile(lists, 4, SETTINGS)
+        line = again[1][0] + again[0][1] + half * ROWS
+        place = (line, again[1][1], gl.program_id(1))
         put(writer, to_values, done[0], place, SETTINGS)
         put(writer, to_keys, done[1] * scale, place, SETTINGS)
     writer.close()
@@ -103,14 +121,14 @@ def packed_key_gradients(
     WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
 ):  # fmt: skip
     """Tensors are [tokens, heads, D] and stand as in `attention_packed`, whose window and scales these are;
-    `scale` is that of scores. `statistics` are what `prepare` makes, [heads, 2, rows], in a row.
+    `scale` is that of scores. `statistics` are what `prepare` makes, in a row.
     `to_keys` and `keys` are descriptor and pointer of the same. A grid of tiles and heads of keys."""
     BLOCKS: gl.constexpr = (k_desc.block_type.shape[0], q_desc.block_type.shape[0])
     TURNED: gl.constexpr = (WINDOW[1], WINDOW[0])
     SETTINGS: gl.constexpr = (BLOCKS, TURNED, CAPPED, MOST, True, SHARED)
     rings = (
         tma_ring([k_desc, v_desc], 1, consumers=2),
-        tma_ring([q_desc, grad_desc, statistics, statistics], STAGES, consumers=2),
+        tma_ring([q_desc, grad_desc, statistics], STAGES, consumers=2),
     )
     upper = tma_writer(to_values)
     lower = tma_writer(to_values)
@@ -149,10 +167,10 @@ def query_gradients_of_half(
     head = gl.program_id(1)
     if sequence < lists[2]:
         near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-        at_row = statistics + 2 * head * rows + room(first, sequence) + near
+        at_row = statistics + 2 * (head * rows + room(first, sequence) + row) + near - row
         there = near < end - first
         logsum = gl.load(at_row, mask=there, other=float("inf"))
-        delta = gl.load(at_row + rows, mask=there, other=0.0)[:, None]
+        delta = gl.load(at_row + 64, mask=there, other=0.0)[:, None]
         nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
         acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
         q, grad = own.wait(own.consumer())
@@ -228,7 +246,7 @@ def operands(args, config, size=128, step=64):
     statistics, sequences = args["statistics"], args["of_queries"].shape[0] - 1
     if keys:
         flat = gl.NVMMASharedLayout(0, 32, rank=1)
-        statistics = TensorDescriptor.from_tensor(statistics, [step], flat)
+        statistics = TensorDescriptor.from_tensor(statistics, [2 * step], flat)
     lists = (args["of_queries"], args["of_keys"], sequences)
     scale, log2e = 1 / math.sqrt(depth), math.log2(math.e)
     scales = (2 * scale / cap * log2e, cap * log2e) if cap else (scale * log2e, 1.0)
@@ -246,10 +264,8 @@ def arguments(depth, window, cap, shared, who):
     def make(new, large, lengths=None, heads=None, keys=None):
         make = forward_arguments(depth, depth, window, cap, shared)
         args = make(new, large, lengths, heads, keys)
-        tokens, heads, _ = args.pop("out").shape
-        args["grad"] = new.random((tokens, heads, depth), "bfloat16")
-        rows = rows_of(tokens, args["of_queries"].shape[0] - 1)
-        args["statistics"] = new.random((2 * heads * rows,))
+        args["grad"] = new.random(args.pop("out").shape, "bfloat16")
+        args["statistics"] = statistics_of(new, args)
         return {**args, **{out: new.empty(args[NAMES[out]].shape, "bfloat16") for out in OUTS[who]}}
 
     return make

@@ -11,10 +11,13 @@ import numpy as np
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.tune import numpy_of
 
 try:
+    from .attention_paged import placed
     from .packed import add, bounds, picked
 except ImportError:  # run as a program
+    from attention_paged import placed
     from packed import add, bounds, picked
 
 
@@ -72,13 +75,10 @@ def walk(rings, lists, rows, SETTINGS: gl.constexpr):
         at = others.producer()
         if SETTINGS[4]:
             for of in range(head * SETTINGS[5], (head + 1) * SETTINGS[5]):
-                logsums = 2 * of * rows + room(other, sequence)
+                begin = 2 * (of * rows + room(other, sequence))
                 for i in range(start, stop):
                     line = other + i * STEP
-                    statistic = logsums + i * STEP
-                    others.fetch(
-                        at, [[line, of, 0], [line, of, 0], [statistic], [statistic + rows]]
-                    )
+                    others.fetch(at, [[line, of, 0], [line, of, 0], [begin + 2 * i * STEP]])
                     at = at.next()
         else:
             of = head // SETTINGS[5]
@@ -91,7 +91,8 @@ def walk(rings, lists, rows, SETTINGS: gl.constexpr):
 @gluon.jit
 def weights_of(score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr):
     """The weights of a tile of scores, 0 out of sight, and what a score changes by where a weight's logarithm
-    does: less than these if capped. The first row stands at the others' place `low`."""
+    does: less than these if capped. The first row stands at the others' place `low`; where it is not the sums
+    that say how many others there are, they are `length`."""
     STEP: gl.constexpr = SETTINGS[0][1]
     WINDOW: gl.constexpr = SETTINGS[1]
     if SETTINGS[2]:
@@ -101,15 +102,20 @@ def weights_of(score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr)
     else:
         p = gl.exp2(score * scale[0] - logsums)
     first = tile * STEP
-    crossed = first + STEP > length
+    last = first + STEP - 1
+    crossed = False
+    if length is not None:
+        crossed = last >= length
     if WINDOW[0] is not None:
         crossed = crossed | (first < low + p.shape[0] - 1 - WINDOW[0])
     if WINDOW[1] is not None:
-        crossed = crossed | (first + STEP - 1 > low + WINDOW[1])
+        crossed = crossed | (last > low + WINDOW[1])
     if crossed:
         other = (first + gl.arange(0, STEP, gl.SliceLayout(0, p.type.layout)))[None, :]
         place = low + gl.arange(0, p.shape[0], gl.SliceLayout(1, p.type.layout))[:, None]
-        inside = other < length
+        inside = other >= 0
+        if length is not None:
+            inside = inside & (other < length)
         if WINDOW[0] is not None:
             inside = inside & (other >= place - WINDOW[0])
         if WINDOW[1] is not None:
@@ -145,8 +151,8 @@ def prepare(
     out, grad, logsums, statistics, lists, count, heads, D: gl.constexpr, MOST: gl.constexpr,
     LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Statistics are [heads, 2, rows]: of each query the logarithm of its sum, and the sum of `out * grad`;
-    infinite and 0 where there is none. `out` and `grad` are [tokens, heads, D], `logsums` [tokens, heads],
+    """Statistics are [heads, rows / 64, 2, 64]: of each query the logarithm of its sum, and the sum of
+    `out * grad`; infinite and 0 where there is none. `out` and `grad` are [tokens, heads, D], `logsums` [tokens, heads],
     `lists` where the sequences begin."""
     here: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     base = gl.program_id(0) * 64
@@ -167,9 +173,9 @@ def prepare(
     y = gl.load(grad + at, mask=there[:, None], other=0.0).to(gl.float32)
     logsum = gl.load(logsums + place, mask=there, other=float("inf"))
     rows = gl.num_programs(0) * 64
-    to = statistics + 2 * head * rows + near
+    to = statistics + 2 * (head * rows + base) + near - base
     gl.store(to, gl.where(logsum == float("-inf"), float("inf"), logsum))
-    gl.store(to + rows, gl.sum(x * y, 1))
+    gl.store(to + 64, gl.sum(x * y, 1))
 
 
 def rows_of(tokens, sequences):
@@ -185,11 +191,24 @@ def rows_at(args):
     return np.repeat(each, np.diff(begins)) + np.arange(begins[-1])
 
 
+def statistics_of(new, args):
+    """Any for the queries that are there."""
+    (tokens, heads, _), sequences = args["q"].shape, args["of_queries"].shape[0] - 1
+    made = np.zeros((heads, rows_of(tokens, sequences) // 64, 2, 64), np.float32)
+    made[:, :, 0] = np.inf
+    if hasattr(args["of_queries"], "__getitem__"):
+        at = rows_at({"of_queries": numpy_of(args["of_queries"])})
+        drawn = np.random.default_rng(0).standard_normal((tokens, heads, 2))
+        made[:, at // 64, :, at % 64] = drawn
+    return placed(new, made.reshape(-1))
+
+
 def gradients(args):
     """Of queries, keys and values in float64, sequence by sequence, for the statistics that are given."""
     q, k, v, grad = (args[name].astype(np.float64) for name in ("q", "k", "v", "grad"))
-    statistics = args["statistics"].astype(np.float64).reshape(q.shape[1], 2, -1)
-    logsums, deltas = statistics[:, :, rows_at(args)].transpose(1, 0, 2)
+    statistics = args["statistics"].astype(np.float64).reshape(q.shape[1], -1, 2, 64)
+    at = rows_at(args)
+    logsums, deltas = statistics[:, at // 64, :, at % 64].transpose(2, 1, 0)
     shared, (left, right), cap = q.shape[1] // k.shape[1], args["window"], args["cap"]
     scale = 1 / math.sqrt(q.shape[2])
     made = [np.zeros_like(x) for x in (q, k, v)]
