@@ -12,106 +12,21 @@ import math
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.cli.example import Example, main
-from gluon_core.language.nvidia.hopper import (
-    tma_ring,
-    tma_writer,
-    warpgroup_mma,
-    warpgroup_mma_init,
-    warpgroup_mma_wait,
-)
+from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_core.nvidia.hopper import TensorDescriptor
 
 try:
     from .attention_packed_hopper import arguments as forward_arguments
     from .attention_packed_hopper import by_head
     from .packed import pairs
-    from .packed_gradients import (
-        gradients,
-        own_tile,
-        put,
-        room,
-        rows_of,
-        statistics_of,
-        walk,
-        weights_of,
-    )
+    from .packed_gradients import key_gradients_of_half, query_gradients_of_half, walk
+    from .packed_statistics import gradients, prepare, rows_of, statistics_of
 except ImportError:  # run as a program
     from attention_packed_hopper import arguments as forward_arguments
     from attention_packed_hopper import by_head
     from packed import pairs
-    from packed_gradients import (
-        gradients,
-        own_tile,
-        put,
-        room,
-        rows_of,
-        statistics_of,
-        walk,
-        weights_of,
-    )
-
-
-@gluon.jit
-def key_gradients_of_half(
-    rings, writer, outputs, lists, scales, half: gl.constexpr, SETTINGS: gl.constexpr
-):
-    own, others = rings
-    to_keys, to_values = outputs
-    scale, log_scale = scales
-    dtype: gl.constexpr = own.dtype
-    SIZE: gl.constexpr = SETTINGS[0][0]
-    ROWS: gl.constexpr = SIZE // 2
-    STEP: gl.constexpr = SETTINGS[0][1]
-    D: gl.constexpr = own.block_shape[2]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
-    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
-    column: gl.constexpr = gl.SliceLayout(0, layout)
-    (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
-    row += half * ROWS
-    low = row + length - (end - first)
-    # With 128 columns registers are too few for a cap's slope beside two products.
-    LATE: gl.constexpr = SETTINGS[2] and D == 128
-    if sequence < lists[2]:
-        nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
-        for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
-        for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
-        k, v = own.wait(own.consumer())
-        k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
-        v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
-        at = others.consumer()
-        for _ in range(SETTINGS[5]):
-            for i in range(start, stop):
-                q, grad, found = others.wait(at)
-                q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
-                grad_turned = grad.permute((1, 0))
-                score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
-                if not LATE:
-                    change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
-                score = warpgroup_mma_wait(0 if LATE else 1, deps=[score])
-                logsum = found.slice(0, STEP).load(column)[None, :]
-                p, slope = weights_of(score, logsum, low, i, None, log_scale, SETTINGS)
-                weights = gl.convert_layout(p.to(dtype), operand)
-                if LATE:
-                    change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
-                change = warpgroup_mma_wait(0, deps=[change])
-                for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-                change = slope * (change - found.slice(STEP, STEP).load(column)[None, :])
-                change = gl.convert_layout(change.to(dtype), operand)
-                for_keys = warpgroup_mma(change, q, for_keys, is_async=True)
-                for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-                for_values = warpgroup_mma_init(for_values)
-                for_keys = warpgroup_mma_init(for_keys)
-                others.release(at)
-                at = at.next()
-        done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-        # Found again: numbers that a loop does not need take registers in it.
-        again = own_tile(lists, 4, SETTINGS)
-        line = again[1][0] + again[0][1] + half * ROWS
-        place = (line, again[1][1], gl.program_id(1))
-        put(writer, to_values, done[0], place, SETTINGS)
-        put(writer, to_keys, done[1] * scale, place, SETTINGS)
-    writer.close()
+    from packed_gradients import key_gradients_of_half, query_gradients_of_half, walk
+    from packed_statistics import gradients, prepare, rows_of, statistics_of
 
 
 @gluon.jit
@@ -124,6 +39,7 @@ def packed_key_gradients(
     `scale` is that of scores. `statistics` are what `prepare` makes, in a row.
     `to_keys` and `keys` are descriptor and pointer of the same. A grid of tiles and heads of keys."""
     BLOCKS: gl.constexpr = (k_desc.block_type.shape[0], q_desc.block_type.shape[0])
+    gl.static_assert(BLOCKS[1] == 64, "statistics come for 64 queries at a time")
     TURNED: gl.constexpr = (WINDOW[1], WINDOW[0])
     SETTINGS: gl.constexpr = (BLOCKS, TURNED, CAPPED, MOST, True, SHARED)
     rings = (
@@ -144,56 +60,6 @@ def packed_key_gradients(
         [4, 1],
         [240, 24],
     )
-
-
-@gluon.jit
-def query_gradients_of_half(
-    rings, writer, output, lists, found, scales, half: gl.constexpr, SETTINGS: gl.constexpr
-):
-    own, others = rings
-    statistics, rows = found
-    scale, log_scale = scales
-    dtype: gl.constexpr = own.dtype
-    SIZE: gl.constexpr = SETTINGS[0][0]
-    ROWS: gl.constexpr = SIZE // 2
-    STEP: gl.constexpr = SETTINGS[0][1]
-    D: gl.constexpr = own.block_shape[2]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
-    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
-    (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
-    row += half * ROWS
-    low = row + length - (end - first)
-    head = gl.program_id(1)
-    if sequence < lists[2]:
-        near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-        at_row = statistics + 2 * (head * rows + room(first, sequence) + row) + near - row
-        there = near < end - first
-        logsum = gl.load(at_row, mask=there, other=float("inf"))
-        delta = gl.load(at_row + 64, mask=there, other=0.0)[:, None]
-        nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
-        acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
-        q, grad = own.wait(own.consumer())
-        q = q.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
-        grad = grad.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
-        at = others.consumer()
-        for i in range(start, stop):
-            k, v = others.wait(at)
-            k = k.reshape([STEP, D])
-            v = v.reshape([STEP, D]).permute((1, 0))
-            score = warpgroup_mma(q, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
-            change = warpgroup_mma(grad, v, nothing, use_acc=False, is_async=True)
-            score = warpgroup_mma_wait(1, deps=[score])
-            p, slope = weights_of(score, logsum[:, None], low, i, length, log_scale, SETTINGS)
-            change = warpgroup_mma_wait(0, deps=[change])
-            change = gl.convert_layout((slope * (change - delta)).to(dtype), operand)
-            acc = warpgroup_mma(change, k, acc, is_async=True)
-            acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
-            others.release(at)
-            at = at.next()
-        done = warpgroup_mma_wait(0, deps=[acc])
-        put(writer, output, done * scale, (first + row, end, head), SETTINGS)
-    writer.close()
 
 
 @gluon.jit
@@ -277,6 +143,23 @@ def configure(window, cap, shared):
         return {**settings, "CAPPED": cap is not None, "MOST": most, "num_warps": 4}
 
     return config
+
+
+def launch(args, most=32, **options):
+    """All three kernels. `args` has what `attention_packed` takes and has left in out and logsums; grad; and of
+    any content what is written: for_queries, for_keys, for_values and statistics."""
+    (tokens, heads, depth), lists = args["q"].shape, args["of_queries"]
+    rows = rows_of(tokens, lists.shape[0] - 1)
+    wide = gl.BlockedLayout([1, 8], [256 // depth, depth // 8], [4, 1], [1, 0])
+    given = (args["out"], args["grad"], args["logsums"], args["statistics"], lists)
+    run = prepare[rows // 64, heads]
+    run(*given, lists.shape[0] - 1, heads, depth, most, wide, num_warps=4, **options)
+    shared = heads // args["k"].shape[1]
+    config = configure(args["window"], args["cap"], shared)(32, most=most)
+    every = {out for outs in OUTS.values() for out in outs}
+    for who, kernel in (("keys", packed_key_gradients), ("queries", packed_query_gradients)):
+        mine = {name: x for name, x in args.items() if name not in every or name in OUTS[who]}
+        kernel[grid(mine, config)](*operands(mine, config), **config, **options)
 
 
 def example(name, who, depth=128, window=(None, 0), cap=None, shared=4):

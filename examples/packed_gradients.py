@@ -1,30 +1,23 @@
-"""What the gradients of packed attention share: whose tiles a program walks over, weights that are computed
-again, rows that end within a tile; and the gradients in float64.
+"""The roles of the gradients of packed attention: who copies, and who multiplies half of a tile's rows.
 
 SETTINGS are the own rows and the others of a tile, the window of an own row over others, whether scores are
 capped, for how many sequences there is room, whether own rows are keys, and how many heads share these.
 """
 
-import math
-
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.tune import numpy_of
+from gluon_core.language.nvidia.hopper import (
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
 
 try:
-    from .attention_paged import placed
     from .packed import add, bounds, picked
+    from .packed_statistics import room
 except ImportError:  # run as a program
-    from attention_paged import placed
     from packed import add, bounds, picked
-
-
-@gluon.jit
-def room(begin, sequence):
-    """Where a sequence's statistics begin: those of 64 rows are of one sequence."""
-    return (begin + 64 * sequence) // 64 * 64
+    from packed_statistics import room
 
 
 @gluon.jit
@@ -147,90 +140,113 @@ def put(writer, outputs, result, place, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def prepare(
-    out, grad, logsums, statistics, lists, count, heads, D: gl.constexpr, MOST: gl.constexpr,
-    LAYOUT: gl.constexpr,
-):  # fmt: skip
-    """Statistics are [heads, rows / 64, 2, 64]: of each query the logarithm of its sum, and the sum of
-    `out * grad`; infinite and 0 where there is none. `out` and `grad` are [tokens, heads, D], `logsums` [tokens, heads],
-    `lists` where the sequences begin."""
-    here: gl.constexpr = gl.SliceLayout(1, LAYOUT)
-    base = gl.program_id(0) * 64
+def key_gradients_of_half(
+    rings, writer, outputs, lists, scales, half: gl.constexpr, SETTINGS: gl.constexpr
+):
+    own, others = rings
+    to_keys, to_values = outputs
+    scale, log_scale = scales
+    dtype: gl.constexpr = own.dtype
+    SIZE: gl.constexpr = SETTINGS[0][0]
+    ROWS: gl.constexpr = SIZE // 2
+    STEP: gl.constexpr = SETTINGS[0][1]
+    D: gl.constexpr = own.block_shape[2]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    column: gl.constexpr = gl.SliceLayout(0, layout)
+    (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
+    row += half * ROWS
+    low = row + length - (end - first)
+    # With 128 columns registers are too few for a cap's slope beside two products.
+    LATE: gl.constexpr = SETTINGS[2] and D == 128
+    if sequence < lists[2]:
+        nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
+        for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+        for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+        k, v = own.wait(own.consumer())
+        k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+        v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+        at = others.consumer()
+        for _ in range(SETTINGS[5]):
+            for i in range(start, stop):
+                q, grad, found = others.wait(at)
+                q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
+                grad_turned = grad.permute((1, 0))
+                score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
+                if not LATE:
+                    change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
+                score = warpgroup_mma_wait(0 if LATE else 1, deps=[score])
+                logsum = found.slice(0, STEP).load(column)[None, :]
+                p, slope = weights_of(score, logsum, low, i, None, log_scale, SETTINGS)
+                weights = gl.convert_layout(p.to(dtype), operand)
+                if LATE:
+                    change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
+                change = warpgroup_mma_wait(0, deps=[change])
+                for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+                change = slope * (change - found.slice(STEP, STEP).load(column)[None, :])
+                change = gl.convert_layout(change.to(dtype), operand)
+                for_keys = warpgroup_mma(change, q, for_keys, is_async=True)
+                for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+                for_values = warpgroup_mma_init(for_values)
+                for_keys = warpgroup_mma_init(for_keys)
+                others.release(at)
+                at = at.next()
+        done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+        # Found again: numbers that a loop does not need take registers in it.
+        again = own_tile(lists, 4, SETTINGS)
+        line = again[1][0] + again[0][1] + half * ROWS
+        place = (line, again[1][1], gl.program_id(1))
+        put(writer, to_values, done[0], place, SETTINGS)
+        put(writer, to_keys, done[1] * scale, place, SETTINGS)
+    writer.close()
+
+
+@gluon.jit
+def query_gradients_of_half(
+    rings, writer, output, lists, found, scales, half: gl.constexpr, SETTINGS: gl.constexpr
+):
+    own, others = rings
+    statistics, rows = found
+    scale, log_scale = scales
+    dtype: gl.constexpr = own.dtype
+    SIZE: gl.constexpr = SETTINGS[0][0]
+    ROWS: gl.constexpr = SIZE // 2
+    STEP: gl.constexpr = SETTINGS[0][1]
+    D: gl.constexpr = own.block_shape[2]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
+    row += half * ROWS
+    low = row + length - (end - first)
     head = gl.program_id(1)
-    index = gl.arange(0, MOST, here)
-    ends = gl.load(lists + index + 1, mask=index < count, other=0)
-    past = (index < count) & (room(ends, index + 1) <= base)
-    sequence = gl.sum(past.to(gl.int32), 0)
-    begin = gl.load(lists + sequence, mask=sequence < count, other=0)
-    end = gl.load(lists + sequence + 1, mask=sequence < count, other=0)
-    near = base + gl.arange(0, 64, here)
-    line = begin + near - room(begin, sequence)
-    there = line < end
-    place = line.to(gl.int64) * heads + head
-    column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
-    at = place[:, None] * D + column[None, :]
-    x = gl.load(out + at, mask=there[:, None], other=0.0).to(gl.float32)
-    y = gl.load(grad + at, mask=there[:, None], other=0.0).to(gl.float32)
-    logsum = gl.load(logsums + place, mask=there, other=float("inf"))
-    rows = gl.num_programs(0) * 64
-    to = statistics + 2 * (head * rows + base) + near - base
-    gl.store(to, gl.where(logsum == float("-inf"), float("inf"), logsum))
-    gl.store(to + 64, gl.sum(x * y, 1))
-
-
-def rows_of(tokens, sequences):
-    """How many rows the statistics of so many have."""
-    return (tokens // 64 + sequences) * 64
-
-
-def rows_at(args):
-    """Where each token's statistics are."""
-    begins = np.asarray(args["of_queries"])
-    index = np.arange(len(begins) - 1)
-    each = (begins[:-1] + 64 * index) // 64 * 64 - begins[:-1]
-    return np.repeat(each, np.diff(begins)) + np.arange(begins[-1])
-
-
-def statistics_of(new, args):
-    """Any for the queries that are there."""
-    (tokens, heads, _), sequences = args["q"].shape, args["of_queries"].shape[0] - 1
-    made = np.zeros((heads, rows_of(tokens, sequences) // 64, 2, 64), np.float32)
-    made[:, :, 0] = np.inf
-    if hasattr(args["of_queries"], "__getitem__"):
-        at = rows_at({"of_queries": numpy_of(args["of_queries"])})
-        drawn = np.random.default_rng(0).standard_normal((tokens, heads, 2))
-        made[:, at // 64, :, at % 64] = drawn
-    return placed(new, made.reshape(-1))
-
-
-def gradients(args):
-    """Of queries, keys and values in float64, sequence by sequence, for the statistics that are given."""
-    q, k, v, grad = (args[name].astype(np.float64) for name in ("q", "k", "v", "grad"))
-    statistics = args["statistics"].astype(np.float64).reshape(q.shape[1], -1, 2, 64)
-    at = rows_at(args)
-    logsums, deltas = statistics[:, at // 64, :, at % 64].transpose(2, 1, 0)
-    shared, (left, right), cap = q.shape[1] // k.shape[1], args["window"], args["cap"]
-    scale = 1 / math.sqrt(q.shape[2])
-    made = [np.zeros_like(x) for x in (q, k, v)]
-    ends = [list(zip(args[name], args[name][1:])) for name in ("of_queries", "of_keys")]
-    for (begin, end), (first, last) in zip(*ends):
-        own, theirs = slice(begin, end), slice(first, last)
-        of_k, of_v = (t[theirs].repeat(shared, axis=1) for t in (k, v))
-        score = np.einsum("qhd,khd->hqk", q[own], of_k) * scale
-        slope = 1.0
-        if cap:
-            slope = 1 - np.tanh(score / cap) ** 2
-            score = cap * np.tanh(score / cap)
-        place = np.arange(end - begin)[:, None] + (last - first) - (end - begin)
-        away = np.arange(last - first) - place
-        seen = away >= (-left if left is not None else -np.inf)
-        seen &= away <= (right if right is not None else np.inf)
-        power = np.where(seen, score * math.log2(math.e) - logsums[:, own, None], -np.inf)
-        p = np.exp2(power)
-        change = np.einsum("qhd,khd->hqk", grad[own], of_v) - deltas[:, own, None]
-        change = p * slope * change * scale
-        made[0][own] = np.einsum("hqk,khd->qhd", change, of_k)
-        for to, weights, of in ((1, change, q), (2, p, grad)):
-            whole = np.einsum("hqk,qhd->khd", weights, of[own])
-            made[to][theirs] = whole.reshape(last - first, -1, shared, q.shape[2]).sum(axis=2)
-    return dict(zip(("for_queries", "for_keys", "for_values"), made))
+    if sequence < lists[2]:
+        near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        at_row = statistics + 2 * (head * rows + room(first, sequence) + row) + near - row
+        there = near < end - first
+        logsum = gl.load(at_row, mask=there, other=float("inf"))
+        delta = gl.load(at_row + 64, mask=there, other=0.0)[:, None]
+        nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
+        acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+        q, grad = own.wait(own.consumer())
+        q = q.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+        grad = grad.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+        at = others.consumer()
+        for i in range(start, stop):
+            k, v = others.wait(at)
+            k = k.reshape([STEP, D])
+            v = v.reshape([STEP, D]).permute((1, 0))
+            score = warpgroup_mma(q, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
+            change = warpgroup_mma(grad, v, nothing, use_acc=False, is_async=True)
+            score = warpgroup_mma_wait(1, deps=[score])
+            p, slope = weights_of(score, logsum[:, None], low, i, length, log_scale, SETTINGS)
+            change = warpgroup_mma_wait(0, deps=[change])
+            change = gl.convert_layout((slope * (change - delta)).to(dtype), operand)
+            acc = warpgroup_mma(change, k, acc, is_async=True)
+            acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
+            others.release(at)
+            at = at.next()
+        done = warpgroup_mma_wait(0, deps=[acc])
+        put(writer, output, done * scale, (first + row, end, head), SETTINGS)
+    writer.close()

@@ -1,5 +1,5 @@
-"""What serves a model, as operators of PyTorch: attention of packed sequences, and of one new token each
-against pages, with GQA and latent. Forward alone; see docs/torch.md."""
+"""What serves a model, as operators of PyTorch: attention of packed sequences, with gradients, and of one new
+token each against pages, with GQA and latent. See docs/torch.md."""
 
 import math
 from typing import Any, Optional
@@ -11,16 +11,75 @@ from gluon_core.contract.registry import registry
 
 try:
     from . import attention_mla as latent_form
+    from . import attention_packed_backward_hopper as packed_gradients
     from . import attention_packed_hopper as packed_form
     from . import attention_paged as paged_form
+    from .packed_statistics import rows_of
     from .product_ops import Beside, run
 except ImportError:  # run as a program
     import attention_mla as latent_form
+    import attention_packed_backward_hopper as packed_gradients
     import attention_packed_hopper as packed_form
     import attention_paged as paged_form
+    from packed_statistics import rows_of
     from product_ops import Beside, run
 
 LOG2E = math.log2(math.e)
+
+
+def most_of(ends):
+    """For how many sequences a kernel is compiled."""
+    return max(32, 1 << (ends.shape[0] - 2).bit_length())
+
+
+@gluon.torch.op(
+    "gluon_examples::attention_packed_backward",
+    shape=lambda grad, q, k, v, *_: [q.shape, k.shape, v.shape],
+)
+def attention_packed_backward(
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    of_queries: torch.Tensor,
+    of_keys: torch.Tensor,
+    out: torch.Tensor,
+    logsums: torch.Tensor,
+    left: Optional[int],
+    right: Optional[int],
+    cap: Optional[float],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Without atomics: equal inputs, equal bits."""
+    (tokens, heads, width), given = q.shape, {"grad": grad, "q": q, "k": k, "v": v, "out": out}
+    if width not in (64, 128) or v.shape[2] != width:
+        raise ValueError(
+            f"q and v: gradients of packed attention are of heads of 64 or 128 elements, "
+            f"queries, keys and values alike; got {width} and {v.shape[2]}. Detach q, k and v."
+        )
+    args = {name: x.contiguous() for name, x in given.items()}
+    made = {"for_queries": "q", "for_keys": "k", "for_values": "v"}
+    # Zeros, for tokens that no sequence has.
+    args |= {name: torch.zeros_like(args[of]) for name, of in made.items()}
+    args |= {"logsums": logsums, "of_queries": of_queries, "of_keys": of_keys}
+    rows = rows_of(tokens, of_queries.shape[0] - 1)
+    args |= {
+        "statistics": Beside(q).empty((2 * heads * rows,)),
+        "cap": cap,
+        "window": (left, right),
+    }
+    packed_gradients.launch(args, most_of(of_queries))
+    return tuple(args[name] for name in made)
+
+
+def keep_packed(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:5], *output)
+    ctx.settings = inputs[5:]
+    ctx.mark_non_differentiable(output[1])
+
+
+def packed_backward(ctx, grad, _):
+    found = attention_packed_backward(grad, *ctx.saved_tensors, *ctx.settings)
+    return (*found, *[None] * 5)
 
 
 @gluon.torch.op(
@@ -29,6 +88,8 @@ LOG2E = math.log2(math.e)
         (*q.shape[:2], v.shape[2]),
         (q.shape[:2], torch.float32),
     ],
+    backward=packed_backward,
+    setup_context=keep_packed,
 )
 def attention_packed(
     q: torch.Tensor,
@@ -51,8 +112,8 @@ def attention_packed(
     args = {name: x.contiguous() for name, x in (("q", q), ("k", k), ("v", v))}
     args |= {"out": q.new_empty(*q.shape[:2], width), "of_queries": of_queries, "of_keys": of_keys}
     logsums = Beside(q).empty(q.shape[:2])
-    most = max(32, 1 << (of_queries.shape[0] - 2).bit_length())
-    out = run(example, {**args, "cap": cap, "window": (left, right), "logsums": logsums}, most=most)
+    args |= {"cap": cap, "window": (left, right), "logsums": logsums}
+    out = run(example, args, most=most_of(of_queries))
     return out, logsums
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 
 import pytest
 import torch
@@ -83,26 +84,22 @@ def loss(x, w, labels, ignored):
 
 
 def packed(q, k, v, of_queries, of_keys, left, right, cap):
-    args = {"q": q.numpy(), "k": k.numpy(), "v": v.numpy(), "window": (left, right), "cap": cap}
-    args |= {"of_queries": of_queries.numpy(), "of_keys": of_keys.numpy()}
-    return torch.from_numpy(module("packed").reference(args)), logsums(args)
-
-
-def logsums(args):
-    (left, right), found = args["window"], []
-    q, k = (torch.from_numpy(args[name]) for name in "qk")
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-    bounds = [zip(args[name], args[name][1:]) for name in ("of_queries", "of_keys")]
+    shared, made = q.shape[1] // k.shape[1], []
+    k, v = (x.repeat_interleave(shared, 1) for x in (k, v))
+    bounds = [zip(ends.tolist(), ends.tolist()[1:]) for ends in (of_queries, of_keys)]
     for (begin, end), (first, last) in zip(*bounds):
         score = torch.einsum("qhd,khd->qhk", q[begin:end], k[first:last]) / q.shape[2] ** 0.5
-        if args["cap"]:
-            score = args["cap"] * (score / args["cap"]).tanh()
+        if cap:
+            score = cap * (score / cap).tanh()
         away = torch.arange(last - first) - torch.arange(end - begin)[:, None]
         away = away - (last - first) + (end - begin)
         seen = (away <= right) & (away >= (-left if left is not None else -1000))
         score = score.masked_fill(~seen[:, None], -torch.inf)
-        found.append(score.logsumexp(2) / torch.log(torch.tensor(2.0)))
-    return torch.cat(found)
+        logsum = score.logsumexp(2)
+        p = torch.where(seen[:, None], (score - logsum.clamp(min=-1e30)[..., None]).exp(), 0)
+        made.append((torch.einsum("qhk,khd->qhd", p, v[first:last]), logsum))
+    out, logsum = (torch.cat(parts) for parts in zip(*made))
+    return out, logsum / math.log(2)
 
 
 def paged(q, k_cache, v_cache, table, lengths):
@@ -197,7 +194,7 @@ CASES = {
             None, 0, None,
         ),
         packed,
-        0,
+        3,
     ),
     "packed, window and cap": (
         serving.attention_packed,
@@ -206,7 +203,7 @@ CASES = {
             5, 2, 3.0,
         ),
         packed,
-        0,
+        3,
     ),
     "paged": (
         serving.attention_paged,
