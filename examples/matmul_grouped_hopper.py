@@ -30,16 +30,18 @@ except ImportError:  # run as a program
 
 
 @gluon.jit
-def copy_tiles(
-    ring, lists, groups, N, K, BLOCKS: gl.constexpr, GROUP: gl.constexpr, MOST: gl.constexpr
-):
+def copy_tiles(ring, lists, groups, sizes, BLOCKS: gl.constexpr, SETTINGS: gl.constexpr):
+    N, K = sizes
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    found = groups_of(lists[0], lists[1], groups, N, layout, BLOCKS, MOST)
+    found = groups_of(lists[0], lists[1], groups, N, layout, BLOCKS, SETTINGS[1])
     at = ring.producer()
     for tile in range(gl.program_id(0), gl.max(found[2], 0), gl.num_programs(0)):
-        group, row, column, _ = group_tile_at(tile, found, N, BLOCKS, GROUP)
+        group, row, column, _ = group_tile_at(tile, found, N, BLOCKS, SETTINGS[0])
         for k in range(0, K, BLOCKS[2]):
-            ring.fetch(at, [[row, k], [group, k, column]])
+            if SETTINGS[2]:
+                ring.fetch(at, [[row, k], [group, column, k]])
+            else:
+                ring.fetch(at, [[row, k], [group, k, column]])
             at = at.next()
 
 
@@ -63,7 +65,10 @@ def multiply_tiles(
         for k in range(0, K, BLOCKS[2]):
             a_tile, b_tile = ring.wait(at)
             a_tile = a_tile.slice(half * ROWS, ROWS, dim=0)
-            b_tile = b_tile.reshape([BLOCKS[2], BLOCKS[1]])
+            if SETTINGS[2]:
+                b_tile = b_tile.reshape([BLOCKS[1], BLOCKS[2]]).permute((1, 0))
+            else:
+                b_tile = b_tile.reshape([BLOCKS[2], BLOCKS[1]])
             acc = warpgroup_mma(a_tile, b_tile, acc, is_async=True)
             acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
             ring.release(at.before(), pred=k > 0)
@@ -86,12 +91,12 @@ def multiply_tiles(
 def matmul_grouped(
     a_desc, b_desc, c_desc, c, starts, counts, groups, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr, GROUP: gl.constexpr, MOST: gl.constexpr,
+    STAGES: gl.constexpr, GROUP: gl.constexpr, MOST: gl.constexpr, TRANSPOSED: gl.constexpr,
 ):  # fmt: skip
-    """`a` and `c` are [rows, K] and [rows, N], `b` [groups, K, N]; `starts` and `counts` are int32
-    [groups], up to MOST groups. The groups' rows do not overlap."""
+    """`a` and `c` are [rows, K] and [rows, N], `b` [groups, K, N], or TRANSPOSED [groups, N, K]; `starts` and
+    `counts` are int32 [groups], up to MOST groups. The groups' rows do not overlap."""
     BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K)
-    SETTINGS: gl.constexpr = (GROUP, MOST)
+    SETTINGS: gl.constexpr = (GROUP, MOST, TRANSPOSED)
     ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
     lists = (starts, counts)
     upper = (tma_writer(c_desc, parts=4), c)
@@ -101,7 +106,7 @@ def matmul_grouped(
         [
             (multiply_tiles, (ring, upper, lists, groups, sizes, 0, BLOCKS, SETTINGS)),
             (multiply_tiles, (ring, lower, lists, groups, sizes, 1, BLOCKS, SETTINGS)),
-            (copy_tiles, (ring, lists, groups, N, K, BLOCKS, GROUP, MOST)),
+            (copy_tiles, (ring, lists, groups, sizes, BLOCKS, SETTINGS)),
         ],
         [4, 1],
         [232, 40],
@@ -112,7 +117,7 @@ def operands(args, config):
     m, n, k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     described = (
         describe(args["a"], [m, k]),
-        describe(args["b"], [1, k, n]),
+        describe(args["b"], [1, n, k] if config["TRANSPOSED"] else [1, k, n]),
         describe(args["c"], [m // 2, n // 4]),
     )
     return (*described, *(args[x] for x in ("c", "starts", "counts", "groups", "N", "K")))
@@ -127,6 +132,15 @@ def configure(small, stages, group):
     return config
 
 
+def either(config):
+    """The same for matrices that may be transposed."""
+
+    def made(warp_size, transposed=False, **choices):
+        return {**config(warp_size, **choices), "TRANSPOSED": transposed}
+
+    return made
+
+
 def grid(args, config):
     """One program for each multiprocessor: how many tiles there are is not known here."""
     return (programs(args, 12),)
@@ -139,8 +153,8 @@ EXAMPLES = [
         arguments=arguments,
         operands=operands,
         grid=grid,
-        config=configure((128, 128, 32), 3, 2),
-        large_config=configure((128, 256, 64), 4, 8),
+        config=either(configure((128, 128, 32), 3, 2)),
+        large_config=either(configure((128, 256, 64), 4, 8)),
         reference=reference,
         output="c",
         flops=lambda args: 2 * args["N"] * args["K"] * int(args["counts"].sum()),

@@ -1,7 +1,7 @@
-"""Products of matrices as operators of PyTorch: plain ones with gradients, of experts, of 8-bit floats and of
-weights of few bits, and the loss of a linear layer. Rows are multiples of 16 bytes. See docs/torch.md."""
+"""Products of matrices as operators of PyTorch: plain ones with gradients, of 8-bit floats and of weights of
+few bits, and the loss of a linear layer. Rows are multiples of 16 bytes. See docs/torch.md."""
 
-from typing import Any, Optional
+from typing import Any
 
 import torch
 
@@ -14,10 +14,6 @@ try:
         matmul,
         matmul_batched,
         matmul_fp8_hopper,
-        matmul_gathered,
-        matmul_gathered_hopper,
-        matmul_grouped,
-        matmul_grouped_hopper,
         matmul_invariant,
         matmul_quantized,
         matmul_skinny,
@@ -29,10 +25,6 @@ except ImportError:  # run as a program
     import matmul
     import matmul_batched
     import matmul_fp8_hopper
-    import matmul_gathered
-    import matmul_gathered_hopper
-    import matmul_grouped
-    import matmul_grouped_hopper
     import matmul_invariant
     import matmul_quantized
     import matmul_skinny
@@ -59,12 +51,6 @@ def run(example, args, **choices) -> Any:
     """Launch an example for what it is measured with; its result."""
     example.launch(args, example.configure(registry().target(None), True, **choices))
     return args[example.output]
-
-
-def fitting(portable, hopper):
-    """The example in roles where the target can run it."""
-    example = hopper.EXAMPLES[0]
-    return portable.EXAMPLES[0] if example.lacks(registry().target(None)) else example
 
 
 # -- plain products, by what they take besides ----------------------------------------------------
@@ -147,50 +133,7 @@ def bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return run(matmul_batched.EXAMPLES[0], {**args, "matrices": count, "M": m, "N": n, "K": k})
 
 
-# -- experts --------------------------------------------------------------------------------------
-
-
-def groups_of(counts):
-    """For how many groups a kernel is compiled."""
-    return max(16, 1 << (counts.shape[0] - 1).bit_length())
-
-
-@gluon.torch.op(
-    "gluon_examples::matmul_grouped", shape=lambda a, b, starts, counts: (a.shape[0], b.shape[2])
-)
-def grouped(
-    a: torch.Tensor, b: torch.Tensor, starts: torch.Tensor, counts: torch.Tensor
-) -> torch.Tensor:
-    """Rows of `a` from starts[i] on, counts[i] of them (int32), times b[i]; zeros where no group is."""
-    rows, n = a.shape[0], b.shape[2]
-    args = {"a": a.contiguous(), "b": b.contiguous(), "c": a.new_zeros(rows, n)}
-    args |= {"starts": starts, "counts": counts, "groups": len(counts), "rows": rows}
-    example = fitting(matmul_grouped, matmul_grouped_hopper)
-    return run(example, {**args, "N": n, "K": a.shape[1]}, most=groups_of(counts))
-
-
-@gluon.torch.op(
-    "gluon_examples::matmul_gathered",
-    shape=lambda a, b, starts, counts, sources, targets, weights, rows: (rows, b.shape[2]),
-)
-def gathered(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    starts: torch.Tensor,
-    counts: torch.Tensor,
-    sources: Optional[torch.Tensor],
-    targets: Optional[torch.Tensor],
-    weights: Optional[torch.Tensor],
-    rows: int,
-) -> torch.Tensor:
-    """The same for a list of rows: row i of it is read at sources[i] and goes to targets[i] of `rows`, times
-    weights[i]; see `matmul_gathered.py`."""
-    n, k = b.shape[2], a.shape[1]
-    args = {"a": a.contiguous(), "b": b.contiguous(), "c": a.new_zeros(rows, n)}
-    args |= {"starts": starts, "counts": counts, "sources": sources, "targets": targets}
-    args |= {"weights": weights, "groups": len(counts), "N": n, "K": k}
-    example = fitting(matmul_gathered, matmul_gathered_hopper)
-    return run(example, args, most=groups_of(counts))
+# -- of few bits ------------------------------------------------------------------------------------
 
 
 @gluon.torch.op(
