@@ -129,7 +129,7 @@ def grid(args, config, size=128):
 def arguments(depth, window, cap, shared, who):
     def make(new, large, lengths=None, heads=None, keys=None):
         make = forward_arguments(depth, depth, window, cap, shared)
-        args = make(new, large, lengths, heads, keys)
+        args = make(new, large, lengths, heads or (None if large else max(shared, 2)), keys)
         args["grad"] = new.random(args.pop("out").shape, "bfloat16")
         args["statistics"] = statistics_of(new, args)
         return {**args, **{out: new.empty(args[NAMES[out]].shape, "bfloat16") for out in OUTS[who]}}

@@ -132,10 +132,10 @@ def configure(small, stages, group):
     return config
 
 
-def either(config):
+def either(config, given):
     """The same for matrices that may be transposed."""
 
-    def made(warp_size, transposed=False, **choices):
+    def made(warp_size, transposed=given, **choices):
         return {**config(warp_size, **choices), "TRANSPOSED": transposed}
 
     return made
@@ -146,22 +146,35 @@ def grid(args, config):
     return (programs(args, 12),)
 
 
-EXAMPLES = [
-    Example(
-        name="matmul of groups, Hopper",
+def turned(new, large, *sizes):
+    args = arguments(new, large, *sizes)
+    groups, k, n = args["b"].shape
+    return {**args, "b": new.random((groups, n, k), "bfloat16")}
+
+
+def example(name, make, transposed):
+    def wanted(args):
+        return reference({**args, "b": args["b"].transpose(0, 2, 1)} if transposed else args)
+
+    return Example(
+        name=name,
         kernel=matmul_grouped,
-        arguments=arguments,
+        arguments=make,
         operands=operands,
         grid=grid,
-        config=either(configure((128, 128, 32), 3, 2)),
-        large_config=either(configure((128, 256, 64), 4, 8)),
-        reference=reference,
+        config=either(configure((128, 128, 32), 3, 2), transposed),
+        large_config=either(configure((128, 256, 64), 4, 8), transposed),
+        reference=wanted,
         output="c",
         flops=lambda args: 2 * args["N"] * args["K"] * int(args["counts"].sum()),
         requires=("nvidia.wgmma", "nvidia.tma"),
         tolerance=4e-3,
     )
-]
+
+
+EXAMPLES = [example("matmul of groups, Hopper", arguments, False)]
+# Not in the demo.
+MORE = [example("matmul of groups, transposed, Hopper", turned, True)]
 
 if __name__ == "__main__":
     raise SystemExit(main(EXAMPLES))

@@ -96,7 +96,8 @@ def packed(q, k, v, of_queries, of_keys, left, right, cap):
             score = cap * (score / cap).tanh()
         away = torch.arange(last - first) - torch.arange(end - begin)[:, None]
         away = away - (last - first) + (end - begin)
-        seen = (away <= right) & (away >= (-left if left is not None else -1000))
+        seen = away <= (1000 if right is None else right)
+        seen &= away >= (-1000 if left is None else -left)
         score = score.masked_fill(~seen[:, None], -torch.inf)
         logsum = score.logsumexp(2)
         p = torch.where(seen[:, None], (score - logsum.clamp(min=-1e30)[..., None]).exp(), 0)
@@ -204,6 +205,15 @@ CASES = {
         lambda: (
             bf16(70, 2, 64), bf16(70, 2, 64), bf16(70, 2, 64), int32(0, 3, 70), int32(0, 3, 70),
             5, 2, 3.0,
+        ),
+        packed,
+        3,
+    ),
+    "packed, of any lengths": (  # none, one, more queries than keys, keys without queries
+        serving.attention_packed,
+        lambda: (
+            bf16(137, 2, 64), bf16(141, 1, 64), bf16(141, 1, 64), int32(0, 1, 1, 66, 135, 137, 137),
+            int32(0, 1, 6, 69, 136, 136, 141), 5, 0, None,
         ),
         packed,
         3,
