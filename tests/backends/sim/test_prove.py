@@ -1,16 +1,16 @@
 """Verdicts for every trip count: rings that are right, and the same with one mistake."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.cli.app import app
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
 from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from tests.backends.sim.proofs import LAYOUT, TILE, describe, judged
@@ -156,14 +156,10 @@ def test_a_mistake_that_the_launch_itself_does_not_show():
 # ---- the command ----------------------------------------------------------------------------------
 
 
-def command(*words, **environment):
+def command(*words):
     """What `gluon prove` prints, and its exit code."""
-
-    done = subprocess.run(
-        [sys.executable, "-m", "gluon_core.cli", "prove", *map(str, words)],
-        capture_output=True, text=True, env={**os.environ, **environment},
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
+    done = CliRunner().invoke(app, ["prove", *map(str, words)], env={"COLUMNS": "200"})
+    return done.exit_code, done.output
 
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -187,12 +183,6 @@ def test_our_own_pipelines_are_proved(file, target, tmp_path):
 
 
 GATHERED = """
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -228,11 +218,10 @@ def test_what_cannot_be_followed_is_told_with_its_line(tmp_path):
     assert [one["verdict"] for one in found["verdicts"]] == ["cannot say"]
 
 
-def test_without_the_solver_it_says_how_to_get_it(tmp_path):
-    (tmp_path / "z3.py").write_text("raise ImportError('none here')")
+def test_without_the_solver_it_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "z3", None)
     file = tmp_path / "gathered.py"
     file.write_text(GATHERED)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    code, text = command(file, PYTHONPATH=path)
+    code, text = command(file)
     assert code == 3
     assert "pip install" in text and "z3" in text

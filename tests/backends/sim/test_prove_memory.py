@@ -140,6 +140,7 @@ def part(src, dst, tiles, share, STAGES: gl.constexpr, FAULT: gl.constexpr):
         cp.commit_group()
         cp.wait_group(STAGES if FAULT == "more pend" else STAGES - 1)
         gl.store(dst + i * 128 + at, ring.index(i % STAGES).load(layout))
+    cp.wait_group(0)
 
 
 @pytest.mark.parametrize(
