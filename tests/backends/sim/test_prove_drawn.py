@@ -194,7 +194,7 @@ def test_a_mistake_of_the_seventh_round_is_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(36)
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("seed", range(180))
 def test_what_is_proved_no_schedule_contradicts(seed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
