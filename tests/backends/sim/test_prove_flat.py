@@ -158,33 +158,50 @@ def test_the_order_of_steps_is_proved_or_told_of(fault):
 
 
 @gluon.jit
-def walked(src, out, ring, full, empty, tiles, FAULT: gl.constexpr, layout: gl.constexpr):
-    at, count = gl.program_id(0), 0
-    while at < tiles:
-        mbarrier.wait(full, count & 1)
-        gl.store(
-            out + gl.arange(0, 32, layout=gl.SliceLayout(0, layout)), gl.sum(ring.load(layout), 0)
-        )
-        mbarrier.arrive(empty, count=1)
-        count += 1
-        at += gl.num_programs(0)
-        if FAULT == "skips":
-            at += count & 1
+def take(out, ring, full, empty, count, layout: gl.constexpr):
+    mbarrier.wait(full, count & 1)
+    columns = gl.arange(0, 32, layout=gl.SliceLayout(0, layout))
+    gl.store(out + columns, gl.sum(ring.load(layout), 0))
+    mbarrier.arrive(empty, count=1)
+    return count + 1
 
 
 @gluon.jit
-def walks(src, ring, full, empty, tiles, FAULT: gl.constexpr):
-    at, count = gl.program_id(0), 0
-    while at < tiles + (FAULT == "one more"):
-        mbarrier.wait(empty, count & 1 ^ 1)
-        mbarrier.expect(full, src.block_type.nbytes)
-        async_load(src, [0, at * 32], full, ring)
-        count += 1
-        at += gl.num_programs(0)
+def give(src, ring, full, empty, count):
+    mbarrier.wait(empty, count & 1 ^ 1)
+    mbarrier.expect(full, src.block_type.nbytes)
+    async_load(src, [0, count * 32], full, ring)
+    return count + 1
 
 
 @gluon.jit
-def while_there_are(src, out, tiles, FAULT: gl.constexpr, layout: gl.constexpr):
+def takes(out, ring, full, empty, tiles, FAULT: gl.constexpr, layout: gl.constexpr):
+    at, count = gl.program_id(0), 0
+    if FAULT == "in fours" or FAULT == "in fives":
+        for k in range(0, tiles, 4 if FAULT == "in fours" else 5):
+            count = take(out, ring, full, empty, count, layout)
+    else:
+        while at < tiles:
+            count = take(out, ring, full, empty, count, layout)
+            at += gl.num_programs(0)
+            if FAULT == "skips":
+                at += count & 1
+
+
+@gluon.jit
+def gives(src, ring, full, empty, tiles, FAULT: gl.constexpr):
+    at, count = gl.program_id(0), 0
+    if FAULT == "in fours" or FAULT == "in fives":
+        for k in range(gl.cdiv(tiles, 4)):
+            count = give(src, ring, full, empty, count)
+    else:
+        while at < tiles + (FAULT == "one more"):
+            count = give(src, ring, full, empty, count)
+            at += gl.num_programs(0)
+
+
+@gluon.jit
+def as_many(src, out, tiles, FAULT: gl.constexpr, layout: gl.constexpr):
     ring = gl.allocate_shared_memory(src.dtype, src.block_type.shape, src.layout)
     full = mbarrier.allocate_mbarrier(batch=1).index(0)
     empty = mbarrier.allocate_mbarrier(batch=1).index(0)
@@ -192,18 +209,17 @@ def while_there_are(src, out, tiles, FAULT: gl.constexpr, layout: gl.constexpr):
     mbarrier.init(empty, count=1)
     gl.warp_specialize(
         [
-            (walked, (src, out, ring, full, empty, tiles, FAULT, layout)),
-            (walks, (src, ring, full, empty, tiles, FAULT)),
+            (takes, (out, ring, full, empty, tiles, FAULT, layout)),
+            (gives, (src, ring, full, empty, tiles, FAULT)),
         ],
         [1],
         [24],
     )
 
 
-@pytest.mark.parametrize("fault", ["none", "one more", "skips"])
-def test_a_while_that_counts_is_a_loop(fault):
+@pytest.mark.parametrize("fault", ["none", "in fours", "one more", "skips", "in fives"])
+def test_loops_that_are_written_differently(fault):
+    """A `while` that counts, and as many rounds counted in another way."""
     src, out = np.ones((8, TILE * 3), np.float32), np.zeros(TILE, np.float32)
-    verdict, _ = judged(
-        while_there_are, (2,), describe(src), out, 3, fault, LAYOUT, target="sim:sm_90"
-    )
-    assert (verdict.verdict == "proved") == (fault == "none"), verdict
+    verdict, _ = judged(as_many, (2,), describe(src), out, 3, fault, LAYOUT, target="sim:sm_90")
+    assert (verdict.verdict == "proved") == (fault in ("none", "in fours")), verdict

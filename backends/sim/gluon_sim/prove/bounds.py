@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, NamedTuple, Optional, Sequence
 
 from gluon_sim.prove.code import Branch, Loop
 from gluon_sim.prove.effects import Effects
 from gluon_sim.prove.smt import Arithmetic
 from gluon_sim.prove.values import Term, term
 
-__all__ = ["Bounds"]
+__all__ = ["Bounds", "Range"]
+
+
+class Range(NamedTuple):
+    """Where a loop begins, what it adds each round, and what it stays below: an unknown and a number."""
+
+    core: Term
+    offset: int
+    low: int
+    step: int
+
+    def rounds(self) -> Term:
+        return term("trips", self.low, term("add", self.core, self.offset), self.step)
 
 
 class Bounds(Effects):
@@ -23,6 +35,8 @@ class Bounds(Effects):
     Attributes:
         all_loops, branches: of all tasks, with the task.
         alias: counters, and what follows from them, as terms.
+        ranges: of loops with constant steps, the tasks that have them.
+        same: of those that are counted differently in another task, what bounds their rounds.
     """
 
     def __init__(self, target: Any, num_warps: int, arithmetic: Optional[Arithmetic]):
@@ -31,6 +45,23 @@ class Bounds(Effects):
         self.all_loops: list[tuple[int, Loop]] = []
         self.branches: list[tuple[int, Branch]] = []
         self.alias: dict[int, Term] = {}
+        self.ranges: dict[Range, set[int]] = {}
+        self.same: dict[Range, Term] = {}
+
+    def counted_alike(self) -> dict[Range, Term]:
+        """Ranges that have as many rounds as another task's, which is written differently."""
+        found: dict[Range, Term] = {}
+        ranges = [one for one in self.ranges if one.core.fixed]
+        for i, one in enumerate(ranges if self.arithmetic is not None else ()):
+            for other in ranges[:i]:
+                if one.core == other.core or len(self.ranges[one] | self.ranges[other]) < 2:
+                    continue
+                assert self.arithmetic is not None
+                if self.arithmetic.equal(one.rounds(), other.rounds()):
+                    plain = [k.core for k in (one, other) if k[1:] == (0, 0, 1)]
+                    bound = found.get(other, plain[0] if plain else other.rounds())
+                    found[one] = found[other] = bound
+        return found
 
     def roots(self) -> None:
         """Number the unknowns that bound loops. Partitions share one where it is the same for all of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from gluon_sim.prove.bounds import Bounds
+from gluon_sim.prove.bounds import Bounds, Range
 from gluon_sim.prove.code import Branch, Enter, Flat, Jump, Leave, Loop, Move, Pure, Spec, Test
 from gluon_sim.prove.effects import Env
 from gluon_sim.prove.smt import Arithmetic
@@ -67,7 +67,7 @@ class Loops(Bounds):
     def rounds(
         self, op: Op, env: Env, induction: list[Value], bounds: tuple[Spec, Spec, Spec],
         carried: list[_Carried], body: Block,
-    ) -> None:  # fmt: skip
+    ) -> Loop:  # fmt: skip
         """A loop that counts.
 
         Args:
@@ -83,7 +83,7 @@ class Loops(Bounds):
         moved = [(v, one.first) for v, one in zip(vars, carried) if v is not None]
         self.emit(Move(op.loc, [v for v, _ in moved], [s for _, s in moved]))
         outer = dict(self.residues.inductions)
-        loop, low = self.counter(op, env, induction, bounds)
+        loop, low, turned = self.counter(op, env, induction, bounds)
         for one, var in zip(carried, vars):
             if var is not None:
                 value = one.names[-1]
@@ -101,6 +101,12 @@ class Loops(Bounds):
         self.loops.append(loop)
         test = Test(op.loc, loop)
         head = self.emit(test)
+        if turned is not None:
+            rounds, counts = self.var(), env[id(induction[0])].var
+            assert counts is not None
+            each, begin = Spec(value=turned.step), Spec(value=turned.low)
+            self.emit(Pure(op.loc, "mul", [Spec(var=loop.counter), each], 64, rounds))
+            self.emit(Pure(op.loc, "add", [Spec(var=rounds), begin], 64, counts))
         self.block(body, env)
         ends = [self.spec(env, one.last) for one in carried]
         next_ = self.var()
@@ -118,23 +124,33 @@ class Loops(Bounds):
         self.loops.pop()
         self.emit(Leave(op.loc, loop))
         self.context, self.residues.inductions = around, outer
+        return loop
 
     def counter(
         self, op: Op, env: Env, induction: list[Value], bounds: tuple[Spec, Spec, Spec]
-    ) -> tuple[Loop, Spec]:
-        """A loop with a counter, and where that begins."""
+    ) -> tuple[Loop, Spec, Optional[Range]]:
+        """A loop with a counter, and where that begins; where it counts rounds, and what it is counting
+        is to be made of them, by which range."""
         low, high, step = bounds
         counter = self.var()
         counts = Spec(var=counter)
         known = [s.var is not None or isinstance(s.value, int) for s in bounds]
         core: Optional[Term] = None
+        turned: Optional[Range] = None
         offset = 0
         if known[0] and known[2] and not known[1] and step.var is None:
             core, offset = linear(high.value)
             if isinstance(low.value, int):
-                self.alias[counter] = term(
-                    "induction", core, low.value, step.value, *self.context[:1]
-                )
+                one = Range(core, offset, low.value, step.value)
+                self.ranges.setdefault(one, set()).add(self.task)
+                name = term("induction", core, low.value, step.value, *self.context[:1])
+                bound = self.same.get(one)
+                if bound is not None and one != Range(bound, 0, 0, 1):
+                    counts = Spec(var=self.var())
+                    core, offset = bound, 0
+                    low, step, high = Spec(value=0), Spec(value=1), Spec(value=core)
+                    turned = one
+                self.alias[counts.var or counter] = name
         elif not all(known):
             if any(s.var is not None for s in bounds):
                 raise CannotSay("the bounds of this loop cannot be followed", op.loc)
@@ -142,12 +158,13 @@ class Loops(Bounds):
             name = term("induction", core, *self.context[:1])
             counts = Spec(value=name)
             inductions = self.residues.inductions
-            one = (counter, low.value, step.value)
-            inductions[name] = None if name in inductions else one  # two loops may have a name
+            parts = (counter, low.value, step.value)
+            inductions[name] = None if name in inductions else parts  # two loops may have a name
             low, step, high = Spec(value=0), Spec(value=1), Spec(value=core)
         for value in induction:
             env[id(value)] = counts
-        return Loop(op.loc, counter, step, high, core, offset, context=self.context), low
+        loop = Loop(op.loc, counter, step, high, core, offset, context=self.context)
+        return loop, low, turned
 
     def flats(self, body: Block, loop: Loop, low: Spec, carried: list[_Carried]) -> None:
         """Note what a loop carries only to have loops within it count on: their variable, this loop,
@@ -246,10 +263,10 @@ class Loops(Bounds):
             if i != at:
                 names = [before.arguments[i], after.arguments[i]]
                 carried.append(_Carried(names, first, yielded[i]))
-        self.rounds(op, env, counts, (init[at], high, step), carried, after)
+        loop = self.rounds(op, env, counts, (init[at], high, step), carried, after)
         for result, value in zip(op.results, before.arguments):
             env[id(result)] = env[id(value)]
-        if env[id(op.results[at])].var is None:
+        if env[id(op.results[at])].var != loop.counter:
             env[id(op.results[at])] = Spec(value=self.unknown())  # where the count ends
 
     def settled(self, env: Env, value: Value) -> Optional[Any]:

@@ -427,9 +427,9 @@ def lower(
     """
     made = _Lowering(program, models, target, num_warps, values, arithmetic)
     found = made.run()
-    written = made.numbering.clash
-    if written:
+    written, same = made.numbering.clash, made.counted_alike()
+    if written or same:
         made = _Lowering(program, models, target, num_warps, values, arithmetic)
-        made.numbering = Numbering(written)
+        made.numbering, made.same = Numbering(written), same
         found = made.run()
     return found

@@ -87,12 +87,23 @@ def linear(value: Term) -> tuple[Term, int]:
 def increment(value: Value, last: Value) -> Optional[int]:
     """By how much each round of a loop changes a carried value, where that is a constant."""
     total, at = 0, last.resolve()
-    for _ in range(8):
+    calls: list[Op] = []
+    for _ in range(16):
         if at is value.resolve():
             return total
         owner = at.owner
         if not isinstance(owner, Op):
-            return None
+            if not calls or owner is not calls[-1].args[0].body.blocks[0]:
+                return None
+            at = calls.pop().args[1][at.index].resolve()
+            continue
+        if owner.name == "call":
+            (block, *more) = owner.args[0].body.blocks
+            if more or block.ops[-1].name != "ret":
+                return None
+            calls.append(owner)
+            at = block.ops[-1].args[0][at.index].resolve()
+            continue
         if owner.name == "int_cast":
             at = owner.args[0].resolve()
             continue
