@@ -8,6 +8,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import mbarrier
+from gluon_sim.errors import SimulatorError
 from gluon_sim.prove.order import Depends, Phases
 from tests.backends.sim.proofs import judged
 
@@ -108,3 +109,18 @@ def test_the_time_is_over_at_any_step():
     out = np.zeros(128, np.int32)
     verdict, _ = judged(two_arrive, (1,), out, 7, within=1e-9, target="sim:sm_90")
     assert verdict.verdict == "cannot say" and "the time is over" in verdict.lines[0], verdict
+
+
+@pytest.mark.parametrize(
+    "report, wanted", [("race.shared", "counterexample"), ("race.global", "cannot say")]
+)
+def test_what_is_found_in_global_memory_is_no_counterexample(report, wanted, monkeypatch):
+    """With other arguments arrays may meet there."""
+
+    def found(self):
+        raise SimulatorError("found", report=report)
+
+    monkeypatch.setattr("gluon_sim.prove.replay._Again.run", found)
+    steps = 5 if report == "race.shared" else 6  # a launch is judged once
+    verdict, _ = judged(two_arrive, (1,), np.zeros(128, np.int32), steps, target="sim:sm_90")
+    assert verdict.verdict == wanted, verdict
