@@ -1,7 +1,6 @@
-"""Texts of inline assembly, and what each makes of one set of registers, in exact arithmetic of Python.
+"""Texts of inline assembly with the formulas of what they make, registers to try, and a module of kernels.
 
-Registers are integers. Floats are fractions, rounded by `fit`; conversions of eight bits and fewer are
-ml_dtypes'. Approximate instructions are compared within so many units in the last place.
+Approximate instructions may be so many units in the last place away on hardware.
 """
 
 from __future__ import annotations
@@ -9,12 +8,45 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
-import ml_dtypes
 import numpy as np
 
-M32, M64 = (1 << 32) - 1, (1 << 64) - 1
+from tests.backends.nvidia.ptx_formulas import (
+    KINDS,
+    M32,
+    M64,
+    arithmetic,
+    both,
+    byte,
+    compare,
+    convert,
+    exponent,
+    extreme,
+    extreme64,
+    field,
+    fit,
+    flush,
+    inserted,
+    integers,
+    lanes,
+    looked_up,
+    near,
+    number,
+    pattern,
+    permuted,
+    power,
+    s16,
+    signed,
+    small,
+    to_integer,
+    toward_zero,
+    u8,
+    whole,
+    widened,
+    words,
+    xorsign,
+)
 
 
 @dataclass(frozen=True)
@@ -27,234 +59,6 @@ class Text:
     arch: int = 90
     units: int = 0
     like: str = "f32"
-
-
-KINDS: dict[str, Any] = {
-    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64,
-    "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
-}  # fmt: skip
-for _name, _kind in (("e2m3", "float6_e2m3fn"), ("e3m2", "float6_e3m2fn"), ("e2m1", "float4_e2m1fn")):
-    if hasattr(ml_dtypes, _kind):
-        KINDS[_name] = getattr(ml_dtypes, _kind)
-_DIGITS = {"f16": (11, -14), "bf16": (8, -126), "f32": (24, -126), "tf32": (11, -126), "f64": (53, -1022)}
-_LARGEST = {"f16": 65504.0, "bf16": float(2**128 - 2**120), "f32": float(2**128 - 2**104),
-            "tf32": float(2**128 - 2**117), "f64": float(np.finfo(np.float64).max)}  # fmt: skip
-NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "tf32": 0x7FFFFFFF, "e4m3": 0x7F, "e5m2": 0x7F}
-
-
-def number(bits: int, kind: str) -> float:
-    dtype = np.dtype(KINDS["f32" if kind == "tf32" else kind])
-    raw = np.array([bits], np.dtype(f"u{dtype.itemsize}"))
-    return float(raw.view(dtype)[0])
-
-
-def pattern(x: float, kind: str) -> int:
-    """Of a number that the kind has."""
-    if math.isnan(x) and kind in NAN:
-        return NAN[kind]
-    dtype = np.dtype(KINDS["f32" if kind == "tf32" else kind])
-    return int(np.array([x]).astype(dtype).view(np.dtype(f"u{dtype.itemsize}"))[0])
-
-
-def fit(exact: Fraction, kind: str, mode: str = "rn") -> float:
-    """The float of a kind that a number becomes."""
-    digits, least = _DIGITS[kind]
-    if exact == 0:
-        return 0.0
-    size = abs(exact)
-    exponent = max(size.numerator.bit_length() - size.denominator.bit_length(), least) - 1
-    while Fraction(2) ** (exponent + 1) <= size:
-        exponent += 1
-    unit = Fraction(2) ** (max(exponent, least) - digits + 1)
-    low = exact // unit
-    rest = exact / unit - low
-    up = {"rm": False, "rp": rest > 0, "rz": exact < 0 and rest > 0,
-          "rn": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and low % 2 == 1),
-          "rna": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and exact > 0)}[mode]  # fmt: skip
-    found = (low + up) * unit
-    most = Fraction(_LARGEST[kind])
-    if abs(found) > most:
-        inward = mode == "rz" or (mode == "rm" and exact > 0) or (mode == "rp" and exact < 0)
-        return (_LARGEST[kind] if inward else math.inf) * (1 if exact > 0 else -1)
-    return float(found) if found else -0.0 if exact < 0 else 0.0
-
-
-def flush(x: float, kind: str) -> float:
-    return math.copysign(0.0, x) if abs(x) < 2.0 ** _DIGITS[kind][1] else x
-
-
-def exactly(op: str, xs: list[float], mode: str) -> Any:
-    """A fraction, or a float where there is none."""
-    if not all(map(math.isfinite, xs)) or (op in ("div", "rcp") and xs[-1] == 0) or (op == "sqrt" and xs[0] <= 0):
-        with np.errstate(all="ignore"):
-            big = [np.float64(x) for x in xs]
-            return float({"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
-                          "fma": lambda a, b, c: a * b + c, "div": lambda a, b: a / b, "rcp": lambda a: 1 / a,
-                          "sqrt": np.sqrt}[op](*big))  # fmt: skip
-    q = [Fraction(x) for x in xs]
-    if op == "sqrt":
-        scale = 1 << 400
-        root = math.isqrt(q[0].numerator * scale * scale // q[0].denominator)
-        found = Fraction(root, scale)
-        return found if found * found == q[0] else found + Fraction(1, 4 * scale)
-    found = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
-             "fma": lambda a, b, c: a * b + c, "div": lambda a, b: a / b, "rcp": lambda a: 1 / a}[op](*q)  # fmt: skip
-    if found == 0:
-        terms = {"add": [xs[0], xs[-1]], "sub": [xs[0], -xs[-1]],
-                 "fma": [math.copysign(1, xs[0]) * math.copysign(1, xs[min(1, len(xs) - 1)]), xs[-1]]}.get(op)  # fmt: skip
-        if terms is None:
-            return math.copysign(0.0, math.prod(math.copysign(1, x) for x in xs))
-        if op == "fma" and xs[0] * xs[1] != 0 and xs[2] == 0:
-            return None
-        signs = {math.copysign(1, t) for t in terms}
-        if len(signs) == 1:
-            return math.copysign(0.0, signs.pop())
-        return -0.0 if mode == "rm" else 0.0
-    return found
-
-
-def arithmetic(
-    op: str, kind: str, mode: str = "rn", ftz: bool = False, sat: bool = False, relu: bool = False
-) -> Callable[..., int]:
-    def run(*bits: int) -> int:
-        xs = [number(b, kind) for b in bits]
-        if ftz:
-            xs = [flush(x, kind) for x in xs]
-        found = exactly(op, xs, mode)
-        x = fit(found, kind, mode) if isinstance(found, Fraction) else found
-        if ftz:
-            x = flush(x, kind)
-        if sat:
-            x = 0.0 if math.isnan(x) else min(max(x, 0.0), 1.0) + 0.0
-        if relu and x <= 0:
-            x = 0.0
-        return pattern(x, kind)
-
-    return run
-
-
-def lanes(size: int, count: int, fn: Callable[..., int]) -> Callable[..., int]:
-    mask = (1 << size) - 1
-
-    def run(*bits: int) -> int:
-        return sum((fn(*((b >> size * i) & mask for b in bits)) & mask) << size * i for i in range(count))
-
-    return run
-
-
-def signed(x: int, bits: int) -> int:
-    x &= (1 << bits) - 1
-    return x - (1 << bits) if x >> (bits - 1) else x
-
-
-def integers(fn: Callable[..., int], bits: int, sign: bool, out: Optional[int] = None) -> Callable[..., int]:
-    return lambda *xs: fn(*(signed(x, bits) if sign else x for x in xs)) & ((1 << (out or bits)) - 1)
-
-
-def toward_zero(a: int, b: int) -> int:
-    return (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
-
-
-def extreme(kind: str, least: bool, nan: bool = False, ftz: bool = False) -> Callable[..., int]:
-    def run(*bits: int) -> int:
-        xs = [number(b, kind) for b in bits]
-        if ftz:
-            xs = [flush(x, kind) for x in xs]
-        kept = [x for x in xs if not math.isnan(x)]
-        if nan and len(kept) < len(xs) or not kept:
-            return NAN[kind]
-        return pattern((min if least else max)(kept, key=lambda x: (x, math.copysign(1, x))), kind)
-
-    return run
-
-
-def to_integer(mode: str, bits: int, sign: bool, source: str) -> Callable[[int], int]:
-    def run(raw: int) -> int:
-        x = number(raw, source)
-        if math.isnan(x):
-            return 1 << (bits - 1) if source == "f64" or bits == 64 else 0
-        low = -(1 << (bits - 1)) if sign else 0
-        high = (1 << (bits - sign)) - 1
-        if math.isinf(x):
-            return (high if x > 0 else low) & ((1 << bits) - 1)
-        whole = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[mode](Fraction(x))
-        return min(max(whole, low), high) & ((1 << bits) - 1)
-
-    return run
-
-
-def small(kind: str, source: str = "f32", relu: bool = False) -> Callable[[int], int]:
-    """To eight bits or fewer, saturated: the nearest that ml_dtypes has."""
-    most = float(ml_dtypes.finfo(KINDS[kind]).max)
-
-    def run(raw: int) -> int:
-        x = number(raw, source)
-        if math.isnan(x):
-            return NAN.get(kind, pattern(most, kind) if kind not in NAN else 0)
-        if relu and x <= 0:
-            x = 0.0
-        return pattern(min(max(x, -most), most), kind)
-
-    return run
-
-
-def widened(kind: str, target: str, size: int) -> Callable[[int], int]:
-    return lambda raw: pattern(fit_all(number(raw & ((1 << size) - 1), kind), target), target)
-
-
-def fit_all(x: float, kind: str, mode: str = "rn") -> float:
-    return x if not math.isfinite(x) or x == 0 else fit(Fraction(x), kind, mode)
-
-
-def convert(source: str, target: str, mode: str = "rn", **how: bool) -> Callable[[int], int]:
-    def run(raw: int) -> int:
-        x = number(raw, source)
-        if how.get("ftz"):
-            x = flush(x, source)
-        x = fit_all(x, target, mode)
-        if how.get("sat"):
-            x = 0.0 if math.isnan(x) else min(max(x, 0.0), 1.0) + 0.0
-        if how.get("finite") and math.isinf(x):
-            x = math.copysign(_LARGEST[target], x)
-        if how.get("relu") and x <= 0:
-            x = 0.0
-        if how.get("ftz") and target == "f32":
-            x = flush(x, target)
-        return pattern(x, target)
-
-    return run
-
-
-def both(fn: Callable[[int], int], size: int) -> Callable[[int, int], int]:
-    """Two registers into one, the first on top."""
-    return lambda a, b: (fn(a) << size) | fn(b)
-
-
-def compare(op: str, kind: str, unordered: bool = False) -> Callable[[int, int], bool]:
-    def run(a: int, b: int) -> bool:
-        if kind[0] in "su":
-            x, y = (signed(v, int(kind[1:])) if kind[0] == "s" else v for v in (a, b))
-        else:
-            x, y = number(a, kind), number(b, kind)
-            if math.isnan(x) or math.isnan(y):
-                return unordered
-        return {"eq": x == y, "ne": x != y, "lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y}[op]
-
-    return run
-
-
-def near(fn: Callable[..., float], kind: str, ftz: bool = False) -> Callable[..., int]:
-    """A function of floats, rounded; what NumPy has at the ends of its domain."""
-
-    def run(*bits: int) -> int:
-        xs = [number(b, kind) for b in bits]
-        if ftz:
-            xs = [flush(x, kind) for x in xs]
-        with np.errstate(all="ignore"):
-            x = fit_all(float(fn(*(np.float64(x) for x in xs))), kind)
-        return pattern(flush(x, kind) if ftz else x, kind)
-
-    return run
 
 
 TEXTS: list[Text] = []
@@ -279,8 +83,18 @@ def _floats() -> None:
         add(f"{op}.rn.bf16 {names};", h, arithmetic(op, "bf16"))
         add(f"{op}.rn.bf16x2 {names};", r, lanes(16, 2, arithmetic(op, "bf16")))
         for mode in ("rn", "rz"):
-            add(f"{op}.{mode}.f32x2 {names};", l, lanes(32, 2, arithmetic(op, "f32", mode)), arch=100)
-        add(f"{op}.rn.ftz.f32x2 {names};", l, lanes(32, 2, arithmetic(op, "f32", ftz=True)), arch=100)
+            add(
+                f"{op}.{mode}.f32x2 {names};",
+                l,
+                lanes(32, 2, arithmetic(op, "f32", mode)),
+                arch=100,
+            )
+        add(
+            f"{op}.rn.ftz.f32x2 {names};",
+            l,
+            lanes(32, 2, arithmetic(op, "f32", ftz=True)),
+            arch=100,
+        )
     for kind, c in (("f16x2", "r"), ("bf16x2", "r"), ("f16", "h"), ("bf16", "h")):
         element = kind.removesuffix("x2")
         relu = arithmetic("fma", element, relu=True)
@@ -294,24 +108,36 @@ def _floats() -> None:
     add("div.rn.ftz.f32 $0, $1, $2;", "=f,f,f", arithmetic("div", "f32", ftz=True))
     add("add.f32 $0, $1, 0f3F800000;", "=f,f", lambda a: arithmetic("add", "f32")(a, 0x3F800000))
     add("mul.f32 $0, $1, 1.5;", "=f,f", lambda a: arithmetic("mul", "f32")(a, pattern(1.5, "f32")))
-    add("mul.f64 $0, $1, 0d3FF8000000000000;", "=d,d", lambda a: arithmetic("mul", "f64")(a, pattern(1.5, "f64")))
+    add(
+        "mul.f64 $0, $1, 0d3FF8000000000000;",
+        "=d,d",
+        lambda a: arithmetic("mul", "f64")(a, pattern(1.5, "f64")),
+    )
     add("{ add.rn.f32 $0, $2, $3; mul.rn.f32 $1, $2, $3; }", "=&f,=f,f,f",
         lambda a, b: (arithmetic("add", "f32")(a, b), arithmetic("mul", "f32")(a, b)))  # fmt: skip
     for kind, c in (("f32", "f"), ("f16", "h"), ("bf16", "h"), ("f16x2", "r"), ("bf16x2", "r")):
         element, packed = kind.removesuffix("x2"), kind.endswith("x2")
         for op in ("min", "max"):
-            for dots, how in (("", {}), (".NaN", {"nan": True}), *(((".ftz", {"ftz": True}),) * ("b" not in kind))):
+            for dots, how in (
+                ("", {}),
+                (".NaN", {"nan": True}),
+                *(((".ftz", {"ftz": True}),) * ("b" not in kind)),
+            ):
                 one = extreme(element, op == "min", **how)
-                add(f"{op}{dots}.{kind} $0, $1, $2;", f"={c},{c},{c}", lanes(16, 2, one) if packed else one)
+                add(
+                    f"{op}{dots}.{kind} $0, $1, $2;",
+                    f"={c},{c},{c}",
+                    lanes(16, 2, one) if packed else one,
+                )
         bits = 32 if c != "h" else 16
         top = (1 << 31 | 1 << 15) if packed else 1 << (bits - 1)
         add(f"neg.{kind} $0, $1;", f"={c},{c}", lambda a, top=top: a ^ top)
         add(f"abs.{kind} $0, $1;", f"={c},{c}", lambda a, top=top: a & ~top)
     for op in ("min", "max"):
-        add(f"{op}.f64 $0, $1, $2;", "=d,d,d", lambda a, b, op=op: _extreme64(a, b, op == "min"))
+        add(f"{op}.f64 $0, $1, $2;", "=d,d,d", lambda a, b, op=op: extreme64(a, b, op == "min"))
         add(f"{op}.f32 $0, $1, $2, $3;", "=f,f,f,f", extreme("f32", op == "min"), arch=100)
-    add("min.xorsign.abs.f32 $0, $1, $2;", "=f,f,f", lambda a, b: _xorsign(a, b, True))
-    add("max.xorsign.abs.f32 $0, $1, $2;", "=f,f,f", lambda a, b: _xorsign(a, b, False))
+    add("min.xorsign.abs.f32 $0, $1, $2;", "=f,f,f", lambda a, b: xorsign(a, b, True))
+    add("max.xorsign.abs.f32 $0, $1, $2;", "=f,f,f", lambda a, b: xorsign(a, b, False))
     add("copysign.f32 $0, $1, $2;", "=f,f,f", lambda a, b: (a & 1 << 31) | (b & ~(1 << 31)))
     approximate: list[tuple[str, Callable[..., float], int]] = [
         ("ex2", np.exp2, 3), ("lg2", np.log2, 3), ("rcp", lambda a: 1 / a, 2), ("sqrt", np.sqrt, 3),
@@ -332,19 +158,6 @@ def _floats() -> None:
     add("div.full.f32 $0, $1, $2;", "=f,f,f", near(lambda a, b: a / b, "f32"), units=3)
 
 
-def _extreme64(a: int, b: int, least: bool) -> int:
-    x, y = number(a, "f64"), number(b, "f64")
-    if math.isnan(x) and math.isnan(y):
-        return pattern(math.nan, "f64")
-    kept = [v for v in (x, y) if not math.isnan(v)]
-    return pattern((min if least else max)(kept, key=lambda v: (v, math.copysign(1, v))), "f64")
-
-
-def _xorsign(a: int, b: int, least: bool) -> int:
-    found = extreme("f32", least)(a & ~(1 << 31), b & ~(1 << 31))
-    return found if found == NAN["f32"] else found | ((a ^ b) & 1 << 31)
-
-
 def _integers() -> None:
     widths = {"16": ("h", 16), "32": ("r", 32), "64": ("l", 64)}
     for width, (c, bits) in widths.items():
@@ -357,8 +170,16 @@ def _integers() -> None:
             s = sign == "s"
             kind = f"{sign}{width}"
             add(f"mul.lo.{kind} $0, $1, $2;", two, integers(lambda a, b: a * b, bits, s))
-            add(f"mul.hi.{kind} $0, $1, $2;", two, integers(lambda a, b, n=bits: a * b >> n, bits, s))
-            add(f"mad.lo.{kind} $0, $1, $2, $3;", three, integers(lambda a, b, x: a * b + x, bits, s))
+            add(
+                f"mul.hi.{kind} $0, $1, $2;",
+                two,
+                integers(lambda a, b, n=bits: a * b >> n, bits, s),
+            )
+            add(
+                f"mad.lo.{kind} $0, $1, $2, $3;",
+                three,
+                integers(lambda a, b, x: a * b + x, bits, s),
+            )
             add(f"mad.hi.{kind} $0, $1, $2, $3;", three,
                 integers(lambda a, b, x, n=bits: (a * b >> n) + x, bits, s))  # fmt: skip
             if bits < 64:
@@ -366,18 +187,37 @@ def _integers() -> None:
                 add(f"mul.wide.{kind} $0, $1, $2;", f"={wide},{c},{c}",
                     integers(lambda a, b: a * b, bits, s, 2 * bits))  # fmt: skip
                 add(f"mad.wide.{kind} $0, $1, $2, $3;", f"={wide},{c},{c},{wide}",
-                    lambda a, b, x, n=bits, s=s: (signed(a, n) * signed(b, n) if s else a * b) + x
-                    & (1 << 2 * n) - 1 if False else ((signed(a, n) * signed(b, n) if s else a * b) + x)
+                    lambda a, b, x, n=bits, s=s: ((signed(a, n) * signed(b, n) if s else a * b) + x)
                     & ((1 << 2 * n) - 1))  # fmt: skip
             add(f"min.{kind} $0, $1, $2;", two, integers(min, bits, s))
             add(f"max.{kind} $0, $1, $2;", two, integers(max, bits, s))
-            add(f"div.{kind} $0, $1, $2;", two, integers(lambda a, b: toward_zero(a, b) if b else -1, bits, s))
-            add(f"rem.{kind} $0, $1, $2;", two, integers(lambda a, b: a - toward_zero(a, b) * b if b else a, bits, s))
-            add(f"sad.{kind} $0, $1, $2, $3;", three, integers(lambda a, b, x: abs(a - b) + x, bits, s))
+            add(
+                f"div.{kind} $0, $1, $2;",
+                two,
+                integers(lambda a, b: toward_zero(a, b) if b else -1, bits, s),
+            )
+            add(
+                f"rem.{kind} $0, $1, $2;",
+                two,
+                integers(lambda a, b: a - toward_zero(a, b) * b if b else a, bits, s),
+            )
+            add(
+                f"sad.{kind} $0, $1, $2, $3;",
+                three,
+                integers(lambda a, b, x: abs(a - b) + x, bits, s),
+            )
             add(f"shr.{kind} $0, $1, $2;", f"={c},{c},r",
                 lambda a, n, w=bits, s=s: ((signed(a, w) if s else a) >> min(n, w)) & ((1 << w) - 1))  # fmt: skip
-        add(f"shl.b{width} $0, $1, $2;", f"={c},{c},r", lambda a, n, w=bits: a << min(n, w) & ((1 << w) - 1))
-        for op, fn in (("and", lambda a, b: a & b), ("or", lambda a, b: a | b), ("xor", lambda a, b: a ^ b)):
+        add(
+            f"shl.b{width} $0, $1, $2;",
+            f"={c},{c},r",
+            lambda a, n, w=bits: a << min(n, w) & ((1 << w) - 1),
+        )
+        for op, fn in (
+            ("and", lambda a, b: a & b),
+            ("or", lambda a, b: a | b),
+            ("xor", lambda a, b: a ^ b),
+        ):
             add(f"{op}.b{width} $0, $1, $2;", two, fn)
         add(f"not.b{width} $0, $1;", f"={c},{c}", lambda a, w=bits: ~a & ((1 << w) - 1))
         add(f"cnot.b{width} $0, $1;", f"={c},{c}", lambda a: int(a == 0))
@@ -386,47 +226,69 @@ def _integers() -> None:
             add(f"clz.b{width} $0, $1;", f"=r,{c}", lambda a, w=bits: w - a.bit_length())
             add(f"brev.b{width} $0, $1;", f"={c},{c}", lambda a, w=bits: int(f"{a:0{w}b}"[::-1], 2))
             for sign in "us":
+
                 def top(a: int, w: int = bits, s: bool = sign == "s") -> int:
                     return ((~a & ((1 << w) - 1)) if s and a >> (w - 1) else a).bit_length() - 1
+
                 add(f"bfind.{sign}{width} $0, $1;", f"=r,{c}", lambda a, top=top: top(a) & M32)
                 add(f"bfind.shiftamt.{sign}{width} $0, $1;", f"=r,{c}",
                     lambda a, top=top, w=bits: (w - 1 - top(a) if top(a) >= 0 else -1) & M32)  # fmt: skip
                 add(f"bfe.{sign}{width} $0, $1, $2, $3;", f"={c},{c},r,r",
-                    lambda a, p, n, w=bits, s=sign == "s": _field(a, p & 255, n & 255, w, s))  # fmt: skip
+                    lambda a, p, n, w=bits, s=sign == "s": field(a, p & 255, n & 255, w, s))  # fmt: skip
             add(f"bfi.b{width} $0, $1, $2, $3, $4;", f"={c},{c},{c},r,r",
-                lambda a, b, p, n, w=bits: _inserted(a, b, p & 255, n & 255, w))  # fmt: skip
+                lambda a, b, p, n, w=bits: inserted(a, b, p & 255, n & 255, w))  # fmt: skip
     clip = lambda x: min(max(x, -(1 << 31)), (1 << 31) - 1)  # noqa: E731
     add("add.sat.s32 $0, $1, $2;", "=r,r,r", integers(lambda a, b: clip(a + b), 32, True))
     add("sub.sat.s32 $0, $1, $2;", "=r,r,r", integers(lambda a, b: clip(a - b), 32, True))
-    add("mad.hi.sat.s32 $0, $1, $2, $3;", "=r,r,r,r", integers(lambda a, b, c: clip((a * b >> 32) + c), 32, True))
+    add(
+        "mad.hi.sat.s32 $0, $1, $2, $3;",
+        "=r,r,r,r",
+        integers(lambda a, b, c: clip((a * b >> 32) + c), 32, True),
+    )
     add("mul24.lo.s32 $0, $1, $2;", "=r,r,r", lambda a, b: signed(a, 24) * signed(b, 24) & M32)
-    add("mul24.hi.u32 $0, $1, $2;", "=r,r,r", lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF) >> 16 & M32)
-    add("mad24.lo.u32 $0, $1, $2, $3;", "=r,r,r,r", lambda a, b, c: (a & 0xFFFFFF) * (b & 0xFFFFFF) + c & M32)
+    add(
+        "mul24.hi.u32 $0, $1, $2;",
+        "=r,r,r",
+        lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF) >> 16 & M32,
+    )
+    add(
+        "mad24.lo.u32 $0, $1, $2, $3;",
+        "=r,r,r,r",
+        lambda a, b, c: (a & 0xFFFFFF) * (b & 0xFFFFFF) + c & M32,
+    )
     for kind in ("u16x2", "s16x2"):
         s = kind[0] == "s"
         add(f"add.{kind} $0, $1, $2;", "=r,r,r", lanes(16, 2, lambda a, b: a + b))
         add(f"max.{kind} $0, $1, $2;", "=r,r,r", lanes(16, 2, integers(max, 16, s)))
-    add("max.relu.s16x2 $0, $1, $2;", "=r,r,r", lanes(16, 2, integers(lambda a, b: max(a, b, 0), 16, True)))
+    add(
+        "max.relu.s16x2 $0, $1, $2;",
+        "=r,r,r",
+        lanes(16, 2, integers(lambda a, b: max(a, b, 0), 16, True)),
+    )
     add("min.relu.s32 $0, $1, $2;", "=r,r,r", integers(lambda a, b: max(min(a, b), 0), 32, True))
     add("{ add.cc.u32 $0, $2, $4; addc.u32 $1, $3, $5; }", "=r,=r,r,r,r,r",
-        lambda a, b, c, d: _words((a | b << 32) + (c | d << 32)))  # fmt: skip
+        lambda a, b, c, d: words((a | b << 32) + (c | d << 32)))  # fmt: skip
     add("{ sub.cc.u32 $0, $2, $4; subc.u32 $1, $3, $5; }", "=r,=r,r,r,r,r",
-        lambda a, b, c, d: _words((a | b << 32) - (c | d << 32)))  # fmt: skip
+        lambda a, b, c, d: words((a | b << 32) - (c | d << 32)))  # fmt: skip
     add("{ mad.lo.cc.u32 $0, $2, $3, $4; madc.hi.u32 $1, $2, $3, $5; }", "=&r,=r,r,r,r,r",
-        lambda a, b, c, d: _words(a * b + (c | d << 32)))  # fmt: skip
+        lambda a, b, c, d: words(a * b + (c | d << 32)))  # fmt: skip
     add("{ .reg .u32 t; add.cc.u32 t, $1, $2; addc.cc.u32 t, t, t; addc.u32 $0, $1, 0; }", "=r,r,r",
         lambda a, b: a + (2 * (a + b & M32) + (a + b >> 32) >> 32) & M32)  # fmt: skip
     for lut in (0x96, 0xE8, 0xCA, 0x1B):
-        add(f"lop3.b32 $0, $1, $2, $3, {lut:#x};", "=r,r,r,r", lambda a, b, c, t=lut: _looked_up(a, b, c, t))
+        add(
+            f"lop3.b32 $0, $1, $2, $3, {lut:#x};",
+            "=r,r,r,r",
+            lambda a, b, c, t=lut: looked_up(a, b, c, t),
+        )
     add("{ .reg .pred p, q; setp.lt.u32 q, $3, 9; lop3.or.b32 $0|p, $1, $2, $3, 0x80, q; @p add.u32 $0, $0, 1; }",
         "=r,r,r,r", lambda a, b, c: (a & b & c) + (c < 9 or a & b & c != 0) & M32)  # fmt: skip
     add("prmt.b32 $0, $1, $2, 0x5410;", "=r,r,r", lambda a, b: a & 0xFFFF | (b & 0xFFFF) << 16)
-    add("prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", lambda a, b, s: _permuted(a, b, s))
+    add("prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", lambda a, b, s: permuted(a, b, s))
     modes = {"f4e": "0123 1234 2345 3456", "b4e": "0765 1076 2107 3210", "rc8": "0000 1111 2222 3333",
              "ecl": "0123 1123 2223 3333", "ecr": "0000 0111 0122 0123", "rc16": "0101 2323 0101 2323"}  # fmt: skip
     for mode, rows in modes.items():
         add(f"prmt.b32.{mode} $0, $1, $2, $3;", "=r,r,r,r",
-            lambda a, b, s, rows=rows.split(): _permuted(a, b, int(rows[s & 3][::-1], 16)))  # fmt: skip
+            lambda a, b, s, rows=rows.split(): permuted(a, b, int(rows[s & 3][::-1], 16)))  # fmt: skip
     for wraps, many in (("wrap", lambda n: n & 31), ("clamp", lambda n: min(n, 32))):
         add(f"shf.l.{wraps}.b32 $0, $1, $2, $3;", "=r,r,r,r",
             lambda a, b, n, many=many: ((b << 32 | a) << many(n)) >> 32 & M32)  # fmt: skip
@@ -435,51 +297,16 @@ def _integers() -> None:
     for x in "us":
         for y in "us":
             add(f"dp4a.{x}32.{y}32 $0, $1, $2, $3;", "=r,r,r,r",
-                lambda a, b, c, x=x, y=y: sum(_byte(a, i, x) * _byte(b, i, y) for i in range(4)) + c & M32)  # fmt: skip
+                lambda a, b, c, x=x, y=y: sum(byte(a, i, x) * byte(b, i, y) for i in range(4)) + c & M32)  # fmt: skip
     add("dp2a.hi.s32.u32 $0, $1, $2, $3;", "=r,r,r,r",
         lambda a, b, c: sum(signed(a >> 16 * i, 16) * (b >> 16 + 8 * i & 255) for i in range(2)) + c & M32)  # fmt: skip
-    add("bmsk.clamp.b32 $0, $1, $2;", "=r,r,r", lambda p, n: ((1 << min(n, 32)) - 1) << min(p, 32) & M32)
+    add(
+        "bmsk.clamp.b32 $0, $1, $2;",
+        "=r,r,r",
+        lambda p, n: ((1 << min(n, 32)) - 1) << min(p, 32) & M32,
+    )
     add("szext.clamp.s32 $0, $1, $2;", "=r,r,r",
         lambda a, n: signed(a, min(n, 32)) & M32 if n else 0)  # fmt: skip
-
-
-def _words(x: int) -> tuple[int, int]:
-    return x & M32, x >> 32 & M32
-
-
-def _byte(x: int, i: int, kind: str) -> int:
-    return signed(x >> 8 * i, 8) if kind == "s" else x >> 8 * i & 255
-
-
-def _field(a: int, start: int, count: int, width: int, sign: bool) -> int:
-    """Bit by bit, as the ISA has it."""
-    top = width - 1
-    spare = 0 if not sign or count == 0 else a >> min(start + count - 1, top) & 1
-    made = 0
-    for i in range(width):
-        bit = a >> (start + i) & 1 if i < count and start + i <= top else spare
-        made |= bit << i
-    return made
-
-
-def _inserted(a: int, b: int, start: int, count: int, width: int) -> int:
-    for i in range(count):
-        if start + i < width:
-            b = b & ~(1 << start + i) | (a >> i & 1) << start + i
-    return b
-
-
-def _looked_up(a: int, b: int, c: int, table: int) -> int:
-    return sum((table >> ((a >> i & 1) * 4 + (b >> i & 1) * 2 + (c >> i & 1)) & 1) << i for i in range(32))
-
-
-def _permuted(a: int, b: int, selector: int) -> int:
-    made = 0
-    for i in range(4):
-        nibble = selector >> 4 * i & 15
-        byte = (b << 32 | a) >> 8 * (nibble & 7) & 255
-        made |= (255 * (byte >> 7) if nibble & 8 else byte) << 8 * i
-    return made
 
 
 def _moves() -> None:
@@ -487,8 +314,12 @@ def _moves() -> None:
     add("mov.b32 $0, $1;", "=r,0", lambda a: a)
     add("add.u32 $0, $2, 1;", "=r,r,0", lambda a, b: b + 1 & M32)
     add("mov.b64 $0, {$1, $2};", "=l,r,r", lambda a, b: a | b << 32)
-    add("mov.b64 {$0, $1}, $2;", "=r,=r,l", lambda a: _words(a))
-    add("{ .reg .b16 x, y; mov.b32 {x, y}, $1; mov.b32 $0, {y, x}; }", "=r,r", lambda a: a >> 16 | (a & 0xFFFF) << 16)
+    add("mov.b64 {$0, $1}, $2;", "=r,=r,l", lambda a: words(a))
+    add(
+        "{ .reg .b16 x, y; mov.b32 {x, y}, $1; mov.b32 $0, {y, x}; }",
+        "=r,r",
+        lambda a: a >> 16 | (a & 0xFFFF) << 16,
+    )
     add("{ .reg .b16 %h<3>; mov.b64 {%h0, _, %h1, %h2}, $1; mov.b32 $0, {%h2, %h0}; }", "=r,l",
         lambda a: a >> 48 | (a & 0xFFFF) << 16)  # fmt: skip
     add("mov.u32 $0, 0b1011;", "=r", lambda: 11)
@@ -497,12 +328,21 @@ def _moves() -> None:
         lambda a: a + 12 & M32)  # fmt: skip
     add("// $1 is kept\nmov.b32 $0, $1; /* ; */", "=r,r", lambda a: a)
     for op in ("eq", "ne", "lt", "le", "gt", "ge"):
-        for kind, c in (("s32", "r"), ("u32", "r"), ("s64", "l"), ("u16", "h"), ("f32", "f"), ("f64", "d"), ("f16", "h"), ("bf16", "h")):
+        for kind, c in (
+            ("s32", "r"),
+            ("u32", "r"),
+            ("s64", "l"),
+            ("u16", "h"),
+            ("f32", "f"),
+            ("f64", "d"),
+            ("f16", "h"),
+            ("bf16", "h"),
+        ):
             fn = compare(op, kind)
-            add("{ .reg .pred p; setp.%s.%s p, $1, $2; selp.b32 $0, 7, 9, p; }" % (op, kind), f"=r,{c},{c}",
+            add(f"{{ .reg .pred p; setp.{op}.{kind} p, $1, $2; selp.b32 $0, 7, 9, p; }}", f"=r,{c},{c}",
                 lambda a, b, fn=fn: 7 if fn(a, b) else 9)  # fmt: skip
         fn = compare(op, "f32", True)
-        add("{ .reg .pred p, q; setp.%su.f32 p|q, $1, $2; selp.b32 $0, 7, 9, q; }" % op, "=r,f,f",
+        add(f"{{ .reg .pred p, q; setp.{op}u.f32 p|q, $1, $2; selp.b32 $0, 7, 9, q; }}", "=r,f,f",
             lambda a, b, fn=fn: 9 if fn(a, b) else 7)  # fmt: skip
     add("{ .reg .pred p; setp.nan.ftz.f32 p, $1, $2; @p mov.b32 $0, 1; @!p mov.b32 $0, 0; }", "=r,f,f",
         lambda a, b: int(math.isnan(number(a, "f32") + 0) or math.isnan(number(b, "f32"))))  # fmt: skip
@@ -513,7 +353,9 @@ def _moves() -> None:
     add("{ .reg .pred p, q; setp.lt.f16x2 p|q, $1, $2; selp.u32 $0, 1, 0, p; @q add.u32 $0, $0, 2; }", "=r,r,r",
         lambda a, b: sum(compare("lt", "f16")(a >> 16 * i & 0xFFFF, b >> 16 * i & 0xFFFF) << i for i in range(2)))  # fmt: skip
     add("set.lt.u32.f32 $0, $1, $2;", "=r,f,f", lambda a, b: M32 * compare("lt", "f32")(a, b))
-    add("set.ge.f32.s32 $0, $1, $2;", "=f,r,r", lambda a, b: 0x3F800000 * compare("ge", "s32")(a, b))
+    add(
+        "set.ge.f32.s32 $0, $1, $2;", "=f,r,r", lambda a, b: 0x3F800000 * compare("ge", "s32")(a, b)
+    )
     add("slct.b32.s32 $0, $1, $2, $3;", "=r,r,r,r", lambda a, b, c: b if c >> 31 else a)
     add("slct.ftz.u64.f32 $0, $1, $2, $3;", "=l,l,l,f",
         lambda a, b, c: a if flush(number(c, "f32"), "f32") >= 0 else b)  # fmt: skip
@@ -530,7 +372,11 @@ def _conversions() -> None:
         add(f"cvt.rni.u64.{source} $0, $1;", f"=l,{c}", to_integer("rni", 64, False, source))
         add(f"cvt.rni.s16.{source} $0, $1;", f"=h,{c}", to_integer("rni", 16, True, source))
     add("cvt.rni.sat.u8.f32 $0, $1;", "=r,f", to_integer("rni", 8, False, "f32"))
-    add("cvt.rzi.s8.f32 $0, $1;", "=r,f", lambda a: signed(to_integer("rzi", 8, True, "f32")(a), 8) & M32)
+    add(
+        "cvt.rzi.s8.f32 $0, $1;",
+        "=r,f",
+        lambda a: signed(to_integer("rzi", 8, True, "f32")(a), 8) & M32,
+    )
     for kind, c, bits in (("32", "r", 32), ("64", "l", 64)):
         for sign in "su":
             for mode in ("rn", "rz", "rm", "rp"):
@@ -549,7 +395,11 @@ def _conversions() -> None:
     add("cvt.u16.u32 $0, $1;", "=h,r", lambda a: a & 0xFFFF)
     add("cvt.s8.s32 $0, $1;", "=r,r", lambda a: signed(a, 8) & M32)
     add("cvt.sat.u8.s32 $0, $1;", "=r,r", lambda a: min(max(signed(a, 32), 0), 255))
-    add("cvt.sat.s16.s64 $0, $1;", "=h,l", lambda a: min(max(signed(a, 64), -(1 << 15)), (1 << 15) - 1) & 0xFFFF)
+    add(
+        "cvt.sat.s16.s64 $0, $1;",
+        "=h,l",
+        lambda a: min(max(signed(a, 64), -(1 << 15)), (1 << 15) - 1) & 0xFFFF,
+    )
     add("cvt.sat.s32.u32 $0, $1;", "=r,r", lambda a: min(a, (1 << 31) - 1))
     for mode in ("rn", "rz", "rm", "rp"):
         add(f"cvt.{mode}.f32.f64 $0, $1;", "=f,d", convert("f64", "f32", mode))
@@ -568,65 +418,55 @@ def _conversions() -> None:
     add("cvt.sat.f32.f32 $0, $1;", "=f,f", convert("f32", "f32", sat=True))
     add("cvt.ftz.f64.f32 $0, $1;", "=d,f", lambda a: pattern(flush(number(a, "f32"), "f32"), "f64"))
     for mode in ("rni", "rzi", "rmi", "rpi"):
-        add(f"cvt.{mode}.f32.f32 $0, $1;", "=f,f", lambda a, m=mode: _whole(a, "f32", m))
-        add(f"cvt.{mode}.f64.f64 $0, $1;", "=d,d", lambda a, m=mode: _whole(a, "f64", m))
+        add(f"cvt.{mode}.f32.f32 $0, $1;", "=f,f", lambda a, m=mode: whole(a, "f32", m))
+        add(f"cvt.{mode}.f64.f64 $0, $1;", "=d,d", lambda a, m=mode: whole(a, "f64", m))
     add("cvt.rna.tf32.f32 $0, $1;", "=r,f", convert("f32", "tf32", "rna"))
     add("cvt.rn.relu.tf32.f32 $0, $1;", "=r,f", convert("f32", "tf32", relu=True))
     for kind in ("e4m3", "e5m2"):
         for relu in (False, True):
             dots = ".relu" * relu
-            add(f"cvt.rn.satfinite{dots}.{kind}x2.f32 $0, $1, $2;", "=h,f,f", both(small(kind, relu=relu), 8))
+            add(
+                f"cvt.rn.satfinite{dots}.{kind}x2.f32 $0, $1, $2;",
+                "=h,f,f",
+                both(small(kind, relu=relu), 8),
+            )
             add(f"cvt.rn.satfinite{dots}.{kind}x2.f16x2 $0, $1;", "=h,r",
                 lambda a, fn=small(kind, "f16", relu): fn(a >> 16) << 8 | fn(a & 0xFFFF))  # fmt: skip
-        add(f"cvt.rn.f16x2.{kind}x2 $0, $1;", "=r,h", lambda a, fn=widened(kind, "f16", 8): fn(a >> 8) << 16 | fn(a))
+        add(
+            f"cvt.rn.f16x2.{kind}x2 $0, $1;",
+            "=r,h",
+            lambda a, fn=widened(kind, "f16", 8): fn(a >> 8) << 16 | fn(a),
+        )
     for kind in ("e2m3", "e3m2"):
         if kind in KINDS:
-            add(f"cvt.rn.satfinite.{kind}x2.f32 $0, $1, $2;", "=h,f,f", both(small(kind), 8), arch=100)
+            add(
+                f"cvt.rn.satfinite.{kind}x2.f32 $0, $1, $2;",
+                "=h,f,f",
+                both(small(kind), 8),
+                arch=100,
+            )
             add(f"cvt.rn.f16x2.{kind}x2 $0, $1;", "=r,h",
                 lambda a, fn=widened(kind, "f16", 6): fn(a >> 8) << 16 | fn(a), arch=100)  # fmt: skip
     if "e2m1" in KINDS:
-        add("{ .reg .b8 x; cvt.rn.satfinite.e2m1x2.f32 x, $2, $1; mov.b32 $0, {x, 0, x, 0}; }".replace("0, x, 0", "x, x, x"),
+        add("{ .reg .b8 x; cvt.rn.satfinite.e2m1x2.f32 x, $2, $1; mov.b32 $0, {x, x, x, x}; }",
             "=r,f,f", lambda a, b: (small("e2m1")(b) << 4 | small("e2m1")(a)) * 0x01010101, arch=100)  # fmt: skip
         add("{ .reg .b8 x, y; mov.b16 {x, y}, $1; cvt.rn.f16x2.e2m1x2 $0, y; }", "=r,h",
             lambda a, fn=widened("e2m1", "f16", 4): fn(a >> 12) << 16 | fn(a >> 8), arch=100)  # fmt: skip
-    add("cvt.rn.bf16x2.ue8m0x2 $0, $1;", "=r,h", lambda a: _power(a >> 8) << 16 | _power(a & 255), arch=100)
-    add("cvt.rp.satfinite.ue8m0x2.f32 $0, $1, $2;", "=h,f,f", lambda a, b: _exponent(a) << 8 | _exponent(b), arch=100)
+    add(
+        "cvt.rn.bf16x2.ue8m0x2 $0, $1;",
+        "=r,h",
+        lambda a: power(a >> 8) << 16 | power(a & 255),
+        arch=100,
+    )
+    add(
+        "cvt.rp.satfinite.ue8m0x2.f32 $0, $1, $2;",
+        "=h,f,f",
+        lambda a, b: exponent(a) << 8 | exponent(b),
+        arch=100,
+    )
     add("cvt.pack.sat.u8.s32.b32 $0, $1, $2, $3;", "=r,r,r,r",
-        lambda a, b, c: (c << 16 | _u8(a) << 8 | _u8(b)) & M32)  # fmt: skip
-    add("cvt.pack.sat.s16.s32 $0, $1, $2;", "=r,r,r", lambda a, b: _s16(a) << 16 | _s16(b))
-
-
-def _u8(x: int) -> int:
-    return min(max(signed(x, 32), 0), 255)
-
-
-def _s16(x: int) -> int:
-    return min(max(signed(x, 32), -(1 << 15)), (1 << 15) - 1) & 0xFFFF
-
-
-def _power(code: int) -> int:
-    return 0x7FFF if code == 255 else pattern(2.0 ** (code - 127), "bf16")
-
-
-def _exponent(raw: int) -> int:
-    """The power of two that is no smaller."""
-    x = abs(number(raw, "f32"))
-    if math.isnan(x):
-        return 255
-    if x == 0:
-        return 0
-    if math.isinf(x):
-        return 254
-    mantissa, exponent = math.frexp(x)
-    return min(max(exponent - (mantissa == 0.5) + 127, 0), 254)
-
-
-def _whole(raw: int, kind: str, mode: str) -> int:
-    x = number(raw, kind)
-    if not math.isfinite(x):
-        return pattern(x, kind)
-    whole = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[mode](Fraction(x))
-    return pattern(math.copysign(float(whole), x), kind)
+        lambda a, b, c: (c << 16 | u8(a) << 8 | u8(b)) & M32)  # fmt: skip
+    add("cvt.pack.sat.s16.s32 $0, $1, $2;", "=r,r,r", lambda a, b: s16(a) << 16 | s16(b))
 
 
 _floats()
@@ -689,22 +529,30 @@ def module(texts: list[Text], arch: int, entry: bool = True) -> str:
         body = text.text.replace("$$", "\x00")
         for i in reversed(range(len(kinds))):
             body = body.replace(f"${i}", names[i])
-        out.append(f".visible .entry t{number_}({', '.join(f'.param .u64 p{i}' for i in range(len(kinds)))}) {{")
+        out.append(
+            f".visible .entry t{number_}({', '.join(f'.param .u64 p{i}' for i in range(len(kinds)))}) {{"
+        )
         out.append(".reg .u64 %at, %off, %w; .reg .u32 %i, %b, %n;")
         for i, letter in enumerate(letters):
             kind = {"f": "f32", "d": "f64"}.get(letter, f"b{_WIDTH[letter]}")
             if names[i] == f"%v{i}":
                 out.append(f".reg .{kind} %v{i};")
-        out.append("mov.u32 %i, %tid.x; mov.u32 %b, %ctaid.x; mov.u32 %n, %ntid.x; mad.lo.u32 %i, %b, %n, %i;")
+        out.append(
+            "mov.u32 %i, %tid.x; mov.u32 %b, %ctaid.x; mov.u32 %n, %ntid.x; mad.lo.u32 %i, %b, %n, %i;"
+        )
         out.append("mul.wide.u32 %off, %i, 8;")
         for i in range(len(results), len(kinds)):
             bits = _WIDTH[letters[i]]
-            out.append(f"ld.param.u64 %at, [p{i}]; cvta.to.global.u64 %at, %at; add.u64 %at, %at, %off;")
+            out.append(
+                f"ld.param.u64 %at, [p{i}]; cvta.to.global.u64 %at, %at; add.u64 %at, %at, %off;"
+            )
             out.append(f"ld.global.b{bits} {names[i]}, [%at];")
         out.append(body.replace("\x00", "$"))
         for i in range(len(results)):
             bits = _WIDTH[letters[i]]
-            out.append(f"ld.param.u64 %at, [p{i}]; cvta.to.global.u64 %at, %at; add.u64 %at, %at, %off;")
+            out.append(
+                f"ld.param.u64 %at, [p{i}]; cvta.to.global.u64 %at, %at; add.u64 %at, %at, %off;"
+            )
             out.append(f"st.global.b{bits} [%at], {names[i]};")
         out.append("ret; }")
     return "\n".join(out)

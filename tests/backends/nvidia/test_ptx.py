@@ -121,8 +121,6 @@ def test_what_is_not_known_is_named(text, constraints, words):
 
 def test_reads_of_what_a_failed_guard_left_are_no_numbers():
     """Where nothing wrote, hardware has anything."""
-    program = ASSEMBLER(
-        "{ .reg .pred p; setp.eq.u32 p, $1, 1; @p mov.b32 $0, $1; }", "=r,r"
-    )
+    program = ASSEMBLER("{ .reg .pred p; setp.eq.u32 p, $1, 1; @p mov.b32 $0, $1; }", "=r,r")
     (found,) = program(None, [np.array([[0, 1]], np.uint32)], lambda: np.zeros((1, 1), int))
     assert found.tolist() == [[0xFFFFFFFF, 1]]

@@ -29,7 +29,9 @@ WORDS = rng.integers(-(1 << 31), 1 << 31, 512).astype(np.int32)
 def applied(x, out, ASM: gl.constexpr, CONSTRAINTS: gl.constexpr, PACK: gl.constexpr):
     i = gl.arange(0, 512, L)
     kind: gl.constexpr = out.dtype.element_ty
-    gl.store(out + i, gl.inline_asm_elementwise(ASM, CONSTRAINTS, [gl.load(x + i)], kind, True, PACK))
+    gl.store(
+        out + i, gl.inline_asm_elementwise(ASM, CONSTRAINTS, [gl.load(x + i)], kind, True, PACK)
+    )
 
 
 def made(x, dtype, text, constraints, pack=1):
@@ -69,10 +71,16 @@ def test_elements_share_registers_and_runs(text, constraints, pack, source, want
 
 @gluon.jit
 def turned(x, out):
-    rows, columns = gl.arange(0, 64, gl.SliceLayout(1, DOWN)), gl.arange(0, 8, gl.SliceLayout(0, DOWN))
+    rows, columns = (
+        gl.arange(0, 64, gl.SliceLayout(1, DOWN)),
+        gl.arange(0, 8, gl.SliceLayout(0, DOWN)),
+    )
     at = rows[:, None] * 8 + columns[None, :]
     text: gl.constexpr = "{ mov.b32 $0, $3; mov.b32 $1, $2; }"
-    gl.store(out + at, gl.inline_asm_elementwise(text, "=&r,=r,r,r", [gl.load(x + at)], gl.int32, True, 2))
+    gl.store(
+        out + at,
+        gl.inline_asm_elementwise(text, "=&r,=r,r,r", [gl.load(x + at)], gl.int32, True, 2),
+    )
 
 
 def test_the_layout_says_who_is_next():
@@ -92,7 +100,9 @@ def several(x, low, high, total, first):
     # Two at a time of a thread's one: the second is anything.
     text2: gl.constexpr = "{ add.s32 $0, $2, 1; max.s32 $1, $2, $3; }"
     gl.store(total + i, gl.inline_asm_elementwise(text2, "=&r,=r,r,r", [value], gl.int32, True, 2))
-    one = gl.inline_asm_elementwise("mad.lo.s32 $0, $1, $2, 5;", "=r,r,r", [gl.num_programs(0), 3], gl.int32, True, 1)
+    one = gl.inline_asm_elementwise(
+        "mad.lo.s32 $0, $1, $2, 5;", "=r,r,r", [gl.num_programs(0), 3], gl.int32, True, 1
+    )
     gl.store(first, one)
 
 
@@ -108,8 +118,13 @@ def test_several_results_threads_with_fewer_elements_and_scalars():
 @gluon.jit
 def places(out, times):
     i = gl.arange(0, 512, L)
-    text: gl.constexpr = "{ .reg .u32 t; mov.u32 t, %ctaid.x; mov.u32 $0, %tid.x; mad.lo.u32 $0, t, 1000, $0; }"
-    gl.store(out + gl.program_id(0) * 512 + i, gl.inline_asm_elementwise(text, "=r,r", [i], gl.int32, False, 1))
+    text: gl.constexpr = (
+        "{ .reg .u32 t; mov.u32 t, %ctaid.x; mov.u32 $0, %tid.x; mad.lo.u32 $0, t, 1000, $0; }"
+    )
+    gl.store(
+        out + gl.program_id(0) * 512 + i,
+        gl.inline_asm_elementwise(text, "=r,r", [i], gl.int32, False, 1),
+    )
     before = gl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], gl.int64, False, 1)
     after = gl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], gl.int64, False, 1)
     gl.store(times + gl.program_id(0), after - before)
@@ -135,12 +150,16 @@ def reaches(x, out, sums, n, OFF: gl.constexpr):
     value = gl.inline_asm_elementwise(load, "=r,l,r,r", [x + i + OFF, i, n], gl.int32, False, 1)
     store: gl.constexpr = "{ st.global.v2.b32 [$2], {$4, $5}; mov.b32 $0, 0; mov.b32 $1, 0; }"
     gl.inline_asm_elementwise(store, "=r,=r,l,l,r,r", [out + i, value], gl.int32, False, 2)
-    add: gl.constexpr = "{ atom.global.add.u32 $0, [$1], 1; red.relaxed.gpu.global.max.s32 [$1+4], $2; }"
+    add: gl.constexpr = (
+        "{ atom.global.add.u32 $0, [$1], 1; red.relaxed.gpu.global.max.s32 [$1+4], $2; }"
+    )
     gl.inline_asm_elementwise(add, "=r,l,r", [sums + 0 * i, i], gl.int32, False, 1)
     take: gl.constexpr = "atom.global.cas.b32 $0, [$1+8], 0, $2;"
     gl.inline_asm_elementwise(take, "=r,l,r", [sums + 0 * i, i + 1], gl.int32, False, 1)
     halves: gl.constexpr = "{ red.global.add.noftz.f16x2 [$1+12], $2; mov.b32 $0, 0; }"
-    gl.inline_asm_elementwise(halves, "=r,l,r", [sums + 0 * i, 0 * i + 0x3C004000], gl.int32, False, 1)
+    gl.inline_asm_elementwise(
+        halves, "=r,l,r", [sums + 0 * i, 0 * i + 0x3C004000], gl.int32, False, 1
+    )
 
 
 def test_global_memory_by_its_addresses():
@@ -232,7 +251,9 @@ def squares(x, out, tiles, TEXT: gl.constexpr, PURE: gl.constexpr):
         async_copy.commit_group()
         async_copy.wait_group(0)
         value = ring.index(t % 2).load(L)
-        gl.store(out + t * 512 + i, gl.inline_asm_elementwise(TEXT, "=f,f", [value], gl.float32, PURE, 1))
+        gl.store(
+            out + t * 512 + i, gl.inline_asm_elementwise(TEXT, "=f,f", [value], gl.float32, PURE, 1)
+        )
 
 
 @pytest.mark.parametrize(

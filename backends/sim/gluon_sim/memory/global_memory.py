@@ -571,6 +571,16 @@ RMW: dict[str, tuple[Callable[..., np.ndarray], Optional[np.ufunc]]] = {
     "or": (np.bitwise_or, np.bitwise_or),
     "xor": (np.bitwise_xor, np.bitwise_xor),
     "xchg": (lambda old, value: value, None),
-    "inc": (_on_unsigned(lambda old, top: np.where(old >= top, old.dtype.type(0), old + old.dtype.type(1))), None),
-    "dec": (_on_unsigned(lambda old, top: np.where((old == 0) | (old > top), top, old - old.dtype.type(1))), None),
+    "inc": (
+        _on_unsigned(
+            lambda old, top: np.where(old >= top, old.dtype.type(0), old + old.dtype.type(1))
+        ),
+        None,
+    ),
+    "dec": (
+        _on_unsigned(
+            lambda old, top: np.where((old == 0) | (old > top), top, old - old.dtype.type(1))
+        ),
+        None,
+    ),
 }

@@ -155,11 +155,21 @@ def written_arguments(program: Program) -> set[Origin]:
             continue
         if name.endswith(("_gather", "_prefetch")):
             continue
+        if _by_numbers(op):
+            out.add(ANYWHERE)
         for value in op.operands():
             if not isinstance(value.type, MemDescType) and _matters(value):
                 out |= found.get(id(value), {ANYWHERE})
     program.found.written = out
     return out
+
+
+def _by_numbers(op: Op) -> bool:
+    """May an op take integers for addresses?"""
+    return bool(op.attrs.get("reaches_memory")) and any(
+        not _matters(value) and getattr(value.type.element, "bits", 0) == 64
+        for value in op.operands()
+    )
 
 
 def positions_in(found: Iterable[Origin]) -> set[int]:
@@ -170,7 +180,7 @@ def positions_in(found: Iterable[Origin]) -> set[int]:
 def pointed_at(program: Program, op: Op) -> Optional[set[int]]:
     """The kernel's arguments that the pointers of an op come from; None where that is unknown."""
     found = origins(program)
-    out: set[Origin] = set()
+    out: set[Origin] = {ANYWHERE} if _by_numbers(op) else set()
     for value in op.operands():
         value = value.resolve()
         if _matters(value) and not isinstance(value.type, MemDescType):

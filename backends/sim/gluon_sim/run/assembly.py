@@ -134,7 +134,7 @@ def _runs(
 def _first(elements: np.ndarray) -> np.ndarray:
     """Where each element stands first, by element."""
     found, first = np.unique(elements.ravel(), return_index=True)
-    return first[found != NOTHING]
+    return np.asarray(first[found != NOTHING])
 
 
 def _taken(full: np.ndarray, elements: np.ndarray) -> np.ndarray:

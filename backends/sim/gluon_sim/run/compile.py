@@ -297,9 +297,7 @@ def _spins(program: Program) -> bool:
 
 def _varying_control(program: Program) -> bool:
     """May an `if` or a loop bound differ between programs? Only arguments and constants are safe."""
-    return any(
-        op.name in _VARYING or op.attrs.get("effects") for op in program.walk_ops()
-    ) and any(
+    return any(op.name in _VARYING or op.attrs.get("effects") for op in program.walk_ops()) and any(
         op.name in ("if", "while", "cond_branch", "for") and not _plain(op)
         for op in program.walk_ops()
     )
@@ -332,7 +330,13 @@ def _plain(op: Op) -> bool:
             return isinstance(function, Function) and function.public
         if owner.name in _CONSTANTS:
             return True
-        if owner.name in _VARYING or owner.attrs.get("effects") or owner.regions or owner.name == "call" or depth > 40:
+        if (
+            owner.name in _VARYING
+            or owner.attrs.get("effects")
+            or owner.regions
+            or owner.name == "call"
+            or depth > 40
+        ):
             return False
         return all(fixed(v, depth + 1) for v in owner.operands())
 

@@ -84,9 +84,7 @@ def _one(call: Call, result: Type, source: Type, fn: Callable[..., Any]) -> Step
     return call.step([(d, result)], [(a, source)], fn, wider=True)
 
 
-def _finished(
-    x: np.ndarray, result: Type, saturate: bool, relu: bool, ftz: bool
-) -> np.ndarray:
+def _finished(x: np.ndarray, result: Type, saturate: bool, relu: bool, ftz: bool) -> np.ndarray:
     if ftz and result.element == "f32":
         x = flushed(x, least_of("f32"))
     if saturate:
@@ -115,11 +113,11 @@ def _as_float(x: np.ndarray, result: Type, mode: str) -> np.ndarray:
     near = high + low
     error = low - (near - high)
     if mode == "rn":
-        return near
+        return np.asarray(near)
     down = (error < 0) & ((mode == "rm") | ((mode == "rz") & (near > 0)))
     up = (error > 0) & ((mode == "rp") | ((mode == "rz") & (near < 0)))
     near = np.where(down, np.nextafter(near, -np.inf), near)
-    return np.where(up, np.nextafter(near, np.inf), near)
+    return np.asarray(np.where(up, np.nextafter(near, np.inf), near))
 
 
 def _integral(x: np.ndarray, result: Type, source: Type, mode: str) -> np.ndarray:
@@ -186,7 +184,10 @@ def _pairs(
 def _apart(raw: np.ndarray, type: Type) -> list[np.ndarray]:
     if type.bits == 8:  # two of four bits
         from_four = Type("", 8, "h", 1, type.element)
-        return [numbers(raw & np.uint8(15), from_four)[0], numbers(raw >> np.uint8(4), from_four)[0]]
+        return [
+            numbers(raw & np.uint8(15), from_four)[0],
+            numbers(raw >> np.uint8(4), from_four)[0],
+        ]
     return numbers(raw, type)
 
 
@@ -202,7 +203,12 @@ def _packs(call: Call) -> Step:
     saturates = call.flag("sat")
     found = call.take_types()
     result, source = found[0], found[1] if len(found) > 1 else TYPES["s32"]
-    if not saturates or source.name != "s32" or result.bits not in (8, 16) or result.kind not in "us":
+    if (
+        not saturates
+        or source.name != "s32"
+        or result.bits not in (8, 16)
+        or result.kind not in "us"
+    ):
         raise call.refuse("`cvt.pack` of these types is not known")
     b32 = TYPES["b32"]
     third = len(found) == 3
@@ -219,5 +225,3 @@ def _packs(call: Call) -> Step:
         return np.asarray(made)
 
     return call.plain(b32, [source, source] + [b32] * third, run)
-
-

@@ -45,7 +45,7 @@ def _exact(kind: str, mode: str) -> Callable[..., np.ndarray]:
     """In float64, so that one rounding is left to do."""
 
     def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return a * b
+        return np.asarray(a * b)
 
     table: dict[str, Callable[..., np.ndarray]] = {
         "add": lambda a, b: sum_to_odd(a, b, mode),
@@ -103,9 +103,7 @@ def _arithmetic(call: Call, kind: str, arity: int, types: Sequence[Type]) -> Ste
         made = []
         for lane in lanes:
             if ftz:
-                lane = tuple(
-                    flushed(x, least_of(t.element)) for x, t in zip(lane, arguments)
-                )
+                lane = tuple(flushed(x, least_of(t.element)) for x, t in zip(lane, arguments))
             found = rounded(exact(*lane), result.element, mode)
             made.append(_made(found, result, saturate, relu, ftz))
         return packed(made, result).view(result.dtype)
@@ -167,7 +165,9 @@ def divide(call: Call) -> Step:
 def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """By the reciprocal, which is zero where the divisor is huge."""
     size = np.abs(b)
-    found: np.ndarray = np.where((size > 2.0**126) & (size < np.inf), a * np.copysign(0.0, b), a / b)
+    found: np.ndarray = np.where(
+        (size > 2.0**126) & (size < np.inf), a * np.copysign(0.0, b), a / b
+    )
     return found
 
 
@@ -223,7 +223,7 @@ def _approximate(call: Call, full: bool) -> Step:
 
 
 def _high(raw: np.ndarray) -> np.ndarray:
-    return (raw >> np.uint64(32)) << np.uint64(32)
+    return np.asarray((raw >> np.uint64(32)) << np.uint64(32))
 
 
 # ---- signs, extremes ---------------------------------------------------------------------------
@@ -246,10 +246,14 @@ def float_sign(call: Call) -> Step:
     def run(raw: np.ndarray) -> np.ndarray:
         if ftz:
             raw = packed(
-                [encode(flushed(x, least_of(type.element)), type.element)
-                 for x in numbers(raw.view(type.dtype), type)], type)
+                [
+                    encode(flushed(x, least_of(type.element)), type.element)
+                    for x in numbers(raw.view(type.dtype), type)
+                ],
+                type,
+            )
         wide = bits.dtype.type
-        return raw ^ wide(mask) if negate else raw & wide(mask ^ ((1 << type.bits) - 1))
+        return np.asarray(raw ^ wide(mask) if negate else raw & wide(mask ^ ((1 << type.bits) - 1)))
 
     return call.plain(bits, [bits], run)
 

@@ -42,7 +42,7 @@ def high_product(a: np.ndarray, b: np.ndarray, type: Type) -> np.ndarray:
     if type.bits < 64:
         wide = _wide(type).dtype
         shift = wide.type(type.bits)
-        return ((a.astype(wide) * b.astype(wide)) >> shift).astype(type.dtype)
+        return np.asarray(((a.astype(wide) * b.astype(wide)) >> shift).astype(type.dtype))
     x, y = a.view(np.uint64), b.view(np.uint64)
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     x1, x0, y1, y0 = x >> half, x & low, y >> half, y & low
@@ -99,7 +99,7 @@ def add(call: Call) -> Step:
 
         def bounded(x: np.ndarray, y: np.ndarray) -> np.ndarray:
             wide = x.astype(np.int64) + (-y.astype(np.int64) if less else y.astype(np.int64))
-            return np.clip(wide, -(2**31), 2**31 - 1).astype(np.int32)
+            return np.asarray(np.clip(wide, -(2**31), 2**31 - 1).astype(np.int32))
 
         return call.plain(type, [type, type], bounded)
     if not sets and not takes:
@@ -176,7 +176,7 @@ def mul24(call: Call) -> Step:
     def run(a: np.ndarray, b: np.ndarray, *c: np.ndarray) -> np.ndarray:
         product = (low(a) * low(b)) >> (16 if high else 0)
         total = product + c[0].astype(np.int64) if c else product
-        return total.astype(np.uint32).view(type.dtype)
+        return np.asarray(total.astype(np.uint32).view(type.dtype))
 
     return call.plain(type, [type] * (3 if call.name == "mad24" else 2), run)
 
@@ -202,9 +202,7 @@ def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 @opcode("rem")
 def rem(call: Call) -> Step:
     type = _integer(call)
-    return call.plain(
-        type, [type, type], lambda a, b: np.where(b == 0, a, a - _quotient(a, b) * b)
-    )
+    return call.plain(type, [type, type], lambda a, b: np.where(b == 0, a, a - _quotient(a, b) * b))
 
 
 @opcode("sad")
@@ -212,7 +210,7 @@ def sad(call: Call) -> Step:
     type = _integer(call)
 
     def run(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        return np.where(a < b, b - a, a - b) + c
+        return np.asarray(np.where(a < b, b - a, a - b) + c)
 
     return call.plain(type, [type] * 3, run)
 
@@ -254,7 +252,7 @@ def dot(call: Call) -> Step:
 
     def element(x: np.ndarray, at: int, size: int, kind: str) -> np.ndarray:
         raw = (x >> np.uint32(at)).astype(uint(size))
-        return raw.view(np.dtype(f"i{size // 8}")).astype(np.int64) if kind == "s" else raw.astype(np.int64)
+        return np.asarray((raw.view(np.dtype(f"i{size // 8}")) if kind == "s" else raw).astype(np.int64))
 
     def run(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         total: Any = c.astype(np.int64)
@@ -298,9 +296,9 @@ def shift(call: Call) -> Step:
         by = np.minimum(count, limit).astype(a.dtype)
         over = count > limit
         if call.name == "shl":
-            return np.where(over, a.dtype.type(0), a << by)
+            return np.asarray(np.where(over, a.dtype.type(0), a << by))
         far = a >> by
-        return far if type.kind == "s" else np.where(over, a.dtype.type(0), far)
+        return np.asarray(far if type.kind == "s" else np.where(over, a.dtype.type(0), far))
 
     return call.plain(type, [type, _U32], run)
 
@@ -315,7 +313,9 @@ def funnel(call: Call) -> Step:
 
     def run(low: np.ndarray, high: np.ndarray, count: np.ndarray) -> np.ndarray:
         both = (high.astype(np.uint64) << np.uint64(32)) | low
-        by = (count & np.uint32(31) if wraps else np.minimum(count, np.uint32(32))).astype(np.uint64)
+        by = (count & np.uint32(31) if wraps else np.minimum(count, np.uint32(32))).astype(
+            np.uint64
+        )
         if left:
             return np.asarray((both << by) >> np.uint64(32)).astype(np.uint32)
         return np.asarray(both >> by).astype(np.uint32)
@@ -367,9 +367,15 @@ def bfind(call: Call) -> Step:
     type = _integer(call)
 
     def run(x: np.ndarray) -> np.ndarray:
-        raw = (x ^ (x >> x.dtype.type(type.bits - 1))).view(uint(type.bits)) if type.kind == "s" else x
+        raw = (
+            (x ^ (x >> x.dtype.type(type.bits - 1))).view(uint(type.bits))
+            if type.kind == "s"
+            else x
+        )
         at = _highest(raw) - np.uint32(1)  # none found is all ones
-        return np.where(at == 0xFFFFFFFF, at, np.uint32(type.bits - 1) - at) if amount else at
+        return np.asarray(
+            np.where(at == 0xFFFFFFFF, at, np.uint32(type.bits - 1) - at) if amount else at
+        )
 
     return call.plain(_U32, [type], run)
 
@@ -398,7 +404,7 @@ def bfe(call: Call) -> Step:
 def _ones(count: np.ndarray) -> np.ndarray:
     """So many low bits of 64."""
     some = np.uint64(0xFFFFFFFFFFFFFFFF) >> (64 - count).clip(0, 63).astype(np.uint64)
-    return np.where(count > 0, some, np.uint64(0))
+    return np.asarray(np.where(count > 0, some, np.uint64(0)))
 
 
 @opcode("bfi")
@@ -413,7 +419,7 @@ def bfi(call: Call) -> Step:
         at = np.minimum(start, 63).astype(np.uint64)
         mask = _ones(kept) << at
         found = (b.astype(np.uint64) & ~mask) | ((a.astype(np.uint64) << at) & mask)
-        return found.astype(type.dtype)
+        return np.asarray(found.astype(type.dtype))
 
     return call.plain(type, [type, type, _U32, _U32], run)
 
@@ -428,7 +434,9 @@ def bmsk(call: Call) -> Step:
         if not clamps:
             start, length = start & 31, length & 31
         length = np.minimum(length, 32)
-        made = np.where(start < 32, _ones(length) << start.clip(0, 32).astype(np.uint64), np.uint64(0))
+        made = np.where(
+            start < 32, _ones(length) << start.clip(0, 32).astype(np.uint64), np.uint64(0)
+        )
         return made.astype(np.uint32)
 
     return call.plain(type, [type, type], run)
@@ -448,7 +456,7 @@ def szext(call: Call) -> Step:
         if type.kind == "s":
             top = (low >> (n - 1).clip(0).astype(np.uint64)) & np.uint64(1)
             low = np.where((top != 0) & (n > 0), low | ~mask, low)
-        return low.astype(np.uint32).view(type.dtype)
+        return np.asarray(low.astype(np.uint32).view(type.dtype))
 
     return call.plain(type, [type, _U32], run)
 
@@ -522,7 +530,9 @@ def prmt(call: Call) -> Step:
             else:
                 at = np.array([p[i] for p in _PATTERNS[mode]], np.uint32)[selector & np.uint32(3)]
                 signs = np.zeros((1, 1), np.uint32)
-            byte = ((both >> (at * np.uint32(8)).astype(np.uint64)) & np.uint64(255)).astype(np.uint32)
+            byte = ((both >> (at * np.uint32(8)).astype(np.uint64)) & np.uint64(255)).astype(
+                np.uint32
+            )
             spread = np.where(byte & np.uint32(128), np.uint32(255), np.uint32(0))
             made = made | (np.where(signs != 0, spread, byte) << np.uint32(8 * i))
         return np.asarray(made)

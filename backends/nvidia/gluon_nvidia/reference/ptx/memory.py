@@ -81,7 +81,7 @@ def _addresses(call: Call, operand: Operand) -> Callable[[Frame], np.ndarray]:
 
 def _vector(call: Call, operand: Operand) -> list[Operand]:
     count = {"v2": 2, "v4": 4, "v8": 8}.get(call.one_of("v2", "v4", "v8") or "", 1)
-    items = list(operand.items) if isinstance(operand, Vector) else [operand]
+    items: list[Operand] = list(operand.items) if isinstance(operand, Vector) else [operand]
     if len(items) != count:
         raise call.refuse(f"{len(items)} registers where the instruction has {count}")
     return items
@@ -206,11 +206,10 @@ def atom(call: Call) -> Step:
     def update(frame: Frame, at: np.ndarray, value: np.ndarray) -> np.ndarray:
         raw = [lane.view(store) for lane in lanes_of(value, type)]
         if swaps:
-            arrays = np.broadcast_arrays(at, compare(frame).view(store), raw[0])
-            mask = frame.mask
-            if mask is not None:
-                mask, *arrays = np.broadcast_arrays(mask, *arrays)
-            return frame.machine.compare_and_swap(*arrays, mask).view(type.dtype)
+            held = compare(frame).view(store)
+            every = np.ones((1,) * at.ndim, bool) if frame.mask is None else frame.mask
+            mask, there, held, new = np.broadcast_arrays(every, at, held, raw[0])
+            return frame.machine.compare_and_swap(there, held, new, mask).view(type.dtype)
         old = []
         for k, lane in enumerate(raw):
             there, lane = np.broadcast_arrays(at + k * size, lane)

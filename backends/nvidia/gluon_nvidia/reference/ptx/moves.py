@@ -87,7 +87,7 @@ def _comparison(call: Call, kind: Optional[str], type: Type) -> Callable[..., li
     def one(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         nan = np.isnan(x) | np.isnan(y)
         if kind in ("num", "nan"):
-            return nan if kind == "nan" else ~nan
+            return np.asarray(nan if kind == "nan" else ~nan)
         if kind in _FLOATS:
             return np.asarray(_COMPARE[_FLOATS[kind]](x, y) | nan)
         return np.asarray(_COMPARE[str(kind)](x, y) & ~nan)
@@ -145,7 +145,7 @@ def set_(call: Call) -> Step:
         if combine:
             found = _COMBINE[combine](found, c[0])
         if result.kind in "us":
-            return np.where(found, ~result.dtype.type(0), result.dtype.type(0))
+            return np.asarray(np.where(found, ~result.dtype.type(0), result.dtype.type(0)))
         return encode(found.astype(np.float64), result.element).view(result.dtype)
 
     return call.plain(result, [type, type] + [_PRED] * (combine is not None), run)

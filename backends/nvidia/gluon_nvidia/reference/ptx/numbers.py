@@ -72,7 +72,7 @@ def _values(name: str) -> np.ndarray:
         found = np.where(top, np.where(rest == 0, np.inf, np.nan), found)
     elif form.nan is not None:
         found = np.where(body == form.nan, np.nan, found)
-    return np.where(codes >> (form.bits - 1), -found, found)
+    return np.asarray(np.where(codes >> (form.bits - 1), -found, found))
 
 
 def decode(raw: np.ndarray, name: str) -> np.ndarray:
@@ -84,7 +84,9 @@ def decode(raw: np.ndarray, name: str) -> np.ndarray:
     if name == "f16":
         return raw.view(np.float16).astype(np.float64)
     if name == "bf16":
-        return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+        return np.asarray(
+            (raw.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+        )
     found: np.ndarray = _values(name)[raw & ((1 << FORMATS[name].bits) - 1)]
     return found
 

@@ -85,7 +85,9 @@ SPECIAL = {
 }  # fmt: skip
 CARRY = "the carry"
 _WARP = 32
-_INSTEAD = "Write it in the language, or give the kernel another path where `gl.target` is simulated."
+_INSTEAD = (
+    "Write it in the language, or give the kernel another path where `gl.target` is simulated."
+)
 OPCODES: dict[str, Callable[["Call"], Step]] = {}
 
 
@@ -200,8 +202,8 @@ class Call:
         bits = self.width(register)
         if bits != type.bits and not (wider and bits > type.bits > 1):
             raise self.refuse(
-                f"`{register.name.partition(chr(39))[0]}` has {_bits(bits)}, and `.{type.name}` of "
-                f"`{self.name}` has {_bits(type.bits)}"
+                f"`{register.name.partition(chr(39))[0]}` has {_in_bits(bits)}, and `.{type.name}` of "
+                f"`{self.name}` has {_in_bits(type.bits)}"
             )
         return bits
 
@@ -257,7 +259,8 @@ class Call:
             )
         if type.kind == "f" and type.bits > 16:
             raise self.refuse(
-                f"an integer where `.{type.name}` is expected", f"Write {value}.0, or 0f... for bits."
+                f"an integer where `.{type.name}` is expected",
+                f"Write {value}.0, or 0f... for bits.",
             )
         masked = int(value) & ((1 << type.bits) - 1)
         return np.full((1, 1), masked, uint(type.bits)).view(type.dtype)
@@ -280,7 +283,7 @@ class Call:
         found = TYPES.get(f"b{type.bits // max(1, len(vector.items))}")
         if found is None or found.bits * len(vector.items) != type.bits:
             raise self.refuse(
-                f"{len(vector.items)} registers do not make the {_bits(type.bits)} of `.{type.name}`"
+                f"{len(vector.items)} registers do not make the {_in_bits(type.bits)} of `.{type.name}`"
             )
         return found
 
@@ -358,12 +361,10 @@ class Call:
     def plain(self, result: Type, arguments: Sequence[Type], fn: Callable[..., Any]) -> Step:
         """One result, then arguments of these types."""
         self.count(1 + len(arguments))
-        return self.step(
-            [(self.operands[0], result)], list(zip(self.operands[1:], arguments)), fn
-        )
+        return self.step([(self.operands[0], result)], list(zip(self.operands[1:], arguments)), fn)
 
 
-def _bits(count: int) -> str:
+def _in_bits(count: int) -> str:
     return f"{count} bit{'s' * (count != 1)}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
-from typing import Iterator, Optional, Union
+from typing import Any, Callable, Iterator, Optional, Union
 
 from gluon_core.contract.assembly import NotModelled
 
@@ -277,29 +277,31 @@ class _Reader:
         try:
             return Immediate(_evaluated(ast.parse(plain.strip(), mode="eval").body))
         except (SyntaxError, ValueError, ZeroDivisionError) as error:
-            raise self.refuse(f"neither a register nor a number: {self.shown(part)}", whole) from error
+            raise self.refuse(
+                f"neither a register nor a number: {self.shown(part)}", whole
+            ) from error
 
 
-_BINARY = {
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
     ast.Div: lambda a, b: a / b if isinstance(a, float) or isinstance(b, float) else int(a / b),
     ast.LShift: lambda a, b: a << b, ast.RShift: lambda a, b: a >> b, ast.BitAnd: lambda a, b: a & b,
     ast.BitOr: lambda a, b: a | b, ast.BitXor: lambda a, b: a ^ b, ast.Mod: lambda a, b: a % b,
 }  # fmt: skip
-_UNARY = {
+_UNARY: dict[type, Callable[[Any], Any]] = {
     ast.USub: lambda a: -a, ast.UAdd: lambda a: a, ast.Invert: lambda a: ~a,
     ast.Not: lambda a: int(not a),
 }  # fmt: skip
 
 
-def _evaluated(node: ast.expr) -> Union[int, float]:
+def _evaluated(node: ast.expr) -> Any:
     """A constant expression (PTX ISA 4.5)."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return node.value  # type: ignore[return-value]
+        return node.value
     if isinstance(node, ast.UnaryOp):
-        return _UNARY[type(node.op)](_evaluated(node.operand))  # type: ignore[no-any-return]
+        return _UNARY[type(node.op)](_evaluated(node.operand))
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return _BINARY[type(node.op)](_evaluated(node.left), _evaluated(node.right))  # type: ignore[no-any-return]
+        return _BINARY[type(node.op)](_evaluated(node.left), _evaluated(node.right))
     raise ValueError("no constant expression")
 
 
