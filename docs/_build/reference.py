@@ -112,7 +112,7 @@ ROOMS = (
     *(
         f"contract.{name}"
         for name in (
-            "backend builder findings hookspec host_descriptor host_memory isa launcher listing options "
+            "assembly backend builder findings hookspec host_descriptor host_memory isa launcher listing options "
             "reference registry requests settings targets triton_backend"
         ).split()
     ),

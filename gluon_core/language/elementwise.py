@@ -272,9 +272,12 @@ def inline_asm_elementwise(
     """Inline assembly run on `pack` elements (32-bit registers hold several narrow ones) of each of
     `args`.
 
+    A thread takes its elements in the order of its registers. PTX runs on the simulator: what it does with
+    registers and global memory, see "Inline assembly" in docs/simulator.md.
+
     Args:
-        asm: the text, with `$0`, `$1`, ... for operands, outputs first.
-        constraints: LLVM's, such as `"=r,r"`.
+        asm: the text, with `$0`, `$1`, ... for operands, outputs first; `$$` is a dollar sign.
+        constraints: LLVM's, such as `"=r,r"`: for NVIDIA h (16 bits), r and f (32), l and d (64).
         args: tensors or scalars, broadcast to one shape.
         dtype: one dtype or a tuple of them, one result each.
         is_pure: lets the compiler move or drop it.

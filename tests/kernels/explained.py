@@ -19,7 +19,8 @@ LEFT_OUT: dict[str, str] = {
     "snippet:map_elementwise-3": "two elements at once of a layout with one in each thread",
     "snippet:map_elementwise-4": "a scalar, with which the module does not verify, as upstream's",
     "snippet:tuple-1": "Triton parses targets within targets, but cannot launch such a kernel",
-    r"snippet:inline_asm(_elementwise)?-\d+": "inline assembly is not simulated",
+    "snippet:(inline_asm_elementwise-3|inline_asm-0)": "its text is no PTX",
+    "snippet:(inline_asm_elementwise-4|inline_asm-1)": "each thread has its own number for the one scalar",
     r"snippet:fpsan-\d+": "the sanitizer's arithmetic is not simulated",
 }
 

@@ -143,7 +143,7 @@ x = np.arange(128, dtype=np.int32)
 print(run(both, x, np.zeros(160, np.int32), num_warps=4)[[3, 127, 131]])
 #> [  6 254  -3]
 
-# -- inline_asm: run once by every thread; it is compiled, not simulated; from Triton 3.9 on
+# -- inline_asm: run once by every thread; from Triton 3.9 on
 @gluon.jit
 def smid(out):
     gl.store(out, gl.inline_asm("mov.u32 $0, %smid;", "=r", (), gl.int32))

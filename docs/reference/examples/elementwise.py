@@ -1,3 +1,4 @@
+import ml_dtypes
 import numpy as np
 
 import gluon_core as gluon
@@ -148,7 +149,7 @@ def mapped(out):
 print(run(mapped, zeros(np.int32))[:6])
 #> [ 0  4  1 10  2 16]
 
-# -- inline_asm_elementwise: assembly is not simulated, it is compiled
+# -- inline_asm_elementwise: PTX is run by the simulator, too; two elements of 16 bits share a register
 @gluon.jit
 def reversed_bits(out):
     i = gl.arange(0, N, ROW)
@@ -156,8 +157,25 @@ def reversed_bits(out):
     gl.store(out + i, r)
 
 
+PAIRS = gl.BlockedLayout([2], [32], [1], [0])
+
+
+@gluon.jit
+def doubled_pairs(x, out):
+    i = gl.arange(0, N, PAIRS)
+    twice = gl.inline_asm_elementwise(
+        "add.rn.bf16x2 $0, $1, $1;", "=r,r", [gl.load(x + i)], gl.bfloat16, is_pure=True, pack=2
+    )
+    gl.store(out + i, twice.to(gl.float32))
+
+
+print(run(reversed_bits, zeros(np.int32))[:4])
+print(run(doubled_pairs, np.arange(32).astype(ml_dtypes.bfloat16), zeros())[:5])
+
 compiled = gluon.compile(reversed_bits, target="sm_90", signature={"out": "*i32"}, num_warps=1)
 print("brev.b32" in compiled.asm["ptx"])
+#> [          0 -2147483648  1073741824 -1073741824]
+#> [0. 2. 4. 6. 8.]
 #> True
 
 # -- extra.libdevice: functions of the vendors' mathematics libraries

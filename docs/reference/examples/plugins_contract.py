@@ -6,7 +6,7 @@ import numpy as np
 import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
-from gluon_core.contract import backend, builder, findings, hookspec, host_descriptor, host_memory
+from gluon_core.contract import assembly, backend, builder, findings, hookspec, host_descriptor, host_memory
 from gluon_core.contract import isa, launcher, listing, options, reference, requests, settings
 from gluon_core.contract import registry as plugins
 from gluon_core.contract import targets, triton_backend
@@ -289,6 +289,30 @@ print(callable(anvil_negate.results), callable(anvil_split.results))
 print(reference.per_program(np.array([3, 4], np.int32)))
 #> True True
 #> [3 4]
+
+# -- gluon_core.contract.assembly.Assembler, gluon_core.contract.assembly.Assembly, gluon_core.contract.assembly.NotModelled: inline assembly on the simulator: `ASSEMBLER` of a reference module
+class AnvilText:
+    is_data, each_thread, reaches_memory, orders = True, False, False, ()
+
+    def __call__(self, machine, registers, threads):
+        return [~registers[0]]
+
+
+def anvil_assembler(text, constraints, target=None):
+    if text.strip() != "inv $0, $1":
+        raise assembly.NotModelled("only `inv` is known", text)
+    return AnvilText()
+
+
+ASSEMBLER: assembly.Assembler = anvil_assembler
+inverts: assembly.Assembly = ASSEMBLER("inv $0, $1", "=r,r", None)
+print(inverts(None, [np.array([[0, 1]], np.uint32)], None)[0])
+try:
+    ASSEMBLER("mul $0, $1", "=r,r", None)
+except assembly.NotModelled as error:
+    print(error.words, "-", error.got)
+#> [[4294967295 4294967294]]
+#> only `inv` is known - mul $0, $1
 
 # -- gluon_core.contract.isa.find_loops, gluon_core.contract.isa.Instruction, gluon_core.contract.isa.Loop: loops of machine code, whose lines a vendor reads
 body = [isa.Instruction("mov"), isa.Instruction("fma", labels=("again",)), isa.Instruction("add")]

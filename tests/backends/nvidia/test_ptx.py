@@ -67,7 +67,7 @@ def test_instructions_on_many_registers():
     assert not bad, "\n".join(bad)
 
 
-@pytest.mark.parametrize("arch", [90, 100])
+@pytest.mark.parametrize("arch", [pytest.param(90, marks=pytest.mark.campaign), 100])
 def test_the_assembler_takes_the_texts(arch):
     triton = pytest.importorskip("triton")
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas-blackwell"

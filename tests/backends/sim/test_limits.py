@@ -329,15 +329,17 @@ def test_overflow_is_not_followed_through_everything(via):
 def asm(out):
     o = gl.arange(0, 128, L)
     found = gl.inline_asm_elementwise(
-        "lop3.b32 $0, $1, $1, $1, 0x80;", "=r,r", [o], gl.int32, True, 1
+        "match.any.sync.b32 $0, $1, 0xffffffff;", "=r,r", [o], gl.int32, True, 1
     )
     gl.store(out + o, found)
 
 
 def test_an_op_without_a_model_is_named():
-    with pytest.raises(SimulatorError, match="inline assembly is not simulated") as caught:
+    with pytest.raises(
+        SimulatorError, match="`match` of inline assembly is not simulated"
+    ) as caught:
         asm[(1,)](np.zeros(128, np.int32), target="sim:sm_80")
-    assert "INLINE_ASM" in caught.value.remedy
+    assert "gl.gather" in caught.value.remedy
     gluon.compile(asm, "sm_80", signature={"out": "*i32"})
 
 

@@ -376,21 +376,6 @@ def test_bitcast():
     np.testing.assert_array_equal(out, a.view(np.int32))
 
 
-@gluon.jit
-def asm(out):
-    x = gl.program_id(0)
-    y = gl.inline_asm_elementwise(
-        "mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=True, pack=1
-    )
-    gl.store(out, y)
-
-
-def test_inline_assembly_says_that_it_is_not_simulated():
-    with pytest.raises(SimulatorError, match="inline assembly is not simulated") as caught:
-        asm[(1,)](np.zeros(1, np.int32))
-    assert "test_tensors.py:" in str(caught.value)
-
-
 # ---- dot ------------------------------------------------------------------------------------
 
 

@@ -252,7 +252,9 @@ def dot(call: Call) -> Step:
 
     def element(x: np.ndarray, at: int, size: int, kind: str) -> np.ndarray:
         raw = (x >> np.uint32(at)).astype(uint(size))
-        return np.asarray((raw.view(np.dtype(f"i{size // 8}")) if kind == "s" else raw).astype(np.int64))
+        return np.asarray(
+            (raw.view(np.dtype(f"i{size // 8}")) if kind == "s" else raw).astype(np.int64)
+        )
 
     def run(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         total: Any = c.astype(np.int64)
