@@ -72,9 +72,49 @@ def _doubles(kind: str, mode: str) -> Callable[..., np.ndarray]:
     return EXTERNS[f"__nv_{name}{_DOUBLE[mode]}"]
 
 
+def _fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a * b + c of float32, rounded once."""
+    wide = c.astype(np.float64)
+    product = a.astype(np.float64) * b
+    total = product + wide
+    near = total.astype(np.float32)
+    # Only where float64 is halfway between two float32, or these are subnormal, is it rounded twice.
+    halfway = (total.view(np.int64) & 0x1FFFFFFF) == 0x10000000
+    halfway |= np.abs(near) < _TINY
+    if halfway.any():
+        again = sum_to_odd(product, wide).astype(np.float32)
+        near = np.where(halfway, again, near)
+    return near
+
+
+_TINY = np.float32(2.0**-126)
 _SINGLE: dict[str, Callable[..., np.ndarray]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "sqrt": np.sqrt
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "sqrt": np.sqrt,
+    "fma": _fused, "mad": _fused,
 }  # fmt: skip
+
+
+def _single(fn: Callable[..., np.ndarray], ftz: bool, saturate: bool) -> Callable[..., np.ndarray]:
+    """What is rounded to nearest in float32, where NumPy does it so."""
+
+    def run(*xs: np.ndarray) -> np.ndarray:
+        found = fn(*map(_flushed, xs)) if ftz else fn(*xs)
+        if ftz:
+            found = _flushed(found)
+        if saturate:
+            return np.where(np.isnan(found), np.float32(0), found.clip(0, 1)) + np.float32(0)
+        nan = np.isnan(found)
+        if nan.any():
+            bits = np.where(nan, np.uint32(FORMATS["f32"].nan or 0), found.view(np.uint32))
+            found = bits.view(np.float32)
+        return found
+
+    return run
+
+
+def _flushed(x: np.ndarray) -> np.ndarray:
+    small = np.abs(x) < _TINY
+    return np.where(small, np.copysign(np.float32(0), x), x) if small.any() else x
 
 
 def _arithmetic(call: Call, kind: str, arity: int, types: Sequence[Type]) -> Step:
@@ -85,17 +125,9 @@ def _arithmetic(call: Call, kind: str, arity: int, types: Sequence[Type]) -> Ste
         if ftz or saturate or relu:
             raise call.unknown_type(result)
         return call.plain(result, arguments, _doubles(kind, mode))
-    quick = _SINGLE.get(kind)
     alike = all(t.name == "f32" for t in (result, *arguments))
-    if alike and quick is not None and mode == "rn" and not (ftz or saturate):
-
-        def single(*xs: np.ndarray) -> np.ndarray:
-            found = quick(*xs)
-            bits: np.ndarray = found.view(np.uint32)
-            nan = np.isnan(found)
-            return np.where(nan, np.uint32(0x7FFFFFFF), bits).view(np.float32)
-
-        return call.plain(result, arguments, single)
+    if alike and kind in _SINGLE and mode == "rn":
+        return call.plain(result, arguments, _single(_SINGLE[kind], ftz, saturate))
     exact = _exact(kind, mode)
 
     def run(*raw: np.ndarray) -> np.ndarray:
