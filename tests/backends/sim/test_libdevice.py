@@ -125,3 +125,13 @@ def test_bessel_functions_agree_where_their_formulas_change(order):
     j, y = special.bessel_j, special.bessel_y
     found = j(order + 1)(x) * y(order)(x) - j(order)(x) * y(order + 1)(x)
     np.testing.assert_allclose(found, 2 / (np.pi * x), rtol=1e-8)
+
+
+def test_directed_sums_of_zeros_and_beyond_the_largest():
+    from gluon_nvidia.reference import EXTERNS
+
+    zero, most = np.zeros(1), np.array([np.finfo(np.float64).max])
+    assert np.signbit(EXTERNS["__nv_dadd_rd"](-zero, zero)) and not np.signbit(zero + zero)
+    assert not np.signbit(EXTERNS["__nv_fma_rd"](zero, most, zero))
+    assert EXTERNS["__nv_fma_ru"](most, most, most) == np.inf
+    assert EXTERNS["__nv_fma_rz"](most, most, most) == most

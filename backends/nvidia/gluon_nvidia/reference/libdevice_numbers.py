@@ -167,9 +167,11 @@ def _arithmetic(fn: Callable[..., Any], mode: str, dtype: Any) -> Model:
             exact = fn(*(Fraction(float(x)) for x in xs))
         except ZeroDivisionError:
             return near
-        if exact == 0:  # of x - x, which is -0 only downwards
-            zero_sum = fn in (operator.add, operator.sub, _fma) and mode == "rd"
-            return dtype(-0.0) if zero_sum and any(xs) else near
+        if exact == 0:  # downwards a sum of which a term is negative, or -0, is -0
+            terms = {operator.add: xs, operator.sub: (xs[0], -xs[-1])}.get(fn, ())
+            if fn is _fma:
+                terms = np.copysign(1, xs[0]) * np.copysign(1, xs[1]), xs[2]
+            return dtype(-0.0) if mode == "rd" and any(map(np.signbit, terms)) else near
         return _round(_near(exact), lambda y: y > exact, mode, dtype, exact < 0)
 
     return _elementwise(one, dtype)

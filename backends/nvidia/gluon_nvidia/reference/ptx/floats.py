@@ -84,7 +84,7 @@ def _fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     if halfway.any():
         again = sum_to_odd(product, wide).astype(np.float32)
         near = np.where(halfway, again, near)
-    return near
+    return np.asarray(near)
 
 
 _TINY = np.float32(2.0**-126)
@@ -102,7 +102,8 @@ def _single(fn: Callable[..., np.ndarray], ftz: bool, saturate: bool) -> Callabl
         if ftz:
             found = _flushed(found)
         if saturate:
-            return np.where(np.isnan(found), np.float32(0), found.clip(0, 1)) + np.float32(0)
+            inside = np.where(np.isnan(found), np.float32(0), found.clip(0, 1))
+            return np.asarray(inside + np.float32(0))
         nan = np.isnan(found)
         if nan.any():
             bits = np.where(nan, np.uint32(FORMATS["f32"].nan or 0), found.view(np.uint32))
