@@ -309,7 +309,7 @@ _DOC = """`{text}`, {count} elements to an instruction.
 
     Args:
         {names}: tensors or scalars, broadcast to one shape; at least one tensor. A scalar takes the
-            result's dtype; from Triton 3.9 on one that is known when the kernel runs counts as a
+            result's dtype; with {numbers} one that is known when the kernel runs counts as a
             tensor does. Bytes are fp4 (e2m1), two in each: half as long along one dimension.
         dtype: of the result; that of `{leader}` if left out, which fp4 is not.
 
@@ -350,6 +350,7 @@ def _packed(fn: F) -> F:
         count={2: "two", 4: "four (on sm_100 two)"}[count],
         names="lhs, rhs, acc" if kind == "fma" else "lhs, rhs",
         leader=leader,
+        numbers=PACKED_NUMBERS.releases,
         forms=_forms_text(kind),
         isa=_ISA[kind],
     )
