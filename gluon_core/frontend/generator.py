@@ -97,6 +97,8 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         self.loop_tests: set[int] = set()
         self.called: set[int] = set()  # what stands before parentheses
         self.visited: dict[int, Any] = {}  # arguments of a loop that were visited already
+        self.looking = 0  # loops around whose bodies are traced to see what they carry
+        self.seen: Any = None  # the body of a loop within these, traced for that already
         self.returns_in_branches: list[ast.If] = []
         kwargs["is_gluon"] = False  # the base class would import Triton's own Gluon
         caller_context = kwargs.get("caller_context")
@@ -234,6 +236,9 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         return super().visit_if_top_level(cond, node)
 
     def visit_compound_statement(self, stmts: Any) -> Any:
+        if stmts is self.seen:
+            self.seen = None
+            return None
         found = super().visit_compound_statement(stmts)
         self.semantic.passed += 1
         return found
@@ -269,9 +274,17 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
 
         The base class takes a name for unchanged when the first round gives it back its value on
         entry; with `before = slot` in the body that is so wherever the two were equal on entry.
+
+        What is traced for that is thrown away. A loop in it is traced for its own names alone, and
+        stays empty: with its body traced again, each level of loops would double the time.
         """
         self.semantic.passed += 1
-        names, handles, types = super()._find_carries(node, liveins, ignore)
+        self.looking += 1
+        try:
+            names, handles, types = super()._find_carries(node, liveins, ignore)
+        finally:
+            self.looking -= 1
+        self.seen = node.body if self.looking else None
         self.semantic.passed += 1  # what was traced to look for names is traced again
         parts = (n for part in node.body for n in ast.walk(part))
         stored = {n.id for n in parts if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

@@ -45,3 +45,43 @@ def test_a_chain_of_followers_in_a_while_loop():
     out = np.full(5, -1, np.int32)
     last_two[(1,)](out, 5, target="sim:sm_90")
     assert out.tolist() == [0, 1, 12, 123, 234]
+
+
+_traced: list[int] = []
+
+
+@gluon.constexpr_function
+def noted(step):
+    _traced.append(step)
+    return step
+
+
+@gluon.jit
+def nested(out, n):
+    total = 0
+    count = gl.program_id(0)
+    for a in range(n):
+        outer = total
+        for b in range(a, n):
+            c = b
+            while c < n:
+                for d in range(n):
+                    for e in range(2):
+                        total += noted(1)
+                    count, outer = count + 1, count
+                c += 1
+        gl.store(out + 2 + a, outer)
+    gl.store(out, total)
+    gl.store(out + 1, count)
+
+
+def test_loops_within_loops_are_traced_once_per_level_and_once_more():
+    out = np.zeros(5, np.int32)
+    _traced.clear()
+    nested[(1,)](out, 3, target="sim:sm_90")
+    assert len(_traced) == 5 + 1
+    rounds, ends = 0, []
+    for a in range(3):
+        rounds += 3 * sum(3 - b for b in range(a, 3))
+        ends.append(rounds - 1)
+    assert out.tolist() == [2 * rounds, rounds, *ends]
