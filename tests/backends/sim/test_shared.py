@@ -177,7 +177,9 @@ def test_a_buffer_of_any_size_is_used_through_views_that_it_holds():
         with pytest.raises(SimulatorError, match="(?s)at most 368 bytes, got 384.*rows = reserve"):
             parts_of_a_reserve[(1,)](a, out, 368)
     else:  # they take memory for such a buffer, and abort at any view
-        with pytest.raises(ShapeError, match=r"takes up memory.*Allocate 512\.(?s:.*)rows = reserve"):
+        with pytest.raises(
+            ShapeError, match=r"takes up memory.*Allocate 512\.(?s:.*)rows = reserve"
+        ):
             parts_of_a_reserve[(1,)](a, out, 384)
 
 

@@ -79,7 +79,9 @@ def test_reinterpret_of_older_versions():
 
 @pytest.mark.parametrize("layout", ["A", "gl.SwizzledSharedLayout(1, 1, 1, [1, 0])"])
 def test_another_view_of_a_slice(layout):
-    buffer = "acc" if layout == "A" else f"gl.allocate_shared_memory(gl.float32, [128, 128], {layout})"
+    buffer = (
+        "acc" if layout == "A" else f"gl.allocate_shared_memory(gl.float32, [128, 128], {layout})"
+    )
     view = f"_reinterpret(gl.float16, [128, 128], {layout})  # HERE"
     source = MEMORY.format(more=f"{buffer}.slice(0, 64, DIM).{view}")
     source = source.replace(", DIM", "" if layout == "A" else ", 0")
