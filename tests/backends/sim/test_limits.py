@@ -11,7 +11,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.language.nvidia import hopper
+from gluon_core.language.nvidia import blackwell, hopper
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
 from gluon_core.nvidia.hopper import TensorDescriptor
@@ -380,6 +380,77 @@ def test_lifetimes_are_those_of_one_function():
         copies_then_scribbles[(1,)](np.zeros(128, np.int32), True, target="sim:sm_80")
         with pytest.raises(RaceError, match="may lie where"):
             copies_then_scribbles[(1,)](np.zeros(128, np.int32), False, target="sim:sm_80")
+
+
+@gluon.jit
+def added(a, b):
+    return a + b
+
+
+@gluon.jit
+def copies_then_needs_memory(a, out, OP: gl.constexpr):
+    other: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
+    brought = gl.allocate_shared_memory(gl.int32, [512], FLAT)
+    at = gl.arange(0, 512, L)
+    cp.async_load(brought, a + at)
+    cp.commit_group()
+    if OP == "reduction":
+        gl.store(out, gl.sum(at, 0))
+    elif OP == "conversion":
+        gl.store(out + gl.arange(0, 512, other), gl.convert_layout(at, other))
+    else:
+        gl.store(out + at, gl.associative_scan(at, 0, added))
+    cp.wait_group(0)
+
+
+def test_what_conversions_and_scans_need_is_not_told():
+    a, out = np.zeros(512, np.int32), np.zeros(512, np.int32)
+    with using(tolerated="error"):
+        for op in ("conversion", "scan"):
+            copies_then_needs_memory[(1,)](a, out, op, target="sim:sm_80")
+        with pytest.raises(RaceError, match="may lie where"):
+            copies_then_needs_memory[(1,)](a, out, "reduction", target="sim:sm_80")
+
+
+@gluon.jit
+def copies_into_tensor_memory_that_is_over(out, KEPT: gl.constexpr):
+    tmem: gl.constexpr = blackwell.TensorMemoryLayout([128, 64], 1)
+    source = gl.allocate_shared_memory(gl.float32, [128, 64], gl.NVMMASharedLayout(128, 32, 2))
+    done = mbarrier.allocate_mbarrier()
+    mbarrier.init(done, 1)
+    first = blackwell.allocate_tensor_memory(gl.float32, [128, 64], tmem)
+    registers: gl.constexpr = first.get_reg_layout()
+    zeros = gl.zeros([128, 64], gl.float32, registers)
+    source.store(zeros)
+    fence_async_shared()
+    blackwell.tcgen05_copy(source, first)
+    blackwell.tcgen05_commit(done)
+    second = blackwell.allocate_tensor_memory(gl.float32, [128, 64], tmem)
+    second.store(zeros + 1)
+    found = second.load(registers)
+    rows = gl.arange(0, 128, gl.SliceLayout(1, registers))[:, None]
+    mbarrier.wait(done, 0)
+    if KEPT:
+        found += first.load(registers)
+    gl.store(out + rows * 64 + gl.arange(0, 64, gl.SliceLayout(0, registers))[None, :], found)
+
+
+def test_what_of_tensor_memory_is_over_is_not_told():
+    """The compiler gives both the same columns, where a copy into the first is under way."""
+    columns = {}
+    for kept in (False, True):
+        out = np.zeros((128, 64), np.float32)
+        with using(tolerated="error"):
+            copies_into_tensor_memory_that_is_over[(1,)](out, kept, target="sim:sm_100")
+        assert (out == 1).all()
+        made = gluon.compile(
+            copies_into_tensor_memory_that_is_over,
+            "sm_100",
+            signature={"out": "*fp32"},
+            constexprs={"KEPT": kept},
+        )
+        columns[kept] = made.metadata.tmem_size
+    assert columns == {False: 64, True: 128}
 
 
 @gluon.jit
