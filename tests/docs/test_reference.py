@@ -40,7 +40,19 @@ def test_examples_print_what_they_say(file):
         assert said == section.output, f"{file.name}:{section.first}"
 
 
-@pytest.mark.parametrize("file", mistakes.files(), ids=lambda file: file.stem)
+# Likewise: the tests of the emulator and of the search make these mistakes, too.
+SLOW_MISTAKES = {"emulator", "tuning"}
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(
+            file, id=file.stem, marks=[pytest.mark.campaign] if file.stem in SLOW_MISTAKES else []
+        )
+        for file in mistakes.files()
+    ],
+)
 def test_errors_say_what_the_page_says(file):
     if file.stem == "pytorch":
         pytest.importorskip("torch")

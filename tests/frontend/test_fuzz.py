@@ -12,7 +12,7 @@ import gluon_core
 from gluon_core._triton import VERSION
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-COUNT = 240
+COUNT = 160
 
 
 @pytest.mark.parametrize(

@@ -204,8 +204,13 @@ def quick_to_build():
 
 
 @pytest.mark.once
-def test_ahead_of_time(device, tmp_path):
-    """AOTInductor's library calls the ops."""
+@pytest.mark.parametrize(
+    "library",
+    [False, pytest.param(True, marks=pytest.mark.campaign)],  # a compiler of C++ takes ten seconds
+    ids=["exported", "library"],
+)
+def test_ahead_of_time(device, library, tmp_path):
+    """What torch exports holds the ops, read from a file as well; AOTInductor's library calls them."""
     if device != "cpu":
         skip_without_packages(device, tmp_path)
     model = Everything().to(device)
@@ -222,10 +227,14 @@ def test_ahead_of_time(device, tmp_path):
     rows = torch.export.Dim("rows", min=2, max=64)
     shapes = {"x": {0: rows}, "a": None, "b": None, "q": None}
     program = torch.export.export(model, inputs(4), dynamic_shapes=shapes)
-    with quick_to_build():
-        file = str(tmp_path / "all.pt2")
-        path = torch._inductor.aoti_compile_and_package(program, package_path=file)
-    loaded = torch._inductor.aoti_load_package(path)
+    file = str(tmp_path / "all.pt2")
+    if library:
+        with quick_to_build():
+            path = torch._inductor.aoti_compile_and_package(program, package_path=file)
+        loaded = torch._inductor.aoti_load_package(path)
+    else:
+        torch.export.save(program, file)
+        loaded = torch.export.load(file).module()
     for count in (4, 7):
         given = inputs(count)
         torch.testing.assert_close(tuple(loaded(*given)), tuple(model(*given)))
