@@ -24,7 +24,7 @@ from gluon_core.cli.example import Arrays
 from gluon_core.contract.registry import registry
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.ampere import mbarrier
-from gluon_sim.errors import SimulatorError
+from gluon_sim.errors import SimulatorError, TimeLimitError
 from gluon_sim.launcher import make_launcher
 from gluon_sim.record.ir import Op
 from gluon_sim.run.lookup import models_for, prepare
@@ -286,13 +286,18 @@ class Case:
     tolerance: float = 0.0
 
     def run(self) -> Any:
-        """The error that the launch ends with, the word "wrong", or None."""
+        """The error that the launch ends with, "wrong", "no end", or None.
+
+        A launch that ends at its limit is not reported, be the mutant or a busy machine to blame.
+        """
         text = self.compiled.asm["program"]
         text.compiled = prepare(text.program, models_for(self.compiled.target))
         args = self.fresh()
         try:
-            with using(timeout=30, tolerated="error"):
+            with using(timeout=60, tolerated="error"):
                 make_launcher(self.compiled)(self.grid, None, *self.values(args))
+        except TimeLimitError:
+            return "no end"
         except SimulatorError as error:
             return error
         got, wanted = args[self.output], self.wanted(args)
@@ -424,7 +429,7 @@ def check(case, parts):
     made = CASES[case]()
     assert made.run() is None
     program = made.compiled.asm["program"].program
-    reported, harmless, missed = [], [], []
+    reported, harmless, missed, alarms = [], [], [], []
     every = list(mutants(program))
     some = random.Random(case).sample(every, min(len(every), max(5, len(every) // parts)))
     for mutant in some:
@@ -432,6 +437,8 @@ def check(case, parts):
         if isinstance(end, SimulatorError):
             assert end.span is not None, mutant.name
             reported.append(mutant.name)
+            if mutant.name in HARMLESS and mutant.name != "mbarrier_inval deleted":
+                alarms.append((mutant.name, type(end).__name__, str(end)))
         elif end is None and (case, header(mutant.op)) in HARMLESS_BLOCKS:
             harmless.append(mutant.name)
         elif end is None and (mutant.name in HARMLESS or (case, mutant.text) in HARMLESS_LINES):
@@ -443,7 +450,7 @@ def check(case, parts):
     assert wrong >= (LEAST.get(case, 5) if parts == 1 else 1)
     print(f"\n{case}: {len(reported)} of {wrong} mutants reported, {len(harmless)} harmless")
     assert not missed
-    assert not set(reported) & set(HARMLESS) - {"mbarrier_inval deleted"}
+    assert not alarms
 
 
 @pytest.mark.usefixtures("no_implied_fences")
