@@ -152,7 +152,9 @@ def test_wmma(target):
     assert moves == {"ds_load_b128", "ds_store_b128", "buffer_load_b128"}
 
 
-@pytest.mark.parametrize("target, depth", [("gfx942", 8), ("gfx950", 16)])
+@pytest.mark.parametrize(
+    "target, depth", [("gfx942", 8), pytest.param("gfx950", 16, marks=pytest.mark.campaign)]
+)
 def test_attention(target, depth):
     example, target = EXAMPLES["attention, CDNA"], registry().target(target)
     config = example.configure(target, large=True)

@@ -23,6 +23,8 @@ from tests.backends.nvidia.language.blackwell_programs import (
 from tests.backends.nvidia.language.test_blackwell import NEWER_CALLS
 from tests.frontend.vendor_oracle import before, refuse, since
 
+pytestmark = pytest.mark.once  # checks of our own
+
 
 @pytest.mark.parametrize(
     "changes, error, match",
