@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Optional
+from urllib.parse import unquote, urlsplit
 
 import gluon_core
 from gluon_core.contract.registry import registry
@@ -16,10 +18,10 @@ __all__ = ["absent", "hint", "install_line", "known"]
 
 
 def known() -> dict[str, str]:
-    """Package -> what pip installs it by: the plugins beside the core in a checkout, else those that
-    the metadata of the core names in its extras."""
-    root = Path(gluon_core.__file__).resolve().parents[1]
-    if (root / "pyproject.toml").is_file() and (root / "backends").is_dir():
+    """Package -> what pip installs it by: the plugins beside the core in a checkout, or in the one that
+    it was installed from, else those that the metadata of the core names in its extras."""
+    root = _checkout()
+    if root is not None:
         beside = sorted(path.parent for path in root.glob("backends/*/pyproject.toml"))
         return {name: _spoken(path) for path in beside if (name := _name(path))}
     try:
@@ -28,6 +30,21 @@ def known() -> dict[str, str]:
         return {}
     names = [re.split(r"[^\w-]", line)[0] for line in wanted if "extra ==" in line]
     return {name: name for name in names if name.startswith("gluon-")}
+
+
+def _checkout() -> Optional[Path]:
+    """The checkout that this is, or was installed from, if it is still there."""
+    places = [Path(gluon_core.__file__).resolve().parents[1]]
+    try:
+        told = json.loads(metadata.distribution("gluon-core").read_text("direct_url.json") or "{}")
+        url = urlsplit(told.get("url", ""))
+        if url.scheme == "file":
+            places.append(Path(unquote(url.path)))
+    except (metadata.PackageNotFoundError, ValueError):
+        pass
+    return next(
+        (p for p in places if (p / "pyproject.toml").is_file() and (p / "backends").is_dir()), None
+    )
 
 
 def absent() -> dict[str, str]:

@@ -53,7 +53,17 @@ if _typing.TYPE_CHECKING:
         writer,
     )
 
-_BUILTINS = (
+__all__ = [
+    "AsyncCopyRequest",
+    "LoadRequest",
+    "MmaLayouts",
+    "MmaRequest",
+    "OPS",
+    "Request",
+    "StoreRequest",
+    "TileRequest",
+    "TileStoreRequest",
+    "WalkRequest",
     "accumulator",
     "async_copy",
     "blocked_layout",
@@ -82,25 +92,11 @@ _BUILTINS = (
     "wait_signal",
     "walk",
     "writer",
-)
-
-__all__ = [
-    "AsyncCopyRequest",
-    "LoadRequest",
-    "MmaLayouts",
-    "MmaRequest",
-    "OPS",
-    "Request",
-    "StoreRequest",
-    "TileRequest",
-    "TileStoreRequest",
-    "WalkRequest",
-    *_BUILTINS,
 ]
 
 
 def __getattr__(name: str) -> _typing.Any:
-    if name in _BUILTINS:
+    if name in __all__:
         from gluon_core.portable import ops
 
         return getattr(ops, name)

@@ -79,7 +79,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
             for call in called:
                 call()
 
-    def make_tensor(self, handle: Any, type: Any) -> Any:
+    def make_tensor(self, handle: Any, type: Any) -> tl.tensor:
         return tl.tensor(handle, type)
 
     # -- layouts ------------------------------------------------------------------------------

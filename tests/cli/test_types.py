@@ -6,6 +6,7 @@ ordinary install shows them, what an editable one does, and a plugin that nobody
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import gluon_core
 from gluon_core.cli.app import app
 
 pytestmark = pytest.mark.once
@@ -351,3 +353,11 @@ def test_a_checker_accepts_a_program_and_finds_mistakes_in_it(installed, tmp_pat
     for number, message in enumerate(MISTAKES.values()):
         mine = [line for line in said if line.startswith(f"mistake_{number}.py")]
         assert len(mine) == 1 and message in mine[0], mine
+
+
+def test_a_strict_checker_can_read_what_modules_export():
+    """Lists of names without expressions, which no checker evaluates."""
+    for file in Path(gluon_core.__file__).parent.rglob("__init__.py"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                ast.literal_eval(node.value)
