@@ -32,6 +32,9 @@ def main(arguments: list[str]) -> int:
     except GluonError as error:
         print(error, file=sys.stderr)
         return 2
+    if not given.module and not os.path.isfile(given.script):
+        print(f"no such file: {given.script}", file=sys.stderr)
+        return 2
     sys.argv = [given.script, *given.rest]
     try:
         if given.module:

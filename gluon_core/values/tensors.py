@@ -44,7 +44,9 @@ def unwrap_shape(shape: Any, argument: str = "shape") -> list[int]:
         item = unwrap(item)
         if not isinstance(item, int):
             raise ShapeError(
-                "every dimension must be a compile-time integer", argument=argument, got=_shortly(item)
+                "every dimension must be a compile-time integer",
+                argument=argument,
+                got=_shortly(item),
             )
         result.append(int(item))
     return result
@@ -107,7 +109,7 @@ class distributed_type(block_type):
     @functools.cached_property
     def name(self) -> str:  # type: ignore[override]  # made when an error asks
         """What errors call it."""
-        return f"<{self.shape}, {self.element_ty}, {self.layout}>"
+        return f"<{[int(unwrap(size)) for size in self.shape]}, {self.element_ty}, {self.layout}>"
 
     def to_ir(self, builder: Any) -> Any:
         element = self.element_ty.to_ir(builder)

@@ -204,6 +204,11 @@ def test_what_cannot_be_stood_in_for_is_said(tmp_path, target, words):
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_script_that_is_not_there():
+    done = warm.run(["-m", "gluon_core.standin", "nowhere.py"], timeout=120, torch=True)
+    assert done.returncode == 2 and done.stderr.strip().endswith("no such file: nowhere.py")
+
+
 def test_a_script_that_fails_shows_its_own_frames(tmp_path):
     path = tmp_path / "fails.py"
     path.write_text("def f():\n    1 / 0\n\n\nf()\n")

@@ -17,8 +17,8 @@ from gluon_sim.errors import BarrierError, SimulatorError, in_library, span_of
 from gluon_sim.memory.flight import Queue
 from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.memory.promise import Promise, promise, settled
-from gluon_sim.memory.shared import SharedView
 from gluon_sim.memory.scene import in_words
+from gluon_sim.memory.shared import SharedView
 from gluon_sim.memory.sync import Barriers, Places, Turns, Wait
 from gluon_sim.memory.tensor_memory import copies_of, in_tensor_memory
 from gluon_sim.record.dtypes import numpy_dtype
