@@ -251,7 +251,7 @@ def check_matmul_dtypes(
             argument="b",
             expected=a,
             got=b,
-            remedy=f"Convert the wider one: {'a' if wider else 'b'}.to({b if wider else a}).",
+            remedy=f"Convert one, such as {'a' if wider else 'b'}.to({b if wider else a}).",
         )
     if acc not in wanted:
         raise DtypeError(

@@ -9,6 +9,7 @@ Blocks of `sh`, `py` and `toml` are not run: they install things, need a GPU, or
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -158,3 +159,14 @@ def test_the_ladder_of_examples_counts_lines():
         assert counts == ", ".join(lines), names
         seen += len(files)
     assert seen > 20
+
+
+def test_the_page_of_torch_lists_the_operators_of_the_examples():
+    page = (ROOT / "docs" / "torch.md").read_text()
+    for file in (ROOT / "examples").glob("*_ops.py"):
+        for node in ast.parse(file.read_text()).body:
+            made = isinstance(node, ast.FunctionDef) and "torch.op(" in "".join(
+                map(ast.unparse, node.decorator_list)
+            )
+            if made and not node.name.endswith(("_backward", "_weights")):
+                assert f"`{node.name}(" in page, f"{file.name}: {node.name}"

@@ -161,7 +161,7 @@ def test_the_fence_is_needed():
 
 
 def test_an_accumulator_that_nobody_wrote():
-    with pytest.raises(UninitialisedError, match="tensor memory"):
+    with pytest.raises(UninitialisedError, match="tensor memory.*takes use_acc=False"):
         run(USE_ACC=True)
 
 

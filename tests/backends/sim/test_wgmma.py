@@ -8,6 +8,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.errors import DtypeError
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -388,3 +389,22 @@ def test_the_report_of_a_deadlock_names_barrier_and_partition():
     assert by["the kernel"].pending == 1 and by["the kernel"].phase == 0
     assert by["the kernel"].arrived == (fill.fn.__code__.co_firstlineno + 9,)
     assert f"of line {start + 5}" in by["partition 1 of the kernel"].text
+
+
+@gluon.jit
+def begins_as_a_tensor(a, n):
+    x = gl.allocate_shared_memory(gl.float16, [64, 64], TILE)
+    x.store(gl.load(a + offsets(64, 64, LOAD)))
+    acc = gl.zeros([64, 64], gl.float32, ACC)
+    for _ in range(n):
+        acc = warpgroup_mma(x, x, acc, is_async=True)
+    warpgroup_mma_wait(0, deps=(acc,))
+
+
+def test_an_accumulator_that_begins_as_a_tensor():
+    with pytest.raises(
+        DtypeError, match=r"expected tensor, as before the loop, got warpgroup_mma_acc"
+    ):
+        begins_as_a_tensor[(1,)](np.zeros((64, 64), np.float16), 3)
+    with pytest.raises(DtypeError, match=r"Start with warpgroup_mma_init\(tensor\)"):
+        begins_as_a_tensor[(1,)](np.zeros((64, 64), np.float16), 3)
