@@ -56,6 +56,7 @@ FILES = (
     "attention_backward_adding_hopper",
     "attention_packed_hopper",
     "attention_packed_backward_hopper",
+    "attention_packed_backward_adding_hopper",
     "attention_cdna",
 )
 

@@ -145,15 +145,21 @@ def configure(window, cap, shared):
     return config
 
 
+def kept(args):
+    """The shapes of statistics, float32."""
+    rows = rows_of(args["q"].shape[0], args["of_queries"].shape[0] - 1)
+    return {"statistics": (2 * args["q"].shape[1] * rows,)}
+
+
 def launch(args, most=32, **options):
     """All three kernels. `args` has what `attention_packed` takes and has left in out and logsums; grad; and of
     any content what is written: for_queries, for_keys, for_values and statistics."""
     (tokens, heads, depth), lists = args["q"].shape, args["of_queries"]
     rows = rows_of(tokens, lists.shape[0] - 1)
     wide = gl.BlockedLayout([1, 8], [256 // depth, depth // 8], [4, 1], [1, 0])
-    given = (args["out"], args["grad"], args["logsums"], args["statistics"], lists)
+    given = (args["out"], args["grad"], args["logsums"], args["statistics"], None, lists)
     run = prepare[rows // 64, heads]
-    run(*given, lists.shape[0] - 1, heads, depth, most, wide, num_warps=4, **options)
+    run(*given, lists.shape[0] - 1, heads, depth, most, 64, wide, num_warps=4, **options)
     shared = heads // args["k"].shape[1]
     config = configure(args["window"], args["cap"], shared)(32, most=most)
     every = {out for outs in OUTS.values() for out in outs}

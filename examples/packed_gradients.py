@@ -68,7 +68,7 @@ def walk(rings, lists, rows, SETTINGS: gl.constexpr):
         at = others.producer()
         if SETTINGS[4]:
             for of in range(head * SETTINGS[5], (head + 1) * SETTINGS[5]):
-                begin = 2 * (of * rows + room(other, sequence))
+                begin = 2 * (of * rows + room(other, sequence, STEP))
                 for i in range(start, stop):
                     line = other + i * STEP
                     others.fetch(at, [[line, of, 0], [line, of, 0], [begin + 2 * i * STEP]])
@@ -84,8 +84,9 @@ def walk(rings, lists, rows, SETTINGS: gl.constexpr):
 @gluon.jit
 def weights_of(score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr):
     """The weights of a tile of scores, 0 out of sight, and what a score changes by where a weight's logarithm
-    does: less than these if capped. The first row stands at the others' place `low`; where it is not the sums
-    that say how many others there are, they are `length`."""
+    does: less than these if capped. The first row stands at the others' place `low`. `length`, if not None: how many
+    of the rows there are, if these are keys, else how many others; queries that are not there have an infinite
+    logarithm."""
     STEP: gl.constexpr = SETTINGS[0][1]
     WINDOW: gl.constexpr = SETTINGS[1]
     if SETTINGS[2]:
@@ -98,7 +99,7 @@ def weights_of(score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr)
     last = first + STEP - 1
     crossed = False
     if length is not None:
-        crossed = last >= length
+        crossed = (p.shape[0] if SETTINGS[4] else last + 1) > length
     if WINDOW[0] is not None:
         crossed = crossed | (first < low + p.shape[0] - 1 - WINDOW[0])
     if WINDOW[1] is not None:
@@ -108,7 +109,7 @@ def weights_of(score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr)
         place = low + gl.arange(0, p.shape[0], gl.SliceLayout(1, p.type.layout))[:, None]
         inside = other >= 0
         if length is not None:
-            inside = inside & (other < length)
+            inside = inside & ((place - low if SETTINGS[4] else other) < length)
         if WINDOW[0] is not None:
             inside = inside & (other >= place - WINDOW[0])
         if WINDOW[1] is not None:
@@ -168,30 +169,31 @@ def key_gradients_of_half(
         k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
         v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
         at = others.consumer()
-        for _ in range(SETTINGS[5]):
-            for i in range(start, stop):
-                q, grad, found = others.wait(at)
-                q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
-                grad_turned = grad.permute((1, 0))
-                score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
-                if not LATE:
-                    change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
-                score = warpgroup_mma_wait(0 if LATE else 1, deps=[score])
-                logsum = found.slice(0, STEP).load(column)[None, :]
-                p, slope = weights_of(score, logsum, low, i, None, log_scale, SETTINGS)
-                weights = gl.convert_layout(p.to(dtype), operand)
-                if LATE:
-                    change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
-                change = warpgroup_mma_wait(0, deps=[change])
-                for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-                change = slope * (change - found.slice(STEP, STEP).load(column)[None, :])
-                change = gl.convert_layout(change.to(dtype), operand)
-                for_keys = warpgroup_mma(change, q, for_keys, is_async=True)
-                for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-                for_values = warpgroup_mma_init(for_values)
-                for_keys = warpgroup_mma_init(for_keys)
-                others.release(at)
-                at = at.next()
+        i = start
+        for _ in range(SETTINGS[5] * (stop - start)):
+            q, grad, found = others.wait(at)
+            q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
+            grad_turned = grad.permute((1, 0))
+            score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
+            if not LATE:
+                change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
+            score = warpgroup_mma_wait(0 if LATE else 1, deps=[score])
+            logsum = found.slice(0, STEP).load(column)[None, :]
+            p, slope = weights_of(score, logsum, low, i, None, log_scale, SETTINGS)
+            weights = gl.convert_layout(p.to(dtype), operand)
+            if LATE:
+                change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
+            change = warpgroup_mma_wait(0, deps=[change])
+            for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+            change = slope * (change - found.slice(STEP, STEP).load(column)[None, :])
+            change = gl.convert_layout(change.to(dtype), operand)
+            for_keys = warpgroup_mma(change, q, for_keys, is_async=True)
+            for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+            for_values = warpgroup_mma_init(for_values)
+            for_keys = warpgroup_mma_init(for_keys)
+            others.release(at)
+            at = at.next()
+            i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
         done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
         # Found again: numbers that a loop does not need take registers in it.
         again = own_tile(lists, 4, SETTINGS)
@@ -223,7 +225,7 @@ def query_gradients_of_half(
     head = gl.program_id(1)
     if sequence < lists[2]:
         near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-        at_row = statistics + 2 * (head * rows + room(first, sequence) + row) + near - row
+        at_row = statistics + 2 * (head * rows + room(first, sequence, 64) + row) + near - row
         there = near < end - first
         logsum = gl.load(at_row, mask=there, other=float("inf"))
         delta = gl.load(at_row + 64, mask=there, other=0.0)[:, None]

@@ -11,17 +11,17 @@ from gluon_core.contract.registry import registry
 
 try:
     from . import attention_mla as latent_form
-    from . import attention_packed_backward_hopper as packed_gradients
+    from . import attention_packed_backward_adding_hopper as adding
+    from . import attention_packed_backward_hopper as repeatable
     from . import attention_packed_hopper as packed_form
     from . import attention_paged as paged_form
-    from .packed_statistics import rows_of
     from .product_ops import Beside, run
 except ImportError:  # run as a program
     import attention_mla as latent_form
-    import attention_packed_backward_hopper as packed_gradients
+    import attention_packed_backward_adding_hopper as adding
+    import attention_packed_backward_hopper as repeatable
     import attention_packed_hopper as packed_form
     import attention_paged as paged_form
-    from packed_statistics import rows_of
     from product_ops import Beside, run
 
 LOG2E = math.log2(math.e)
@@ -49,8 +49,9 @@ def attention_packed_backward(
     right: Optional[int],
     cap: Optional[float],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Without atomics: equal inputs, equal bits."""
-    (tokens, heads, width), given = q.shape, {"grad": grad, "q": q, "k": k, "v": v, "out": out}
+    """Of heads of 128 without a cap by one kernel that adds to the gradients of queries, unless
+    torch.use_deterministic_algorithms asks for equal bits, which two kernels have."""
+    width, given = q.shape[2], {"grad": grad, "q": q, "k": k, "v": v, "out": out}
     if width not in (64, 128) or v.shape[2] != width:
         raise ValueError(
             f"q and v: gradients of packed attention are of heads of 64 or 128 elements, "
@@ -61,13 +62,12 @@ def attention_packed_backward(
     # Zeros, for tokens that no sequence has.
     args |= {name: torch.zeros_like(args[of]) for name, of in made.items()}
     args |= {"logsums": logsums, "of_queries": of_queries, "of_keys": of_keys}
-    rows = rows_of(tokens, of_queries.shape[0] - 1)
-    args |= {
-        "statistics": Beside(q).empty((2 * heads * rows,)),
-        "cap": cap,
-        "window": (left, right),
-    }
-    packed_gradients.launch(args, most_of(of_queries))
+    args |= {"cap": cap, "window": (left, right)}
+    # Where one kernel has registers for it; else two, which make two products more.
+    at_once = width == 128 and cap is None and not torch.are_deterministic_algorithms_enabled()
+    form = adding if at_once else repeatable
+    args |= {name: Beside(q).empty(shape) for name, shape in form.kept(args).items()}
+    form.launch(args, most_of(of_queries))
     return tuple(args[name] for name in made)
 
 

@@ -61,6 +61,22 @@ def test_groups_of_any_size(counts, box, file, spec):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize(
+    "file, spec",
+    [("matmul_grouped_weights_hopper", "sim:sm_90"), ("matmul_grouped_weights", "sim:gfx942")],
+)
+def test_rows_that_no_group_has_are_in_no_matrix(file, spec):
+    """Neither those behind a group's last, nor a step that is whole, nor one of a group without rows."""
+    (example,), target = module(file).EXAMPLES, registry().target(spec)
+    args = example.arguments(Arrays(target), False, [7, 0, 64], 72, 40, 72)
+    for name in ("a",) if example.requires else ("a", "b"):
+        args[name][7:144] = args[name][208:] = np.nan
+    example.launch(args, example.configure(target), target=target)
+    problem = example.difference(args["c"].astype(np.float32), example.reference(args))
+    assert problem is None, problem
+
+
+@pytest.mark.once
 def test_a_group_does_not_depend_on_the_others():
     """The same bits, wherever its rows lie and whatever else there is."""
     args = product_of_groups([5, 200, 31], group=1)

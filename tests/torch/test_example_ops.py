@@ -212,8 +212,8 @@ CASES = {
     "packed, of any lengths": (  # none, one, more queries than keys, keys without queries
         serving.attention_packed,
         lambda: (
-            bf16(137, 2, 64), bf16(141, 1, 64), bf16(141, 1, 64), int32(0, 1, 1, 66, 135, 137, 137),
-            int32(0, 1, 6, 69, 136, 136, 141), 5, 0, None,
+            bf16(137, 2, 128), bf16(141, 1, 128), bf16(141, 1, 128), int32(0, 1, 1, 66, 135, 137, 137),
+            int32(0, 1, 6, 69, 136, 136, 141), 5, 1, None,
         ),
         packed,
         3,
