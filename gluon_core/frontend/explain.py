@@ -458,7 +458,10 @@ def _call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
     axis = re.match(r"invalid axis (-?\d+)\. Expected (-?\d+) <= axis < (\d+)", str(root))
     if axis is not None:
         return ShapeError(
-            "no such axis", argument="axis", expected=f"{axis[2]} to {int(axis[3]) - 1}", got=axis[1]
+            "no such axis",
+            argument="axis",
+            expected=f"{axis[2]} to {int(axis[3]) - 1}",
+            got=axis[1],
         )
     function = _triton.unwrap(value_of(generator, node.func))
     given = [*node.args, *(word.value for word in node.keywords)]

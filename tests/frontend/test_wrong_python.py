@@ -31,7 +31,13 @@ CASES = {
     "host-compile": ("gluon.compile(one)", E.HostFunctionError, "gluon.compile", "for host code"),
     "global-object": ("THING.method(v)", E.GlobalVariableError, "THING", "<Thing object>"),
     "global-list": ("v * TABLE[0]", E.GlobalVariableError, "TABLE", "gl.constexpr([1, 2, 3])"),
-    "no-such-axis": ("gl.sum(v + n, axis=1)", E.ShapeError, None, "axis", "expected -1 to 0, got 1"),
+    "no-such-axis": (
+        "gl.sum(v + n, axis=1)",
+        E.ShapeError,
+        None,
+        "axis",
+        "expected -1 to 0, got 1",
+    ),
     "floor-of-floats": ("v // 2", E.DtypeError, "v // 2", "fp32", "Use gl.floor(v / 2)"),
     "of-cuda": ("gl.syncthreads()", E.TraceError, "gl.syncthreads", "Use gl.barrier()"),
     "an-array-as-descriptor": (
