@@ -101,6 +101,7 @@ def gradients_of_half(
             ORDER: gl.constexpr = 2 if SETTINGS[2] else 1 if D == 128 else 0
             grad_turned = grad.permute((1, 0))
             score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
+            change = nothing
             if ORDER == 0:
                 change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
             score = warpgroup_mma_wait(1 if ORDER == 0 else 0, deps=[score])

@@ -188,9 +188,9 @@ def example(name, who, depth=128, window=(None, 0), cap=None, shared=4):
 EXAMPLES = [example("causal, 4 heads share keys", who) for who in OUTS]
 # Not in the demo.
 MORE = [
-    example(name, who, *rest)
+    example(name, who, depth, window, cap, shared)
     for who in OUTS
-    for name, *rest in (
+    for name, depth, window, cap, shared in (
         ("window to both sides, capped", 64, (20, 9), 20.0, 1),
         ("window of 40, capped", 128, (39, 0), 20.0, 2),
         ("causal", 64, (None, 0), None, 2),

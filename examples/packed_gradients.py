@@ -94,6 +94,7 @@ def weights_of(score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr)
         away = 1 / (gl.exp2(score * scale[0]) + 1)
         p = gl.exp2(scale[1] - 2 * scale[1] * away - logsums)
     else:
+        away = None
         p = gl.exp2(score * scale[0] - logsums)
     first = tile * STEP
     last = first + STEP - 1
@@ -115,7 +116,7 @@ def weights_of(score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr)
         if WINDOW[1] is not None:
             inside = inside & (other <= place + WINDOW[1])
         p = gl.where(inside, p, 0.0)
-    if SETTINGS[2]:
+    if away is not None:
         slope = p * (4 * away * (1 - away))
     else:
         slope = p
@@ -175,6 +176,7 @@ def key_gradients_of_half(
             q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
             grad_turned = grad.permute((1, 0))
             score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
+            change = nothing
             if not LATE:
                 change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
             score = warpgroup_mma_wait(0 if LATE else 1, deps=[score])

@@ -57,7 +57,7 @@ def attention_packed_backward(
             f"q and v: gradients of packed attention are of heads of 64 or 128 elements, "
             f"queries, keys and values alike; got {width} and {v.shape[2]}. Detach q, k and v."
         )
-    args = {name: x.contiguous() for name, x in given.items()}
+    args: dict[str, Any] = {name: x.contiguous() for name, x in given.items()}
     made = {"for_queries": "q", "for_keys": "k", "for_values": "v"}
     # Zeros, for tokens that no sequence has.
     args |= {name: torch.zeros_like(args[of]) for name, of in made.items()}
@@ -68,7 +68,7 @@ def attention_packed_backward(
     form = adding if at_once else repeatable
     args |= {name: Beside(q).empty(shape) for name, shape in form.kept(args).items()}
     form.launch(args, most_of(of_queries))
-    return tuple(args[name] for name in made)
+    return args["for_queries"], args["for_keys"], args["for_values"]
 
 
 def keep_packed(ctx, inputs, output):

@@ -187,7 +187,7 @@ def _place(error: GluonError, file: str) -> Optional[SourceSpan]:
     code, line = entry.tb_frame.f_code, entry.tb_lineno
     text = linecache.getline(code.co_filename, line).rstrip()
     column, end = len(text) - len(text.lstrip()), len(text)
-    if sys.version_info >= (3, 11):
+    if hasattr(code, "co_positions"):  # from Python 3.11 on
         _, last, start, stop = list(code.co_positions())[entry.tb_lasti // 2]
         if start is not None and last is not None and stop is not None:
             # Positions count bytes.

@@ -53,7 +53,7 @@ def cases():
 
 @pytest.mark.sampled(100)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("name, arch", cases())
+@pytest.mark.parametrize("name, arch", list(cases()))
 def test_examples(name, arch):
     example = EXAMPLES[name]
     emulated = registry().target(f"emu:{arch}")

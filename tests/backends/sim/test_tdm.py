@@ -187,7 +187,7 @@ def test_each_warp_arrives_at_the_barrier_of_a_load():
     np.testing.assert_allclose(out, x[:32] + x[32:])
     with pytest.raises(RaceError, match="barrier"):
         signalled[(1,)](x, out, 4, False)
-    with pytest.raises(DeadlockError, match="4 arrivals"):
+    with pytest.raises(DeadlockError, match="4 of 8 arrivals"):
         signalled[(1,)](x, out, 8, True)
 
 
