@@ -23,16 +23,23 @@ def pytest_addoption(parser):
     )
 
 
-def _draw(item, purpose, parts):
-    """A number below `parts` that an item always draws for one purpose."""
-    return zlib.crc32(f"{purpose}: {item.nodeid}".encode()) % parts
+def _draw(name, purpose, parts):
+    """A number below `parts` that a name always draws for one purpose."""
+    return zlib.crc32(f"{purpose}: {name}".encode()) % parts
+
+
+def _drawn_as(item):
+    """A file that is marked `once` as a whole goes as a whole: its fixtures and caches are made once."""
+    marks = getattr(item.module, "pytestmark", [])
+    whole = any(mark.name == "once" for mark in (marks if isinstance(marks, list) else [marks]))
+    return item.nodeid.split("::")[0] if whole else item.nodeid
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_itemcollected(item):
     sampled = item.get_closest_marker("sampled")
     parametrized = hasattr(item, "callspec") and not item.get_closest_marker("gpu")
-    if sampled and parametrized and _draw(item, "sample", *sampled.args):
+    if sampled and parametrized and _draw(item.nodeid, "sample", *sampled.args):
         item.add_marker(pytest.mark.campaign)
 
 
@@ -48,7 +55,7 @@ def pytest_collection_modifyitems(config, items):
         reasons = [mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif")]
         if not item.get_closest_marker("once") or any("Triton" in reason for reason in reasons):
             return True
-        return _draw(item, "share", shares) == share - 1
+        return _draw(_drawn_as(item), "house", shares) == share - 1
 
     left = [item for item in items if not runs(item)]
     if left:

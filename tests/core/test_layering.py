@@ -62,6 +62,7 @@ def test_the_house_as_it_is(house):
     assert "gluon_core: " in said and " 0 against the order" in said
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "file, line, contract",
     [

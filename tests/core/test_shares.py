@@ -36,6 +36,7 @@ def shares(out, m, n, k, MOST: gl.constexpr):
         gl.store(at + 7, work.turns())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "m, n, k, programs",
     [

@@ -66,6 +66,7 @@ def test_each_role_visits_each_tile_once(grid, how):
 
 
 @with_clc
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", ["latest", "eager", "random"])
 @pytest.mark.parametrize("slots", [1, 2])
 def test_programs_are_taken_over_in_any_order(schedule, slots):

@@ -12,7 +12,7 @@ import gluon_core
 from gluon_core._triton import VERSION
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-COUNT = 160
+COUNT = 100
 
 
 @pytest.mark.parametrize(

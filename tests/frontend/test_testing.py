@@ -201,7 +201,7 @@ SUITE = ("--pyargs", "gluon_core.testing.conformance")
 
 @pytest.mark.once
 @pytest.mark.timeout(300)
-@pytest.mark.sampled(4)
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", ["nvidia", "amd", "sim", "emu"])
 def test_conformance_of_ours(name):
     said = _pytest(*SUITE, "--gluon-backend", name)

@@ -76,6 +76,7 @@ LENGTHS = [
 
 
 @pytest.mark.once
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lengths, keys, group, most", LENGTHS)
 @pytest.mark.parametrize("window", [(None, 0), (None, None), (3, 2)])
 def test_packed_sequences_give_programs_equal_work(lengths, keys, group, most, window):

@@ -18,12 +18,13 @@ from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError
 from tests import warm
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
+pytestmark = pytest.mark.sampled(4)
 
 ROOT = Path(__file__).parents[2]
 SIMULATED = ("sim:sm_75", "sim:sm_90", "sim:gfx942", "sim:gfx950", "sim:gfx1100")
 
 
+@pytest.mark.once
 def test_every_example_file_loads():
     found, broken = load_examples()
     assert not broken
@@ -71,7 +72,7 @@ def somewhere(example):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("spec", SIMULATED)
 def test_simulated(example, spec):
     target = registry().target(spec)
@@ -93,7 +94,7 @@ if VERSION >= (3, 9):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("spec", examples_package().TARGETS)
 def test_compiled(example, spec):
     target = registry().target(spec)
@@ -119,6 +120,7 @@ TIGHT = (
 )
 
 
+@pytest.mark.once
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("name, spec", TIGHT)
 def test_portable_kernels_fit_rdna(name, spec):
@@ -133,6 +135,7 @@ def machine_code(name, spec):
     return asm["ptx"] if "ptx" in asm else asm["amdgcn"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "name, spec, instruction",
     [
@@ -157,6 +160,7 @@ def test_the_wide_instructions_are_taken(name, spec, instruction):
     assert instruction in machine_code(name, spec)
 
 
+@pytest.mark.once
 @pytest.mark.sampled(4)
 def test_a_wrong_result_is_seen(first_example):
     target, right = somewhere(first_example), first_example.reference
@@ -165,6 +169,7 @@ def test_a_wrong_result_is_seen(first_example):
     assert problem is not None and "elements are wrong" in problem
 
 
+@pytest.mark.once
 def test_a_result_that_is_not_written_is_seen(first_example):
     nothing = dataclasses.replace(first_example, grid=lambda args, config: (0,))
     if hasattr(first_example.kernel, "configs"):
@@ -176,6 +181,7 @@ def test_a_result_that_is_not_written_is_seen(first_example):
     assert f"{before} instead of" in nothing.check(somewhere(first_example)).problem
 
 
+@pytest.mark.once
 def test_references_on_a_device_are_those_on_the_host():
     found = [e for e in load_examples()[0].values() if e.device_reference is not None]
     assert len(found) >= 9
@@ -195,6 +201,7 @@ def tensor_of(value):
     return torch.from_numpy(plain).view(getattr(torch, value.dtype.name))
 
 
+@pytest.mark.once
 def test_large_arguments_may_have_a_tolerance_of_their_own():
     target = registry().target("sim:sm_90")
     (sums,) = (e for e in load_examples()[0].values() if e.name == "split sum")
@@ -208,6 +215,7 @@ def test_large_arguments_may_have_a_tolerance_of_their_own():
     assert wrong.check(target).problem and wrong.check(target, large=True).problem is None
 
 
+@pytest.mark.once
 def test_reference_results_are_what_they_say():
     found, _ = load_examples()
     (softmax,) = (e for e in found.values() if e.name == "row softmax")
@@ -215,6 +223,7 @@ def test_reference_results_are_what_they_say():
     assert np.allclose(rows, [[0.5, 0.5], [0.25, 0.75]])
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["memcpy_1d", "matmul"])
 def test_an_example_is_a_program(name):
     done = warm.run([ROOT / "examples" / f"{name}.py", "--target", "sim:sm_90"])
@@ -222,12 +231,14 @@ def test_an_example_is_a_program(name):
     assert "right on sim:sm_90" in done.stdout
 
 
+@pytest.mark.once
 def test_an_example_names_a_wrong_target():
     done = warm.run([ROOT / "examples" / "scalar_copy.py", "--target", "sim:hoper"])
     assert done.returncode == 2
     assert "Did you mean 'hopper'" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.once
 @pytest.mark.gpu
 def test_on_the_gpu(example):
     target = device_target()
@@ -238,6 +249,7 @@ def test_on_the_gpu(example):
     assert example.check(target).problem is None
 
 
+@pytest.mark.once
 @pytest.mark.gpu
 @pytest.mark.timeout(600)
 def test_large_on_the_gpu(example):

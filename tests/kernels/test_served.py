@@ -157,6 +157,7 @@ def test_no_sequences():
 
 @pytest.mark.once
 @pytest.mark.once
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spec", ["sim:sm_90", "sim:gfx942"])
 @pytest.mark.parametrize("which, dtype", [(0, ml_dtypes.bfloat16), (1, np.float32)])
 def test_the_largest_and_where_they_are(which, dtype, spec):

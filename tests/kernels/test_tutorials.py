@@ -58,6 +58,7 @@ def test_a_step_is_right_whenever_copies_land(name, schedule):
     assert np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max() < 0.1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*PRODUCTS[1:3], PRODUCTS[-1]])
 def test_a_step_compiles_for_hopper(name):
     step = importlib.import_module(name)

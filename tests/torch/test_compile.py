@@ -209,6 +209,7 @@ def fake():
         return mode.from_tensor(torch.randn(8))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 @pytest.mark.parametrize(
     "made, said",

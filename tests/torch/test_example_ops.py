@@ -269,6 +269,7 @@ def doubled(args):
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_right(name):
     op, make, wanted, _ = CASES[name]
@@ -277,6 +278,7 @@ def test_results_are_right(name):
     near(got, other, 0.04 if name == "quantized rows" else 1e-2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3]])
 def test_gradients_are_torchs(name):
     op, make, wanted, count = CASES[name]

@@ -126,7 +126,7 @@ def every_fence(monkeypatch):
     monkeypatch.setenv("GLUON_SIM_PROXY", "strict")
 
 
-@pytest.mark.parametrize("parts", [4, pytest.param(1, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("parts", [8, pytest.param(1, marks=pytest.mark.campaign)])
 def test_each_inner_wait_arrival_and_fence_is_needed(every_fence, parts):
     """Whatever is left out of ring, accumulators, writer or walk, or changed, is reported."""
     rounds = 24
