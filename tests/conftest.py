@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config, items):
         reasons = [mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif")]
         if not item.get_closest_marker("once") or any("Triton" in reason for reason in reasons):
             return True
-        return _draw(_drawn_as(item), "house", shares) == share - 1
+        return _draw(_drawn_as(item), "turn", shares) == share - 1
 
     left = [item for item in items if not runs(item)]
     if left:

@@ -161,7 +161,7 @@ def test_the_wide_instructions_are_taken(name, spec, instruction):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_a_wrong_result_is_seen(first_example):
     target, right = somewhere(first_example), first_example.reference
     wrong = dataclasses.replace(first_example, reference=lambda args: right(args) + 1)
