@@ -81,7 +81,10 @@ def across_blocks(x, GATHERS: gl.constexpr, layout: gl.constexpr):
 
 @pytest.mark.parametrize("gathers", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
-def test_blocks_of_a_cluster_gather_and_count_by_themselves(gathers, shared, recwarn):
+def test_blocks_of_a_cluster_gather_and_count_by_themselves(
+    gathers, shared, recwarn, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # warnings come while tracing
     layout = gl.BlockedLayout([1], [32], [4], [0], cga_layout=[(int(shared),)])
     constants = {"GATHERS": gathers, "layout": layout}
     compiled = gluon.compile(
