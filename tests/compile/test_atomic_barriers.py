@@ -52,6 +52,7 @@ def barriers(architecture, sem, used):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("architecture", TEXTS)
 @pytest.mark.parametrize("used", [False, True])
 @pytest.mark.parametrize("sem", ["relaxed", "acquire", "release", "acq_rel"])

@@ -262,6 +262,7 @@ def agree(kernel, monkeypatch, feature, target="sm_90", block=64, **constants):
     assert races(kernel, target, block, monkeypatch, **constants) != fenced
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "write, how, target, block",
     [

@@ -269,7 +269,7 @@ def doubled(args):
     ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_right(name):
     op, make, wanted, _ = CASES[name]

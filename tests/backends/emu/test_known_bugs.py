@@ -37,6 +37,7 @@ def fresh(monkeypatch, tmp_path):
     stages._pool.close()
 
 
+@pytest.mark.sampled(2)
 @FNUZ
 @pytest.mark.parametrize("target", ["gfx90a", "gfx1100", "gfx1201"])
 def test_bfloat16_becomes_fp8_of_the_fnuz_kind(target, goal):
@@ -56,6 +57,7 @@ def wide(target, source, anew=0):
     return out
 
 
+@pytest.mark.sampled(2)
 @FNUZ
 @pytest.mark.parametrize("target", ["gfx90a", "gfx950", "gfx1201"])
 def test_fp8_of_the_fnuz_kind_becomes_bfloat16(target, goal):

@@ -72,6 +72,7 @@ FENCES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "arch",
     [

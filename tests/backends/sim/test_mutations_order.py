@@ -167,6 +167,7 @@ def is_fine(case: str, mutant: Mutant, nth: int) -> bool:
     return found is not None and (found[0] is None or found[0].held_by(VERSION))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_every_mutant_is_reported_however_copies_land(name):
     case = CASES[name]

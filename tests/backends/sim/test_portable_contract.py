@@ -41,6 +41,7 @@ def run(target, dtype, wait=True, commit=True):
     np.testing.assert_array_equal(out, a)
 
 
+@pytest.mark.sampled(2)
 # One byte at a time no target copies past the registers, four at a time most do.
 @pytest.mark.parametrize("dtype", [np.int8, np.int32])
 @pytest.mark.parametrize("target", TARGETS)
@@ -122,6 +123,7 @@ def multiply(target, fence=True, wait=True, steps=2, is_async=True):
     np.testing.assert_array_equal(c, wanted)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90", "sm_100", "gfx942", "gfx1201"])
 def test_a_missing_fence_or_wait_of_a_product_is_reported_on_every_target(target):
     multiply(target, is_async=False, wait=False)

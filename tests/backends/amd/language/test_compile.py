@@ -52,6 +52,7 @@ INSTRUCTIONS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", list(UNITS))
 def test_instructions(target):
     import torch
