@@ -33,7 +33,15 @@ from gluon_core.values.builtin import builtin, semantic_layer
 from gluon_core.values.tensors import describe
 from gluon_core.values.typing import BufferLayout, ConstInt, Int, Operand, Predicate, Shape, Values
 
-__all__ = ["Fetch", "descriptor", "pipeline", "store_tile", "tile_descriptor", "tile_pipeline", "tile_place"]
+__all__ = [
+    "Fetch",
+    "descriptor",
+    "pipeline",
+    "store_tile",
+    "tile_descriptor",
+    "tile_pipeline",
+    "tile_place",
+]
 
 
 class Fetch(NamedTuple):
@@ -107,7 +115,8 @@ def descriptor(
     """Describe a tensor in global memory that is moved in tiles: by TMA where the target has it and
     the layout is one that it writes, by masked copies otherwise.
 
-    Elements of a tile that lie outside the tensor are zero when copied, and left out when stored.
+    Elements of a tile that lie behind the end of the tensor are zero when copied, and left out when
+    stored. No tile begins before it, at a coordinate below 0: the simulator reports that.
     Make it once, before any loop.
 
     Args:

@@ -190,7 +190,7 @@ class SharedOps(SemanticBase):
 
     def told_of_place(self, place: Sequence[Any], pred: Any = None) -> None:
         """Where a tile begins, for whoever records the kernel."""
-        tell = getattr(self.builder, "tiles_placed", None)
+        tell = getattr(self.builder, "tile_placed", None)
         if tell is not None:
             tell([scalar.handle for scalar in place], None if pred is None else pred.handle)
 

@@ -131,7 +131,7 @@ asked = builder.members(builder.Builder)
 print(len(asked) > 100, "create_local_alloc" in asked, len(builder.members(builder.Experiments)))
 print(sorted(builder.members(builder.Recorder))[-3:])
 #> True True 2
-#> ['tiles_begun', 'tiles_fetched', 'tiles_placed']
+#> ['tiles_awaited', 'tiles_begun', 'tiles_fetched']
 
 # -- gluon_core.contract.builder.Module, gluon_core.contract.builder.Function, gluon_core.contract.builder.Region, gluon_core.contract.builder.Block, gluon_core.contract.builder.Operation, gluon_core.contract.builder.Value: what its methods answer
 for kind in (builder.Module, builder.Function, builder.Region, builder.Block, builder.Operation):

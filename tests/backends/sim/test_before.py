@@ -126,14 +126,20 @@ def tiles(a, out, at, HOW: gl.constexpr):
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
 def test_a_portable_tile_begins_in_its_tensor_on_every_target(target):
-    for how, line in (("store", "gl.portable.store("), ("writer", "writer.store("), ("fetch", "copied.fetch(0")):
+    for how, line in (
+        ("store", "gl.portable.store("),
+        ("writer", "writer.store("),
+        ("fetch", "copied.fetch(0"),
+    ):
         for at in (0, -16):
             a, out = numbers(64, 128), np.zeros((64, 128), np.float16)
             if not at:
                 tiles[(1,)](a, out, at, how, target=f"sim:{target}")
                 assert (out[:16, :64] == (0 if how == "fetch" else 2)).all() and not out[16:].any()
                 continue
-            with pytest.raises(OutOfBoundsError, match="coordinates: a tile begins before") as found:
+            with pytest.raises(
+                OutOfBoundsError, match="coordinates: a tile begins before"
+            ) as found:
                 tiles[(1,)](a, out, at, how, target=f"sim:{target}")
             assert f"got {at} in dimension {int(how != 'store')} of 2" in str(found.value)
             assert found.value.report == "bounds.before" and line in found.value.span.text

@@ -283,20 +283,18 @@ def box_start(
 ) -> list[Any]:
     """`coordinates` of a box, which starts where TMA can begin."""
     handles = coordinates(semantic, coord, len(desc.shape))
+    _check_start(desc, unwrap(coord)[-1], "coord")
     if written:
         _warn_before(semantic, unwrap(coord), "coord")
-    _check_start(desc, unwrap(coord)[-1], "coord")
     return handles
 
 
-def first_column(
-    semantic: Any, desc: tensor_descriptor, column: Int, written: bool = False
-) -> Any:
+def first_column(semantic: Any, desc: tensor_descriptor, column: Int, written: bool = False) -> Any:
     """The handle of the column at which chosen rows start."""
     (handle,) = coordinates(semantic, [column], 1, "y_offset")
+    _check_start(desc, column, "y_offset")
     if written:
         _warn_before(semantic, [column], "y_offset")
-    _check_start(desc, column, "y_offset")
     return handle
 
 

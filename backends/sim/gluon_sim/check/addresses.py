@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from gluon_sim.record.ir import Location, Op
     from gluon_sim.run.task import Task
 
-__all__ = ["arguments_aligned", "hints_of", "initialised", "inside", "not_before", "place", "promised"]
+__all__ = [
+    "arguments_aligned",
+    "hints_of",
+    "initialised",
+    "inside",
+    "not_before",
+    "place",
+    "promised",
+]
 
 
 def place(task: Task, bad: np.ndarray) -> tuple[tuple[int, int, int], tuple[int, ...]]:

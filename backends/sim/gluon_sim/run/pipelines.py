@@ -201,8 +201,8 @@ def tiles_awaited(task: Task, view: SharedView, step: np.ndarray, pending: int) 
     ring.awaited[slots, rows] = True
 
 
-@_op("tiles_placed")
-def tiles_placed(task: Task, where: Sequence[np.ndarray], pred: Optional[np.ndarray]) -> None:
+@_op("tile_placed")
+def tile_placed(task: Task, where: Sequence[np.ndarray], pred: Optional[np.ndarray]) -> None:
     not_before(
         task,
         "coordinates",
