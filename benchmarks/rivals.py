@@ -4,10 +4,8 @@ QuACK (`quack-kernels`) and FlashAttention (`flash-attn-4`). All in one process,
 Products and norms get the best configuration of ours and of QuACK's for each shape. What takes less than
 100 us is measured in CUDA graphs.
 
-  python benchmarks/rivals.py [--only products|forward|backward|rows]
+  python benchmarks/rivals.py [--only launches|products|forward|backward|rows]
 """
-
-from __future__ import annotations
 
 import math
 import random
@@ -20,6 +18,8 @@ from attention_backward import SHAPE as HEADS
 from attention_backward import example_module
 from common import Result, device, parse_arguments, write
 
+import gluon_core as gluon
+from gluon_core import language as gl
 from gluon_core.cli.example import Arrays, Example
 from gluon_core.contract.targets import Target
 
@@ -317,7 +317,78 @@ def rows(target: Target) -> list[Result]:
     return [one for one in made if one is not None]
 
 
-PARTS = {"products": products, "forward": forward, "backward": backward, "rows": rows}
+@gluon.jit
+def nothing(a, b, c, n, BLOCK: gl.constexpr):
+    pass
+
+
+def launches(target: Target) -> list[Result]:
+    """Microseconds until the call of an empty kernel returns; CuTe DSL's with arguments through tvm-ffi."""
+    import time
+
+    import torch
+
+    given = [torch.empty(1024, device="cuda") for _ in range(3)]
+    prepared = nothing.prepare(*given, 1024, 64, num_warps=4, grid=(1,))
+    runs: Runs = {
+        "kernel[grid]": lambda: nothing[(1,)](*given, 1024, 64, num_warps=4),
+        "prepared": lambda: prepared(*given, 1024),
+    }
+    try:
+        runs["CuTe DSL"] = cute_launch(given)
+    except ImportError as problem:
+        print(problem, file=sys.stderr)
+        return []
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(12):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            for _ in range(1000):
+                run()
+            if turn > 1:
+                times[name].append((time.perf_counter() - start) / 1000)
+            torch.cuda.synchronize()
+    rate = {name: statistics.median(found) * 1e6 for name, found in times.items()}
+    theirs = rate.pop("CuTe DSL")
+    bound = {"CuTe DSL": ("<=", 1.05)}
+    return [
+        Result(
+            f"a launch, {name}",
+            "us",
+            ours,
+            {"CuTe DSL": theirs},
+            {"CuTe DSL": ours / theirs},
+            bound,
+        )
+        for name, ours in rate.items()
+    ]
+
+
+def cute_launch(given: Any) -> Callable[[], Any]:
+    import cutlass
+    from cutlass import cute
+    from cutlass.cute.runtime import from_dlpack
+
+    @cute.kernel
+    def empty(x: cute.Tensor, y: cute.Tensor, z: cute.Tensor, n: cutlass.Int32) -> None:
+        pass
+
+    @cute.jit
+    def host(x: cute.Tensor, y: cute.Tensor, z: cute.Tensor, n: cutlass.Int32) -> None:
+        empty(x, y, z, n).launch(grid=[1, 1, 1], block=[128, 1, 1])
+
+    tensors = [from_dlpack(t, enable_tvm_ffi=True) for t in given]
+    made = cute.compile(host, *tensors, cutlass.Int32(1024), options="--enable-tvm-ffi")
+    return lambda: made(*given, 1024)
+
+
+PARTS = {
+    "launches": launches,
+    "products": products,
+    "forward": forward,
+    "backward": backward,
+    "rows": rows,
+}
 
 
 def main() -> int:
