@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from gluon_nvidia.reference.ptx import convert, floats, integers, memory, moves  # noqa: F401
+from gluon_nvidia.reference.ptx import convert, floats, integers, memory, moves, warps  # noqa: F401
 from gluon_nvidia.reference.ptx.program import Program
 
 __all__ = ["ASSEMBLER"]

@@ -200,24 +200,9 @@ def elect(call: Call) -> Step:
     return run
 
 
-@opcode("fence")
-def fence(call: Call) -> Step:
-    """Between the proxies. One that orders threads is a part of its atomics here."""
-    if not call.flag("proxy") or not call.flag("async"):
-        raise call.refuse(
-            "this `fence` of inline assembly is not simulated",
-            "Use gl.atomic_add, gl.atomic_cas or gl.atomic_xchg with `sem`.",
-        )
-    call.program.is_data = False
-    return lambda frame: frame.machine.fence()
-
-
 _REFUSED = {
-    ("shfl", "vote", "match", "redux"): "Lanes do not see each other's registers here: use gl.sum and its kin, "
-    "gl.gather, gl.convert_layout or a scan.",
-    ("bar", "barrier"): "Use gl.barrier().",
     ("bra", "call", "ret", "exit", "brx"): "Branch in the kernel, or use predicates: `@p`, `selp`.",
-    ("mma", "wgmma", "tcgen05", "ldmatrix", "stmatrix", "cp", "mbarrier", "membar", "tensormap"):
+    ("mma", "wgmma", "tcgen05", "ldmatrix", "stmatrix", "cp", "mbarrier", "tensormap"):
     "The language has an op for it; see gl.nvidia.",
     ("trap", "brkpt"): "Use gl.device_assert.",
 }  # fmt: skip
