@@ -359,6 +359,10 @@ def _moves() -> None:
         "=r,r", lambda a: int(a <= 5))  # fmt: skip
     add("{ .reg .pred p, q; setp.lt.f16x2 p|q, $1, $2; selp.u32 $0, 1, 0, p; @q add.u32 $0, $0, 2; }", "=r,r,r",
         lambda a, b: sum(compare("lt", "f16")(a >> 16 * i & 0xFFFF, b >> 16 * i & 0xFFFF) << i for i in range(2)))  # fmt: skip
+    for kind, one in (("f16", 0x3C00), ("bf16", 0x3F80)):
+        two = lambda fn, yes: lanes(16, 2, lambda a, b: yes * fn(a, b))  # noqa: E731
+        add(f"set.ge.{kind}x2.{kind}x2 $0, $1, $2;", "=r,r,r", two(compare("ge", kind), one))
+        add(f"set.neu.u32.{kind}x2 $0, $1, $2;", "=r,r,r", two(compare("ne", kind, True), 0xFFFF))
     add("set.lt.u32.f32 $0, $1, $2;", "=r,f,f", lambda a, b: M32 * compare("lt", "f32")(a, b))
     add(
         "set.ge.f32.s32 $0, $1, $2;", "=f,r,r", lambda a, b: 0x3F800000 * compare("ge", "s32")(a, b)

@@ -173,6 +173,26 @@ def test_global_memory_by_its_addresses():
 
 
 @gluon.jit
+def in_pairs(sums, old):
+    i = gl.arange(0, 128, SINGLE)
+    text: gl.constexpr = """{
+        .reg .f32 a, b; mov.f32 a, 1.0; mov.f32 b, 2.0;
+        atom.global.add.v2.f32 {$0, b}, [$1], {a, b}; mov.f32 b, 2.0;
+        red.global.add.v4.f32 [$1+16], {a, a, b, b};
+    }"""
+    gl.store(
+        old + i, gl.inline_asm_elementwise(text, "=&f,l", [sums + 0 * i], gl.float32, False, 1)
+    )
+
+
+def test_atomics_of_vectors():
+    sums, old = np.zeros(8, np.float32), np.zeros(128, np.float32)
+    in_pairs[(1,)](sums, old, target=TARGET)
+    assert sums.tolist() == [128, 256, 0, 0, 128, 128, 256, 256]
+    assert sorted(old) == list(range(128))
+
+
+@gluon.jit
 def counts(total):
     """Every thread runs it, whoever needs the result."""
     text: gl.constexpr = "atom.global.add.u32 $0, [$1], 1;"
@@ -300,6 +320,27 @@ def test_threads_that_do_not_come_are_told_with_the_line(text, words):
     with pytest.raises(ArgumentError, match=words) as found:
         by_warps[(1,)](WORDS, np.zeros(1024, np.int32), np.zeros(17, np.int32), text, target=TARGET)
     assert "inline_asm_elementwise(SUM" in found.value.span.text
+
+
+@gluon.jit
+def waits(out, WAIT: gl.constexpr):
+    gl.store(out, gl.inline_asm_elementwise(WAIT, "=r", [], gl.int32, False, 1))
+
+
+@gluon.jit
+def specialized(out, HERE: gl.constexpr, THERE: gl.constexpr):
+    gl.warp_specialize([(waits, (out, HERE)), (waits, (out + 1, THERE))], [1], [24])
+
+
+def test_barriers_of_partitions_say_how_many_threads_come():
+    own, every = "bar.sync 1, 128; mov.u32 $0, %ntid.x;", "bar.sync 0; mov.u32 $0, 1;"
+    worker = "barrier.sync.aligned 2, 32; mov.u32 $0, %ntid.x;"
+    out = np.zeros(2, np.int32)
+    specialized[(1,)](out, own, worker, target=TARGET)
+    assert out.all()
+    for here, there in ((every, worker), (own, every)):
+        with pytest.raises(ArgumentError, match="those of other partitions do not come"):
+            specialized[(1,)](out, here, there, target=TARGET)
 
 
 @pytest.mark.parametrize(

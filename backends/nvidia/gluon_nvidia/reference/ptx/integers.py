@@ -206,7 +206,7 @@ def rem(call: Call) -> Step:
 
     def run(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         rest = a - _quotient(a, b) * b
-        return np.where(b == 0, ~np.zeros_like(rest), rest)
+        return np.asarray(np.where(b == 0, ~np.zeros_like(rest), rest))
 
     return call.plain(type, [type, type], run)
 

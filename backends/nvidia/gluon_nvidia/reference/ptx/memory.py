@@ -233,8 +233,8 @@ def atom(call: Call) -> Step:
     _hint(call, 2 + returns + swaps)
     where = _addresses(call, call.operands[returns])
     gets = [call.get(item, type) for item in items]
-    compare = call.get(values[0], type)
     if swaps:
+        compare = call.get(values[0], type)
         gets = [call.get(call.operands[2 + returns], type)]
     puts: list[Callable[[Frame, np.ndarray], None]] = []
     if returns:

@@ -7,8 +7,17 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_nvidia.reference.ptx.floats import least_of
-from gluon_nvidia.reference.ptx.numbers import encode, flushed
-from gluon_nvidia.reference.ptx.program import TYPES, Call, Frame, Step, Type, numbers, opcode
+from gluon_nvidia.reference.ptx.numbers import encode, flushed, uint
+from gluon_nvidia.reference.ptx.program import (
+    TYPES,
+    Call,
+    Frame,
+    Step,
+    Type,
+    numbers,
+    opcode,
+    packed,
+)
 from gluon_nvidia.reference.ptx.text import Address, Pair, Vector
 
 __all__: list[str] = []
@@ -136,17 +145,25 @@ def set_(call: Call) -> Step:
     combine = call.one_of(*_COMBINE)
     call.ftz = call.flag("ftz")
     result, type = call.take_types(2)
-    if type.lanes > 1 or result.name not in ("u32", "s32", "f32", "u16", "s16", "f16", "bf16"):
+    fit: tuple[str, ...] = ("u32", "s32", "f32", "u16", "s16", "f16", "bf16")
+    each = result  # what holds the answer of one comparison
+    if type.lanes > 1:
+        fit = ("u32", "s32", type.name)
+        each = TYPES["u16"] if result.kind in "us" else TYPES[type.element]
+    if result.name not in fit or type.lanes > 1 and type.name not in ("f16x2", "bf16x2"):
         raise call.refuse("`set` of these types is not known")
     compare = _comparison(call, kind, type)
 
     def run(a: np.ndarray, b: np.ndarray, *c: np.ndarray) -> np.ndarray:
-        (found,) = compare(a, b)
-        if combine:
-            found = _COMBINE[combine](found, c[0])
-        if result.kind in "us":
-            return np.asarray(np.where(found, ~result.dtype.type(0), result.dtype.type(0)))
-        return encode(found.astype(np.float64), result.element).view(result.dtype)
+        made = []
+        for found in compare(a, b):
+            if combine:
+                found = _COMBINE[combine](found, c[0])
+            if each.kind in "us":
+                made.append(np.where(found, ~each.dtype.type(0), each.dtype.type(0)))
+            else:
+                made.append(encode(found.astype(np.float64), each.element).view(uint(each.bits)))
+        return (packed(made, type) if type.lanes > 1 else made[0]).view(result.dtype)
 
     return call.plain(result, [type, type] + [_PRED] * (combine is not None), run)
 

@@ -36,12 +36,12 @@ class _Warps:
         programs = value.shape[0]
         full = np.broadcast_to(value, (programs, self.count))
         found = full.reshape(programs, -1, _WARP, self.each).swapaxes(2, 3)
-        return found.reshape(programs, -1, _WARP)
+        return np.asarray(found.reshape(programs, -1, _WARP))
 
     def together(self, value: np.ndarray) -> np.ndarray:
         programs = value.shape[0]
         found = value.reshape(programs, -1, self.each, _WARP).swapaxes(2, 3)
-        return found.reshape(programs, self.count)
+        return np.asarray(found.reshape(programs, self.count))
 
 
 def _members(call: Call, warps: _Warps, mask: np.ndarray) -> np.ndarray:
@@ -110,7 +110,9 @@ def shfl(call: Call) -> Step:
         raise call.refuse("`shfl.sync` is .up, .down, .bfly or .idx, of .b32")
     call.count(5)
     d = call.operands[0]
-    results = [(d.first, _B32), (d.second, _PRED)] if isinstance(d, Pair) else [(d, _B32)]
+    results: list[tuple[Operand, Type]] = [(d, _B32)]
+    if isinstance(d, Pair):
+        results = [(d.first, _B32), (d.second, _PRED)]
 
     def run(members: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Any:
         far, clamp = (b & np.uint32(31)).astype(np.int64), (c & np.uint32(31)).astype(np.int64)
@@ -155,10 +157,9 @@ def vote(call: Call) -> Step:
     def run(members: np.ndarray, truth: np.ndarray) -> np.ndarray:
         those = _ballot(truth)[..., None] & members
         if mode == "ballot":
-            return those
+            return np.asarray(those)
         every, none = those == members, those == 0
-        found: np.ndarray = {"all": every, "any": ~none}.get(mode, every | none)
-        return found
+        return np.asarray({"all": every, "any": ~none}.get(str(mode), every | none))
 
     d, a, mask = call.operands
     return _step(call, [(d, type)], [(a, _PRED), (mask, _B32)], run)
@@ -183,7 +184,7 @@ def match(call: Call) -> Step:
     def run(members: np.ndarray, a: np.ndarray) -> Any:
         those = _ballot(a[..., None] == a[..., None, :]) & members
         if mode == "any":
-            return those
+            return np.asarray(those)
         every = those == members
         made = np.where(every, members, np.uint32(0))
         return (made, every) if len(results) == 2 else made
@@ -212,7 +213,7 @@ def redux(call: Call) -> Step:
     def run(members: np.ndarray, a: np.ndarray) -> np.ndarray:
         if (members == _EVERY).all():
             whole = fn.reduce(a, axis=-1, keepdims=True, dtype=type.dtype)
-            return np.broadcast_to(whole, a.shape)
+            return np.asarray(np.broadcast_to(whole, a.shape))
         those = (members[..., None] & _BITS) != 0
         held = np.where(those, a[..., None, :], type.dtype.type(neutral))
         found: np.ndarray = fn.reduce(held, axis=-1, dtype=type.dtype)
