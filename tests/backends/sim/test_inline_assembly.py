@@ -9,7 +9,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.errors import ArgumentError
+from gluon_core.errors import ArgumentError, GluonError
 from gluon_core.features import INLINE_ASM
 from gluon_core.language.nvidia.ampere import async_copy
 from gluon_sim.errors import OutOfBoundsError, RaceError, SimulatorError
@@ -273,6 +273,7 @@ SUMS = """{
     shfl.sync.bfly.b32 t, $0, 8, 31, -1; add.s32 $0, $0, t;
     shfl.sync.bfly.b32 t, $0, 16, 31, -1; add.s32 $0, $0, t;
     bar.warp.sync -1; bar.sync 0; barrier.sync 1, 128;
+    .reg .pred p; setp.ne.s32 p, 0, 0; @p trap;
 }"""
 
 
@@ -314,10 +315,11 @@ def test_threads_of_a_warp_see_each_other():
         ("{ bar.sync 1, 64; mov.b32 $0, $1; }", "64 threads are waited for, and 128 come"),
         ("{ .reg .pred p; setp.lt.s32 p, $1, 0; mov.b32 $0, 0; @p bar.sync 0; }", "only some of the threads"),
         ("redux.sync.or.b32 $0, $1, 1;", "has not itself"),
+        ("{ .reg .pred p; setp.gt.s32 p, $1, 0; mov.b32 $0, 0; @p trap; }", "`@p trap` .* ends the kernel"),
     ],
 )  # fmt: skip
 def test_threads_that_do_not_come_are_told_with_the_line(text, words):
-    with pytest.raises(ArgumentError, match=words) as found:
+    with pytest.raises(GluonError, match=words) as found:
         by_warps[(1,)](WORDS, np.zeros(1024, np.int32), np.zeros(17, np.int32), text, target=TARGET)
     assert "inline_asm_elementwise(SUM" in found.value.span.text
 

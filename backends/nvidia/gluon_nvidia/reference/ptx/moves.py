@@ -6,6 +6,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from gluon_core.errors import GluonError
 from gluon_nvidia.reference.ptx.floats import least_of
 from gluon_nvidia.reference.ptx.numbers import encode, flushed, uint
 from gluon_nvidia.reference.ptx.program import (
@@ -217,11 +218,26 @@ def elect(call: Call) -> Step:
     return run
 
 
+@opcode("trap")
+def trap(call: Call) -> Step:
+    call.count(0)
+    call.program.is_data = False
+
+    def run(frame: Frame) -> None:
+        if frame.mask is None or frame.mask.any():
+            raise GluonError(
+                f"`{call.statement.text}` of inline assembly ends the kernel",
+                expected="no thread to come there",
+            )
+
+    return run
+
+
 _REFUSED = {
     ("bra", "call", "ret", "exit", "brx"): "Branch in the kernel, or use predicates: `@p`, `selp`.",
     ("mma", "wgmma", "tcgen05", "ldmatrix", "stmatrix", "cp", "mbarrier", "tensormap"):
     "The language has an op for it; see gl.nvidia.",
-    ("trap", "brkpt"): "Use gl.device_assert.",
+    ("brkpt",): "Use `gluon run --pdb`.",
 }  # fmt: skip
 
 
