@@ -115,6 +115,18 @@ def test_reductions_are_of_the_lanes_of_the_mask(masks):
         np.testing.assert_array_equal(found, want, err_msg=kind)
 
 
+def test_who_is_active_and_who_is_elected():
+    text = """{ .reg .pred p, q; .reg .b32 m; setp.lt.u32 p, $2, 3; activemask.b32 m; mov.b32 $0, m; mov.b32 $1, 0;
+        @p activemask.b32 m; @p match.any.sync.b32 $0, $2, m; @p elect.sync m|q, m; @p selp.b32 $1, 1, 0, q; }"""
+    found, elected = run(text, "=&r,=&r,r", FEW)
+    want = by_lanes(
+        lambda n, a: bits(j for j in range(32) if a[j] == a[n]) if a[n] < 3 else (1 << 32) - 1, FEW
+    )
+    np.testing.assert_array_equal(found, want)
+    first = by_lanes(lambda n, a: n == next(j for j in range(32) if a[j] < 3), FEW)
+    np.testing.assert_array_equal(elected, first)
+
+
 def test_constants_and_guards():
     (found,) = run("shfl.sync.idx.b32 $0, $1, 3, 31, -1;", "=r,r", A)
     np.testing.assert_array_equal(found, np.broadcast_to(A[:, 3:4], A.shape))

@@ -23,7 +23,7 @@ from gluon_nvidia.reference.ptx.text import Address, Pair, Vector
 
 __all__: list[str] = []
 
-_PRED, _U32 = TYPES["pred"], TYPES["u32"]
+_PRED = TYPES["pred"]
 
 
 @opcode("mov")
@@ -188,34 +188,6 @@ def nothing(call: Call) -> Step:
 def policy(call: Call) -> Step:
     """Of caches; the simulator has none."""
     return call.step([(call.operands[0], TYPES["b64"])], [], lambda: np.zeros((1, 1), np.uint64))
-
-
-@opcode("activemask")
-def activemask(call: Call) -> Step:
-    """Threads of a warp go together."""
-    call.program.is_data = False
-    return call.plain(call.type(), [], lambda: np.full((1, 1), 0xFFFFFFFF, np.uint32))
-
-
-@opcode("elect")
-def elect(call: Call) -> Step:
-    """The first lane."""
-    if not call.flag("sync") or call.left:
-        raise call.refuse("`elect` is there with `.sync` alone")
-    call.count(2)
-    d = call.operands[0]
-    if not isinstance(d, Pair):
-        raise call.refuse("`elect.sync` has two results, `_|p`")
-    call.program.is_data = False
-    puts = [call.put(d.first, _U32), call.put(d.second, _PRED)]
-    call.get(call.operands[1], _U32)
-
-    def run(frame: Frame) -> None:
-        lane = frame.threads() % 32
-        puts[0](frame, np.zeros_like(lane).astype(np.uint32))
-        puts[1](frame, lane == 0)
-
-    return run
 
 
 @opcode("trap")

@@ -224,6 +224,52 @@ def redux(call: Call) -> Step:
     return _step(call, [(d, type)], [(a, type), (mask, _B32)], run)
 
 
+@opcode("activemask")
+def activemask(call: Call) -> Step:
+    """Threads of a warp go together, but for a guard."""
+    call.count(1)
+    if call.type() != _B32:
+        raise call.refuse("`activemask` is of .b32")
+    put = call.put(call.operands[0], _B32)
+    call.program.is_data = False
+    if call.statement.guard is None:
+        return lambda frame: put(frame, np.full((1, 1), _EVERY))
+    call.program.each_thread = True
+
+    def run(frame: Frame) -> None:
+        warps = _Warps(frame)
+        assert frame.mask is not None
+        runs = warps.apart(frame.mask)
+        found = np.broadcast_to(_ballot(runs)[..., None], runs.shape)
+        put(frame, warps.together(found))
+
+    return run
+
+
+@opcode("elect")
+def elect(call: Call) -> Step:
+    """The first lane of the mask; the ISA leaves open which."""
+    if not call.flag("sync") or call.left:
+        raise call.refuse("`elect` is there with `.sync` alone")
+    call.count(2)
+    d = call.operands[0]
+    if not isinstance(d, Pair):
+        raise call.refuse("`elect.sync` has two results, `_|p`")
+    call.program.is_data = False
+    mask = call.get(call.operands[1], _U32)
+    puts = [call.put(d.first, _U32), call.put(d.second, _PRED)]
+
+    def run(frame: Frame) -> None:
+        named = mask(frame)
+        first = named & (~named + np.uint32(1))
+        own = np.uint32(1) << (frame.threads() % _WARP).astype(np.uint32)
+        lane = np.log2(np.maximum(first, 1)).astype(np.uint32)
+        puts[0](frame, np.broadcast_arrays(lane, own)[0])
+        puts[1](frame, own == first)
+
+    return run
+
+
 # ---- barriers ----------------------------------------------------------------------------------
 
 
