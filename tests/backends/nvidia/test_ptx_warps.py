@@ -110,9 +110,12 @@ def test_reductions_are_of_the_lanes_of_the_mask(masks):
         "min.s32": lambda v: min(map(signed, v)) & M32, "max.s32": lambda v: max(map(signed, v)) & M32,
         "and.b32": np.bitwise_and.reduce, "or.b32": np.bitwise_or.reduce, "xor.b32": np.bitwise_xor.reduce,
     }.items():  # fmt: skip
-        (found,) = run(f"redux.sync.{kind} $0, $1, $2;", "=r,r,r", A, masks)
-        want = by_lanes(lambda n, a, m, fn=fn: int(fn([a[j] for j in members(m[n])])), A, masks)
-        np.testing.assert_array_equal(found, want, err_msg=kind)
+        for words in (A, A | np.uint32(1 << 31)):
+            (found,) = run(f"redux.sync.{kind} $0, $1, $2;", "=r,r,r", words, masks)
+            want = by_lanes(
+                lambda n, a, m, fn=fn: int(fn([a[j] for j in members(m[n])])), words, masks
+            )
+            np.testing.assert_array_equal(found, want, err_msg=kind)
 
 
 def test_who_is_active_and_who_is_elected():
