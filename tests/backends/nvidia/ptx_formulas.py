@@ -143,13 +143,15 @@ def arithmetic(
     return run
 
 
-def neg_or_abs(op: str, kind: str) -> Callable[[int], int]:
+def neg_or_abs(op: str, kind: str, ftz: bool = False) -> Callable[[int], int]:
     """neg, abs. Which NaN the ISA leaves open; GPUs make the one of sums."""
     top = 1 << (np.dtype(KINDS[kind]).itemsize * 8 - 1)
 
     def run(raw: int) -> int:
         if math.isnan(number(raw, kind)):
             return NAN[kind]
+        if ftz:
+            raw = pattern(flush(number(raw, kind), kind), kind)
         return raw ^ top if op == "neg" else raw & ~top
 
     return run

@@ -136,6 +136,9 @@ def _floats() -> None:
         for op in ("neg", "abs"):
             one = neg_or_abs(op, element)
             add(f"{op}.{kind} $0, $1;", f"={c},{c}", lanes(16, 2, one) if packed else one)
+            if element != "bf16":
+                one = neg_or_abs(op, element, True)
+                add(f"{op}.ftz.{kind} $0, $1;", f"={c},{c}", lanes(16, 2, one) if packed else one)
     for op in ("min", "max"):
         add(f"{op}.f64 $0, $1, $2;", "=d,d,d", lambda a, b, op=op: extreme64(a, b, op == "min"))
         add(f"{op}.f32 $0, $1, $2, $3;", "=f,f,f,f", extreme("f32", op == "min"), arch=100)
