@@ -10,12 +10,14 @@ from gluon_core._triton import tl, unwrap
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.features import (
     CLUSTERED_CONVERSIONS,
+    CLUSTERED_JOINS,
     DROPS_REGISTER_COPIES,
     INTERLEAVED_SPLITS,
     SPLIT_BEFORE_LAYOUT,
 )
 from gluon_core.layouts import (
     AutoLayout,
+    BlockedLayout,
     DistributedLinearLayout,
     SharedLinearLayout,
     SliceLayout,
@@ -160,6 +162,7 @@ class ShapeOps(SemanticBase):
         if not here and _crosses_blocks(value.type.layout, layout, shape_of(value)):
             _triton.require(
                 CLUSTERED_CONVERSIONS,
+                CLUSTERED_JOINS,
                 "a conversion that moves data between the blocks of a cluster",
                 "Store it to global memory, or keep the cga_layout.",
             )
@@ -282,6 +285,8 @@ class ShapeOps(SemanticBase):
             )
         if not a.type.is_block():
             raise ShapeError("join needs tensors", argument="a", got=describe(a))
+        if isinstance(a.type.layout, BlockedLayout) and a.type.layout.cga_layout:
+            _triton.require(CLUSTERED_JOINS, "gl.join of tensors that blocks of a cluster share")
         handle = self.builder.create_join(a.handle, b.handle)
         return self.wrap_inferred(handle, a.type.scalar, [*shape_of(a), 2])
 
