@@ -276,6 +276,18 @@ class Machine(Protocol):
         to the value, then from 0; and back); old values."""
         ...
 
+    def refuse_before(
+        self, argument: str, place: Sequence[np.ndarray], message: str, remedy: str
+    ) -> None:
+        """Report an index below 0 in `place`, an array for each dimension of the tensor that the op
+        writes next, where hardware does not leave out what lies before the tensor.
+
+        Args:
+            argument: whose indices they are.
+            message, remedy: what happens there, and what to do; index and program are added.
+        """
+        ...
+
     def compare_and_swap(
         self, addresses: np.ndarray, compare: np.ndarray, values: np.ndarray, mask: Any = None
     ) -> np.ndarray:

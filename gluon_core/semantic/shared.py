@@ -188,6 +188,12 @@ class SharedOps(SemanticBase):
             given = () if step is None else (scalar_int32(self, step, "step").handle, *rest)
             tell(ring.handle, *given)
 
+    def told_of_place(self, place: Sequence[Any], pred: Any = None) -> None:
+        """Where a tile begins, for whoever records the kernel."""
+        tell = getattr(self.builder, "tile_placed", None)
+        if tell is not None:
+            tell([scalar.handle for scalar in place], None if pred is None else pred.handle)
+
     def shared_dealloc(self, mem: Any) -> None:
         self.builder.create_local_dealloc(mem.handle)
 
