@@ -445,9 +445,15 @@ class ShapeOps(SemanticBase):
 
 
 def _check_packs(layout: Any, shape: Sequence[int]) -> None:
-    """Refuse layouts of fp4 of which a thread has less than compilers, which abort, unpack at once."""
+    """Refuse layouts of fp4 with which compilers abort: left open, or a thread has less than is unpacked at once."""
     if is_placeholder(layout):
-        return
+        raise LayoutError(
+            "is unpacked as a thread holds it, which this layout leaves open; compilers abort",
+            argument="src",
+            expected="a layout that says who holds what",
+            got=repr(layout),
+            remedy="Give it one before with gl.set_auto_layout or gl.convert_layout.",
+        )
     rows = layout.to_linear(list(shape)).bases.get("register", [])
     if _triton.has(DROPS_REGISTER_COPIES):
         rows = [row for row in rows if any(row)]

@@ -261,6 +261,12 @@ CASES = {
     "join-dtype": ("x i", "gl.join(x, i)  # <--", E.DtypeError, "dtype"),
     "gather-dtype": ("x", "gl.gather(x, x, 0)  # <--", E.DtypeError, "integers"),
     "histogram-dtype": ("x", "gl.histogram(x, 16, layout=L1)  # <--", E.DtypeError, "integers"),
+    "fp4-open": (
+        "x",
+        "gl.fp4_to_fp(gl.full([32, 8], 0, gl.uint8, gl.AutoLayout()), gl.float16, 1)  # <--",
+        E.LayoutError,
+        "set_auto_layout",
+    ),
     "fp4-dtype": ("x", "gl.fp4_to_fp(x, gl.float16, 0)  # <--", E.DtypeError, "uint8"),
     "dot-dtype": (
         "",
