@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 from gluon_core.cli.app import app
@@ -46,6 +48,16 @@ def kernels(tmp_path):
 
 
 LAYOUT = "layout=gl.BlockedLayout([4], [32], [4], [0])"
+
+
+def test_the_readme_lists_every_command():
+    section = (ROOT / "README.md").read_text().split("## The command line\n")[1].split("\n## ")[0]
+    named = {
+        name
+        for row in re.findall(r"^\| (`gluon .*?) \|", section, re.MULTILINE)
+        for name in re.findall(r"`gluon (\w+)", row)
+    }
+    assert named == set(typer.main.get_command(app).commands)
 
 
 class TestInfo:
