@@ -76,7 +76,7 @@ from triton.runtime.jit import (  # noqa: E402
 )
 
 from gluon_core._triton.contexts import make_context, ready_context, use_spare_time  # noqa: E402
-from gluon_core._triton.interpreted import traceable  # noqa: E402
+from gluon_core._triton.interpreted import as_written, traceable  # noqa: E402
 from gluon_core._triton.parsed import ParsedOnce, parsed_once  # noqa: E402
 from gluon_core._triton.recast import limit_error, stage_error  # noqa: E402
 
@@ -310,6 +310,7 @@ def generator_class(
 
 def _code_generator() -> Any:
     """Triton's module, which imports its own Gluon as a whole: not before something is compiled."""
+    as_written()
     from triton.compiler import code_generator
 
     globals()["code_generator"] = code_generator

@@ -322,7 +322,9 @@ def test_layout_of_fp4_scales_errors(factor, axis, error, match):
     refuse(source, error, match)
 
 
-FP4 = SETUP.replace("[1, 8]", "[1, 4]") + """
+FP4 = (
+    SETUP.replace("[1, 8]", "[1, 4]")
+    + """
 @gluon.jit
 def kernel(p, out):
     x = gl.load(p + gl.full([32, 64], 0, gl.int32, layout=L))
@@ -330,6 +332,7 @@ def kernel(p, out):
     gl.store(out + gl.full([32, 128], 0, gl.int32, layout=y.type.layout), y)
 ARGS = (ptr(gl.uint8), ptr(gl.bfloat16))
 """
+)
 
 
 @before(3, 7)
