@@ -522,3 +522,7 @@ def _is_namedtuple_class(value: Any) -> bool:
 def _shorten(value: Any, limit: int = 60) -> str:
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+for _name, _method in _triton.generator_truths().items():
+    setattr(KernelGenerator, _name, _method)
