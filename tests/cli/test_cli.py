@@ -575,6 +575,19 @@ class TestDemo:
             assert not examples[key].lacks(demo.registry().target(spec)), (key, spec)
         assert chosen["memcpy_1d", 0] == "sim:sm_90" and "gfx" in chosen["attention_cdna", 0]
 
+    def test_without_plugins_it_says_shortly_what_to_install(self, monkeypatch):
+        from gluon_core.cli import demo
+        from gluon_core.contract.registry import Registry
+
+        monkeypatch.setattr(demo, "registry", Registry)
+        monkeypatch.setattr(demo, "absent", lambda: {"gluon-sim": "./backends/sim"})
+        said = gluon("demo", code=3)
+        assert not said.stdout and said.stderr.splitlines() == [
+            "no plugin is installed: nothing can be simulated or compiled",
+            "install what is missing: pip install ./backends/sim",
+        ]
+        assert json.loads(gluon("demo", "--json", code=3).stdout) == []
+
     def test_with_a_gpu(self, monkeypatch):
         from gluon_core.cli import demo
         from gluon_core.cli.example import Check, Example
