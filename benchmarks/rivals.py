@@ -117,8 +117,16 @@ def our_products(args: Any, target: Target) -> Runs:
 
 def our_choices() -> list[tuple[str, Example, dict[str, Any]]]:
     plain = example_module("matmul_hopper").EXAMPLES[0]
-    found = [(f"128x256, order {g}", plain, {"group": g}) for g in (8, 16)]
-    return [(name, example, choice) for name, example, choice in found]
+    (turns,) = example_module("matmul_turns_hopper").EXAMPLES
+    tiles: tuple[dict[str, Any], ...] = ({}, {"block": (128, 128, 64), "stages": 6})
+    found = [(f"128x256 together, order {g}", plain, {"group": g}) for g in (8, 16)]
+    for choice in tiles:
+        for group in (8, 16):
+            width = 128 if choice else 192
+            found.append(
+                (f"128x{width} in turns, order {group}", turns, {**choice, "group": group})
+            )
+    return found
 
 
 def product(shape: tuple[int, int, int], target: Target) -> Result:
