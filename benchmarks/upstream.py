@@ -20,7 +20,8 @@ EXPLICIT = Path(__file__).resolve().parents[1] / "tests" / "kernels" / "explicit
 
 sys.path.append(str(EXAMPLES))  # what examples share
 
-# Ours -> upstream's. Nothing else of a file changes.
+# Ours -> upstream's. Nothing else of a file changes: what host code needs of `gluon_core` alone, it
+# imports by name.
 IMPORTS = {
     "import gluon_core as gluon\n": "from triton.experimental import gluon\n",
     "from gluon_core import language as gl\n": (

@@ -7,6 +7,7 @@ a copy.
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core import multiprocessors
 from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
 from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
@@ -166,7 +167,7 @@ def configure(warp_size, stages=3, out=2, num_warps=4):
 def grid(per_multiprocessor, block):
     def make(args, config):
         tiles = tiles_of(args, block)
-        here = gluon.multiprocessors(args["a"])
+        here = multiprocessors(args["a"])
         programs = here * per_multiprocessor if here else max(3, tiles // 8)  # several tiles each
         return (min(programs, tiles),)
 

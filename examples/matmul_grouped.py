@@ -51,6 +51,7 @@ def matmul_grouped(
         b, [groups * K, N], [N, 1], [BLOCK_K, BLOCK_N], layouts.b_shared
     )
     c_tiles = gl.portable.descriptor(c, [rows, N], [N, 1], [BLOCK_M, min(BLOCK_N // 4, 32)])
+    writer = gl.portable.writer(c_tiles, parts=BLOCK_N // min(BLOCK_N // 4, 32))
     tiles = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
     flat: gl.constexpr = gl.portable.blocked_layout([MOST], gl.int32)
     found = groups_of(starts, counts, groups, N, flat, BLOCKS, MOST)
@@ -67,8 +68,8 @@ def matmul_grouped(
     next_tile = program + (STAGES - 1) // steps * programs
     coming = group_tile_at(next_tile, found, N, BLOCKS, GROUP)
     next_k = (STAGES - 1) % steps * BLOCK_K
+    here = group_tile_at(program, found, N, BLOCKS, GROUP)
     for tile in range(program, count, programs):
-        _, row, column, end = group_tile_at(tile, found, N, BLOCKS, GROUP)
         acc = gl.portable.accumulator(layouts)
         for _ in range(steps):
             a_tile, b_tile = tiles.wait(step)
@@ -84,8 +85,9 @@ def matmul_grouped(
                 coming = group_tile_at(next_tile, found, N, BLOCKS, GROUP)
             step += 1
         result = gl.portable.read(acc)
+        _, row, column, end = here
         if row + BLOCK_M <= end:
-            gl.portable.store(c_tiles, [row, column], result)
+            writer.store([row, column], result)
         else:
             # What comes behind the group's last row is another's.
             of_rows = row + gl.arange(0, BLOCK_M, gl.SliceLayout(1, layouts.accumulator))
@@ -93,6 +95,10 @@ def matmul_grouped(
             inside = (of_rows < end)[:, None] & (of_columns < N)[None, :]
             to = c + of_rows.to(gl.int64)[:, None] * N + of_columns[None, :]
             gl.store(to, result.to(c.dtype.element_ty), mask=inside)
+        here = coming
+        if steps < STAGES:  # what is fetched next is of a later tile than the next one
+            here = group_tile_at(tile + programs, found, N, BLOCKS, GROUP)
+    writer.close()
     tiles.close()
 
 

@@ -106,6 +106,7 @@ REGISTERS_BY_BITS = Feature(
     (3, 6), "registers of a linear layout may move along several bits; later, an abort", (3, 7)
 )
 MIXED_WARPS = Feature((3, 8), "warps of a linear layout may move along several dimensions at once")
+CLUSTERED_JOINS = Feature((3, 8), "joins of what a cluster's blocks share; before, an abort")
 CLUSTERED_CONVERSIONS = Feature((3, 8), "conversions that move data between a cluster's blocks")
 CLUSTERED_REDUCTIONS = Feature((3, 8), "reductions over what a cluster's blocks share")
 CLUSTERED_SCANS = Feature((3, 9), "scans of tensors that a cluster's blocks share")

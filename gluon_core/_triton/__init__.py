@@ -76,9 +76,10 @@ from triton.runtime.jit import (  # noqa: E402
 )
 
 from gluon_core._triton.contexts import make_context, ready_context, use_spare_time  # noqa: E402
-from gluon_core._triton.interpreted import traceable  # noqa: E402
+from gluon_core._triton.interpreted import as_written, traceable  # noqa: E402
 from gluon_core._triton.parsed import ParsedOnce, parsed_once  # noqa: E402
 from gluon_core._triton.recast import limit_error, stage_error  # noqa: E402
+from gluon_core._triton.warned import Warnings, warn_once  # noqa: E402
 
 if TYPE_CHECKING:  # what kernels see of these classes, in a form that editors can read
     from triton.compiler import code_generator
@@ -167,6 +168,7 @@ __all__ = [
     "traceable",
     "unwrap",
     "use_spare_time",
+    "warn_once",
 ]
 
 
@@ -275,6 +277,20 @@ def generator_visit() -> Any:
     return _rebind(visit, {**vars(module), "warnings": _NoWarnings})
 
 
+def generator_truths() -> dict[str, Any]:
+    """The methods of `CodeGenerator` for `and` and `or`, which warn of tensors once."""
+    module = _code_generator()
+    names = ("visit_BoolOp", "_apply_boolean_values")  # the second from 3.9 on
+    found = {
+        name: vars(module.CodeGenerator)[name]
+        for name in names
+        if name in vars(module.CodeGenerator)
+    }
+    return {
+        name: _rebind(one, {**vars(module), "warnings": Warnings}) for name, one in found.items()
+    }
+
+
 def generator_class(
     name: str, base: type, members: Mapping[str, Any], functions: Mapping[str, Any]
 ) -> type:
@@ -310,6 +326,7 @@ def generator_class(
 
 def _code_generator() -> Any:
     """Triton's module, which imports its own Gluon as a whole: not before something is compiled."""
+    as_written()
     from triton.compiler import code_generator
 
     globals()["code_generator"] = code_generator

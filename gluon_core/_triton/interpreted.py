@@ -2,18 +2,28 @@
 
 Under TRITON_INTERPRET=1 the functions of `triton.language` run on NumPy and cannot be traced. Ours are
 traced all the same, so that a program with both kinds of kernels runs.
+
+The interpreter also exchanges the ops of `triton.language` while a kernel runs, and what it exchanges
+for a function that the kernel calls, `tl.sum` or one of the user's, it leaves so.
 """
 
 from __future__ import annotations
+import __future__
 
+import ast
+import builtins
+import functools
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
-from triton.language import standard
+import triton.language as tl
+from triton.language import core, standard
 from triton.runtime.jit import JITFunction
 
-__all__ = ["traceable"]
+__all__ = ["as_written", "traceable"]
 
+_MODULE = "triton.runtime.interpreter"
 _KIND = "InterpretedFunction"
 _METHODS = type(standard.sum).__name__ == _KIND  # whether those of tensors are the interpreter's
 _made: dict[Any, Any] = {}
@@ -62,3 +72,66 @@ def _traceable_names(names: dict[str, Any]) -> dict[str, Any]:
         for name, value in names.items():
             found[name] = traceable(value)
     return found
+
+
+# -- ops that are the interpreter's -------------------------------------------------------------
+
+_absent = object()
+
+
+def as_written() -> None:
+    """Give the language back the ops that the interpreter has left exchanged."""
+    for owner, names in _written.items():
+        found = vars(owner)
+        for name, value in names.items():
+            if found.get(name) is not value and _of_interpreter(found.get(name)):
+                setattr(owner, name, value)
+        if len(found) > len(names):
+            for name in [name for name in found.keys() - names if _of_interpreter(found[name])]:
+                delattr(owner, name)
+
+
+def _of_interpreter(value: Any) -> bool:
+    if type(value).__name__ == _KIND:
+        return False  # a function of the library, as the interpreter's environment has it
+    value = getattr(value, "fget", getattr(value, "func", value))  # properties, partial functions
+    return value is builtins.print or getattr(value, "__module__", None) == _MODULE
+
+
+def _names(owner: Any) -> dict[str, Any]:
+    """What `owner` has, without the interpreter's."""
+    found = {
+        name: _original(owner, name, value) if _of_interpreter(value) else value
+        for name, value in vars(owner).items()
+    }
+    return {name: value for name, value in found.items() if value is not _absent}
+
+
+def _original(owner: Any, name: str, value: Any) -> Any:
+    """What the interpreter has exchanged for `value` before this module was imported."""
+    kept = getattr(value, "__kwdefaults__", None) or {}
+    if "member" in kept:  # called by what stands for it
+        return kept["member"]
+    if isinstance(owner, type):
+        return vars(_source(owner.__name__)).get(name, _absent)
+    other = vars(core if owner is tl else tl).get(name)
+    return _source(name) if other is None or _of_interpreter(other) else other
+
+
+@functools.lru_cache(maxsize=None)
+def _source(name: str) -> Any:
+    """A class or function of the core of Triton's language, made once more of its text."""
+    path = Path(str(core.__file__))
+    (node,) = [n for n in ast.parse(path.read_text()).body if getattr(n, "name", None) == name]
+    flags = __future__.annotations.compiler_flag
+    made: dict[str, Any] = {}
+    exec(compile(ast.Module([node], []), str(path), "exec", flags, True), vars(core), made)
+    return made[name]
+
+
+_OWNERS = ("tensor", "dtype", "tensor_descriptor_base", "condition")
+_written: dict[Any, dict[str, Any]] = {
+    owner: _names(owner)
+    for owner in (tl, core, tl.math, *(getattr(core, n) for n in _OWNERS if hasattr(core, n)))
+}
+as_written()

@@ -170,6 +170,8 @@ def show(
     json: bool,
 ) -> int:
     started = time.perf_counter()
+    if not registry().backends:
+        return _nothing(json)
     examples, broken = load_examples()
     chosen = _chosen(examples, only)
     compile_for = _targets(targets)
@@ -207,6 +209,15 @@ def show(
     for line in lacks:
         errors().print(line, highlight=False, markup=False, soft_wrap=True)
     return code
+
+
+def _nothing(json: bool) -> int:
+    """Say what there is to install where no plugin is; each example would only say that it is not."""
+    if json:
+        print_json([])
+    for line in ("no plugin is installed: nothing can be simulated or compiled", _mend()):
+        errors().print(line, highlight=False, markup=False, soft_wrap=True)
+    return Exit.UNAVAILABLE
 
 
 def _verdict(rows: Sequence[Row], left: int, device: Any, seconds: float) -> list[str]:
@@ -252,12 +263,15 @@ def _lacking(compile_for: Optional[Sequence[str]], broken: bool) -> list[str]:
     few = compile_for is not None and len(compile_for) < len(examples_package().TARGETS)
     if few or broken:
         lacks.append("some of the demo was left out: plugins for its targets are not installed")
+    return [*lacks, _mend()] if lacks else []
+
+
+def _mend() -> str:
+    """What to do where plugins are missing."""
     missing = absent()
-    if lacks and missing:
-        lacks.append(f"install what is missing: {install_line(missing)}")
-    elif lacks:
-        lacks.append("see `gluon doctor` for what is wrong with the plugins")
-    return lacks
+    if missing:
+        return f"install what is missing: {install_line(missing)}"
+    return "see `gluon doctor` for what is wrong with the plugins"
 
 
 def _chosen(

@@ -221,6 +221,11 @@ class Machine(Protocol):
         """The `gluon_core.contract.targets.Target` that is simulated."""
         ...
 
+    @property
+    def specialized(self) -> bool:
+        """Whether the kernel has warps beside these, for its partitions."""
+        ...
+
     def program_id(self, position: int) -> tuple[int, int, int]:
         """The (x, y, z) of the program at a position of the first axis."""
         ...

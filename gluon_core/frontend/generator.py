@@ -58,7 +58,9 @@ class _Static(dict[Any, Any]):
 _visit = _triton.generator_visit()
 # What Python has as it is, and kernels as a constexpr.
 _BARE = (bool, int, float, str, tl.dtype, type(None))
-_STATIC = code_generator.CodeGenerator.statically_implemented_functions
+_GENERATOR: Any = code_generator.CodeGenerator
+# Triton's interpreter may have been at work while this was made: its asserts are others.
+_STATIC = _GENERATOR.statically_implemented_functions
 
 
 def _present(value: Any, name: str) -> bool:
@@ -86,8 +88,12 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
     statically_implemented_functions = _Static(
         {
             **_STATIC,
-            static_assert: _STATIC[tl_core.static_assert],
-            static_print: _STATIC[tl_core.static_print],
+            **dict.fromkeys(
+                (static_assert, tl_core.static_assert), _GENERATOR.execute_static_assert
+            ),
+            **dict.fromkeys(
+                (static_print, tl_core.static_print), _GENERATOR.static_executor(print)
+            ),
         }
     )
 
@@ -516,3 +522,7 @@ def _is_namedtuple_class(value: Any) -> bool:
 def _shorten(value: Any, limit: int = 60) -> str:
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+for _name, _method in _triton.generator_truths().items():
+    setattr(KernelGenerator, _name, _method)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from gluon_core.contract.options import Options
 
 __all__ = ["SemanticBase"]
-
-
-_WARNED: dict[Any, Any] = {}  # what Python notes of the warnings that it has shown
 
 
 @lru_cache(maxsize=4096)
@@ -182,7 +178,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
     def warn(self, text: str) -> None:
         """Warn of what the kernel does at the line that is being traced: legal, and hardly meant."""
         file, line = self.place()
-        warnings.warn_explicit(text, KernelWarning, file, line, registry=_WARNED)
+        _triton.warn_once(text, KernelWarning, file, line)
 
     def require_op(self, op: str, dtype: Any, remedy: str) -> None:
         """Raise where the target's compiler does not make `gl.op` for a dtype.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 from gluon_core.cli.app import app
@@ -46,6 +48,16 @@ def kernels(tmp_path):
 
 
 LAYOUT = "layout=gl.BlockedLayout([4], [32], [4], [0])"
+
+
+def test_the_readme_lists_every_command():
+    section = (ROOT / "README.md").read_text().split("## The command line\n")[1].split("\n## ")[0]
+    named = {
+        name
+        for row in re.findall(r"^\| (`gluon .*?) \|", section, re.MULTILINE)
+        for name in re.findall(r"`gluon (\w+)", row)
+    }
+    assert named == set(typer.main.get_command(app).commands)
 
 
 class TestInfo:
@@ -562,6 +574,19 @@ class TestDemo:
         for key, spec in chosen.items():
             assert not examples[key].lacks(demo.registry().target(spec)), (key, spec)
         assert chosen["memcpy_1d", 0] == "sim:sm_90" and "gfx" in chosen["attention_cdna", 0]
+
+    def test_without_plugins_it_says_shortly_what_to_install(self, monkeypatch):
+        from gluon_core.cli import demo
+        from gluon_core.contract.registry import Registry
+
+        monkeypatch.setattr(demo, "registry", Registry)
+        monkeypatch.setattr(demo, "absent", lambda: {"gluon-sim": "./backends/sim"})
+        said = gluon("demo", code=3)
+        assert not said.stdout and said.stderr.splitlines() == [
+            "no plugin is installed: nothing can be simulated or compiled",
+            "install what is missing: pip install ./backends/sim",
+        ]
+        assert json.loads(gluon("demo", "--json", code=3).stdout) == []
 
     def test_with_a_gpu(self, monkeypatch):
         from gluon_core.cli import demo

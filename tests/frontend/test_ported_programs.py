@@ -289,28 +289,48 @@ def test_the_private_paths_have_what_the_language_has():
 
 INTERPRETED = """
 import numpy as np, torch, triton, triton.language as tl
-import gluon_core as gluon
-from gluon_core import language as gl
 
 @triton.jit
 def double(x):
     return x + tl.sum(x, 0)
 
-@gluon.jit
-def kernel(out, L: gl.constexpr):
-    i = gl.arange(0, 128, L)
-    gl.store(out + i, double(i) + gl.max(i, 0) + i.min(0) + tl.cdiv(7, 2))
+@triton.jit
+def twice(x):
+    return x * 2
 
 @triton.jit
 def plain(out):
     tl.store(out + tl.arange(0, 4), tl.sum(tl.arange(0, 4), 0))
 
-out = np.zeros(128, np.int32)
-kernel[(1,)](out, gl.BlockedLayout([1], [32], [4], [0]))
-assert (out == np.arange(128) + 128 * 127 // 2 + 127 + 4).all()
-four = torch.zeros(4)
-plain[(1,)](four)
-assert (four == 6).all()
+def interpret():
+    four = torch.zeros(4)
+    plain[(1,)](four)  # leaves the core of the language exchanged
+    assert (four == 6).all()
+    assert twice(2) == 4  # and all the rest
+
+interpret()
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@gluon.jit
+def add(x, y):
+    return x + y
+
+@gluon.jit
+def kernel(out, SCANS: gl.constexpr, L: gl.constexpr):
+    gl.static_assert(SCANS < 2)
+    i = gl.arange(0, 128, L)
+    x = i
+    for _ in gl.static_range(SCANS):
+        x = gl.associative_scan(x, 0, add)
+    gl.store(out + i, double(x) + gl.max(x, 0) + x.min(0) + tl.cdiv(7, 2))
+
+for x in (np.arange(128), np.cumsum(np.arange(128))):
+    interpret()
+    out = np.zeros(128, np.int32)
+    kernel[(1,)](out, int(x[2] == 3), gl.BlockedLayout([1], [32], [4], [0]))
+    assert (out == x + x.sum() + x.max() + 4).all()
+interpret()
 """
 
 

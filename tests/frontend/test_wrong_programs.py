@@ -337,3 +337,19 @@ def test_the_suspicious_is_accepted_in_silence(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", category=E.KernelWarning)
         launch(clean)
+
+
+def test_and_of_tensors_warns_once_at_its_line(tmp_path):
+    """As Python shows warnings by default, in two files alike."""
+    body = "many = (o < n) and (o > 2)  # <--\ngl.store(x + o, v, mask=many)"
+    folders = [tmp_path / "one", tmp_path / "another"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for folder in folders:
+            folder.mkdir()
+            launch(load(folder, body))
+    mine = [w for w in caught if "'&' or '|'" in str(w.message)]
+    assert [w.filename for w in mine] == [str(folder / "wrong.py") for folder in folders]
+    for told in mine:
+        assert told.source is None
+        assert "# <--" in (folders[0] / "wrong.py").read_text().split("\n")[told.lineno - 1]

@@ -61,6 +61,13 @@ def test_groups_of_any_size(counts, box, file, spec):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("k", [8, 40, 72])
+def test_tiles_of_fewer_steps_than_are_copied_ahead(k):
+    """What is copied is of a later tile than the next one."""
+    product_of_groups((70, 0, 129), k=k, file="matmul_grouped")
+
+
+@pytest.mark.once
 @pytest.mark.parametrize(
     "file, spec",
     [("matmul_grouped_weights_hopper", "sim:sm_90"), ("matmul_grouped_weights", "sim:gfx942")],

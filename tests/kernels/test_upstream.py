@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from types import ModuleType
+
 import numpy as np
 import pytest
 
@@ -84,6 +87,45 @@ def test_the_same_ttgir(name, spec):
         expected = testing.normalise(other).replace("triton.experimental.gluon", "gluon_core")
         assert testing.normalise(mine) == expected
         assert any(op in expected for op in STORES)
+
+
+def lacking(module, text):
+    """The names of `text` that the packages of Triton do not have which `module` imports."""
+    for node in ast.walk(ast.parse(text)):
+        names = []
+        while isinstance(node, ast.Attribute):
+            names.insert(0, node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            continue
+        found, path = getattr(module, node.id, None), node.id
+        for name in names:
+            if not (isinstance(found, ModuleType) and found.__name__.startswith("triton.")):
+                break
+            path += f".{name}"
+            if not hasattr(found, name):
+                yield f"line {node.lineno}: {path}"
+                break
+            found = getattr(found, name)
+
+
+def test_upstream_has_every_name_of_the_examples():
+    """Those of host code, too, which no comparison of modules runs."""
+    gfx942 = registry().target("gfx942")
+    texts = {name: upstream.source_of(name) for name in FILES}
+    for name in amd.FILES:
+        text = (upstream.EXAMPLES / f"{name}.py").read_text()
+        texts[name] = upstream.without_our_own(text, gfx942, 4)
+    if not _triton.at_least(3, 8):
+        del texts["matmul_tdm"]  # imports what came later
+    for name, text in texts.items():
+        text = upstream.to_upstream(text)
+        module = upstream.load("example", text)
+        assert not list(lacking(module, text)), name
+        for example in module.EXAMPLES:
+            for large in (False, True):
+                config = example.configure(gfx942, large)
+                assert example.grid(example.arguments(Shapes(), large), config)
 
 
 @pytest.mark.once

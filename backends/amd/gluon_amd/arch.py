@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from gluon_amd.features import BF16_AND_FNUZ, TENSOR_CAS
+from gluon_amd.features import BF16_AND_FNUZ, FNUZ_FP4, TENSOR_CAS
 from gluon_amd.peaks import PEAKS
 from gluon_core.contract.targets import Architecture, Limits
 from gluon_core.features import Feature
@@ -115,6 +115,7 @@ _NO_OPS = {
         for dtype in (*_WHOLE, "fp16", "bf16", "fp32", "fp64")
     },
 }  # fmt: skip
+_NO_FP4 = {("fp4_to_fp", "bf16"): FNUZ_FP4}
 
 # Before, LLVM aborts, or the bits are taken for those of the OCP kind.
 _BF16_AND_FNUZ = dict.fromkeys(
@@ -164,7 +165,7 @@ def _arch(
         description=description,
         peaks=PEAKS.get(name, {}),
         casts_by_float32=_by_float32(features),
-        no_ops=_NO_OPS,
+        no_ops={**_NO_OPS, **_NO_FP4} if "fp8_fnuz" in features else _NO_OPS,
         no_constraints=("m", "o", "V", "p"),  # memory: of another address space than LLVM expects
     )
 

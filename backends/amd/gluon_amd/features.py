@@ -13,6 +13,7 @@ ANY_TARGET_FP8 = Feature((3, 7), "one process makes conversions to fp8 for sever
 BF16_AND_FNUZ = Feature(
     (3, 8), "bfloat16 to fp8 of the fnuz kind, and back, on hardware without it"
 )
+FNUZ_FP4 = Feature((3, 7), "fp4 to bfloat16 on gfx942; before, an abort")
 
 # -- memory -------------------------------------------------------------------------------------
 

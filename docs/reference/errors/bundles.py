@@ -1,8 +1,9 @@
+from saying import folder, said
+
 import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
 from gluon_core.compiler.bundle import Bundle
-from saying import folder, said
 
 
 @gluon.jit

@@ -2,10 +2,9 @@ import sys
 from unittest import mock
 
 import numpy as np
-
-import gluon_core as gluon
-from gluon_core import distributed, errors
 from saying import said
+
+from gluon_core import distributed, errors
 
 
 def ranks(body):

@@ -3,11 +3,11 @@ import subprocess
 import sys
 
 import numpy as np
+from saying import folder, said
 
 import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
-from saying import folder, said
 
 LINE = gl.BlockedLayout([1], [32], [4], [0])
 x = np.arange(128, dtype=np.float32)

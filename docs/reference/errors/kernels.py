@@ -1,9 +1,9 @@
 import numpy as np
+from saying import said
 
 import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
-from saying import said
 
 LINE = gl.BlockedLayout([1], [32], [4], [0])
 x = np.arange(128, dtype=np.float32)

@@ -3,13 +3,13 @@ import os
 os.environ["GLUON_TARGET"] = "sim:hopper"
 
 import torch
+from saying import said
 from torch import Tensor
 
 import gluon_core as gluon
 import gluon_core.torch as gluon_torch
 from gluon_core import errors
 from gluon_core import language as gl
-from saying import said
 
 
 @gluon.jit

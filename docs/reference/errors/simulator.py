@@ -1,9 +1,9 @@
 import numpy as np
+from saying import said
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_sim import errors
-from saying import said
 
 LINE = gl.BlockedLayout([1], [32], [4], [0])
 FLAT = gl.SwizzledSharedLayout(1, 1, 1, [0])

@@ -2,12 +2,12 @@ import os
 import sqlite3
 
 import numpy as np
+from saying import folder, said
 
 import gluon_core as gluon
 from gluon_core import errors, tune
 from gluon_core import language as gl
 from gluon_core.tune.task import Reference
-from saying import folder, said
 
 
 @gluon.jit

@@ -1,8 +1,6 @@
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core import tune

@@ -6,10 +6,25 @@ import numpy as np
 import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
-from gluon_core.contract import assembly, backend, builder, findings, hookspec, host_descriptor, host_memory
-from gluon_core.contract import isa, launcher, listing, options, reference, requests, settings
+from gluon_core.contract import (
+    assembly,
+    backend,
+    builder,
+    findings,
+    hookspec,
+    host_descriptor,
+    host_memory,
+    isa,
+    launcher,
+    listing,
+    options,
+    reference,
+    requests,
+    settings,
+    targets,
+    triton_backend,
+)
 from gluon_core.contract import registry as plugins
-from gluon_core.contract import targets, triton_backend
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 x = np.arange(128, dtype=np.float32)

@@ -1,5 +1,6 @@
 """Verdicts for every trip count: rings that are right, and the same with one mistake."""
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -216,6 +217,23 @@ def test_what_cannot_be_followed_is_told_with_its_line(tmp_path):
     found = json.loads(text)
     assert code == found["exit"] == 3
     assert [one["verdict"] for one in found["verdicts"]] == ["cannot say"]
+
+
+@gluon.jit
+def awaited(flag):
+    before = gl.atomic_add(flag, 1)
+    while before < 0:
+        before = gl.atomic_add(flag, 0)
+
+
+def test_what_depends_on_too_much_is_told_with_its_line():
+    verdict, _ = judged(awaited, (1,), np.ones(1, np.int32), target="sim:sm_90")
+    line = inspect.getsourcelines(awaited.fn)[1] + 3  # the loop
+    assert verdict.verdict == "cannot say", verdict
+    assert "more than 24 conditions in a row" in verdict.lines[0]
+    assert (
+        f"(line {line})" in verdict.lines[0] and "waits for what others write" in verdict.lines[1]
+    )
 
 
 def test_without_the_solver_it_says_how_to_get_it(tmp_path, monkeypatch):

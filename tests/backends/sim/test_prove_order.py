@@ -109,6 +109,7 @@ def test_the_time_is_over_at_any_step():
     out = np.zeros(128, np.int32)
     verdict, _ = judged(two_arrive, (1,), out, 7, within=1e-9, target="sim:sm_90")
     assert verdict.verdict == "cannot say" and "the time is over" in verdict.lines[0], verdict
+    assert "--within SECONDS" in verdict.lines[1]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import numpy as np
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core import multiprocessors
 from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
@@ -389,12 +390,8 @@ def configure(causal):
 def grid(args, config):
     heads, length, _ = args["q"].shape
     tiles = heads * -(-length // config["BLOCK_M"])
-    if getattr(args["q"], "is_cuda", False):
-        import torch
-
-        device = torch.cuda.get_device_properties(args["q"].device)
-        return (min(tiles, device.multi_processor_count),)
-    return (max(min(tiles, 3), tiles // 4),)
+    programs = multiprocessors(args["q"]) or max(3, tiles // 4)
+    return (min(tiles, programs),)
 
 
 def reference(causal):

@@ -14,6 +14,7 @@ import numpy as np
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core import multiprocessors
 from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
@@ -441,11 +442,7 @@ def configure(num_warps, transposed, small, large):
 
 def programs(args, tiles):
     """One for each multiprocessor of the device; without one, so many that each has four tiles."""
-    if getattr(args["a"], "is_cuda", False):
-        import torch
-
-        return torch.cuda.get_device_properties(args["a"].device).multi_processor_count
-    return max(3, tiles // 4)
+    return multiprocessors(args["a"]) or max(3, tiles // 4)
 
 
 def grid(args, config):

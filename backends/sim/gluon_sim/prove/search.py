@@ -20,6 +20,7 @@ __all__ = ["Outcome", "search"]
 MOST_DECISIONS = 24  # between two events of a task
 _MOST_PREFIX = 64
 IN_TURN = True  # one schedule is walked where it stands for all
+_SMALLER = "a launch with smaller constants: fewer stages, fewer roles"
 _MOST_APART = 4  # kinds of arguments with which all schedules are walked, and not one
 
 
@@ -109,9 +110,15 @@ class _Search:
                 raise TimeIsOver
             try:
                 state, step = make(decisions)
-            except Decide:
+            except Decide as one:
                 if len(decisions) >= MOST_DECISIONS:
-                    raise CannotSay("too much depends on what nobody knows") from None
+                    raise CannotSay(
+                        f"too much depends on what nobody knows: more than {MOST_DECISIONS} "
+                        "conditions in a row",
+                        one.loc,
+                        "a launch with fewer of them, by fewer stages or rounds of unrolled loops; "
+                        "a loop that waits for what others write to memory is not followed",
+                    ) from None
                 todo += [[*decisions, 0], [*decisions, 1]]
                 continue
             except Impossible:
@@ -124,7 +131,7 @@ class _Search:
         self.every(lambda decisions: (walker.begin(decisions), None))
         while self.left:
             if len(self.came) > self.most:
-                raise CannotSay(f"there are more than {self.most} states")
+                raise CannotSay(f"there are more than {self.most} states", remedy=_SMALLER)
             self.here, state = self.left.popleft()
             self.facts = state
             self.next(state)
@@ -317,7 +324,8 @@ class _Whole:
                 writers = None
             except TimeIsOver:
                 done = len(one.came) if one else 0
-                more = {"reason": CannotSay(f"the time is over after {done} states")}
+                over = f"the time is over after {done} states"
+                more = {"reason": CannotSay(over, remedy=f"--within SECONDS, or {_SMALLER}")}
             except CannotSay as reason:
                 more = {"reason": reason}
             except Found as found:

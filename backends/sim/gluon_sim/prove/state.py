@@ -32,7 +32,13 @@ class Token(NamedTuple):
 
 
 class Decide(Exception):
-    """It depends on what nobody knows."""
+    """It depends on what nobody knows.
+
+    Args:
+        loc: where, once the walk has said it.
+    """
+
+    loc: Any = None
 
 
 class Impossible(Exception):

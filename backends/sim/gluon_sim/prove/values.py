@@ -35,12 +35,14 @@ class CannotSay(Exception):
     Args:
         reason: why.
         loc: where.
+        remedy: what may help.
     """
 
-    def __init__(self, reason: str, loc: Any = None):
+    def __init__(self, reason: str, loc: Any = None, remedy: str = ""):
         super().__init__(reason)
         self.reason = reason
         self.loc = loc
+        self.remedy = remedy
 
 
 class TimeIsOver(CannotSay):

@@ -72,9 +72,10 @@ def _lines(lines: Iterable[int]) -> str:
 
 
 def _unsaid(name: str, reason: CannotSay, states: int, seconds: float) -> Proved:
-    return Proved(
-        "cannot say", name, states, round(seconds, 2), (f"{reason.reason}{_place(reason.loc)}",)
-    )
+    lines = [f"{reason.reason}{_place(reason.loc)}"]
+    if reason.remedy:
+        lines.append(f"what may help: {reason.remedy}")
+    return Proved("cannot say", name, states, round(seconds, 2), tuple(lines))
 
 
 def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ...]:

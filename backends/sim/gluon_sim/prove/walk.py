@@ -32,7 +32,7 @@ from gluon_sim.prove.effects import Lowered
 from gluon_sim.prove.events import Barrier, Issue, Use, WaitGroups
 from gluon_sim.prove.order import Depends, Phases
 from gluon_sim.prove.smt import Arithmetic
-from gluon_sim.prove.state import LEAST, Bound, Facts, Past, State, Step, Task, Token
+from gluon_sim.prove.state import LEAST, Bound, Decide, Facts, Past, State, Step, Task, Token
 from gluon_sim.prove.steps import Awaited, Fetched, Steps
 from gluon_sim.prove.symbols import truth
 from gluon_sim.prove.values import FREE, CannotSay, NeedsPrefix, Number, TimeIsOver
@@ -151,6 +151,9 @@ class Walker(Steps):
         try:
             self._visible(state, task)
             self._run(state, task)
+        except Decide as decide:
+            decide.loc = decide.loc or step.loc
+            raise
         except Depends as depends:
             depends.facts = Facts.of(state)
             raise
@@ -252,7 +255,7 @@ class Walker(Steps):
                 self._one(state, task, step)
             except TimeIsOver:
                 raise
-            except (CannotSay, Found) as reason:
+            except (CannotSay, Found, Decide) as reason:
                 if reason.loc is None:
                     reason.loc = step.loc
                 raise

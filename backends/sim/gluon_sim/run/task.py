@@ -79,6 +79,10 @@ class Task:
     def target(self) -> Any:
         return self.machine.target
 
+    @property
+    def specialized(self) -> bool:
+        return self.machine.program.specialized
+
     def program_id(self, position: int) -> tuple[int, int, int]:
         """The program id (x, y, z) behind a position of the leading axis."""
         row = self.frame.rows.index[position if self.frame.rows.count > 1 else 0]

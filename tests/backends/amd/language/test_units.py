@@ -322,6 +322,27 @@ def test_layout_of_fp4_scales_errors(factor, axis, error, match):
     refuse(source, error, match)
 
 
+FP4 = (
+    SETUP.replace("[1, 8]", "[1, 4]")
+    + """
+@gluon.jit
+def kernel(p, out):
+    x = gl.load(p + gl.full([32, 64], 0, gl.int32, layout=L))
+    y = gl.fp4_to_fp(x, gl.bfloat16, 1)  # HERE
+    gl.store(out + gl.full([32, 128], 0, gl.int32, layout=y.type.layout), y)
+ARGS = (ptr(gl.uint8), ptr(gl.bfloat16))
+"""
+)
+
+
+@before(3, 7)
+def test_fp4_to_bfloat16_ended_the_process_for_one_target():
+    refuse(FP4, CapabilityError, r"fp4_to_fp of bf16 on amd:gfx942, but with Triton >= 3.7")
+    refuse(FP4, CapabilityError, r"Unpack to float16", gpu("gfx942"))
+    agree(FP4.replace("gfx942", "gfx90a"))
+    agree(FP4.replace("gl.bfloat16", "gl.float16"))
+
+
 # -- slices, stages, hints ----------------------------------------------------------------------
 
 SLICE = (
