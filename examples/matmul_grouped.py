@@ -18,11 +18,11 @@ from gluon_core.cli.example import Example, main
 try:
     from .attention_paged import placed
     from .matmul import choices
-    from .packed import group_tile_at, groups_of
+    from .packed import group_tile_at, groups_of, in_each_warp
 except ImportError:  # run as a program
     from attention_paged import placed
     from matmul import choices
-    from packed import group_tile_at, groups_of
+    from packed import group_tile_at, groups_of, in_each_warp
 
 
 @gluon.jit
@@ -53,7 +53,7 @@ def matmul_grouped(
     c_tiles = gl.portable.descriptor(c, [rows, N], [N, 1], [BLOCK_M, min(BLOCK_N // 4, 32)])
     writer = gl.portable.writer(c_tiles, parts=BLOCK_N // min(BLOCK_N // 4, 32))
     tiles = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
-    flat: gl.constexpr = gl.portable.blocked_layout([MOST], gl.int32)
+    flat: gl.constexpr = in_each_warp(MOST, gl.num_warps(), gl.target.warp_size())
     found = groups_of(starts, counts, groups, N, flat, BLOCKS, MOST)
     count = gl.max(found[2], 0)
     steps = gl.cdiv(K, BLOCK_K)
