@@ -37,7 +37,6 @@ from gluon_core.semantic.operands import (
     check_matmul_dtypes,
     check_matmul_shapes,
     check_stored,
-    check_view_size,
     compile_time_bool,
     compile_time_int,
     handle_or_absent,
@@ -48,6 +47,7 @@ from gluon_core.semantic.operands import (
     shared_memory,
     wrap_axis,
 )
+from gluon_core.semantic.views import check_view_size
 from gluon_core.values.aggregate import aggregate
 from gluon_core.values.builtin import (
     builtin,

@@ -35,7 +35,7 @@ def check_assembly(
     Raises:
         ArgumentError: they do not; LLVM would end the process.
     """
-    pieces = []
+    pieces: list[str] = []
     for given in _pieces(constraints):
         piece = given.strip()
         if given[:1].isspace() and piece.startswith(("=", "~", "!")):

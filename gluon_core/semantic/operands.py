@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._triton import dtype, ir, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.features import LARGER_VIEWS, SMALLER_VIEWS_REFUSED, UNEVEN_VIEWS
+from gluon_core.features import UNEVEN_VIEWS
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.semantic.base import shape_of
 from gluon_core.values import distributed_type, shared_memory_descriptor
@@ -20,7 +20,6 @@ __all__ = [
     "check_matmul_dtypes",
     "check_matmul_shapes",
     "check_stored",
-    "check_view_size",
     "same_bits",
     "compile_time_bool",
     "compile_time_int",
@@ -317,44 +316,4 @@ def check_stored(memory: Any, value: Any, first: bool = False) -> None:
             expected=memory.element_ty,
             got=value.dtype,
             remedy="Cast it with value.to(...).",
-        )
-
-
-def check_view_size(have: int, want: int, unit: str, memory: Any = None) -> None:
-    """Refuse another view of memory where the installed compiler would.
-
-    Args:
-        have: size of the view that there is.
-        want: that of the one to be made of it.
-        unit: what they count, in the plural.
-        memory: the view that there is itself, which may be a slice.
-
-    Raises:
-        ShapeError: from Triton 3.8 on a larger view, with 3.8 a smaller one and one of a slice, too.
-            Older compilers take any; what reaches beyond its memory is reported by the simulator.
-    """
-    part = [] if memory is None else list(memory.shape)
-    whole = list(memory.type.alloc_shape[-len(part) :]) if part else []
-    if part != whole and _triton.has(SMALLER_VIEWS_REFUSED):
-        raise ShapeError(
-            "the installed Triton makes no other view of a slice",
-            argument="self",
-            expected=f"all of the buffer, {whole}",
-            got=part,
-            remedy="Reinterpret the buffer first, and slice the view.",
-        )
-    if want > have and not _triton.has(LARGER_VIEWS):
-        raise ShapeError(
-            "the new view is larger than the old one",
-            argument="shape",
-            expected=f"at most {have} {unit}",
-            got=f"{want} {unit}",
-        )
-    if want < have and _triton.has(SMALLER_VIEWS_REFUSED):
-        raise ShapeError(
-            "the installed Triton makes no smaller view",
-            argument="shape",
-            expected=f"{have} {unit}",
-            got=f"{want} {unit}",
-            remedy="Take a slice, or another release of Triton.",
         )

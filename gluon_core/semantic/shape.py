@@ -162,7 +162,6 @@ class ShapeOps(SemanticBase):
         if not here and _crosses_blocks(value.type.layout, layout, shape_of(value)):
             _triton.require(
                 CLUSTERED_CONVERSIONS,
-                CLUSTERED_JOINS,
                 "a conversion that moves data between the blocks of a cluster",
                 "Store it to global memory, or keep the cga_layout.",
             )

@@ -19,11 +19,11 @@ from gluon_core.semantic.copies import like
 from gluon_core.semantic.operands import (
     check_even,
     check_stored,
-    check_view_size,
     compile_time_int,
     scalar_int32,
     wrap_axis,
 )
+from gluon_core.semantic.views import check_slice, check_view_place, check_view_size
 from gluon_core.values import (
     check_block_shape,
     distributed_type,
@@ -251,6 +251,7 @@ class SharedOps(SemanticBase):
                 got=repr(mem.layout),
                 remedy="Use a newer Triton, or leave those bases out.",
             )
+        check_slice(mem, dim, length)
         offsets = [0] * mem.rank
         offsets[dim] = start
         shape = list(mem.shape)
@@ -350,6 +351,7 @@ class SharedOps(SemanticBase):
         want = math.prod(shape) * dtype.primitive_bitwidth
         check_view_size(have // 8, want // 8, "bytes", mem)
         result = shared_memory_descriptor_type(dtype, shape, layout, shape)
+        check_view_place(mem, result)
         handle = self.builder.create_memdesc_reinterpret(result.to_ir(self.builder), mem.handle)
         return shared_memory_descriptor(handle, dtype, shape, layout, shape)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -98,3 +100,24 @@ def test_a_process_compiles_for_one_architecture(monkeypatch, fresh):
     else:
         with pytest.raises(StageError, match="FNUZ_HW"):
             both(3)
+
+
+@gluon.jit
+def many(x, out, EACH: gl.constexpr):
+    offsets = gl.arange(0, 128 * EACH, gl.BlockedLayout([EACH], [32], [4], [0]))
+    gl.store(out + offsets, gl.load(x + offsets).to(gl.float32))
+
+
+@pytest.mark.campaign
+def test_many_numbers_of_fp8_take_minutes_on_rdna(fresh):
+    """128 numbers of a thread, and 32: 15 to 27 times as long, or 5 times."""
+
+    def seconds(each):
+        begun = time.perf_counter()
+        signature = {"x": "*fp8e4b8:16", "out": "*fp32:16"}
+        gluon.compile(many, "gfx1100", signature=signature, constexprs={"EACH": each})
+        return time.perf_counter() - begun
+
+    seconds(8)
+    few = seconds(32)
+    assert (seconds(128) > 9 * few) == (not _triton.at_least(3, 8))
