@@ -67,6 +67,7 @@ ATOMIC_BARRIERS = Feature(
 SHARED_GATHER = Feature((3, 7), "gather and scatter on shared memory")
 SLICED_COPIES = Feature((3, 9), "slices along the dimensions that count buffers")
 HOLES_SLICED = Feature((3, 8), "slices of a buffer with unused places; before, an abort")
+UNEVEN_BUFFERS = Feature((3, 6), "buffers whose first extent is no power of two", (3, 8))
 UNEVEN_VIEWS = Feature(
     (3, 6), "other views of a buffer whose first extent is no power of two; later, an abort", (3, 7)
 )

@@ -9,7 +9,13 @@ from typing import Any, Sequence
 from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
-from gluon_core.features import HOLES_SLICED, INTERLEAVED_BUFFERS, SLICED_COPIES, UNEVEN_VIEWS
+from gluon_core.features import (
+    HOLES_SLICED,
+    INTERLEAVED_BUFFERS,
+    SLICED_COPIES,
+    UNEVEN_BUFFERS,
+    UNEVEN_VIEWS,
+)
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.layouts.blocks import another_blocks
@@ -101,7 +107,7 @@ class SharedOps(SemanticBase):
                 got=f"rank {rank}: {layout}",
             )
         inner = shape[len(shape) - rank :] if rank else shape
-        if uneven and len(inner) == len(shape):
+        if uneven and len(inner) == len(shape) and _triton.has(UNEVEN_BUFFERS):
             inner = _rounded(layout, inner)
         check_block_shape(inner, "a shared-memory buffer")
         if any(size < 1 for size in shape):
