@@ -79,7 +79,7 @@ def cvt(call: Call) -> Step:
         if kept is None or saturate or not nan.any():
             return made
         plain = raw.view(uint(source.bits))
-        return np.where(nan, kept(plain, finite), made.view(np.uint32)).view(result.dtype)
+        return np.where(nan, kept(plain, finite), made.view(uint(result.bits))).view(result.dtype)
 
     kept = _KEPT.get((source.element, result.element, mode == "rna"))
     return _one(call, result, source, between)
@@ -89,11 +89,18 @@ def cvt(call: Call) -> Step:
 # bits stay, as ptxas and the GPU make it.
 
 
-def _shorter(raw: np.ndarray, finite: bool) -> np.ndarray:
-    """Of f64 as f32: the sign, and what there is room for. It is quiet."""
-    sign = (raw >> np.uint64(63)).astype(np.uint32) << np.uint32(31)
-    payload = ((raw >> np.uint64(29)) & np.uint64(0x3FFFFF)).astype(np.uint32)
-    return np.asarray(sign | np.uint32(0x7FC00000) | payload)
+def _shorter(bits: int, digits: int) -> Callable[[np.ndarray, bool], np.ndarray]:
+    """Of f64 as a float of `bits` with a fraction of `digits`: the sign, and what there is room for. It
+    is quiet."""
+    quiet = ((1 << bits - 1) - 1) >> digits - 1 << digits - 1
+    room = (1 << digits - 1) - 1
+
+    def kept(raw: np.ndarray, finite: bool) -> np.ndarray:
+        sign = raw >> np.uint64(63) << np.uint64(bits - 1)
+        payload = raw >> np.uint64(52 - digits) & np.uint64(room)
+        return np.asarray((sign | np.uint64(quiet) | payload).astype(uint(bits)))
+
+    return kept
 
 
 def _longer(raw: np.ndarray, finite: bool) -> np.ndarray:
@@ -108,7 +115,9 @@ def _cut(raw: np.ndarray, finite: bool) -> np.ndarray:
 
 
 _KEPT: dict[tuple[str, str, bool], Callable[[np.ndarray, bool], np.ndarray]] = {
-    ("f64", "f32", False): _shorter,
+    ("f64", "f32", False): _shorter(32, 23),
+    ("f64", "f16", False): _shorter(16, 10),
+    ("f64", "bf16", False): _shorter(16, 7),
     ("bf16", "f32", False): _longer,
     ("f32", "tf32", True): _cut,
 }
