@@ -428,7 +428,8 @@ class ShapeOps(SemanticBase):
                 expected="float16 or bfloat16",
                 got=elem_type,
             )
-        self.require_op("fp4_to_fp", elem_type, "Unpack to float16, and convert that; it is exact.")
+        other = "bfloat16" if elem_type == tl.float16 else "float16"
+        self.require_op("fp4_to_fp", elem_type, f"Unpack to {other}, and convert that; it is exact.")
         shape = shape_of(src)
         axis = wrap_axis(axis, len(shape))
         _check_packs(src.type.layout, shape)
