@@ -12,6 +12,7 @@ from gluon_core.semantic.copies import (
     consecutive_elements,
     masked,
 )
+from gluon_core.semantic.memory import LOAD_CACHE
 from gluon_core.values import shared_memory_descriptor
 from gluon_core.values.typing import ConstBool, ConstInt, ConstStr, Operand
 from gluon_core.vendor import (
@@ -39,7 +40,6 @@ __all__ = [
     "wait_group",
 ]
 
-_CACHE = ("", ".ca", ".cg")
 _LEAST_BYTES = 4
 
 
@@ -67,7 +67,8 @@ def async_load(
         pointer: tensor of pointers. Its layout says which thread copies what; each thread must
             hold 4, 8 or 16 consecutive bytes that are also consecutive in `smem`.
         mask: int1, broadcast to the pointers.
-        cache_modifier: `".ca"` or `".cg"` (past L1; 16 bytes per thread only).
+        cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"`: a hint, for the compiler copies 16 bytes
+            of a thread past L1 (`.cg`), and fewer through it (`.ca`), whatever it says.
         eviction_policy: `"evict_normal"`, `"evict_first"` or `"evict_last"`.
         volatile: keep the copy even where the compiler finds it redundant.
         cache_policy: `CachePolicy(...)` in place of the two strings; Triton 3.9.
@@ -88,7 +89,7 @@ def async_load(
     pointer = semantic.require_distributed(pointer, "pointer")
     _check_destination(smem, pointer)
     mask, _ = masked(semantic, pointer, smem.dtype, mask)
-    hints = semantic._hints(cache_modifier, eviction_policy, cache_policy, _CACHE)
+    hints = semantic._hints(cache_modifier, eviction_policy, cache_policy, LOAD_CACHE)
     semantic.builder.create_async_copy_global_to_local(
         smem.handle,
         pointer.handle,

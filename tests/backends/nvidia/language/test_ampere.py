@@ -132,6 +132,7 @@ HINTS = [
     "copy(smem, ptrs, mask=gl.load(ptrs) > 0)",
     "copy(smem, ptrs, mask=(gl.arange(0, 32, layout=gl.SliceLayout(1, L)) < n)[:, None])",
     "copy(smem, ptrs, cache_modifier='.ca')",
+    "copy(smem, ptrs, cache_modifier='.cv')",
     "copy(smem, ptrs, None, '.cg', 'evict_first', True)",
     "copy(smem, ptrs, eviction_policy='evict_last')",
 ]
@@ -396,7 +397,7 @@ COLUMNS = "gl.BlockedLayout([8, 1], [4, 8], [1, 4], [0, 1])"
         ({"call": "copy(smem, ptrs, mask=gl.full([32, 32], 1, gl.int1, L))"}, ShapeError, "does not fit"),
         ({"call": "copy(smem, ptrs, mask=gl.full([64], 1, gl.int1, "
                   "gl.SliceLayout(0, L)))"}, ShapeError, "does not fit"),
-        ({"call": "copy(smem, ptrs, cache_modifier='.cs')"}, ArgumentError, "cache_modifier"),
+        ({"call": "copy(smem, ptrs, cache_modifier='.wb')"}, ArgumentError, "cache_modifier"),
         ({"call": "copy(smem, ptrs, cache_modifier=3)"}, ArgumentError, "cache_modifier"),
         ({"call": "copy(smem, ptrs, eviction_policy='never')"}, ArgumentError, "eviction"),
         ({"call": f"copy(smem, tile(p, {ONE}))"}, LayoutError, "at least 2 consecutive"),
