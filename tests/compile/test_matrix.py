@@ -17,6 +17,7 @@ KNOWN = {
     ("gfx1250", "warp_specialize-fp32"): (3, 6),
     # docs/known-compiler-bugs.md: it takes over ten minutes.
     **{(name, "portable-fp8e4b8"): (3, 6) for name in ("gfx1100", "gfx1101")},
+    ("gfx1100", "portable-fp8e4nv"): (3, 6),
 }
 
 
