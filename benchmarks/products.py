@@ -1,5 +1,5 @@
-"""Products of groups of rows (mixture of experts) and of 8-bit floats with scales, against torch: its
-grouped and scaled products, and a loop of cuBLAS over the groups."""
+"""Products of groups of rows (mixture of experts), their gradients, rows that stand anywhere, and 8-bit floats
+with scales, against torch: its grouped and scaled products, and a loop of cuBLAS over the groups."""
 
 from __future__ import annotations
 
@@ -152,6 +152,63 @@ def grouped(target: Target) -> list[Result]:
     return found
 
 
+def weights(target: Target) -> list[Result]:
+    """The gradients of the groups' matrices: of each group, A turned times B."""
+    import torch
+
+    explicit = module("matmul_grouped_weights_hopper").EXAMPLES[0]
+    portable = module("matmul_grouped_weights").EXAMPLES[0]
+    found = []
+    for kind, counts in (("even", [ROWS // 8] * 8), ("skewed", skewed(8, ROWS))):
+        args = explicit.arguments(Arrays(target), True, counts)
+        a, b = args["a"], args["b"]
+        ends = torch.tensor(counts, device="cuda").cumsum(0).to(torch.int32)
+
+        def library(a: Any = a, b: Any = b, ends: Any = ends) -> Any:
+            return torch._grouped_mm(a.t(), b, offs=ends)
+
+        wanted = torch.stack([p.T @ q for p, q in zip(a.split(counts), b.split(counts))])
+        runs, errors = ours(explicit, args, target, [{}], wanted, 1e-2)
+        one_source = ours(portable, args, target, [{}], wanted, 1e-2)[0]
+        if one_source:
+            (runs["the portable one"],) = one_source.values()
+        if right("torch's grouped", library, wanted, 1e-2)[0]:
+            runs["torch's grouped"] = library
+        case = f"8 groups, {kind}, gradients of matrices"
+        bound = {"torch's grouped": (">=", 1.0)}
+        found.append(line(case, 2 * ROWS * SIDE * SIDE, runs, errors, target, bound))
+    return found
+
+
+def anywhere(target: Target) -> list[Result]:
+    """Rows read where they are, beside the grouped product with rows that a copy has brought together."""
+    import torch
+
+    gathering, dense = module("matmul_gathered_hopper").EXAMPLES[0], module("matmul_grouped_hopper")
+    grouped_product = dense.EXAMPLES[0]
+    found = []
+    for kind, counts in (("even", [ROWS // 8] * 8), ("skewed", skewed(8, ROWS))):
+        args = gathering.arguments(Arrays(target), True, counts)
+        together = grouped_product.arguments(Arrays(target), True, counts)
+        index = args["sources"].long()
+        together["b"].copy_(args["b"])
+        run = grouped_product.launcher(together, grouped_product.configure(target, True))
+
+        def copied(args: Any = args, index: Any = index, to: Any = together, run: Any = run) -> Any:
+            torch.index_select(args["a"], 0, index, out=to["a"])
+            run()
+            return to["c"]
+
+        wanted = copied().float()
+        runs, errors = ours(gathering, args, target, [{}], wanted, 1e-2)
+        runs |= {"a copy, then grouped": copied, "grouped alone": run}
+        case = f"8 groups, {kind}, rows anywhere"
+        found.append(line(case, 2 * ROWS * SIDE * SIDE, runs, errors, target, {}))
+        del runs, args, together, wanted
+        torch.cuda.empty_cache()
+    return found
+
+
 def narrow(target: Target) -> list[Result]:
     import torch
 
@@ -221,7 +278,8 @@ def few(target: Target) -> list[Result]:
 
 def results(only: str = "") -> list[Result]:
     target, found = device(), []
-    for name, run in (("grouped", grouped), ("fp8", narrow), ("few", few)):
+    parts = {"grouped": grouped, "weights": weights, "anywhere": anywhere}
+    for name, run in {**parts, "fp8": narrow, "few": few}.items():
         if only in name:
             found += run(target)
     return found

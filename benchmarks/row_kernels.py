@@ -345,12 +345,13 @@ def measure(case: Case, shape: tuple[int, int], target: Target) -> Optional[Resu
     return Result(name, "TB/s", ours, rate, ratios, WANTED, best, chosen.error)
 
 
-def results(only: str = "") -> list[Result]:
+def results(only: str = "", columns: int = 0) -> list[Result]:
     import torch
 
     target, found = device(), []
+    shapes = [shape for shape in SHAPES if columns in (0, shape[1])]
     for case in CASES:
-        for shape in SHAPES if only in case.name else ():
+        for shape in shapes if only in case.name else ():
             line = measure(case, shape, target) if case.candidates(shape[1]) else None
             if line is not None:
                 found.append(line)
@@ -377,11 +378,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--columns", type=int, default=0, help="shapes with rows so long")
     parser.add_argument("--check", action="store_true", help="compare with torch, measure nothing")
     chosen = parser.parse_args()
     if chosen.check:
         return 1 if check(chosen.only) else 0
-    return write(results(chosen.only), chosen.json)
+    return write(results(chosen.only, chosen.columns), chosen.json)
 
 
 if __name__ == "__main__":

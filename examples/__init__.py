@@ -32,6 +32,7 @@ FILES = (
     "matmul_grouped_weights",
     "matmul_gathered",
     "matmul_hopper",
+    "matmul_turns_hopper",
     "matmul_grouped_hopper",
     "matmul_grouped_weights_hopper",
     "matmul_gathered_hopper",

@@ -19,11 +19,11 @@ from gluon_core.cli.example import Example, main
 try:
     from .attention_paged import placed
     from .matmul_grouped import grid
-    from .packed import group_tile_at, groups_of
+    from .packed import group_tile_at, groups_of, in_each_warp
 except ImportError:  # run as a program
     from attention_paged import placed
     from matmul_grouped import grid
-    from packed import group_tile_at, groups_of
+    from packed import group_tile_at, groups_of, in_each_warp
 
 
 @gluon.jit
@@ -74,7 +74,7 @@ def matmul_gathered(
     of_a: gl.constexpr = gl.portable.blocked_layout([BLOCK_M, BLOCK_K], dtype)
     of_b: gl.constexpr = gl.portable.blocked_layout([BLOCK_K, BLOCK_N], dtype)
     of_c: gl.constexpr = gl.portable.blocked_layout([BLOCK_M, BLOCK_N], dtype)
-    flat: gl.constexpr = gl.portable.blocked_layout([MOST], gl.int32)
+    flat: gl.constexpr = in_each_warp(MOST, gl.num_warps(), gl.target.warp_size())
     a_slots = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_M, BLOCK_K], layouts.a_shared)
     b_slots = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_K, BLOCK_N], layouts.b_shared)
     K = K // 8 * 8  # what copies of 16 bytes need, said to the compiler

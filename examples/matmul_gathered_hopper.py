@@ -25,12 +25,12 @@ try:
     from .matmul_gathered import rows_at, variants, weighted
     from .matmul_grouped_hopper import configure
     from .matmul_hopper import describe, programs
-    from .packed import group_tile_at, groups_of
+    from .packed import group_tile_at, groups_of, in_each_warp
 except ImportError:  # run as a program
     from matmul_gathered import rows_at, variants, weighted
     from matmul_grouped_hopper import configure
     from matmul_hopper import describe, programs
-    from packed import group_tile_at, groups_of
+    from packed import group_tile_at, groups_of, in_each_warp
 
 
 @gluon.jit
@@ -39,7 +39,7 @@ def copy_tiles(rings, a, lists, sizes, SETTINGS: gl.constexpr):
     starts, counts, sources, groups = lists
     N, K = sizes
     BLOCKS: gl.constexpr = SETTINGS[0]
-    flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    flat: gl.constexpr = in_each_warp(SETTINGS[2], 4)
     layout: gl.constexpr = gl.BlockedLayout(
         [1, 8], [32 * 8 // BLOCKS[2], BLOCKS[2] // 8], [4, 1], [1, 0]
     )
@@ -93,7 +93,7 @@ def multiply_tiles(rings, outputs, lists, sizes, half: gl.constexpr, SETTINGS: g
     BLOCKS: gl.constexpr = SETTINGS[0]
     ROWS: gl.constexpr = BLOCKS[0] // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCKS[1], 16])
-    flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    flat: gl.constexpr = in_each_warp(SETTINGS[2], 4)
     found = groups_of(starts, counts, groups, N, flat, BLOCKS, SETTINGS[2])
     at = ring.consumer()
     for tile in range(gl.program_id(0), gl.max(found[2], 0), gl.num_programs(0)):

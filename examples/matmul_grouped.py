@@ -18,11 +18,11 @@ from gluon_core.cli.example import Example, main
 try:
     from .attention_paged import placed
     from .matmul import choices
-    from .packed import group_tile_at, groups_of
+    from .packed import group_tile_at, groups_of, in_each_warp
 except ImportError:  # run as a program
     from attention_paged import placed
     from matmul import choices
-    from packed import group_tile_at, groups_of
+    from packed import group_tile_at, groups_of, in_each_warp
 
 
 @gluon.jit
@@ -51,8 +51,9 @@ def matmul_grouped(
         b, [groups * K, N], [N, 1], [BLOCK_K, BLOCK_N], layouts.b_shared
     )
     c_tiles = gl.portable.descriptor(c, [rows, N], [N, 1], [BLOCK_M, min(BLOCK_N // 4, 32)])
+    writer = gl.portable.writer(c_tiles, parts=BLOCK_N // min(BLOCK_N // 4, 32))
     tiles = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
-    flat: gl.constexpr = gl.portable.blocked_layout([MOST], gl.int32)
+    flat: gl.constexpr = in_each_warp(MOST, gl.num_warps(), gl.target.warp_size())
     found = groups_of(starts, counts, groups, N, flat, BLOCKS, MOST)
     count = gl.max(found[2], 0)
     steps = gl.cdiv(K, BLOCK_K)
@@ -68,7 +69,6 @@ def matmul_grouped(
     coming = group_tile_at(next_tile, found, N, BLOCKS, GROUP)
     next_k = (STAGES - 1) % steps * BLOCK_K
     for tile in range(program, count, programs):
-        _, row, column, end = group_tile_at(tile, found, N, BLOCKS, GROUP)
         acc = gl.portable.accumulator(layouts)
         for _ in range(steps):
             a_tile, b_tile = tiles.wait(step)
@@ -83,9 +83,11 @@ def matmul_grouped(
                 next_tile += programs
                 coming = group_tile_at(next_tile, found, N, BLOCKS, GROUP)
             step += 1
+        # Found while the last step is under way.
+        _, row, column, end = group_tile_at(tile, found, N, BLOCKS, GROUP)
         result = gl.portable.read(acc)
         if row + BLOCK_M <= end:
-            gl.portable.store(c_tiles, [row, column], result)
+            writer.store([row, column], result)
         else:
             # What comes behind the group's last row is another's.
             of_rows = row + gl.arange(0, BLOCK_M, gl.SliceLayout(1, layouts.accumulator))
@@ -93,6 +95,7 @@ def matmul_grouped(
             inside = (of_rows < end)[:, None] & (of_columns < N)[None, :]
             to = c + of_rows.to(gl.int64)[:, None] * N + of_columns[None, :]
             gl.store(to, result.to(c.dtype.element_ty), mask=inside)
+    writer.close()
     tiles.close()
 
 

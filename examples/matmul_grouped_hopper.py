@@ -22,11 +22,11 @@ from gluon_core.language.nvidia.hopper import (
 try:
     from .matmul_grouped import arguments, reference
     from .matmul_hopper import describe, programs
-    from .packed import group_tile_at, groups_of
+    from .packed import group_tile_at, groups_of, in_each_warp
 except ImportError:  # run as a program
     from matmul_grouped import arguments, reference
     from matmul_hopper import describe, programs
-    from packed import group_tile_at, groups_of
+    from packed import group_tile_at, groups_of, in_each_warp
 
 
 @gluon.jit
@@ -55,7 +55,7 @@ def multiply_tiles(
     GROUP: gl.constexpr = SETTINGS[0]
     ROWS: gl.constexpr = BLOCKS[0] // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCKS[1], 16])
-    flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    flat: gl.constexpr = in_each_warp(SETTINGS[1], 4)
     found = groups_of(lists[0], lists[1], groups, N, flat, BLOCKS, SETTINGS[1])
     at = ring.consumer()
     for tile in range(gl.program_id(0), gl.max(found[2], 0), gl.num_programs(0)):

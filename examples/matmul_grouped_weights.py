@@ -2,8 +2,8 @@
 its rows of B; for every matrix unit.
 
 What is summed over, a group's rows, is known only when the kernel runs, and differs from group to group; a group
-without rows has zeros. Rows behind a group's last are another's or nobody's: they are 0 in registers, whatever
-they are. Tiles for the next steps are under way across the border between two tiles of the result.
+without rows has zeros. Rows behind a group's last are another's or nobody's: they are set to 0 in shared memory,
+whatever they are. Tiles for the next steps are under way across the border between two tiles of the result.
 """
 
 import numpy as np
@@ -14,10 +14,12 @@ from gluon_core.cli.example import Example, main
 
 try:
     from .attention_paged import placed
+    from .matmul import choices
     from .matmul_grouped import config, layout_of
     from .matmul_hopper import programs
 except ImportError:  # run as a program
     from attention_paged import placed
+    from matmul import choices
     from matmul_grouped import config, layout_of
     from matmul_hopper import programs
 
@@ -46,6 +48,27 @@ def work_at(tile, count, lists, sizes, BLOCKS: gl.constexpr, GROUP: gl.constexpr
 
 
 @gluon.jit
+def fetch_next(ring, step, coming, count, lists, sizes, BLOCKS: gl.constexpr, GROUP: gl.constexpr):
+    """The tiles of a step, and what the step after it reads; a group without rows has one step, too."""
+    tile, row, column, at, end = coming
+    ring.fetch(step, [[at, row], [at, column]], pred=tile < count)
+    at += BLOCKS[2]
+    if at >= end:
+        tile += gl.num_programs(0)
+        row, column, at, end = work_at(tile, count, lists, sizes, BLOCKS, GROUP)
+    return tile, row, column, at, end
+
+
+@gluon.jit
+def keep_rows(tile, rows):
+    """Sets what stands behind the first `rows` of a tile in shared memory to 0, whatever it is."""
+    layout: gl.constexpr = gl.portable.blocked_layout(tile.shape, tile.dtype)
+    near = gl.arange(0, tile.shape[0], gl.SliceLayout(1, layout))[:, None]
+    x = tile.load(layout)
+    tile.store(gl.where(near < rows, x, gl.zeros_like(x)))
+
+
+@gluon.jit
 def matmul_grouped_weights(
     a, b, c, starts, counts, groups, rows, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
@@ -54,50 +77,48 @@ def matmul_grouped_weights(
     """`a` and `b` are [rows, K] and [rows, N], `c` [groups, K, N]; `starts` and `counts` are int32 [groups]."""
     dtype: gl.constexpr = a.dtype.element_ty
     BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K)
-    layouts: gl.constexpr = gl.portable.mma_layouts(BLOCK_M, BLOCK_N, BLOCK_K, dtype, dtype)
-    turned: gl.constexpr = gl.portable.mma_layouts(BLOCK_N, BLOCK_M, BLOCK_K, dtype, dtype)
+    layouts: gl.constexpr = gl.portable.mma_layouts(
+        BLOCK_M, BLOCK_N, BLOCK_K, dtype, dtype, operands="shared"
+    )
+    turned: gl.constexpr = gl.portable.mma_layouts(
+        BLOCK_N, BLOCK_M, BLOCK_K, dtype, dtype, operands="shared"
+    )
     a_tiles = gl.portable.descriptor(a, [rows, K], [K, 1], [BLOCK_K, BLOCK_M], turned.b_shared)
     b_tiles = gl.portable.descriptor(b, [rows, N], [N, 1], [BLOCK_K, BLOCK_N], layouts.b_shared)
+    c_tiles = gl.portable.descriptor(c, [groups, K, N], [K * N, N, 1], [1, BLOCK_M, BLOCK_N // 4])
     ring = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
     count = groups * gl.cdiv(K, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     lists = (starts, counts)
     sizes = (K, N)
-    programs = gl.num_programs(0)
-    coming = gl.program_id(0)
-    row, column, at, end = work_at(coming, count, lists, sizes, BLOCKS, GROUP)
+    row, column, at, end = work_at(gl.program_id(0), count, lists, sizes, BLOCKS, GROUP)
+    coming = (gl.program_id(0), row, column, at, end)
     for i in gl.static_range(STAGES - 1):
-        ring.fetch(i, [[at, row], [at, column]], pred=coming < count)
-        at += BLOCK_K
-        if at >= end:  # a group without rows has one step, too
-            coming += programs
-            row, column, at, end = work_at(coming, count, lists, sizes, BLOCKS, GROUP)
-    of_a = gl.arange(0, BLOCK_K, gl.SliceLayout(0, layouts.a))[None, :]
-    of_b = gl.arange(0, BLOCK_K, gl.SliceLayout(1, layouts.b))[:, None]
+        coming = fetch_next(ring, i, coming, count, lists, sizes, BLOCKS, GROUP)
     step = 0
-    for tile in range(gl.program_id(0), count, programs):
+    for tile in range(gl.program_id(0), count, gl.num_programs(0)):
         top, left, begin, last = work_at(tile, count, lists, sizes, BLOCKS, GROUP)
-        acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layouts.accumulator)
-        for k in range(begin, gl.maximum(last, begin + 1), BLOCK_K):
+        acc = gl.portable.accumulator(layouts)
+        for _ in range((last - begin) // BLOCK_K):
             a_tile, b_tile = ring.wait(step)
-            x = a_tile.permute((1, 0)).load(layouts.a)
-            y = b_tile.load(layouts.b)
-            if k + BLOCK_K > last:
-                x = gl.where(k + of_a < last, x, gl.zeros_like(x))
-                y = gl.where(k + of_b < last, y, gl.zeros_like(y))
-            acc = gl.portable.mma(x, y, acc)
-            ring.fetch(step + STAGES - 1, [[at, row], [at, column]], pred=coming < count)
-            at += BLOCK_K
-            if at >= end:
-                coming += programs
-                row, column, at, end = work_at(coming, count, lists, sizes, BLOCKS, GROUP)
+            acc = gl.portable.mma(a_tile.permute((1, 0)), b_tile, acc, is_async=True)
+            # The step before is over: its buffers are free for the tiles that come next.
+            acc = gl.portable.mma_wait(acc, pending=1)
+            coming = fetch_next(ring, step + STAGES - 1, coming, count, lists, sizes, BLOCKS, GROUP)
+            step += 1
+        acc = gl.portable.mma_wait(acc)
+        over = (last - begin) % BLOCK_K
+        if (over > 0) | (last == begin):
+            a_tile, b_tile = ring.wait(step)
+            keep_rows(a_tile, over)
+            keep_rows(b_tile, over)
+            gl.portable.fence()
+            acc = gl.portable.mma(a_tile.permute((1, 0)), b_tile, acc, is_async=True)
+            acc = gl.portable.mma_wait(acc)
+            coming = fetch_next(ring, step + STAGES - 1, coming, count, lists, sizes, BLOCKS, GROUP)
             step += 1
         group = tile // (gl.cdiv(K, BLOCK_M) * gl.cdiv(N, BLOCK_N))
-        lines = top + gl.arange(0, BLOCK_M, gl.SliceLayout(1, layouts.accumulator))
-        columns = left + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layouts.accumulator))
-        inside = (lines < K)[:, None] & (columns < N)[None, :]
-        to = c + group.to(gl.int64) * K * N
-        offsets = lines[:, None] * N + columns[None, :]
-        gl.portable.store(to, offsets, acc.to(c.dtype.element_ty), inside)
+        result = gl.portable.read(acc)
+        gl.portable.store(c_tiles, [group, top, left], result.reshape([1, BLOCK_M, BLOCK_N]))
     ring.close()
 
 
@@ -126,6 +147,11 @@ def configure(small, stages, group):
     return make
 
 
+def choices_of(target):
+    """Those of a plain product; elsewhere eight warps, for there are no registers left."""
+    return {"num_warps": 8, **choices(target)}
+
+
 def grid(args, config):
     """As many programs as run at a time."""
     tiles = -(-args["K"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"])
@@ -148,7 +174,7 @@ EXAMPLES = [
         grid=grid,
         config=configure((64, 64, 32), 3, 2),
         large_config=configure((128, 128, 32), 3, 8),
-        choices=lambda target: {"num_warps": 8},
+        choices=choices_of,
         reference=reference,
         output="c",
         flops=lambda args: 2 * args["N"] * args["K"] * int(args["counts"].sum()),

@@ -23,6 +23,12 @@ def add(a, b):
     return a + b
 
 
+@gluon.constexpr_function
+def in_each_warp(most, warps, lanes=32):
+    """A layout of a list that every warp has whole, so that sums over it wait for no other warp."""
+    return gl.BlockedLayout([max(1, most // lanes)], [lanes], [warps], [0])
+
+
 @gluon.jit
 def groups_of(
     starts, counts, groups, N, layout: gl.constexpr, BLOCKS: gl.constexpr, MOST: gl.constexpr

@@ -18,6 +18,7 @@ try:
         matmul_quantized,
         matmul_skinny,
         matmul_stream_k,
+        matmul_turns_hopper,
     )
     from .matmul_hopper import programs
 except ImportError:  # run as a program
@@ -29,6 +30,7 @@ except ImportError:  # run as a program
     import matmul_quantized
     import matmul_skinny
     import matmul_stream_k
+    import matmul_turns_hopper
     from matmul_hopper import programs
 
 cdiv = gluon.cdiv
@@ -79,24 +81,45 @@ PRODUCTS = {
 }
 
 
+SMALL_K = 2048
+
+
+def for_sizes(name, args):
+    """The example for a plain product, and choices for its configuration: where K is small, groups of
+    warps that take turns (Hopper)."""
+    m, n, k = (args[x] for x in "MNK")
+    (turns,) = matmul_turns_hopper.EXAMPLES
+    if (
+        name == "matmul"
+        and args["a"].dtype in (torch.float16, torch.bfloat16)
+        and min(m, n) > 0
+        and 0 < k <= SMALL_K
+        and n % 8 == k % 8 == 0
+        and not turns.lacks(registry().target(None))
+    ):
+        processors = gluon.multiprocessors(args["a"]) or 132
+        return turns, matmul_turns_hopper.chosen_for(m, n, processors)
+    return PRODUCTS[name][0].EXAMPLES[0], {}
+
+
 def keep_both(ctx, inputs, output):
     ctx.save_for_backward(*inputs)
 
 
 def products(name):
     """The operator `name`; its gradients are products, too."""
-    module, scratch = PRODUCTS[name]
-    (example,) = module.EXAMPLES
+    scratch = PRODUCTS[name][1]
 
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         (m, k), n, new = a.shape, b.shape[1], Beside(a)
         args = {"a": a.contiguous(), "b": b.contiguous(), "c": a.new_empty(m, n)}
         sizes = {"M": m, "N": n, "K": k}
+        example, choices = for_sizes(name, {**args, **sizes})
         if scratch is not None:
             config = example.configure(registry().target(None), True)
             sums, counters = scratch({**args, **sizes}, config)
             args |= {"sums": new.empty(sums), "counters": new.integers((counters,), 0, 1)}
-        return run(example, {**args, **sizes})
+        return run(example, {**args, **sizes}, **choices)
 
     def gradients(ctx, grad):
         a, b = ctx.saved_tensors

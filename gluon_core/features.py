@@ -67,6 +67,7 @@ ATOMIC_BARRIERS = Feature(
 SHARED_GATHER = Feature((3, 7), "gather and scatter on shared memory")
 SLICED_COPIES = Feature((3, 9), "slices along the dimensions that count buffers")
 HOLES_SLICED = Feature((3, 8), "slices of a buffer with unused places; before, an abort")
+UNEVEN_BUFFERS = Feature((3, 6), "buffers whose first extent is no power of two", (3, 8))
 UNEVEN_VIEWS = Feature(
     (3, 6), "other views of a buffer whose first extent is no power of two; later, an abort", (3, 7)
 )
@@ -110,6 +111,7 @@ REGISTERS_BY_BITS = Feature(
     (3, 6), "registers of a linear layout may move along several bits; later, an abort", (3, 7)
 )
 MIXED_WARPS = Feature((3, 8), "warps of a linear layout may move along several dimensions at once")
+CLUSTERED_JOINS = Feature((3, 8), "joins of what a cluster's blocks share; before, an abort")
 CLUSTERED_CONVERSIONS = Feature((3, 8), "conversions that move data between a cluster's blocks")
 CLUSTERED_REDUCTIONS = Feature((3, 8), "reductions over what a cluster's blocks share")
 CLUSTERED_SCANS = Feature((3, 9), "scans of tensors that a cluster's blocks share")

@@ -18,7 +18,7 @@ from gluon_core.compiler.source import GluonASTSource, check_mapping, trace_sour
 from gluon_core.compiler.stages import Recipe, run_stages
 from gluon_core.contract.answers import checked_options, checked_stages
 from gluon_core.contract.backend import Backend, Stage
-from gluon_core.contract.options import further
+from gluon_core.contract.options import further, whole
 from gluon_core.contract.registry import registry
 from gluon_core.contract.requests import OPS
 from gluon_core.contract.targets import Target
@@ -78,7 +78,7 @@ def compile(
         StageError: a compiler failed; with what it said.
     """
     check_mapping(options, "options", "from names of options to their values")
-    given = {**(options or {}), **more}
+    given = whole({**(options or {}), **more})
     if _is_source(fn):
         if signature is not None or constexprs is not None or attrs is not None:
             raise ArgumentError("a source brings its own signature", argument="signature")

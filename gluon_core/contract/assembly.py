@@ -36,7 +36,8 @@ class Assembly(Protocol):
     Attributes:
         is_data: whether its results follow from its operands alone, and it does nothing else.
         each_thread: whether threads that hold the same elements have to run it one by one, for it
-            changes memory depending on what is there.
+            changes memory depending on what is there, or they see each other's registers. Runs
+            are then in the order of threads, and of each one after the other.
         reaches_memory: whether it loads from, or stores to, addresses in registers.
         orders: of its atomics, one of "relaxed", "acquire", "release", "acq_rel", then the scope,
             "cta", "gpu" or "sys"; nothing where it has none.

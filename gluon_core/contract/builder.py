@@ -581,6 +581,10 @@ class Recorder(Builder, Protocol):
     def tiles_awaited(self, ring: Value, step: Value, pending: int) -> None:
         """They are waited for next, while `pending` later steps may still be on their way."""
 
+    def tile_placed(self, place: Sequence[Value], pred: Optional[Value]) -> None:
+        """A tile is copied or stored next whose first element is at `place`, an int32 for each dimension,
+        which are not negative by the contract; where `pred` is false, it is not."""
+
 
 def members(protocol: type) -> frozenset[str]:
     """The names of the attributes and methods that a protocol declares, inherited ones included."""

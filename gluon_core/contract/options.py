@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from numbers import Number
 from typing import Any, Collection, Mapping, Optional, Protocol, TypeVar
 
 from gluon_core.contract.targets import Target
 from gluon_core.errors import OptionError, did_you_mean
 
-__all__ = ["CompileOptions", "FurtherOptions", "Options", "check_given", "further"]
+__all__ = ["CompileOptions", "FurtherOptions", "Options", "check_given", "further", "whole"]
 
 
 class Options(Protocol):
@@ -90,6 +91,7 @@ def further(options: Any, name: str) -> Any:
     return getattr(options, name, None)
 
 
+_COUNTS = ("num_warps", "num_ctas", "num_stages", "maxnreg")
 _Kind = TypeVar("_Kind", bound="CompileOptions")
 
 
@@ -117,6 +119,24 @@ class CompileOptions:
         """
         check_given(target, given, tuple(f.name for f in fields(cls)))
         return cls(**{"arch": str(target.architecture.arch), **given})
+
+
+def whole(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with integers for numbers that equal one: a launch finds its kernel again by options that
+    are equal to those of an earlier one, as 4.0 is to 4, and no launch is to depend on the one before."""
+    return {name: _whole(name, value) for name, value in given.items()}
+
+
+def _whole(name: str, value: Any) -> Any:
+    flag = isinstance(value, bool) and name not in _COUNTS
+    if type(value) is int or flag or not isinstance(value, Number):
+        return value
+    found: Any = value
+    try:
+        number = int(getattr(found, "real", found))
+    except (TypeError, ValueError, OverflowError):
+        return value
+    return number if number == found else value
 
 
 def check_given(target: Target, given: Mapping[str, Any], known: Collection[str]) -> None:

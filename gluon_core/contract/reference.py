@@ -221,6 +221,11 @@ class Machine(Protocol):
         """The `gluon_core.contract.targets.Target` that is simulated."""
         ...
 
+    @property
+    def specialized(self) -> bool:
+        """Whether the kernel has warps beside these, for its partitions."""
+        ...
+
     def program_id(self, position: int) -> tuple[int, int, int]:
         """The (x, y, z) of the program at a position of the first axis."""
         ...
@@ -269,6 +274,18 @@ class Machine(Protocol):
     ) -> np.ndarray:
         """Read-modify-write of kind add, fadd, max, min, umax, umin, and, or, xor, xchg, inc or dec (up
         to the value, then from 0; and back); old values."""
+        ...
+
+    def refuse_before(
+        self, argument: str, place: Sequence[np.ndarray], message: str, remedy: str
+    ) -> None:
+        """Report an index below 0 in `place`, an array for each dimension of the tensor that the op
+        writes next, where hardware does not leave out what lies before the tensor.
+
+        Args:
+            argument: whose indices they are.
+            message, remedy: what happens there, and what to do; index and program are added.
+        """
         ...
 
     def compare_and_swap(

@@ -21,7 +21,7 @@ from gluon_core.layouts import SliceLayout
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.masked_tiles import moved, narrowest, split
 from gluon_core.portable.records import Record
-from gluon_core.portable.tile_ops import tile_descriptor
+from gluon_core.portable.tile_ops import tile_descriptor, tile_place
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int, scalar_int32
 from gluon_core.values.builtin import builtin, code_generator, is_builtin, semantic_layer
@@ -236,7 +236,7 @@ class tile_output(Record):
         """Start storing `value`; what hardware stores on its own goes on while the next tile is worked on.
 
         Args:
-            coordinates: where it begins: an integer scalar per dimension.
+            coordinates: where it begins: an integer scalar per dimension, from 0 on.
             value: a tensor of as many tiles side by side as the writer has parts.
 
         Raises:
@@ -254,14 +254,8 @@ class tile_output(Record):
                 expected=f"{self.facts.parts} of {block} side by side",
                 got=shape_of(held),
             )
-        place = [scalar_int32(semantic, item, "coordinates") for item in _listed(coordinates)]
-        if len(place) != len(block):
-            raise ShapeError(
-                "not one for each dimension",
-                argument="coordinates",
-                expected=len(block),
-                got=len(place),
-            )
+        place = tile_place(semantic, tile, coordinates)
+        semantic.told_of_place(place)
         finish = end.values[0] if end.values else None
         request = TileStoreRequest(*around(semantic), tile, place, held, held.type.layout)
         chosen = choose("tile_store", request).chosen

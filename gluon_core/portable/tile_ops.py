@@ -33,7 +33,15 @@ from gluon_core.values.builtin import builtin, semantic_layer
 from gluon_core.values.tensors import describe
 from gluon_core.values.typing import BufferLayout, ConstInt, Int, Operand, Predicate, Shape, Values
 
-__all__ = ["Fetch", "descriptor", "pipeline", "store_tile", "tile_descriptor", "tile_pipeline"]
+__all__ = [
+    "Fetch",
+    "descriptor",
+    "pipeline",
+    "store_tile",
+    "tile_descriptor",
+    "tile_pipeline",
+    "tile_place",
+]
 
 
 class Fetch(NamedTuple):
@@ -107,7 +115,8 @@ def descriptor(
     """Describe a tensor in global memory that is moved in tiles: by TMA where the target has it and
     the layout is one that it writes, by masked copies otherwise.
 
-    Elements of a tile that lie outside the tensor are zero when copied, and left out when stored.
+    Elements of a tile that lie behind the end of the tensor are zero when copied, and left out when
+    stored. No tile begins before it, at a coordinate below 0: the simulator reports that.
     Make it once, before any loop.
 
     Args:
@@ -199,12 +208,14 @@ class tile_pipeline(Record):
                 expected=len(tiles),
                 got=len(places),
             )
-        found = [_coordinates(semantic, tile, place) for tile, place in zip(tiles, places)]
+        found = [tile_place(semantic, tile, place) for tile, place in zip(tiles, places)]
         slot, _ = _place(semantic, step, self.facts.stages)
         plain = unwrap(pred)
         when = None if plain is True else predicate(semantic, plain)
         handle = None if when is None else when.handle
         semantic.told_of_tiles("fetched", buffers[0], step, handle)
+        for place in found:
+            semantic.told_of_place(place, when)
         views = [semantic.memdesc_index(buffer, slot) for buffer in buffers]
         for name, state in zip(_lowerings(self.facts), states):
             mine = [i for i, tile in enumerate(tiles) if tile.facts.lowering == name]
@@ -305,10 +316,12 @@ def store_tile(tile: tile_descriptor, coordinates: Any, value: Operand) -> None:
             expected=block,
             got=found,
         )
+    place = tile_place(semantic, tile, coordinates)
+    semantic.told_of_place(place)
     request = TileStoreRequest(
         *around(semantic),
         tile,
-        _coordinates(semantic, tile, coordinates),
+        place,
         semantic.cast(held, tile.dtype),
         held.type.layout,
     )
@@ -345,7 +358,8 @@ def _listed(values: Any, argument: str) -> list[Any]:
     return [unwrap(value) for value in values]
 
 
-def _coordinates(semantic: Any, tile: tile_descriptor, place: Any) -> list[Any]:
+def tile_place(semantic: Any, tile: tile_descriptor, place: Any) -> list[Any]:
+    """Where a tile begins, int32 scalars."""
     listed = _listed(place, "coordinates")
     if len(listed) != len(tile.facts.block_shape):
         raise ShapeError(
@@ -354,6 +368,13 @@ def _coordinates(semantic: Any, tile: tile_descriptor, place: Any) -> list[Any]:
             expected=len(tile.facts.block_shape),
             got=len(listed),
         )
+    for value in listed:
+        if isinstance(value, int) and value < 0:
+            semantic.warn(
+                f"a tile that begins at {value}, before its tensor: some targets leave out what is "
+                "not inside, others take other elements or end in an illegal instruction. Begin at "
+                "0 or later."
+            )
     return [scalar_int32(semantic, value, "coordinates") for value in listed]
 
 

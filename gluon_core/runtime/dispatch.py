@@ -22,6 +22,7 @@ from gluon_core.compiler.source import GluonASTSource
 from gluon_core.contract.backend import Backend
 from gluon_core.contract.evidence import refused
 from gluon_core.contract.launcher import FastPath
+from gluon_core.contract.options import whole
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import (
@@ -336,7 +337,7 @@ class Dispatcher:
         Args:
             running: whether the tensors are there to be worked on; False for a warm-up.
         """
-        given = dict(options)
+        given = whole(options)
         target, device = place.choose(
             given.pop("target", None), self._places(values, running), running
         )

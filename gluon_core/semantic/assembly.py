@@ -35,9 +35,18 @@ def check_assembly(
     Raises:
         ArgumentError: they do not; LLVM would end the process.
     """
-    pieces = _pieces(constraints)
-    for index, piece in enumerate(pieces):
-        _check_piece(piece, pieces[:index], constraints, architecture)
+    pieces: list[str] = []
+    for given in _pieces(constraints):
+        piece = given.strip()
+        if given[:1].isspace() and piece.startswith(("=", "~", "!")):
+            raise ArgumentError(
+                f"with a space before it, LLVM does not see the {piece[0]!r}",
+                argument="constraints",
+                expected=f"{piece!r} right behind the comma",
+                got=repr(constraints),
+            )
+        _check_piece(piece, pieces, constraints, architecture)
+        pieces.append(piece)
     made = [piece for piece in pieces if piece.startswith("=")]
     read = [piece for piece in pieces if not piece.startswith(("=", "~", "!"))]
     for what, names, count in (("results", made, outputs), ("arguments", read, inputs)):
@@ -125,7 +134,7 @@ def _pieces(constraints: str) -> Sequence[str]:
     if not constraints.strip():
         return []
     hidden = _SPECIAL.sub(lambda found: found[0].replace(",", " "), constraints)
-    return [piece.strip() for piece in hidden.split(",")]
+    return hidden.split(",")
 
 
 def check_packed(

@@ -10,12 +10,14 @@ from gluon_core._triton import tl, unwrap
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.features import (
     CLUSTERED_CONVERSIONS,
+    CLUSTERED_JOINS,
     DROPS_REGISTER_COPIES,
     INTERLEAVED_SPLITS,
     SPLIT_BEFORE_LAYOUT,
 )
 from gluon_core.layouts import (
     AutoLayout,
+    BlockedLayout,
     DistributedLinearLayout,
     SharedLinearLayout,
     SliceLayout,
@@ -282,6 +284,8 @@ class ShapeOps(SemanticBase):
             )
         if not a.type.is_block():
             raise ShapeError("join needs tensors", argument="a", got=describe(a))
+        if isinstance(a.type.layout, BlockedLayout) and a.type.layout.cga_layout:
+            _triton.require(CLUSTERED_JOINS, "gl.join of tensors that blocks of a cluster share")
         handle = self.builder.create_join(a.handle, b.handle)
         return self.wrap_inferred(handle, a.type.scalar, [*shape_of(a), 2])
 
@@ -424,7 +428,8 @@ class ShapeOps(SemanticBase):
                 expected="float16 or bfloat16",
                 got=elem_type,
             )
-        self.require_op("fp4_to_fp", elem_type, "Unpack to float16, and convert that; it is exact.")
+        other = "bfloat16" if elem_type == tl.float16 else "float16"
+        self.require_op("fp4_to_fp", elem_type, f"Unpack to {other}, and convert that; it is exact.")
         shape = shape_of(src)
         axis = wrap_axis(axis, len(shape))
         _check_packs(src.type.layout, shape)
@@ -446,9 +451,15 @@ class ShapeOps(SemanticBase):
 
 
 def _check_packs(layout: Any, shape: Sequence[int]) -> None:
-    """Refuse layouts of fp4 of which a thread has less than compilers, which abort, unpack at once."""
+    """Refuse layouts of fp4 with which compilers abort: left open, or a thread has less than is unpacked at once."""
     if is_placeholder(layout):
-        return
+        raise LayoutError(
+            "is unpacked as a thread holds it, which this layout leaves open; compilers abort",
+            argument="src",
+            expected="a layout that says who holds what",
+            got=repr(layout),
+            remedy="Give it one before with gl.set_auto_layout or gl.convert_layout.",
+        )
     rows = layout.to_linear(list(shape)).bases.get("register", [])
     if _triton.has(DROPS_REGISTER_COPIES):
         rows = [row for row in rows if any(row)]

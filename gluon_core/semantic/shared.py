@@ -9,7 +9,13 @@ from typing import Any, Sequence
 from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
-from gluon_core.features import HOLES_SLICED, INTERLEAVED_BUFFERS, SLICED_COPIES, UNEVEN_VIEWS
+from gluon_core.features import (
+    HOLES_SLICED,
+    INTERLEAVED_BUFFERS,
+    SLICED_COPIES,
+    UNEVEN_BUFFERS,
+    UNEVEN_VIEWS,
+)
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.layouts.blocks import another_blocks
@@ -101,7 +107,7 @@ class SharedOps(SemanticBase):
                 got=f"rank {rank}: {layout}",
             )
         inner = shape[len(shape) - rank :] if rank else shape
-        if uneven and len(inner) == len(shape):
+        if uneven and len(inner) == len(shape) and _triton.has(UNEVEN_BUFFERS):
             inner = _rounded(layout, inner)
         check_block_shape(inner, "a shared-memory buffer")
         if any(size < 1 for size in shape):
@@ -187,6 +193,12 @@ class SharedOps(SemanticBase):
         if tell is not None:
             given = () if step is None else (scalar_int32(self, step, "step").handle, *rest)
             tell(ring.handle, *given)
+
+    def told_of_place(self, place: Sequence[Any], pred: Any = None) -> None:
+        """Where a tile begins, for whoever records the kernel."""
+        tell = getattr(self.builder, "tile_placed", None)
+        if tell is not None:
+            tell([scalar.handle for scalar in place], None if pred is None else pred.handle)
 
     def shared_dealloc(self, mem: Any) -> None:
         self.builder.create_local_dealloc(mem.handle)

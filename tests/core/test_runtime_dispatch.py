@@ -205,6 +205,25 @@ def test_numpy_arrays_must_be_contiguous_and_writable():
         kernels.scale[1](good, good[:, ::2], 8, 3.0, 64, L32)
 
 
+@pytest.mark.parametrize("same", [4.0, np.int32(4), 4 + 0j])
+def test_an_option_that_equals_an_integer_is_one_whatever_was_launched_before(same):
+    x = torch.ones(8)
+
+    def launched(warps, **more):
+        return kernels.scale[1](x, x, 8, 3.0, 64, L32, num_warps=warps, **more)
+
+    kernels.scale.forget()
+    first = launched(same)
+    assert type(first.metadata.num_warps) is int and first.metadata.num_warps == 4
+    assert launched(4) is first and launched(same) is first
+    for wrong in (4.5, float("nan"), "4", 3.0):
+        with pytest.raises(OptionError, match="num_warps must be a power of two"):
+            launched(wrong)
+    one = launched(4, num_ctas=True)
+    assert type(one.metadata.num_ctas) is int and launched(4, num_ctas=1) is one
+    kernels.scale.forget()
+
+
 def test_unknown_options_and_targets_suggest_the_nearest():
     x = torch.ones(8)
     with pytest.raises(OptionError, match="num_warps"):

@@ -261,6 +261,18 @@ CASES = {
     "join-dtype": ("x i", "gl.join(x, i)  # <--", E.DtypeError, "dtype"),
     "gather-dtype": ("x", "gl.gather(x, x, 0)  # <--", E.DtypeError, "integers"),
     "histogram-dtype": ("x", "gl.histogram(x, 16, layout=L1)  # <--", E.DtypeError, "integers"),
+    "assembly-space": (
+        "x",
+        "gl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r, ~{memory}', [x], gl.int32, False, 1)  # <--",
+        E.ArgumentError,
+        "right behind the comma",
+    ),
+    "fp4-open": (
+        "x",
+        "gl.fp4_to_fp(gl.full([32, 8], 0, gl.uint8, gl.AutoLayout()), gl.float16, 1)  # <--",
+        E.LayoutError,
+        "set_auto_layout",
+    ),
     "fp4-dtype": ("x", "gl.fp4_to_fp(x, gl.float16, 0)  # <--", E.DtypeError, "uint8"),
     "dot-dtype": (
         "",
@@ -537,6 +549,24 @@ def test_wrong_arguments_of_the_kernel():
 
     with pytest.raises(errors.ArgumentError, match="kernel"):
         testing.run_parser(module.kernel, (1, 2))
+
+
+@pytest.mark.skipif(_triton.at_least(3, 8), reason="from Triton 3.8 on they work")
+@pytest.mark.parametrize("operands", ["x, x", "y, y"])
+def test_joins_of_blocks_of_a_cluster(operands):
+    """Of slices they always did."""
+    source = snippets.source_of(
+        "",
+        "x = gl.full([64], n, gl.int32, gl.BlockedLayout([2], [32], [4], [0], cga_layout=[[1]]))\n"
+        "L: gl.constexpr = gl.BlockedLayout([2, 1], [32, 1], [4, 1], [1, 0], cga_layout=[[1, 0]])\n"
+        f"y = gl.full([64], n, gl.int32, gl.SliceLayout(1, L))\ngl.join({operands})",
+    )
+    source += "\nKWARGS = {'num_ctas': 2}\n"
+    if operands == "y, y":
+        oracle.ours(source)
+    else:
+        with pytest.raises(errors.CapabilityError, match="needs Triton >= 3.8"):
+            oracle.ours(source)
 
 
 @pytest.mark.skipif(not _triton.at_least(3, 7), reason="3.6 names such functions differently")

@@ -29,7 +29,8 @@ def runs():
     for file in examples_package().FILES:
         for example in [*module(file).EXAMPLES, *getattr(module(file), "MORE", ())]:
             able = [t for t in TARGETS if not example.lacks(registry().target(f"sim:{t}"))]
-            for target in {able[0], *(PORTABLE if not example.requires else ())}:
+            # Not a set: tests come in the same order in each process.
+            for target in dict.fromkeys((able[0], *(PORTABLE if not example.requires else ()))):
                 name = f"{file}-{example.name}-{target}".replace(" ", "_").replace(",", "")
                 yield pytest.param(example, target, id=name)
 

@@ -8,6 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import gluon_core as gluon
+from gluon_core import language as gl
 from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays
 from gluon_core.contract.registry import registry
@@ -17,6 +19,9 @@ SM90 = registry().target("sim:sm_90")
 
 def module(name):
     return importlib.import_module(f"{examples_package().__name__}.{name}")
+
+
+packed = module("packed")
 
 
 def run(example, args, **choices):
@@ -58,6 +63,31 @@ COUNTS = [((0, 0), None), ((1,), None), ((7, 0, 129), None), ((3, 0, 130, 64), 1
 )
 def test_groups_of_any_size(counts, box, file, spec):
     product_of_groups(counts, box, file=file, target=registry().target(spec))
+
+
+@gluon.jit
+def place(starts, counts, out, MOST: gl.constexpr):
+    flat: gl.constexpr = packed.in_each_warp(MOST, gl.num_warps(), gl.target.warp_size())
+    found = packed.groups_of(starts, counts, MOST, 64, flat, (64, 64, 32), MOST)
+    group, row, _, _ = packed.group_tile_at(gl.program_id(0), found, 64, (64, 64, 32), 8)
+    gl.store(out, group + row)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("arch, barrier", [("sm_90", "bar.sync"), ("gfx942", "s_barrier")])
+def test_a_tile_of_many_groups_is_found_in_each_warp(arch, barrier):
+    signature = {name: "*i32" for name in ("starts", "counts", "out")}
+    made = gluon.compile(
+        place, arch, {"num_warps": 8}, signature=signature, constexprs={"MOST": 256}
+    )
+    assert barrier not in made.asm["ptx" if arch == "sm_90" else "amdgcn"]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("k", [8, 40, 72])
+def test_tiles_of_fewer_steps_than_are_copied_ahead(k):
+    """What is copied is of a later tile than the next one."""
+    product_of_groups((70, 0, 129), k=k, file="matmul_grouped")
 
 
 @pytest.mark.once

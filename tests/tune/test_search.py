@@ -423,13 +423,16 @@ def test_on_a_device(store, engine):
     pytest.importorskip("torch")
     if tune.device_target() is None:
         pytest.skip("there is no GPU")
-    settings = tune.Settings(objective="time")
-    (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
-    assert found.best is not None, [(trial.status, trial.reason) for trial in found.trials]
-    assert found.key.device and found.best.detail["final"]
-    assert found.best.low <= found.best.value <= found.best.high
-    (checked,) = check(tasks.SCALE, settings, store=store, engine=engine, tolerance=1.0)
-    assert not checked.slower
+    for attempt in range(3):  # others on the device may make either measurement slow
+        settings = tune.Settings(objective="time", again=attempt > 0)
+        (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
+        assert found.best is not None, [(trial.status, trial.reason) for trial in found.trials]
+        assert found.key.device and found.best.detail["final"]
+        assert found.best.low <= found.best.value <= found.best.high
+        (checked,) = check(tasks.SCALE, settings, store=store, engine=engine, tolerance=1.0)
+        if not checked.slower:
+            break
+    assert not checked.slower, checked
 
 
 @pytest.mark.gpu

@@ -116,6 +116,8 @@ def _arch(
         default=default,
         peaks=PEAKS.get(number, {}),
         no_casts=_TURING_CASTS if number == 75 else {},
+        # It goes by e4m3, for which Ada brought the conversion.
+        no_ops={} if "fp8" in features else {("fp4_to_fp", "fp16"): None},
         no_constraints=("o", "V", "p"),
     )
 

@@ -38,6 +38,7 @@ REPORTS = {
     "bounds.global": "bounds",
     "bounds.index": "bounds",  # of a buffer, a gather or a scatter
     "bounds.view": "bounds",  # a buffer seen as something larger
+    "bounds.before": "bounds",  # a box or tile that may not begin before its tensor, and does
     "bounds.readonly": "bounds",
     "uninitialised.shared": "uninitialised",
     "uninitialised.global": "uninitialised",  # of arrays that are marked

@@ -58,7 +58,7 @@ target = targets.Target("anvil", ANVIL)
 print(target, target.has("anvil.clamp"), ANVIL.limits.shared_memory)
 #> anvil:anvil1 True 49152
 
-# -- gluon_core.contract.options.CompileOptions, gluon_core.contract.options.Options, gluon_core.contract.options.FurtherOptions, gluon_core.contract.options.check_given, gluon_core.contract.options.further: compile options
+# -- gluon_core.contract.options.CompileOptions, gluon_core.contract.options.Options, gluon_core.contract.options.FurtherOptions, gluon_core.contract.options.check_given, gluon_core.contract.options.whole, gluon_core.contract.options.further: compile options
 @dataclass(frozen=True)
 class AnvilOptions(options.CompileOptions):
     hammers: int = 1
@@ -67,9 +67,11 @@ class AnvilOptions(options.CompileOptions):
 chosen: options.Options = AnvilOptions.of(target, {"hammers": 2})
 print(chosen.num_warps, chosen.hammers, options.further(chosen, "max_registers"))
 print(sorted(builder.members(options.FurtherOptions))[:3])
+print(options.whole({"num_warps": 4.0, "debug": True, "hammers": 1.5}))
 refused(lambda: options.check_given(target, {"anvils": 3}, [f.name for f in fields(AnvilOptions)]))
 #> 4 2 None
 #> ['allowed_dot_input_precisions', 'arch', 'debug']
+#> {'num_warps': 4, 'debug': True, 'hammers': 1.5}
 #> OptionError: anvils: anvil has no compile option 'anvils'. Options: num_warps, num_ctas, debug, sanitize_overflow, arch, supported_fp8_dtypes, deprecated_fp8_dot_operand_dtypes, default_dot_input_precision, allowed_dot_input_precisions, max_num_imprecise_acc_default, hammers.
 
 # -- gluon_core.contract.backend.Backend, gluon_core.contract.backend.Lowering, gluon_core.contract.backend.API_VERSION, gluon_core.contract.backend.load_path: what a plugin hands over

@@ -40,7 +40,7 @@ NAN = {
     "f16": 0x7FFF,
     "bf16": 0x7FFF,
     "f32": 0x7FFFFFFF,
-    "tf32": 0x7FFFFFFF,
+    "tf32": 0x7FFFE000,
     "e4m3": 0x7F,
     "e5m2": 0x7F,
 }
@@ -89,6 +89,8 @@ def flush(x: float, kind: str) -> float:
 
 def exactly(op: str, xs: list[float], mode: str) -> Any:
     """A fraction, or a float where there is none."""
+    if op == "fma" and math.isinf(xs[2]) and math.isfinite(xs[0]) and math.isfinite(xs[1]):
+        return xs[2]
     if (
         not all(map(math.isfinite, xs))
         or (op in ("div", "rcp") and xs[-1] == 0)
@@ -137,6 +139,20 @@ def arithmetic(
         if relu and x <= 0:
             x = 0.0
         return pattern(x, kind)
+
+    return run
+
+
+def neg_or_abs(op: str, kind: str, ftz: bool = False) -> Callable[[int], int]:
+    """neg, abs. Which NaN the ISA leaves open; GPUs make the one of sums."""
+    top = 1 << (np.dtype(KINDS[kind]).itemsize * 8 - 1)
+
+    def run(raw: int) -> int:
+        if math.isnan(number(raw, kind)):
+            return NAN[kind]
+        if ftz:
+            raw = pattern(flush(number(raw, kind), kind), kind)
+        return raw ^ top if op == "neg" else raw & ~top
 
     return run
 
@@ -241,6 +257,13 @@ def convert(source: str, target: str, mode: str = "rn", **how: bool) -> Callable
     return run
 
 
+def keeping(
+    fn: Callable[[int], int], source: str, kept: Callable[[int], int]
+) -> Callable[[int], int]:
+    """A conversion in which a NaN leaves something of itself. The ISA is silent; GPUs do it."""
+    return lambda raw: kept(raw) if math.isnan(number(raw, source)) else fn(raw)
+
+
 def both(fn: Callable[[int], int], size: int) -> Callable[[int, int], int]:
     """Two registers into one, the first on top."""
     return lambda a, b: (fn(a) << size) | fn(b)
@@ -308,7 +331,7 @@ def field(a: int, start: int, count: int, width: int, sign: bool) -> int:
 
 
 def inserted(a: int, b: int, start: int, count: int, width: int) -> int:
-    for i in range(count):
+    for i in range(min(count, width)):
         if start + i < width:
             b = b & ~(1 << start + i) | (a >> i & 1) << start + i
     return b

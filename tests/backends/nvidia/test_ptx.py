@@ -61,6 +61,38 @@ def test_instructions_make_what_their_formulas_do(part):
     assert not bad, "\n".join(bad)
 
 
+@pytest.mark.parametrize(
+    "text, constraints, words, want",
+    [
+        ("fma.rn.f64", "=d,d,d,d", (0xFE031C77E66D1150, 0x47EFFFFFF0000000, 0x7FF0000000000000), 0x7FF0000000000000),
+        ("neg.f32", "=f,f", (0x7F807F7F,), 0x7FFFFFFF),
+        ("abs.f16", "=h,h", (0x7F80,), 0x7FFF),
+        ("neg.bf16", "=h,h", (0xFF90,), 0x7FFF),
+        ("neg.f16x2", "=r,r", (0x7F7FFFFF,), 0x7FFF7FFF),
+        ("neg.bf16x2", "=r,r", (0x7FC00000,), 0x7FFF8000),
+        ("abs.bf16x2", "=r,r", (0x7FC00000,), 0x7FFF0000),
+        ("rem.s16", "=h,h,h", (0xB800, 0), 0xFFFF),
+        ("rem.u32", "=r,r,r", (0x1820B739, 0), 0xFFFFFFFF),
+        ("rem.s64", "=l,l,l", (0x401ABB411820B739, 0), 0xFFFFFFFFFFFFFFFF),
+        ("bfe.u64", "=l,l,r,r", (0x775984436EF349C5, 0x1D, 0x477FF000), 0x3BACC221B),
+        ("bfe.s64", "=l,l,r,r", (0x775984436EF349C5, 0x1D, 0x477FF000), 0x3BACC221B),
+        ("bfi.b64", "=l,l,l,r,r", (1, 0x24, 0xBF800000, 0x9DD6987A), 0x24),
+        ("cvt.rn.f32.f64", "=f,d", (0xFFFFFFFFFFFFFFFF,), 0xFFFFFFFF),
+        ("cvt.rn.f16.f64", "=h,d", (0xFFFFFFFFFFFFFFFF,), 0xFFFF),
+        ("cvt.rn.f16.f64", "=h,d", (0x7FF8000000000000,), 0x7E00),
+        ("cvt.rn.bf16.f64", "=h,d", (0xFFFFFFFFFFFFFFFF,), 0xFFFF),
+        ("cvt.rn.bf16.f64", "=h,d", (0x7FF8000000000000,), 0x7FC0),
+        ("cvt.f32.bf16", "=f,h", (0xFFFF,), 0xFFFF0000),
+        ("cvt.rna.tf32.f32", "=r,f", (0xFFFFFFFF,), 0xFFFFE000),
+        ("cvt.rn.relu.tf32.f32", "=r,f", (0xFFFFFFFF,), 0x7FFFE000),
+    ],
+)  # fmt: skip
+def test_what_the_isa_leaves_open_is_as_an_h200_has_it(text, constraints, words, want):
+    names = ", ".join(f"${i}" for i in range(len(words) + 1))
+    made = simulated(Text(f"{text} {names};", constraints, len), [[w] for w in words])
+    assert made == [[want]]
+
+
 @pytest.mark.campaign
 def test_instructions_on_many_registers():
     bad = [line for text in TEXTS for line in differing(text, 3000)[:1]]
@@ -83,7 +115,11 @@ def test_the_assembler_takes_the_texts(arch):
     "text, constraints, words",
     [
         ("frobnicate.b32 $0, $1;", "=r,r", "`frobnicate` of inline assembly is not simulated"),
-        ("shfl.sync.bfly.b32 $0, $1, 1, 31, -1;", "=r,r", "`shfl` .* is not simulated"),
+        ("shfl.bfly.b32 $0, $1, 1, 31;", "=r,r", "`shfl` is there with `.sync` alone"),
+        ("redux.sync.add.f32 $0, $1, -1;", "=f,f", "`redux.sync` of `.f32` is not known"),
+        ("{ .reg .pred p; setp.eq.u32 p, $1, 0; bar.red.popc.u32 $0, 0, p; }", "=r,r", "this barrier"),
+        ("barrier.cluster.arrive; mov.b32 $0, $1;", "=r,r", "this barrier of inline assembly"),
+        ("membar.gl; mov.b32 $0, $1;", "=r,r", "`membar` .* only beside atomics"),
         ("add.wide.s32 $0, $1, $1;", "=r,r", "`.wide` of `add` is not known"),
         ("add.s32 $0, $1;", "=r,r", "`add` takes 3 operands, and here are 2"),
         ("add.s32 $0, $1, 1.5;", "=r,r", "a float where `.s32` is expected"),

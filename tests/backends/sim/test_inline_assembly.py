@@ -9,7 +9,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.errors import ArgumentError
+from gluon_core.errors import ArgumentError, GluonError
 from gluon_core.features import INLINE_ASM
 from gluon_core.language.nvidia.ampere import async_copy
 from gluon_sim.errors import OutOfBoundsError, RaceError, SimulatorError
@@ -173,6 +173,26 @@ def test_global_memory_by_its_addresses():
 
 
 @gluon.jit
+def in_pairs(sums, old):
+    i = gl.arange(0, 128, SINGLE)
+    text: gl.constexpr = """{
+        .reg .f32 a, b; mov.f32 a, 1.0; mov.f32 b, 2.0;
+        atom.global.add.v2.f32 {$0, b}, [$1], {a, b}; mov.f32 b, 2.0;
+        red.global.add.v4.f32 [$1+16], {a, a, b, b};
+    }"""
+    gl.store(
+        old + i, gl.inline_asm_elementwise(text, "=&f,l", [sums + 0 * i], gl.float32, False, 1)
+    )
+
+
+def test_atomics_of_vectors():
+    sums, old = np.zeros(8, np.float32), np.zeros(128, np.float32)
+    in_pairs[(1,)](sums, old, target=TARGET)
+    assert sums.tolist() == [128, 256, 0, 0, 128, 128, 256, 256]
+    assert sorted(old) == list(range(128))
+
+
+@gluon.jit
 def counts(total):
     """Every thread runs it, whoever needs the result."""
     text: gl.constexpr = "atom.global.add.u32 $0, [$1], 1;"
@@ -211,10 +231,124 @@ def test_acquire_and_release_order_programs():
         run("relaxed")
 
 
+@pytest.mark.parametrize("how", ["fence.acq_rel.gpu; st.relaxed", "membar.gl; st.volatile"])
+def test_fences_order_what_the_atomics_of_their_text_do(how):
+    data, flag, out = (np.zeros(1, np.int32) for _ in range(3))
+    store, _, rest = how.partition(" ")
+    raised = f"{{ {store} {rest}{'' if 'volatile' in rest else '.gpu'}.global.b32 [$1], 1; mov.b32 $0, 0; }}"
+    for look in (
+        "ld.acquire.gpu.global.b32 $0, [$1];",
+        "ld.relaxed.gpu.global.b32 $0, [$1]; fence.acq_rel.gpu;",
+    ):
+        data[:], flag[:], out[:] = 0, 0, 0
+        fenced[(2,)](data, flag, out, raised, look, target=TARGET)
+        assert out[0] == 7
+    for text, look in (
+        (raised, "ld.relaxed.gpu.global.b32 $0, [$1];"),  # none behind the load
+        (raised, "fence.acq_rel.gpu; ld.relaxed.gpu.global.b32 $0, [$1];"),  # before it
+        ("{ st.relaxed.gpu.global.b32 [$1], 1; fence.acq_rel.gpu; mov.b32 $0, 0; }", "ld.acquire.gpu.global.b32 $0, [$1];"),
+    ):  # fmt: skip
+        data[:], flag[:], out[:] = 0, 0, 0
+        with pytest.raises(RaceError):
+            fenced[(2,)](data, flag, out, text, look, target=TARGET)
+
+
+@gluon.jit
+def fenced(data, flag, out, RAISED: gl.constexpr, LOOK: gl.constexpr):
+    if gl.program_id(0) == 0:
+        gl.store(data, 7)
+        gl.inline_asm_elementwise(RAISED, "=r,l", [flag], gl.int32, False, 1)
+    else:
+        seen = gl.program_id(1)
+        while seen == 0:
+            seen = gl.inline_asm_elementwise(LOOK, "=r,l", [flag], gl.int32, False, 1)
+        gl.store(out, gl.load(data))
+
+
+SUMS = """{
+    .reg .b32 t;
+    shfl.sync.bfly.b32 t, $1, 1, 31, -1; add.s32 $0, $1, t;
+    shfl.sync.bfly.b32 t, $0, 2, 31, -1; add.s32 $0, $0, t;
+    shfl.sync.bfly.b32 t, $0, 4, 31, -1; add.s32 $0, $0, t;
+    shfl.sync.bfly.b32 t, $0, 8, 31, -1; add.s32 $0, $0, t;
+    shfl.sync.bfly.b32 t, $0, 16, 31, -1; add.s32 $0, $0, t;
+    bar.warp.sync -1; bar.sync 0; barrier.sync 1, 128;
+    .reg .pred p; setp.ne.s32 p, 0, 0; @p trap;
+}"""
+
+
+@gluon.jit
+def by_warps(x, out, few, SUM: gl.constexpr):
+    i = gl.arange(0, 512, L)
+    value = gl.load(x + i)
+    gl.store(out + i, gl.inline_asm_elementwise(SUM, "=&r,r", [value], gl.int32, False, 1))
+    two: gl.constexpr = "{ redux.sync.add.s32 $0, $3, -1; redux.sync.add.s32 $1, $2, -1; }"
+    gl.store(
+        out + 512 + i,
+        gl.inline_asm_elementwise(two, "=&r,=r,r,r", [value], gl.int32, True, 2),
+    )
+    # Sixteen elements: lanes hold them twice, and warps again.
+    j = gl.arange(0, 16, SINGLE)
+    next_: gl.constexpr = "shfl.sync.down.b32 $0, $1, 3, 31, -1;"
+    gl.store(few + j, gl.inline_asm_elementwise(next_, "=r,r", [j], gl.int32, True, 1))
+    last: gl.constexpr = "{ mov.u32 $0, %laneid; redux.sync.max.u32 $0, $0, -1; }"
+    gl.store(few + 16, gl.inline_asm_elementwise(last, "=&r", [], gl.int32, False, 1))
+
+
+def summed(x):
+    """Of (warp, lane, register) over the lanes."""
+    return np.broadcast_to(x.sum(1, dtype=np.int32, keepdims=True), x.shape)
+
+
+def test_threads_of_a_warp_see_each_other():
+    out, few = np.zeros(1024, np.int32), np.zeros(17, np.int32)
+    by_warps[(1,)](WORDS, out, few, SUMS, target=TARGET)
+    lanes = WORDS.reshape(4, 32, 4)
+    np.testing.assert_array_equal(out[:512].reshape(4, 32, 4), summed(lanes))
+    np.testing.assert_array_equal(out[512:].reshape(4, 32, 4), summed(lanes)[..., [1, 0, 3, 2]])
+    np.testing.assert_array_equal(few, [*((np.arange(16) + 3) % 16), 31])
+
+
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("shfl.sync.bfly.b32 $0, $1, 1, 31, -1;", "`shfl` of inline assembly.*shfl.sync.bfly.b32.*gl.sum"),
+        ("{ bar.sync 1, 64; mov.b32 $0, $1; }", "64 threads are waited for, and 128 come"),
+        ("{ .reg .pred p; setp.lt.s32 p, $1, 0; mov.b32 $0, 0; @p bar.sync 0; }", "only some of the threads"),
+        ("redux.sync.or.b32 $0, $1, 1;", "has not itself"),
+        ("{ .reg .pred p; setp.gt.s32 p, $1, 0; mov.b32 $0, 0; @p trap; }", "`@p trap` .* ends the kernel"),
+    ],
+)  # fmt: skip
+def test_threads_that_do_not_come_are_told_with_the_line(text, words):
+    with pytest.raises(GluonError, match=words) as found:
+        by_warps[(1,)](WORDS, np.zeros(1024, np.int32), np.zeros(17, np.int32), text, target=TARGET)
+    assert "inline_asm_elementwise(SUM" in found.value.span.text
+
+
+@gluon.jit
+def waits(out, WAIT: gl.constexpr):
+    gl.store(out, gl.inline_asm_elementwise(WAIT, "=r", [], gl.int32, False, 1))
+
+
+@gluon.jit
+def specialized(out, HERE: gl.constexpr, THERE: gl.constexpr):
+    gl.warp_specialize([(waits, (out, HERE)), (waits, (out + 1, THERE))], [1], [24])
+
+
+def test_barriers_of_partitions_say_how_many_threads_come():
+    own, every = "bar.sync 1, 128; mov.u32 $0, %ntid.x;", "bar.sync 0; mov.u32 $0, 1;"
+    worker = "barrier.sync.aligned 2, 32; mov.u32 $0, %ntid.x;"
+    out = np.zeros(2, np.int32)
+    specialized[(1,)](out, own, worker, target=TARGET)
+    assert out.all()
+    for here, there in ((every, worker), (own, every)):
+        with pytest.raises(ArgumentError, match="those of other partitions do not come"):
+            specialized[(1,)](out, here, there, target=TARGET)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("bar.arrive 1, 64; mov.b32 $0, $1;", "this barrier of inline assembly.*bar.arrive 1, 64.*gl.barrier"),
         ("vabsdiff4.u32.u32.u32 $0, $1, $1, $1;", "`vabsdiff4` of inline assembly is not simulated.*gl.target"),
         ("{ .reg .b32 t; add.s32 $0, $1, t; }", "`t` is read before"),
         ("add.rn.f32x2 $0, $1, $1;", "`.f32x2` is not there on sim:sm_90"),

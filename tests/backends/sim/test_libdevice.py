@@ -135,3 +135,4 @@ def test_directed_sums_of_zeros_and_beyond_the_largest():
     assert not np.signbit(EXTERNS["__nv_fma_rd"](zero, most, zero))
     assert EXTERNS["__nv_fma_ru"](most, most, most) == np.inf
     assert EXTERNS["__nv_fma_rz"](most, most, most) == most
+    assert EXTERNS["__nv_fma_rn"](most, most, np.array([-np.inf])) == -np.inf

@@ -130,6 +130,12 @@ def sees_more_than_there_is(a, out):
 
 
 @gluon.jit
+def begins_before(a, out):
+    tile = gl.portable.descriptor(out, [256], [1], [128])
+    gl.portable.store(tile, [gl.load(a) - 128], gl.arange(0, 128, layout=L1))
+
+
+@gluon.jit
 def stores_again(a, out):
     o = gl.arange(0, 128, layout=L1)
     gl.store(a + o, gl.load(out + o))
@@ -414,6 +420,7 @@ CASES = {
     "bounds.global": Case(runs_over, "gl.load(a + 4096 + o)"),
     "bounds.index": Case(indexes_outside, "ring.index(gl.load(a) + 2)"),
     "bounds.view": Case(sees_more_than_there_is, "s.reinterpret", launch=before_views_were_checked),
+    "bounds.before": Case(begins_before, "gl.portable.store(tile"),
     "bounds.readonly": Case(stores, "gl.store(a + o, o)", launch=read_only),
     "uninitialised.shared": Case(reads_unwritten, "s.load(L1)"),
     "uninitialised.global": Case(stores_again, "gl.load(out + o)", launch=marked),

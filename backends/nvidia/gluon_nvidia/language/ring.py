@@ -31,6 +31,7 @@ from gluon_core.vendor import (
     builtin,
     compile_time_int,
     describe,
+    scalar_int32,
     semantic_layer,
     tensor,
     tl,
@@ -95,16 +96,32 @@ class ring_position(Record):
         return self.parts.values[1]
 
     @builtin(name="ring_position.next")
-    def next(self) -> ring_position:
-        """The position after this one."""
-        semantic = semantic_layer()
-        if self.facts.stages == 1:
-            phase = semantic.xor_(self.phase, semantic.scalar_constant(1, tl.int32))
-            return ring_position([self.index, phase], self.facts)
+    def next(self, steps: Int = 1) -> ring_position:
+        """The position after this one.
+
+        Args:
+            steps: integer scalar, 0 or more: so many positions on, past slots that another role uses.
+        """
+        semantic, count = semantic_layer(), unwrap(steps)
         zero, one, last = _numbers(semantic, self.facts.stages)
+        if not (isinstance(count, int) and count == 1):
+            return self._on(scalar_int32(semantic, steps, "steps"))
+        if self.facts.stages == 1:
+            return ring_position([self.index, semantic.xor_(self.phase, one)], self.facts)
         ends = semantic.equal(self.index, last)
         index = semantic.where(ends, zero, semantic.add(self.index, one, True))
         phase = semantic.where(ends, semantic.xor_(self.phase, one), self.phase)
+        return ring_position([index, phase], self.facts)
+
+    def _on(self, steps: Any) -> ring_position:
+        semantic = semantic_layer()
+        stages, one = (semantic.scalar_constant(n, tl.int32) for n in (self.facts.stages, 1))
+        # The phase turns with each round of the slots; of a single one, and of turns, with each step.
+        first = self.index if self.facts.stages > 1 else semantic.scalar_constant(0, tl.int32)
+        place = semantic.add(first, steps, True)
+        rounds = semantic.floordiv(place, stages)
+        phase = semantic.xor_(self.phase, semantic.and_(rounds, one))
+        index = semantic.mod(place, stages) if self.facts.stages > 1 else self.index
         return ring_position([index, phase], self.facts)
 
     @builtin(name="ring_position.before")

@@ -296,14 +296,17 @@ def async_store(
 ) -> None:
     """Start copying a box from shared memory to a tensor in global memory.
 
-    Elements outside the tensor are dropped. Each store is a group of its own for `store_wait`;
+    Elements behind the end of the tensor are dropped. Each store is a group of its own for `store_wait`;
     `src` must not be written before it has been read. What threads wrote to `src` the store sees
     after `fence_async_shared` and a barrier.
 
     Args:
         tensor_desc: a tensor_descriptor.
         coord: of the box's first element in the tensor, an int32 scalar for each dimension; the
-            last at a multiple of 16 bytes, as for `async_load`.
+            last at a multiple of 16 bytes, as for `async_load`. None may be negative: a store that
+            begins before the tensor is an illegal instruction, as seen on sm_90 for 1 to 3
+            dimensions; the PTX ISA does not say it. A constant is warned of (`KernelWarning`), the
+            simulator reports the others.
         src: shared memory of the box's shape, dtype and layout.
         cache_policy: as for `async_load`; Triton 3.9.
 
@@ -319,7 +322,7 @@ def async_store(
     semantic = semantic_layer()
     desc = require_descriptor(semantic, tensor_desc, False)
     src = source_buffer(desc, src)
-    coord = box_start(semantic, desc, coord)
+    coord = box_start(semantic, desc, coord, written=True)
     builder = semantic.builder
     policy = cache_policy_operands(builder, cache_policy, _HOPPER + "async_store")
     builder.create_async_tma_copy_local_to_global(desc.handle, coord, src.handle, *policy)
@@ -338,13 +341,15 @@ def async_scatter(
 ) -> None:
     """Start copying shared memory to chosen rows of a matrix (sm_100).
 
-    `matrix[x_offsets[i], y_offset + j] = src[i, j]`; what is outside the matrix is dropped, and of
-    rows that are named twice either may remain. Waited for like `async_store`.
+    `matrix[x_offsets[i], y_offset + j] = src[i, j]`; what is behind the end of the matrix is dropped, and
+    of rows that are named twice either may remain. Waited for like `async_store`.
 
     Args:
         tensor_desc: a tensor_descriptor of a matrix, with a box of one row: [1, columns].
-        x_offsets: int32 tensor of the rows, as for `async_gather`.
-        y_offset: the first column, an int32 scalar, at a multiple of 16 bytes as for `async_load`.
+        x_offsets: int32 tensor of the rows, as for `async_gather`, but not negative, as for
+            `async_store`; a row behind the end is for what is not to be written.
+        y_offset: the first column, an int32 scalar, at a multiple of 16 bytes as for `async_load`,
+            not negative.
         src: shared memory [rows, columns] of the descriptor's dtype and layout.
         cache_policy: as for `async_load`; Triton 3.9.
 
@@ -357,7 +362,7 @@ def async_scatter(
     desc = require_descriptor(semantic, tensor_desc, False)
     rows = rows_of(semantic, desc, x_offsets)
     src = scattered_buffer(desc, rows, src, "src")
-    column = first_column(semantic, desc, y_offset)
+    column = first_column(semantic, desc, y_offset, written=True)
     policy = cache_policy_operands(semantic.builder, cache_policy, _BLACKWELL + "async_scatter")
     semantic.builder.create_async_tma_scatter(desc.handle, rows.handle, column, src.handle, *policy)
 
@@ -374,13 +379,14 @@ def _reduction(meaning: str) -> Callable[[F], F]:
         allowed = _REDUCED[kind]
         reduce.__doc__ = f"""Start {meaning} a box in shared memory and one of a tensor, into the latter.
 
-    Each element changes atomically; those outside the tensor are dropped. Waited for, and fenced,
-    like `async_store`.
+    Each element changes atomically; those behind the end of the tensor are dropped. Waited for, and
+    fenced, like `async_store`.
 
     Args:
         tensor_desc: a tensor_descriptor of {", ".join(allowed[:-1])} or {allowed[-1]}.
         coord: of the box's first element in the tensor, an int32 scalar for each dimension; the
-            last at a multiple of 16 bytes, as for `async_load`.
+            last at a multiple of 16 bytes, as for `async_load`, and none negative, as for
+            `async_store`.
         src: shared memory of the box's shape, dtype and layout.
 
     Raises:
@@ -415,7 +421,7 @@ def _reduce(
             got=desc.dtype,
         )
     src = source_buffer(desc, src)
-    start = box_start(semantic, desc, coord)
+    start = box_start(semantic, desc, coord, written=True)
     semantic.builder.create_async_tma_reduce(
         getattr(ir.DESCRIPTOR_REDUCE_KIND, kind.upper()), desc.handle, start, src.handle
     )

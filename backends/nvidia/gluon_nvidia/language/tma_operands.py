@@ -278,18 +278,36 @@ def coordinates(
     return _integers(semantic, coord, rank, argument, tl.int32)
 
 
-def box_start(semantic: Any, desc: tensor_descriptor, coord: Sequence[Int]) -> list[Any]:
+def box_start(
+    semantic: Any, desc: tensor_descriptor, coord: Sequence[Int], written: bool = False
+) -> list[Any]:
     """`coordinates` of a box, which starts where TMA can begin."""
     handles = coordinates(semantic, coord, len(desc.shape))
     _check_start(desc, unwrap(coord)[-1], "coord")
+    if written:
+        _warn_before(semantic, unwrap(coord), "coord")
     return handles
 
 
-def first_column(semantic: Any, desc: tensor_descriptor, column: Int) -> Any:
+def first_column(semantic: Any, desc: tensor_descriptor, column: Int, written: bool = False) -> Any:
     """The handle of the column at which chosen rows start."""
     (handle,) = coordinates(semantic, [column], 1, "y_offset")
     _check_start(desc, column, "y_offset")
+    if written:
+        _warn_before(semantic, [column], "y_offset")
     return handle
+
+
+def _warn_before(semantic: Any, place: Sequence[Int], argument: str) -> None:
+    """Warn of a constant before the tensor, where nothing can be written: the op may be one that no
+    launch reaches, so it is no error; other coordinates are known when the kernel runs."""
+    for value in map(unwrap, place):
+        if isinstance(value, int) and value < 0:
+            semantic.warn(
+                f"{argument}: {value} is before the tensor; a store or reduction of the TMA that "
+                "begins there is an illegal instruction, as seen on sm_90. Begin inside, and write "
+                "what lies before through pointers with a mask."
+            )
 
 
 def _check_start(desc: tensor_descriptor, column: Int, argument: str) -> None:

@@ -9,7 +9,8 @@
         order.end(turn)
         turn = turn.next()
 
-All roles take as many turns. Role 0 begins; each has a barrier at which the one before it arrives.
+All roles take as many turns, or those behind a role one fewer at the end. Role 0 begins; each has a barrier at which
+the one before it arrives.
 """
 
 from __future__ import annotations

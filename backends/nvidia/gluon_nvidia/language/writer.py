@@ -58,7 +58,7 @@ class tile_writer(Record):
         """Start storing `value`; the role goes on while it is on its way.
 
         Args:
-            coordinates: where it begins: an integer scalar per dimension.
+            coordinates: where it begins: an integer scalar per dimension, from 0 on.
             value: a tensor of as many of the descriptor's blocks side by side as the writer has
                 parts; converted to the descriptor's element type. Or so much tensor memory, of
                 which one part after the other is loaded; it has been read when this returns.

@@ -202,6 +202,8 @@ def _reciprocal(x: Any) -> Any:
 def _fma(x: Any, y: Any, z: Any) -> Any:
     if isinstance(x, Fraction):
         return x * y + z
+    if np.isinf(z) and np.isfinite(x) and np.isfinite(y):  # however large the product is
+        return z
     return type(x)(np.float64(x) * np.float64(y) + np.float64(z))
 
 

@@ -120,6 +120,25 @@ def _starts(
     )
 
 
+def _begins(machine: Machine, what: str, coord: Sequence[np.ndarray], argument: str) -> None:
+    """What is written begins inside the tensor or behind it; loads may begin before it, too.
+
+    The PTX ISA does not say so; on sm_90 a store or reduction at a negative coordinate, in any
+    dimension and however far, is an illegal instruction. Rows of a scatter (sm_100) were not measured.
+    """
+    message = f"{what} before the tensor (an illegal instruction, as seen on sm_90)"
+    remedy = _REMEDIES[argument]
+    machine.refuse_before(argument, coord, message, remedy)
+
+
+_REMEDIES = {
+    "coord": "Shift the box so that it begins inside, or write this part through pointers with a "
+    "mask; a box that is not to be written at all may begin behind the end.",
+    "x_offsets": "Name a row behind the end for what is not to be written.",
+    "y_offset": "Begin at column 0 or later.",
+}
+
+
 def _shared(desc: Descriptor) -> bool:
     """Whether several blocks of a cluster have the same box."""
     return not all(any(basis) for basis in getattr(desc.layout, "cga_layout", None) or [])
@@ -314,7 +333,8 @@ def _im2col(
 def async_tma_copy_local_to_global(
     machine: Machine, desc: Descriptor, coord: Sequence[np.ndarray], src: SharedBuffer, *policy: Any
 ) -> None:
-    """A box to global memory; what is outside the tensor is dropped."""
+    """A box to global memory; what is behind the end of the tensor is dropped."""
+    _begins(machine, "the box that is stored begins", coord, "coord")
     _starts(machine, desc, coord[-1])
     boxed = _sized(desc, src)
     _store(machine, desc, lambda: boxed.box(coord), src, machine.store_global)
@@ -324,6 +344,7 @@ def async_tma_reduce(
     machine: Machine, kind: Any, desc: Descriptor, coord: Sequence[np.ndarray], src: SharedBuffer
 ) -> None:
     """A box into global memory, each element atomically (PTX 9.7.9.27.2)."""
+    _begins(machine, "the box that is reduced begins", coord, "coord")
     _starts(machine, desc, coord[-1])
     name = str(getattr(kind, "name", kind)).lower()
     if name == "add" and desc.dtype.kind != "i":
@@ -352,6 +373,8 @@ def async_tma_scatter(
     *policy: Any,
 ) -> None:
     """Rows to global memory (sm_100), PTX 9.7.9.27.1, .tile::scatter4."""
+    _begins(machine, "a row that is stored lies", [x_offsets], "x_offsets")
+    _begins(machine, "the rows that are stored begin", [y_offset], "y_offset")
     _starts(machine, desc, y_offset, argument="y_offset")
     place = lambda: _rows(desc, x_offsets, y_offset)  # noqa: E731
     _store(machine, desc, place, src, machine.store_global)

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from gluon_sim.record.ir import Location, Op
     from gluon_sim.run.task import Task
 
-__all__ = ["arguments_aligned", "hints_of", "initialised", "inside", "place", "promised"]
+__all__ = [
+    "arguments_aligned",
+    "hints_of",
+    "initialised",
+    "inside",
+    "not_before",
+    "place",
+    "promised",
+]
 
 
 def place(task: Task, bad: np.ndarray) -> tuple[tuple[int, int, int], tuple[int, ...]]:
@@ -50,6 +58,45 @@ def inside(task: Task, what: str, indices: np.ndarray, extent: int, of: str) -> 
         program=program,
         element=element,
     )
+
+
+def not_before(
+    task: Task,
+    argument: str,
+    first: Sequence[np.ndarray],
+    message: str,
+    remedy: str,
+    where: Optional[np.ndarray] = None,
+) -> None:
+    """Refuse to begin before a tensor: below 0 in one of its dimensions.
+
+    Args:
+        first: indices, an array for each dimension.
+        where: a boolean per program; only these begin there.
+
+    Raises:
+        OutOfBoundsError: an index is negative, while bounds are checked.
+    """
+    if not task.machine.settings.bounds:
+        return
+    for dim, indices in enumerate(map(np.asarray, first)):
+        bad = indices < 0
+        if where is not None and bad.any():
+            bad = bad & np.asarray(where).reshape(-1, *[1] * (bad.ndim - 1))
+        if not bad.any():
+            continue
+        program, element = place(task, bad)
+        got = int(np.broadcast_to(indices, bad.shape)[bad][0])
+        raise OutOfBoundsError(
+            f"{message}, in {_of(program, element)}",
+            report="bounds.before",
+            argument=argument,
+            expected="0 or more",
+            got=f"{got} in dimension {dim} of {len(first)}" if len(first) > 1 else got,
+            remedy=remedy,
+            program=program,
+            element=element or None,
+        )
 
 
 _LOADS = ("local_load", "local_gather")  # what they read, others use

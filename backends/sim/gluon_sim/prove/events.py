@@ -329,6 +329,9 @@ class Noter:
         self.stores[self.op] = None
         return np.broadcast_to(np.zeros(1, np.asarray(values).dtype), np.shape(values))
 
+    def refuse_before(self, argument: str, place: Any, message: str, remedy: str) -> None:
+        """Where in global memory is nothing that is followed."""
+
     def load_shared(self, view: SharedView, mask: Any = None, copied: bool = False) -> np.ndarray:
         self._touch("read", view)
         return np.broadcast_to(np.zeros(1, view.dtype), (1, *view.shape))

@@ -518,6 +518,9 @@ class SimBuilder:
     def tiles_awaited(self, ring: Value, step: Value, pending: int) -> None:
         self.record("tiles_awaited", (ring, step, pending))
 
+    def tile_placed(self, place: Sequence[Value], pred: Optional[Value]) -> None:
+        self.record("tile_placed", (list(place), pred))
+
     def create_local_alloc(self, type: Type, value: Optional[Value] = None) -> Value:
         return self.record("local_alloc", (type, value), [type]).results[0]
 

@@ -1,12 +1,15 @@
-"""The order of steps that `gl.portable.pipeline` asks for, on every target: its copies are told apart
-by barriers on one, by groups on another, and are done at once on a third."""
+"""What tiles of `gl.portable` ask for on every target: their steps in order, for the copies of a
+pipeline are told apart by barriers on one, by groups on another, and are done at once on a third; and
+no coordinate below 0, which is padding on one, an illegal instruction on another, and other elements on
+a third."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 import numpy as np
 
+from gluon_sim.check.addresses import not_before
 from gluon_sim.errors import PipelineError, span_of
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.record.arith import entering
@@ -196,3 +199,16 @@ def tiles_awaited(task: Task, view: SharedView, step: np.ndarray, pending: int) 
             f"`stages - 1` steps before it; or give pending={least}.",
         )
     ring.awaited[slots, rows] = True
+
+
+@_op("tile_placed")
+def tile_placed(task: Task, where: Sequence[np.ndarray], pred: Optional[np.ndarray]) -> None:
+    not_before(
+        task,
+        "coordinates",
+        where,
+        "a tile begins before its tensor: some targets leave out what is not inside, others take "
+        "other elements or end in an illegal instruction",
+        "Begin at 0 or later, and take what lies before through pointers with a mask.",
+        pred,
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Union
 import numpy as np
 
 from gluon_core.errors import GluonError
-from gluon_sim.check.addresses import initialised
+from gluon_sim.check.addresses import initialised, not_before
 from gluon_sim.check.agents import GENERIC, Agent, Agents
 from gluon_sim.check.blocks import leaders
 from gluon_sim.check.clusters import meet
@@ -79,6 +79,10 @@ class Task:
     def target(self) -> Any:
         return self.machine.target
 
+    @property
+    def specialized(self) -> bool:
+        return self.machine.program.specialized
+
     def program_id(self, position: int) -> tuple[int, int, int]:
         """The program id (x, y, z) behind a position of the leading axis."""
         row = self.frame.rows.index[position if self.frame.rows.count > 1 else 0]
@@ -142,6 +146,11 @@ class Task:
         mask: Optional[np.ndarray] = None,
     ) -> np.ndarray:
         return atomic_rmw(self, self.op, kind, addresses, values, mask)
+
+    def refuse_before(
+        self, argument: str, place: Sequence[np.ndarray], message: str, remedy: str
+    ) -> None:
+        not_before(self, argument, place, message, remedy)
 
     def compare_and_swap(
         self,

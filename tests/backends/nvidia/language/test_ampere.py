@@ -522,3 +522,19 @@ def test_calls_outside_kernels():
 
 def test_versions():
     assert (3, 6) <= VERSION < (3, 10)
+
+
+def test_fp4_becomes_float16_by_an_instruction_of_ada():
+    source = """
+import gluon_core as gluon
+from gluon_core import language as gl
+@gluon.jit
+def kernel(p):
+    x = gl.full([32, 16], 0, gl.uint8, gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]))
+    y = gl.fp4_to_fp(x, gl.float16, 1)  # HERE
+    gl.store(p + gl.full(y.shape, 0, gl.int32, y.type.layout), y.to(gl.float32))
+ARGS = (ptr(gl.float32),)
+"""
+    refuse(source, CapabilityError, "no gl.fp4_to_fp of fp16.*bfloat16", "nvidia:sm_86")
+    parse(source, "nvidia:sm_89")
+    parse(source.replace("gl.float16", "gl.bfloat16"), "nvidia:sm_86")

@@ -9,7 +9,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, GluonError, ShapeError
-from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
+from gluon_core.language.nvidia.hopper import tma_ring, tma_writer, turns
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_sim.errors import BarrierError, DeadlockError
 from tests.backends.sim.test_mutations import Case
@@ -87,6 +87,40 @@ def test_tiles_go_through(rounds, stages, parts):
     args = arrays(rounds)
     through_a_ring[(1,)](*operands(args, rounds, stages, parts), target=SIM, num_warps=4)
     np.testing.assert_array_equal(args["out"], args["a"] + args["b"].T)
+
+
+@gluon.jit
+def far(a, out, steps, STAGES: gl.constexpr):
+    """Where positions are after so many steps: known when the kernel runs, and 2."""
+    ring = tma_ring([a], STAGES)
+    order = turns(2)
+    starts = (ring.producer(), ring.consumer(), order.first(0), order.first(1))
+    for i in gl.static_range(4):
+        one = starts[i].next()
+        for _ in range(steps):
+            one = one.next()
+        many, two = starts[i].next().next(steps), starts[i].next(2)
+        known = starts[i].next().next()
+        gl.store(out + 8 * i + 0, one.index)
+        gl.store(out + 8 * i + 1, one.phase)
+        gl.store(out + 8 * i + 2, known.index)
+        gl.store(out + 8 * i + 3, known.phase)
+        gl.store(out + 8 * i + 4, many.index)
+        gl.store(out + 8 * i + 5, many.phase)
+        gl.store(out + 8 * i + 6, two.index)
+        gl.store(out + 8 * i + 7, two.phase)
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_many_steps_at_a_time(stages):
+    a, found = described(arrays(1)["a"], [ROWS, COLUMNS]), []
+    for steps in (0, 1, 2, 3, 7):
+        out = np.full((4, 2, 4), -1, np.int32)
+        far[(1,)](a, out, steps, stages, target=SIM, num_warps=4)
+        np.testing.assert_array_equal(out[:, 0], out[:, 1])
+        found.append(out[1, 0, :2].tolist())
+    if stages == 3:  # of a consumer, whose phase begins with 0
+        assert found == [[1, 0], [2, 0], [0, 1], [1, 1], [2, 0]]
 
 
 @pytest.fixture

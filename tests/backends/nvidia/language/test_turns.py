@@ -54,6 +54,24 @@ def expected(roles, rounds):
     return x
 
 
+@gluon.jit
+def uneven(out, rounds):
+    at = gl.arange(0, 128, LAYOUT)
+    memory = gl.allocate_shared_memory(gl.int32, [128], FLAT)
+    memory.store(at)
+    order = turns(2)
+    gl.warp_specialize(
+        [(grow, (order, memory, rounds, 0)), (grow, (order, memory, rounds - 1, 1))], [4], [24]
+    )
+    gl.store(out + at, memory.load(LAYOUT))
+
+
+def test_the_last_role_may_have_a_turn_fewer():
+    out = np.full(128, -1, np.int32)
+    uneven[(1,)](out, 3, target=SIM, num_warps=4)
+    np.testing.assert_array_equal(out, expected(2, 2) * 3)
+
+
 @pytest.mark.parametrize("roles, rounds", [(2, 0), (2, 5), (3, 4)])
 def test_roles_come_in_order(roles, rounds):
     out = np.full(128, -1, np.int32)

@@ -70,13 +70,57 @@ def cvt(call: Call) -> Step:
 
     def between(raw: np.ndarray) -> np.ndarray:
         x = wide(raw)
+        nan = np.isnan(x)
         if mode in _WHOLE:
             x = np.copysign(_WHOLE[mode](x), x)
         elif result.element != "f64":
             x = rounded(x, result.element, mode or "rn", finite)
-        return _finished(x, result, saturate, relu, ftz)
+        made = _finished(x, result, saturate, relu, ftz)
+        if kept is None or saturate or not nan.any():
+            return made
+        plain = raw.view(uint(source.bits))
+        return np.where(nan, kept(plain, finite), made.view(uint(result.bits))).view(result.dtype)
 
+    kept = _KEPT.get((source.element, result.element, mode == "rna"))
     return _one(call, result, source, between)
+
+
+# ---- NaN: the ISA leaves open which one comes out. Most conversions have one for all; of these some
+# bits stay, as ptxas and the GPU make it.
+
+
+def _shorter(bits: int, digits: int) -> Callable[[np.ndarray, bool], np.ndarray]:
+    """Of f64 as a float of `bits` with a fraction of `digits`: the sign, and what there is room for. It
+    is quiet."""
+    quiet = ((1 << bits - 1) - 1) >> digits - 1 << digits - 1
+    room = (1 << digits - 1) - 1
+
+    def kept(raw: np.ndarray, finite: bool) -> np.ndarray:
+        sign = raw >> np.uint64(63) << np.uint64(bits - 1)
+        payload = raw >> np.uint64(52 - digits) & np.uint64(room)
+        return np.asarray((sign | np.uint64(quiet) | payload).astype(uint(bits)))
+
+    return kept
+
+
+def _longer(raw: np.ndarray, finite: bool) -> np.ndarray:
+    """Of bf16 as f32: a shift."""
+    return np.asarray(raw.astype(np.uint32) << np.uint32(16))
+
+
+def _cut(raw: np.ndarray, finite: bool) -> np.ndarray:
+    """Of tf32 by .rna: the low bits are cut off, after which it may be an infinity; .satfinite takes
+    one from what is left."""
+    return np.asarray((raw & np.uint32(0xFFFFE000)) - np.uint32(0x2000 * finite))
+
+
+_KEPT: dict[tuple[str, str, bool], Callable[[np.ndarray, bool], np.ndarray]] = {
+    ("f64", "f32", False): _shorter(32, 23),
+    ("f64", "f16", False): _shorter(16, 10),
+    ("f64", "bf16", False): _shorter(16, 7),
+    ("bf16", "f32", False): _longer,
+    ("f32", "tf32", True): _cut,
+}
 
 
 def _one(call: Call, result: Type, source: Type, fn: Callable[..., Any]) -> Step:

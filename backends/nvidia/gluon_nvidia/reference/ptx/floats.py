@@ -7,8 +7,17 @@ from typing import Any, Callable, Optional, Sequence
 import numpy as np
 
 from gluon_nvidia.reference.libdevice_numbers import EXTERNS
-from gluon_nvidia.reference.ptx.numbers import FORMATS, encode, flushed, rounded, sum_to_odd
-from gluon_nvidia.reference.ptx.program import TYPES, Call, Step, Type, numbers, opcode, packed
+from gluon_nvidia.reference.ptx.numbers import FORMATS, encode, flushed, rounded, sum_to_odd, uint
+from gluon_nvidia.reference.ptx.program import (
+    TYPES,
+    Call,
+    Step,
+    Type,
+    lanes_of,
+    numbers,
+    opcode,
+    packed,
+)
 
 __all__ = [
     "divide",
@@ -269,7 +278,8 @@ def _signs(type: Type) -> int:
 
 
 def float_sign(call: Call) -> Step:
-    """abs, neg: of the sign bit, also where it is that of a NaN."""
+    """abs, neg. A NaN becomes the one that results have: the ISA leaves it open, and ptxas makes
+    additions of these. What it makes of NaN of f64 is not known here: the sign bit is set."""
     ftz = call.flag("ftz")
     type = call.type()
     mask = type.bits and _signs(type)
@@ -286,7 +296,14 @@ def float_sign(call: Call) -> Step:
                 type,
             )
         wide = bits.dtype.type
-        return np.asarray(raw ^ wide(mask) if negate else raw & wide(mask ^ ((1 << type.bits) - 1)))
+        made = raw ^ wide(mask) if negate else raw & wide(mask ^ ((1 << type.bits) - 1))
+        nan = [np.isnan(x) for x in numbers(raw.view(type.dtype), type)]
+        if type.name == "f64" or not np.any(nan):
+            return np.asarray(made)
+        canonical = wide(FORMATS[type.element].nan or 0).astype(uint(type.bits // type.lanes))
+        return packed(
+            [np.where(n, canonical, lane) for n, lane in zip(nan, lanes_of(made, type))], type
+        )
 
     return call.plain(bits, [bits], run)
 

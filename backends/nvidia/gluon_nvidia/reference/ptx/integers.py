@@ -183,7 +183,7 @@ def mul24(call: Call) -> Step:
 
 @opcode("div")
 def div(call: Call) -> Step:
-    """Toward zero; all ones where the divisor is zero."""
+    """Toward zero; all ones where the divisor is zero, as GPUs have what the ISA leaves open."""
     if floats.is_float(call):
         return floats.divide(call)
     type = _integer(call)
@@ -201,8 +201,14 @@ def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @opcode("rem")
 def rem(call: Call) -> Step:
+    """With the dividend's sign; all ones where the divisor is zero, as GPUs have what the ISA leaves open."""
     type = _integer(call)
-    return call.plain(type, [type, type], lambda a, b: np.where(b == 0, a, a - _quotient(a, b) * b))
+
+    def run(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        rest = a - _quotient(a, b) * b
+        return np.asarray(np.where(b == 0, ~np.zeros_like(rest), rest))
+
+    return call.plain(type, [type, type], run)
 
 
 @opcode("sad")
@@ -382,6 +388,15 @@ def bfind(call: Call) -> Step:
     return call.plain(_U32, [type], run)
 
 
+def _place(x: np.ndarray, bits: int) -> np.ndarray:
+    """Where a field begins, or how long it is.
+
+    The ISA takes the lowest eight bits. Of 64-bit fields ptxas makes shifts by the whole register.
+    """
+    wide: np.ndarray = x.astype(np.int64)
+    return wide & 255 if bits == 32 else wide
+
+
 @opcode("bfe")
 def bfe(call: Call) -> Step:
     type = _integer(call)
@@ -389,7 +404,7 @@ def bfe(call: Call) -> Step:
 
     def run(a: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
         raw = a.view(np.dtype(f"u{bits // 8}")).astype(np.uint64)
-        start, length = (x.astype(np.int64) & 255 for x in (start, length))
+        start, length = _place(start, bits), _place(length, bits)
         kept = np.minimum(length, np.maximum(bits - start, 0))
         at = np.minimum(start, 63).astype(np.uint64)
         mask = _ones(kept)
@@ -416,7 +431,7 @@ def bfi(call: Call) -> Step:
         raise call.unknown_type(type)
 
     def run(a: np.ndarray, b: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
-        start, length = (x.astype(np.int64) & 255 for x in (start, length))
+        start, length = _place(start, type.bits), _place(length, type.bits)
         kept = np.minimum(length, np.maximum(type.bits - start, 0))
         at = np.minimum(start, 63).astype(np.uint64)
         mask = _ones(kept) << at

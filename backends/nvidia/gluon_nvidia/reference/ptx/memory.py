@@ -13,6 +13,7 @@ from gluon_nvidia.reference.ptx.program import (
     TYPES,
     Call,
     Frame,
+    Program,
     Step,
     Type,
     lanes_of,
@@ -54,14 +55,51 @@ def _space(call: Call) -> None:
 
 def _orders(call: Call, order: str, scope: Optional[str]) -> None:
     """Add to what the atomics of the whole text do: the simulator has one order for all of them."""
+    program = call.program
     if order in ("volatile", "mmio"):
         order, scope = "relaxed", "sys"
-    before = call.program.orders
+    _add_order(program, order, scope)
+    if call.name != "st":
+        program.looked = True
+    if call.name != "ld" and program.released is not None:
+        _add_order(program, "release", program.released)
+
+
+def _add_order(program: Program, order: str, scope: Optional[str]) -> None:
+    before = program.orders
     if before:
         both = {before[0], order} - {"relaxed"}
         order = both.pop() if len(both) == 1 else "acq_rel" if both else "relaxed"
         scope = max(before[1], _scoped(scope), key=_WIDER.index)
-    call.program.orders = (order, _scoped(scope))
+    program.orders = (order, _scoped(scope))
+
+
+@opcode("fence", "membar")
+def fence(call: Call) -> Step:
+    """Between the proxies, or among threads: then it is a part of the atomics of its text. What they
+    looked at before it was acquired, and what they write after it is released."""
+    program = call.program
+    program.is_data = False
+    if call.name == "fence" and call.flag("proxy"):
+        if not call.flag("async"):
+            raise call.refuse("this `fence` of inline assembly is not simulated")
+        return lambda frame: frame.machine.fence()
+    call.count(0)
+    kind = call.one_of("sc", "acq_rel", "acquire", "release")
+    scope = call.one_of(*(_SCOPES if call.name == "fence" else ("cta", "gl", "sys")))
+    if scope is None or call.left:
+        raise call.refuse(f"this `{call.name}` of inline assembly is not simulated")
+    scope = "gpu" if scope == "gl" else scope
+    if kind != "release" and program.looked:
+        _add_order(program, "acquire", scope)
+    if kind != "acquire":
+        program.released = max(_scoped(scope), program.released or "cta", key=_WIDER.index)
+    program.fence = call.refuse(
+        f"a `{call.name}` of inline assembly is simulated only beside atomics of the same text",
+        "Put it into the text of the atomic that it is for, or use gl.atomic_add, gl.atomic_cas or "
+        "gl.atomic_xchg with `sem`.",
+    )
+    return lambda frame: None
 
 
 _WIDER = ("cta", "gpu", "sys")
@@ -195,8 +233,8 @@ def atom(call: Call) -> Step:
     _hint(call, 2 + returns + swaps)
     where = _addresses(call, call.operands[returns])
     gets = [call.get(item, type) for item in items]
-    compare = call.get(values[0], type)
     if swaps:
+        compare = call.get(values[0], type)
         gets = [call.get(call.operands[2 + returns], type)]
     puts: list[Callable[[Frame, np.ndarray], None]] = []
     if returns:

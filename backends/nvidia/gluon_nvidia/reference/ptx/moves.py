@@ -6,14 +6,24 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from gluon_core.errors import GluonError
 from gluon_nvidia.reference.ptx.floats import least_of
-from gluon_nvidia.reference.ptx.numbers import encode, flushed
-from gluon_nvidia.reference.ptx.program import TYPES, Call, Frame, Step, Type, numbers, opcode
+from gluon_nvidia.reference.ptx.numbers import encode, flushed, uint
+from gluon_nvidia.reference.ptx.program import (
+    TYPES,
+    Call,
+    Frame,
+    Step,
+    Type,
+    numbers,
+    opcode,
+    packed,
+)
 from gluon_nvidia.reference.ptx.text import Address, Pair, Vector
 
 __all__: list[str] = []
 
-_PRED, _U32 = TYPES["pred"], TYPES["u32"]
+_PRED = TYPES["pred"]
 
 
 @opcode("mov")
@@ -136,17 +146,25 @@ def set_(call: Call) -> Step:
     combine = call.one_of(*_COMBINE)
     call.ftz = call.flag("ftz")
     result, type = call.take_types(2)
-    if type.lanes > 1 or result.name not in ("u32", "s32", "f32", "u16", "s16", "f16", "bf16"):
+    fit: tuple[str, ...] = ("u32", "s32", "f32", "u16", "s16", "f16", "bf16")
+    each = result  # what holds the answer of one comparison
+    if type.lanes > 1:
+        fit = ("u32", "s32", type.name)
+        each = TYPES["u16"] if result.kind in "us" else TYPES[type.element]
+    if result.name not in fit or type.lanes > 1 and type.name not in ("f16x2", "bf16x2"):
         raise call.refuse("`set` of these types is not known")
     compare = _comparison(call, kind, type)
 
     def run(a: np.ndarray, b: np.ndarray, *c: np.ndarray) -> np.ndarray:
-        (found,) = compare(a, b)
-        if combine:
-            found = _COMBINE[combine](found, c[0])
-        if result.kind in "us":
-            return np.asarray(np.where(found, ~result.dtype.type(0), result.dtype.type(0)))
-        return encode(found.astype(np.float64), result.element).view(result.dtype)
+        made = []
+        for found in compare(a, b):
+            if combine:
+                found = _COMBINE[combine](found, c[0])
+            if each.kind in "us":
+                made.append(np.where(found, ~each.dtype.type(0), each.dtype.type(0)))
+            else:
+                made.append(encode(found.astype(np.float64), each.element).view(uint(each.bits)))
+        return (packed(made, type) if type.lanes > 1 else made[0]).view(result.dtype)
 
     return call.plain(result, [type, type] + [_PRED] * (combine is not None), run)
 
@@ -172,54 +190,26 @@ def policy(call: Call) -> Step:
     return call.step([(call.operands[0], TYPES["b64"])], [], lambda: np.zeros((1, 1), np.uint64))
 
 
-@opcode("activemask")
-def activemask(call: Call) -> Step:
-    """Threads of a warp go together."""
+@opcode("trap")
+def trap(call: Call) -> Step:
+    call.count(0)
     call.program.is_data = False
-    return call.plain(call.type(), [], lambda: np.full((1, 1), 0xFFFFFFFF, np.uint32))
-
-
-@opcode("elect")
-def elect(call: Call) -> Step:
-    """The first lane."""
-    if not call.flag("sync") or call.left:
-        raise call.refuse("`elect` is there with `.sync` alone")
-    call.count(2)
-    d = call.operands[0]
-    if not isinstance(d, Pair):
-        raise call.refuse("`elect.sync` has two results, `_|p`")
-    call.program.is_data = False
-    puts = [call.put(d.first, _U32), call.put(d.second, _PRED)]
-    call.get(call.operands[1], _U32)
 
     def run(frame: Frame) -> None:
-        lane = frame.threads() % 32
-        puts[0](frame, np.zeros_like(lane).astype(np.uint32))
-        puts[1](frame, lane == 0)
+        if frame.mask is None or frame.mask.any():
+            raise GluonError(
+                f"`{call.statement.text}` of inline assembly ends the kernel",
+                expected="no thread to come there",
+            )
 
     return run
 
 
-@opcode("fence")
-def fence(call: Call) -> Step:
-    """Between the proxies. One that orders threads is a part of its atomics here."""
-    if not call.flag("proxy") or not call.flag("async"):
-        raise call.refuse(
-            "this `fence` of inline assembly is not simulated",
-            "Use gl.atomic_add, gl.atomic_cas or gl.atomic_xchg with `sem`.",
-        )
-    call.program.is_data = False
-    return lambda frame: frame.machine.fence()
-
-
 _REFUSED = {
-    ("shfl", "vote", "match", "redux"): "Lanes do not see each other's registers here: use gl.sum and its kin, "
-    "gl.gather, gl.convert_layout or a scan.",
-    ("bar", "barrier"): "Use gl.barrier().",
     ("bra", "call", "ret", "exit", "brx"): "Branch in the kernel, or use predicates: `@p`, `selp`.",
-    ("mma", "wgmma", "tcgen05", "ldmatrix", "stmatrix", "cp", "mbarrier", "membar", "tensormap"):
+    ("mma", "wgmma", "tcgen05", "ldmatrix", "stmatrix", "cp", "mbarrier", "tensormap"):
     "The language has an op for it; see gl.nvidia.",
-    ("trap", "brkpt"): "Use gl.device_assert.",
+    ("brkpt",): "Use `gluon run --pdb`.",
 }  # fmt: skip
 
 

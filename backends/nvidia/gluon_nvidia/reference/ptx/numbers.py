@@ -38,7 +38,7 @@ FORMATS = {
     "f16": Format(16, 11, -14, 65504.0, 0x7FFF),
     "bf16": Format(16, 8, -126, float(2**128 - 2**120), 0x7FFF),
     "f32": Format(32, 24, -126, float(2**128 - 2**104), 0x7FFFFFFF),
-    "tf32": Format(32, 11, -126, float(2**128 - 2**117), 0x7FFFFFFF),
+    "tf32": Format(32, 11, -126, float(2**128 - 2**117), 0x7FFFE000),
     "e4m3": Format(8, 4, -6, 448.0, 0x7F, False),
     "e5m2": Format(8, 3, -14, 57344.0, 0x7F),
     "e2m3": Format(6, 4, 0, 7.5, None, False),

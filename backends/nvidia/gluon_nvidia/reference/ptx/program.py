@@ -405,6 +405,9 @@ class Program:
         self.is_data = True
         self.each_thread = self.reaches_memory = False
         self.orders: tuple[str, ...] = ()
+        self.looked = False  # whether an atomic or an ordered load has come
+        self.released: Optional[str] = None  # the scope of a fence before what is written next
+        self.fence: Optional[NotModelled] = None  # what there is to say of one without atomics
         self.widths: dict[str, int] = {CARRY: 1}
         self.written: set[str] = set()
         self.results: list[tuple[str, int]] = []
@@ -413,6 +416,8 @@ class Program:
         self.steps: list[tuple[Optional[Callable[[Frame], np.ndarray]], Step]] = []
         for statement in parse(text):
             self._statement(statement)
+        if self.fence is not None and not self.orders:
+            raise self.fence
         for number, (name, _) in enumerate(self.results):
             if name not in self.written:
                 raise NotModelled(f"nothing writes result ${number}", " ".join(text.split()))

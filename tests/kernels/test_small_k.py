@@ -1,0 +1,63 @@
+"""Products of small K by groups of warps that take turns with a tile each."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+import torch
+
+from gluon_core.cli.demo import examples_package
+from gluon_core.cli.example import Arrays
+from gluon_core.contract.registry import registry
+
+pytestmark = pytest.mark.once
+
+SM90 = registry().target("sim:sm_90")
+
+
+def module(name):
+    return importlib.import_module(f"{examples_package().__name__}.{name}")
+
+
+# Of one tile, of one for each program, of an odd number, of many steps.
+SIZES = [(1, 8, 8), (131, 136, 8), (640, 400, 64), (127, 200, 456)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("columns", [192, 128])
+def test_products_of_any_shape(sizes, columns):
+    (example,) = module("matmul_turns_hopper").EXAMPLES
+    args = example.arguments(Arrays(SM90), False, sizes)
+    example.launch(args, example.configure(SM90, block=(128, columns, 32)), target=SM90)
+    problem = example.difference(args["c"].astype(np.float32), example.reference(args))
+    assert problem is None, problem
+
+
+def test_the_width_that_leaves_the_fewest_idle():
+    chosen = module("matmul_turns_hopper").chosen_for
+    assert chosen(8192, 8192, 132) == {}  # 21 rounds of 192 columns, or 32 of 128
+    assert chosen(4096, 4096, 132)["block"][1] == 128  # 6 of 192, or 8 of 128
+
+
+@pytest.mark.parametrize(
+    "sizes, dtype, taken",
+    [
+        ((64, 64, 2048), torch.bfloat16, True),
+        ((64, 64, 2056), torch.bfloat16, False),
+        ((64, 64, 64), torch.float32, False),
+        ((64, 60, 64), torch.bfloat16, False),
+        ((64, 64, 0), torch.bfloat16, False),
+    ],
+    ids=str,
+)
+def test_what_the_operator_takes(sizes, dtype, taken, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    products = module("product_ops")
+    args = {"a": torch.empty(sizes[0], sizes[2], dtype=dtype), **dict(zip("MNK", sizes))}
+    example, choices = products.for_sizes("matmul", args)
+    assert (example.name == "matmul, turns") == taken and bool(choices) == taken
+    assert products.for_sizes("matmul_skinny", args)[0].name != "matmul, turns"
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_100")
+    assert products.for_sizes("matmul", args)[0].name == "matmul"
