@@ -75,6 +75,7 @@ LARGER_VIEWS = Feature((3, 6), "views may reach beyond their memory; later, an e
 SMALLER_VIEWS_REFUSED = Feature((3, 8), "views have the size of their memory", (3, 8))
 VIEWS_CHECKED = Feature((3, 8), "views have the padding of their memory, and stay within slices")
 BLOCKS_SLICED = Feature((3, 8), "slices of buffers that the blocks of a cluster share")
+PARTITIONS_VIEWED = Feature((3, 8), "other views of buffers in partitions", (3, 8))
 BLOCKS_CUT = Feature((3, 9), "slices across the blocks of a cluster")
 SHARED_ATOMICS = Feature((3, 8), "atomic scatter on shared memory")
 ALLOC_SHAPE_JOINED = Feature((3, 7), "an allocation's shape is joined by _ in mangled names")

@@ -76,6 +76,11 @@ from triton.runtime.jit import (  # noqa: E402
 )
 
 from gluon_core._triton.contexts import make_context, ready_context, use_spare_time  # noqa: E402
+from gluon_core._triton.hooks import (  # noqa: E402
+    hook_is_empty,
+    jit_hook_arguments,
+    lazy_dict,
+)
 from gluon_core._triton.interpreted import as_written, traceable  # noqa: E402
 from gluon_core._triton.parsed import ParsedOnce, parsed_once  # noqa: E402
 from gluon_core._triton.recast import limit_error, stage_error  # noqa: E402
@@ -144,8 +149,11 @@ __all__ = [
     "gluon_ir",
     "gpu_target",
     "has",
+    "hook_is_empty",
     "ir",
+    "jit_hook_arguments",
     "knobs",
+    "lazy_dict",
     "libdevice",
     "limit_error",
     "make_context",
@@ -518,7 +526,7 @@ def compile_times(
 
 
 # ---------------------------------------------------------------------------------------------
-# Running: types of arguments, hooks
+# Running: types of arguments
 # ---------------------------------------------------------------------------------------------
 
 
@@ -528,60 +536,6 @@ def type_names() -> Mapping[str, str]:
 
     names: Mapping[str, str] = type_canonicalisation_dict
     return names
-
-
-def hook_is_empty(hook: Any) -> bool:
-    """Whether a knob that holds a hook, or a chain of them, would call nobody."""
-    if hook is None:
-        return True
-    calls = getattr(hook, "calls", None)
-    return calls is not None and not calls
-
-
-def lazy_dict(values: dict[str, Any]) -> Any:
-    """What launch hooks get: a dict whose costly entries are computed on `get()`."""
-    from triton.compiler.compiler import LazyDict
-
-    return LazyDict(values)
-
-
-def jit_hook_arguments(fn: Any, key: str, info: Mapping[str, Any], target: Any) -> dict[str, Any]:
-    """The keyword arguments of `knobs.runtime.jit_cache_hook` and its kin."""
-    from triton.runtime import jit
-
-    options = info["options"]
-    data = None
-    arguments = (jit.get_full_name(fn.fn), info["signature"], info["constants"], info["attrs"])
-    try:
-        if at_least(3, 7):
-            data = jit.serialize_specialization_data(*arguments, options, key, target)
-        else:
-            data = jit.serialize_specialization_data(*arguments, options, key)
-    except TypeError:
-        pass  # a constant that JSON cannot hold
-    listed = ", ".join(f"{name}: {kind}" for name, kind in info["signature"].items())
-    names = (
-        "num_warps num_ctas num_stages enable_fp_fusion launch_cooperative_grid extern_libs".split()
-    )
-    chosen = {name: vars(options).get(name) for name in names}
-    shown = ", ".join(f"{name}={value}" for name, value in list(chosen.items())[:5])
-    return {
-        "key": key,
-        "repr": f"{fn.fn.__qualname__}[{shown}]({listed})",
-        "fn": jit.JitFunctionInfo(fn.fn.__module__, fn.fn.__qualname__, fn),
-        "compile": {
-            "key": key,
-            "signature": info["signature"],
-            "device": info["device"],
-            "constants": info["constants"],
-            **chosen,
-            "configs": [info["attrs"]],
-            "specialization_data": data,
-            "is_warmup": info["warmup"],
-        },
-        "is_manual_warmup": info["warmup"],
-        "already_compiled": False,
-    }
 
 
 # ---------------------------------------------------------------------------------------------

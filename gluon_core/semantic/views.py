@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Optional
 
 from gluon_core import _triton
 from gluon_core.errors import LayoutError, ShapeError
@@ -11,10 +11,12 @@ from gluon_core.features import (
     BLOCKS_CUT,
     BLOCKS_SLICED,
     LARGER_VIEWS,
+    PARTITIONS_VIEWED,
     SMALLER_VIEWS_REFUSED,
     VIEWS_CHECKED,
 )
 from gluon_core.layouts import PaddedSharedLayout
+from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.tiling import dim_names
 
 __all__ = ["check_slice", "check_view_place", "check_view_size"]
@@ -85,12 +87,20 @@ def check_view_place(memory: Any, view: Any) -> None:
             got=repr(view.layout),
             remedy="Take another buffer, which may come to lie in the same bytes.",
         )
+    parts = {*_linear(view).in_dims, *_linear(memory.type, whole).in_dims} - {"offset", "block"}
+    if parts and not _triton.has(PARTITIONS_VIEWED):
+        raise LayoutError(
+            f"the installed Triton makes no other view of a buffer in {'s, '.join(sorted(parts))}s",
+            argument="layout",
+            got=f"{view.layout!r} of {memory.layout!r}",
+            remedy="Take another buffer, which may come to lie in the same bytes.",
+        )
     want = _bytes(view)
     if part == whole:
         have = _bytes(memory.type)
         if want > have or want < have and _triton.has(SMALLER_VIEWS_REFUSED):
             raise ShapeError(
-                "the blocks of a cluster have another share of the new view",
+                "each block would have more or less of the new view than of the old one",
                 argument="layout",
                 expected=f"{have} bytes in each",
                 got=f"{want} bytes: {view.layout!r}",
@@ -125,7 +135,7 @@ def check_slice(memory: Any, dim: int, length: int) -> None:
     ahead = memory.rank - rank
     if dim < ahead or length == memory.shape[dim]:
         return
-    linear = memory.layout.to_linear(_whole(memory)[ahead:])
+    linear = _linear(memory.type, _whole(memory))
     inverse = linear.pseudo_inverse()
     rows = inverse.bases[dim_names(rank)[dim - ahead]]
     cut = rows[length.bit_length() - 1 : memory.shape[dim].bit_length() - 1]
@@ -162,12 +172,19 @@ def _gaps(view: Any) -> list[tuple[int, int]]:
     return sorted((interval * size, padding * size) for interval, padding in pairs)
 
 
+def _linear(view: Any, shape: Optional[list[int]] = None) -> LinearLayout:
+    """Where one buffer of a view, or of what has `shape`, has its elements."""
+    shape = list(shape or view.shape)
+    rank = view.layout.rank or len(shape)
+    linear: LinearLayout = view.layout.to_linear(shape[len(shape) - rank :])
+    return linear
+
+
 def _bytes(view: Any) -> int:
     """Of one block's part of a view."""
-    rank = view.layout.rank or len(view.shape)
-    ahead = len(view.shape) - rank
-    offsets = view.layout.to_linear(view.shape[ahead:]).in_size("offset")
-    return int(math.prod(view.shape[:ahead]) * offsets * view.element_ty.primitive_bitwidth // 8)
+    ahead = len(view.shape) - (view.layout.rank or len(view.shape))
+    elements: int = math.prod(view.shape[:ahead]) * _linear(view).in_size("offset")
+    return elements * int(view.element_ty.primitive_bitwidth) // 8
 
 
 def _bytes_in_a_row(memory: Any, part: list[int], whole: list[int]) -> int:
@@ -176,8 +193,8 @@ def _bytes_in_a_row(memory: Any, part: list[int], whole: list[int]) -> int:
     size: int = memory.element_ty.primitive_bitwidth // 8
     ahead = len(part) - rank  # dimensions that count buffers
     dims = range(rank)
-    tile, kept = whole[ahead:], part[ahead:]
-    linear = memory.layout.to_linear(tile).bases
+    kept = part[ahead:]
+    linear = _linear(memory, whole).bases
     if any(row[d] >= kept[d] for row in linear.get("block", []) for d in dims):
         raise LayoutError(
             "the installed Triton makes no other view of a slice across the blocks of a cluster",

@@ -18,6 +18,7 @@ SWIZZLED = gl.constexpr(gl.SwizzledSharedLayout(1, 4, 8, [1, 0]))
 N = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
 SPLIT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0], cga_layout=[[1, 0]]))
 SHARED = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0], cga_layout=[[0, 0]]))
+APART = gl.constexpr(gl.amd.gfx1250.PartitionedSharedLayout(2, 2, 0, S) if {apart} else None)
 G64 = gl.constexpr(gl.PaddedSharedLayout.with_identity_for([[64, 8]], [64, 64], [1, 0]))
 G32 = gl.constexpr(gl.PaddedSharedLayout.with_identity_for([[64, 8]], [32, 64], [1, 0]))
 G32_WORDS = gl.constexpr(gl.PaddedSharedLayout.with_identity_for([[32, 4]], [64, 32], [1, 0]))
@@ -29,6 +30,8 @@ def kernel(p):
     gl.store(p, 1)
 
 ARGS, KWARGS = (ptr(gl.int32),), dict(num_ctas={blocks})
+if {apart}:
+    TARGET = GPUTarget("hip", "gfx1250", 32)
 """
 # name: (shape, layout, view, error, what it says); blocks of a cluster where the layout has some
 CASES = {
@@ -55,6 +58,9 @@ CASES = {
         [64, 64], "SPLIT", "b.slice(0, 32).reinterpret(gl.float16, [32, 64], SPLIT)",
         E.LayoutError, "across the blocks",
     ),
+    "partitions": (
+        [64, 64], "APART", "b.reinterpret(gl.float16, [64, 64], S)", E.LayoutError, "in partitions",
+    ),
     "shares": (
         [64, 64], "SPLIT", "b.reinterpret(gl.float16, [64, 64], SHARED)", E.ShapeError, "4096 bytes",
     ),
@@ -76,7 +82,9 @@ SLICES = {
 def traced(case):
     shape, layout, view, *_ = case
     blocks = 2 if layout == "SPLIT" else 1
-    oracle.ours(KERNEL.format(shape=shape, layout=layout, view=view, blocks=blocks))
+    oracle.ours(
+        KERNEL.format(shape=shape, layout=layout, view=view, blocks=blocks, apart=layout == "APART")
+    )
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ __all__ = [
     "_TensorMemoryLinearLayout",
     "block_shape",
     "columns_of",
+    "rows_of",
 ]
 
 ROWS, COLUMNS, COLUMN_BITS = 128, 512, 32
@@ -485,3 +486,10 @@ def columns_of(layout: TensorMemoryBase, shape: Sequence[int], bitwidth: int) ->
     for size in copies:
         count *= size
     return max(1, -(-count * bitwidth // COLUMN_BITS))
+
+
+def rows_of(layout: TensorMemoryBase, shape: Sequence[int]) -> int:
+    """Rows of tensor memory that a buffer has elements in, [M, N] or [copies, M, N]."""
+    if not isinstance(layout, TensorMemoryLayout):
+        return ROWS  # of scales: each warp has them all
+    return 1 << sum(map(any, layout.to_linear(list(shape[-2:])).bases["row"]))

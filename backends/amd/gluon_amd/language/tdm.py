@@ -20,8 +20,6 @@ from gluon_amd.features import (
     TDM_MOVED,
     TDM_PRED_INT32,
     TDM_PREFETCH,
-    TDM_ROW_GAPS,
-    TDM_ROWS,
     TDM_STORE_BARRIER,
     TDM_STORE_GAPS,
 )
@@ -29,22 +27,21 @@ from gluon_amd.language.descriptor import tensor_descriptor, tensor_descriptor_t
 from gluon_amd.language.tdm_operands import (
     INT32,
     check_descriptor,
-    check_gather_padding,
-    check_row_op,
     check_row_padding,
     handles,
     int32,
     kept,
     memory_of_box,
     optional_barrier,
-    row_indices,
+    pred_int32,
     sequence,
     stride,
+    updated,
     vector,
     warp_hint,
     zeros,
 )
-from gluon_amd.tdm_rules import check_box, padding_of
+from gluon_amd.tdm_rules import check_box
 from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.features import Feature
@@ -69,10 +66,8 @@ from gluon_core.vendor import (
 )
 
 __all__ = [
-    "async_gather",
     "async_load",
     "async_load_fused",
-    "async_scatter",
     "async_store",
     "async_wait",
     "make_tensor_descriptor",
@@ -209,7 +204,7 @@ def update_tensor_descriptor(
             argument="clamp_bounds",
             expected="add_offsets, and no set_bounds",
         )
-    handle = _update(semantic, desc, offsets, bounds, pred, clamp)
+    handle = updated(semantic, desc, offsets, bounds, pred, clamp)
     return tensor_descriptor(handle, desc.shape, desc.strides, desc.type)
 
 
@@ -266,9 +261,9 @@ def async_load(
     pred = unwrap(pred)
     moved = desc.handle
     if position:
-        moved = _update(semantic, desc, position, [], 1 if pred is None else pred, True)
+        moved = updated(semantic, desc, position, [], 1 if pred is None else pred, True)
     elif pred is not None:
-        moved = _update(semantic, desc, [], [], pred, False)
+        moved = updated(semantic, desc, [], [], pred, False)
     builder.create_async_tdm_copy_global_to_local(
         moved,
         dest.handle,
@@ -323,7 +318,7 @@ def async_store(
         _unless_default(barrier, "mbarrier", TDM_STORE_BARRIER)
         builder.create_async_tdm_copy_local_to_global(*operands)
         return
-    moved = _update(semantic, desc, position, [], None, True) if position else desc.handle
+    moved = updated(semantic, desc, position, [], None, True) if position else desc.handle
     builder.create_async_tdm_copy_local_to_global(
         moved,
         src.handle,
@@ -387,74 +382,6 @@ def async_load_fused(
     )
 
 
-@builtin(requires=_REQUIRES, since=TDM_ROWS, name=f"{_NAME}.async_gather")
-def async_gather(
-    desc: tensor_descriptor,
-    src_row_indices: tensor,
-    src_col_offset: Optional[Union[Int, shared_memory_descriptor]] = None,
-    dst: Optional[shared_memory_descriptor] = None,
-    mbarrier: Optional[shared_memory_descriptor] = None,
-) -> None:
-    """Start copying rows of a matrix into LDS: row `src_row_indices[i]` to row i of `dst`.
-
-    Both forms work with every Triton: `(desc, src_row_indices, dst, mbarrier)`, and the one of 3.7
-    with the column at which the rows start, `(desc, src_row_indices, src_col_offset, dst, mbarrier)`.
-
-    Args:
-        desc: a descriptor of a matrix.
-        src_row_indices: int16 or int32 tensor, an index for each row of `dst`, in a layout that
-            gives every lane of a warp the same ones, such as
-            `SliceLayout(1, BlockedLayout([rows, 1], [1, 32], [1, num_warps], [1, 0]))`.
-        src_col_offset: int32 scalar; 0 if left out.
-        dst: view of shared memory, of the box's shape, dtype and layout. Gaps before Triton 3.8
-            are not supported.
-        mbarrier: a barrier; every warp arrives at it once its part is copied.
-
-    Raises:
-        DtypeError, ShapeError: operands of another kind.
-        LayoutError: the indices differ between lanes; or `dst` is laid out differently, or with gaps
-            that the installed Triton does not gather.
-        ArgumentError: no `dst`, or a cluster for which the installed Triton gathers no rows.
-        CapabilityError: before Triton 3.7.
-
-    ISA: gfx1250, tensor_load_to_lds in gather mode.
-    """
-    _rows_op(semantic_layer(), "gather", desc, src_row_indices, src_col_offset, dst, mbarrier)
-
-
-@builtin(requires=_REQUIRES, since=TDM_ROWS, name=f"{_NAME}.async_scatter")
-def async_scatter(
-    desc: tensor_descriptor,
-    dst_row_indices: tensor,
-    dst_col_offset: Optional[Union[Int, shared_memory_descriptor]] = None,
-    src: Optional[shared_memory_descriptor] = None,
-    mbarrier: Optional[shared_memory_descriptor] = None,
-) -> None:
-    """Start copying rows of LDS into a matrix: row i of `src` to row `dst_row_indices[i]`.
-
-    Both forms work with every Triton: `(desc, dst_row_indices, src, mbarrier)`, and the one of 3.7
-    with the column at which the rows start, `(desc, dst_row_indices, dst_col_offset, src, mbarrier)`.
-
-    Args:
-        desc: a descriptor of a matrix. Gaps in its layout must follow each row of the box (before
-            Triton 3.8 there must be none).
-        dst_row_indices: int16 or int32 tensor, as in `async_gather`.
-        dst_col_offset: int32 scalar; 0 if left out.
-        src: view of shared memory, of the box's shape, dtype and layout.
-        mbarrier: a barrier; every warp arrives at it once its part is copied.
-
-    Raises:
-        DtypeError, ShapeError: operands of another kind.
-        LayoutError: the indices differ between lanes; or `src` is laid out differently, or with gaps
-            that the installed Triton does not scatter.
-        ArgumentError: no `src`, or a cluster for which the installed Triton scatters no rows.
-        CapabilityError: before Triton 3.7.
-
-    ISA: gfx1250, tensor_store_from_lds in gather mode.
-    """
-    _rows_op(semantic_layer(), "scatter", desc, dst_row_indices, dst_col_offset, src, mbarrier)
-
-
 @builtin(requires=_REQUIRES, since=TDM_PREFETCH, name=f"{_NAME}.prefetch")
 def prefetch(
     src: tensor_descriptor,
@@ -506,98 +433,17 @@ def async_wait(num_outstanding: ConstInt = 0) -> None:
 # -- emission --------------------------------------------------------------------------------------
 
 
-def _update(
-    semantic: Any,
-    desc: tensor_descriptor,
-    offsets: Sequence[tensor],
-    bounds: Sequence[tensor],
-    pred: Optional[Int],
-    clamp: bool,
-) -> Any:
-    """The handle of a descriptor that was changed; `pred` is None, a number or a scalar."""
-    switch = None if pred is None else _pred_int32(semantic, pred)
-    return semantic.builder.create_update_tensor_descriptor(
-        desc.handle,
-        handles(offsets),
-        handles(bounds),
-        handle_or_absent(semantic, switch),
-        clamp,
-    )
-
-
-def _rows_op(
-    semantic: Any,
-    op: str,
-    desc: tensor_descriptor,
-    rows: tensor,
-    column: object,
-    box: object,
-    mbarrier: object,
-) -> None:
-    memory = "dst" if op == "gather" else "src"
-    if isinstance(unwrap(column), shared_memory_descriptor):
-        # The form without a column: the arguments after the indices stand one further left.
-        if unwrap(box) is not None and unwrap(mbarrier) is None:
-            mbarrier, box = box, None
-        if unwrap(box) is not None:
-            raise ArgumentError("given twice", argument=memory, got=describe(box))
-        column, box = None, column
-    desc = check_descriptor(desc, "desc")
-    if len(desc.block_shape) != 2:
-        raise ShapeError(
-            f"{op}s rows of a matrix",
-            argument="desc",
-            expected="a descriptor of 2 dimensions",
-            got=str(desc.type),
-        )
-    box = memory_of_box(desc, box, memory)
-    rows = row_indices(semantic, rows, int(unwrap(desc.block_shape[0])), op)
-    check_row_op(semantic, desc, rows, op)
-    if not vendor.has(TDM_ROW_GAPS) and padding_of(desc.layout) is not None:
-        raise LayoutError(
-            f"the installed Triton {op}s buffers without gaps only",
-            argument=memory,
-            got=repr(desc.layout),
-            remedy=f"Use SwizzledSharedLayout(1, 1, 1, [1, 0]), or {TDM_ROW_GAPS.releases}.",
-        )
-    if op == "scatter":
-        check_row_padding(desc, op, TDM_ROW_GAPS)
-    if op == "gather":
-        check_gather_padding(desc)
-    barrier = handle_or_absent(semantic, optional_barrier(mbarrier))
-    column = unwrap(column)
-    create = getattr(semantic.builder, f"create_async_tdm_{op}")
-    if not vendor.has(TDM_MOVED):
-        at = int32(semantic, 0 if column is None else column, "column offset")
-        create(desc.handle, rows.handle, at.handle, box.handle, barrier)
-        return
-    handle = desc.handle
-    if column is not None and not (isinstance(column, int) and column == 0):
-        start = [int32(semantic, 0, "row"), int32(semantic, column, "column offset")]
-        handle = _update(semantic, desc, start, [], None, True)
-    create(handle, rows.handle, box.handle, barrier)
-
-
 def _early_pred(semantic: Any, pred: Optional[Int]) -> tensor:
     """The predicate of a load before 3.8: int1 in 3.6, int32 in 3.7."""
     pred = unwrap(pred)
     pred = True if pred is None else pred
     if vendor.has(TDM_PRED_INT32):
-        return _pred_int32(semantic, pred)
+        return pred_int32(semantic, pred)
     if isinstance(pred, int):
         return semantic.to_tensor(bool(pred))
     if isinstance(pred, tl.tensor) and not pred.type.is_block() and pred.dtype in INT32:
         return semantic.not_equal(pred, semantic.to_tensor(0))
     return predicate(semantic, pred)
-
-
-def _pred_int32(semantic: Any, pred: Int) -> tensor:
-    pred = unwrap(pred)
-    if isinstance(pred, int):
-        return semantic.to_tensor(int(pred))
-    if isinstance(pred, tl.tensor) and not pred.type.is_block() and pred.dtype in INT32:
-        return pred
-    return semantic.cast(predicate(semantic, pred), tl.int32)
 
 
 def _unless_default(value: object, argument: str, since: Feature = TDM_HINTS) -> None:

@@ -14,12 +14,14 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.features import Feature
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstInt
+from gluon_core.values.typing import ConstInt, Int
 from gluon_core.vendor import (
     compile_time_int,
     constexpr,
     describe,
+    handle_or_absent,
     is_placeholder,
+    predicate,
     shape_of,
     shared_memory,
     tensor,
@@ -39,8 +41,10 @@ __all__ = [
     "sequence",
     "kept",
     "optional_barrier",
+    "pred_int32",
     "row_indices",
     "stride",
+    "updated",
     "vector",
     "warp_hint",
     "zeros",
@@ -305,3 +309,32 @@ def check_row_op(semantic: Any, desc: tensor_descriptor, rows: tensor, op: str) 
             expected=f"a cga_layout that goes with {desc.layout.cga_layout}",
             got=repr(layout),
         )
+
+
+def updated(
+    semantic: Any,
+    desc: tensor_descriptor,
+    offsets: Sequence[tensor],
+    bounds: Sequence[tensor],
+    pred: Optional[Int],
+    clamp: bool,
+) -> Any:
+    """The handle of a descriptor that was changed; `pred` is None, a number or a scalar."""
+    switch = None if pred is None else pred_int32(semantic, pred)
+    return semantic.builder.create_update_tensor_descriptor(
+        desc.handle,
+        handles(offsets),
+        handles(bounds),
+        handle_or_absent(semantic, switch),
+        clamp,
+    )
+
+
+def pred_int32(semantic: Any, pred: Int) -> tensor:
+    """A predicate as newer Tritons take it."""
+    pred = unwrap(pred)
+    if isinstance(pred, int):
+        return semantic.to_tensor(int(pred))
+    if isinstance(pred, tl.tensor) and not pred.type.is_block() and pred.dtype in INT32:
+        return pred
+    return semantic.cast(predicate(semantic, pred), tl.int32)

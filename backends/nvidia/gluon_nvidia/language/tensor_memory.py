@@ -48,6 +48,7 @@ from gluon_nvidia.features import (
     TMEM_LD_RED,
     TMEM_NARROW_SLICES,
     TMEM_ROW_SLICES,
+    TMEM_VIEWS_CHECKED,
 )
 from gluon_nvidia.language.tensor_memory_access import (
     load_reduced,
@@ -60,6 +61,7 @@ from gluon_nvidia.tensor_memory import (
     TensorMemoryLayout,
     TensorMemoryScalesLayout,
     columns_of,
+    rows_of,
 )
 from gluon_nvidia.tensor_memory_registers import register_layout
 
@@ -418,7 +420,7 @@ class tensor_memory_descriptor(memory_descriptor):
             A view of that dtype, shape and layout.
 
         Raises:
-            ShapeError: more columns than the view has.
+            ShapeError: more columns or rows than the view has.
             DtypeError, LayoutError: no buffer of tensor memory is like this.
         """
         semantic = semantic_layer()
@@ -428,6 +430,14 @@ class tensor_memory_descriptor(memory_descriptor):
         wanted = _check_buffer(semantic, new_type, new_shape, new_layout, new_shape)
         have = columns_of(self.layout, self.shape, self.dtype.primitive_bitwidth)
         check_view_size(have, wanted, "columns of tensor memory", self)
+        rows, more = rows_of(self.layout, self.shape), rows_of(new_layout, new_shape)
+        if more > rows and vendor.has(TMEM_VIEWS_CHECKED):
+            raise ShapeError(
+                "the new view has more rows of tensor memory than the old one",
+                argument="shape",
+                expected=f"at most {rows}",
+                got=f"{more}: {new_layout!r}",
+            )
         result = tensor_memory_descriptor(None, new_type, new_shape, new_layout, new_shape)
         result.handle = semantic.builder.create_memdesc_reinterpret(
             result.type.to_ir(semantic.builder), self.handle

@@ -130,6 +130,11 @@ def test_mma_errors(changes, error, match):
         pytest.param(
             "acc.reinterpret(gl.float32, [128, 256])", ShapeError, "larger", marks=since(3, 8)
         ),
+        pytest.param(
+            "allocate_tensor_memory(gl.float32, [64, 128], TensorMemoryLayout([64, 128], 1))"
+            ".reinterpret(gl.float32, [128, 64], TensorMemoryLayout([128, 64], 1))",
+            ShapeError, "at most 64, got 128", marks=since(3, 9),
+        ),
         ("acc.reinterpret(gl.float64)", DtypeError, "element_ty"),
         ("acc.reinterpret(layout=S)", LayoutError, "tensor memory"),
         ("acc.get_reg_layout(instr_variant='32x32')", LayoutError, "instr_variant"),
