@@ -429,7 +429,9 @@ class ShapeOps(SemanticBase):
                 got=elem_type,
             )
         other = "bfloat16" if elem_type == tl.float16 else "float16"
-        self.require_op("fp4_to_fp", elem_type, f"Unpack to {other}, and convert that; it is exact.")
+        self.require_op(
+            "fp4_to_fp", elem_type, f"Unpack to {other}, and convert that; it is exact."
+        )
         shape = shape_of(src)
         axis = wrap_axis(axis, len(shape))
         _check_packs(src.type.layout, shape)
