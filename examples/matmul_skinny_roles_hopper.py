@@ -111,7 +111,7 @@ def add_parts(acc, sums, counter, PARTS: gl.constexpr):
         came = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
     gl.store(counter, 0)  # for the next launch: no helper comes any more
     parts = places(sums, acc)
-    for part in gl.static_range(PARTS):
+    for part in range(PARTS):  # one after the other, for want of registers
         acc += gl.load(parts + part * acc.shape[0] * acc.shape[1])
     return acc
 
@@ -250,7 +250,8 @@ def chosen_for(m, n, k, processors=132):
     }
 
 
-# What measuring says: parts of a tile that are worth it, the fewest steps of a part, and how many fewer it has.
+# What measuring says: rows from which this is faster than `matmul_skinny_hopper.py`, parts of a tile that are worth it, the fewest steps of a part, and how many fewer it has.
+FROM_ROWS = 65
 MOST_PARTS = 7
 FEWEST_STEPS = 4
 LEAD = 0
