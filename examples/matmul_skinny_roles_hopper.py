@@ -36,12 +36,9 @@ def pieces(sizes, BLOCKS: gl.constexpr, HELP: gl.constexpr):
     helped = tiles * HELP[0]
     helpers = gl.cdiv(helped, HELP[1])
     program = gl.program_id(0)
-    first = program * HELP[1]
-    end = gl.minimum(first + HELP[1], helped)
-    if program >= helpers:
-        first = helped + program - helpers
-        end = first + 1
-    return first, end
+    whole = program >= helpers
+    first = gl.where(whole, helped + program - helpers, program * HELP[1])
+    return first, gl.where(whole, first + 1, gl.minimum(first + HELP[1], helped))
 
 
 @gluon.jit
@@ -67,14 +64,13 @@ def piece(number, sizes, BLOCKS: gl.constexpr, HELP: gl.constexpr):
 def copies(ring, sizes, BLOCKS: gl.constexpr, HELP: gl.constexpr, OVERLAP: gl.constexpr):
     BLOCK_K: gl.constexpr = BLOCKS[2]
     at = ring.producer()
-    number, end = pieces(sizes, BLOCKS, HELP)
-    while number < end:
+    begin, end = pieces(sizes, BLOCKS, HELP)
+    for number in range(begin, end):
         tile, first, count, _ = piece(number, sizes, BLOCKS, HELP)
         for k in range(first * BLOCK_K, (first + count) * BLOCK_K, BLOCK_K):
             of_a = [0, 0, k] if OVERLAP else [0, k]
             ring.fetch(at, [of_a, [k, tile * BLOCKS[1]]])
             at = at.next()
-        number += 1
 
 
 @gluon.jit
@@ -85,7 +81,9 @@ def store(c, value, column, sizes, OVERLAP: gl.constexpr):
     HALF: gl.constexpr = value.shape[0] // 2
     rows = gl.arange(0, value.shape[0], gl.SliceLayout(1, wide))
     inside = rows < sizes[0]
-    if OVERLAP:  # the second half ends with the last row; what the first half has is not stored again
+    if (
+        OVERLAP
+    ):  # the second half ends with the last row; what the first half has is not stored again
         rows = gl.where(rows < HALF, rows, rows + sizes[0] - 2 * HALF)
         second = gl.arange(0, value.shape[0], gl.SliceLayout(1, wide)) >= HALF
         inside = second == (rows >= HALF)
@@ -126,8 +124,8 @@ def multiply(
     SIZE: gl.constexpr = ROWS * BLOCKS[1]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, ROWS, 16])
     at = ring.consumer()
-    number, end = pieces(sizes, BLOCKS, HELP)
-    while number < end:
+    begin, end = pieces(sizes, BLOCKS, HELP)
+    for number in range(begin, end):
         tile, _, count, whole = piece(number, sizes, BLOCKS, HELP)
         acc = warpgroup_mma_init(gl.zeros([BLOCKS[1], ROWS], gl.float32, layout))
         for step in range(count):
@@ -148,7 +146,6 @@ def multiply(
             gl.store(places(sums + number * SIZE, result), result)
             gl.barrier()  # all of the program have stored before it counts
             gl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu")
-        number += 1
 
 
 @gluon.jit
@@ -233,28 +230,33 @@ def large_config(
     return config(warp_size, block, stages, help, overlap, num_warps)
 
 
-def chosen_for(m, n, k, processors=132):
-    """Choices for `config`: all rows at once, up to 128, and helpers where processors are left."""
-    rows = next(size for size in (8, 16, 32, 64, 128) if size >= m)
-    tiles, steps = gluon.cdiv(n, 64), gluon.cdiv(k, 64)
+# What measuring says: rows from which this is faster than `matmul_skinny_hopper.py`, parts of a tile that are
+# worth it, the fewest steps of a part, and how many fewer it has than would be even.
+FROM_ROWS = 65
+MOST_PARTS = 7
+FEWEST_STEPS = 4
+LEAD = 0
+
+
+def helpers_for(tiles, steps, processors=132):
+    """Parts of a tile and tiles of a helper, such that all processors have something to do; (0, 1) where
+    that is not worth it."""
     left = max(processors - tiles, 0)
     parts = max(min(left // tiles, MOST_PARTS), min(left, 1))
     run = gluon.cdiv(tiles * parts, left) if left else 1
-    if steps // (parts + run) < FEWEST_STEPS:
-        parts, run = 0, 1
+    return (parts, run) if steps // (parts + run) >= FEWEST_STEPS else (0, 1)
+
+
+def chosen_for(m, n, k, processors=132):
+    """Choices for `config`: all rows at once, up to 128, and helpers where processors are left."""
+    rows = next(size for size in (8, 16, 32, 64, 128) if size >= m)
+    parts, run = helpers_for(gluon.cdiv(n, 64), gluon.cdiv(k, 64), processors)
     return {
         "block": (rows, 64, 64),
         "stages": {128: 8, 64: 12}.get(rows, 16),
         "help": (parts, run, LEAD if parts else 0),
         "overlap": rows // 2 < m < rows,
     }
-
-
-# What measuring says: rows from which this is faster than `matmul_skinny_hopper.py`, parts of a tile that are worth it, the fewest steps of a part, and how many fewer it has.
-FROM_ROWS = 65
-MOST_PARTS = 7
-FEWEST_STEPS = 4
-LEAD = 0
 
 
 EXAMPLES = [

@@ -206,7 +206,11 @@ def test_what_the_operator_takes_for_few_rows(monkeypatch):
         args = {"a": torch.empty(sizes[0], sizes[2], dtype=dtype), **dict(zip("MNK", sizes))}
         return products.for_sizes("matmul_skinny", args)[0].name
 
-    few, roles, portable = "matmul of few rows, Hopper", "matmul of few rows, roles", "matmul of few rows"
+    few, roles, portable = (
+        "matmul of few rows, Hopper",
+        "matmul of few rows, roles",
+        "matmul of few rows",
+    )
     assert taken(1, 64, 64) == taken(64, 64, 64) == few
     assert taken(65, 64, 64) == taken(128, 4096, 4096) == roles
     for sizes in ((129, 64, 64), (64, 60, 64), (64, 64, 4), (0, 64, 64)):
