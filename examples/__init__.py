@@ -50,6 +50,7 @@ FILES = (
     "matmul_skinny",
     "matmul_invariant",
     "matmul_skinny_hopper",
+    "matmul_skinny_roles_hopper",
     "attention_paged",
     "attention_mla",
     "attention_hopper",

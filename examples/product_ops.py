@@ -17,6 +17,8 @@ try:
         matmul_invariant,
         matmul_quantized,
         matmul_skinny,
+        matmul_skinny_hopper,
+        matmul_skinny_roles_hopper,
         matmul_stream_k,
         matmul_turns_hopper,
     )
@@ -29,6 +31,8 @@ except ImportError:  # run as a program
     import matmul_invariant
     import matmul_quantized
     import matmul_skinny
+    import matmul_skinny_hopper
+    import matmul_skinny_roles_hopper
     import matmul_stream_k
     import matmul_turns_hopper
     from matmul_hopper import programs
@@ -70,36 +74,51 @@ def of_programs(args, config):
     return (2 * count, config["BLOCK_M"], config["BLOCK_N"]), 2 * count
 
 
+def of_splits(args, config):
+    return of_tiles(args, config, config["SPLITS"])
+
+
+def of_helpers(args, config):
+    return of_tiles(args, config, max(config["PARTS"], 1))
+
+
+# The portable example of a product, and what it takes besides.
 PRODUCTS = {
     "matmul": (matmul, None),
     "matmul_stream_k": (matmul_stream_k, of_programs),
-    "matmul_skinny": (matmul_skinny, lambda args, c: of_tiles(args, c, c["SPLITS"])),
+    "matmul_skinny": (matmul_skinny, of_splits),
     "matmul_invariant": (
         matmul_invariant,
         lambda args, c: of_tiles(args, c, cdiv(args["K"], c["CHUNK"])),
     ),
 }
 
-
-SMALL_K = 2048
+SMALL_K, FEW_ROWS = 2048, 128
 
 
 def for_sizes(name, args):
-    """The example for a plain product, and choices for its configuration: where K is small, groups of
-    warps that take turns (Hopper)."""
+    """The example for a plain product, choices for its configuration, and what it takes besides. Hopper has
+    its own: where K is small, groups of warps that take turns; where rows are few, turned ones."""
     m, n, k = (args[x] for x in "MNK")
     (turns,) = matmul_turns_hopper.EXAMPLES
     if (
-        name == "matmul"
-        and args["a"].dtype in (torch.float16, torch.bfloat16)
-        and min(m, n) > 0
-        and 0 < k <= SMALL_K
+        args["a"].dtype in (torch.float16, torch.bfloat16)
+        and min(m, n, k) > 0
         and n % 8 == k % 8 == 0
         and not turns.lacks(registry().target(None))
     ):
         processors = gluon.multiprocessors(args["a"]) or 132
-        return turns, matmul_turns_hopper.chosen_for(m, n, processors)
-    return PRODUCTS[name][0].EXAMPLES[0], {}
+        if name == "matmul" and k <= SMALL_K:
+            return turns, matmul_turns_hopper.chosen_for(m, n, processors), None
+        if name == "matmul_skinny" and m <= FEW_ROWS:
+            if m >= matmul_skinny_roles_hopper.FROM_ROWS:
+                (example,) = matmul_skinny_roles_hopper.EXAMPLES
+                choices = matmul_skinny_roles_hopper.chosen_for(m, n, k, processors)
+                return example, choices, of_helpers
+            (example,) = matmul_skinny_hopper.EXAMPLES
+            return example, matmul_skinny_hopper.chosen_for(m, n, processors), of_splits
+    file, scratch = PRODUCTS[name]
+    return file.EXAMPLES[0], {}, scratch
 
 
 def keep_both(ctx, inputs, output):
@@ -108,15 +127,14 @@ def keep_both(ctx, inputs, output):
 
 def products(name):
     """The operator `name`; its gradients are products, too."""
-    scratch = PRODUCTS[name][1]
 
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         (m, k), n, new = a.shape, b.shape[1], Beside(a)
         args = {"a": a.contiguous(), "b": b.contiguous(), "c": a.new_empty(m, n)}
         sizes = {"M": m, "N": n, "K": k}
-        example, choices = for_sizes(name, {**args, **sizes})
+        example, choices, scratch = for_sizes(name, {**args, **sizes})
         if scratch is not None:
-            config = example.configure(registry().target(None), True)
+            config = example.configure(registry().target(None), True, **choices)
             sums, counters = scratch({**args, **sizes}, config)
             args |= {"sums": new.empty(sums), "counters": new.integers((counters,), 0, 1)}
         return run(example, {**args, **sizes}, **choices)

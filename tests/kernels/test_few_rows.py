@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from gluon_core.cli.demo import examples_package
-from gluon_core.cli.example import Arrays
+from gluon_core.cli.example import Arrays, Placeholders
+from gluon_core.compiler import compile
 from gluon_core.contract.registry import registry
+from gluon_core.testing import bind
 
 SM90 = registry().target("sim:sm_90")
 
@@ -131,3 +133,105 @@ def test_what_is_chosen_for_few_rows():
             blocks = -(-m // made["BLOCK_M"]) * -(-n // 64)
             assert blocks * made["SPLITS"] <= max(132, blocks)
             assert blocks * made["SPLITS"] > 66 or made["SPLITS"] == 8
+
+
+# Every kind of work: helpers of one tile, of several, of parts of the same, with no steps, and none; the last
+# tile and step partial; rows that overlap, that are missing, and all.
+HELPED = [
+    ((65, 136, 264), {"help": (1, 1, 0)}),
+    ((127, 200, 328), {"help": (1, 3, 1), "stages": 2}),
+    ((128, 72, 328), {"help": (4, 3, 0), "overlap": False}),
+    ((66, 64, 8), {"help": (2, 1, 0), "overlap": False}),
+    ((5, 200, 200), {"help": (1, 1, 0), "block": (8, 128, 64)}),
+    ((1, 8, 8), {"help": (1, 2, 0), "block": (8, 64, 64), "overlap": False}),
+]
+
+
+def in_roles(sizes, choices):
+    roles = module("matmul_skinny_roles_hopper")
+    (example,) = roles.EXAMPLES
+    config = example.configure(SM90, **choices)
+    return example, config, roles.arguments(Arrays(SM90), False, sizes, config)
+
+
+@pytest.mark.once
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("sizes, choices", HELPED)
+def test_products_of_few_rows_with_helpers(sizes, choices):
+    """More than once, as in a graph: what is counted by is 0 again, and bits are the same."""
+    example, config, args = in_roles(sizes, choices)
+    found = []
+    for _ in range(2):
+        args["c"][:] = np.nan
+        example.launch(args, config, target=SM90)
+        problem = example.difference(args["c"].astype(np.float32), example.reference(args))
+        assert problem is None, problem
+        assert (args["counters"] == 0).all()
+        found.append(args["c"].copy())
+    assert (found[0] == found[1]).all()
+
+
+def test_helpers_keep_their_sums_in_registers():
+    target = registry().target("sm_90")
+    roles = module("matmul_skinny_roles_hopper")
+    (example,) = roles.EXAMPLES
+    config = example.configure(target, True, **roles.chosen_for(100, 7168, 8192))
+    assert config["PARTS"] == 1 and config["RUN"] == 6
+    args = roles.arguments(Placeholders(), True, (100, 7168, 8192), config)
+    source, options = bind(example.kernel, example.values(args, config), config)
+    assert compile(source, target, options).report().spills == 0
+
+
+def test_rows_that_helpers_cannot_have():
+    for sizes, choices, words in (
+        ((129, 64, 64), {"overlap": False}, "BLOCK_M must be at least M, got 128 for 129 rows"),
+        ((64, 64, 64), {}, "OVERLAP is for 65 to 128 rows, got 64"),
+    ):
+        example, config, args = in_roles(sizes, choices)
+        with pytest.raises(ValueError, match=words):
+            example.launch(args, config, target=SM90)
+
+
+def test_what_helpers_are_chosen():
+    """Nobody helps where nothing is gained; else all processors have something to do, and as much."""
+    roles = module("matmul_skinny_roles_hopper")
+    for m in (1, 5, 64, 65, 100, 128):
+        for n in (64, 200, 4096, 7168, 8192, 65536):
+            for k in (8, 512, 8192):
+                made = roles.config(32, **roles.chosen_for(m, n, k))
+                parts, run, tiles = made["PARTS"], made["RUN"], -(-n // 64)
+                assert made["BLOCK_M"] >= m
+                assert made["OVERLAP"] == (made["BLOCK_M"] // 2 < m < made["BLOCK_M"])
+                programs = tiles + -(-tiles * parts // run)
+                assert parts == 0 or programs <= 132
+                if k == 8192 and tiles <= 112:
+                    assert programs >= 128 or parts == roles.MOST_PARTS
+                assert parts == 0 or -(-k // 64) // (parts + run) >= roles.FEWEST_STEPS
+
+
+@pytest.mark.once
+def test_what_the_operator_takes_for_few_rows(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    products = module("product_ops")
+
+    def taken(*sizes, dtype=torch.bfloat16):
+        args = {"a": torch.empty(sizes[0], sizes[2], dtype=dtype), **dict(zip("MNK", sizes))}
+        return products.for_sizes("matmul_skinny", args)[0].name
+
+    few, roles, portable = (
+        "matmul of few rows, Hopper",
+        "matmul of few rows, roles",
+        "matmul of few rows",
+    )
+    assert taken(1, 64, 64) == taken(64, 64, 64) == few
+    assert taken(65, 64, 64) == taken(128, 4096, 4096) == roles
+    for sizes in ((129, 64, 64), (64, 60, 64), (64, 64, 4), (0, 64, 64)):
+        assert taken(*sizes) == portable
+    assert taken(100, 64, 64, dtype=torch.float32) == portable
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+    assert taken(100, 64, 64) == portable
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    a, b = torch.randn(70, 264).bfloat16(), torch.randn(264, 8).bfloat16()
+    got, wanted = products.plain["matmul_skinny"](a, b).double(), a.double() @ b.double()
+    assert (got - wanted).norm() < 4e-3 * wanted.norm()

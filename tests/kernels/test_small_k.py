@@ -56,7 +56,7 @@ def test_what_the_operator_takes(sizes, dtype, taken, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
     products = module("product_ops")
     args = {"a": torch.empty(sizes[0], sizes[2], dtype=dtype), **dict(zip("MNK", sizes))}
-    example, choices = products.for_sizes("matmul", args)
+    example, choices, _ = products.for_sizes("matmul", args)
     assert (example.name == "matmul, turns") == taken and bool(choices) == taken
     assert products.for_sizes("matmul_skinny", args)[0].name != "matmul, turns"
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_100")
