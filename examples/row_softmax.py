@@ -15,23 +15,27 @@ try:
     from .rows import (
         again,
         example,
+        fetch,
         keep,
         memory_for,
         part_at,
         row_start,
         rows_at,
         sizes_of,
+        slots_for,
     )
 except ImportError:  # run as a program
     from rows import (
         again,
         example,
+        fetch,
         keep,
         memory_for,
         part_at,
         row_start,
         rows_at,
         sizes_of,
+        slots_for,
     )
 
 LOG2E: gl.constexpr = gl.constexpr(1.4426950408889634)
@@ -48,6 +52,36 @@ def softmax(src, dst, rows, columns, stride, ROWS: gl.constexpr, BLOCK: gl.const
     numerator, _, total = gl.portable.row_exponentials(x)
     result = numerator * (1 / total)[:, None]
     gl.portable.store(row_start(dst, first, stride), at, result, inside)
+
+
+@gluon.jit
+def softmax_streamed(
+    src, dst, rows, columns, stride,
+    SLOTS: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK: gl.constexpr,
+):  # fmt: skip
+    layout: gl.constexpr = gl.portable.blocked_layout([1, BLOCK], src.dtype.element_ty)
+    slots = slots_for(SLOTS, src.dtype.element_ty, layout, BLOCK)
+    begin = gl.program_id(0)
+    for i in gl.static_range(SLOTS):
+        row = begin + i * PROGRAMS
+        fetch(slots.index(i), src, row, rows, columns, stride, layout, BLOCK)
+        gl.portable.commit()
+    at, inside = rows_at(1, columns, stride, layout, 1, BLOCK)
+    slot = 0
+    for row in range(begin, rows, PROGRAMS):
+        gl.portable.wait(SLOTS - 1)
+        x = slots.index(slot).load(layout)
+        after = row + SLOTS * PROGRAMS
+        fetch(slots.index(slot), src, after, rows, columns, stride, layout, BLOCK)
+        gl.portable.commit()
+        x = x.to(gl.float32)
+        if columns < BLOCK:
+            x = gl.where(inside, x, -float("inf"))
+        numerator, _, total = gl.portable.row_exponentials(x)
+        result = numerator * (1 / total)[:, None]
+        gl.portable.store(row_start(dst, row, stride), at, result, inside)
+        slot = (slot + 1) % SLOTS
+    gl.portable.wait(0)
 
 
 @gluon.jit
@@ -99,6 +133,37 @@ def softmax_backward(
     y = gl.portable.load(row_start(result, first, stride), at, inside).to(gl.float32)
     along = gl.sum(g * y, axis=1)
     gl.portable.store(row_start(dst, first, stride), at, y * (g - along[:, None]), inside)
+
+
+@gluon.jit
+def softmax_backward_streamed(
+    grad, result, dst, rows, columns, stride,
+    SLOTS: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK: gl.constexpr,
+):  # fmt: skip
+    layout: gl.constexpr = gl.portable.blocked_layout([1, BLOCK], grad.dtype.element_ty)
+    slots_g = slots_for(SLOTS, grad.dtype.element_ty, layout, BLOCK)
+    slots_y = slots_for(SLOTS, result.dtype.element_ty, layout, BLOCK)
+    begin = gl.program_id(0)
+    for i in gl.static_range(SLOTS):
+        row = begin + i * PROGRAMS
+        fetch(slots_g.index(i), grad, row, rows, columns, stride, layout, BLOCK)
+        fetch(slots_y.index(i), result, row, rows, columns, stride, layout, BLOCK)
+        gl.portable.commit()
+    at, inside = rows_at(1, columns, stride, layout, 1, BLOCK)
+    slot = 0
+    for row in range(begin, rows, PROGRAMS):
+        gl.portable.wait(SLOTS - 1)
+        g = slots_g.index(slot).load(layout)
+        y = slots_y.index(slot).load(layout)
+        after = row + SLOTS * PROGRAMS
+        fetch(slots_g.index(slot), grad, after, rows, columns, stride, layout, BLOCK)
+        fetch(slots_y.index(slot), result, after, rows, columns, stride, layout, BLOCK)
+        gl.portable.commit()
+        g, y = g.to(gl.float32), y.to(gl.float32)
+        along = gl.sum(gl.sum(g * y, axis=1), axis=0)
+        gl.portable.store(row_start(dst, row, stride), at, y * (g - along), inside)
+        slot = (slot + 1) % SLOTS
+    gl.portable.wait(0)
 
 
 @gluon.jit
@@ -176,6 +241,15 @@ MORE = [
         "softmax of wide rows, backward",
         softmax_backward_wide,
         wide_backward_arguments,
+        backward_reference,
+        "dst",
+        3,
+    ),
+    example("softmax of rows, streamed", softmax_streamed, arguments, reference, "dst", 2),
+    example(
+        "softmax, streamed, backward",
+        softmax_backward_streamed,
+        backward_arguments,
         backward_reference,
         "dst",
         3,

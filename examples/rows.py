@@ -65,6 +65,20 @@ def again(kept, src, start, at, inside, layout: gl.constexpr):
 
 
 @gluon.jit
+def slots_for(slots: gl.constexpr, dtype: gl.constexpr, layout: gl.constexpr, BLOCK: gl.constexpr):
+    """Shared memory for rows on their way; each block of a cluster has its part of each."""
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0], layout.cga_layout)
+    return gl.allocate_shared_memory(dtype, [slots, 1, BLOCK], flat)
+
+
+@gluon.jit
+def fetch(slot, src, row, rows, columns, stride, layout, BLOCK: gl.constexpr):
+    """Start copying a row, if there is one; zeros stand for what is not inside."""
+    at, inside = rows_at(1, columns, stride, layout, 1, BLOCK)
+    gl.portable.async_copy(slot, row_start(src, row, stride), at, inside & (row < rows))
+
+
+@gluon.jit
 def row_start(pointer, row, stride):
     """A pointer to a row, however large the matrix is."""
     return pointer + row.to(gl.int64) * stride
@@ -98,6 +112,13 @@ def swiglu_backward(
     to_gate = g * y * sigmoid * (1 + x * (1 - sigmoid))
     gl.portable.store(row_start(d_gate, first, stride) + start, at, to_gate, inside)
     gl.portable.store(row_start(d_up, first, stride) + start, at, g * x * sigmoid, inside)
+
+
+def streamed(columns, warp_size, slots=2, programs=None, num_warps=None, num_ctas=1):
+    """A configuration in which a program takes row after row, while copies of the next `slots` run."""
+    made = whole(columns, warp_size, 1, num_warps, num_ctas=num_ctas)
+    del made["ROWS"]
+    return {"SLOTS": slots, "PROGRAMS": programs or max(1, 132 // num_ctas), **made}
 
 
 OPTIONS = ("num_warps", "num_ctas")
@@ -135,7 +156,8 @@ def block_grid(args, config):
 
 
 def row_grid(args, config):
-    return (-(-args["rows"] // config.get("ROWS", 1)),)
+    programs = -(-args["rows"] // config.get("ROWS", 1))
+    return (min(programs, config.get("PROGRAMS", programs)),)
 
 
 def sizes_of(large, shape, small=(19, 1000)):
@@ -190,6 +212,7 @@ def example(
             target and the `large_tolerance`.
     """
     names, walks = kernel.arg_names, "DEPTH" in kernel.arg_names
+    streams = "SLOTS" in names
     large = settings.pop("large", {})
     large_tolerance = settings.pop("large_tolerance", None)
     choices_of = settings.pop("choices", None)
@@ -198,11 +221,15 @@ def example(
         if walks:
             made = {**parts(warp_size, **{"num_warps": 4, **choices}), **settings}
             return {name: value for name, value in made.items() if name in OPTIONS or name in names}
+        if streams:  # so few programs that each takes several rows
+            return {**streamed(columns, warp_size, **{"programs": 4, **choices}), **settings}
         made = blocks if grid is block_grid else whole
         return {**made(columns, warp_size, **choices), **settings}
 
     def large_config(warp_size, columns=8192, **choices):
         many = {"num_warps": 512 // warp_size, "depth": 2} if walks else {}
+        if streams:
+            many = {"programs": None}
         given = {**many, **large, **choices}
         return config(warp_size, columns, **given)
 
