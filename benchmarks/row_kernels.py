@@ -65,6 +65,11 @@ STREAMED = {
         *((16, 8, 3, 32), (16, 8, 2, 32), (16, 16, 3, 32), (16, 16, 2, 32)),
     ),
 }
+# (warps, depth, parts kept, programs) of what walks over row after row.
+AHEAD = {
+    65536: ((16, 2, 4, 264), (8, 4, 4, 396), (8, 2, 8, 396), (16, 4, 2, 264), (16, 1, 8, 264)),
+    131072: ((32, 2, 7, 132), (32, 1, 14, 132), (16, 4, 7, 132), (32, 4, 3, 132), (16, 2, 14, 132)),
+}
 SHARED_MEMORY = 227 * 1024 - 2048  # of Hopper, less what reductions want
 
 
@@ -80,6 +85,7 @@ class Case:
         choices: of `whole`: "rows", "blocks", "steps", "sums", "top" or "walked".
         kept: rows that `walks` keeps parts of, and that `streams` copies at a time.
         streams: the index of its example for rows that are copied ahead, None where there is none.
+        ahead: likewise for rows that are walked over while parts of the next are copied.
         weight: whether `streams` may hold a weight, too: True if it does so always, None never.
         tolerance: relative to the largest element.
     """
@@ -94,6 +100,7 @@ class Case:
     tolerance: float = 8e-3
     streams: Optional[int] = None
     weight: Optional[bool] = None
+    ahead: Optional[int] = None
 
     def examples(self) -> Sequence[Example]:
         module = importlib.import_module(f"{examples_package().__name__}.{self.file}")
@@ -112,6 +119,10 @@ class Case:
                     made.append((self.walks, choice))
         if self.streams is not None and columns > 8192:
             made += [(self.streams, choice) for choice in self.streamed(columns)]
+        if self.ahead is not None and columns > 8192:
+            names = ("num_warps", "depth", "kept", "programs")
+            listed = AHEAD[next(most for most in AHEAD if columns <= most)]
+            made += [(self.ahead, dict(zip(names, choice))) for choice in listed]
         return [(index, {"columns": columns, **choice}) for index, choice in made]
 
     def streamed(self, columns: int) -> list[dict[str, Any]]:
@@ -248,14 +259,18 @@ def column_sums(args: Mapping[str, Any]) -> Any:
 
 
 CASES = (
-    Case("softmax", "row_softmax", 0, 1, softmax, streams=4),
+    Case("softmax", "row_softmax", 0, 1, softmax, streams=4, ahead=6),
     Case(
         "softmax backward", "row_softmax", 2, 3, softmax_backward, kept=2, tolerance=2e-2, streams=5
     ),
     Case("cross entropy", "row_cross_entropy", 0, 1, cross_entropy),
     Case("cross entropy backward", "row_cross_entropy", 2, None, cross_entropy_backward, "blocks"),
-    Case("layer norm", "row_norm", 0, 4, normalized, tolerance=2e-2, streams=7, weight=False),
-    Case("RMS norm", "row_norm", 1, 5, normalized, tolerance=2e-2, streams=8, weight=False),
+    Case(
+        "layer norm", "row_norm", 0, 4, normalized, tolerance=2e-2, streams=7, weight=False, ahead=9
+    ),
+    Case(
+        "RMS norm", "row_norm", 1, 5, normalized, tolerance=2e-2, streams=8, weight=False, ahead=10
+    ),
     Case("RMS norm of a sum", "row_norm", 2, 6, normalized, tolerance=2e-2),
     Case(
         "norm backward",
@@ -348,7 +363,9 @@ def attempts(case: Case, shape: tuple[int, int], target: Target) -> dict[str, At
             given = {(index, programs): (new, case.torch(new))}
         args, wanted = given[index, programs]
         text = ", ".join(f"{k} {v}" for k, v in choices.items() if k != "columns")
-        form = {case.walks: "walks, ", case.streams: "streams, "}.get(index, "")
+        form = {case.walks: "walks, ", case.streams: "streams, ", case.ahead: "ahead, "}.get(
+            index, ""
+        )
         text = f"{form}{text}"
         text += f", programs {programs}" if programs else ""
         if case.choices == "sums":

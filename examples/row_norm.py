@@ -17,6 +17,7 @@ try:
         again,
         example,
         fetch,
+        fetch_part,
         keep,
         memory_for,
         part_at,
@@ -30,6 +31,7 @@ except ImportError:  # run as a program
         again,
         example,
         fetch,
+        fetch_part,
         keep,
         memory_for,
         part_at,
@@ -174,6 +176,84 @@ def norm_wide(
         gl.portable.store(dst, at, result, inside)
 
 
+@gluon.jit
+def norm_ahead(
+    src, weight, bias, dst, residual, summed, mean, scale, rows, columns, stride, epsilon,
+    CENTRED: gl.constexpr, KEPT: gl.constexpr, PROGRAMS: gl.constexpr,
+    DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Without a residual. Each program walks over several rows; where a part was, that of the next row
+    is copied to."""
+    SIZE: gl.constexpr = DEPTH * WIDTH
+    kept = memory_for(KEPT, src.dtype.element_ty, DEPTH, WIDTH)
+    begin = gl.program_id(0)
+    for i in gl.static_range(KEPT):
+        start = i * SIZE
+        fetch_part(kept.index(i), src, begin, rows, start, columns, stride, layout, DEPTH, WIDTH)
+    for row in range(begin, rows, PROGRAMS):
+        own = row_start(src, row, stride)
+        out = row_start(dst, row, stride)
+        origin = 0.0
+        if CENTRED:
+            origin = gl.load(own).to(gl.float32)
+        total = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
+        squares = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
+        for i in gl.static_range(KEPT):
+            gl.portable.wait(KEPT - 1 - i)
+            x = kept.index(i).load(layout).to(gl.float32)
+            if CENTRED:
+                x -= origin
+                if columns < (i + 1) * SIZE:
+                    _, inside = part_at(i * SIZE, columns, layout, DEPTH, WIDTH)
+                    x = gl.where(inside, x, 0.0)
+                total += gl.sum(x, axis=0)
+            squares += gl.sum(x * x, axis=0)
+        for start in range(KEPT * SIZE, columns, SIZE):
+            at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
+            x = gl.portable.load(own, at, inside).to(gl.float32)
+            if CENTRED:
+                x = gl.where(inside, x - origin, 0.0)
+                total += gl.sum(x, axis=0)
+            squares += gl.sum(x * x, axis=0)
+        at, inside = part_at(0, columns, layout, DEPTH, WIDTH)
+        next_factor = gl.portable.load(weight, at, inside)
+        variance = gl.sum(squares, axis=0) / columns
+        middle = 0.0
+        if CENTRED:
+            middle = gl.sum(total, axis=0) / columns
+            variance -= middle * middle
+            middle += origin
+            gl.store(mean + row, middle)
+        spread = 1 / gl.sqrt(variance + epsilon)
+        gl.store(scale + row, spread)
+        after = row + PROGRAMS
+        for i in gl.static_range(KEPT):
+            start = i * SIZE
+            factor = next_factor
+            at, inside = part_at(start + SIZE, columns, layout, DEPTH, WIDTH)
+            next_factor = gl.portable.load(weight, at, inside)
+            x = kept.index(i).load(layout).to(gl.float32)
+            fetch_part(
+                kept.index(i), src, after, rows, start, columns, stride, layout, DEPTH, WIDTH
+            )
+            at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
+            result = (x - middle) * spread * factor.to(gl.float32)
+            if bias is not None:
+                result += gl.portable.load(bias, at, inside).to(gl.float32)
+            gl.portable.store(out, at, result, inside)
+        for start in range(KEPT * SIZE, columns, SIZE):
+            factor = next_factor
+            at, inside = part_at(start + SIZE, columns, layout, DEPTH, WIDTH)
+            next_factor = gl.portable.load(weight, at, inside)
+            at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
+            x = gl.portable.load(own, at, inside).to(gl.float32)
+            result = (x - middle) * spread * factor.to(gl.float32)
+            if bias is not None:
+                result += gl.portable.load(bias, at, inside).to(gl.float32)
+            gl.portable.store(out, at, result, inside)
+    gl.portable.wait(0)
+
+
 def arguments(new, large, shape=None, residual=False, bias=True):
     rows, columns = sizes_of(large, shape)
     size = (rows, columns)
@@ -250,6 +330,8 @@ MORE = [
     example("RMS norm of a sum", norm_wide, residual_arguments, reference, "dst", 4, CENTRED=False),
     streamed("layer norm, streamed", arguments, CENTRED=True),
     streamed("RMS norm, streamed", rms_arguments, CENTRED=False),
+    example("layer norm, ahead", norm_ahead, arguments, reference, "dst", 2, CENTRED=True),
+    example("RMS norm, ahead", norm_ahead, rms_arguments, reference, "dst", 2, CENTRED=False),
 ]
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ try:
         again,
         example,
         fetch,
+        fetch_part,
         keep,
         memory_for,
         part_at,
@@ -29,6 +30,7 @@ except ImportError:  # run as a program
         again,
         example,
         fetch,
+        fetch_part,
         keep,
         memory_for,
         part_at,
@@ -85,6 +87,14 @@ def softmax_streamed(
 
 
 @gluon.jit
+def with_part(most, total, x):
+    """What each thread has seen, and a part more."""
+    higher = gl.maximum(most, gl.max(x, axis=0))
+    exponential = gl.exp2((x - higher[None, :]) * LOG2E)
+    return higher, total * gl.exp2((most - higher) * LOG2E) + gl.sum(exponential, axis=0)
+
+
+@gluon.jit
 def maximum_and_sum(src, kept, columns, layout, DEPTH: gl.constexpr, WIDTH: gl.constexpr):
     """The maximum of a row, and the sum of exponentials of what its elements are below that; the
     first parts stay in `kept`, if that is not None."""
@@ -95,11 +105,7 @@ def maximum_and_sum(src, kept, columns, layout, DEPTH: gl.constexpr, WIDTH: gl.c
         part = gl.portable.load(src, at, inside, -float("inf"))
         if kept is not None:
             keep(kept, start, part)
-        x = part.to(gl.float32)
-        higher = gl.maximum(most, gl.max(x, axis=0))
-        exponential = gl.exp2((x - higher[None, :]) * LOG2E)
-        total = total * gl.exp2((most - higher) * LOG2E) + gl.sum(exponential, axis=0)
-        most = higher
+        most, total = with_part(most, total, part.to(gl.float32))
     highest = gl.max(most, axis=0)
     return highest, gl.sum(total * gl.exp2((most - highest) * LOG2E), axis=0)
 
@@ -119,6 +125,52 @@ def softmax_wide(
         at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
         x = again(kept, src, start, at, inside, layout).to(gl.float32)
         gl.portable.store(dst, at, gl.exp2((x - highest) * LOG2E) * scale, inside)
+
+
+@gluon.jit
+def softmax_ahead(
+    src, dst, rows, columns, stride, KEPT: gl.constexpr, PROGRAMS: gl.constexpr,
+    DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Each program walks over several rows; where a part was, that of the next row is copied to."""
+    SIZE: gl.constexpr = DEPTH * WIDTH
+    kept = memory_for(KEPT, src.dtype.element_ty, DEPTH, WIDTH)
+    begin = gl.program_id(0)
+    for i in gl.static_range(KEPT):
+        start = i * SIZE
+        fetch_part(kept.index(i), src, begin, rows, start, columns, stride, layout, DEPTH, WIDTH)
+    for row in range(begin, rows, PROGRAMS):
+        own = row_start(src, row, stride)
+        out = row_start(dst, row, stride)
+        most = gl.full([WIDTH], LOWEST, gl.float32, gl.SliceLayout(0, layout))
+        total = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
+        for i in gl.static_range(KEPT):
+            gl.portable.wait(KEPT - 1 - i)
+            x = kept.index(i).load(layout).to(gl.float32)
+            if columns < (i + 1) * SIZE:
+                _, inside = part_at(i * SIZE, columns, layout, DEPTH, WIDTH)
+                x = gl.where(inside, x, -float("inf"))
+            most, total = with_part(most, total, x)
+        for start in range(KEPT * SIZE, columns, SIZE):
+            at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
+            x = gl.portable.load(own, at, inside, -float("inf")).to(gl.float32)
+            most, total = with_part(most, total, x)
+        highest = gl.max(most, axis=0)
+        scale = 1 / gl.sum(total * gl.exp2((most - highest) * LOG2E), axis=0)
+        after = row + PROGRAMS
+        for i in gl.static_range(KEPT):
+            start = i * SIZE
+            x = kept.index(i).load(layout).to(gl.float32)
+            fetch_part(
+                kept.index(i), src, after, rows, start, columns, stride, layout, DEPTH, WIDTH
+            )
+            at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
+            gl.portable.store(out, at, gl.exp2((x - highest) * LOG2E) * scale, inside)
+        for start in range(KEPT * SIZE, columns, SIZE):
+            at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
+            x = gl.portable.load(own, at, inside).to(gl.float32)
+            gl.portable.store(out, at, gl.exp2((x - highest) * LOG2E) * scale, inside)
+    gl.portable.wait(0)
 
 
 @gluon.jit
@@ -254,6 +306,7 @@ MORE = [
         "dst",
         3,
     ),
+    example("softmax of wide rows, ahead", softmax_ahead, wide_arguments, reference, "dst", 2),
 ]
 
 if __name__ == "__main__":

@@ -79,6 +79,15 @@ def fetch(slot, src, row, rows, columns, stride, layout, BLOCK: gl.constexpr):
 
 
 @gluon.jit
+def fetch_part(part, src, row, rows, start, columns, stride, layout, DEPTH: gl.constexpr,
+               WIDTH: gl.constexpr):  # fmt: skip
+    """Start copying a part of a row, if there is such a row."""
+    at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
+    gl.portable.async_copy(part, row_start(src, row, stride), at, inside & (row < rows))
+    gl.portable.commit()
+
+
+@gluon.jit
 def row_start(pointer, row, stride):
     """A pointer to a row, however large the matrix is."""
     return pointer + row.to(gl.int64) * stride
@@ -135,13 +144,13 @@ def whole(columns, warp_size, rows=None, num_warps=None, most=2**17, num_ctas=1)
     return made if num_ctas == 1 else {**made, "num_ctas": num_ctas}
 
 
-def parts(warp_size, num_warps=16, depth=4, kept=1, vector=8):
+def parts(warp_size, num_warps=16, depth=4, kept=1, vector=8, programs=None):
     """A configuration in which a program walks over a row: `vector` elements side by side in each
     thread, `depth` times; `kept` parts stay in shared memory."""
     width = vector * warp_size * num_warps
     layout = gl.BlockedLayout([1, vector], [1, warp_size], [1, num_warps], [1, 0])
     made = {"DEPTH": depth, "WIDTH": width, "layout": layout, "num_warps": num_warps}
-    return {"KEPT": kept, **made}
+    return {"KEPT": kept, "PROGRAMS": programs or 132, **made}
 
 
 def blocks(columns, warp_size, block=2048, num_warps=4):
@@ -211,15 +220,16 @@ def example(
         settings: other parameters of the kernel, and of the large case, `large` choices, `choices` by
             target and the `large_tolerance`.
     """
-    names, walks = kernel.arg_names, "DEPTH" in kernel.arg_names
-    streams = "SLOTS" in names
+    names = kernel.arg_names
+    walks, streams = "DEPTH" in names, "SLOTS" in names
     large = settings.pop("large", {})
     large_tolerance = settings.pop("large_tolerance", None)
     choices_of = settings.pop("choices", None)
 
     def config(warp_size, columns=1000, **choices):
         if walks:
-            made = {**parts(warp_size, **{"num_warps": 4, **choices}), **settings}
+            few = {"num_warps": 4, "programs": 2}
+            made = {**parts(warp_size, **{**few, **choices}), **settings}
             return {name: value for name, value in made.items() if name in OPTIONS or name in names}
         if streams:  # so few programs that each takes several rows
             return {**streamed(columns, warp_size, **{"programs": 4, **choices}), **settings}
@@ -227,9 +237,9 @@ def example(
         return {**made(columns, warp_size, **choices), **settings}
 
     def large_config(warp_size, columns=8192, **choices):
-        many = {"num_warps": 512 // warp_size, "depth": 2} if walks else {}
-        if streams:
-            many = {"programs": None}
+        many = {"programs": None} if walks or streams else {}
+        if walks:
+            many |= {"num_warps": 512 // warp_size, "depth": 2}
         given = {**many, **large, **choices}
         return config(warp_size, columns, **given)
 
