@@ -85,6 +85,7 @@ class Case:
         choices: of `whole`: "rows", "blocks", "steps", "sums", "top" or "walked".
         kept: rows that `walks` keeps parts of, and that `streams` copies at a time.
         streams: the index of its example for rows that are copied ahead, None where there is none.
+        grouped: the index of its example for whole rows in groups of columns, None where there is none.
         ahead: likewise for rows that are walked over while parts of the next are copied.
         weight: whether `streams` may hold a weight, too: True if it does so always, None never.
         tolerance: relative to the largest element.
@@ -101,6 +102,7 @@ class Case:
     streams: Optional[int] = None
     weight: Optional[bool] = None
     ahead: Optional[int] = None
+    grouped: Optional[int] = None
 
     def examples(self) -> Sequence[Example]:
         module = importlib.import_module(f"{examples_package().__name__}.{self.file}")
@@ -119,6 +121,8 @@ class Case:
                     made.append((self.walks, choice))
         if self.streams is not None and columns > 8192:
             made += [(self.streams, choice) for choice in self.streamed(columns)]
+        if self.grouped is not None and columns <= 65536:
+            made += [(self.grouped, {"num_warps": warps}) for warps in (1, 2, 4, 8)]
         if self.ahead is not None and columns > 8192:
             names = ("num_warps", "depth", "kept", "programs")
             listed = AHEAD[next(most for most in AHEAD if columns <= most)]
@@ -287,7 +291,7 @@ CASES = (
     Case("quantize to fp8", "row_quantize", 2, 3, quantized, tolerance=1 / 14, streams=6),
     Case("quantize to fp8 by 128", "row_quantize", 4, None, quantized_blocks, "blocks", 1, 1 / 14),
     Case("quantize to mxfp8", "row_quantize", 5, None, quantized_mx, "blocks", 1, 1 / 14),
-    Case("top-8", "row_topk", 0, None, largest, "top"),
+    Case("top-8", "row_topk", 0, None, largest, "top", grouped=2),
     Case("running sum", "row_scan", 0, None, running_sum, "steps", tolerance=1e-4),
     Case("SwiGLU", "rows", 0, None, swiglu, "blocks"),
     Case("SwiGLU backward", "rows", 1, None, swiglu_backward, "blocks"),
@@ -363,9 +367,12 @@ def attempts(case: Case, shape: tuple[int, int], target: Target) -> dict[str, At
             given = {(index, programs): (new, case.torch(new))}
         args, wanted = given[index, programs]
         text = ", ".join(f"{k} {v}" for k, v in choices.items() if k != "columns")
-        form = {case.walks: "walks, ", case.streams: "streams, ", case.ahead: "ahead, "}.get(
-            index, ""
-        )
+        form = {
+            case.walks: "walks, ",
+            case.streams: "streams, ",
+            case.ahead: "ahead, ",
+            case.grouped: "groups, ",
+        }.get(index, "")
         text = f"{form}{text}"
         text += f", programs {programs}" if programs else ""
         if case.choices == "sums":

@@ -220,6 +220,10 @@ def wide_backward_arguments(new, large, shape=None):
     return {name: value for name, value in given.items() if not name.startswith("to_")}
 
 
+def alone_arguments(new, large, shape=None):
+    return wide_backward_arguments(new, large, sizes_of(large, shape))
+
+
 def sums_arguments(new, large, shape=None):
     given = backward_arguments(new, large, shape)
     shares = -(-given["rows"] // (SHARE if large else SMALL_SHARE))
@@ -298,9 +302,9 @@ MORE = [
         tolerance=1e-5,
     ),
     example(
-        "norm of wide rows, streamed, backward",
+        "norm, streamed, backward",
         norm_backward_streamed,
-        wide_backward_arguments,
+        alone_arguments,
         backward_reference,
         "dst",
         3,

@@ -228,7 +228,7 @@ def example(
 
     def config(warp_size, columns=1000, **choices):
         if walks:
-            few = {"num_warps": 4, "programs": 2}
+            few = {"num_warps": 4, "depth": 2, "kept": 2, "programs": 2}
             made = {**parts(warp_size, **{**few, **choices}), **settings}
             return {name: value for name, value in made.items() if name in OPTIONS or name in names}
         if streams:  # so few programs that each takes several rows
