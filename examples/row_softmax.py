@@ -156,7 +156,7 @@ def softmax_ahead(
             x = gl.portable.load(own, at, inside, -float("inf")).to(gl.float32)
             most, total = with_part(most, total, x)
         highest = gl.max(most, axis=0)
-        scale = 1 / gl.sum(total * gl.exp2((most - highest) * LOG2E), axis=0)
+        shift = gl.log2(gl.sum(total * gl.exp2((most - highest) * LOG2E), axis=0))
         after = row + PROGRAMS
         for i in gl.static_range(KEPT):
             start = i * SIZE
@@ -165,11 +165,11 @@ def softmax_ahead(
                 kept.index(i), src, after, rows, start, columns, stride, layout, DEPTH, WIDTH
             )
             at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-            gl.portable.store(out, at, gl.exp2((x - highest) * LOG2E) * scale, inside)
+            gl.portable.store(out, at, gl.exp2((x - highest) * LOG2E - shift), inside)
         for start in range(KEPT * SIZE, columns, SIZE):
             at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
             x = gl.portable.load(own, at, inside).to(gl.float32)
-            gl.portable.store(out, at, gl.exp2((x - highest) * LOG2E) * scale, inside)
+            gl.portable.store(out, at, gl.exp2((x - highest) * LOG2E - shift), inside)
     gl.portable.wait(0)
 
 
