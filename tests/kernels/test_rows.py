@@ -101,6 +101,7 @@ def test_the_largest_by_groups(columns):
     src[:] = np.round(src.astype(np.float32) * 4) / 4
     src[1, 3:], src[2, 5::50], src[2, 33:34], src[3] = -np.inf, np.nan, -np.nan, 0
     src[3, ::3] = -0.0
+    src[4, ::256] = 9  # all in one thread
     example.launch(args, example.configure(target, False, columns=columns), target=target)
     x = src.astype(np.float64)
     order = np.argsort(np.where(np.isnan(x), -np.inf, -x) - np.isnan(x), axis=1, kind="stable")
