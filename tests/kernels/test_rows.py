@@ -15,6 +15,7 @@ from gluon_core.cli.example import Arrays, Placeholders
 from gluon_core.contract.registry import registry
 from gluon_core.errors import CapabilityError
 
+CLUSTERS = VERSION >= (3, 8)  # Triton reduces across their blocks
 SHAPES = ((1, 1), (1, 8), (3, 127), (5, 1024), (2, 1025), (9, 33))
 # (file, index of the example for whole rows, of the one for rows of any width)
 PAIRS = {
@@ -63,6 +64,51 @@ def test_edges(name, spec):
     if walks is not None:  # several parts, and one that is not full
         checked(examples[walks], target, (2, 1), num_warps=1)
         checked(examples[walks], target, (2, 2 * 8 * 64 * 4 + 11), num_warps=1, depth=2, kept=2)
+
+
+# (file, index of the example, choices) of what takes one row after the other.
+AFTER = (
+    ("row_softmax", 4, {"slots": 3}),
+    ("row_softmax", 5, {}),
+    ("row_softmax", 6, {"depth": 1, "kept": 3, "num_warps": 1}),
+    ("row_norm", 7, {"held": 0}),
+    ("row_norm", 8, {"held": 1}),
+    ("row_norm", 9, {"depth": 2, "kept": 2, "num_warps": 1}),
+    ("row_norm", 10, {"depth": 1, "kept": 5, "num_warps": 1}),
+    ("row_norm_backward", 3, {}),
+    ("row_quantize", 6, {}),
+)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("file, index, choices", AFTER)
+def test_rows_whose_next_is_on_its_way(file, index, choices):
+    """More rows than programs, no whole number for each; a width that copies take, and one that they
+    do not."""
+    target, example = registry().target("sim:sm_90"), examples_of(file)[index]
+    for shape in ((7, 1000), (5, 1023)):
+        checked(example, target, shape, programs=2, **choices)
+    if CLUSTERS and "slots_for" in example.kernel.fn.__globals__ and "depth" not in choices:
+        checked(example, target, (3, 1000), programs=2, num_ctas=2, num_warps=1, **choices)
+
+
+@pytest.mark.parametrize("columns", [1, 40, 1000, 2500])
+def test_the_largest_by_groups(columns):
+    """Infinities, NaN, zeros of both signs and many that are equal; all by value, then by column."""
+    target, (_, _, example, _) = registry().target("sim:sm_90"), examples_of("row_topk")
+    args = example.arguments(Arrays(target), False, (5, columns))
+    src = args["src"]
+    src[:] = np.round(src.astype(np.float32) * 4) / 4
+    src[1, 3:], src[2, 5::50], src[2, 33:34], src[3] = -np.inf, np.nan, -np.nan, 0
+    src[3, ::3] = -0.0
+    src[4, ::256] = 9  # all in one thread
+    example.launch(args, example.configure(target, False, columns=columns), target=target)
+    x = src.astype(np.float64)
+    order = np.argsort(np.where(np.isnan(x), -np.inf, -x) - np.isnan(x), axis=1, kind="stable")
+    first = order[:, : args["count"]]
+    assert (args["indices"] == first).all()
+    wanted = np.take_along_axis(x, first, 1)
+    assert np.array_equal(args["values"].astype(np.float64), wanted, equal_nan=True)
 
 
 def test_sums_of_columns_of_what_does_not_divide():
@@ -200,9 +246,6 @@ def test_nothing_is_launched_for_no_rows():
     example.launch(args, example.configure(target, False, columns=64), target=target)
 
 
-CLUSTERS = VERSION >= (3, 8)
-
-
 @pytest.mark.once
 def test_rows_too_long_for_a_block_are_a_clusters(monkeypatch):
     """The benchmark's choices: from Triton 3.8 on four blocks hold a row of 131072 in registers."""
@@ -210,7 +253,7 @@ def test_rows_too_long_for_a_block_are_a_clusters(monkeypatch):
     monkeypatch.syspath_prepend(folder)
     case = importlib.import_module("row_kernels").CASES[0]
     chosen = [choice for index, choice in case.candidates(131072) if index == case.whole]
-    assert [choice["num_ctas"] for choice in chosen] == ([4, 4] if CLUSTERS else [])
+    assert {choice["num_ctas"] for choice in chosen} == ({4, 8, 16} if CLUSTERS else set())
     target, example = registry().target("sim:sm_90"), examples_of("row_softmax")[0]
     if CLUSTERS:
         checked(example, target, (2, 1000), rows=1, num_warps=1, num_ctas=4)
