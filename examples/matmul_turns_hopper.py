@@ -7,12 +7,11 @@ the other has the matrix unit to itself. The shorter the sums, the more a store 
 Tiles are 128 wide, or 192: then a group has two sums, of 128 and of 64 columns, since widths of tensors are
 powers of two.
 
-With two blocks to a cluster (CTAS=2, from Triton 3.7 on) a tile has twice the rows, and each block half of them: it copies
-its own rows of A, and one copies the columns of B for both by multicast, so that the L2 cache gives them once.
+With two blocks to a cluster (`ctas=2`, from Triton 3.8 on) a tile has twice the rows, and each block half of them: it
+copies its own rows of A, and one copies the columns of B for both by multicast, so that the L2 cache gives them once.
 """
 
 import numpy as np
-import triton
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -188,22 +187,15 @@ def grid(args, config):
 
 
 def config(warp_size, block=(128, 192, 32), stages=3, group=2, buffers=1, ctas=1):
+    """`block` is what each block of a cluster multiplies; the cluster's tile has `ctas` times its rows."""
     m, n, k = block
-    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}
+    blocks = {"BLOCK_M": ctas * m, "BLOCK_N": n, "BLOCK_K": k}
     clusters = {"num_ctas": ctas} if ctas > 1 else {}
     return {**blocks, "STAGES": stages, "GROUP": group, "BUFFERS": buffers, "num_warps": 4, **clusters}
 
 
 def large_config(warp_size, block=(128, 192, 64), stages=4, group=8, buffers=1, ctas=1):
     return config(warp_size, block, stages, group, buffers, ctas)
-
-
-def config_of_pairs(warp_size, block=(256, 192, 32), stages=3, group=2, buffers=1):
-    return config(warp_size, block, stages, group, buffers, ctas=2)
-
-
-def large_config_of_pairs(warp_size, block=(256, 192, 64), stages=4, group=8, buffers=1):
-    return config(warp_size, block, stages, group, buffers, ctas=2)
 
 
 def chosen_for(m, n, processors=132):
@@ -218,9 +210,9 @@ def chosen_for(m, n, processors=132):
     return {}
 
 
-def example(name, config, large_config):
-    return Example(
-        name=name,
+EXAMPLES = [
+    Example(
+        name="matmul, turns",
         kernel=matmul_in_turns,
         arguments=lambda new, large, sizes=None: arguments(
             new, large, sizes or ((8192, 8192, 1024) if large else (320, 560, 144))
@@ -236,11 +228,7 @@ def example(name, config, large_config):
         requires=("nvidia.wgmma", "nvidia.tma"),
         tolerance=4e-3,
     )
-
-
-EXAMPLES = [example("matmul, turns", config, large_config)]
-if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7):  # multicast
-    EXAMPLES.append(example("matmul, turns of pairs", config_of_pairs, large_config_of_pairs))
+]
 
 if __name__ == "__main__":
     raise SystemExit(main(EXAMPLES))

@@ -43,7 +43,7 @@ from gluon_core.vendor import (
     tl_tuple,
     unwrap,
 )
-from gluon_nvidia.features import TMA_MULTICAST
+from gluon_nvidia.features import PAIRS_ARRIVE
 from gluon_nvidia.language import cluster, mbarrier, tma
 from gluon_nvidia.language.descriptor import tensor_descriptor
 from gluon_nvidia.language.mbarrier_counted import arrive
@@ -281,7 +281,7 @@ def tma_ring(
         consumers: compile-time integer; each of so many roles releases every slot.
         two_ctas: the blocks of a pair multiply together: the even one waits until a slot of both is full.
         multicast: of tensors whose `cga_layout` repeats the block in both blocks of a cluster of two, one
-            copies for both, and their slots go around together. Triton 3.7.
+            copies for both, and their slots go around together. Triton 3.8.
 
     Returns:
         A `tile_ring`.
@@ -354,7 +354,7 @@ def _shared(
     """Of which tensors one block copies for both."""
     if not compile_time_bool(multicast, "multicast"):
         return (False,) * len(descs)
-    require(TMA_MULTICAST, "tma_ring(multicast=True)")
+    require(PAIRS_ARRIVE, "tma_ring(multicast=True)")
     if semantic.num_ctas != 2:
         raise ArgumentError(
             "needs a cluster of two blocks",
