@@ -44,7 +44,7 @@ from gluon_core.vendor import (
     unwrap,
 )
 from gluon_nvidia.features import PAIRS_ARRIVE
-from gluon_nvidia.language import cluster, mbarrier, tma
+from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import tensor_descriptor
 from gluon_nvidia.language.mbarrier_counted import arrive
 from gluon_nvidia.language.writer import block_of, check_descriptor, listed
@@ -318,8 +318,7 @@ def tma_ring(
         mbarrier.init(semantic.memdesc_index(full, slot), 1)
         for empty in empties:
             mbarrier.init(semantic.memdesc_index(empty, slot), users)
-    if any(shared):
-        cluster.barrier()  # both blocks use each other's barriers
+    # Where blocks use each other's barriers, compilers that have PAIRS_ARRIVE let them wait after this.
     return tile_ring(
         [tl_tuple(descs), tl_tuple(buffers), full, *empties], RingFacts(count, users, shared)
     )
