@@ -191,7 +191,14 @@ def config(warp_size, block=(128, 192, 32), stages=3, group=2, buffers=1, ctas=1
     m, n, k = block
     blocks = {"BLOCK_M": ctas * m, "BLOCK_N": n, "BLOCK_K": k}
     clusters = {"num_ctas": ctas} if ctas > 1 else {}
-    return {**blocks, "STAGES": stages, "GROUP": group, "BUFFERS": buffers, "num_warps": 4, **clusters}
+    return {
+        **blocks,
+        "STAGES": stages,
+        "GROUP": group,
+        "BUFFERS": buffers,
+        "num_warps": 4,
+        **clusters,
+    }
 
 
 def large_config(warp_size, block=(128, 192, 64), stages=4, group=8, buffers=1, ctas=1):
