@@ -6,6 +6,9 @@ the other has the matrix unit to itself. The shorter the sums, the more a store 
 
 Tiles are 128 wide, or 192: then a group has two sums, of 128 and of 64 columns, since widths of tensors are
 powers of two.
+
+With two blocks to a cluster (`ctas=2`, from Triton 3.8 on) a tile has twice the rows, and each block half of them: it
+copies its own rows of A, and one copies the columns of B for both by multicast, so that the L2 cache gives them once.
 """
 
 import numpy as np
@@ -21,17 +24,24 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_core.nvidia.hopper import TensorDescriptor
 
 try:
-    from .matmul_hopper import arguments, describe, grid
+    from .matmul_hopper import DTYPES, arguments, programs
 except ImportError:  # run as a program
-    from matmul_hopper import arguments, describe, grid
+    from matmul_hopper import DTYPES, arguments, programs
 
 
 @gluon.constexpr_function
 def widths(columns):
     """The powers of two that a tile's columns are the sum of, from left to right."""
     return (128, 64) if columns == 192 else (columns,)
+
+
+@gluon.constexpr_function
+def split(ctas, dim):
+    """`cga_layout` of what the blocks of a cluster have a half each of along `dim`; with None, all of it."""
+    return [[int(dim == 0), int(dim == 1)]] if ctas == 2 else []
 
 
 @gluon.jit
@@ -49,7 +59,9 @@ def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, WIDTHS: gl.constexpr):
 
 @gluon.jit
 def zeros(ROWS: gl.constexpr, WIDTH: gl.constexpr):
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        [3, 0], [4, 1], [16, WIDTH, 16], cga_layout=split(gl.num_ctas(), 0)
+    )
     return warpgroup_mma_init(gl.zeros([ROWS, WIDTH], gl.float32, layout))
 
 
@@ -136,7 +148,8 @@ def matmul_in_turns(
     """`b_descs` are of the columns of a tile, BLOCK_N in all, from left to right: one, or two."""
     gl.static_assert(num_warps == 4, "a tile is multiplied by four warps")
     WIDTHS: gl.constexpr = widths(BLOCK_N)
-    ring = tma_ring((a_desc,) + b_descs, STAGES)
+    CTAS: gl.constexpr = gl.num_ctas()
+    ring = tma_ring((a_desc,) + b_descs, STAGES, multicast=CTAS == 2)
     tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
     order = turns(2)
     mine = writers_for(c_desc, WIDTHS, BUFFERS)
@@ -150,23 +163,46 @@ def matmul_in_turns(
         [4, 1],
         [240, 24],
     )
+    if CTAS == 2:
+        gl.barrier(cluster=True)  # neither block is gone while the other uses its barriers
+
+
+def describe(array, block, ctas=1, dim=None):
+    dtype = DTYPES[str(array.dtype).split(".")[-1]]
+    layout = gl.NVMMASharedLayout.get_default_for(block, dtype, cga_layout=split(ctas, dim))
+    return TensorDescriptor.from_tensor(array, block, layout)
 
 
 def operands(args, config):
     m, n, k = (config[f"BLOCK_{x}"] for x in "MNK")
-    columns = tuple(describe(args["b"], [k, width]) for width in widths(n))
-    c = describe(args["c"], [m, 64 // config["BUFFERS"]])
-    return (describe(args["a"], [m, k]), columns, c, *(args[x] for x in "MNK"))
+    ctas = config.get("num_ctas", 1)
+    columns = tuple(describe(args["b"], [k, width], ctas) for width in widths(n))
+    c = describe(args["c"], [m, 64 // config["BUFFERS"]], ctas, 0)
+    return (describe(args["a"], [m, k], ctas, 0), columns, c, *(args[x] for x in "MNK"))
 
 
-def config(warp_size, block=(128, 192, 32), stages=3, group=2, buffers=1):
+def grid(args, config):
+    tiles = -(-args["M"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"])
+    return (min(tiles, programs(args, tiles) // config.get("num_ctas", 1)),)
+
+
+def config(warp_size, block=(128, 192, 32), stages=3, group=2, buffers=1, ctas=1):
+    """`block` is what each block of a cluster multiplies; the cluster's tile has `ctas` times its rows."""
     m, n, k = block
-    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}
-    return {**blocks, "STAGES": stages, "GROUP": group, "BUFFERS": buffers, "num_warps": 4}
+    blocks = {"BLOCK_M": ctas * m, "BLOCK_N": n, "BLOCK_K": k}
+    clusters = {"num_ctas": ctas} if ctas > 1 else {}
+    return {
+        **blocks,
+        "STAGES": stages,
+        "GROUP": group,
+        "BUFFERS": buffers,
+        "num_warps": 4,
+        **clusters,
+    }
 
 
-def large_config(warp_size, block=(128, 192, 64), stages=4, group=8, buffers=1):
-    return config(warp_size, block, stages, group, buffers)
+def large_config(warp_size, block=(128, 192, 64), stages=4, group=8, buffers=1, ctas=1):
+    return config(warp_size, block, stages, group, buffers, ctas)
 
 
 def chosen_for(m, n, processors=132):
@@ -178,7 +214,7 @@ def chosen_for(m, n, processors=132):
 
     if most(128) < most(192):
         return {"block": (128, 128, 64), "stages": 6}
-    return {}
+    return {"block": (128, 192, 32), "stages": 8}  # where K is small, short steps begin and end sooner
 
 
 EXAMPLES = [

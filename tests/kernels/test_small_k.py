@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gluon_core._triton import VERSION
 from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays
 from gluon_core.contract.registry import registry
@@ -25,8 +26,7 @@ def module(name):
 SIZES = [(1, 8, 8), (131, 136, 8), (640, 400, 64), (127, 200, 456)]
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("columns", [192, 128])
+@pytest.mark.parametrize("sizes, columns", [*((s, 192) for s in SIZES), ((640, 400, 64), 128)])
 def test_products_of_any_shape(sizes, columns):
     (example,) = module("matmul_turns_hopper").EXAMPLES
     args = example.arguments(Arrays(SM90), False, sizes)
@@ -35,9 +35,21 @@ def test_products_of_any_shape(sizes, columns):
     assert problem is None, problem
 
 
+@pytest.mark.skipif(VERSION < (3, 8), reason="needs Triton 3.8")
+@pytest.mark.parametrize("sizes, columns", [((127, 200, 200), 192), ((640, 400, 64), 128)])
+def test_products_of_pairs_of_blocks(sizes, columns):
+    (example,) = module("matmul_turns_hopper").EXAMPLES
+    args = example.arguments(Arrays(SM90), False, sizes)
+    config = example.configure(SM90, block=(128, columns, 32), ctas=2)
+    compiled = example.launch(args, config, target=SM90)
+    problem = example.difference(args["c"].astype(np.float32), example.reference(args))
+    assert problem is None, problem
+    assert compiled.asm["source"].count("multicast") == columns // 64 - 1  # B's parts, and not A
+
+
 def test_the_width_that_leaves_the_fewest_idle():
     chosen = module("matmul_turns_hopper").chosen_for
-    assert chosen(8192, 8192, 132) == {}  # 21 rounds of 192 columns, or 32 of 128
+    assert chosen(8192, 8192, 132)["block"][1] == 192  # 21 rounds of 192 columns, or 32 of 128
     assert chosen(4096, 4096, 132)["block"][1] == 128  # 6 of 192, or 8 of 128
 
 

@@ -16,6 +16,9 @@
 
 Each slot has a barrier that says it is full, which the copies complete, and one that says it is
 empty, at which every consumer arrives. Phases are the positions' business.
+
+Each block of a cluster has its own slots and barriers. By multicast the even block of a pair copies for both
+what both hold, so it also waits for the other's consumers, at a barrier of the pair.
 """
 
 from __future__ import annotations
@@ -29,8 +32,10 @@ from gluon_core.values import shared_memory_descriptor
 from gluon_core.values.typing import ConstBool, ConstInt, Int, Predicate, Values
 from gluon_core.vendor import (
     builtin,
+    compile_time_bool,
     compile_time_int,
     describe,
+    require,
     scalar_int32,
     semantic_layer,
     tensor,
@@ -38,6 +43,7 @@ from gluon_core.vendor import (
     tl_tuple,
     unwrap,
 )
+from gluon_nvidia.features import PAIRS_ARRIVE
 from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import tensor_descriptor
 from gluon_nvidia.language.mbarrier_counted import arrive
@@ -76,10 +82,11 @@ class PositionFacts:
 
 @dataclass(frozen=True)
 class RingFacts:
-    """The slots of the ring, and the roles that use each."""
+    """The slots of the ring, the roles that use each, and the tensors whose tiles one block copies for both."""
 
     stages: int
     consumers: int
+    shared: tuple[bool, ...] = ()
 
 
 class ring_position(Record):
@@ -178,7 +185,7 @@ class tile_ring(Record):
             ShapeError: not one for each tensor.
         """
         check_position(self.facts, at, "producer")
-        descs, buffers, full, empty = _parts(self)
+        descs, buffers, full, *empties = _parts(self)
         places = listed(coordinates)
         if len(places) != len(descs):
             raise ShapeError(
@@ -188,12 +195,13 @@ class tile_ring(Record):
                 got=len(places),
             )
         semantic = semantic_layer()
-        mbarrier.wait(semantic.memdesc_index(empty, at.index), at.phase, pred)
+        for empty in empties:
+            mbarrier.wait(semantic.memdesc_index(empty, at.index), at.phase, pred)
         ready = semantic.memdesc_index(full, at.index)
         views = [semantic.memdesc_index(buffer, at.index) for buffer in buffers]
         mbarrier.expect(ready, sum(view.nbytes_per_cta for view in views), pred)
-        for desc, view, place in zip(descs, views, places):
-            tma.async_load(desc, place, ready, view, pred)
+        for desc, view, place, shared in zip(descs, views, places, self.facts.shared):
+            tma.async_load(desc, place, ready, view, pred, shared)
 
     @builtin(name="tile_ring.wait")
     def wait(self, at: ring_position) -> Union[shared_memory_descriptor, Values]:
@@ -209,7 +217,7 @@ class tile_ring(Record):
             ArgumentError: no position of a consumer on this ring.
         """
         check_position(self.facts, at, "consumer")
-        _, buffers, full, _ = _parts(self)
+        _, buffers, full = _parts(self)[:3]
         semantic = semantic_layer()
         mbarrier.wait(semantic.memdesc_index(full, at.index), at.phase)
         views = [semantic.memdesc_index(buffer, at.index) for buffer in buffers]
@@ -227,8 +235,8 @@ class tile_ring(Record):
             ArgumentError: no position of a consumer on this ring.
         """
         check_position(self.facts, at, "consumer")
-        empty = _parts(self)[3]
-        arrive(semantic_layer().memdesc_index(empty, at.index), count=1, pred=pred)
+        for empty in _parts(self)[3:]:
+            arrive(semantic_layer().memdesc_index(empty, at.index), count=1, pred=pred)
 
     @builtin(name="tile_ring.empty")
     def empty(self, at: ring_position) -> shared_memory_descriptor:
@@ -239,9 +247,17 @@ class tile_ring(Record):
             at: a consumer's position.
 
         Raises:
-            ArgumentError: no position of a consumer on this ring.
+            ArgumentError: no position of a consumer on this ring; a ring by multicast, whose slots have two.
         """
         check_position(self.facts, at, "consumer")
+        if any(self.facts.shared):
+            raise ArgumentError(
+                "a slot that comes by multicast has two barriers",
+                argument="ring",
+                expected="one without multicast=True",
+                got=self.facts,
+                remedy="Give it back with ring.release(at) once its tiles have been read.",
+            )
         barrier: shared_memory_descriptor = semantic_layer().memdesc_index(
             _parts(self)[3], at.index
         )
@@ -254,6 +270,7 @@ def tma_ring(
     stages: ConstInt,
     consumers: ConstInt = 1,
     two_ctas: ConstBool = False,
+    multicast: ConstBool = False,
 ) -> tile_ring:
     """Allocate a ring of `stages` slots for a tile of each of `descriptors`, which one role fills by
     TMA and `consumers` roles use. Make it before `gl.warp_specialize`, and hand it to the roles.
@@ -263,12 +280,16 @@ def tma_ring(
         stages: compile-time integer.
         consumers: compile-time integer; each of so many roles releases every slot.
         two_ctas: the blocks of a pair multiply together: the even one waits until a slot of both is full.
+        multicast: of tensors whose `cga_layout` repeats the block in both blocks of a cluster of two, one
+            copies for both, and their slots go around together. Triton 3.8.
 
     Returns:
         A `tile_ring`.
 
     Raises:
-        ArgumentError: no descriptors, or an illegal number.
+        ArgumentError: no descriptors, or an illegal number; `multicast` without a cluster of two blocks, of
+            tensors that they do not share, or beside `two_ctas`.
+        CapabilityError: `multicast` with an older Triton.
 
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor; 9.7.13.15, mbarrier.
     """
@@ -281,18 +302,26 @@ def tma_ring(
         check_descriptor(desc, "descriptors")
     if not descs:
         raise ArgumentError("none", argument="descriptors", expected="at least one")
+    shared = _shared(semantic, descs, multicast, two_ctas)
     buffers = [
         semantic.allocate_shared(desc.dtype, [count, *block_of(desc)], desc.layout)
         for desc in descs
     ]
     full = mbarrier.allocate_mbarrier(batch=count, two_ctas=two_ctas)
-    empty = mbarrier.allocate_mbarrier(batch=count)
+    empties = [mbarrier.allocate_mbarrier(batch=count)]
+    if any(shared):
+        empties.append(mbarrier.allocate_mbarrier(batch=count, two_ctas=True))
     semantic.call_buffer(full, "the full slots", _FULL)
-    semantic.call_buffer(empty, "the empty slots", _EMPTY.format(users))
+    for empty in empties:
+        semantic.call_buffer(empty, "the empty slots", _EMPTY.format(users))
     for slot in range(count):
         mbarrier.init(semantic.memdesc_index(full, slot), 1)
-        mbarrier.init(semantic.memdesc_index(empty, slot), users)
-    return tile_ring([tl_tuple(descs), tl_tuple(buffers), full, empty], RingFacts(count, users))
+        for empty in empties:
+            mbarrier.init(semantic.memdesc_index(empty, slot), users)
+    # Where blocks use each other's barriers, compilers that have PAIRS_ARRIVE let them wait after this.
+    return tile_ring(
+        [tl_tuple(descs), tl_tuple(buffers), full, *empties], RingFacts(count, users, shared)
+    )
 
 
 # -- shared --------------------------------------------------------------------------------------
@@ -312,9 +341,42 @@ def _numbers(semantic: Any, stages: int) -> tuple[Any, Any, Any]:
     return zero, one, last
 
 
-def _parts(ring: tile_ring) -> tuple[Sequence[Any], Sequence[Any], Any, Any]:
-    descs, buffers, full, empty = ring.parts.values
-    return descs.values, buffers.values, full, empty
+def _parts(ring: tile_ring) -> tuple[Any, ...]:
+    """Descriptors, buffers, the barriers of full slots, and those of empty ones: the block's, and the pair's."""
+    descs, buffers, *barriers = ring.parts.values
+    return descs.values, buffers.values, *barriers
+
+
+def _shared(
+    semantic: Any, descs: Sequence[Any], multicast: ConstBool, two_ctas: ConstBool
+) -> tuple[bool, ...]:
+    """Of which tensors one block copies for both."""
+    if not compile_time_bool(multicast, "multicast"):
+        return (False,) * len(descs)
+    require(PAIRS_ARRIVE, "tma_ring(multicast=True)")
+    if semantic.num_ctas != 2:
+        raise ArgumentError(
+            "needs a cluster of two blocks",
+            argument="multicast",
+            expected="num_ctas=2",
+            got=semantic.num_ctas,
+        )
+    if compile_time_bool(two_ctas, "two_ctas"):
+        raise ArgumentError(
+            "blocks that multiply together hold different parts",
+            argument="multicast",
+            expected="multicast or two_ctas",
+            got="both",
+        )
+    shared = tuple(not any(desc.layout.cga_layout[0]) for desc in descs)
+    if not any(shared):
+        raise ArgumentError(
+            "the blocks share no tile",
+            argument="multicast",
+            expected="a descriptor whose layout has cga_layout=[[0, 0]]",
+            got=[desc.layout.cga_layout for desc in descs],
+        )
+    return shared
 
 
 def check_position(facts: RingFacts, at: Any, role: str) -> None:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
+from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.contract.registry import registry
-from gluon_core.errors import ArgumentError, GluonError, ShapeError
-from gluon_core.language.nvidia.hopper import tma_ring, tma_writer, turns
+from gluon_core.errors import ArgumentError, CapabilityError, GluonError, ShapeError
+from gluon_core.language.nvidia.hopper import tma_ring, tma_writer, turns, warpgroup_mma
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_sim.errors import BarrierError, DeadlockError
 from tests.backends.sim.test_mutations import Case
@@ -149,6 +150,130 @@ def test_each_inner_wait_arrival_and_fence_is_needed(no_implied_fences, parts):
     for op in ("mbarrier_wait", "mbarrier_arrive", "mbarrier_expect", "fence"):
         assert any(op in name and "deleted" in name for name in kinds), op
     assert case.run() is None
+
+
+# -- pairs of blocks -------------------------------------------------------------------------------
+
+SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 16, 16], cga_layout=[[1, 0]]))
+
+
+@gluon.jit
+def multiply(ring, writer, steps, role: gl.constexpr):
+    """`a @ b`, of which each block has half of the rows; each role does it twice, one below the other."""
+    at = ring.consumer()
+    for tile in range(2):
+        acc = gl.zeros([128, 16], gl.float32, SUMS)
+        for _ in range(steps):
+            a, b = ring.wait(at)
+            acc = warpgroup_mma(a, b, acc)
+            ring.release(at)
+            at = at.next()
+        writer.store([(2 * role + tile) * 128, 0], acc)
+    writer.close()
+
+
+@gluon.jit
+def copy_steps(ring, steps):
+    at = ring.producer()
+    for i in range(2 * steps):
+        k = i % steps * 16
+        ring.fetch(at, [[0, k], [k, 0]])
+        at = at.next()
+
+
+@gluon.jit
+def product_of_pairs(a, b, out, steps, MULTICAST: gl.constexpr):
+    ring = tma_ring([a, b], 2, consumers=2, multicast=MULTICAST)
+    first, second = tma_writer(out), tma_writer(out)
+    gl.warp_specialize(
+        [
+            (multiply, (ring, first, steps, 0)),
+            (multiply, (ring, second, steps, 1)),
+            (copy_steps, (ring, steps)),
+        ],
+        [4, 1],
+        [64, 24],
+    )
+    gl.barrier(cluster=True)
+
+
+STEPS = 3
+
+
+def matrices():
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((128, 48), (48, 16)))
+    return {"a": a, "b": b, "out": np.full((512, 16), np.nan, np.float32)}
+
+
+def operands_of_pairs(args, multicast=True):
+    blocks = {"a": ([128, 16], [[1, 0]]), "b": ([16, 16], [[0, 0]]), "out": ([128, 16], [[1, 0]])}
+    made = []
+    for name, (block, split) in blocks.items():
+        dtype = gl.float32 if name == "out" else gl.float16
+        layout = gl.NVMMASharedLayout.get_default_for(block, dtype, cga_layout=split)
+        made.append(TensorDescriptor.from_tensor(args[name], block, layout))
+    return [*made, STEPS, multicast]
+
+
+PAIRS = pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+
+
+@PAIRS
+@pytest.mark.parametrize("parts", [3, pytest.param(1, marks=pytest.mark.campaign)])
+def test_each_inner_wait_and_arrival_of_a_pair_is_needed(no_implied_fences, parts):
+    compiled = product_of_pairs[(1,)](
+        *operands_of_pairs(matrices()), target=SIM, num_warps=4, num_ctas=2
+    )
+    case = Case(
+        compiled,
+        (1,),
+        matrices,
+        operands_of_pairs,
+        "out",
+        lambda args: np.tile(args["a"].astype(np.float32) @ args["b"].astype(np.float32), (4, 1)),
+    )
+    assert case.run() is None
+    kinds, missed = case.judged(parts)
+    # The odd block's wait for its own consumers: for the simulator, whose blocks run in step, it waits
+    # at the barrier of the pair, too, as far as its own memory is concerned.
+    assert missed == ([("mbarrier_wait deleted", None)] if parts == 1 else [])
+    for op in ("mbarrier_wait", "mbarrier_arrive", "mbarrier_expect", "fence"):
+        assert any(op in name and "deleted" in name for name in kinds), op
+
+
+@PAIRS
+@pytest.mark.parametrize(
+    "options, operands, words",
+    [
+        ({}, {}, "expected num_ctas=2"),
+        ({"num_ctas": 2}, {"two_ctas": True}, "hold different parts"),
+        ({"num_ctas": 2}, {"alone": True}, "share no tile"),
+        ({"num_ctas": 2}, {"empty": True}, "two barriers"),
+    ],
+    ids=["one block", "two_ctas", "nothing shared", "empty"],
+)
+def test_misuse_of_multicast(options, operands, words):
+    flags = [operands.get(name, False) for name in ("two_ctas", "alone", "empty")]
+    a, b, _, _, _ = operands_of_pairs(matrices())
+    if not options:
+        a, b = (described(np.zeros((16, 16), np.float32), [16, 16]) for _ in range(2))
+    with pytest.raises(ArgumentError, match=words):
+        misused[(1,)](a, b, *flags, target=SIM, num_warps=4, **options)
+
+
+@gluon.jit
+def misused(a, b, TWO: gl.constexpr, ALONE: gl.constexpr, EMPTY: gl.constexpr):
+    ring = tma_ring([a] if ALONE else [a, b], 2, two_ctas=TWO, multicast=True)
+    if EMPTY:
+        ring.empty(ring.consumer())
+
+
+@pytest.mark.skipif(_triton.VERSION >= (3, 8), reason="Triton 3.8 has it")
+def test_an_older_release_says_what_it_lacks():
+    a = described(arrays(1)["a"], [ROWS, COLUMNS])
+    with pytest.raises(CapabilityError, match="Triton >= 3.8"):
+        misused[(1,)](a, a, False, False, False, target=SIM, num_warps=4)
 
 
 @gluon.jit
