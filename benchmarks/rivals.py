@@ -20,6 +20,7 @@ from common import Result, device, parse_arguments, write
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core._triton import VERSION
 from gluon_core.cli.example import Arrays, Example
 from gluon_core.contract.targets import Target
 
@@ -116,16 +117,17 @@ def our_products(args: Any, target: Target) -> Runs:
 
 
 def our_choices() -> list[tuple[str, Example, dict[str, Any]]]:
+    """Tiles, slots, and groups of rows in the order of tiles; clusters of two where Triton has them."""
     plain = example_module("matmul_hopper").EXAMPLES[0]
     (turns,) = example_module("matmul_turns_hopper").EXAMPLES
-    tiles: tuple[dict[str, Any], ...] = ({}, {"block": (128, 128, 64), "stages": 6})
     found = [(f"128x256 together, order {g}", plain, {"group": g}) for g in (8, 16)]
-    for choice in tiles:
-        for group in (8, 16):
-            width = 128 if choice else 192
-            found.append(
-                (f"128x{width} in turns, order {group}", turns, {**choice, "group": group})
-            )
+    tiles = ((128, 192, 64, 4), (128, 192, 32, 8), (128, 128, 64, 6), (64, 256, 64, 5))
+    for m, n, k, stages in tiles:
+        for ctas in (1, 2) if VERSION >= (3, 8) else (1,):
+            for group in (8, 16):
+                choice = {"block": (m, n, k), "stages": stages, "group": group, "ctas": ctas}
+                pairs = ", pairs" if ctas > 1 else ""
+                found.append((f"{m}x{n}x{k} in turns{pairs}, order {group}", turns, choice))
     return found
 
 
