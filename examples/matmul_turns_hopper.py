@@ -214,7 +214,10 @@ def chosen_for(m, n, processors=132):
 
     if most(128) < most(192):
         return {"block": (128, 128, 64), "stages": 6}
-    return {"block": (128, 192, 32), "stages": 8}  # where K is small, short steps begin and end sooner
+    return {
+        "block": (128, 192, 32),
+        "stages": 8,
+    }  # where K is small, short steps begin and end sooner
 
 
 EXAMPLES = [

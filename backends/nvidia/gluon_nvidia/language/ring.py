@@ -368,13 +368,14 @@ def _shared(
             expected="multicast or two_ctas",
             got="both",
         )
-    shared = tuple(not any(desc.layout.cga_layout[0]) for desc in descs)
+    splits = [desc.layout.cga_layout for desc in descs]
+    shared = tuple(bool(split) and not any(map(any, split)) for split in splits)
     if not any(shared):
         raise ArgumentError(
             "the blocks share no tile",
             argument="multicast",
             expected="a descriptor whose layout has cga_layout=[[0, 0]]",
-            got=[desc.layout.cga_layout for desc in descs],
+            got=splits,
         )
     return shared
 
