@@ -76,6 +76,7 @@ AFTER = (
     ("row_norm", 9, {"depth": 2, "kept": 2, "num_warps": 1}),
     ("row_norm", 10, {"depth": 1, "kept": 5, "num_warps": 1}),
     ("row_norm_backward", 3, {}),
+    ("row_cross_entropy", 3, {"slots": 3}),
     ("row_quantize", 6, {}),
 )
 
