@@ -56,6 +56,8 @@ CLUSTERS = {
 # Programs that a processor's registers and memory hold at once, but no more clusters than its parts of 16
 # and 18 processors take: 32, for clusters of a fitting size.
 STREAMED = {
+    1024: ((1, 1, 2, 4224), (1, 1, 3, 4224), (1, 1, 4, 3168), (1, 2, 4, 2640)),
+    8192: ((1, 4, 2, 528), (1, 4, 3, 528), (1, 8, 2, 528), (1, 8, 3, 528), (1, 16, 3, 264)),
     65536: (
         *((1, 32, 3, 132), (1, 32, 2, 132), (1, 16, 3, 132), (1, 16, 2, 132)),
         *((2, 16, 3, 128), (2, 16, 2, 128), (4, 8, 3, 128), (4, 8, 2, 128)),
@@ -119,7 +121,7 @@ class Case:
                 for kept in sorted({1, most // 2, most} - {0} if most else ()):
                     choice = {"num_warps": warps, "depth": depth, "kept": kept}
                     made.append((self.walks, choice))
-        if self.streams is not None and columns > 8192:
+        if self.streams is not None:
             made += [(self.streams, choice) for choice in self.streamed(columns)]
         if self.grouped is not None and columns <= 65536:
             made += [(self.grouped, {"num_warps": warps}) for warps in (1, 2, 4, 8)]
@@ -267,7 +269,7 @@ CASES = (
     Case(
         "softmax backward", "row_softmax", 2, 3, softmax_backward, kept=2, tolerance=2e-2, streams=5
     ),
-    Case("cross entropy", "row_cross_entropy", 0, 1, cross_entropy),
+    Case("cross entropy", "row_cross_entropy", 0, 1, cross_entropy, streams=3),
     Case("cross entropy backward", "row_cross_entropy", 2, None, cross_entropy_backward, "blocks"),
     Case(
         "layer norm", "row_norm", 0, 4, normalized, tolerance=2e-2, streams=7, weight=False, ahead=9

@@ -308,6 +308,7 @@ MORE = [
         backward_reference,
         "dst",
         3,
+        large={"slots": 1},
         CENTRED=True,
     ),
 ]

@@ -305,6 +305,7 @@ MORE = [
         backward_reference,
         "dst",
         3,
+        large={"slots": 1},
     ),
     example("softmax of wide rows, ahead", softmax_ahead, wide_arguments, reference, "dst", 2),
 ]

@@ -76,6 +76,7 @@ AFTER = (
     ("row_norm", 9, {"depth": 2, "kept": 2, "num_warps": 1}),
     ("row_norm", 10, {"depth": 1, "kept": 5, "num_warps": 1}),
     ("row_norm_backward", 3, {}),
+    ("row_cross_entropy", 3, {"slots": 3}),
     ("row_quantize", 6, {}),
 )
 
@@ -264,11 +265,17 @@ def test_rows_too_long_for_a_block_are_a_clusters(monkeypatch):
 
 @pytest.mark.once
 @pytest.mark.skipif(not CLUSTERS, reason="Triton 3.8 reduces across a cluster")
-@pytest.mark.parametrize("file, index", [("row_softmax", 0), ("row_norm", 1)])
-def test_a_cluster_holds_a_row_without_spills(file, index):
+@pytest.mark.parametrize(
+    "file, index, form",
+    [
+        ("row_softmax", 0, {"rows": 1, "num_warps": 32, "num_ctas": 4}),
+        ("row_norm", 8, {"slots": 2, "num_warps": 16, "num_ctas": 8}),
+    ],
+)
+def test_a_cluster_holds_a_row_without_spills(file, index, form):
     target, example = registry().target("sm_90"), examples_of(file)[index]
-    choice = {"columns": 131072, "rows": 1, "num_warps": 32, "num_ctas": 4}
+    choice = {"columns": 131072, **form}
     values = example.arguments(Placeholders(), True, (1024, 131072)).values()
     config = example.configure(target, True, **choice)
     made = example.kernel.warmup(*values, **config, grid=(1024,), target=target)
-    assert made.report().spills == 0 and made.metadata.num_ctas == 4
+    assert made.report().spills == 0 and made.metadata.num_ctas == form["num_ctas"]
