@@ -28,8 +28,8 @@ WANTED = {"copy": (">=", 0.9)}
 
 # Choices: (elements, warps) of a block; by the longest row, (rows, warps); (warps, depth) of a part;
 # (elements, rows, warps) of a step of a running sum; (rows, elements, warps) of sums of columns and of
-# the largest elements; by the longest row, (rows, warps, programs) of what walks over rows, (blocks of a
-# cluster, warps) of one row, (blocks, warps, rows ahead, programs) of what streams rows.
+# the largest elements; by the longest row, (rows, warps, programs) of what walks over rows; (blocks of a
+# cluster, warps) of a row too long for one block.
 BLOCKS = ((1024, 4), (2048, 4), (4096, 8))
 WHOLE = {
     1024: ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (8, 4), (8, 8), (16, 8)),
@@ -49,29 +49,7 @@ WALKED = {
     8192: tuple((1, w, p) for w in (8, 16, 32) for p in (132, 264, 528)),
     65536: ((1, 32, 132),),
 }
-CLUSTERS = {
-    65536: ((2, 16), (2, 32), (4, 8), (4, 16)),
-    131072: ((4, 16), (4, 32), (8, 8), (8, 16), (16, 4), (16, 8), (16, 16)),
-}
-# Programs that a processor's registers and memory hold at once, but no more clusters than its parts of 16
-# and 18 processors take: 32, for clusters of a fitting size.
-STREAMED = {
-    1024: ((1, 1, 2, 4224), (1, 1, 3, 4224), (1, 1, 4, 3168), (1, 2, 4, 2640)),
-    8192: ((1, 4, 2, 528), (1, 4, 3, 528), (1, 8, 2, 528), (1, 8, 3, 528), (1, 16, 3, 264)),
-    65536: (
-        *((1, 32, 3, 132), (1, 32, 2, 132), (1, 16, 3, 132), (1, 16, 2, 132)),
-        *((2, 16, 3, 128), (2, 16, 2, 128), (4, 8, 3, 128), (4, 8, 2, 128)),
-    ),
-    131072: (
-        *((8, 16, 3, 32), (8, 16, 2, 32), (4, 32, 3, 32), (4, 32, 2, 32), (8, 32, 3, 16)),
-        *((16, 8, 3, 32), (16, 8, 2, 32), (16, 16, 3, 32), (16, 16, 2, 32)),
-    ),
-}
-# (warps, depth, parts kept, programs) of what walks over row after row.
-AHEAD = {
-    65536: ((16, 2, 4, 264), (8, 4, 4, 396), (8, 2, 8, 396), (16, 4, 2, 264), (16, 1, 8, 264)),
-    131072: ((32, 2, 7, 132), (32, 1, 14, 132), (16, 4, 7, 132), (32, 4, 3, 132), (16, 2, 14, 132)),
-}
+CLUSTERS = ((4, 16), (4, 32), (8, 8), (8, 16), (16, 4), (16, 8))
 SHARED_MEMORY = 227 * 1024 - 2048  # of Hopper, less what reductions want
 
 
@@ -85,11 +63,7 @@ class Case:
         walks: the index of its example for rows of any length, None where there is none.
         torch: `f(args) -> result`, what `output` of the examples must be like.
         choices: of `whole`: "rows", "blocks", "steps", "sums", "top" or "walked".
-        kept: rows that `walks` keeps parts of, and that `streams` copies at a time.
-        streams: the index of its example for rows that are copied ahead, None where there is none.
-        grouped: the index of its example for whole rows in groups of columns, None where there is none.
-        ahead: likewise for rows that are walked over while parts of the next are copied.
-        weight: whether `streams` may hold a weight, too: True if it does so always, None never.
+        kept: rows that `walks` keeps parts of.
         tolerance: relative to the largest element.
     """
 
@@ -101,10 +75,6 @@ class Case:
     choices: str = "rows"
     kept: int = 1
     tolerance: float = 8e-3
-    streams: Optional[int] = None
-    weight: Optional[bool] = None
-    ahead: Optional[int] = None
-    grouped: Optional[int] = None
 
     def examples(self) -> Sequence[Example]:
         module = importlib.import_module(f"{examples_package().__name__}.{self.file}")
@@ -121,29 +91,7 @@ class Case:
                 for kept in sorted({1, most // 2, most} - {0} if most else ()):
                     choice = {"num_warps": warps, "depth": depth, "kept": kept}
                     made.append((self.walks, choice))
-        if self.streams is not None:
-            made += [(self.streams, choice) for choice in self.streamed(columns)]
-        if self.grouped is not None and columns <= 65536:
-            made += [(self.grouped, {"num_warps": warps}) for warps in (1, 2, 4, 8)]
-        if self.ahead is not None and columns > 8192:
-            names = ("num_warps", "depth", "kept", "programs")
-            listed = AHEAD[next(most for most in AHEAD if columns <= most)]
-            made += [(self.ahead, dict(zip(names, choice))) for choice in listed]
         return [(index, {"columns": columns, **choice}) for index, choice in made]
-
-    def streamed(self, columns: int) -> list[dict[str, Any]]:
-        """Choices for `streams`."""
-        listed = STREAMED[next(most for most in STREAMED if columns <= most)]
-        made = []
-        for blocks, warps, slots, count in listed:
-            if blocks > 1 and VERSION < (3, 8):
-                continue
-            choice = {"num_ctas": blocks, "num_warps": warps, "slots": slots, "programs": count}
-            of_row = 2 * 2 ** (columns - 1).bit_length() // blocks
-            for held in {None: [0], True: [1], False: [0, 1]}[self.weight]:
-                if (slots * self.kept + held) * of_row <= SHARED_MEMORY:
-                    made.append({**choice, "held": held} if self.weight is False else choice)
-        return made
 
     def of_whole(self, columns: int) -> list[dict[str, Any]]:
         """Choices for `whole`."""
@@ -158,16 +106,13 @@ class Case:
             names = ("most", "rows", "num_warps")
             fitting = [step for step in STEPS if min(columns, 8192) // 2 <= step[0] <= columns]
             return [dict(zip(names, step)) for step in fitting or STEPS[:2]]
-        # Older Triton does not reduce across the blocks of a cluster.
-        able = self.choices == "rows" and VERSION >= (3, 8) and columns > 8192
-        fitting = CLUSTERS[next(most for most in CLUSTERS if columns <= most)] if able else ()
-        shared = [{"rows": 1, "num_warps": w, "num_ctas": c} for c, w in fitting]
-        if columns > 65536:
-            return shared
+        if columns > 65536:  # older Triton does not reduce across the blocks of a cluster
+            able = self.choices == "rows" and VERSION >= (3, 8)
+            return [{"rows": 1, "num_warps": w, "num_ctas": c} for c, w in CLUSTERS if able]
         longest = next(most for most in WHOLE if columns <= most)
         if self.choices == "walked":
             return [{"rows": r, "num_warps": w, "programs": p} for r, w, p in WALKED[longest]]
-        return [*({"rows": r, "num_warps": w} for r, w in WHOLE[longest]), *shared]
+        return [{"rows": r, "num_warps": w} for r, w in WHOLE[longest]]
 
 
 def softmax(args: Mapping[str, Any]) -> Any:
@@ -265,35 +210,19 @@ def column_sums(args: Mapping[str, Any]) -> Any:
 
 
 CASES = (
-    Case("softmax", "row_softmax", 0, 1, softmax, streams=4, ahead=6),
-    Case(
-        "softmax backward", "row_softmax", 2, 3, softmax_backward, kept=2, tolerance=2e-2, streams=5
-    ),
-    Case("cross entropy", "row_cross_entropy", 0, 1, cross_entropy, streams=3),
+    Case("softmax", "row_softmax", 0, 1, softmax),
+    Case("softmax backward", "row_softmax", 2, 3, softmax_backward, kept=2, tolerance=2e-2),
+    Case("cross entropy", "row_cross_entropy", 0, 1, cross_entropy),
     Case("cross entropy backward", "row_cross_entropy", 2, None, cross_entropy_backward, "blocks"),
-    Case(
-        "layer norm", "row_norm", 0, 4, normalized, tolerance=2e-2, streams=7, weight=False, ahead=9
-    ),
-    Case(
-        "RMS norm", "row_norm", 1, 5, normalized, tolerance=2e-2, streams=8, weight=False, ahead=10
-    ),
+    Case("layer norm", "row_norm", 0, 4, normalized, tolerance=2e-2),
+    Case("RMS norm", "row_norm", 1, 5, normalized, tolerance=2e-2),
     Case("RMS norm of a sum", "row_norm", 2, 6, normalized, tolerance=2e-2),
-    Case(
-        "norm backward",
-        "row_norm_backward",
-        0,
-        1,
-        norm_backward,
-        "walked",
-        2,
-        streams=3,
-        weight=True,
-    ),
+    Case("norm backward", "row_norm_backward", 0, 1, norm_backward, "walked", 2),
     Case("sums for the weight", "row_norm_backward", 2, None, column_sums, "sums", tolerance=1e-4),
-    Case("quantize to fp8", "row_quantize", 2, 3, quantized, tolerance=1 / 14, streams=6),
+    Case("quantize to fp8", "row_quantize", 2, 3, quantized, tolerance=1 / 14),
     Case("quantize to fp8 by 128", "row_quantize", 4, None, quantized_blocks, "blocks", 1, 1 / 14),
     Case("quantize to mxfp8", "row_quantize", 5, None, quantized_mx, "blocks", 1, 1 / 14),
-    Case("top-8", "row_topk", 0, None, largest, "top", grouped=2),
+    Case("top-8", "row_topk", 0, None, largest, "top"),
     Case("running sum", "row_scan", 0, None, running_sum, "steps", tolerance=1e-4),
     Case("SwiGLU", "rows", 0, None, swiglu, "blocks"),
     Case("SwiGLU backward", "rows", 1, None, swiglu_backward, "blocks"),
@@ -360,22 +289,14 @@ def attempts(case: Case, shape: tuple[int, int], target: Target) -> dict[str, At
     examples, made = case.examples(), {}
     given: dict[Any, tuple[Mapping[str, Any], Any]] = {}
     for index, choices in case.candidates(shape[1]):
-        example, programs = examples[index], None
-        if case.choices == "walked" and index == case.whole:
-            programs = choices.pop("programs")
+        example, programs = examples[index], choices.pop("programs", None)
         if (index, programs) not in given:
             more = {"programs": programs} if programs else {}
             new = example.arguments(Arrays(target), True, shape, **more)
             given = {(index, programs): (new, case.torch(new))}
         args, wanted = given[index, programs]
         text = ", ".join(f"{k} {v}" for k, v in choices.items() if k != "columns")
-        form = {
-            case.walks: "walks, ",
-            case.streams: "streams, ",
-            case.ahead: "ahead, ",
-            case.grouped: "groups, ",
-        }.get(index, "")
-        text = f"{form}{text}"
+        text = f"{'walks, ' if index == case.walks else ''}{text}"
         text += f", programs {programs}" if programs else ""
         if case.choices == "sums":
             del choices["columns"]

@@ -8,10 +8,10 @@ from gluon_core.cli.example import main
 
 try:
     from .row_softmax import LOG2E, maximum_and_sum
-    from .rows import block_grid, example, fetch, row_start, rows_at, sizes_of, slots_for
+    from .rows import block_grid, example, row_start, rows_at, sizes_of
 except ImportError:  # run as a program
     from row_softmax import LOG2E, maximum_and_sum
-    from rows import block_grid, example, fetch, row_start, rows_at, sizes_of, slots_for
+    from rows import block_grid, example, row_start, rows_at, sizes_of
 
 
 @gluon.jit
@@ -35,40 +35,6 @@ def cross_entropy(
     hit = gl.load(src + near * stride + label, mask=counts, other=0.0)
     gl.store(loss + row, gl.where(counts, normal - hit, 0.0), mask=row < rows)
     gl.store(logsum + row, normal, mask=row < rows)
-
-
-@gluon.jit
-def cross_entropy_streamed(
-    src, labels, loss, logsum, rows, columns, stride, ignored,
-    SLOTS: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK: gl.constexpr,
-):  # fmt: skip
-    layout: gl.constexpr = gl.portable.blocked_layout([1, BLOCK], src.dtype.element_ty)
-    slots = slots_for(SLOTS, src.dtype.element_ty, layout, BLOCK)
-    begin = gl.program_id(0)
-    for i in gl.static_range(SLOTS):
-        row = begin + i * PROGRAMS
-        fetch(slots.index(i), src, row, rows, columns, stride, layout, BLOCK)
-        gl.portable.commit()
-    at, inside = rows_at(1, columns, stride, layout, 1, BLOCK)
-    slot = 0
-    for row in range(begin, rows, PROGRAMS):
-        label = gl.load(labels + row)
-        counts = label != ignored
-        hit = gl.load(row_start(src, row, stride) + label, mask=counts, other=0)
-        gl.portable.wait(SLOTS - 1)
-        x = slots.index(slot).load(layout)
-        after = row + SLOTS * PROGRAMS
-        fetch(slots.index(slot), src, after, rows, columns, stride, layout, BLOCK)
-        gl.portable.commit()
-        x = x.to(gl.float32)
-        if columns < BLOCK:
-            x = gl.where(inside, x, -float("inf"))
-        _, highest, total = gl.portable.row_exponentials(x)
-        normal = gl.max(highest + gl.log(total), axis=0)  # of the one row
-        gl.store(loss + row, gl.where(counts, normal - hit, 0.0))
-        gl.store(logsum + row, normal)
-        slot = (slot + 1) % SLOTS
-    gl.portable.wait(0)
 
 
 @gluon.jit
@@ -177,15 +143,6 @@ MORE = [
         "dst",
         2,
         block_grid,
-    ),
-    example(
-        "cross entropy, streamed",
-        cross_entropy_streamed,
-        loss_arguments,
-        loss_reference,
-        "loss",
-        1,
-        tolerance=1e-5,
     ),
 ]
 

@@ -4,8 +4,6 @@ RMS norm is layer norm whose mean is taken for zero: CENTRED says which it is. A
 None are left out while the kernel is compiled: a bias, the residual that is added first.
 """
 
-import dataclasses
-
 import numpy as np
 
 import gluon_core as gluon
@@ -13,33 +11,9 @@ from gluon_core import language as gl
 from gluon_core.cli.example import main
 
 try:
-    from .rows import (
-        again,
-        example,
-        fetch,
-        fetch_part,
-        keep,
-        memory_for,
-        part_at,
-        row_start,
-        rows_at,
-        sizes_of,
-        slots_for,
-    )
+    from .rows import again, example, keep, memory_for, part_at, row_start, rows_at, sizes_of
 except ImportError:  # run as a program
-    from rows import (
-        again,
-        example,
-        fetch,
-        fetch_part,
-        keep,
-        memory_for,
-        part_at,
-        row_start,
-        rows_at,
-        sizes_of,
-        slots_for,
-    )
+    from rows import again, example, keep, memory_for, part_at, row_start, rows_at, sizes_of
 
 
 @gluon.jit
@@ -76,52 +50,6 @@ def norm(
     if bias is not None:
         result += column_vector(bias, columns, layout, BLOCK)
     gl.portable.store(row_start(dst, first, stride), at, result, inside)
-
-
-@gluon.jit
-def norm_streamed(
-    src, weight, bias, dst, residual, summed, mean, scale, rows, columns, stride, epsilon,
-    CENTRED: gl.constexpr, HELD: gl.constexpr,
-    SLOTS: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK: gl.constexpr,
-):  # fmt: skip
-    """Without a residual; HELD: the weight stays in shared memory, too."""
-    layout: gl.constexpr = gl.portable.blocked_layout([1, BLOCK], src.dtype.element_ty)
-    begin = gl.program_id(0)
-    slots = slots_for(SLOTS, src.dtype.element_ty, layout, BLOCK)
-    at, inside = rows_at(1, columns, stride, layout, 1, BLOCK)
-    if HELD:
-        held = slots_for(1, weight.dtype.element_ty, layout, BLOCK).index(0)
-        gl.portable.async_copy(held, weight, at, inside)  # of the first row's group
-    for i in gl.static_range(SLOTS):
-        row = begin + i * PROGRAMS
-        fetch(slots.index(i), src, row, rows, columns, stride, layout, BLOCK)
-        gl.portable.commit()
-    slot = 0
-    for row in range(begin, rows, PROGRAMS):
-        gl.portable.wait(SLOTS - 1)
-        x = slots.index(slot).load(layout)
-        after = row + SLOTS * PROGRAMS
-        fetch(slots.index(slot), src, after, rows, columns, stride, layout, BLOCK)
-        gl.portable.commit()
-        x = x.to(gl.float32)
-        if CENTRED:
-            middle = gl.sum(gl.sum(x, axis=1), axis=0) / columns
-            gl.store(mean + row, middle)
-            x -= middle
-            if columns < BLOCK:
-                x = gl.where(inside, x, 0.0)
-        spread = 1 / gl.sqrt(gl.sum(gl.sum(x * x, axis=1), axis=0) / columns + epsilon)
-        gl.store(scale + row, spread)
-        if HELD:
-            factor = held.load(layout)
-        else:
-            factor = gl.portable.load(weight, at, inside)
-        result = x * spread * factor.to(gl.float32)
-        if bias is not None:
-            result += gl.portable.load(bias, at, inside).to(gl.float32)
-        gl.portable.store(row_start(dst, row, stride), at, result, inside)
-        slot = (slot + 1) % SLOTS
-    gl.portable.wait(0)
 
 
 @gluon.jit
@@ -176,84 +104,6 @@ def norm_wide(
         gl.portable.store(dst, at, result, inside)
 
 
-@gluon.jit
-def norm_ahead(
-    src, weight, bias, dst, residual, summed, mean, scale, rows, columns, stride, epsilon,
-    CENTRED: gl.constexpr, KEPT: gl.constexpr, PROGRAMS: gl.constexpr,
-    DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
-):  # fmt: skip
-    """Without a residual. Each program walks over several rows; where a part was, that of the next row
-    is copied to."""
-    SIZE: gl.constexpr = DEPTH * WIDTH
-    kept = memory_for(KEPT, src.dtype.element_ty, DEPTH, WIDTH)
-    begin = gl.program_id(0)
-    for i in gl.static_range(KEPT):
-        start = i * SIZE
-        fetch_part(kept.index(i), src, begin, rows, start, columns, stride, layout, DEPTH, WIDTH)
-    for row in range(begin, rows, PROGRAMS):
-        own = row_start(src, row, stride)
-        out = row_start(dst, row, stride)
-        origin = 0.0
-        if CENTRED:
-            origin = gl.load(own).to(gl.float32)
-        total = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
-        squares = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
-        for i in gl.static_range(KEPT):
-            gl.portable.wait(KEPT - 1 - i)
-            x = kept.index(i).load(layout).to(gl.float32)
-            if CENTRED:
-                x -= origin
-                if columns < (i + 1) * SIZE:
-                    _, inside = part_at(i * SIZE, columns, layout, DEPTH, WIDTH)
-                    x = gl.where(inside, x, 0.0)
-                total += gl.sum(x, axis=0)
-            squares += gl.sum(x * x, axis=0)
-        for start in range(KEPT * SIZE, columns, SIZE):
-            at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-            x = gl.portable.load(own, at, inside).to(gl.float32)
-            if CENTRED:
-                x = gl.where(inside, x - origin, 0.0)
-                total += gl.sum(x, axis=0)
-            squares += gl.sum(x * x, axis=0)
-        at, inside = part_at(0, columns, layout, DEPTH, WIDTH)
-        next_factor = gl.portable.load(weight, at, inside)
-        variance = gl.sum(squares, axis=0) / columns
-        middle = 0.0
-        if CENTRED:
-            middle = gl.sum(total, axis=0) / columns
-            variance -= middle * middle
-            middle += origin
-            gl.store(mean + row, middle)
-        spread = 1 / gl.sqrt(variance + epsilon)
-        gl.store(scale + row, spread)
-        after = row + PROGRAMS
-        for i in gl.static_range(KEPT):
-            start = i * SIZE
-            factor = next_factor
-            at, inside = part_at(start + SIZE, columns, layout, DEPTH, WIDTH)
-            next_factor = gl.portable.load(weight, at, inside)
-            x = kept.index(i).load(layout).to(gl.float32)
-            fetch_part(
-                kept.index(i), src, after, rows, start, columns, stride, layout, DEPTH, WIDTH
-            )
-            at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-            result = (x - middle) * spread * factor.to(gl.float32)
-            if bias is not None:
-                result += gl.portable.load(bias, at, inside).to(gl.float32)
-            gl.portable.store(out, at, result, inside)
-        for start in range(KEPT * SIZE, columns, SIZE):
-            factor = next_factor
-            at, inside = part_at(start + SIZE, columns, layout, DEPTH, WIDTH)
-            next_factor = gl.portable.load(weight, at, inside)
-            at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-            x = gl.portable.load(own, at, inside).to(gl.float32)
-            result = (x - middle) * spread * factor.to(gl.float32)
-            if bias is not None:
-                result += gl.portable.load(bias, at, inside).to(gl.float32)
-            gl.portable.store(out, at, result, inside)
-    gl.portable.wait(0)
-
-
 def arguments(new, large, shape=None, residual=False, bias=True):
     rows, columns = sizes_of(large, shape)
     size = (rows, columns)
@@ -301,20 +151,6 @@ def reference(args):
     return result if args["bias"] is None else result + args["bias"].astype(np.float64)
 
 
-def streamed(name, arguments, **settings):
-    made = example(name, norm_streamed, arguments, reference, "dst", 2, **settings)
-
-    def config(choose):
-        return lambda warp_size, held=1, **choices: {
-            **choose(warp_size, **choices),
-            "HELD": bool(held),
-        }
-
-    return dataclasses.replace(
-        made, config=config(made.config), large_config=config(made.large_config)
-    )
-
-
 EXAMPLES = [
     example("layer norm of rows", norm, arguments, reference, "dst", 2, CENTRED=True),
 ]
@@ -328,10 +164,6 @@ MORE = [
     example("layer norm, any width", norm_wide, arguments, reference, "dst", 2, CENTRED=True),
     example("RMS norm, any width", norm_wide, rms_arguments, reference, "dst", 2, CENTRED=False),
     example("RMS norm of a sum", norm_wide, residual_arguments, reference, "dst", 4, CENTRED=False),
-    streamed("layer norm, streamed", arguments, CENTRED=True),
-    streamed("RMS norm, streamed", rms_arguments, CENTRED=False),
-    example("layer norm, ahead", norm_ahead, arguments, reference, "dst", 2, CENTRED=True),
-    example("RMS norm, ahead", norm_ahead, rms_arguments, reference, "dst", 2, CENTRED=False),
 ]
 
 if __name__ == "__main__":

@@ -12,32 +12,10 @@ from gluon_core.cli.example import Example, main
 
 try:
     from .row_norm import column_vector
-    from .rows import (
-        again,
-        example,
-        fetch,
-        keep,
-        memory_for,
-        part_at,
-        row_start,
-        rows_at,
-        sizes_of,
-        slots_for,
-    )
+    from .rows import again, example, keep, memory_for, part_at, row_start, rows_at, sizes_of
 except ImportError:  # run as a program
     from row_norm import column_vector
-    from rows import (
-        again,
-        example,
-        fetch,
-        keep,
-        memory_for,
-        part_at,
-        row_start,
-        rows_at,
-        sizes_of,
-        slots_for,
-    )
+    from rows import again, example, keep, memory_for, part_at, row_start, rows_at, sizes_of
 
 
 @gluon.jit
@@ -128,48 +106,6 @@ def norm_backward_wide(
 
 
 @gluon.jit
-def norm_backward_streamed(
-    grad, x, weight, mean, scale, dst, rows, columns, stride,
-    CENTRED: gl.constexpr, SLOTS: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK: gl.constexpr,
-):  # fmt: skip
-    """The gradient of `x` alone, as above."""
-    layout: gl.constexpr = gl.portable.blocked_layout([1, BLOCK], x.dtype.element_ty)
-    slots_g = slots_for(SLOTS, grad.dtype.element_ty, layout, BLOCK)
-    slots_x = slots_for(SLOTS, x.dtype.element_ty, layout, BLOCK)
-    begin = gl.program_id(0)
-    at, inside = rows_at(1, columns, stride, layout, 1, BLOCK)
-    held = slots_for(1, weight.dtype.element_ty, layout, BLOCK).index(0)
-    gl.portable.async_copy(held, weight, at, inside)  # of the first row's group
-    for i in gl.static_range(SLOTS):
-        row = begin + i * PROGRAMS
-        fetch(slots_g.index(i), grad, row, rows, columns, stride, layout, BLOCK)
-        fetch(slots_x.index(i), x, row, rows, columns, stride, layout, BLOCK)
-        gl.portable.commit()
-    slot = 0
-    for row in range(begin, rows, PROGRAMS):
-        gl.portable.wait(SLOTS - 1)
-        g = slots_g.index(slot).load(layout)
-        normal = slots_x.index(slot).load(layout)
-        after = row + SLOTS * PROGRAMS
-        fetch(slots_g.index(slot), grad, after, rows, columns, stride, layout, BLOCK)
-        fetch(slots_x.index(slot), x, after, rows, columns, stride, layout, BLOCK)
-        gl.portable.commit()
-        spread = gl.load(scale + row)
-        g = g.to(gl.float32) * held.load(layout).to(gl.float32)
-        normal = normal.to(gl.float32)
-        offset = 0.0
-        if CENTRED:
-            normal -= gl.load(mean + row)
-            offset = gl.sum(gl.sum(g, axis=1), axis=0) / columns
-        # Where the row ends `g` is zero.
-        slope = gl.sum(gl.sum(g * normal, axis=1), axis=0) / columns * spread * spread
-        result = (g - normal * slope - offset) * spread
-        gl.portable.store(row_start(dst, row, stride), at, result, inside)
-        slot = (slot + 1) % SLOTS
-    gl.portable.wait(0)
-
-
-@gluon.jit
 def column_sums(
     grad, x, mean, scale, dst, rows, columns, stride, SHARE: gl.constexpr,
     CENTRED: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr,
@@ -218,10 +154,6 @@ def wide_backward_arguments(new, large, shape=None):
         new, large, shape or ((1024, 131072) if large else (3, 5000)), programs=1
     )
     return {name: value for name, value in given.items() if not name.startswith("to_")}
-
-
-def alone_arguments(new, large, shape=None):
-    return wide_backward_arguments(new, large, sizes_of(large, shape))
 
 
 def sums_arguments(new, large, shape=None):
@@ -300,16 +232,6 @@ MORE = [
         output="dst",
         bytes_moved=lambda args: 4 * args["rows"] * args["columns"],
         tolerance=1e-5,
-    ),
-    example(
-        "norm, streamed, backward",
-        norm_backward_streamed,
-        alone_arguments,
-        backward_reference,
-        "dst",
-        3,
-        large={"slots": 1},
-        CENTRED=True,
     ),
 ]
 

@@ -12,28 +12,24 @@ try:
         again,
         block_grid,
         example,
-        fetch,
         keep,
         memory_for,
         part_at,
         row_start,
         rows_at,
         sizes_of,
-        slots_for,
     )
 except ImportError:  # run as a program
     from rows import (
         again,
         block_grid,
         example,
-        fetch,
         keep,
         memory_for,
         part_at,
         row_start,
         rows_at,
         sizes_of,
-        slots_for,
     )
 
 # The largest number of each type.
@@ -70,35 +66,6 @@ def quantize(
     gl.store(scales + row, scale, mask=row < rows)
     result = narrowed(x * factor[:, None], dst.dtype.element_ty, LIMIT)
     gl.portable.store(row_start(dst, first, stride), at, result, inside)
-
-
-@gluon.jit
-def quantize_streamed(
-    src, dst, scales, rows, columns, stride, LIMIT: gl.constexpr,
-    SLOTS: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK: gl.constexpr,
-):  # fmt: skip
-    layout: gl.constexpr = gl.portable.blocked_layout([1, BLOCK], src.dtype.element_ty)
-    slots = slots_for(SLOTS, src.dtype.element_ty, layout, BLOCK)
-    begin = gl.program_id(0)
-    for i in gl.static_range(SLOTS):
-        row = begin + i * PROGRAMS
-        fetch(slots.index(i), src, row, rows, columns, stride, layout, BLOCK)
-        gl.portable.commit()
-    at, inside = rows_at(1, columns, stride, layout, 1, BLOCK)
-    slot = 0
-    for row in range(begin, rows, PROGRAMS):
-        gl.portable.wait(SLOTS - 1)
-        x = slots.index(slot).load(layout)
-        after = row + SLOTS * PROGRAMS
-        fetch(slots.index(slot), src, after, rows, columns, stride, layout, BLOCK)
-        gl.portable.commit()
-        x = x.to(gl.float32)
-        scale, factor = scale_of(gl.max(gl.max(gl.abs(x), axis=1), axis=0), LIMIT)
-        gl.store(scales + row, scale)
-        result = narrowed(x * factor, dst.dtype.element_ty, LIMIT)
-        gl.portable.store(row_start(dst, row, stride), at, result, inside)
-        slot = (slot + 1) % SLOTS
-    gl.portable.wait(0)
 
 
 @gluon.jit
@@ -256,15 +223,6 @@ MORE = [
     ),
     of_blocks("quantize blocks of rows, fp8", 128, None),
     of_blocks("quantize to mxfp8", 32, 8),
-    example(
-        "quantize rows, streamed, fp8",
-        quantize_streamed,
-        fp8_arguments,
-        fp8_reference,
-        "dst",
-        1.5,
-        **FP8,
-    ),
 ]
 
 if __name__ == "__main__":

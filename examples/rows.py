@@ -65,29 +65,6 @@ def again(kept, src, start, at, inside, layout: gl.constexpr):
 
 
 @gluon.jit
-def slots_for(slots: gl.constexpr, dtype: gl.constexpr, layout: gl.constexpr, BLOCK: gl.constexpr):
-    """Shared memory for rows on their way; each block of a cluster has its part of each."""
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0], layout.cga_layout)
-    return gl.allocate_shared_memory(dtype, [slots, 1, BLOCK], flat)
-
-
-@gluon.jit
-def fetch(slot, src, row, rows, columns, stride, layout, BLOCK: gl.constexpr):
-    """Start copying a row, if there is one; zeros stand for what is not inside."""
-    at, inside = rows_at(1, columns, stride, layout, 1, BLOCK)
-    gl.portable.async_copy(slot, row_start(src, row, stride), at, inside & (row < rows))
-
-
-@gluon.jit
-def fetch_part(part, src, row, rows, start, columns, stride, layout, DEPTH: gl.constexpr,
-               WIDTH: gl.constexpr):  # fmt: skip
-    """Start copying a part of a row, if there is such a row."""
-    at, inside = part_at(start, columns, layout, DEPTH, WIDTH)
-    gl.portable.async_copy(part, row_start(src, row, stride), at, inside & (row < rows))
-    gl.portable.commit()
-
-
-@gluon.jit
 def row_start(pointer, row, stride):
     """A pointer to a row, however large the matrix is."""
     return pointer + row.to(gl.int64) * stride
@@ -123,13 +100,6 @@ def swiglu_backward(
     gl.portable.store(row_start(d_up, first, stride) + start, at, g * x * sigmoid, inside)
 
 
-def streamed(columns, warp_size, slots=2, programs=None, num_warps=None, num_ctas=1):
-    """A configuration in which a program takes row after row, while copies of the next `slots` run."""
-    made = whole(columns, warp_size, 1, num_warps, num_ctas=num_ctas)
-    del made["ROWS"]
-    return {"SLOTS": slots, "PROGRAMS": programs or max(1, 132 // num_ctas), **made}
-
-
 OPTIONS = ("num_warps", "num_ctas")
 
 
@@ -144,13 +114,13 @@ def whole(columns, warp_size, rows=None, num_warps=None, most=2**17, num_ctas=1)
     return made if num_ctas == 1 else {**made, "num_ctas": num_ctas}
 
 
-def parts(warp_size, num_warps=16, depth=4, kept=1, vector=8, programs=None):
+def parts(warp_size, num_warps=16, depth=4, kept=1, vector=8):
     """A configuration in which a program walks over a row: `vector` elements side by side in each
     thread, `depth` times; `kept` parts stay in shared memory."""
     width = vector * warp_size * num_warps
     layout = gl.BlockedLayout([1, vector], [1, warp_size], [1, num_warps], [1, 0])
     made = {"DEPTH": depth, "WIDTH": width, "layout": layout, "num_warps": num_warps}
-    return {"KEPT": kept, "PROGRAMS": programs or 132, **made}
+    return {"KEPT": kept, **made}
 
 
 def blocks(columns, warp_size, block=2048, num_warps=4):
@@ -165,8 +135,7 @@ def block_grid(args, config):
 
 
 def row_grid(args, config):
-    programs = -(-args["rows"] // config.get("ROWS", 1))
-    return (min(programs, config.get("PROGRAMS", programs)),)
+    return (-(-args["rows"] // config.get("ROWS", 1)),)
 
 
 def sizes_of(large, shape, small=(19, 1000)):
@@ -220,26 +189,20 @@ def example(
         settings: other parameters of the kernel, and of the large case, `large` choices, `choices` by
             target and the `large_tolerance`.
     """
-    names = kernel.arg_names
-    walks, streams = "DEPTH" in names, "SLOTS" in names
+    names, walks = kernel.arg_names, "DEPTH" in kernel.arg_names
     large = settings.pop("large", {})
     large_tolerance = settings.pop("large_tolerance", None)
     choices_of = settings.pop("choices", None)
 
     def config(warp_size, columns=1000, **choices):
         if walks:
-            few = {"num_warps": 4, "depth": 2, "kept": 2, "programs": 2}
-            made = {**parts(warp_size, **{**few, **choices}), **settings}
+            made = {**parts(warp_size, **{"num_warps": 4, **choices}), **settings}
             return {name: value for name, value in made.items() if name in OPTIONS or name in names}
-        if streams:  # so few programs that each takes several rows
-            return {**streamed(columns, warp_size, **{"programs": 4, **choices}), **settings}
         made = blocks if grid is block_grid else whole
         return {**made(columns, warp_size, **choices), **settings}
 
     def large_config(warp_size, columns=8192, **choices):
-        many = {"programs": None} if walks or streams else {}
-        if walks:
-            many |= {"num_warps": 512 // warp_size, "depth": 2}
+        many = {"num_warps": 512 // warp_size, "depth": 2} if walks else {}
         given = {**many, **large, **choices}
         return config(warp_size, columns, **given)
 
