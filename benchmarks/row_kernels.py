@@ -27,8 +27,8 @@ ODD = ((1, 1), (7, 1023), (3, 33333))
 WANTED = {"copy": (">=", 0.9)}
 
 # Choices: (elements, warps) of a block; by the longest row, (rows, warps); (warps, depth) of a part;
-# (elements, rows, warps) of a step of a running sum; (rows, elements, warps) of sums of columns and of
-# the largest elements; by the longest row, (rows, warps, programs) of what walks over rows; (blocks of a
+# (elements, rows, warps) of a step of a running sum; (rows, elements, warps) of sums of columns;
+# by the longest row, (rows, warps, programs) of what walks over rows; (blocks of a
 # cluster, warps) of a row too long for one block.
 BLOCKS = ((1024, 4), (2048, 4), (4096, 8))
 WHOLE = {
@@ -42,7 +42,6 @@ STEPS = (
     *((2048, 1, 2), (2048, 1, 4), (4096, 1, 4), (4096, 1, 8), (4096, 1, 16), (8192, 1, 8)),
     *((8192, 1, 16), (8192, 1, 32), (16384, 1, 32)),
 )
-TOP = ((8, 32, 4), (4, 64, 4), (2, 128, 4), (1, 128, 1), (1, 256, 2), (1, 512, 4), (1, 1024, 4))
 SUMS = ((16, 128, 4), (32, 256, 8), (16, 256, 4), (32, 512, 8), (8, 512, 4))
 WALKED = {
     1024: tuple((1, w, p) for w in (1, 2) for p in (1056, 2112, 4224)) + ((2, 2, 1056),),
@@ -100,8 +99,7 @@ class Case:
         if self.choices == "sums":
             return [{"rows": r, "block": b, "num_warps": w} for r, b, w in SUMS]
         if self.choices == "top":
-            names = ("rows", "block", "num_warps")
-            return [dict(zip(names, top)) for top in TOP if columns <= 65536]
+            return [{"num_warps": warps} for warps in (1, 2, 4, 8)]
         if self.choices == "steps":
             names = ("most", "rows", "num_warps")
             fitting = [step for step in STEPS if min(columns, 8192) // 2 <= step[0] <= columns]

@@ -9,7 +9,7 @@ import gluon_core as gluon
 
 try:
     from . import rotary as turning
-    from . import row_norm, row_quantize, rows
+    from . import row_norm, row_quantize, row_topk, rows
     from . import row_topk_many as topk_form
     from .product_ops import Beside, run
     from .row_ops import LONGEST, flat, gradients_of_norm, launch
@@ -17,6 +17,7 @@ except ImportError:  # run as a program
     import rotary as turning
     import row_norm
     import row_quantize
+    import row_topk
     import row_topk_many as topk_form
     import rows
     from product_ops import Beside, run
@@ -143,9 +144,15 @@ def rotary(
     ],
 )
 def top_k(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest of each row, descending, and their columns: of equal ones the first; of 16 or 32 bits."""
+    """The largest of each row, descending, and their columns: of equal ones the first; of 16 or 32 bits.
+    Of up to 8 a zero is given as 0, whatever its sign."""
     src, new = flat(x), Beside(x)
     columns, name = src.shape[1], str(x.dtype).removeprefix("torch.")
+    few = FEW.get(x.dtype)
+    if few is not None and count <= 8 and columns <= PIECE:
+        args = row_topk.arguments(Given(src), False, tuple(src.shape), name, count)
+        made = run(few, args, columns=columns), args["indices"]
+        return tuple(part.reshape(*x.shape[:-1], count) for part in made)
     args = topk_form.arguments(Given(src), False, tuple(src.shape), name, count)
     pieces = gluon.cdiv(columns, PIECE)
     first = topk_form.between(args, pieces, new) if pieces > 1 else None
@@ -165,6 +172,8 @@ class Given(Beside):
         return self.tensor
 
 
+FEW = {torch.bfloat16: row_topk.EXAMPLES[0], torch.float32: row_topk.MORE[0]}
+FEW[torch.float16] = FEW[torch.bfloat16]
 QUANTIZED = {torch.int8: (row_quantize.EXAMPLES[0], row_quantize.MORE[0])}
 QUANTIZED[torch.float8_e4m3fn] = (row_quantize.MORE[1], row_quantize.MORE[2])
 

@@ -65,16 +65,29 @@ def test_edges(name, spec):
         checked(examples[walks], target, (2, 2 * 8 * 64 * 4 + 11), num_warps=1, depth=2, kept=2)
 
 
-@pytest.mark.parametrize("columns", [1, 40, 1000, 2500])
-def test_the_largest_by_groups(columns):
+@pytest.mark.parametrize(
+    "columns, dtype, spec",
+    [
+        (1, "bfloat16", "sim:sm_90"),
+        (5, "float32", "sim:gfx942"),
+        (40, "float16", "sim:sm_80"),
+        (1024, "bfloat16", "sim:gfx942"),
+        (2503, "bfloat16", "sim:sm_90"),
+        (1301, "float32", "sim:sm_90"),
+        (70001, "bfloat16", "sim:sm_90"),  # a column needs more than 16 bits
+    ],
+)
+def test_the_largest_and_where_they_are(columns, dtype, spec):
     """Infinities, NaN, zeros of both signs and many that are equal; all by value, then by column."""
-    target, (_, _, example, _) = registry().target("sim:sm_90"), examples_of("row_topk")
-    args = example.arguments(Arrays(target), False, (5, columns))
+    target, (half, single) = registry().target(spec), examples_of("row_topk")
+    example = single if dtype == "float32" else half
+    module = importlib.import_module(example.arguments.__module__)
+    args = module.arguments(Arrays(target), False, (5, columns), dtype)
     src = args["src"]
     src[:] = np.round(src.astype(np.float32) * 4) / 4
     src[1, 3:], src[2, 5::50], src[2, 33:34], src[3] = -np.inf, np.nan, -np.nan, 0
     src[3, ::3] = -0.0
-    src[4, ::256] = 9  # all in one thread
+    src[4, ::256], src[0, -1] = 9, 11  # all in one thread; the last column
     example.launch(args, example.configure(target, False, columns=columns), target=target)
     x = src.astype(np.float64)
     order = np.argsort(np.where(np.isnan(x), -np.inf, -x) - np.isnan(x), axis=1, kind="stable")
@@ -82,6 +95,7 @@ def test_the_largest_by_groups(columns):
     assert (args["indices"] == first).all()
     wanted = np.take_along_axis(x, first, 1)
     assert np.array_equal(args["values"].astype(np.float64), wanted, equal_nan=True)
+    assert not np.signbit(args["values"][3].astype(np.float64)).any()
 
 
 def test_sums_of_columns_of_what_does_not_divide():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -183,27 +182,6 @@ def test_no_sequences():
     args["of_queries"][:] = 0
     example.launch(args, example.configure(SM90), target=SM90)
     assert np.isnan(args["out"].astype(np.float32)).all()
-
-
-@pytest.mark.once
-@pytest.mark.once
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("spec", ["sim:sm_90", "sim:gfx942"])
-@pytest.mark.parametrize("which, dtype", [(0, ml_dtypes.bfloat16), (1, np.float32)])
-def test_the_largest_and_where_they_are(which, dtype, spec):
-    target, topk = registry().target(spec), module("row_topk")
-    example = [*topk.EXAMPLES, *topk.MORE][which]
-    args = example.arguments(Arrays(target), False, (3, 700))
-    args["src"][:] = np.round(args["src"].astype(np.float32) * 30)  # many are equal
-    args["src"][1, [5, 600]] = np.nan, -np.inf
-    args["src"][2] = -np.inf
-    args["src"][2, [699, 7]] = 0.5, -3
-    example.launch(args, example.configure(target, columns=700), target=target)
-    src, count = args["src"].astype(np.float32), args["count"]
-    order = np.argsort(-np.where(np.isnan(src), np.inf, src), axis=1, kind="stable")[:, :count]
-    assert (args["indices"] == order).all()
-    values = args["values"].astype(np.float32)
-    np.testing.assert_array_equal(values, np.take_along_axis(src, order, axis=1))
 
 
 @pytest.mark.once

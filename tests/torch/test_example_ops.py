@@ -252,6 +252,7 @@ CASES = {
         1,
     ),
     "top-k": (block.top_k, lambda: (bf16(2, 3, 50), 7), largest, 0),
+    "top-k, many": (block.top_k, lambda: (bf16(2, 3, 50), 9), largest, 0),
     "quantized rows": (
         block.quantize_rows,
         lambda: (torch.randn(3, 72), torch.float8_e4m3fn),
