@@ -85,13 +85,15 @@ def mul(x: Operand, y: Operand, sanitize_overflow: ConstBool = True) -> tensor:
 
 @builtin
 def minimum(x: Operand, y: Operand, propagate_nan: PropagateNan = _NUMBER) -> tensor:
-    """The smaller of `x` and `y`; `propagate_nan` says what a NaN operand gives."""
+    """The smaller of `x` and `y`; of NaN and a number the number, or NaN with
+    `propagate_nan=triton.language.PropagateNan.ALL`."""
     return tl_core.minimum(x, y, propagate_nan, _semantic=semantic_layer())
 
 
 @builtin
 def maximum(x: Operand, y: Operand, propagate_nan: PropagateNan = _NUMBER) -> tensor:
-    """The larger of `x` and `y`; `propagate_nan` says what a NaN operand gives."""
+    """The larger of `x` and `y`; of NaN and a number the number, or NaN with
+    `propagate_nan=triton.language.PropagateNan.ALL`."""
     return tl_core.maximum(x, y, propagate_nan, _semantic=semantic_layer())
 
 

@@ -288,7 +288,7 @@ class tensor_memory_descriptor(memory_descriptor):
         Args:
             layout: as in `load`; a lane must hold whole rows.
             abs: of the absolute values (float32).
-            propagate_nan: `gl.PropagateNan.ALL`: NaN if one is among them (float32).
+            propagate_nan: `triton.language.PropagateNan.ALL`: NaN if one is among them (float32).
 
         Returns:
             The tensor [M, N], and a tensor [M].

@@ -135,7 +135,7 @@ def load_reduced(
         raise ArgumentError(
             "no such choice",
             argument="propagate_nan",
-            expected="gl.PropagateNan.NONE or gl.PropagateNan.ALL",
+            expected="triton.language.PropagateNan.NONE or PropagateNan.ALL",
             got=describe(nan),
         )
     if memory.dtype != tl.float32:
