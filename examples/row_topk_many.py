@@ -26,10 +26,10 @@ except ImportError:  # run as a program
 
 @gluon.jit
 def ordered_bits(x, BITS: gl.constexpr):
-    """The number's bits as an unsigned integer that compares as it does; NaN is largest."""
+    """The number's bits as an unsigned integer that compares as it does; NaN is largest, zeros are equal."""
     signed: gl.constexpr = gl.int16 if BITS == 16 else gl.int32
     plain: gl.constexpr = gl.uint16 if BITS == 16 else gl.uint32
-    bits = x.to(signed, bitcast=True)
+    bits = (x + 0.0).to(signed, bitcast=True)
     # All bits of a negative number are turned over, of others the sign alone.
     turned = bits ^ ((bits >> (BITS - 1)) | -(2 ** (BITS - 1)))
     return gl.where(x != x, -1, turned).to(plain, bitcast=True).to(gl.uint32)

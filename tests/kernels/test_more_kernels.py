@@ -79,6 +79,7 @@ def test_the_largest_of_rows(kind):
         args = topk.arguments(new, False, (2, columns), dtype, count)
         if kind == "equal":
             args["src"][:] = draw.integers(0, 3, (2, columns))
+            args["src"][:, ::3] *= -1  # zeros of both signs, too
         elif kind == "not a number" and columns > 1:
             args["src"][0, [5, 9]] = np.nan, -np.inf
             args["src"][1, 7] = np.copysign(np.nan, -1)
