@@ -163,6 +163,12 @@ ARGS = (5,)
     )
 
 
+@since(3, 7)
+def test_which_nan_there_are():
+    call = "acc.load_min(REG, propagate_nan=True)  # HERE"
+    refuse(body(call), ArgumentError, r"expected triton\.language\.PropagateNan\.NONE", gpu(103))
+
+
 @pytest.mark.parametrize(
     "changes, error, match",
     [
