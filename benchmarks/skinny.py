@@ -48,7 +48,7 @@ CHOICES = (
 SPLITS = (1, 2, 4, 8, 16)
 # (columns, steps of K, stages, warps) of the one in roles
 ROLES = ((64, 64, 8, 4), (64, 64, 9, 4), (64, 128, 4, 4), (128, 64, 6, 4), (128, 64, 6, 8))
-LEADS = (0, 2)
+LEADS = (0, 2, 4)
 
 
 def module(file: str) -> Any:
@@ -63,9 +63,9 @@ def in_roles(m: int, n: int, k: int) -> Iterator[dict[str, Any]]:
     for columns, width, stages, warps in ROLES:
         if warps == 8 and rows < 128:
             continue
-        parts, run = roles.helpers_for(-(-n // columns), -(-k // width))
-        helps = [((parts, run, lead), overlap) for lead in LEADS if parts]
-        for help, overlaps in ((0, 1, 0), overlap), *helps, *[((0, 1, 0), False)] * overlap:
+        parts = roles.helpers_for(-(-n // columns), -(-k // width))
+        helps = [((parts, lead), overlap) for lead in LEADS if parts]
+        for help, overlaps in ((0, 0), overlap), *helps, *[((0, 0), False)] * overlap:
             yield {
                 "block": (rows, columns, width),
                 "stages": stages if rows == 128 else 3 * stages // 2,

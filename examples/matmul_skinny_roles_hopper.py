@@ -4,10 +4,9 @@ The product is turned, as in `matmul_skinny_hopper.py`: 64 columns of B are the 
 which reads 6 KB of shared memory for 16 steps of K, where two of 64 x 64 read 8 KB. A program copies all of
 A for its columns, so that with many rows the L2 cache is what bounds it; a warp that only copies keeps it busy.
 
-A tile of columns has one owner. Where tiles are fewer than processors, the other programs are helpers, who
-take the last steps of K: of one tile, or of several, one after the other. The owner waits for its helpers
-and adds what they left, in order, so that equal inputs have equal results. Helpers wait for nobody, and come
-first in the grid.
+A tile of columns has one owner. Where processors are left for it, other programs help: each takes some of
+the last steps of K of a tile. The owner waits for its helpers and adds what they left, in order, so that equal
+inputs have equal results. Helpers wait for nobody, come first in the grid, and have less to do.
 """
 
 import numpy as np
@@ -30,47 +29,34 @@ except ImportError:  # run as a program
 
 
 @gluon.jit
-def pieces(sizes, BLOCKS: gl.constexpr, HELP: gl.constexpr):
-    """The first piece of work of this program, and the end: pieces 0, 1, ... are helpers', the last ones whole."""
-    tiles = gl.cdiv(sizes[1], BLOCKS[1])
-    helped = tiles * HELP[0]
-    helpers = gl.cdiv(helped, HELP[1])
-    program = gl.program_id(0)
-    whole = program >= helpers
-    first = gl.where(whole, helped + program - helpers, program * HELP[1])
-    return first, gl.where(whole, first + 1, gl.minimum(first + HELP[1], helped))
-
-
-@gluon.jit
-def piece(number, sizes, BLOCKS: gl.constexpr, HELP: gl.constexpr):
-    """A tile, its first step, how many, and whether this is its owner's."""
+def work_of(sizes, BLOCKS: gl.constexpr, HELP: gl.constexpr):
+    """This program's number among helpers or tiles, its tile, the first step, how many, and whether it owns the tile."""
     PARTS: gl.constexpr = HELP[0]
     steps = gl.cdiv(sizes[2], BLOCKS[2])
-    share = gl.maximum(steps // (PARTS + HELP[1]) - HELP[2], 0)
+    share = gl.maximum(steps // (PARTS + 1) - HELP[1], 0)
+    number = gl.program_id(0)
     tile = number
     first = 0
     count = steps - PARTS * share
-    whole = number >= 0
+    owner = number >= 0
     if PARTS > 0:
-        helped = gl.cdiv(sizes[1], BLOCKS[1]) * PARTS
-        whole = number >= helped
-        tile = gl.where(whole, number - helped, number // PARTS)
-        first = gl.where(whole, 0, steps - (PARTS - number % PARTS) * share)
-        count = gl.where(whole, count, share)
-    return tile, first, count, whole
+        helpers = gl.cdiv(sizes[1], BLOCKS[1]) * PARTS
+        owner = number >= helpers
+        tile = gl.where(owner, number - helpers, number // PARTS)
+        first = gl.where(owner, 0, steps - (PARTS - number % PARTS) * share)
+        count = gl.where(owner, count, share)
+    return number, tile, first, count, owner
 
 
 @gluon.jit
 def copies(ring, sizes, BLOCKS: gl.constexpr, HELP: gl.constexpr, OVERLAP: gl.constexpr):
     BLOCK_K: gl.constexpr = BLOCKS[2]
     at = ring.producer()
-    begin, end = pieces(sizes, BLOCKS, HELP)
-    for number in range(begin, end):
-        tile, first, count, _ = piece(number, sizes, BLOCKS, HELP)
-        for k in range(first * BLOCK_K, (first + count) * BLOCK_K, BLOCK_K):
-            of_a = [0, 0, k] if OVERLAP else [0, k]
-            ring.fetch(at, [of_a, [k, tile * BLOCKS[1]]])
-            at = at.next()
+    _, tile, first, count, _ = work_of(sizes, BLOCKS, HELP)
+    for k in range(first * BLOCK_K, (first + count) * BLOCK_K, BLOCK_K):
+        of_a = [0, 0, k] if OVERLAP else [0, k]
+        ring.fetch(at, [of_a, [k, tile * BLOCKS[1]]])
+        at = at.next()
 
 
 @gluon.jit
@@ -124,43 +110,41 @@ def multiply(
     SIZE: gl.constexpr = ROWS * BLOCKS[1]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, ROWS, 16])
     at = ring.consumer()
-    begin, end = pieces(sizes, BLOCKS, HELP)
-    for number in range(begin, end):
-        tile, _, count, whole = piece(number, sizes, BLOCKS, HELP)
-        acc = warpgroup_mma_init(gl.zeros([BLOCKS[1], ROWS], gl.float32, layout))
-        for step in range(count):
-            a_tile, b_tile = ring.wait(at)
-            a_tile = a_tile.reshape([ROWS, BLOCKS[2]]).permute((1, 0))
-            acc = warpgroup_mma(b_tile.permute((1, 0)), a_tile, acc, is_async=True)
-            # The step before is over: its slot takes the tiles that come next.
-            acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
-            ring.release(at.before(), pred=step > 0)
-            at = at.next()
-        result = warpgroup_mma_wait(0, deps=[acc])
-        ring.release(at.before(), pred=count > 0)
-        if whole:
-            if PARTS > 0:
-                result = add_parts(result, sums + tile * PARTS * SIZE, counters + tile, PARTS)
-            store(c, result, tile * BLOCKS[1], sizes, OVERLAP)
-        else:
-            gl.store(places(sums + number * SIZE, result), result)
-            gl.barrier()  # all of the program have stored before it counts
-            gl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu")
+    number, tile, _, count, owner = work_of(sizes, BLOCKS, HELP)
+    acc = warpgroup_mma_init(gl.zeros([BLOCKS[1], ROWS], gl.float32, layout))
+    for step in range(count):
+        a_tile, b_tile = ring.wait(at)
+        a_tile = a_tile.reshape([ROWS, BLOCKS[2]]).permute((1, 0))
+        acc = warpgroup_mma(b_tile.permute((1, 0)), a_tile, acc, is_async=True)
+        # The step before is over: its slot takes the tiles that come next.
+        acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
+        ring.release(at.before(), pred=step > 0)
+        at = at.next()
+    result = warpgroup_mma_wait(0, deps=[acc])
+    ring.release(at.before(), pred=count > 0)
+    if owner:
+        if PARTS > 0:
+            result = add_parts(result, sums + tile * PARTS * SIZE, counters + tile, PARTS)
+        store(c, result, tile * BLOCKS[1], sizes, OVERLAP)
+    else:
+        gl.store(places(sums + number * SIZE, result), result)
+        gl.barrier()  # all of the program have stored before it counts
+        gl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu")
 
 
 @gluon.jit
 def matmul_skinny_in_roles(
     a_desc, b_desc, c, sums, counters, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-    PARTS: gl.constexpr, RUN: gl.constexpr, LEAD: gl.constexpr, OVERLAP: gl.constexpr,
+    PARTS: gl.constexpr, LEAD: gl.constexpr, OVERLAP: gl.constexpr,
 ):  # fmt: skip
-    """Of M rows, at most BLOCK_M. Helpers leave PARTS parts of each tile, RUN of them each, and each LEAD
-    steps shorter than would be even. `sums` is [tiles * PARTS, BLOCK_N, BLOCK_M], float32; `counters` has a 0
+    """Of M rows, at most BLOCK_M. Helpers leave PARTS parts of each tile, each LEAD steps shorter than would
+    be even. `sums` is [tiles * PARTS, BLOCK_N, BLOCK_M], float32; `counters` has a 0
     for each tile, and has it again at the end. All programs must be able to run at a time."""
     ring = tma_ring([a_desc, b_desc], STAGES)
     sizes = (M, N, K)
     BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K)
-    HELP: gl.constexpr = (PARTS, RUN, LEAD)
+    HELP: gl.constexpr = (PARTS, LEAD)
     out = (c, sums, counters)
     gl.warp_specialize(
         [
@@ -178,7 +162,7 @@ def tiles_of(args, config):
 
 def grid(args, config):
     tiles = tiles_of(args, config)
-    return (tiles + gluon.cdiv(tiles * config["PARTS"], config["RUN"]),)
+    return (tiles * (1 + config["PARTS"]),)
 
 
 def arguments(new, large, sizes=None, made=None):
@@ -218,15 +202,13 @@ def operands(args, config):
     return (a, describe(args["b"], [k, n]), *others)
 
 
-def config(warp_size, block=(128, 64, 64), stages=3, help=(1, 2, 0), overlap=True, num_warps=4):
-    """`help`: parts of a tile, tiles of a helper, steps by which its parts are shorter."""
-    sizes = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K", "PARTS", "RUN", "LEAD"), block + help))
+def config(warp_size, block=(128, 64, 64), stages=3, help=(1, 0), overlap=True, num_warps=4):
+    """`help`: how many help with a tile, and steps by which their parts are shorter than even."""
+    sizes = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K", "PARTS", "LEAD"), block + help))
     return {**sizes, "STAGES": stages, "OVERLAP": overlap, "num_warps": num_warps}
 
 
-def large_config(
-    warp_size, block=(128, 64, 64), stages=8, help=(0, 1, 0), overlap=False, num_warps=4
-):
+def large_config(warp_size, block=(128, 64, 64), stages=8, help=(0, 0), overlap=False, num_warps=4):
     return config(warp_size, block, stages, help, overlap, num_warps)
 
 
@@ -235,26 +217,23 @@ def large_config(
 FROM_ROWS = 65
 MOST_PARTS = 7
 FEWEST_STEPS = 4
-LEAD = 0
+LEAD = 4
 
 
 def helpers_for(tiles, steps, processors=132):
-    """Parts of a tile and tiles of a helper, such that all processors have something to do; (0, 1) where
-    that is not worth it."""
-    left = max(processors - tiles, 0)
-    parts = max(min(left // tiles, MOST_PARTS), min(left, 1))
-    run = gluon.cdiv(tiles * parts, left) if left else 1
-    return (parts, run) if steps // (parts + run) >= FEWEST_STEPS else (0, 1)
+    """How many help with each tile: as many as there are processors for, if it is worth it."""
+    parts = min(max(processors - tiles, 0) // tiles, MOST_PARTS)
+    return parts if steps // (parts + 1) >= FEWEST_STEPS + LEAD else 0
 
 
 def chosen_for(m, n, k, processors=132):
     """Choices for `config`: all rows at once, up to 128, and helpers where processors are left."""
     rows = next(size for size in (8, 16, 32, 64, 128) if size >= m)
-    parts, run = helpers_for(gluon.cdiv(n, 64), gluon.cdiv(k, 64), processors)
+    parts = helpers_for(gluon.cdiv(n, 64), gluon.cdiv(k, 64), processors)
     return {
         "block": (rows, 64, 64),
         "stages": {128: 8, 64: 12}.get(rows, 16),
-        "help": (parts, run, LEAD if parts else 0),
+        "help": (parts, LEAD if parts else 0),
         "overlap": rows // 2 < m < rows,
     }
 

@@ -1,4 +1,4 @@
-"""Matrix multiplication on Hopper where K is small: two groups of warps take turns with a tile each.
+"""Matrix multiplication on Hopper: two groups of warps take turns with a tile each.
 
 In `matmul_hopper.py` both groups work on the same tile and store at about the same time, when nobody
 multiplies. Here each has a tile of its own, and a group may multiply only in its turn: so one stores while

@@ -93,12 +93,12 @@ PRODUCTS = {
     ),
 }
 
-SMALL_K, FEW_ROWS = 2048, 128
+FEW_ROWS = 128
 
 
 def for_sizes(name, args):
     """The example for a plain product, choices for its configuration, and what it takes besides. Hopper has
-    its own: where K is small, groups of warps that take turns; where rows are few, turned ones."""
+    its own: where there are tiles enough, groups of warps that take turns; where rows are few, turned ones."""
     m, n, k = (args[x] for x in "MNK")
     (turns,) = matmul_turns_hopper.EXAMPLES
     if (
@@ -108,7 +108,7 @@ def for_sizes(name, args):
         and not turns.lacks(registry().target(None))
     ):
         processors = gluon.multiprocessors(args["a"]) or 132
-        if name == "matmul" and k <= SMALL_K:
+        if name == "matmul" and cdiv(m, 128) * cdiv(n, 128) > processors:
             return turns, matmul_turns_hopper.chosen_for(m, n, processors), None
         if name == "matmul_skinny" and m <= FEW_ROWS:
             if m >= matmul_skinny_roles_hopper.FROM_ROWS:

@@ -135,15 +135,15 @@ def test_what_is_chosen_for_few_rows():
             assert blocks * made["SPLITS"] > 66 or made["SPLITS"] == 8
 
 
-# Every kind of work: helpers of one tile, of several, of parts of the same, with no steps, and none; the last
-# tile and step partial; rows that overlap, that are missing, and all.
+# One that helps and several, with steps and without; the last tile and step partial; rows that overlap, that
+# are missing, and all.
 HELPED = [
-    ((65, 136, 264), {"help": (1, 1, 0)}),
-    ((127, 200, 328), {"help": (1, 3, 1), "stages": 2}),
-    ((128, 72, 328), {"help": (4, 3, 0), "overlap": False}),
-    ((66, 64, 8), {"help": (2, 1, 0), "overlap": False}),
-    ((5, 200, 200), {"help": (1, 1, 0), "block": (8, 128, 64)}),
-    ((1, 8, 8), {"help": (1, 2, 0), "block": (8, 64, 64), "overlap": False}),
+    ((65, 136, 264), {"help": (1, 0)}),
+    ((127, 200, 328), {"help": (1, 1), "stages": 2}),
+    ((128, 72, 328), {"help": (4, 0), "overlap": False}),
+    ((66, 64, 8), {"help": (2, 0), "overlap": False}),
+    ((5, 200, 200), {"help": (1, 0), "block": (8, 128, 64)}),
+    ((1, 8, 8), {"help": (1, 2), "block": (8, 64, 64), "overlap": False}),
 ]
 
 
@@ -175,9 +175,9 @@ def test_helpers_keep_their_sums_in_registers():
     target = registry().target("sm_90")
     roles = module("matmul_skinny_roles_hopper")
     (example,) = roles.EXAMPLES
-    config = example.configure(target, True, **roles.chosen_for(100, 7168, 8192))
-    assert config["PARTS"] == 1 and config["RUN"] == 6
-    args = roles.arguments(Placeholders(), True, (100, 7168, 8192), config)
+    config = example.configure(target, True, **roles.chosen_for(100, 4096, 8192))
+    assert config["PARTS"] == 1
+    args = roles.arguments(Placeholders(), True, (100, 4096, 8192), config)
     source, options = bind(example.kernel, example.values(args, config), config)
     assert compile(source, target, options).report().spills == 0
 
@@ -193,20 +193,20 @@ def test_rows_that_helpers_cannot_have():
 
 
 def test_what_helpers_are_chosen():
-    """Nobody helps where nothing is gained; else all processors have something to do, and as much."""
+    """Nobody helps where nothing is gained; else as many as there are processors for, each tile as many."""
     roles = module("matmul_skinny_roles_hopper")
     for m in (1, 5, 64, 65, 100, 128):
         for n in (64, 200, 4096, 7168, 8192, 65536):
             for k in (8, 512, 8192):
                 made = roles.config(32, **roles.chosen_for(m, n, k))
-                parts, run, tiles = made["PARTS"], made["RUN"], -(-n // 64)
+                parts, tiles = made["PARTS"], -(-n // 64)
                 assert made["BLOCK_M"] >= m
                 assert made["OVERLAP"] == (made["BLOCK_M"] // 2 < m < made["BLOCK_M"])
-                programs = tiles + -(-tiles * parts // run)
-                assert parts == 0 or programs <= 132
-                if k == 8192 and tiles <= 112:
-                    assert programs >= 128 or parts == roles.MOST_PARTS
-                assert parts == 0 or -(-k // 64) // (parts + run) >= roles.FEWEST_STEPS
+                assert parts == 0 or tiles * (1 + parts) <= 132
+                if k == 8192:
+                    assert tiles * (2 + parts) > 132 or parts == roles.MOST_PARTS
+                share = -(-k // 64) // (parts + 1) - made["LEAD"]
+                assert parts == 0 or share >= roles.FEWEST_STEPS
 
 
 @pytest.mark.once

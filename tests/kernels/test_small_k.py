@@ -56,11 +56,11 @@ def test_the_width_that_leaves_the_fewest_idle():
 @pytest.mark.parametrize(
     "sizes, dtype, taken",
     [
-        ((64, 64, 2048), torch.bfloat16, True),
-        ((64, 64, 2056), torch.bfloat16, False),
-        ((64, 64, 64), torch.float32, False),
-        ((64, 60, 64), torch.bfloat16, False),
-        ((64, 64, 0), torch.bfloat16, False),
+        ((2048, 2048, 64), torch.bfloat16, True),
+        ((2048, 1024, 64), torch.bfloat16, False),  # fewer tiles than processors
+        ((2048, 2048, 64), torch.float32, False),
+        ((2048, 2044, 64), torch.bfloat16, False),
+        ((2048, 2048, 0), torch.bfloat16, False),
     ],
     ids=str,
 )
