@@ -144,14 +144,17 @@ def rotary(
     ],
 )
 def top_k(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest of each row, descending, and their columns: of equal ones the first; of 16 or 32 bits.
-    Of up to 8 a zero is given as 0, whatever its sign."""
+    """The largest of each row, descending, and their columns: of equal ones the first; floats of 16 or 32
+    bits. Of up to 8 a zero is given as 0, whatever its sign."""
+    if x.dtype not in FEW:
+        raise TypeError(f"x must be float16, bfloat16 or float32, got {x.dtype}")
+    if not 0 < count <= x.shape[-1]:
+        raise ValueError(f"count must be 1 to {x.shape[-1]}, the length of a row, got {count}")
     src, new = flat(x), Beside(x)
     columns, name = src.shape[1], str(x.dtype).removeprefix("torch.")
-    few = FEW.get(x.dtype)
-    if few is not None and count <= 8 and columns <= PIECE:
+    if count <= 8 and columns <= PIECE:
         args = row_topk.arguments(Given(src), False, tuple(src.shape), name, count)
-        made = run(few, args, columns=columns), args["indices"]
+        made = run(FEW[x.dtype], args, columns=columns), args["indices"]
         return tuple(part.reshape(*x.shape[:-1], count) for part in made)
     args = topk_form.arguments(Given(src), False, tuple(src.shape), name, count)
     pieces = gluon.cdiv(columns, PIECE)

@@ -314,6 +314,16 @@ def test_rows_in_pieces(monkeypatch):
     near(block.top_k(x, 5), largest(x, 5), 0)
 
 
+@pytest.mark.once
+def test_what_has_no_largest():
+    for x, count, error in (
+        (torch.arange(12).reshape(3, 4), 2, TypeError),
+        (bf16(3, 4), 5, ValueError),
+    ):
+        with pytest.raises(error, match="must be"):
+            block.top_k(x, count)
+
+
 def test_in_a_compiled_function():
     """Gradients, too, with sizes that torch does not know."""
     a, b = bf16(24, 40).requires_grad_(), bf16(40, 16).requires_grad_()
