@@ -4,15 +4,13 @@ and after it; and two kernels without atomics, without the sums `delta`. Errors 
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
 from typing import Any
 
-from common import Result, device, parse_arguments, write
+from common import Result, device, example_module, parse_arguments, write
 from row_kernels import in_turns
 
-from gluon_core.cli.demo import examples_package
 from gluon_core.contract.targets import Target
 
 SHAPE = (4, 32, 8192)
@@ -37,10 +35,6 @@ def exact(tensors: Any, causal: bool, head: int) -> Any:
     change = p * (grad @ v.T - delta[:, None])
     made = change @ k * scale, change.T @ q * scale, p.T @ grad
     return *made, out, logsum / math.log(2), delta
-
-
-def example_module(name: str) -> Any:
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
 
 
 def measure(causal: bool, depth: int, target: Target) -> list[Result]:

@@ -3,15 +3,13 @@ attention of sequences of any lengths, cuDNN where all are equally long, FlexAtt
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
 from typing import Any, Callable, Mapping, Optional
 
-from common import Result, device, in_turns, parse_arguments, write
-from products import difference, right
+from common import Result, device, difference, example_module, in_turns, parse_arguments, write
+from products import right
 
-from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays
 from gluon_core.contract.targets import Target
 
@@ -118,7 +116,7 @@ def measure(case: tuple[Any, ...], target: Target) -> Optional[Result]:
     import torch
 
     name, lengths, window, cap = case
-    module = importlib.import_module(f"{examples_package().__name__}.attention_packed_hopper")
+    module = example_module("attention_packed_hopper")
     example = module.example(name, DEPTH, window, cap, SHARED)
     args = example.arguments(Arrays(target), True, lengths, HEADS)
     run = example.launcher(args, example.configure(target, True))

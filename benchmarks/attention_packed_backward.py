@@ -4,15 +4,11 @@ products. The error is how far both forms are apart."""
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, Callable
 
 from attention_packed import EQUAL, MIXED
-from common import Result, device, parse_arguments, write
-from products import difference
+from common import Result, device, difference, example_module, parse_arguments, write
 from rivals import in_any_order
-
-from gluon_core.cli.demo import examples_package
 
 HEADS = 32
 # name, width, lengths, heads that share keys, window
@@ -24,10 +20,6 @@ CASES = (
     ("mixed, causal, head 128, 4 share", 128, MIXED, 4, (None, 0)),
 )
 Runs = dict[str, Callable[[], Any]]
-
-
-def module(name: str) -> Any:
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
 
 
 def libraries(leaves: Any, grad: Any, length: int, shared: int, causal: bool) -> Runs:
@@ -64,7 +56,9 @@ def measure(case: tuple[Any, ...]) -> list[Result]:
     tokens = sum(lengths)
     shapes = [(tokens, HEADS, width), *[(tokens, HEADS // shared, width)] * 2]
     leaves = [torch.randn(s, device="cuda", dtype=torch.bfloat16) for s in shapes]
-    out, sums = module("serving_ops").attention_packed(*leaves, places, places, *window, None)
+    out, sums = example_module("serving_ops").attention_packed(
+        *leaves, places, places, *window, None
+    )
     args = {**dict(zip("qkv", leaves)), "grad": torch.randn_like(leaves[0]), "out": out}
     args |= {"logsums": sums, "of_queries": places, "of_keys": places, "window": window}
     args |= {"cap": None}
@@ -74,8 +68,10 @@ def measure(case: tuple[Any, ...]) -> list[Result]:
         file = f"attention_packed_backward{'_adding' if form == 'one' else ''}_hopper"
         made = {n: torch.full_like(t, float("nan")) for n, t in zip(names, leaves)}
         given = {**args, **made}
-        given |= {n: torch.empty(s, device="cuda") for n, s in module(file).kept(given).items()}
-        runs[form] = lambda file=file, given=given: module(file).launch(given)
+        given |= {
+            n: torch.empty(s, device="cuda") for n, s in example_module(file).kept(given).items()
+        }
+        runs[form] = lambda file=file, given=given: example_module(file).launch(given)
         runs[form]()
         results[form] = made
     apart = max(difference(results["one"][n], results["two"][n]) for n in names)

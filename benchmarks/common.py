@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import json
 import platform
 import statistics
@@ -15,6 +16,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gluon_core.cli.demo import examples_package  # noqa: E402
 from gluon_core.cli.example import Example, device_target, measure  # noqa: E402
 from gluon_core.contract.targets import Target  # noqa: E402
 from gluon_core.errors import GluonError  # noqa: E402
@@ -22,7 +24,9 @@ from gluon_core.errors import GluonError  # noqa: E402
 __all__ = [
     "Result",
     "device",
+    "difference",
     "environment",
+    "example_module",
     "in_turns",
     "markdown",
     "parse_arguments",
@@ -69,6 +73,19 @@ def device() -> Target:
         print("there is no GPU here", file=sys.stderr)
         raise SystemExit(3)
     return found
+
+
+def example_module(name: str) -> Any:
+    """A file of the examples."""
+    return importlib.import_module(f"{examples_package().__name__}.{name}")
+
+
+def difference(got: Any, wanted: Any) -> float:
+    """Relative, in the Frobenius norm, in float32 or what `wanted` has more."""
+    import torch
+
+    exact = wanted.to(torch.promote_types(wanted.dtype, torch.float32))
+    return float((got.to(exact.dtype) - exact).norm() / exact.norm())
 
 
 def environment() -> dict[str, str]:

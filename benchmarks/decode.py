@@ -3,15 +3,13 @@ sequences of 8192 keys in pages of 16, 8 heads of 8 queries each, bfloat16. Both
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import sys
 from typing import Any, Callable
 
-from common import Result, device, parse_arguments, write
+from common import Result, device, example_module, parse_arguments, write
 from row_kernels import difference, in_turns
 
-from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays
 from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
@@ -62,7 +60,7 @@ def launcher(module: Any, args: Any, config: Any, out: Any) -> Callable[[], Any]
 def measure(name: str, shape: tuple[int, ...], target: Target) -> Result:
     import torch
 
-    module = importlib.import_module(f"{examples_package().__name__}.attention_paged")
+    module = example_module("attention_paged")
     base = module.arguments(Arrays(target), True, shape)
     wanted, out = exact(base), torch.empty_like(base["q"])
     runs, errors = {}, {}

@@ -9,18 +9,13 @@ from __future__ import annotations
 import statistics
 from typing import Any, Callable, Mapping
 
-from common import Result, device, in_turns, parse_arguments, write
+from common import Result, device, difference, in_turns, parse_arguments, write
 from upstream import explicit_example, our_example, upstream_example
 
 from gluon_core.cli.example import Arrays, Example
 from gluon_core.contract.targets import Target
 
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
-
-
-def relative_error(got: Any, wanted: Any) -> float:
-    """In the Frobenius norm."""
-    return float((got.to(wanted.dtype) - wanted).norm() / wanted.norm())
 
 
 def named(file: str, name: str) -> tuple[Example, Example]:
@@ -51,7 +46,7 @@ def compare(
         run = example.launcher(args, example.configure(target, True))
         args[example.output].fill_(float("nan"))
         run()
-        errors[who] = relative_error(args[example.output].reshape(expected.shape), expected)
+        errors[who] = difference(args[example.output].reshape(expected.shape), expected)
         if not errors[who] < 2e-2:
             raise SystemExit(f"{who}: {example.name} is wrong: relative error {errors[who]}")
         contenders[who] = run

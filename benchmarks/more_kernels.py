@@ -5,22 +5,16 @@ cross entropy of a linear layer. All in turns, in CUDA graphs; errors in the Fro
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 import sys
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
-from common import Result, device, parse_arguments, write
+from common import Result, device, example_module, parse_arguments, write
 from row_kernels import graph_of, in_turns
 
-from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays
 from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
-
-
-def module(name: str) -> Any:
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
 
 
 def replayed(run: Callable[[], Any], calls: int) -> Callable[[], Any]:
@@ -79,7 +73,7 @@ def said(config: Mapping[str, Any]) -> str:
 def invariant(target: Target) -> Iterator[Result]:
     import torch
 
-    files, new, side = module("matmul_invariant"), Arrays(target), 4096
+    files, new, side = example_module("matmul_invariant"), Arrays(target), 4096
     a, b = new.random((4096, side), "bfloat16"), new.random((side, side), "bfloat16")
     first = None
     for m, block, shared, warps in (
@@ -111,7 +105,7 @@ def invariant(target: Target) -> Iterator[Result]:
 def shared(target: Target) -> Iterator[Result]:
     import torch
 
-    files, plain, new = module("matmul_stream_k"), module("matmul"), Arrays(target)
+    files, plain, new = example_module("matmul_stream_k"), example_module("matmul"), Arrays(target)
     for sizes in ((4096, 4352, 4096), (2048, 2304, 8192), (1024, 1280, 8192)):
         runs = {}
         for block, stages in (((128, 256, 64), 4), ((128, 128, 64), 4)):
@@ -131,7 +125,7 @@ def shared(target: Target) -> Iterator[Result]:
 def batched(target: Target) -> Iterator[Result]:
     import torch
 
-    files, new = module("matmul_batched"), Arrays(target)
+    files, new = example_module("matmul_batched"), Arrays(target)
     for sizes in ((64, 1024, 1024, 1024), (256, 512, 512, 512), (16, 2048, 2048, 2048)):
         args, runs = files.arguments(new, True, sizes), {}
         for block, stages in (((128, 256, 64), 3), ((128, 256, 64), 4), ((128, 128, 64), 4)):
@@ -147,7 +141,7 @@ def batched(target: Target) -> Iterator[Result]:
 def few_bits(target: Target) -> Iterator[Result]:
     import torch
 
-    files, new, side = module("matmul_quantized"), Arrays(target), 8192
+    files, new, side = example_module("matmul_quantized"), Arrays(target), 8192
     whole = new.random((side, side), "bfloat16")
     for example in (*files.EXAMPLES, *files.MORE):
         whole_args = example.arguments(new, True, (64, side, side), (64, 128), 4)
@@ -176,8 +170,8 @@ def widths(target: Target) -> Iterator[Result]:
     import torch.nn.functional as F
 
     packed, hooks, new = (
-        module("attention_packed_hopper"),
-        module("attention_hooks"),
+        example_module("attention_packed_hopper"),
+        example_module("attention_hooks"),
         Arrays(target),
     )
     for depth, width, causal in ((192, 128, True), (256, 256, False), (256, 256, True)):
@@ -209,7 +203,7 @@ def widths(target: Target) -> Iterator[Result]:
 def latent(target: Target) -> Iterator[Result]:
     import torch
 
-    files, new = module("attention_mla"), Arrays(target)
+    files, new = example_module("attention_mla"), Arrays(target)
     for batch, length, chunk in ((64, 8192, 2048), (16, 8192, 1024)):
         args = files.arguments(new, True, (batch, 128, 512, 64, 64, length), chunk)
         config = files.config(32, 512, 64, chunk, (64, 64), 2, 8)
@@ -242,7 +236,7 @@ def config_of(make: Any, piece: int, warps: int, columns: int, count: int) -> An
 def largest(target: Target) -> Iterator[Result]:
     import torch
 
-    files, new = module("row_topk_many"), Arrays(target)
+    files, new = example_module("row_topk_many"), Arrays(target)
     for shape, pieces, choices in (
         ((32768, 1024), 1, (1, 2, 4)),
         ((8192, 8192), 1, (4, 8, 16)),
@@ -269,7 +263,7 @@ def linear(target: Target) -> Iterator[Result]:
     import torch
     import torch.nn.functional as F
 
-    files, new, sizes = module("linear_cross_entropy"), Arrays(target), (8192, 32768, 4096)
+    files, new, sizes = example_module("linear_cross_entropy"), Arrays(target), (8192, 32768, 4096)
     args = files.arguments(new, True, sizes, 256)
     config = files.config(32, (128, 256, 64), 3, 8)
     x, w = (args[name].clone().requires_grad_() for name in "xw")

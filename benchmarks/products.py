@@ -3,29 +3,26 @@ with scales, against torch: its grouped and scaled products, and a loop of cuBLA
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
-from common import Result, device, in_turns, parse_arguments, write
+from common import (
+    Result,
+    device,
+    difference,
+    example_module,
+    in_turns,
+    parse_arguments,
+    write,
+)
 
-from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays, Example
 from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
 
 ROWS, SIDE = 32768, 4096
 FP8 = (4096, 7168, 16384)
-
-
-def module(name: str) -> Any:
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
-
-
-def difference(got: Any, wanted: Any) -> float:
-    """Relative, in the Frobenius norm."""
-    return float((got.float() - wanted.float()).norm() / wanted.float().norm())
 
 
 def right(name: str, run: Callable[[], Any], wanted: Any, most: float) -> tuple[bool, float]:
@@ -96,9 +93,9 @@ def skewed(groups: int, rows: int) -> list[int]:
 def grouped(target: Target) -> list[Result]:
     import torch
 
-    example = module("matmul_grouped_hopper").EXAMPLES[0]
-    portable = module("matmul_grouped").EXAMPLES[0]
-    dense = module("matmul_hopper").EXAMPLES[0]
+    example = example_module("matmul_grouped_hopper").EXAMPLES[0]
+    portable = example_module("matmul_grouped").EXAMPLES[0]
+    dense = example_module("matmul_hopper").EXAMPLES[0]
     dense_args = dense.arguments(Arrays(target), True, (ROWS, SIDE, SIDE))
     at_once = dense.launcher(dense_args, dense.configure(target, True))
     found = []
@@ -156,8 +153,8 @@ def weights(target: Target) -> list[Result]:
     """The gradients of the groups' matrices: of each group, A turned times B."""
     import torch
 
-    explicit = module("matmul_grouped_weights_hopper").EXAMPLES[0]
-    portable = module("matmul_grouped_weights").EXAMPLES[0]
+    explicit = example_module("matmul_grouped_weights_hopper").EXAMPLES[0]
+    portable = example_module("matmul_grouped_weights").EXAMPLES[0]
     found = []
     for kind, counts in (("even", [ROWS // 8] * 8), ("skewed", skewed(8, ROWS))):
         args = explicit.arguments(Arrays(target), True, counts)
@@ -184,7 +181,10 @@ def anywhere(target: Target) -> list[Result]:
     """Rows read where they are, beside the grouped product with rows that a copy has brought together."""
     import torch
 
-    gathering, dense = module("matmul_gathered_hopper").EXAMPLES[0], module("matmul_grouped_hopper")
+    gathering, dense = (
+        example_module("matmul_gathered_hopper").EXAMPLES[0],
+        example_module("matmul_grouped_hopper"),
+    )
     grouped_product = dense.EXAMPLES[0]
     found = []
     for kind, counts in (("even", [ROWS // 8] * 8), ("skewed", skewed(8, ROWS))):
@@ -212,7 +212,7 @@ def anywhere(target: Target) -> list[Result]:
 def narrow(target: Target) -> list[Result]:
     import torch
 
-    fp8 = module("matmul_fp8_hopper")
+    fp8 = example_module("matmul_fp8_hopper")
     found = []
     for example in [*fp8.EXAMPLES, *fp8.MORE]:
         args = example.arguments(Arrays(target), True, FP8)
@@ -256,7 +256,7 @@ def few(target: Target) -> list[Result]:
     """Scales by block, few rows, in CUDA graphs."""
     from row_kernels import in_turns as in_graphs
 
-    example = module("matmul_fp8_skinny_hopper").EXAMPLES[0]
+    example = example_module("matmul_fp8_skinny_hopper").EXAMPLES[0]
     found = []
     for rows in (1, 16, 64, 128, 160):
         args = example.arguments(Arrays(target), True, (rows, SIDE, SIDE))

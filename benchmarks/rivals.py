@@ -15,8 +15,7 @@ from typing import Any, Callable, Mapping, Optional
 
 import row_kernels
 from attention_backward import SHAPE as HEADS
-from attention_backward import example_module
-from common import Result, device, parse_arguments, write
+from common import Result, device, difference, example_module, parse_arguments, write
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -59,11 +58,6 @@ def in_any_order(runs: Mapping[str, Callable[[], Any]], rounds: int, repeats: in
 def fastest(runs: Mapping[str, Callable[[], Any]]) -> str:
     seconds = in_any_order(runs, 3, 5)
     return min(seconds, key=lambda name: seconds[name])
-
-
-def off(got: Any, wanted: Any) -> float:
-    """In the Frobenius norm."""
-    return float((got.float() - wanted).norm() / wanted.norm())
 
 
 def attempted(what: str, run: Callable[[], Any], error: Callable[[], float]) -> Optional[float]:
@@ -143,7 +137,7 @@ def product(shape: tuple[int, int, int], target: Target) -> Result:
         errors = {}
         for name, run in runs.items():
             made.fill_(float("nan"))
-            error = attempted(f"{kind} {name}", run, lambda: off(made, wanted))
+            error = attempted(f"{kind} {name}", run, lambda: difference(made, wanted))
             if error is not None:
                 errors[name] = error
         return errors
@@ -193,7 +187,7 @@ def forward_of(example: Example, target: Target) -> Result:
     wanted = attention(q, k, v, causal).reshape(args["out"].shape).float()
     ours = example.launcher(args, config)
     args["out"].fill_(float("nan"))
-    error = attempted("ours", ours, lambda: off(args["out"], wanted))
+    error = attempted("ours", ours, lambda: difference(args["out"], wanted))
     runs: Runs = {"ours": ours, "cuDNN": lambda: attention(q, k, v, causal)}
     theirs = flash(q, k, v, causal)
     if theirs is not None:
@@ -254,7 +248,7 @@ def gradients(depth: int, causal: bool) -> Result:
     }
     wanted = [t.flatten(0, 1).float() for t in runs["cuDNN"]()]
     error = attempted(
-        "ours", runs["ours"], lambda: max(off(made[n], w) for n, w in zip(names, wanted))
+        "ours", runs["ours"], lambda: max(difference(made[n], w) for n, w in zip(names, wanted))
     )
     theirs = flash(*leaves, causal)
     if theirs is not None:

@@ -7,17 +7,15 @@ so that launches hide nothing. `--check` compares every configuration with torch
 from __future__ import annotations
 
 import argparse
-import importlib
 import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Sequence
 
-from common import Result, device, write
+from common import Result, device, example_module, write
 
 from gluon_core._triton import VERSION
-from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays, Example
 from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
@@ -76,7 +74,7 @@ class Case:
     tolerance: float = 8e-3
 
     def examples(self) -> Sequence[Example]:
-        module = importlib.import_module(f"{examples_package().__name__}.{self.file}")
+        module = example_module(self.file)
         return [*module.EXAMPLES, *getattr(module, "MORE", ())]
 
     def candidates(self, columns: int) -> list[tuple[int, dict[str, Any]]]:

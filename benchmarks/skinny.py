@@ -4,15 +4,13 @@ best of three examples."""
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import sys
 from typing import Any, Iterator
 
-from common import Result, device, parse_arguments, write
+from common import Result, device, example_module, parse_arguments, write
 from row_kernels import difference, in_turns
 
-from gluon_core.cli.demo import examples_package
 from gluon_core.cli.example import Arrays, Example
 from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
@@ -51,13 +49,9 @@ ROLES = ((64, 64, 8, 4), (64, 64, 9, 4), (64, 128, 4, 4), (128, 64, 6, 4), (128,
 LEADS = (0, 2, 4)
 
 
-def module(file: str) -> Any:
-    return importlib.import_module(f"{examples_package().__name__}.{file}")
-
-
 def in_roles(m: int, n: int, k: int) -> Iterator[dict[str, Any]]:
     """Choices with and without helpers; rows that do not fill a block overlap, or lie outside."""
-    roles = module("matmul_skinny_roles_hopper")
+    roles = example_module("matmul_skinny_roles_hopper")
     chosen = roles.chosen_for(m, n, k)
     rows, overlap = chosen["block"][0], chosen["overlap"]
     for columns, width, stages, warps in ROLES:
@@ -78,7 +72,7 @@ def in_roles(m: int, n: int, k: int) -> Iterator[dict[str, Any]]:
 def candidates(target: Target, m: int, n: int, k: int) -> Iterator[tuple[Example, dict[str, Any]]]:
     """Examples and choices that give most processors something to do, and not too much."""
     for file, choices in (("matmul_skinny", CHOICES), ("matmul_skinny_hopper", HOPPER)):
-        (example,) = module(file).EXAMPLES
+        (example,) = example_module(file).EXAMPLES
         for (block, stages, warps), splits in itertools.product(choices, SPLITS):
             programs = -(-m // block[0]) * -(-n // block[1]) * splits
             if example.lacks(target) or not 96 <= programs <= (600 if choices is CHOICES else 132):
@@ -93,7 +87,7 @@ def candidates(target: Target, m: int, n: int, k: int) -> Iterator[tuple[Example
                         "num_warps": warps,
                     },
                 )
-    (example,) = module("matmul_skinny_roles_hopper").EXAMPLES
+    (example,) = example_module("matmul_skinny_roles_hopper").EXAMPLES
     if not example.lacks(target):
         yield from ((example, choice) for choice in in_roles(m, n, k))
 
@@ -101,7 +95,7 @@ def candidates(target: Target, m: int, n: int, k: int) -> Iterator[tuple[Example
 def measure(m: int, n: int, k: int, target: Target) -> Result:
     import torch
 
-    (portable,) = module("matmul_skinny").EXAMPLES
+    (portable,) = example_module("matmul_skinny").EXAMPLES
     base = portable.arguments(Arrays(target), True, (m, n, k))
     a, b, into = base["a"], base["b"], torch.empty_like(base["c"])
     wanted = a.float() @ b.float()

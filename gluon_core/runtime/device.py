@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Optional
 
+from gluon_core.contract.registry import registry
+
 __all__ = ["multiprocessors"]
 
 
@@ -19,7 +21,11 @@ def multiprocessors(x: Any) -> Optional[int]:
         x: a tensor of torch, or an array.
     """
     torch = sys.modules.get("torch")  # who has a tensor has imported it
-    if torch is None or not isinstance(x, torch.Tensor) or not x.is_cuda:
+    if torch is None or not isinstance(x, torch.Tensor):
         return None
-    count: int = torch.cuda.get_device_properties(x.device).multi_processor_count
-    return count
+    for kind in {backend.tensor_device for backend in registry().backends.values()} - {None, "cpu"}:
+        if getattr(x, f"is_{kind}", False):
+            known = getattr(torch, str(kind)).get_device_properties(x.device)
+            count: int = known.multi_processor_count
+            return count
+    return None
