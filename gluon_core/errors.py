@@ -29,6 +29,7 @@ __all__ = [
     "BundleUnsupportedError",
     "BundleVersionError",
     "CacheError",
+    "CallError",
     "CapabilityError",
     "DeviceError",
     "DistributedError",
@@ -280,6 +281,10 @@ class TargetError(GluonError, ValueError):
 
 class OptionError(GluonError, TypeError):
     """An unknown compile option, or one with an illegal value."""
+
+
+class CallError(ArgumentError, TypeError):
+    """A launch whose arguments are not those of the kernel's parameters."""
 
 
 class PluginError(GluonError):

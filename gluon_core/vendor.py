@@ -45,6 +45,7 @@ from gluon_core.semantic.operands import (
     same_bits,
     scalar_int32,
     shared_memory,
+    view_index,
     wrap_axis,
 )
 from gluon_core.semantic.views import check_view_size
@@ -105,5 +106,6 @@ __all__ = [
     "traced",
     "tuple_type",
     "unwrap",
+    "view_index",
     "wrap_axis",
 ]

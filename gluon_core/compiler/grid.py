@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from typing import Any, Optional
 
@@ -45,6 +46,9 @@ def check_grid(grid: Any) -> tuple[int, int, int]:
             argument="grid",
             expected="an int, one to three ints, or a function of the arguments that returns those",
             got=f"a {type(grid).__name__}" if " at 0x" in repr(grid) else repr(grid),
+            remedy="Divide by gluon.cdiv(n, block), which rounds up, or by //."
+            if any(isinstance(size, numbers.Real) for size in sizes)
+            else None,
         )
     for axis, (size, most) in enumerate(zip(found, _LIMITS)):
         if not 0 <= size <= most:

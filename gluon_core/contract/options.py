@@ -9,7 +9,15 @@ from typing import Any, Collection, Mapping, Optional, Protocol, TypeVar
 from gluon_core.contract.targets import Target
 from gluon_core.errors import OptionError, did_you_mean
 
-__all__ = ["CompileOptions", "FurtherOptions", "Options", "check_given", "further", "whole"]
+__all__ = [
+    "CompileOptions",
+    "FurtherOptions",
+    "Options",
+    "check_given",
+    "check_precision",
+    "further",
+    "whole",
+]
 
 
 class Options(Protocol):
@@ -118,7 +126,25 @@ class CompileOptions:
             OptionError: an unknown key (with the nearest known one), or an illegal value.
         """
         check_given(target, given, tuple(f.name for f in fields(cls)))
-        return cls(**{"arch": str(target.architecture.arch), **given})
+        options = cls(**{"arch": str(target.architecture.arch), **given})
+        check_precision(options)
+        return options
+
+
+def check_precision(options: Any) -> None:
+    """Raise unless `options` multiply float32 operands in a precision that they allow.
+
+    Raises:
+        OptionError: no such precision.
+    """
+    precision, allowed = options.default_dot_input_precision, options.allowed_dot_input_precisions
+    if precision not in allowed:
+        raise OptionError(
+            "no such precision",
+            argument="default_dot_input_precision",
+            expected=" or ".join(map(repr, allowed)),
+            got=repr(precision),
+        )
 
 
 def whole(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,6 +203,14 @@ def check_given(target: Target, given: Mapping[str, Any], known: Collection[str]
                 expected=f"at most {most}",
                 got=value,
             )
+    stages = given.get("num_stages")
+    if stages is not None and not (isinstance(stages, int) and stages >= 0):
+        raise OptionError(
+            "must be an integer",
+            argument="num_stages",
+            expected="0 or more",
+            got=repr(stages),
+        )
     registers = given.get("maxnreg")
     if registers is not None and not (
         isinstance(registers, int) and 1 <= registers <= limits.max_registers

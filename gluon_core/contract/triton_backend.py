@@ -10,7 +10,7 @@ import functools
 from typing import Any, Callable, Mapping
 
 from gluon_core.contract.backend import Backend, Stage, load_path
-from gluon_core.contract.options import check_given
+from gluon_core.contract.options import check_given, check_precision
 from gluon_core.contract.targets import Target
 from gluon_core.errors import LimitError, OptionError
 
@@ -39,12 +39,14 @@ class TritonBackend(Backend):
             # Triton 3.9 warns, on behalf of its next release, where its default is left to it.
             given["enable_fp_fusion"] = _triton.knobs.language.default_fp_fusion
         try:
-            return self.of(target).parse_options(given)
+            options = self.of(target).parse_options(given)
         except (AssertionError, TypeError, ValueError, OSError) as error:
             listed = ", ".join(f"{key}={value!r}" for key, value in given.items())
             raise OptionError(
                 f"illegal compile options for {target}: {error}", got=listed
             ) from error
+        check_precision(options)
+        return options
 
     def of(self, target: Target) -> Any:
         """Triton's compiler for `target`."""

@@ -250,7 +250,7 @@ def _binary(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
     if found is None:
         return None
     if "pointer<" not in found[0]:
-        return _not_whole(generator, node)
+        return _not_whole(generator, node, found[1])
     types = [text.replace("triton.language.", "") for text in found.groups()]
     other = next((text for text in types if not text.startswith("pointer<")), None)
     if not isinstance(operation, (ast.Add, ast.Sub)):
@@ -268,31 +268,39 @@ def _binary(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
         )
     # The pointer is the operand that the message of the types names first, or second.
     offset = node.right if types[0].startswith("pointer<") else node.left
-    plain = isinstance(offset, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-    written = ast.unparse(offset) if plain else f"({ast.unparse(offset)})"
     return DtypeError(
         f"a pointer moves by whole elements: {ast.unparse(node)}",
         expected="an integer offset",
         got=other,
-        remedy=f"Convert the offset: {written}.to(gl.int32).",
+        remedy=f"Convert the offset: {_operand(offset)}.to(gl.int32).",
     )
 
 
-def _not_whole(generator: Any, node: ast.BinOp) -> Optional[GluonError]:
-    """Of an operator that takes integers, and got floats."""
-    values = [value_of(generator, side) for side in (node.left, node.right)]
+def _not_whole(generator: Any, node: ast.BinOp, promoted: str) -> Optional[GluonError]:
+    """Explain an operator of integers that got floats; both operands were promoted to one dtype."""
+    sides = (node.left, node.right)
+    values = [value_of(generator, side) for side in sides]
+    tensors = [value for value in values if isinstance(value, tl.tensor)]
     floats = [
-        ast.unparse(side)
-        for side, value in zip((node.left, node.right), values)
+        side
+        for side, value in zip(sides, values)
         if isinstance(value, tl.tensor) and value.dtype.is_floating()
     ]
+    if not floats and "float" in promoted:  # calls, which are not evaluated a second time
+        floats = [side for side, value in zip(sides, values) if value is None]
     if not floats:
         return None
     return DtypeError(
         f"this operator works on integers: {ast.unparse(node)}",
-        got=" and ".join(describe_type(v) for v in values if isinstance(v, tl.tensor)),
-        remedy=f"Convert it first: {floats[0]}.to(gl.int32).",
+        got=" and ".join(map(describe_type, tensors)) or promoted.rpartition(".")[2],
+        remedy=f"Convert it first: {_operand(floats[0])}.to(gl.int32).",
     )
+
+
+def _operand(node: ast.expr) -> str:
+    """Return an expression as text that an attribute may follow."""
+    plain = isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    return ast.unparse(node) if plain else f"({ast.unparse(node)})"
 
 
 def _compare(generator: Any, node: ast.Compare, root: Any) -> Optional[GluonError]:
@@ -355,8 +363,17 @@ def _choice(generator: Any, node: ast.IfExp, root: Any) -> Optional[GluonError]:
     )
 
 
+_OF_LISTS = frozenset(name for name in dir(list) if not name.startswith("_")) - set(dir(tuple))
+
+
 def _attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[GluonError]:
     owner = value_of(generator, node.value)
+    if isinstance(owner, (_triton.tl_tuple, tuple, list)) and node.attr in _OF_LISTS:
+        shown = ast.unparse(node.value)
+        return TraceError(
+            f"{shown!r} is a tuple in a kernel, and cannot change: it has no {node.attr!r}",
+            remedy=f"Make another one: {shown} = {shown} + (item,), with {shown} = () at first.",
+        )
     if not isinstance(root, AttributeError):
         return None
     number = re.match(r"'(int|float|bool)' object has no attribute", str(root))
@@ -455,6 +472,15 @@ def _call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
                 f"a kernel cannot launch {name!r}",
                 remedy=f"Call it as a function: {name}(...).",
             )
+    narrow = re.match(r"Expected dtype \[(.*)\] but got (\w+)", str(root))
+    if narrow is not None:
+        first = f"{_operand(node.args[0])}.to(gl.float32)" if node.args else None
+        return DtypeError(
+            f"{called} does not take this dtype",
+            expected=narrow[1].replace("'", "").replace(", ", " or "),
+            got=narrow[2],
+            remedy=f"Convert it: {first}." if first and "fp32" in narrow[1] else None,
+        )
     axis = re.match(r"invalid axis (-?\d+)\. Expected (-?\d+) <= axis < (\d+)", str(root))
     if axis is not None:
         return ShapeError(

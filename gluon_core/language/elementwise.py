@@ -137,7 +137,12 @@ def _of_floats(name: str, *operands: Operand) -> Any:
     plain = [unwrap(operand) for operand in operands]
     if not any(map(_is_floating, plain)):
         got = ", ".join(map(describe, plain))
-        raise DtypeError(f"{name} needs a floating dtype", argument="x", got=got)
+        raise DtypeError(
+            f"{name} needs a floating dtype",
+            argument="x",
+            got=got,
+            remedy="Convert it: x.to(gl.float32).",
+        )
     return getattr(tl_math, name)(*operands, _semantic=semantic_layer())
 
 

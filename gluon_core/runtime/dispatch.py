@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, NoReturn, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core.compiler import grid
@@ -136,9 +136,9 @@ class Dispatcher:
         """Launch where no generated code could; the next call of this kind will be a hit."""
         if "config" in options:
             filled, told = self.lookup(values, options)
-            self._require_all(filled)
+            self._require_all(filled, options)
             return specialize.call(self.parameters, self.entry, sizes, filled, told)
-        self._require_all(values)
+        self._require_all(values, options)
         seen = self._viewed(values)
         if any(view is not value for view, value in zip(seen, values)):
             return specialize.call(self.parameters, self.entry, sizes, seen, options)
@@ -167,8 +167,8 @@ class Dispatcher:
                 self._runtime.launch_exit_hook(told)
         return compiled
 
-    def _require_all(self, values: Sequence[Any]) -> None:
-        specialize.require_all(self.parameters, values, self.kernel.__name__)
+    def _require_all(self, values: Sequence[Any], options: Iterable[str]) -> None:
+        specialize.require_all(self.parameters, values, self.kernel.__name__, options)
 
     @property
     def lookup(self) -> Lookup:
@@ -326,7 +326,7 @@ class Dispatcher:
         bound(None, *args, **kwargs)
         if "config" in taken[1]:
             taken[:] = self.lookup(*taken)
-        self._require_all(taken[0])
+        self._require_all(taken[0], taken[1])
         return taken[0], taken[1]
 
     def specialize(

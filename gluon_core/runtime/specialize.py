@@ -9,11 +9,11 @@ happens on a miss, in `dispatch`.
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, cast
+from typing import Any, Callable, Iterable, Mapping, Optional, Protocol, Sequence, cast
 
 from gluon_core.compiler import parameters as of_kernel
 from gluon_core.contract.launcher import CallParameter, CallsOf
-from gluon_core.errors import ArgumentError, GluonError, trimmed
+from gluon_core.errors import ArgumentError, CallError, GluonError, did_you_mean, trimmed
 from gluon_core.runtime import arguments, foreign, opaque
 from gluon_core.values.constants import identity
 
@@ -85,11 +85,16 @@ class Absent:
 ABSENT = Absent()
 
 
-def require_all(parameters: Sequence[Parameter], values: Sequence[Any], where: str) -> None:
+def require_all(
+    parameters: Sequence[Parameter], values: Sequence[Any], where: str, options: Iterable[str] = ()
+) -> None:
     """Raise what Python does for missing arguments, where `values` lack some.
 
+    Args:
+        options: the keywords that no parameter took.
+
     Raises:
-        TypeError: as said.
+        CallError: a parameter has no argument; a keyword that resembles its name is suggested.
     """
     missing = [p for p, value in zip(parameters, values) if value is ABSENT]
     if not missing:
@@ -100,20 +105,41 @@ def require_all(parameters: Sequence[Parameter], values: Sequence[Any], where: s
     if len(names) > 1:
         names[-1] = f"and {names[-1]}"
     kind = "keyword-only" if told is keyword else "positional"
-    raise TypeError(
-        f"{where}() missing {len(names)} required {kind} argument{'s' * (len(names) > 1)}: "
-        + (", " if len(names) > 2 else " ").join(names)
+    text = f"{where}() missing {len(names)} required {kind} argument{'s' * (len(names) > 1)}: " + (
+        ", " if len(names) > 2 else " "
+    ).join(names)
+    for parameter in missing:
+        for option in options:
+            if did_you_mean(option, [parameter.name]):
+                raise CallError(text, got=option, remedy=f"Did you mean {parameter.name!r}?")
+    if not options:
+        raise CallError(text)
+    raise CallError(
+        text,
+        expected=", ".join(p.name for p in parameters),
+        got=f"{', '.join(options)} by name besides",
+    )
+
+
+def too_many(parameters: Sequence[Parameter], surplus: Sequence[Any], where: str) -> CallError:
+    """Return the error for a launch with `surplus` arguments by place."""
+    places = sum(p.kind is not inspect.Parameter.KEYWORD_ONLY for p in parameters)
+    return CallError(
+        f"{where}() takes {places} positional argument{'s' * (places != 1)} "
+        f"but {places + len(surplus)} were given",
+        expected=", ".join(p.name for p in parameters),
     )
 
 
 def binder_source(
-    parameters: Sequence[Parameter], lacking: bool = False
+    parameters: Sequence[Parameter], lacking: bool = False, surplus: bool = False
 ) -> tuple[str, dict[str, Any]]:
     """The parameter list of a generated function, and the defaults it refers to.
 
     Args:
         lacking: constexprs, and as Python wants it what comes after them, may be left out: they are
             `ABSENT` then.
+        surplus: further arguments by place are taken, too, as `_g_surplus`.
     """
     parts: list[str] = []
     defaults: dict[str, Any] = {}
@@ -126,7 +152,7 @@ def binder_source(
             starred = True
             continue
         if param.kind is inspect.Parameter.KEYWORD_ONLY and not starred:
-            parts.append("*")
+            parts.append("*_g_surplus" if surplus else "*")
             starred = True
         if param.has_default:
             defaults[f"{_PREFIX}default_{param.name}"] = param.default
@@ -135,6 +161,8 @@ def binder_source(
             parts.append(f"{param.name}={_PREFIX}absent")
         else:
             parts.append(param.name)
+    if surplus and not starred:
+        parts.append("*_g_surplus")
     return ", ".join(parts), defaults
 
 
@@ -222,6 +250,7 @@ def {name}({params}{comma}{grid}=None):
 
 _BIND = _guarded("""
 def {name}(_g_grid, {params}{comma}**_g_options):
+    {check}
     _g_other = _g_variants.get(({classes}))
     if _g_other is None:
         return _g_miss(_g_grid, ({names}), _g_options)
@@ -268,9 +297,12 @@ def make_function(
 
 def entry(parameters: Sequence[Parameter], namespace: Mapping[str, Any], where: str) -> Any:
     """The function that binds a call before any variant exists."""
-    params, defaults = binder_source(parameters, lacking=True)
+    params, defaults = binder_source(parameters, lacking=True, surplus=True)
+    several = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    defaults["_g_too_many"] = lambda surplus: too_many(parameters, surplus, where)
     source = _BIND.format(
         name="_g_entry",
+        check="" if several else "if _g_surplus: raise _g_too_many(_g_surplus)",
         params=params,
         comma=", " if params else "",
         classes=_names(parameters, "{}.__class__"),

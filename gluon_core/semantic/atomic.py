@@ -7,7 +7,8 @@ from typing import Any
 from gluon_core._triton import unwrap
 from gluon_core.errors import DtypeError
 from gluon_core.semantic.base import shape_of
-from gluon_core.semantic.memory import MemoryOps, check_choice
+from gluon_core.semantic.memory import MemoryOps, check_choice, named
+from gluon_core.semantic.operands import same_bits
 from gluon_core.values.tensors import describe
 
 __all__ = ["AtomicOps"]
@@ -23,6 +24,7 @@ class AtomicOps(MemoryOps):
     """
 
     def _atomic(self, op: str, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        self.refuse_swapped(pointer, val, f"gl.atomic_{op}")
         pointer = self.check_pointer(pointer)
         if pointer.type.scalar.is_const():
             raise DtypeError(
@@ -93,15 +95,39 @@ class AtomicOps(MemoryOps):
             )
         operands = []
         for argument, value in (("cmp", cmp), ("val", val)):
-            given = unwrap(value)
-            value = self.require_value(given, argument)
+            literal = unwrap(value)
+            value = self.require_value(literal, argument)
             self._check_companion(pointer, value, argument)
-            self.warn_of_cut(element, value, f"gl.atomic_cas, {argument}")
-            self.warn_of_narrowing(element, value, given, f"gl.atomic_cas, {argument}")
+            self._check_compared(element, value, literal, argument)
             if pointer.type.is_block():
                 value = self.broadcast_impl_value(pointer, value)[1]
             operands.append(self.cast(value, element))
         return super().atomic_cas(pointer, *operands, *self._order(sem, scope))
+
+    @staticmethod
+    def _check_compared(element: Any, value: Any, literal: Any, argument: str) -> None:
+        """Raise unless `value` has the dtype in memory: the hardware compares bits, not numbers.
+
+        Literals take that dtype where it holds them; integers may be of the other signedness.
+
+        Raises:
+            DtypeError: another dtype.
+        """
+        if isinstance(literal, (bool, int)):
+            bits = element.primitive_bitwidth
+            fits = not element.is_int() or -(1 << (bits - 1)) <= literal < 1 << bits
+        elif isinstance(literal, float):
+            fits = element.is_floating()
+        else:
+            fits = same_bits(element, value.dtype)
+        if not fits:
+            raise DtypeError(
+                "not the dtype in memory, whose bits are compared and exchanged",
+                argument=argument,
+                expected=element,
+                got=value.dtype if literal is value else repr(literal),
+                remedy=f"Convert it: {argument}.to(gl.{named(element)}).",
+            )
 
     def atomic_load(self, pointer: Any, mask: Any, sem: Any, scope: Any) -> Any:
         pointer = self.check_pointer(pointer)

@@ -114,6 +114,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
                 argument=argument,
                 expected=f"{self.target.warp_size} threads per warp on {self.target}",
                 got=f"{lanes}: {layout}",
+                remedy="gl.portable.blocked_layout(shape, dtype) makes a layout for any target.",
             )
         if warps != self.num_warps:
             raise LayoutError(

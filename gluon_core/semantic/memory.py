@@ -6,14 +6,14 @@ from typing import Any
 
 from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.features import CACHE_POLICY
-from gluon_core.semantic.base import SemanticBase, shape_of
+from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
 from gluon_core.semantic.operands import compile_time_bool
 from gluon_core.values import CachePolicy, one_of
 from gluon_core.values.tensors import describe
 
-__all__ = ["MemoryOps"]
+__all__ = ["MemoryOps", "check_choice", "named"]
 
 LOAD_CACHE = ("", ".ca", ".cg", ".cs", ".cv")
 STORE_CACHE = ("", ".wb", ".cg", ".cs", ".wt")
@@ -40,6 +40,22 @@ class MemoryOps(SemanticBase):
             )
         return pointer
 
+    @staticmethod
+    def refuse_swapped(pointer: Any, value: Any, op: str) -> None:
+        """Raise DtypeError where the value of `op` is the pointer, and the pointer is none."""
+        operands = unwrap(pointer), unwrap(value)
+        first, second = (
+            isinstance(operand, tl.tensor) and operand.type.scalar.is_ptr() for operand in operands
+        )
+        if second and not first:
+            raise DtypeError(
+                "the pointer and the value are swapped",
+                argument="pointer",
+                expected="a pointer or a tensor of pointers",
+                got=describe(operands[0]),
+                remedy=f"Put the pointer first: {op}(pointer, value).",
+            )
+
     def check_mask(self, pointer: Any, mask: Any, argument: str = "mask") -> Any:
         """`mask` as a boolean tensor that may accompany `pointer`, or None."""
         mask = unwrap(mask)
@@ -56,7 +72,7 @@ class MemoryOps(SemanticBase):
         if element.is_int() and value.dtype.is_floating():
             self.warn(
                 f"{op}: a {value.dtype} is cut to {element} on its way to memory. "
-                f"Convert it where that is meant: value.to(gl.{_named(element)})."
+                f"Convert it where that is meant: value.to(gl.{named(element)})."
             )
 
     def warn_of_narrowing(self, element: Any, value: Any, given: Any, op: str) -> None:
@@ -71,7 +87,7 @@ class MemoryOps(SemanticBase):
         if lost:
             self.warn(
                 f"{op}: of a {value.dtype} the {element} in memory keeps {bits} bits. "
-                f"Convert it where that is meant: value.to(gl.{_named(element)})."
+                f"Convert it where that is meant: value.to(gl.{named(element)})."
             )
 
     @staticmethod
@@ -134,6 +150,7 @@ class MemoryOps(SemanticBase):
                 )
             other = self.to_tensor(other)
             self._check_companion(pointer, other, "other")
+            self._check_widening(pointer, other, "other")
         self._check_widening(pointer, mask, "mask")
         hints = self._hints(cache_modifier, eviction_policy, cache_policy, LOAD_CACHE)
         return super().load(pointer, mask, other, *self._positional(hints), volatile)
@@ -147,6 +164,7 @@ class MemoryOps(SemanticBase):
         eviction_policy: Any = None,
         cache_policy: Any = None,
     ) -> Any:
+        self.refuse_swapped(pointer, value, "gl.store")
         pointer = self.check_pointer(pointer)
         if pointer.type.scalar.is_const():
             raise DtypeError(
@@ -165,15 +183,31 @@ class MemoryOps(SemanticBase):
 
     @staticmethod
     def _check_widening(pointer: Any, value: Any, argument: str) -> None:
-        """A pointer tensor may be met by smaller operands, never enlarged to theirs in a store."""
+        """Raise unless the tensor `value` broadcasts to the pointers, or, but for a stored value, the
+        pointers to it.
+
+        Raises:
+            ShapeError: the shapes do not fit.
+            LayoutError: the shapes are equal and the layouts differ.
+        """
         if value is None or not value.type.is_block():
             return
         have, want = shape_of(pointer), shape_of(value)
-        if len(have) != len(want) or any(w not in (1, h) for h, w in zip(have, want)):
-            if argument == "value" or len(have) != len(want):
-                raise ShapeError(
-                    "does not fit the pointer", argument=argument, expected=have, got=want
-                )
+        widens = argument != "value"
+        fits = len(have) == len(want) and all(
+            w in (1, h) or (widens and h == 1) for h, w in zip(have, want)
+        )
+        if not fits:
+            raise ShapeError("does not fit the pointer", argument=argument, expected=have, got=want)
+        layouts = pointer.type.layout, value.type.layout
+        if have == want and layouts[0] != layouts[1] and not any(map(is_placeholder, layouts)):
+            raise LayoutError(
+                "the pointers and this have different layouts",
+                argument=argument,
+                expected=layouts[0],
+                got=layouts[1],
+                remedy="Bring one to the other's with gl.convert_layout.",
+            )
 
     @staticmethod
     def _hints(cache: Any, eviction: Any, policy: Any, choices: tuple[str, ...]) -> Any:
@@ -232,6 +266,6 @@ class MemoryOps(SemanticBase):
         return x
 
 
-def _named(dtype: Any) -> str:
-    """The dtype as kernels spell it."""
+def named(dtype: Any) -> str:
+    """Return the dtype as kernels spell it."""
     return next((name for name in dir(tl) if getattr(tl, name) is dtype), str(dtype))

@@ -28,6 +28,7 @@ __all__ = [
     "predicate",
     "scalar_int32",
     "shared_memory",
+    "view_index",
     "wrap_axis",
 ]
 
@@ -132,6 +133,25 @@ def scalar_int32(semantic: Any, value: Any, argument: str) -> tensor:
     if not value.dtype.is_int():
         raise DtypeError("must be an integer", argument=argument, expected="int32", got=value.dtype)
     return value if value.dtype in (tl.int32, tl.uint32) else semantic.cast(value, tl.int32)
+
+
+def view_index(semantic: Any, value: Any) -> tensor:
+    """Return the index of a view, a scalar integer of up to 32 bits, as int32.
+
+    Raises:
+        ShapeError: not a scalar.
+        DtypeError: not an integer, or one of 64 bits, as only 32 reach the address.
+    """
+    index = _scalar(semantic, value, "index")
+    if not index.dtype.is_int() or index.dtype.primitive_bitwidth > 32:
+        raise DtypeError(
+            "must be a scalar integer of up to 32 bits",
+            argument="index",
+            expected="int32",
+            got=describe(index),
+            remedy="Convert it: index.to(gl.int32)." if index.dtype.is_int() else None,
+        )
+    return scalar_int32(semantic, index, "index")
 
 
 def predicate(semantic: Any, value: Any, argument: str = "pred") -> tensor:

@@ -10,7 +10,7 @@ from gluon_core._triton import tl, unwrap
 from gluon_core._triton.capture import refused
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.features import CLUSTERED_HISTOGRAMS, CLUSTERED_REDUCTIONS, CLUSTERED_SCANS
-from gluon_core.layouts import AutoLayout, DistributedLinearLayout, SliceLayout
+from gluon_core.layouts import DistributedLinearLayout, SliceLayout
 from gluon_core.layouts.blocks import split_over_blocks
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
 from gluon_core.semantic.operands import compile_time_int, wrap_axis
@@ -221,7 +221,12 @@ class ReduceOps(SemanticBase):
                 remedy="Convert them: x.to(gl.int32).",
             )
         if unwrap(layout) is None:
-            layout = AutoLayout()
+            raise LayoutError(
+                "histogram needs the layout of its result",
+                argument="layout",
+                expected=f"a layout of [{num_bins}]",
+                remedy=f"Pass one, such as gl.histogram(x, {num_bins}, layout=gl.AutoLayout()).",
+            )
         layout = self.check_layout(layout, [num_bins])
         mask = unwrap(mask)
         if mask is not None:

@@ -7,7 +7,7 @@ from typing import Any, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import tl, unwrap
-from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.features import (
     CLUSTERED_CONVERSIONS,
     CLUSTERED_JOINS,
@@ -207,6 +207,14 @@ class ShapeOps(SemanticBase):
 
     def reshape(self, input: Any, dst_shape: Sequence[int], can_reorder: Any = False) -> Any:
         input = self.require_tensor(input, "input")
+        if unwrap(can_reorder):
+            raise ArgumentError(
+                "layouts are explicit, so a reshape keeps the order of the elements",
+                argument="can_reorder",
+                expected=False,
+                got=True,
+                remedy="Leave it out; x.reshape(...) in place of x.view(...).",
+            )
         shape = unwrap_shape(dst_shape)
         if math.prod(shape_of(input)) != math.prod(shape):
             raise ShapeError(

@@ -27,6 +27,7 @@ from gluon_core.semantic.operands import (
     check_stored,
     compile_time_int,
     scalar_int32,
+    view_index,
     wrap_axis,
 )
 from gluon_core.semantic.views import check_slice, check_view_place, check_view_size
@@ -291,11 +292,7 @@ class SharedOps(SemanticBase):
                 expected=f"0 to {mem.shape[0] - 1}",
                 got=index,
             )
-        index = self.to_tensor(index)
-        if index.type.is_block() or not index.dtype.is_int():
-            raise DtypeError("must be a scalar integer", argument="index", got=describe(index))
-        if index.dtype not in (tl.int32, tl.uint32):
-            index = self.cast(index, tl.int32)
+        index = view_index(self, index)
         shape = list(mem.shape[1:])
         result = shared_memory_descriptor_type(mem.dtype, shape, mem.layout, shape)
         handle = self.builder.create_memdesc_index(

@@ -19,17 +19,22 @@ layouts_base.set_type_factory(_triton.constexpr_type)
 
 
 def unwrap_shape(shape: Any, argument: str = "shape") -> list[int]:
-    """A list of Python ints from a (constexpr) int or a sequence of them.
+    """Return the dimensions of `shape`, a sequence of compile-time integers, as a list.
 
     Raises:
-        ShapeError: an entry is not a compile-time integer.
+        ShapeError: not a sequence, or an entry is not a compile-time integer.
     """
     try:
         shape = unwrap(shape)
     except AttributeError:  # older releases ask each item for its type
         shape = list(shape)
     if isinstance(shape, int):
-        shape = [shape]
+        raise ShapeError(
+            "a shape is a sequence of integers",
+            argument=argument,
+            expected=f"[{shape}]",
+            got=shape,
+        )
     if type(shape) in (list, tuple) and all(type(item) is int for item in shape):
         return list(shape)
     if isinstance(shape, str) or not hasattr(shape, "__iter__") and not hasattr(shape, "values"):

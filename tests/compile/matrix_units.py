@@ -234,7 +234,7 @@ CHOICES = {
     "auto": "gl.store(r + o, auto())",
     "auto-unknown": "gl.store(r + gl.arange(0, 512), 1)",
     "auto-converted": "gl.store(r + o, gl.convert_layout(auto(), L))",
-    "auto-histogram": "gl.store(r + gl.arange(0, 512, L), gl.histogram(auto(), 512))",
+    "auto-histogram": "gl.store(r + gl.arange(0, 512, L), gl.histogram(auto(), 512, layout=gl.AutoLayout()))",
     "auto-gather": "gl.store(r + o, gl.gather(a, auto(), 0))",
     "auto-shared": "s = gl.allocate_shared_memory(gl.int32, [512], SH, auto())\n"
     "gl.store(r + o, s.load(L))",

@@ -276,18 +276,6 @@ def test_the_error_says_what_to_do(name, tmp_path):
 # name: (body, words in the warning ...); `# <--` marks the line.
 SUSPICIOUS = {
     "atomic": ("gl.atomic_add(y, 1.5)  # <--", "gl.atomic_add", "cut to int32"),
-    "compare-and-swap-of-wider": (
-        "gl.atomic_cas(y + o, o.to(gl.int64), o)  # <--",
-        "gl.atomic_cas, cmp",
-        "int64",
-        "value.to(gl.int32)",
-    ),
-    "compare-and-swap-with-a-large-constant": (
-        "gl.atomic_cas(y, 1 << 40, n)  # <--",
-        "gl.atomic_cas, cmp",
-        "keeps 32 bits",
-    ),
-    "compare-and-swap": ("gl.atomic_cas(y + o, o, v)  # <--", "gl.atomic_cas, val", "cut to int32"),
     "store-of-a-large-constant": ("gl.store(y, 1 << 40)  # <--", "gl.store", "keeps 32 bits"),
     "atomic-of-a-large-constant": (
         "gl.atomic_max(y + o, 1 << 40)  # <--",

@@ -152,13 +152,26 @@ def never_leaves(x):
         i = i * 2
 
 
+@gluon.jit
+def stores_for_ever(x):
+    i = 0
+    while i == 0:
+        gl.store(x + gl.program_id(0), 1)
+
+
 @pytest.mark.parametrize("grid", [1, 3])
 @pytest.mark.parametrize(
-    "kernel", [waits_for_a_flag, reads_a_flag, never_leaves], ids=lambda k: k.__name__
+    "kernel, message",
+    [
+        (waits_for_a_flag, "memory that its loop reads to change"),
+        (reads_a_flag, "memory that its loop reads to change"),
+        (never_leaves, "nothing that its condition depends on changes"),
+        (stores_for_ever, "nothing that its condition depends on changes"),
+    ],
 )
-def test_a_loop_in_which_nothing_can_change_is_a_deadlock(kernel, grid):
-    with pytest.raises(DeadlockError, match="memory that its loop reads to change") as caught:
-        kernel[(grid,)](np.zeros(1, np.int32))
+def test_a_loop_in_which_nothing_can_change_is_a_deadlock(kernel, message, grid):
+    with pytest.raises(DeadlockError, match=message) as caught:
+        kernel[(grid,)](np.zeros(3, np.int32))
     assert "while" in caught.value.span.text
 
 

@@ -135,10 +135,9 @@ each(
 each(
     "histogram",
     "i u m",
-    "gl.histogram(i, 16)",
+    "gl.histogram(i, 16, layout=L1)",
     "gl.histogram(i, 32, layout=gl.SliceLayout(0, L2))",
     "gl.histogram(i, 32, mask=m, layout=L1)",
-    "i.histogram(16)",
     "gl.histogram(u, 128, m, L1)",
 )
 each(

@@ -60,10 +60,8 @@ each(
     "x.reshape(8, 16)",
     "gl.ravel(xx)",
     "xx.ravel()",
-    "gl.reshape(xx, [512], can_reorder=True)",
     "gl.reshape(x, (2, 64))",
     "x.reshape(128)",
-    "xx.view(512)",
     "x.reshape([4, 2, 16]).reshape([128])",
 )
 each(

@@ -87,8 +87,7 @@ class AMDMFMALayout(DistributedLayout):
         if len(tiles) < self.rank:
             check_powers(tiles, "tiles_per_warp", self.rank)
         shape = self.instr_shape
-        # Without K it is a layout, though no instruction's.
-        known = len(shape) in (2, 3) and shape[:2] in _MFMA_TILES
+        known = len(shape) == 3 and shape[:2] in _MFMA_TILES
         if not known or not all(map(is_power_of_two, shape[2:])):
             raise LayoutError(
                 "not an MFMA instruction",

@@ -89,7 +89,7 @@ def mma_v2(a: tensor, b: tensor, acc: tensor, input_precision: Optional[ConstStr
     if precision is None:
         default = getattr(semantic.options, "default_dot_input_precision", None) or "tf32"
         precision = "tf32" if a.dtype == tl.float32 else default
-    check_precision(precision, a.dtype, "input_precision", "mma.sync")
+    precision = check_precision(precision, a.dtype, "input_precision", "mma.sync")
     handle = semantic.builder.create_dot(
         a.handle,
         b.handle,
@@ -143,16 +143,21 @@ def _check_layouts(semantic: Any, a: tensor, b: tensor, acc: tensor) -> None:
     check_k_width(a, b, max(1, 32 // a.dtype.primitive_bitwidth))
 
 
-def check_precision(precision: object, dtype: dtype, argument: str, unit: str) -> None:
-    """Raise ArgumentError unless the matrix unit multiplies `dtype` with this precision."""
-    if precision not in _PRECISIONS:
+def check_precision(precision: object, dtype: dtype, argument: str, unit: str) -> str:
+    """Return `precision`, in any case, as the compiler spells it.
+
+    Raises:
+        ArgumentError: the matrix unit does not multiply `dtype` with this precision.
+    """
+    name = precision.lower() if isinstance(precision, str) else ""
+    if name not in _PRECISIONS:
         raise ArgumentError(
             "no such precision",
             argument=argument,
             expected=", ".join(map(repr, _PRECISIONS)),
             got=repr(precision),
         )
-    if dtype == tl.float32 and precision != "tf32":
+    if dtype == tl.float32 and name != "tf32":
         raise ArgumentError(
             f"{unit} rounds float32 operands to tf32",
             argument=argument,
@@ -160,3 +165,4 @@ def check_precision(precision: object, dtype: dtype, argument: str, unit: str) -
             got=repr(precision),
             remedy="gl.dot_fma keeps them whole.",
         )
+    return name

@@ -72,7 +72,7 @@ def tcgen05_mma(
     use_acc: Predicate = True,
     pred: Predicate = True,
     multicast: ConstBool = False,
-    mbarriers: Optional[Union[shared_memory_descriptor, Sequence[shared_memory_descriptor]]] = None,
+    mbarriers: Optional[Sequence[shared_memory_descriptor]] = None,
     mbarrier_preds: Optional[Union[Predicate, Sequence[Predicate]]] = None,
 ) -> None:
     """`acc += a @ b` on the tensor cores, in tensor memory.
@@ -146,7 +146,7 @@ def tcgen05_mma_scaled(
     use_acc: Predicate = True,
     pred: Predicate = True,
     multicast: ConstBool = False,
-    mbarriers: Optional[Union[shared_memory_descriptor, Sequence[shared_memory_descriptor]]] = None,
+    mbarriers: Optional[Sequence[shared_memory_descriptor]] = None,
     mbarrier_preds: Optional[Union[Predicate, Sequence[Predicate]]] = None,
 ) -> None:
     """`acc += (a * a_scale) @ (b * b_scale)`: a scale for each row of `a`, column of `b` and run of K.

@@ -234,6 +234,14 @@ def control_operands(
     """Handles of `use_acc` and `pred`, and of the barriers and their predicates."""
     use = predicate(semantic, use_acc, "use_acc")
     run = predicate(semantic, pred, "pred")
+    if isinstance(mbarriers, shared_memory_descriptor):
+        raise ArgumentError(
+            "takes a list of barriers",
+            argument="mbarriers",
+            expected="a list or tuple",
+            got="one barrier",
+            remedy="Put it in brackets: mbarriers=[bar].",
+        )
     barriers = [completion_barrier(semantic, item, "mbarriers") for item in items_of(mbarriers)]
     given = items_of(mbarrier_preds)
     if given and len(given) != len(barriers):

@@ -36,11 +36,11 @@ from gluon_core.vendor import (
     describe,
     dtype,
     predicate,
-    scalar_int32,
     semantic_layer,
     tensor,
     tl,
     unwrap,
+    view_index,
 )
 from gluon_nvidia.features import (
     TMEM_ALIGNED_SLICES,
@@ -394,7 +394,7 @@ class tensor_memory_descriptor(memory_descriptor):
             raise ShapeError(
                 "no such copy", argument="index", expected=f"0 to {self.shape[0] - 1}", got=plain
             )
-        index = scalar_int32(semantic, index, "index")
+        index = view_index(semantic, index)
         shape = self.shape[1:]
         result = tensor_memory_descriptor(None, self.dtype, shape, self.layout, shape)
         result.handle = semantic.builder.create_memdesc_index(

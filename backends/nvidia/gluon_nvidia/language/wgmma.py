@@ -488,8 +488,7 @@ def _precision(semantic: Any, precision: Optional[str], dtype: dtype) -> str:
     if precision is None:
         default: str = getattr(semantic.options, "default_dot_input_precision", None) or "tf32"
         return default
-    check_precision(precision, dtype, "precision", "wgmma")
-    return precision
+    return check_precision(precision, dtype, "precision", "wgmma")
 
 
 def _imprecise(

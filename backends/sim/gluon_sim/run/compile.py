@@ -14,7 +14,7 @@ from gluon_sim.memory.shared import SharedView
 from gluon_sim.memory.tensor_memory import bytes_needed, is_allocation
 from gluon_sim.record.arith import ELEMENTWISE
 from gluon_sim.record.dtypes import numpy_dtype
-from gluon_sim.record.ir import Block, Function, Op, Region, Value
+from gluon_sim.record.ir import TERMINATORS, Block, Function, Op, Region, Value
 from gluon_sim.record.program import Program
 from gluon_sim.record.types import DescriptorType, MemDescType, TensorType
 
@@ -37,6 +37,7 @@ class Step:
     kills: tuple[int, ...] = ()
     blocks: tuple[tuple[CompiledBlock, ...], ...] = ()
     simple: bool = False
+    closed: bool = False  # a loop whose rounds depend on its carried values alone
 
 
 class Slot(int):
@@ -181,6 +182,7 @@ class _Compiler:
             outs = tuple(self.slot(r) for r in op.results)
             blocks = tuple(tuple(self.region(r)) for r in op.regions)
             step = Step(op, run, control, plan, named, outs, blocks=blocks)
+            step.closed = _is_closed(op)
             step.simple = simple and not named and all(isinstance(p, Slot) for p in plan)
             target.steps.append(step)
             uses |= _slots(step)
@@ -272,25 +274,53 @@ _VARYING = (
 )  # fmt: skip
 
 
+_WITHOUT_READS = frozenset(
+    [
+        *ELEMENTWISE,
+        *_PURE,
+        *_CONSTANTS,
+        *TERMINATORS,
+        "store",
+        "masked_store",
+        "call",
+        "if",
+        "for",
+        "while",
+    ]
+)
+
+
+def _has_op(region: Region, wanted: Callable[[Op], bool], seen: frozenset[str]) -> bool:
+    """Is there such an op in `region`, in what is nested in it or in a function that it calls?"""
+    for block in region.blocks:
+        for op in block.ops:
+            if wanted(op) or any(_has_op(inner, wanted, seen) for inner in op.regions):
+                return True
+            if op.name == "call" and op.args[0].name not in seen:
+                if _has_op(op.args[0].body, wanted, seen | {op.args[0].name}):
+                    return True
+    return False
+
+
+def _is_closed(op: Op) -> bool:
+    """Is it a loop each round of which follows from its carried values, and from nothing in memory?"""
+
+    def reads(inner: Op) -> bool:
+        return inner.name not in _WITHOUT_READS or bool(inner.attrs.get("reaches_memory"))
+
+    return op.name == "while" and not any(_has_op(r, reads, frozenset()) for r in op.regions)
+
+
 def _spins(program: Program) -> bool:
     """Does a loop without a fixed count read memory that others may change?"""
 
-    def touches(region: Region, seen: frozenset[str]) -> bool:
-        for block in region.blocks:
-            for op in block.ops:
-                if op.name in _MEMORY or op.attrs.get("reaches_memory"):
-                    return True
-                if op.name == "call" and op.args[0].name not in seen:
-                    if touches(op.args[0].body, seen | {op.args[0].name}):
-                        return True
-                if any(touches(r, seen) for r in op.regions):
-                    return True
-        return False
+    def touches(op: Op) -> bool:
+        return op.name in _MEMORY or bool(op.attrs.get("reaches_memory"))
 
     for op in program.walk_ops():
         if op.name == "atomic_poll":
             return True
-        if op.name == "while" and any(touches(r, frozenset()) for r in op.regions):
+        if op.name == "while" and any(_has_op(r, touches, frozenset()) for r in op.regions):
             return True
     return False
 

@@ -143,6 +143,17 @@ def _endless(task: Task, live: np.ndarray, by: np.ndarray) -> None:
     )
 
 
+def _unchanging(task: Task, step: Step, row: int) -> DeadlockError:
+    """Return the error for a `while` of which a round changes nothing that its condition depends on."""
+    return DeadlockError(
+        "a loop never comes to its end: nothing that its condition depends on changes in it",
+        remedy="Change a variable of the condition in the loop.",
+        report="deadlock.loop",
+        program=task.batch.program(row),
+        span=span_of(step.op.loc),
+    )
+
+
 def _update(
     old: list[Any], new: list[Any], positions: np.ndarray, live: np.ndarray, rows: Rows
 ) -> list[Any]:
@@ -211,6 +222,8 @@ def while_op(task: Task, step: Step) -> Turns[None]:
         carried = _update(results, new, inside, live, rows)
         results = carried
         active = inside
+        if step.closed and _same(start, carried):
+            raise _unchanging(task, step, int(rows.index[active[0]]))
         if memory.version == version and _same(start, carried):
             # Nothing changed: the next round would be the same until somebody else writes.
             if stuck_since != version or spins:
