@@ -166,6 +166,15 @@ def binder_source(
     return ", ".join(parts), defaults
 
 
+def _open_binder(parameters: Sequence[Parameter], where: str) -> tuple[str, dict[str, Any], str]:
+    """Return `binder_source` for any number of arguments, and the line that refuses surplus ones."""
+    params, defaults = binder_source(parameters, lacking=True, surplus=True)
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return params, defaults, ""
+    defaults["_g_too_many"] = lambda surplus: too_many(parameters, surplus, where)
+    return params, defaults, "if _g_surplus: raise _g_too_many(_g_surplus)"
+
+
 def passed(parameters: Sequence[Parameter]) -> str:
     """The parameters as the arguments of a call of another function with the same list."""
     parts = []
@@ -229,6 +238,7 @@ def {name}(_g_grid, {params}{comma}**_g_options):
                 return _g_hit[0](_g_sizes, _g_hit[1](_g_hit[2]), {values}) or _g_hit[3]
             return _g_hit[3]
         return _g_miss(_g_grid, ({names}), _g_options)
+    {check}
     _g_other = _g_variants.get(({classes}))
     if _g_other is None or _g_other is {name}:
         return _g_miss(_g_grid, ({names}), _g_options)
@@ -297,12 +307,10 @@ def make_function(
 
 def entry(parameters: Sequence[Parameter], namespace: Mapping[str, Any], where: str) -> Any:
     """The function that binds a call before any variant exists."""
-    params, defaults = binder_source(parameters, lacking=True, surplus=True)
-    several = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
-    defaults["_g_too_many"] = lambda surplus: too_many(parameters, surplus, where)
+    params, defaults, check = _open_binder(parameters, where)
     source = _BIND.format(
         name="_g_entry",
-        check="" if several else "if _g_surplus: raise _g_too_many(_g_surplus)",
+        check=check,
         params=params,
         comma=", " if params else "",
         classes=_names(parameters, "{}.__class__"),
@@ -377,13 +385,15 @@ def variant(
     writer = _Writer(raw_pointers, ranged)
     for index, (param, value) in enumerate(zip(parameters, values)):
         writer.add(index, param, value)
-    params, defaults = binder_source(parameters, lacking=True)
+    params, defaults, check = _open_binder(parameters, where)
+    guards = [*writer.guards, *(["not _g_surplus"] if check else [])]
     key = "".join(f"{part}, " for part in writer.finish())
     source = _SOURCE.format(
         name="_g_variant",
         params=params,
         comma=", " if params else "",
-        guards=" and ".join(writer.guards) or "True",
+        guards=" and ".join(guards) or "True",
+        check=check,
         prepare="; ".join(writer.prepare) or "pass",
         key=key,
         names=_names(parameters),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gluon_core._triton import VERSION
 from tests.compat import sides
+from tests.compat.accepted import section
 from tests.compat.differences import DIFFERENCES, Difference
 
 __all__ = ["PAGE", "part", "row", "written"]
@@ -73,7 +74,7 @@ def main() -> None:
     parts = dict(re.findall(r"^(## Triton [\d.]+)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
     parts[title] = rest
     body = "\n".join(f"{name}\n{parts[name].rstrip()}\n" for name in sorted(parts))
-    PAGE.write_text(f"{_HEAD}\n{body}", encoding="utf-8")
+    PAGE.write_text(f"{_HEAD}\n{body}\n{section()}", encoding="utf-8")
 
 
 if __name__ == "__main__":
