@@ -141,7 +141,9 @@ def _of_floats(name: str, *operands: Operand) -> Any:
             f"{name} needs a floating dtype",
             argument="x",
             got=got,
-            remedy="Convert it: x.to(gl.float32).",
+            remedy="Convert it: x.to(gl.float32)."
+            if all(isinstance(value, (tl.tensor, int)) for value in plain)
+            else None,
         )
     return getattr(tl_math, name)(*operands, _semantic=semantic_layer())
 

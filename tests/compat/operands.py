@@ -123,6 +123,7 @@ REST = [
     "<tensor>.logical_and(<mask>)",
     "<tensor>.logical_or(<mask>)",
     "<tensor>.gather(<int>, <axis>)",
+    "gl.ravel(<tensor>).histogram(32)",
     "gl.histogram(gl.ravel(<tensor>), <bins>, layout=F)",
     "<tensor>.advance([1, 1])",
     "(p + <int>).store(<float>)",
