@@ -21,7 +21,8 @@ from gluon_core.errors import ArgumentError, BackendError
 from gluon_core.values.descriptors import is_descriptor_text
 from gluon_emu.decode.codeobject import assembly_of
 from gluon_emu.decode.operands import EXEC, TTMP
-from gluon_emu.decode.text import Program, parse
+from gluon_emu.decode.program import Program
+from gluon_emu.decode.text import parse
 from gluon_emu.isa.smem import SCALAR
 from gluon_emu.machine.code import Code, bind, rows_of
 from gluon_emu.machine.descriptor import descriptor_leaves
@@ -286,7 +287,8 @@ def execute(request: Launch, settings: Settings) -> Tally:
     if code.program.directives.get("user_sgpr_dispatch_ptr"):
         request.packet = _packet(request)
         request.allocations.append(request.packet)
-    memory = GlobalMemory(request.allocations)
+    data = [Allocation(r.name, r.memory, r.writable) for r in code.program.data.regions]
+    memory = GlobalMemory([*request.allocations, *data])
     started = time.monotonic()
     deadline = None if settings.timeout is None else started + settings.timeout
     tally = Tally(len(code.steps), watched=bool(settings.trace))

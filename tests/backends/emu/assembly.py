@@ -7,7 +7,8 @@ from typing import Any, Mapping, Optional
 import numpy as np
 import pytest
 from gluon_emu.decode.operands import EXEC, VCC
-from gluon_emu.decode.text import Program, parse
+from gluon_emu.decode.program import Program
+from gluon_emu.decode.text import parse
 from gluon_emu.errors import HazardError
 from gluon_emu.launcher import Launch, execute
 from gluon_emu.machine.code import bind, rows_of

@@ -3,80 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Any, Mapping, Optional
+from typing import Any, Optional, Union
 
 from gluon_core.errors import BackendError
-from gluon_emu.decode.metadata import KernelInfo, read_metadata
-from gluon_emu.decode.operands import Const, Operand, Word, parse_operand, split_operands
+from gluon_emu.decode.data import Data, Region, without_comment
+from gluon_emu.decode.expressions import evaluate
+from gluon_emu.decode.link import link
+from gluon_emu.decode.metadata import read_metadata
+from gluon_emu.decode.operands import Operand, parse_operand, split_operands
+from gluon_emu.decode.program import Instruction, Location, Program
 
-__all__ = ["Instruction", "Location", "Program", "parse"]
+__all__ = ["parse"]
 
-
-@dataclass(frozen=True)
-class Location:
-    """A line of a kernel's source; `inlined` are the calls that led to it, innermost first."""
-
-    file: str
-    line: int
-    column: int
-    inlined: tuple[tuple[str, int], ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One machine instruction.
-
-    Args:
-        index: its place in the program.
-        name: mnemonic without the suffix of the encoding.
-        suffix: that suffix: "", "e32", "e64", "dpp", "sdwa", ...
-        operands: destinations first, as assembly has them.
-        modifiers: `offset`, `op_sel`, `row_shr`, ... by name.
-        text: as it was written.
-        line: of the assembly.
-        location: of the kernel's source.
-        second: the other half of a dual instruction.
-    """
-
-    index: int
-    name: str
-    suffix: str
-    operands: tuple[Operand, ...]
-    modifiers: Mapping[str, str]
-    text: str
-    line: int
-    location: Optional[Location]
-    second: Optional["Instruction"] = None
-
-
-@dataclass
-class Program:
-    """A kernel's instructions with what its descriptor and its metadata say.
-
-    Args:
-        labels: label -> index of the instruction behind it.
-        directives: `.amdhsa_*` by name, without that prefix.
-        info: see `KernelInfo`.
-        architecture: such as "gfx942".
-        entry: index of the first instruction.
-        data: symbol -> bytes of read-only data.
-    """
-
-    name: str
-    architecture: str
-    instructions: list[Instruction]
-    labels: dict[str, int]
-    directives: dict[str, int]
-    info: KernelInfo
-    entry: int = 0
-    data: dict[str, bytes] = field(default_factory=dict)
-
-
+Section = Union[str, Region, None]
 _SUFFIX = re.compile(r"^(v_.*?)_(e64_dpp8|e64_dpp|dpp8|dpp|sdwa|e32|e64)$")
 _LABEL = re.compile(r"^(\"[^\"]+\"|[.\w$]+):")
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
@@ -86,38 +26,66 @@ _HSA = re.compile(r"^\s*\.amdhsa_(\w+)\s+(.+)")
 _TARGET = re.compile(r'^\s*\.amdgcn_target\s+".*?(gfx\w+?)(?::[^"]*)?"')
 _OPCODE = re.compile(r"^\s+([a-z][a-z0-9_]*)(?:\s+(.*))?$")
 _UNITS = ("s_", "v_", "ds_", "buffer_", "global_", "flat_", "scratch_", "image_", "tensor_", "tbuffer_", "cluster_")  # fmt: skip
+_LAST = ("s_endpgm", "s_branch", "s_setpc", "s_set_pc", "s_trap", "s_code_end", "s_sethalt", "s_nop", "s_cbranch")
+_UNUSED = ("inst_pref_size",)  # in terms of bytes of code, which nothing here counts
+_NUMBERED = re.compile(r"(\d+)([bf])$")
+_ASSIGNED = re.compile(r"([A-Za-z_.$][\w.$]*)\s*=\s*([^=].*)$")
+_WRITTEN_FOR = (
+    ".macro", ".rept", ".irp", ".irpc", ".if", ".ifdef", ".ifndef", ".ifeq", ".ifne", ".include",
+    ".incbin", ".altmacro",
+)  # fmt: skip
 
 
 def parse(text: str, name: Optional[str] = None) -> Program:
     """The kernel `name` of an assembly text, or its only one.
 
     Raises:
-        BackendError: the text holds no kernel, or something that cannot be read.
+        BackendError: the text holds no such kernel, or something that cannot be read.
     """
     reader = _Reader()
-    lines = text.splitlines()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         reader.take(number, line)
     kernels = read_metadata(text)
     if not kernels:
-        raise BackendError("the assembly has no metadata of a kernel")
+        raise BackendError(
+            "the assembly has no metadata of a kernel",
+            expected="a text with .amdgpu_metadata, as the compiler prints it",
+            remedy="Keep everything of the compiler's text, and change instructions only.",
+        )
+    if name is not None and name not in kernels:
+        raise BackendError(
+            f"the assembly has no kernel {name!r}", expected=" or ".join(kernels), got=name
+        )
     info = kernels[name] if name else next(iter(kernels.values()))
     directives = reader.directives.get(info.name)
     if directives is None or info.name not in reader.labels:
-        raise BackendError(f"the assembly has no kernel {info.name!r}")
-    entry = reader.labels[info.name]
+        missing = ".amdhsa_kernel block" if directives is None else "label"
+        raise BackendError(f"the assembly has no kernel {info.name!r}: there is no {missing} of it")
+    if not reader.architecture:
+        raise BackendError(
+            "the assembly does not say for which architecture it is",
+            expected='.amdgcn_target "amdgcn-amd-amdhsa--gfx942", for example',
+        )
+    if not reader.instructions[-1].name.startswith(_LAST):
+        last = reader.instructions[-1]
+        raise BackendError(f"the code runs past its end after `{last.text}` at line {last.line}")
     program = Program(
         info.name,
         reader.architecture,
         reader.instructions,
         reader.labels,
-        directives,
+        {},
         info,
-        entry,
-        {symbol: bytes(data) for symbol, data in reader.data.items()},
+        reader.labels[info.name],
+        reader.data,
     )
-    _resolve(program)
-    if directives.get("user_sgpr_kernarg_preload_length"):
+    value_of = link(program, reader.sets)
+    program.directives.update(
+        (key, evaluate(value, value_of))
+        for key, value in directives.items()
+        if key not in _UNUSED
+    )
+    if program.directives.get("user_sgpr_kernarg_preload_length"):
         program.entry = _behind_prologue(program)
     return program
 
@@ -133,72 +101,70 @@ def _behind_prologue(program: Program) -> int:
     return program.entry
 
 
-_RELATIVE = re.compile(r"(\"[^\"]+\"|[.\w$]+)@rel(?:32@(lo|hi)|64)(?:\+\d+)?$")
-
-
-def _resolve(program: Program) -> None:
-    """Distances to functions, which code adds to the address of an instruction before."""
-    base = 0
-    for number, ins in enumerate(program.instructions):
-        if ins.name.startswith(("s_getpc", "s_get_pc")):
-            base = number + 1
-        for place, operand in enumerate(ins.operands):
-            found = _RELATIVE.match(operand.text) if isinstance(operand, Word) else None
-            if found is None or found[1] not in program.labels:
-                continue
-            distance = 4 * (program.labels[found[1]] - base) & (1 << 64) - 1
-            if found[2]:
-                distance = distance >> (32 if found[2] == "hi" else 0) & 0xFFFFFFFF
-            operands = list(ins.operands)
-            operands[place] = Const(distance, literal=True)
-            program.instructions[number] = replace(ins, operands=tuple(operands))
-
-
 class _Reader:
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
-        self.directives: dict[str, dict[str, int]] = {}
-        self.data: dict[str, bytearray] = {}
+        self.directives: dict[str, dict[str, str]] = {}
+        self.sets: dict[str, str] = {}
+        self.data = Data()
         self.architecture = ""
         self._files: dict[int, str] = {}
         self._location: Optional[Location] = None
-        self._kernel: Optional[dict[str, int]] = None
-        self._code = True
-        self._symbol: Optional[str] = None
-        self._done = False
+        self._kernel: Optional[dict[str, str]] = None
+        # The section: code, a region of data, or None for one that is not loaded.
+        self._section: Section = "code"
+        self._sections: list[Section] = []
+        self._before: Section = "code"
+        self._metadata = False
+        self._numbered: dict[str, int] = {}
 
     def take(self, number: int, line: str) -> None:
-        if self._done:
-            return
         stripped = line.strip()
-        if not stripped or stripped.startswith(";"):
+        if not stripped or stripped.startswith((";", "//")):
             return
-        if stripped.startswith("."):
-            label = _LABEL.match(stripped)
-            if label is None:
-                self._directive(line, stripped)
-                return
+        if self._metadata:
+            self._metadata = not stripped.startswith(".end_amdgpu_metadata")
+            return
         label = _LABEL.match(stripped)
         if label:
-            if self._code:
-                self.labels[label[1]] = len(self.instructions)
-                if stripped[label.end() :].strip():
-                    self.take(number, stripped[label.end() :])
-            else:
-                self._symbol = label[1]
-                self.data[label[1]] = bytearray()
-            return
-        if self._code:
+            self._label(label[1].strip('"'))
+            if stripped[label.end() :].strip():
+                self.take(number, stripped[label.end() :])
+        elif stripped.startswith("."):
+            if stripped.startswith(".loc"):
+                found = _LOC.match(line)
+                if found:
+                    self._place(found, line)
+                return
+            self._directive(number, line, without_comment(stripped))
+        elif assigned := _ASSIGNED.match(without_comment(stripped)):
+            self.sets[assigned[1]] = assigned[2]
+        elif self._section == "code":
             self._instruction(number, line)
 
-    def _directive(self, line: str, stripped: str) -> None:
-        if stripped.startswith(".loc"):
-            found = _LOC.match(line)
-            if found:
-                self._place(found, line)
-            return
-        word = stripped.split(None, 1)[0]
+    def _label(self, name: str) -> None:
+        if isinstance(self._section, Region):
+            self.data.define(name, self._section)
+        elif self._section == "code":
+            if name.isdigit():
+                self._numbered[name] = self._numbered.get(name, 0) + 1
+                name = f"{name}#{self._numbered[name]}"
+            self.labels[name] = len(self.instructions)
+
+    def _enter(self, section: Section) -> None:
+        self._before, self._section = self._section, section
+
+    def _named(self, rest: str) -> Section:
+        name, *more = (piece.strip() for piece in rest.split(","))
+        flags = more[0].strip('"') if more else ""
+        if name.startswith(".text") or "x" in flags:
+            return "code"
+        return self.data.region_of(name.strip('"'), flags)
+
+    def _directive(self, number: int, line: str, stripped: str) -> None:
+        word, _, rest = stripped.partition("\t") if "\t" in stripped else stripped.partition(" ")
+        word, rest = word.strip(), rest.strip()
         if word == ".file":
             found = _FILE.match(line)
             if found:
@@ -206,24 +172,42 @@ class _Reader:
                 path = str(PurePosixPath(folder, file)) if file else folder
                 self._files[int(found[1])] = path
         elif word == ".text":
-            self._code = True
-        elif word == ".section":
-            self._code = stripped.split()[1].startswith(".text")
+            self._enter("code")
+        elif word in (".data", ".bss"):
+            self._enter(self.data.region_of(word, "aw"))
+        elif word in (".section", ".pushsection"):
+            if word == ".pushsection":
+                self._sections.append(self._section)
+            self._enter(self._named(rest))
+        elif word == ".popsection" and self._sections:
+            self._enter(self._sections.pop())
+        elif word == ".previous":
+            self._enter(self._before)
         elif word == ".amdgcn_target":
             found = _TARGET.match(line)
             self.architecture = found[1] if found else ""
         elif word == ".amdhsa_kernel":
-            self._kernel = self.directives.setdefault(stripped.split()[1], {})
+            self._kernel = self.directives.setdefault(rest.strip('"'), {})
         elif word == ".end_amdhsa_kernel":
             self._kernel = None
         elif word == ".amdgpu_metadata":
-            self._done = True
+            self._metadata = True
         elif self._kernel is not None:
-            found = _HSA.match(line)
+            found = _HSA.match(stripped)
             if found:
-                self._kernel[found[1]] = _number(found[2])
-        elif self._symbol is not None and not self._code:
-            _data(self.data[self._symbol], word, stripped[len(word) :].split(";")[0].strip())
+                self._kernel[found[1]] = found[2]
+        elif word in (".set", ".equ", ".equiv"):
+            symbol, _, value = rest.partition(",")
+            self.sets[symbol.strip().strip('"')] = value.strip()
+        elif word in (".comm", ".lcomm"):
+            self.data.common(rest)
+        elif word in _WRITTEN_FOR:
+            raise BackendError(
+                f"the emulator does not understand `{stripped}` at line {number}: it runs what an "
+                "assembler has left of macros and conditions"
+            )
+        elif isinstance(self._section, Region):
+            self.data.directive(self._section, word, rest, number)
 
     def _place(self, found: Any, line: str) -> None:
         number, column = int(found[2]), int(found[3])
@@ -234,7 +218,7 @@ class _Reader:
 
     def _instruction(self, number: int, line: str) -> None:
         # A kernel's own assembly starts its lines where it likes.
-        code = "\t" + line.split(";")[0].strip()
+        code = "\t" + without_comment(line)
         halves = code.split("::")
         found = _OPCODE.match(halves[0])
         if found is None or not found[1].startswith(_UNITS):
@@ -265,34 +249,17 @@ class _Reader:
             modifiers: dict[str, str] = {}
         else:
             texts, modifiers = split_operands(raw)
+            if name.startswith(("s_branch", "s_cbranch", "s_call")):
+                texts = [self._branch_label(t) for t in texts]
             operands = tuple(parse_operand(t) for t in texts)
         return Instruction(
             index, name, suffix, operands, modifiers, text, number, self._location, second
         )
 
-
-def _number(text: str) -> int:
-    text = text.split(";")[0].strip()
-    try:
-        return int(text, 0)
-    except ValueError:
-        return 0
-
-
-_SIZES = {".byte": 1, ".short": 2, ".hword": 2, ".long": 4, ".quad": 8}
-
-
-def _data(into: bytearray, word: str, rest: str) -> None:
-    if word in (".asciz", ".ascii", ".string"):
-        body = rest.strip('"').encode().decode("unicode_escape").encode("latin1")
-        into.extend(body + (b"\0" if word != ".ascii" else b""))
-    elif word in _SIZES:
-        for value in rest.split(","):
-            try:
-                number = int(value, 0)
-            except ValueError:
-                return
-            size = _SIZES[word]
-            into.extend((number & (1 << 8 * size) - 1).to_bytes(size, "little"))
-    elif word in (".zero", ".space"):
-        into.extend(bytes(int(rest.split(",")[0], 0)))
+    def _branch_label(self, text: str) -> str:
+        """The name of a label; `1b` and `1f` are the nearest label `1` before and behind."""
+        numbered = _NUMBERED.match(text)
+        if numbered is None:
+            return text
+        passed = self._numbered.get(numbered[1], 0)
+        return f"{numbered[1]}#{passed + (numbered[2] == 'f')}"

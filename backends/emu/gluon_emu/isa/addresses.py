@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional, Sequence
 import numpy as np
 
 from gluon_emu.decode.operands import M0, Const, Operand, Reg, Word, register
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.errors import AccessError
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context

@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_emu.decode.operands import Operand, register
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.isa.addresses import buffer_address, counters, flat_address, locate
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.floats import max_number, min_number, to_bf16

@@ -14,7 +14,7 @@ import numpy as np
 
 from gluon_core.errors import BackendError
 from gluon_emu.decode.operands import EXEC, M0, NULL, SCC, VCC, Const, Operand, Reg, register
-from gluon_emu.decode.text import Instruction, Program
+from gluon_emu.decode.program import Instruction, Program
 from gluon_emu.isa import dpp, sdwa
 from gluon_emu.isa.floats import to_bf16
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from gluon_core.errors import BackendError
 from gluon_emu.decode.operands import EXEC, M0, VCC, Const, immediate
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import CODE, Instruction, code_address
 from gluon_emu.errors import AccessError, EmulatorError, TrapError, span_of
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
@@ -91,15 +91,12 @@ custom("s_cbranch_vccnz", family="branch", results=0)(_branch(_nonzero(VCC)))
 custom("s_cbranch_execz", family="branch", results=0)(_branch(lambda b: ~_nonzero(EXEC)(b)))
 custom("s_cbranch_execnz", family="branch", results=0)(_branch(_nonzero(EXEC)))
 
-# An address of code is the index of an instruction; 48 bits, of which some generations extend the sign.
-_CODE = 0x6000 << 32
-
 
 @custom("s_getpc_b64", "s_get_pc_i64", family="branch")
 def s_getpc_b64(ins: Instruction, ctx: Context) -> Step:
     """D = the address of the next instruction."""
     write = _bind.scalar_writer(ins.operands[0], "u64", ctx)
-    value = np.uint64(_CODE + 4 * (ins.index + 1))
+    value = np.uint64(code_address(ins.index + 1))
     return lambda b: write(b, np.full(b.scc.shape, value))
 
 
@@ -108,11 +105,15 @@ def _jump(links: bool) -> Any:
         """PC = S0, and D = the address behind this instruction."""
         read = _bind.scalar_reader(ins.operands[-1], "u64", ctx)
         write = _bind.scalar_writer(ins.operands[0], "u64", ctx) if links else None
-        back = np.uint64(_CODE + 4 * (ins.index + 1))
+        back = np.uint64(code_address(ins.index + 1))
 
         def step(b: Any) -> Any:
-            places = (read(b) - np.uint64(_CODE)) >> np.uint64(2)
+            places = (read(b) - np.uint64(CODE)) >> np.uint64(2)
             first = places[0]
+            if first >= len(ctx.program.instructions):
+                raise b.machine.report(
+                    AccessError, f"a jump to {int(read(b)[0]):#x}, where there is no code", ins, b, 0
+                )
             elsewhere = places != first
             if elsewhere.any():  # those that go elsewhere come back to the jump
                 other = b.split(elsewhere)
@@ -130,6 +131,20 @@ def _jump(links: bool) -> Any:
 
 custom("s_setpc_b64", "s_set_pc_i64", family="branch", results=0)(_jump(False))
 custom("s_swappc_b64", "s_swap_pc_i64", family="branch")(_jump(True))
+
+
+@custom("s_call_b64", "s_call_i64", family="branch")
+def s_call(ins: Instruction, ctx: Context) -> Step:
+    """D = the address behind this instruction, PC = the label."""
+    target = ctx.program.labels[str(ins.operands[-1])]
+    write = _bind.scalar_writer(ins.operands[0], "u64", ctx)
+    back = np.uint64(code_address(ins.index + 1))
+
+    def step(b: Any) -> int:
+        write(b, np.full(b.scc.shape, back))
+        return target
+
+    return step
 
 
 @custom("s_endpgm", "s_endpgm_saved", family="branch", results=0)
@@ -152,9 +167,8 @@ def s_sethalt(ins: Instruction, ctx: Context) -> Step:
 
 
 def _trap(ins: Instruction, b: Any, message: str) -> None:
-    service = b.machine.service
-    said = "".join(f"\n  {line}" for line in service.complaints[:8]) if service else ""
-    raise b.machine.report(TrapError, message + said, ins, b, 0)
+    message = b.machine.assertion(ins, b) or message
+    raise b.machine.report(TrapError, message, ins, b, int(np.argmin(b.waves)))
 
 
 @custom("s_sendmsg", "s_sendmsghalt", family="other", results=0)

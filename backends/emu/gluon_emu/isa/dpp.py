@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_core.errors import BackendError
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 
 __all__ = ["allowed", "mover", "source_lanes"]
 

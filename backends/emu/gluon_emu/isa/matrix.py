@@ -13,7 +13,7 @@ import numpy as np
 
 from gluon_core.errors import BackendError
 from gluon_emu.decode.operands import Const, Operand, register
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.floats import narrow_dtype, to_bf16
 

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 
 from gluon_emu.decode.operands import M0, Reg, register
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.addresses import (
     buffer_address,

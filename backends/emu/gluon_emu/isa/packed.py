@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluon_emu.decode.operands import Const, register
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.floats import (

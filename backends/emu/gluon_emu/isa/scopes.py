@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-from gluon_emu.decode.text import Instruction, Program
+from gluon_emu.decode.program import Instruction, Program
 from gluon_emu.isa.bind import Context
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 
 __all__ = ["merger", "selector"]
 

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 
 from gluon_emu.decode.operands import register
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.convert import is_fnuz
 from gluon_emu.isa.matrix import BITS, accumulator_reader, dense, elements, refuse, result_writer

@@ -12,7 +12,7 @@ import numpy as np
 
 from gluon_core.errors import BackendError
 from gluon_emu.decode.operands import Reg
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.floats import flush

@@ -15,7 +15,7 @@ from typing import Any, Optional
 import numpy as np
 
 from gluon_emu.decode.operands import Reg
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.errors import AccessError
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.mbarrier import arrive

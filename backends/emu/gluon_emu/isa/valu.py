@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluon_emu.decode.operands import VCC, Reg
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.isa import bind as _bind
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.salu_bits import highest_bit, lowest_bit, popcount, reverse_bits

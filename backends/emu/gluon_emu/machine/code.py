@@ -7,12 +7,13 @@ from typing import Any, Callable, Optional
 
 from gluon_core.errors import BackendError
 from gluon_emu.decode.operands import Reg
-from gluon_emu.decode.text import Instruction, Program
+from gluon_emu.decode.program import Instruction, Program
 from gluon_emu.errors import UnknownInstructionError, span_of
 from gluon_emu.isa import families, lds, smem, table
 from gluon_emu.isa.addresses import counters
 from gluon_emu.isa.atomics import returns
 from gluon_emu.isa.bind import Context, selection_bit
+from gluon_emu.machine.assertions import watched
 from gluon_emu.machine.hazards import checks
 
 __all__ = ["Code", "bind", "unknown"]
@@ -146,7 +147,17 @@ def bind(program: Program) -> Code:
             or "saveexec" in ins.name
         )
     code.hazards = checks(code)
+    for index, remember in watched(program, context).items():
+        code.steps[index] = _after(remember, code.steps[index])
     return code
+
+
+def _after(first: Callable[[Any], None], step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def both(b: Any) -> Any:
+        first(b)
+        return step(b)
+
+    return both
 
 
 def _step(ins: Instruction, context: Context) -> Callable[[Any], Any]:

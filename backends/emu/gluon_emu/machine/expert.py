@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.isa import smem
 from gluon_emu.isa.atomics import returns
 

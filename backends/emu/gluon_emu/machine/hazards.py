@@ -15,7 +15,7 @@ import re
 from typing import Any, Callable, Iterator, Optional
 
 from gluon_emu.decode.operands import EXEC, M0, VCC, Const, Reg
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.errors import HazardError
 from gluon_emu.isa import smem, table
 from gluon_emu.machine.expert import early, keeps_itself

@@ -13,7 +13,7 @@ from typing import Any, Optional, Type
 import numpy as np
 
 from gluon_emu.decode.operands import Reg
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.errors import (
     DeadlockError,
     EmulatorError,
@@ -25,6 +25,7 @@ from gluon_emu.errors import (
 from gluon_emu.isa.control import BLOCK, END, SWITCH
 from gluon_emu.isa.memory import spilled
 from gluon_emu.isa.smem import SCALAR
+from gluon_emu.machine.assertions import describe
 from gluon_emu.machine.barriers import WORKGROUP, Barriers
 from gluon_emu.machine.code import Code
 from gluon_emu.machine.lds import Lds
@@ -102,6 +103,7 @@ class Machine:
         self.barriers = Barriers(len(groups), waves, cluster, self)
         self.ended = np.zeros(total, bool)
         self.hardware: dict[str, int] = {}
+        self.compared: dict[int, list[np.ndarray]] = {}  # operands of comparisons for assertions
         self.limits = limits_of(generation)
         self.time = 0
         self.batches: list[Batch] = []
@@ -237,6 +239,10 @@ class Machine:
         return BLOCK
 
     # -- what goes wrong ---------------------------------------------------------------------------
+
+    def assertion(self, ins: Instruction, b: Batch) -> str:
+        """What the waves of a batch that traps have printed of the reason."""
+        return describe(ins, b)
 
     def wait_name(self, counter: str, left: str = "n") -> str:
         return _WAIT_NAMES[counter].format(n=left)

@@ -17,7 +17,7 @@ import re
 from typing import Any, Iterator
 
 from gluon_emu.decode.operands import TTMP, VCC
-from gluon_emu.decode.text import Instruction
+from gluon_emu.decode.program import Instruction
 from gluon_emu.isa import smem, table
 
 __all__ = ["late"]

@@ -15,7 +15,7 @@ from typing import BinaryIO, Callable, Optional
 
 import numpy as np
 
-from gluon_emu.decode.text import Program
+from gluon_emu.decode.program import Program
 from gluon_emu.machine.memory import GlobalMemory
 from gluon_emu.machine.trace import Tally
 

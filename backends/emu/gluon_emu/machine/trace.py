@@ -13,7 +13,8 @@ import numpy as np
 
 from gluon_core.contract.backend import Executed
 from gluon_core.errors import ArgumentError
-from gluon_emu.decode.text import Program, parse
+from gluon_emu.decode.program import Program
+from gluon_emu.decode.text import parse
 from gluon_emu.isa import table
 
 __all__ = ["Tally", "bank_cycles", "digest", "executed", "summary", "write"]
