@@ -22,6 +22,7 @@ _SIZES = {
     ".byte": 1, ".short": 2, ".hword": 2, ".2byte": 2, ".value": 2, ".long": 4, ".int": 4,
     ".4byte": 4, ".quad": 8, ".8byte": 8,
 }  # fmt: skip
+_NO_SYMBOLS: dict[str, int] = {}
 _FLOATS = {".float": "<f", ".single": "<f", ".double": "<d"}
 _RELATIVE = re.compile(r"(.*)@(rel32|rel64|abs32|abs64)((?:[-+]\d+)?)$")
 
@@ -114,8 +115,8 @@ class Data:
             for number in _pieces(rest):
                 content.extend(struct.pack(_FLOATS[word], float(number)))
         elif word in (".zero", ".space", ".skip"):
-            count, *fill = _pieces(rest)
-            content.extend(bytes([int(fill[0], 0) & 0xFF if fill else 0]) * int(count, 0))
+            length, value = (int(p, 0) for p in (*_pieces(rest), "0")[:2])
+            content.extend(bytes([value & 0xFF]) * length)
         elif word == ".fill":
             count, size, value = (int(p, 0) for p in (*_pieces(rest), "1", "0")[:3])
             content.extend((value & (1 << 8 * size) - 1).to_bytes(size, "little") * count)
@@ -126,7 +127,7 @@ class Data:
 
     def _number(self, region: Region, size: int, expression: str, line: int) -> None:
         if not _RELATIVE.match(expression) and not symbols_of(expression):
-            value = evaluate(expression, {}.__getitem__)
+            value = evaluate(expression, _NO_SYMBOLS.__getitem__)
         else:
             self._fixups.append(_Fixup(region, len(region.content), size, expression, line))
             value = 0

@@ -81,5 +81,3 @@ class Program:
     info: KernelInfo
     entry: int = 0
     data: Data = field(default_factory=Data)
-
-

@@ -26,7 +26,17 @@ _HSA = re.compile(r"^\s*\.amdhsa_(\w+)\s+(.+)")
 _TARGET = re.compile(r'^\s*\.amdgcn_target\s+".*?(gfx\w+?)(?::[^"]*)?"')
 _OPCODE = re.compile(r"^\s+([a-z][a-z0-9_]*)(?:\s+(.*))?$")
 _UNITS = ("s_", "v_", "ds_", "buffer_", "global_", "flat_", "scratch_", "image_", "tensor_", "tbuffer_", "cluster_")  # fmt: skip
-_LAST = ("s_endpgm", "s_branch", "s_setpc", "s_set_pc", "s_trap", "s_code_end", "s_sethalt", "s_nop", "s_cbranch")
+_LAST = (
+    "s_endpgm",
+    "s_branch",
+    "s_setpc",
+    "s_set_pc",
+    "s_trap",
+    "s_code_end",
+    "s_sethalt",
+    "s_nop",
+    "s_cbranch",
+)
 _UNUSED = ("inst_pref_size",)  # in terms of bytes of code, which nothing here counts
 _NUMBERED = re.compile(r"(\d+)([bf])$")
 _ASSIGNED = re.compile(r"([A-Za-z_.$][\w.$]*)\s*=\s*([^=].*)$")
@@ -81,9 +91,7 @@ def parse(text: str, name: Optional[str] = None) -> Program:
     )
     value_of = link(program, reader.sets)
     program.directives.update(
-        (key, evaluate(value, value_of))
-        for key, value in directives.items()
-        if key not in _UNUSED
+        (key, evaluate(value, value_of)) for key, value in directives.items() if key not in _UNUSED
     )
     if program.directives.get("user_sgpr_kernarg_preload_length"):
         program.entry = _behind_prologue(program)

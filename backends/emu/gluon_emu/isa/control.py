@@ -112,7 +112,11 @@ def _jump(links: bool) -> Any:
             first = places[0]
             if first >= len(ctx.program.instructions):
                 raise b.machine.report(
-                    AccessError, f"a jump to {int(read(b)[0]):#x}, where there is no code", ins, b, 0
+                    AccessError,
+                    f"a jump to {int(read(b)[0]):#x}, where there is no code",
+                    ins,
+                    b,
+                    0,
                 )
             elsewhere = places != first
             if elsewhere.any():  # those that go elsewhere come back to the jump

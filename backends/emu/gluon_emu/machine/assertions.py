@@ -17,8 +17,11 @@ from gluon_emu.isa.bind import TYPES, Context, scalar_reader, vector_reader
 __all__ = ["describe", "lanes_text", "watched"]
 
 _SHOWN = 4  # lanes or waves that a report lists
-_LINE = re.compile(r"device assertion failed: '(?P<text>.*)', in \S+ at (?P<file>.*):(?P<line>\d+)$")
+_LINE = re.compile(
+    r"device assertion failed: '(?P<text>.*)', in \S+ at (?P<file>.*):(?P<line>\d+)$"
+)
 _COMPARISON = re.compile(r"(?:v_cmpx?|s_cmpk?)_(n?(?:gt|lt|ge|le|eq|lg|ne|lg))_(\w+)$")
+
 
 def watched(program: Program, context: Context) -> dict[int, Callable[[Any], None]]:
     """Comparisons on the lines of assertions: index -> what remembers their operands in a batch."""
@@ -45,8 +48,7 @@ def _of_condition(ins: Instruction, trap: Instruction) -> bool:
 def _remember(ins: Instruction, context: Context, kind: str) -> Callable[[Any], None]:
     sources = ins.operands[-2:]
     if ins.name.startswith("s_"):
-        scalars = [scalar_reader(source, kind, context) for source in sources]
-        reads = [lambda b, read=read: np.reshape(read(b), (-1, 1)) for read in scalars]
+        reads = [_column(scalar_reader(source, kind, context)) for source in sources]
     else:
         reads = [vector_reader(ins, s, kind, context, place) for place, s in enumerate(sources)]
 
@@ -60,6 +62,10 @@ def _remember(ins: Instruction, context: Context, kind: str) -> Callable[[Any], 
             values[b.waves] = np.where(b.exec, new, values[b.waves])
 
     return remember
+
+
+def _column(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda b: np.reshape(read(b), (-1, 1))
 
 
 def describe(ins: Instruction, b: Any) -> str:
