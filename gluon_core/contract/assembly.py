@@ -55,7 +55,8 @@ class Assembly(Protocol):
 
         Args:
             registers: those of the arguments, unsigned integers (programs or 1, ...), which broadcast.
-            threads: gives who of the block makes each run; shaped alike.
+            threads: gives the thread that makes each run, numbered over the blocks of its program;
+                shaped alike.
         """
         ...
 

@@ -235,8 +235,28 @@ class Machine(Protocol):
         """How many programs there are in x, y, z."""
         ...
 
-    def ticks(self) -> int:
-        """A clock: a number that grows from call to call of one launch."""
+    @property
+    def blocks(self) -> int:
+        """How many blocks a program consists of: the size of its cluster along x."""
+        ...
+
+    @property
+    def first_warp(self) -> int:
+        """The number in its block of the first of these warps, which is not 0 in a partition."""
+        ...
+
+    @property
+    def all_warps(self) -> int:
+        """The warps of a block, those of partitions included."""
+        ...
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory that the kernel allocates in each block."""
+        ...
+
+    def ticks(self, passed: int = 0) -> int:
+        """A clock: a number that grows from call to call of one launch, by `passed` at least."""
         ...
 
     def claim(self) -> Optional[tuple[int, int, int]]:

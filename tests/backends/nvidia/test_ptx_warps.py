@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -25,7 +27,8 @@ def run(text, constraints, *words):
     """The results, shaped alike."""
     threads = np.repeat(np.arange(WARPS * 32), EACH)[None]
     given = [w.reshape(1, -1) for w in words]
-    found = ASSEMBLER(text, constraints)(None, given, lambda: threads)
+    block = SimpleNamespace(num_warps=WARPS, first_warp=0)
+    found = ASSEMBLER(text, constraints)(block, given, lambda: threads)
     return [np.broadcast_to(f, (1, RUNS)).reshape(A.shape) for f in found]
 
 

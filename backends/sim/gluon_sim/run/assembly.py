@@ -90,7 +90,7 @@ class Runs:
 
     Attributes:
         elements: (runs, pack), flat; or `NOTHING`, beyond a thread's registers.
-        threads: who makes each run.
+        threads: who makes each run, numbered over the blocks of the program.
         home: for each element the flat place in `elements` of its first holder.
     """
 
@@ -128,7 +128,7 @@ def _runs(
     if not all_threads:
         kept = np.unique(_first(elements) // pack)
         elements, who = elements[kept], who[kept]
-    return Runs(elements, who % threads, _first(elements))
+    return Runs(elements, who, _first(elements))
 
 
 def _first(elements: np.ndarray) -> np.ndarray:

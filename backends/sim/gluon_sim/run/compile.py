@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Callable
 
 import numpy as np
@@ -17,6 +18,7 @@ from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.ir import TERMINATORS, Block, Function, Op, Region, Value
 from gluon_sim.record.program import Program
 from gluon_sim.record.types import DescriptorType, MemDescType, TensorType
+from gluon_sim.run.capacity import shared_peak
 
 __all__ = ["CompiledBlock", "CompiledFunction", "CompiledProgram", "Step", "compile_program"]
 
@@ -74,6 +76,17 @@ class CompiledProgram:
     pointer_casts: bool
     asynchronous: bool = False  # it starts work that goes on beside it
     claims: bool = False  # its programs take over others that have not started
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory that the kernel allocates in each block."""
+        return shared_peak(self.program)
+
+    @cached_property
+    def worker_warps(self) -> int:
+        """Warps of partitions, in whole groups of four as the compiler has them."""
+        ops = [op for op in self.program.walk_ops() if op.name == "warp_specialize"]
+        return max((-(-sum(op.args[1]) // 4) * 4 for op in ops), default=0)
 
 
 def constant_array(op: Op) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
@@ -253,6 +253,7 @@ def warp_specialize(task: Task, step: Step) -> Turns[None]:
     for i, region in enumerate(holder.blocks):
         partition = Task(task.machine, task.batch, f"partition {i + 1} of {task.name}")
         partition.num_warps = int(warps[i]) if i < len(warps) else task.num_warps
+        partition.first_warp = first_warp(task.num_warps, warps, i)
         inner = _fork(frame)
         partition.frame = inner
         for slot, value in zip(region[0].arguments, operands):
@@ -280,6 +281,12 @@ def warp_specialize(task: Task, step: Step) -> Turns[None]:
             task.machine.guided.learned(task, partition)
     task.history.ended += [agent.slot for agent in forked]
     _bind(task, step, values)
+
+
+def first_warp(default: int, warps: Sequence[int], partition: int) -> int:
+    """The first warp of a partition: they follow the default one, the largest first."""
+    order = sorted(range(len(warps)), key=lambda i: -warps[i])
+    return default + sum(warps[i] for i in order[: order.index(partition)])
 
 
 def _fork(frame: Frame) -> Frame:

@@ -55,6 +55,7 @@ class Task:
         self.given: Sequence[Any] = ()  # the arguments of the op that runs
         self.portable = False  # whether a portable op is about to issue work
         self.num_warps = machine.num_warps
+        self.first_warp = 0  # its first warp in a block
         # When its threads last waited for each other, for those who watch threads.
         self.since = machine.tracking.tick() if machine.tracking is not None else 0
         self.together = self.since  # when its blocks may have done so
@@ -93,9 +94,21 @@ class Task:
     def grid(self) -> tuple[int, int, int]:
         return self.machine.grid
 
-    def ticks(self) -> int:
+    @property
+    def blocks(self) -> int:
+        return self.machine.num_ctas
+
+    @property
+    def all_warps(self) -> int:
+        return self.machine.num_warps + self.machine.program.worker_warps
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.machine.program.shared_bytes
+
+    def ticks(self, passed: int = 0) -> int:
         """A clock that moves when it is looked at."""
-        self.machine.ticks += 32
+        self.machine.ticks += 32 + passed
         return self.machine.ticks
 
     def home(self, op: Optional[Op] = None) -> Op:

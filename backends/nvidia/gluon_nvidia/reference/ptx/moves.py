@@ -172,12 +172,31 @@ def set_(call: Call) -> Step:
 # ---- what says nothing of values ---------------------------------------------------------------
 
 
-@opcode("nanosleep", "griddepcontrol", "prefetch", "prefetchu", "discard", "applypriority")
-def nothing(call: Call) -> Step:
-    """It takes time, or is about caches."""
+@opcode("nanosleep")
+def nanosleep(call: Call) -> Step:
+    """The clock goes on by as many nanoseconds."""
     call.program.is_data = False
-    if call.name == "nanosleep":
-        return call.step([], [(call.operands[0], call.type())], lambda time: ())
+    type = call.type()
+    if type.name != "u32":
+        raise call.unknown_type(type)
+    call.count(1)
+    duration = call.get(call.operands[0], type)
+
+    def run(frame: Frame) -> None:
+        longest = int(duration(frame).max())
+        if frame.mask is None or frame.mask.any():
+            frame.machine.ticks(min(longest, _LONGEST_SLEEP))
+
+    return run
+
+
+_LONGEST_SLEEP = 1_000_000  # nanoseconds
+
+
+@opcode("griddepcontrol", "prefetch", "prefetchu", "discard", "applypriority")
+def nothing(call: Call) -> Step:
+    """It is about caches, or when kernels start."""
+    call.program.is_data = False
     for operand in call.operands:
         if isinstance(operand, Address):
             call.get(operand.base, TYPES["u64"])

@@ -13,6 +13,7 @@ import numpy as np
 from gluon_core.contract.assembly import NotModelled
 from gluon_core.contract.reference import Machine
 from gluon_nvidia.reference.ptx.numbers import decode, encode, rounded, uint
+from gluon_nvidia.reference.ptx.special import SPECIAL, value_of
 from gluon_nvidia.reference.ptx.text import (
     Immediate,
     Operand,
@@ -76,15 +77,7 @@ Value = np.ndarray
 
 # A letter of a constraint -> the bits of its register, which LLVM's back end for PTX says.
 _CONSTRAINTS = {"r": 32, "f": 32, "h": 16, "c": 16, "l": 64, "d": 64, "b": 1, "N": 32}
-# Registers that the hardware writes -> their width.
-SPECIAL = {
-    "laneid": 32, "warpid": 32, "nwarpid": 32, "smid": 32, "nsmid": 32, "gridid": 64, "clock": 32,
-    "clock_hi": 32, "clock64": 64, "globaltimer": 64, "globaltimer_lo": 32, "globaltimer_hi": 32,
-    "lanemask_eq": 32, "lanemask_le": 32, "lanemask_lt": 32, "lanemask_ge": 32, "lanemask_gt": 32,
-    **{f"{name}.{axis}": 32 for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"},
-}  # fmt: skip
 CARRY = "the carry"
-_WARP = 32
 _INSTEAD = (
     "Write it in the language, or give the kernel another path where `gl.target` is simulated."
 )
@@ -187,7 +180,7 @@ class Call:
         name = register.name
         bits = self.program.widths.get(name)
         if bits is None:
-            bits = SPECIAL.get(name.lstrip("%")) if name.startswith("%") else None
+            bits = self._special_width(name) if name.startswith("%") else None
         if bits is None:
             shown = name.partition("'")[0]
             hint = None
@@ -198,8 +191,24 @@ class Call:
             raise self.refuse(f"the register `{shown}` is not known", hint)
         return bits
 
+    def _special_width(self, name: str) -> Optional[int]:
+        """The width of a special register; None for a name that is none."""
+        special = SPECIAL.get(name.removeprefix("%"))
+        if special is None:
+            return None
+        target = self.program.target
+        if target is not None and int(target.architecture.arch) < special.since:
+            raise self.refuse(
+                f"`{name}` needs sm_{special.since} or higher, and this is {target}",
+                "Give the kernel another path for this target.",
+            )
+        return special.bits
+
     def _check(self, register: Register, type: Type, wider: bool) -> int:
         bits = self.width(register)
+        special = SPECIAL.get(register.name.removeprefix("%"))
+        if special is not None and register.name not in self.program.widths:
+            wider = wider or type.bits == special.narrow
         if bits != type.bits and not (wider and bits > type.bits > 1):
             raise self.refuse(
                 f"`{register.name.partition(chr(39))[0]}` has {_in_bits(bits)}, and `.{type.name}` of "
@@ -225,8 +234,10 @@ class Call:
         bits = self._check(operand, type, wider)
         name, dtype, narrow = operand.name, type.dtype, uint(max(8, type.bits))
         if name not in self.program.widths:
-            special = self.program.special(name.lstrip("%"))
-            return lambda frame: special(frame).view(dtype)
+            special = self.program.special(name.removeprefix("%"), bits)
+            if type.kind == "p":
+                return lambda frame: special(frame) ^ operand.inverted
+            return lambda frame: special(frame).astype(narrow).view(dtype)
         self.program.read(self, name)
         if type.kind == "p":
             if operand.inverted:
@@ -493,12 +504,12 @@ class Program:
 
     # -- what the hardware knows --
 
-    def special(self, name: str) -> Callable[[Frame], np.ndarray]:
+    def special(self, name: str, bits: int) -> Callable[[Frame], np.ndarray]:
         self.is_data = False
-        bits = SPECIAL[name]
+        dtype = np.dtype(np.bool_) if bits == 1 else uint(bits)
 
         def read(frame: Frame) -> np.ndarray:
-            return np.asarray(_special(frame, name)).astype(uint(bits))
+            return value_of(frame.machine, frame.threads(), name).astype(dtype)
 
         return read
 
@@ -522,32 +533,3 @@ class Program:
     def _unknown(self, frame: Frame) -> bool:
         """Is there a register that only a statement whose guard may fail writes?"""
         return len(frame.values) < len(self.written)
-
-
-def _special(frame: Frame, name: str) -> Any:
-    """What a register of the hardware holds."""
-    machine, thread = frame.machine, frame.threads()
-    one = np.ones((1,) * thread.ndim, np.int64)
-    lane = thread % _WARP
-    if name in ("laneid", "warpid", "tid.x"):
-        return {"laneid": lane, "warpid": thread // _WARP, "tid.x": thread}[name]
-    if name.startswith(("nwarpid", "ntid")):
-        count = {"nwarpid": machine.num_warps, "ntid.x": machine.num_warps * _WARP}
-        return one * count.get(name, 1)
-    if name.startswith("ctaid"):
-        ids = [machine.program_id(i)["xyz".index(name[-1])] for i in range(machine.programs)]
-        return np.array(ids, np.int64).reshape(-1, *one.shape[1:])
-    if name.startswith("nctaid"):
-        return one * machine.grid["xyz".index(name[-1])]
-    if name.startswith("lanemask"):
-        own = np.uint64(1) << lane.astype(np.uint64)
-        below = own - np.uint64(1)
-        every = np.uint64(0xFFFFFFFF)
-        masks = {"eq": own, "lt": below, "le": below | own, "ge": every ^ below}
-        return masks.get(name[-2:], every ^ (below | own))
-    if name.startswith(("clock", "globaltimer")):
-        now = machine.ticks()
-        if name.endswith("_hi"):
-            now >>= 32
-        return one * (now & ((1 << SPECIAL[name]) - 1))
-    return one * (name == "nsmid")  # of one multiprocessor, the first
