@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from gluon_core import __version__
-from gluon_core.cli import bundle
+from gluon_core.cli import bundle, plugged
 from gluon_core.cli.output import command
 
 __all__ = ["app"]
@@ -31,7 +31,13 @@ ELSEWHERE = {
 
 
 class Commands(TyperGroup):
-    """The commands, which also know what others call them."""
+    """The commands, those of plugins included, which also know what others call them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *plugged.names()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return super().get_command(ctx, cmd_name) or plugged.find(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         try:
@@ -190,6 +196,15 @@ def run(
             help="Write executed machine instructions, counted by source line, as lines of JSON.",
         ),
     ] = None,
+    asm: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--asm",
+            metavar="KERNEL=FILE",
+            help="Execute the assembly in FILE where KERNEL is launched, on a target that executes "
+            "machine code; repeatable.",
+        ),
+    ] = None,
     pdb: Annotated[bool, typer.Option("--pdb", help="Open a prompt where a kernel fails.")] = False,
     schedules: Annotated[
         Optional[int],
@@ -292,7 +307,7 @@ def run(
         from gluon_core.cli.report.write import checked
 
         checked(html)
-    wish = Watch(profile, profile_json, profile_html, trace, pdb, trace_isa)
+    wish = Watch(profile, profile_json, profile_html, trace, pdb, trace_isa, asm=tuple(asm or ()))
     shown = sys.stderr.isatty() if progress is None else progress
     runs = Runs(schedules, schedule, seed, timeout, check, shown, explore, within, most)
     with recording_to(record):

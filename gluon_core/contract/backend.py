@@ -165,6 +165,8 @@ class Watch:
         trace: write a timeline to this file, in the JSON format of Chrome and Perfetto.
         debug: open a prompt where a kernel fails or calls `breakpoint()`.
         trace_isa: write the executed machine instructions, counted by source line, to this file.
+        asm: "KERNEL=FILE", for each kernel whose launches execute the machine code in a file of
+            assembly rather than the compiler's.
         findings: gets everything that can be told of the run when it is over.
     """
 
@@ -177,6 +179,7 @@ class Watch:
     findings: Optional[Callable[[Findings], None]] = field(
         default=None, metadata={"option": "--html"}
     )
+    asm: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self != Watch()
@@ -200,6 +203,7 @@ class Backend:
             None for all.
         watches: the fields of `Watch` that its `watch` can grant.
         simulation: path of the `gluon_core.contract.launcher.Simulation` of a backend that simulates.
+        command: path of a function that is the command `gluon <name>`; its parameters are Typer's.
         ranks: path of the `gluon_core.contract.launcher.Ranks` of a backend that simulates several
             ranks side by side.
         language: module path behind `gl.<name>`; None when it has no ops of its own.
@@ -231,6 +235,7 @@ class Backend:
     stands_in_for: Optional[tuple[str, ...]] = None
     watches: tuple[str, ...] = ("profile", "profile_json", "profile_html", "trace", "debug")
     simulation: Optional[str] = None
+    command: Optional[str] = None
     ranks: Optional[str] = None
     language: Optional[str] = None
     host: Optional[str] = None

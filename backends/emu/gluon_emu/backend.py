@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, ContextManager, Mapping
+from contextlib import contextmanager
+from typing import Any, Callable, ContextManager, Iterator, Mapping
 
 from gluon_core.contract.backend import Backend, Executed, Report, Stage, Watch, load_path
 from gluon_core.contract.targets import Target
@@ -19,7 +20,8 @@ class EmuBackend(Backend):
     simulates = True
     unasked = False
     stands_in_for = ("amd",)
-    watches = ("trace_isa",)
+    watches = ("trace_isa", "asm")
+    command = "gluon_emu.command:emu"
     simulation = "gluon_emu.settings:using"
     isolate = True
     tensor_device = "cpu"
@@ -64,9 +66,13 @@ class EmuBackend(Backend):
         make: Callable[[Any], Callable[..., Any]] = load_path("gluon_emu.launcher:make_launcher")
         return make(compiled)
 
-    def watch(self, wish: Watch) -> ContextManager[Any]:
+    @contextmanager
+    def watch(self, wish: Watch) -> Iterator[Any]:
         using: Callable[..., ContextManager[Any]] = load_path(self.simulation)
-        return using(trace=wish.trace_isa)
+        used: Callable[..., ContextManager[Any]] = load_path("gluon_emu.replaced:all_used")
+        assembly = ",".join(wish.asm) or None
+        with used(assembly), using(trace=wish.trace_isa, assembly=assembly) as settings:
+            yield settings
 
     def inspect(self, compiled: Any) -> Report:
         return _vendor(compiled.target).inspect(compiled)

@@ -35,9 +35,10 @@ from gluon_emu.machine.spread import separable, spread, usable_cores
 from gluon_emu.machine.state import Batch
 from gluon_emu.machine.trace import Tally
 from gluon_emu.machine.trace import write as write_trace
+from gluon_emu.replaced import replacement
 from gluon_emu.settings import Settings, of_launch
 
-__all__ = ["execute", "make_launcher"]
+__all__ = ["allocation_of", "execute", "make_launcher", "prepared"]
 
 _GARBAGE = np.uint32(0x7FA5A5A5)  # a signalling NaN, and no likely address
 _RESIDENT = 128  # waves that run at once
@@ -82,17 +83,15 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         text = compiled.asm["amdgcn"]
     except KeyError:
         text = _disassembled(compiled)
-    program = parse(text, compiled.metadata.name)
-    code = bind(program)
+    own = bind(parse(text, compiled.metadata.name))
     kinds = compiled.signature_types()
     names = list(compiled.src.fn.arg_names)
     metadata = compiled.metadata
-    compiled.function = compiled.module = program
-    lanes = program.info.wave_size
-    threads = program.info.number("max_flat_workgroup_size", metadata.num_warps * lanes)
-    static = program.directives.get("group_segment_fixed_size", 0)
+    compiled.function = compiled.module = own.program
 
     def launch(grid: Any, stream: Any, *arguments: Any) -> None:
+        settings, overridden = of_launch()
+        code = own if settings.assembly is None else replacement(own, settings.assembly)
         x, y, z = [*(int(g) for g in grid), 1, 1][:3]
         cluster = int(metadata.num_ctas or 1)
         size = (x * cluster, y, z)
@@ -100,7 +99,7 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         metas = list(getattr(metadata, "tensordesc_meta", None) or [])
 
         def pointed(name: str, value: Any) -> int:
-            found = _allocation(name, value)
+            found = allocation_of(name, value)
             if found is not None:
                 allocations.append(found)
             return address_of(name, value)
@@ -111,29 +110,50 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
 
         leaves = list(_leaves(kinds, names, arguments, allocations, descriptors))
         scratch = _global_scratch(metadata, size, allocations)
-        settings, overridden = of_launch()
-        service = (
-            Hostcalls(max(settings.resident or 0, 2 * _RESIDENT)) if asks(program.info) else None
-        )
-        if service is not None:
-            allocations.append(service.allocation)
-        dynamic = int(metadata.shared or 0)
-        kernarg = _kernarg(program, leaves, scratch, _hidden(size, threads, dynamic), service)
-        allocations.append(Allocation("the kernel arguments", kernarg, False))
-        request = Launch(
-            code,
-            size,
-            -(-threads // lanes),
-            kernarg,
-            static + dynamic,
-            cluster,
-            allocations,
-            service,
-        )
+        lds = int(metadata.shared or 0)
+        request = prepared(code, size, leaves, scratch, allocations, lds, settings, cluster)
         note(settings.off, overridden)
         execute(request, settings)
 
     return launch
+
+
+def prepared(
+    code: Code,
+    grid: tuple[int, int, int],
+    leaves: list[tuple[str, Any, Any]],
+    scratch: list[int],
+    allocations: list[Allocation],
+    dynamic_lds: int,
+    settings: Settings,
+    cluster: int = 1,
+    threads: Optional[int] = None,
+) -> Launch:
+    """A launch of `code` with these arguments.
+
+    Args:
+        grid: workgroups along x, y and z.
+        leaves: (name, type, value) of each argument, addresses for pointers.
+        scratch: addresses of buffers that the compiler asked for, behind the arguments.
+        allocations: what the addresses point into; it gets what the runtime adds.
+        dynamic_lds: bytes of LDS besides what the code declares.
+        threads: of a workgroup; what the code declares by default.
+
+    Raises:
+        ArgumentError: the code takes other arguments.
+    """
+    program = code.program
+    lanes = program.info.wave_size
+    threads = threads or program.info.number("max_flat_workgroup_size", lanes)
+    static = program.directives.get("group_segment_fixed_size", 0)
+    service = None
+    if asks(program.info):
+        service = Hostcalls(max(settings.resident or 0, 2 * _RESIDENT))
+        allocations.append(service.allocation)
+    kernarg = _kernarg(program, leaves, scratch, _hidden(grid, threads, dynamic_lds), service)
+    allocations.append(Allocation("the kernel arguments", kernarg, False))
+    waves = -(-threads // lanes)
+    return Launch(code, grid, waves, kernarg, static + dynamic_lds, cluster, allocations, service)
 
 
 def _disassembled(compiled: Any) -> str:
@@ -166,14 +186,14 @@ def _leaves(
             yield from descriptors(name, value)
         elif kind != "constexpr":
             if str(kind).startswith("*"):
-                found = _allocation(name, value)
+                found = allocation_of(name, value)
                 if found is not None:
                     allocations.append(found)
                 value = address_of(name, value)
             yield name, kind, value
 
 
-def _allocation(name: str, value: Any) -> Optional[Allocation]:
+def allocation_of(name: str, value: Any) -> Optional[Allocation]:
     storage = storage_of(name, value, "emulator")
     return (
         None if storage is None else Allocation(name, storage.data, storage.writable, storage.owner)

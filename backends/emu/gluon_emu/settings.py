@@ -22,6 +22,8 @@ class Settings(LaunchSettings):
         uninitialised: report uses of registers and LDS that nobody wrote.
         timeout: seconds after which a launch ends with a report; None for no limit.
         trace: a file that gets the executed instructions, counted by line of the kernel's source.
+        assembly: "KERNEL=FILE,...": launches of KERNEL execute the assembly in FILE rather than the
+            compiler's.
         resident: waves that run at once; None chooses.
         processes: that share a launch which takes seconds; None for one per core.
         schedule, seed: as the simulator's; they change nothing, for what may be late is reported
@@ -41,6 +43,7 @@ class Settings(LaunchSettings):
     uninitialised: bool = True
     timeout: Optional[float] = None
     trace: Optional[str] = None
+    assembly: Optional[str] = None
     resident: Optional[int] = None
     processes: Optional[int] = None
     schedule: str = "latest"

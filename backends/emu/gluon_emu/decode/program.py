@@ -71,6 +71,7 @@ class Program:
         architecture: such as "gfx942".
         entry: index of the first instruction.
         data: constants and variables, with the addresses that the code uses.
+        file: that the text is in, where it is not the compiler's own.
     """
 
     name: str
@@ -81,3 +82,4 @@ class Program:
     info: KernelInfo
     entry: int = 0
     data: Data = field(default_factory=Data)
+    file: str = ""

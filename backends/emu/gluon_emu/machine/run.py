@@ -318,6 +318,8 @@ class Machine:
             group, wave = error_place = self.place_of(int(b.waves[row]))
             where = f", workgroup {group}, wave {wave}" + ("" if lane is None else f", lane {lane}")
         calls = ins.location.inlined if ins.location else ()
+        if self.program.file:
+            where = f" ({self.program.file}:{ins.line}){where}"
         error = kind(f"{message}\n  in `{ins.text}`{where}", span=span_of(ins.location))
         error.instruction = ins.text
         if error_place:

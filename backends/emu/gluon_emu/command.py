@@ -1,0 +1,206 @@
+"""`gluon emu`: a kernel in a file of assembly or a code object, with arguments from the command line."""
+
+from __future__ import annotations
+
+import json as json_
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional, Sequence
+
+import typer
+
+from gluon_core.errors import ArgumentError, did_you_mean
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gluon_emu.decode.metadata import Argument, KernelInfo
+
+__all__ = ["emu"]
+
+_SHOWN = 8
+
+
+def emu(
+    file: Annotated[
+        Path, typer.Argument(help="Assembly (.s, .amdgcn) or a code object.", metavar="FILE")
+    ],
+    arg: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--arg",
+            "-a",
+            metavar="VALUE",
+            help="The next argument of the kernel: f32[1024]=arange, i32[4,8], values.npy, i32=1024, "
+            "f32=0.5. Arrays are zeros, ones, arange, random or one number; zeros by default.",
+        ),
+    ] = None,
+    grid: Annotated[
+        str, typer.Option("--grid", "-g", metavar="X,Y,Z", help="Workgroups; 1 by default.")
+    ] = "1",
+    kernel: Annotated[
+        Optional[str], typer.Option("--kernel", "-k", help="Its name, where FILE has several.")
+    ] = None,
+    lds: Annotated[
+        Optional[int],
+        typer.Option(
+            "--lds",
+            metavar="BYTES",
+            min=0,
+            help="LDS of a workgroup besides what the code declares; all that there is by default.",
+        ),
+    ] = None,
+    save: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--save",
+            metavar="N=FILE.npy",
+            help="Write argument N, counted from 0, when the kernel has ended; repeatable.",
+        ),
+    ] = None,
+    trace_isa: Annotated[
+        Optional[str],
+        typer.Option("--trace-isa", metavar="FILE", help="Write how often instructions ran."),
+    ] = None,
+    timeout: Annotated[
+        Optional[float], typer.Option("--timeout", metavar="SECONDS", help="End after that time.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> int:
+    """Execute AMD machine code in a file, and report what is wrong with it."""
+    import numpy as np
+
+    from gluon_emu.launcher import allocation_of, execute, prepared
+    from gluon_emu.replaced import code_in
+    from gluon_emu.settings import current, using
+    from gluon_emu.values import value_of
+
+    if not file.is_file():
+        close = did_you_mean(file.name, (p.name for p in file.parent.glob("*.s")))
+        words = "a folder, and no file" if file.is_dir() else "no such file"
+        raise ArgumentError(words, argument="FILE", got=str(file), remedy=close)
+    code = code_in(file, kernel)
+    name, texts = code.program.info.name, arg or []
+    values = [value_of(text, number) for number, text in enumerate(texts)]
+    wanted = _wanted(code.program.info, texts)
+    leaves = [_leaf(*one, name) for one in zip(range(len(values)), values, wanted, texts)]
+    arrays = {number: value for number, (kind, value) in enumerate(values) if kind == "array"}
+    allocations = [a for n, array in arrays.items() if (a := allocation_of(f"argument {n}", array))]
+    targets = _saved(save or [], arrays)
+    before = {number: array.copy() for number, array in arrays.items()}
+    dynamic = _lds_left(code) if lds is None else lds
+    scratch = [0] * (len(wanted) - len(values))
+    with using(trace=trace_isa or current().trace, timeout=timeout or current().timeout) as chosen:
+        request = prepared(code, _grid(grid), leaves, scratch, allocations, dynamic, chosen)
+        tally = execute(request, chosen)
+    for number, path in targets.items():
+        with path.open("wb") as out:
+            np.save(out, arrays[number])
+    _show(json, name, before, arrays, sum(tally.counts))
+    return 0
+
+
+def _wanted(info: "KernelInfo", texts: Sequence[str]) -> "list[Argument]":
+    """What the code takes, of which the last two may be buffers of the compiler's own.
+
+    Raises:
+        ArgumentError: there are too few values, or too many.
+    """
+    wanted = [one for one in info.arguments if not one.kind.startswith("hidden_")]
+    own = sum(one.kind == "global_buffer" for one in wanted[-2:])
+    if not len(wanted) - own <= len(texts) <= len(wanted):
+        raise ArgumentError(
+            f"{info.name} takes {len(wanted)} arguments",
+            argument="--arg",
+            expected=", ".join(f"{one.kind} of {one.size} bytes" for one in wanted) or "none",
+            got=f"{len(texts)} values" + (f": {', '.join(texts)}" if texts else ""),
+            remedy="Pointers at the end may be left out where they are buffers that the compiler adds.",
+        )
+    return wanted
+
+
+def _leaf(
+    number: int, value: tuple[str, Any], wanted: "Argument", text: str, kernel: str
+) -> tuple[str, str, Any]:
+    """(name, type, value) of an argument.
+
+    Raises:
+        ArgumentError: an array where the code takes a number, or the other way.
+    """
+    kind, content = value
+    pointer = wanted.kind == "global_buffer"
+    if pointer != (kind == "array"):
+        raise ArgumentError(
+            f"argument {number} of {kernel} is {'an array' if pointer else 'a number'}",
+            argument="--arg",
+            expected="such as f32[1024]" if pointer else f"a number of {wanted.size} bytes",
+            got=text,
+        )
+    if pointer:
+        return f"argument {number}", "*", content.ctypes.data
+    default = "i64" if isinstance(content, int) else "fp64" if wanted.size == 8 else "fp32"
+    return f"argument {number}", kind or default, content
+
+
+def _grid(text: str) -> tuple[int, int, int]:
+    try:
+        x, y, z = [*(int(n) for n in re.split(r"[,x]", text)), 1, 1][:3]
+    except ValueError:
+        x = y = z = 0
+    if min(x, y, z) < 1:
+        raise ArgumentError("no grid", argument="--grid", expected="such as 64 or 8,4,1", got=text)
+    return x, y, z
+
+
+def _lds_left(code: Any) -> int:
+    """The LDS of the architecture that the code does not declare for itself."""
+    from gluon_core.contract.registry import registry
+
+    limit = registry().target(code.program.architecture).limits.shared_memory
+    return max(0, limit - int(code.program.directives.get("group_segment_fixed_size", 0)))
+
+
+def _saved(texts: list[str], arrays: dict[int, "np.ndarray"]) -> dict[int, Path]:
+    found = {}
+    for text in texts:
+        number, equals, path = text.partition("=")
+        if not equals or not number.isdigit() or int(number) not in arrays:
+            raise ArgumentError(
+                "names no array",
+                argument="--save",
+                expected="N=FILE.npy, N one of " + (", ".join(map(str, arrays)) or "no arrays"),
+                got=text,
+            )
+        found[int(number)] = Path(path)
+    return found
+
+
+def _show(
+    json: bool,
+    name: str,
+    before: dict[int, "np.ndarray"],
+    arrays: dict[int, "np.ndarray"],
+    ran: int,
+) -> None:
+    """What the kernel changed."""
+    rows: list[dict[str, Any]] = []
+    for number, array in arrays.items():
+        old, new = (a.reshape(-1, 1).view("u1") for a in (before[number], array))
+        rows.append({
+            "argument": number, "dtype": str(array.dtype), "shape": list(array.shape),
+            "changed": int((old != new).any(1).sum()),
+            "first": [value.item() for value in array.reshape(-1)[:_SHOWN]],
+        })  # fmt: skip
+    if json:
+        print(json_.dumps({"kernel": name, "instructions": ran, "arrays": rows}, indent=2))
+        return
+    print(f"{name}: {ran} instructions of waves, nothing wrong")
+    for row in rows:
+        shape = "x".join(map(str, row["shape"]))
+        values = [f"{v:g}" if isinstance(v, float) else str(v) for v in row["first"]]
+        more = [] if len(values) < _SHOWN else ["..."]
+        print(
+            f"  argument {row['argument']}, {row['dtype']}[{shape}], {row['changed']} changed:",
+            *values,
+            *more,
+        )

@@ -1,0 +1,42 @@
+"""Commands that plugins bring: `gluon NAME` of a backend that names a function as its command."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import typer
+
+from gluon_core.cli.output import command
+from gluon_core.contract.paths import load_named
+from gluon_core.contract.registry import registry
+from gluon_core.errors import PluginError
+
+__all__ = ["find", "names"]
+
+
+def names() -> list[str]:
+    """The commands of all backends that have one."""
+    return [name for name, backend in registry().backends.items() if backend.command is not None]
+
+
+def find(name: str) -> Optional[Any]:
+    """The command of that name; None where no backend has one. Of one that cannot be loaded it is a
+    command that says so, as the others have to be listed."""
+    backend = registry().backends.get(name)
+    if backend is None or backend.command is None:
+        return None
+    try:
+        function = load_named(backend.command, f"backend {name!r}, command")
+    except PluginError as error:
+        function = _refusing(error)
+    made = typer.Typer(add_completion=False)
+    made.command(name)(command(function))
+    return typer.main.get_command(made)
+
+
+def _refusing(error: PluginError) -> Callable[[], None]:
+    def refuse() -> None:
+        """Not available: its plugin is broken."""
+        raise error
+
+    return refuse
