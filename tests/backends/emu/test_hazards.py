@@ -187,8 +187,9 @@ def test_scalar_registers_that_vector_instructions_have_read():
         used("s_mov_b32 s4, 2", *others[1:], use="s_mov_b32 s7, s4")
     used("v_cmp_lt_u32_e64 s4, v0, v1", use="s_mov_b32 s7, s4")
     used("v_cmp_lt_u32_e64 s4, v0, v1", "s_mov_b32 s7, s4")  # which waits for vector instructions
+    used("v_cmp_lt_u32_e64 s4, v0, v1", "s_mov_b32 s7, s5")  # a register that is kept: the same
     with pytest.raises(HazardError):
-        used("v_cmp_lt_u32_e64 s4, v0, v1", "s_mov_b32 s7, s5")
+        used("v_cmp_lt_u32_e64 s4, v0, v1", "s_mov_b32 s7, s0")
     vcc = ["v_cmp_lt_u32_e32 vcc_lo, v0, v1", "v_cndmask_b32_e32 v2, v0, v1, vcc_lo"]
     used(*vcc)
     used(*vcc, vcc[0], "s_wait_alu 0xfffd", use=vcc[1])

@@ -74,6 +74,45 @@ def test_an_assertion_that_fails(arch, capsys):
     assert not out.any()
 
 
+@gluon.jit
+def says_much(x, out, WARP: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [WARP], [2], [0])
+    i = gl.program_id(0) * 2 * WARP + gl.arange(0, 2 * WARP, layout=layout)
+    values = gl.load(x + i)
+    gl.device_print("first; of many", values, i)
+    gl.device_assert(values >= 0, "first; negative")
+    total = gl.sum(values)
+    gl.device_print("total", total)
+    gl.device_assert(total < 1000000, "total")
+    gl.store(out + i, values * 3 + total)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("arch", ALL)
+def test_several_prints_and_assertions_with_overflow_checks(arch, capsys):
+    target = registry().target(f"emu:{arch}")
+    warp = target.warp_size
+    x, out = np.arange(4 * warp, dtype=np.int32), np.zeros(4 * warp, np.int32)
+    options = {"target": target, "num_warps": 2, "debug": True}
+    says_much[(2,)](x, out, warp, **options)
+    totals = x.reshape(2, -1).sum(1)
+    np.testing.assert_array_equal(out, 3 * x + np.repeat(totals, 2 * warp))
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("first; of many" in line for line in lines) == 2 * x.size  # both operands
+    assert {int(s.split()[-1]) for s in lines if " total: " in s} == {*totals.tolist()}
+    says_much[(2,)](x, out, warp, **options)
+    assert capsys.readouterr().out.splitlines() == lines  # in the same order
+
+    x[3] = 1 << 30
+    with pytest.raises(TrapError, match="int32 overflow detected for operation") as caught:
+        says_much[(2,)](x, out, warp, **options)
+    assert caught.value.span.line == says_much.fn.__code__.co_firstlineno + 10
+    x[3], x[2 * warp + 5] = 3, -2
+    with pytest.raises(TrapError, match="assertion failed: first; negative\n") as caught:
+        says_much[(2,)](x, out, warp, **options)
+    assert "in workgroup (1, 0, 0), wave 0, lane 5\n" in str(caught.value)
+
+
 @pytest.mark.once
 def test_formats():
     def words(*values):

@@ -4,7 +4,7 @@ The hardware keeps what vector instructions read of scalar registers, by pairs. 
 writes such a register, one behind it may still get what was kept, until `s_wait_alu` has waited for the
 writer: `depctr_sa_sdst(0)` for scalar instructions, `depctr_va_sdst(0)` and for VCC `depctr_va_vcc(0)`
 for vector ones. It passes by itself with scalar instructions that have to do with other registers, with one of
-memory, and behind vector ones with a scalar one that uses what vector ones write. All ways through the program are looked at once, when it is
+memory, and behind vector ones with a scalar one that uses what vector ones write or have read. All ways through the program are looked at once, when it is
 bound; what is too early is reported when it is executed.
 
 LLVM's pass that inserts these waits (VALU read SGPR hazard). It is silent about vector instructions
@@ -54,12 +54,12 @@ class _Ways:
         for index, earlier in enumerate(before):
             for at in earlier:
                 self.after[at].append(index)
+        self.kept = self._kept()
 
     def late(self) -> Iterator[tuple[int, tuple[Instruction, int, str]]]:
-        kept = self._kept()
         for ins in self.instructions:
             for register in self.writes[ins.index] if self.kind[ins.index] in "vs" else ():
-                if (kept[ins.index] | self._own(ins.index)) >> register // 2 & 1:
+                if (self.kept[ins.index] | self._own(ins.index)) >> register // 2 & 1:
                     yield from self._behind(ins, register)
 
     def _own(self, index: int) -> int:
@@ -107,8 +107,13 @@ class _Ways:
             queue += [(after, step) for after in self.after[at]]
 
     def _awaits_vectors(self, at: int) -> bool:
-        """Whether a scalar instruction reads what a vector one writes, for which the hardware waits."""
-        return self.kind[at] == "s" and not self.reads[at].isdisjoint(self.by_vectors)
+        """Whether a scalar instruction reads what a vector one writes, or a register that is kept: the
+        hardware then waits for vector ones."""
+        if self.kind[at] != "s":
+            return False
+        reads = self.reads[at]
+        kept = any(self.kept[at] >> r // 2 & 1 for r in reads if r < VCC)
+        return kept or not reads.isdisjoint(self.by_vectors)
 
     @staticmethod
     def _waits_for(writer: str, reader: str, between: int) -> bool:
