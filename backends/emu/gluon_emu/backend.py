@@ -21,7 +21,7 @@ class EmuBackend(Backend):
     unasked = False
     stands_in_for = ("amd",)
     watches = ("trace_isa", "asm")
-    command = "gluon_emu.command:emu"
+    command = "gluon_emu.command.emu:emu"
     simulation = "gluon_emu.settings:using"
     isolate = True
     tensor_device = "cpu"

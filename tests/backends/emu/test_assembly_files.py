@@ -19,7 +19,7 @@ from gluon_core.errors import ArgumentError
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
 TARGET = "emu:gfx942"
-SOURCE = '''
+SOURCE = """
 import numpy as np
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -33,7 +33,7 @@ if __name__ == "__main__":
     x, out = np.arange(100, dtype=np.float32), np.zeros(100, np.float32)
     halve[(2,)](x, out, 100, 64, num_warps=1)
     print("sum", out.sum())
-'''
+"""
 
 
 @gluon.jit

@@ -79,10 +79,13 @@ def test_addresses_that_are_read_from_memory():
     s_waitcnt lgkmcnt(0)
     """
     assert first(loaded(through_table), 1)[0] == 10
-    through_pointer = relative("pointer") + """
+    through_pointer = (
+        relative("pointer")
+        + """
     s_load_dwordx2 s[6:7], s[6:7], 0x0
     s_waitcnt lgkmcnt(0)
     """
+    )
     assert first(loaded(through_pointer), 1)[0] == 20
     absolute = "s_mov_b32 s6, table@abs32@lo\ns_mov_b32 s7, table@abs32@hi"
     assert first(loaded(absolute), 1)[0] == 10
@@ -118,7 +121,10 @@ def test_calls(call):
 
 
 def test_variables_stay_and_constants_are_read_only():
-    text = ".data\ncounter:\n.long 5\n.comm room,8,8\n.text\n" + relative("counter") + """
+    text = (
+        ".data\ncounter:\n.long 5\n.comm room,8,8\n.text\n"
+        + relative("counter")
+        + """
     s_load_dwordx2 s[4:5], s[0:1], 0x0
     v_mov_b32_e32 v1, 0
     global_load_dword v2, v1, s[6:7]
@@ -127,6 +133,7 @@ def test_variables_stay_and_constants_are_read_only():
     global_store_dword v1, v2, s[6:7]
     global_store_dword v1, v2, s[4:5]
     """
+    )
     out = np.zeros(1, np.uint32)
     run(text, out)
     assert out[0] == 6
@@ -194,7 +201,7 @@ def test_what_is_refused_names_the_line(body, message):
 
 
 def test_code_that_ends_without_an_end():
-    text = "\t.amdgcn_target \"amdgcn-amd-amdhsa--gfx942\"\n\t.text\nk:\n\tv_mov_b32 v0, v1\n"
+    text = '\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n\t.text\nk:\n\tv_mov_b32 v0, v1\n'
     text += "\t.amdhsa_kernel k\n\t.end_amdhsa_kernel\n\t.amdgpu_metadata\n---\namdhsa.kernels:\n"
     text += "  - .args:\n    .name: k\n...\n\t.end_amdgpu_metadata\n"
     with pytest.raises(BackendError, match="runs past its end after `v_mov_b32 v0, v1` at line 4"):

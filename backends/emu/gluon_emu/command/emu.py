@@ -70,10 +70,10 @@ def emu(
     """Execute AMD machine code in a file, and report what is wrong with it."""
     import numpy as np
 
+    from gluon_emu.command.values import value_of
     from gluon_emu.launcher import allocation_of, execute, prepared
     from gluon_emu.replaced import code_in
     from gluon_emu.settings import current, using
-    from gluon_emu.values import value_of
 
     if not file.is_file():
         close = did_you_mean(file.name, (p.name for p in file.parent.glob("*.s")))

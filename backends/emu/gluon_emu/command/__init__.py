@@ -1,0 +1,1 @@
+"""The command `gluon emu`: machine code in a file, with arguments from the command line."""
