@@ -207,9 +207,14 @@ class Machine(Protocol):
     """What a model may ask of the machine that runs it.
 
     `mask` and `where` are boolean arrays that broadcast like any operand; None means everywhere.
+
+    Attributes:
+        num_warps: that run the op.
+        first_warp: the number in its block of the first of these, which is not 0 in a partition.
     """
 
     num_warps: int
+    first_warp: int
 
     @property
     def programs(self) -> int:
@@ -238,11 +243,6 @@ class Machine(Protocol):
     @property
     def blocks(self) -> int:
         """How many blocks a program consists of: the size of its cluster along x."""
-        ...
-
-    @property
-    def first_warp(self) -> int:
-        """The number in its block of the first of these warps, which is not 0 in a partition."""
         ...
 
     @property
