@@ -37,6 +37,8 @@ def again(context: Any, **changed: Any) -> list[str]:
             continue
         if value is True:
             words.append(parameter.opts[0])
+        elif isinstance(value, (list, tuple)):
+            words += [word for one in value for word in (parameter.opts[0], str(one))]
         elif value is not False:
             words += [parameter.opts[0], str(value)]
         elif parameter.secondary_opts:

@@ -32,7 +32,7 @@ _TEXT = """
 k:
 	.file	1 "{file}"
 {body}
-	s_endpgm
+{end}
 	.section	.rodata,"a",@progbits
 	.amdhsa_kernel k
 		.amdhsa_private_segment_fixed_size {scratch}
@@ -77,11 +77,13 @@ def program(
     xnack: bool = False,
     asks: str = "",
     sgprs: int = 2,
+    end: str = "\ts_endpgm",
 ) -> Program:
     """A kernel that takes `pointers` arrays, and runs `body`, a line per instruction.
 
     Args:
         asks: what else it is to find in its first registers, by the names of `.amdhsa_`.
+        end: what stands behind `body`.
         sgprs: how many registers that and the address of the arguments fill.
     """
     args = "".join(
@@ -97,7 +99,7 @@ def program(
         _TEXT.format(
             arch=arch, body=lines, args=args.rstrip("\n"), size=8 * pointers or 8, vgprs=32,
             threads=waves * lanes_of(arch), lanes=lanes_of(arch), file=file, scratch=scratch,
-            denormals=denormals, xnack=int(xnack), sgprs=sgprs,
+            denormals=denormals, xnack=int(xnack), sgprs=sgprs, end=end,
             asks="\n".join(f"\t\t.amdhsa_{name} 1" for name in asks.split()),
         )
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.cli.app import app
+from gluon_core.cli.many import again
 from gluon_core.errors import ArgumentError
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -91,6 +93,16 @@ def test_a_file_in_place_of_the_compiler_s_code(cli, text):
     assert changed != text
     said = cli("run", "halve.py", "--target", TARGET, "--asm", "halve=changed.s", changed=changed)
     assert "sum 9900.0" in said
+
+
+def test_an_option_that_is_given_twice_is_passed_on_twice():
+    option = SimpleNamespace(
+        name="asm", opts=["--asm"], secondary_opts=[], param_type_name="option"
+    )
+    command = SimpleNamespace(params=[option], name="run")
+    given = {"asm": ["halve=a.s", "other=b.s"], "file": "halve.py"}
+    words = again(SimpleNamespace(command=command, params=given, args=[]))
+    assert "--asm halve=a.s --asm other=b.s" in " ".join(words)
 
 
 def test_a_wait_that_is_left_out_is_reported(cli, text):

@@ -10,7 +10,7 @@ import pytest
 from gluon_emu.isa.floats import fma32
 from gluon_emu.isa.trig import trig_preop, two_over_pi
 
-from tests.backends.emu.assembly import lanes_of, one
+from tests.backends.emu.assembly import lanes_of, one, run
 
 RNG = np.random.default_rng(0)
 EDGES = np.array(
@@ -606,3 +606,22 @@ def test_conversions_of_eight(kind):
     registers["v2"] = np.full(32, 8.0, np.float32).view(np.uint32)
     for got, word in zip(one(text, registers, *words, arch="gfx1250"), words.values()):
         np.testing.assert_array_equal(got, word)
+
+
+def test_a_clock_of_cycles_goes_on():
+    out = np.zeros(32, np.uint32)
+    run(
+        """
+    s_load_b64 s[4:5], s[0:1], 0x0
+    s_getreg_b32 s6, hwreg(HW_REG_SHADER_CYCLES_LO)
+    s_getreg_b32 s7, hwreg(HW_REG_SHADER_CYCLES_LO)
+    s_sub_co_u32 s6, s7, s6
+    v_mov_b32_e32 v1, s6
+    v_lshlrev_b32_e32 v0, 2, v0
+    s_wait_kmcnt 0x0
+    global_store_b32 v0, v1, s[4:5]
+    """,
+        out,
+        arch="gfx1201",
+    )
+    assert (out > 0).all()

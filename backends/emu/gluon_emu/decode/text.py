@@ -26,17 +26,7 @@ _HSA = re.compile(r"^\s*\.amdhsa_(\w+)\s+(.+)")
 _TARGET = re.compile(r'^\s*\.amdgcn_target\s+".*?(gfx\w+?)(?::[^"]*)?"')
 _OPCODE = re.compile(r"^\s+([a-z][a-z0-9_]*)(?:\s+(.*))?$")
 _UNITS = ("s_", "v_", "ds_", "buffer_", "global_", "flat_", "scratch_", "image_", "tensor_", "tbuffer_", "cluster_")  # fmt: skip
-_LAST = (
-    "s_endpgm",
-    "s_branch",
-    "s_setpc",
-    "s_set_pc",
-    "s_trap",
-    "s_code_end",
-    "s_sethalt",
-    "s_nop",
-    "s_cbranch",
-)
+_LAST = ("s_endpgm", "s_branch", "s_setpc", "s_set_pc", "s_code_end")
 _UNUSED = ("inst_pref_size",)  # in terms of bytes of code, which nothing here counts
 _NUMBERED = re.compile(r"(\d+)([bf])$")
 _ASSIGNED = re.compile(r"([A-Za-z_.$][\w.$]*)\s*=\s*([^=].*)$")
@@ -76,9 +66,10 @@ def parse(text: str, name: Optional[str] = None) -> Program:
             "the assembly does not say for which architecture it is",
             expected='.amdgcn_target "amdgcn-amd-amdhsa--gfx942", for example',
         )
-    if not reader.instructions[-1].name.startswith(_LAST):
-        last = reader.instructions[-1]
-        raise BackendError(f"the code runs past its end after `{last.text}` at line {last.line}")
+    last = reader.instructions[-1]
+    if not last.name.startswith(_LAST):  # as where the compiler knows that a call does not return
+        end = Instruction(last.index + 1, "s_code_end", "", (), {}, "s_code_end", last.line, None)
+        reader.instructions.append(end)
     program = Program(
         info.name,
         reader.architecture,

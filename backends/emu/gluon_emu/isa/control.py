@@ -37,7 +37,7 @@ _nothing(
     "s_setprio", "s_icache_inv", "s_dcache_inv", "s_dcache_wb", "s_inst_prefetch",
     "s_set_inst_prefetch_distance", "s_nop", "s_ttracedata", "s_ttracedata_imm", "s_wakeup",
     "s_incperflevel", "s_decperflevel", "s_set_vgpr_msb", "s_monitor_sleep", "s_sleep_var",
-    "s_setprio_inc_wg", "s_code_end", "s_prefetch_inst", "s_prefetch_inst_pc_rel",
+    "s_setprio_inc_wg", "s_prefetch_inst", "s_prefetch_inst_pc_rel",
     "s_prefetch_data", "s_prefetch_data_pc_rel", "s_buffer_prefetch_data", "s_wait_event",
 )  # fmt: skip
 
@@ -155,6 +155,19 @@ def s_call(ins: Instruction, ctx: Context) -> Step:
 def s_endpgm(ins: Instruction, ctx: Context) -> Step:
     """The wave ends."""
     return lambda b: END
+
+
+@custom("s_code_end", family="branch", results=0)
+def s_code_end(ins: Instruction, ctx: Context) -> Step:
+    """No instruction, but what is behind the last one."""
+
+    def step(b: Any) -> None:
+        last = ctx.program.instructions[ins.index - 1]
+        raise b.machine.report(
+            AccessError, f"runs past the end of the code, which is `{last.text}`", ins, b, 0
+        )
+
+    return step
 
 
 @custom("s_trap", family="branch", results=0)
@@ -437,7 +450,11 @@ def s_getreg_b32(ins: Instruction, ctx: Context) -> Step:
     mask = np.uint32((1 << size) - 1)
 
     def step(b: Any) -> None:
-        value = b.mode if name == "MODE" else b.machine.hardware.get(name, 0)
+        if name.startswith("SHADER_CYCLES"):  # a clock, as `s_memtime` is one
+            b.machine.time += 1
+            value = b.machine.time >> (32 if name.endswith("_HI") else 0) & 0xFFFFFFFF
+        else:
+            value = b.mode if name == "MODE" else b.machine.hardware.get(name, 0)
         write(b, np.full(b.scc.shape, np.uint32(value >> offset) & mask, np.uint32))
 
     return step
