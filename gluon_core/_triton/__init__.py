@@ -573,9 +573,11 @@ def own_driver() -> Optional[Any]:
         return None
 
 
-def set_active_driver(driver: Any) -> None:
-    """Make `driver` what `triton.runtime.driver.active` is."""
+def set_active_driver(driver: Any, default: bool = False) -> None:
+    """Make `driver` what `triton.runtime.driver.active` is, and with `default` after a reset, too."""
     triton.runtime.driver.set_active(driver)
+    if default:
+        triton.runtime.driver._default = driver
 
 
 if VERSION >= (3, 9):  # its bindings print what they think has leaked

@@ -199,6 +199,8 @@ class Backend:
             of all the others.
         unasked: of a backend that simulates: whether kernels run on it when nobody names a target and
             there is no device.
+        machine_code: of a backend that simulates: whether its launcher executes what the compiler of
+            the architecture made, also where that is Triton's own (`gluon_core.standin`).
         stands_in_for: names of the backends whose architectures one that simulates stands in for;
             None for all.
         watches: the fields of `Watch` that its `watch` can grant.
@@ -232,6 +234,7 @@ class Backend:
     architectures: tuple[Architecture, ...] = ()
     simulates: bool = False
     unasked: bool = True
+    machine_code: bool = False
     stands_in_for: Optional[tuple[str, ...]] = None
     watches: tuple[str, ...] = ("profile", "profile_json", "profile_html", "trace", "debug")
     simulation: Optional[str] = None

@@ -1,5 +1,8 @@
 """Triton's notion of an active driver, for processes whose kernels run on a simulating backend.
 
+Plain `@triton.jit` kernels are compiled by Triton for the simulated architecture. Their machine code
+runs where the backend executes machine code; elsewhere Triton's interpreter runs the kernel.
+
 `triton.autotune`, `triton.testing` and test suites ask `triton.runtime.driver.active` for the
 target and for timers, and fail where no GPU is. When `GLUON_TARGET` names a simulated target and
 Triton finds no GPU driver, this one is put in its place, through Triton's own `set_active`. It is
@@ -22,7 +25,8 @@ class Event:
     """A wall-clock time stamp with the interface of a device event."""
 
     def __init__(self, enable_timing: bool = False):
-        self.time = 0.0
+        self.enable_timing = enable_timing
+        self.time: Optional[float] = None
 
     def record(self, stream: Any = None) -> None:
         self.time = time.perf_counter()
@@ -31,7 +35,15 @@ class Event:
         """Nothing runs behind the caller's back."""
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds from this event to `end`."""
+        """Milliseconds from this event to `end`.
+
+        Raises:
+            ValueError: one of them does not time, or is not recorded.
+        """
+        if not (self.enable_timing and end.enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self.time is None or end.time is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
         return (end.time - self.time) * 1e3
 
 
@@ -54,18 +66,31 @@ class _Utils:
 
     def __init__(self, target: Any, properties: Mapping[str, Any]):
         limits = target.limits
+        self._threads = 1024
         self._properties = {
             "max_shared_mem": limits.shared_memory,
             "max_num_regs": limits.register_file,
             "multiprocessor_count": properties.get("multi_processor_count", 1),
             "warpSize": target.warp_size,
             "arch": str(target.architecture.arch),
+            "sm_clock_rate": 0,
+            "mem_clock_rate": 0,
+            "mem_bus_width": 0,
         }
 
     def get_device_properties(self, device: int) -> dict[str, Any]:
         return dict(self._properties)
 
+    def load_binary(self, name: str, kernel: Any, shared: int, device: int) -> tuple[Any, ...]:
+        """Module, function, registers, spills and threads of a compiled kernel."""
+        return kernel, kernel, 0, 0, self._threads
+
+    def unload_module(self, module: Any) -> None:
+        """Nothing was loaded."""
+
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         raise _not_here(f"utils.{name}")
 
 
@@ -75,18 +100,28 @@ class NoDeviceError(DeviceError, AttributeError):
 
 def _not_here(name: str) -> NoDeviceError:
     return NoDeviceError(
-        "kernels are simulated here, and a plain @triton.jit kernel needs a GPU",
+        "the device is simulated and cannot do this",
         argument=f"driver.{name}",
-        remedy="Decorate it with gluon_core.jit (it is then a Gluon kernel), or run on a GPU.",
+        remedy="Skip it where GLUON_TARGET names a simulated target, or run on a GPU.",
     )
 
 
 class StandInDriver:
-    """What Triton's tools ask a driver, answered for a simulated target."""
+    """What Triton asks a driver, answered for a simulated target.
+
+    Args:
+        properties: what torch would say of the device.
+    """
 
     def __init__(self, target: Any, properties: Mapping[str, Any]):
         self.target = target
         self.utils = _Utils(target, properties)
+        self.module: Any = None  # of torch, which answers for the device: torch.cuda
+
+    def launcher_cls(self, src: Any, metadata: Any) -> Any:
+        from gluon_core.standin.plain import launcher
+
+        return launcher(self.target, src, metadata)
 
     @staticmethod
     def is_active() -> bool:
@@ -94,6 +129,9 @@ class StandInDriver:
 
     def get_current_target(self) -> Any:
         return _triton.gpu_target(self.target)
+
+    def get_device_capability(self, device: Any = None) -> Any:
+        return self.module.get_device_capability() if self.module else self.target.architecture.arch
 
     @staticmethod
     def get_active_torch_device() -> Any:
@@ -109,13 +147,17 @@ class StandInDriver:
     def set_current_device(device: int) -> None:
         """There is one device."""
 
-    @staticmethod
-    def get_current_stream(device: int = 0) -> int:
-        return 0
+    def get_current_stream(self, device: int = 0) -> int:
+        return self.module.current_stream().cuda_stream if self.module else 0
+
+    def get_device_interface(self) -> Any:
+        return self.module or _Interface
 
     @staticmethod
-    def get_device_interface() -> type:
-        return _Interface
+    def map_python_to_cpp_type(ty: str) -> str:
+        return {"fp16": "double", "bf16": "double", "fp32": "double", "fp64": "double"}.get(
+            ty, "void*" if ty.startswith("*") else "int64_t"
+        )
 
     @staticmethod
     def get_empty_cache_for_benchmark() -> None:
@@ -124,6 +166,16 @@ class StandInDriver:
     @staticmethod
     def clear_cache(cache: Any) -> None:
         """There is no cache to clear."""
+
+    @staticmethod
+    def assemble_tensormap_to_arg(tensormaps_info: Any, args: Any) -> Any:
+        return args
+
+    @staticmethod
+    def allocate_default_profile_scratch(size: int, alignment: int, stream: int) -> Any:
+        import torch
+
+        return torch.empty(size, dtype=torch.int8)
 
     @staticmethod
     def get_benchmarker() -> Callable[..., Any]:
@@ -149,22 +201,25 @@ class _Later:
     """Decides who the driver is when it is first asked something."""
 
     def __init__(self, stand_in: StandInDriver):
-        self._stand_in = stand_in
+        self.stand_in = stand_in
 
     def decide(self) -> Any:
-        found = _triton.own_driver() or self._stand_in
-        _triton.set_active_driver(found)
-        return found
+        chosen = _triton.own_driver() or self.stand_in
+        _triton.set_active_driver(chosen)
+        return chosen
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.decide(), name)
 
 
-def activate(wanted: str) -> None:
+def activate(wanted: str, module: Any = None) -> None:
     """Put the driver in place if `wanted` is a simulated target and Triton has no GPU.
 
     Whether it has one is for torch to say, whose import takes seconds: while nobody has imported
     it, the question waits.
+
+    Args:
+        module: of torch, where that answers as the device does: there is then no GPU.
     """
     from gluon_core.contract.registry import registry
 
@@ -174,9 +229,21 @@ def activate(wanted: str) -> None:
     except GluonError:
         return  # the launch says what is wrong with it
     driver = _triton.given_driver()
+    if module is not None and simulated:
+        if not isinstance(driver, StandInDriver):
+            driver = getattr(driver, "stand_in", None) or _of(target)
+        driver.module = module
+        _triton.set_active_driver(driver, default=True)
+        return
     if driver is None and simulated:
-        vendor = registry().backend(target.architecture.backend)
-        driver = _Later(StandInDriver(target, vendor.torch_properties(target)))
+        driver = _Later(_of(target))
         _triton.set_active_driver(driver)
     if isinstance(driver, _Later) and "torch" in sys.modules:
         driver.decide()
+
+
+def _of(target: Any) -> StandInDriver:
+    from gluon_core.contract.registry import registry
+
+    vendor = registry().backend(target.architecture.backend)
+    return StandInDriver(target, vendor.torch_properties(target))

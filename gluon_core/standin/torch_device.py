@@ -1,51 +1,75 @@
 """torch's idea of a GPU, answered on CPU tensors as a simulated device: suites run as they are.
 
-A function mode, the outermost of all, turns every device argument that names the accelerator into
-the CPU; `.cuda()` and its kin give the tensor itself; `is_cuda` is true. The functions of
-`torch.cuda` (or whatever the vendor's device type is called) that host code asks are exchanged. A
-tensor's `.device` stays what it is, the CPU, as does Triton's `get_active_torch_device()`.
+A function mode, the outermost of all, maps every device argument that names the accelerator to
+the CPU, and keeps account of which tensors would be on the device: `.cuda()`, `.cpu()` and their kin
+copy where a machine with that device copies. The functions of `torch.cuda` (or the module of the
+vendor's device type) that host code calls are exchanged. A tensor's `.device` remains the CPU, as
+does Triton's `get_active_torch_device()`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import types
-from typing import Any, Callable, Iterator, Mapping, Optional
+import threading
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, Optional
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 
 from gluon_core.contract.registry import registry
+from gluon_core.contract.targets import Target
 from gluon_core.errors import DeviceError
 from gluon_core.standin import driver
+from gluon_core.standin.graphs import refuse_under_capture
+from gluon_core.standin.memory import Memory
 
-__all__ = ["stand_in"]
+__all__ = ["OnCpu", "Standing", "stand_in", "standing"]
 
 _CPU = torch.device("cpu")
 _Device = torch.device
 
 
-class _OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
+class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
     """Calls of torch with the accelerator's device replaced.
 
     Args:
         kind: the device type that is stood in for.
+        memory: keeps account of its tensors.
     """
 
-    def __init__(self, kind: str):
+    def __init__(self, kind: str, memory: Memory):
         super().__init__()
         self.kind = kind
-        self._moves = {getattr(torch.Tensor, kind), torch.Tensor.pin_memory}
-        self._here = {getattr(torch.Tensor, f"is_{kind}").__get__, torch.Tensor.is_pinned}
-        self._to = torch.Tensor.to
+        self.memory = memory
+        self.by_default = False  # whether tensors are on the device unless a call says otherwise
+        tensor = torch.Tensor
+        self._factories = frozenset(_device_constructors())
+        self._to = tensor.to
+        self._special: dict[Any, Callable[..., Any]] = {
+            getattr(tensor, kind): self._to_device,
+            tensor.cpu: self._to_host,
+            tensor.numpy: self._read,
+            tensor.tolist: self._read,
+            tensor.pin_memory: lambda func, tensor, *args, **kwargs: tensor,
+            tensor.record_stream: lambda func, tensor, stream: None,
+            tensor.is_pinned: lambda func, tensor, *args, **kwargs: True,
+            tensor.get_device: lambda func, tensor: 0 if self._is_here(tensor) else -1,
+            getattr(tensor, f"is_{kind}").__get__: lambda func, tensor, *args: self._is_here(tensor),
+        }
 
-    def _place(self, value: Any) -> Any:
+    def place(self, value: Any) -> Any:
+        """A device argument as torch takes it here; anything else as it is."""
         if isinstance(value, str):
             return "cpu" if value.partition(":")[0] == self.kind else value
         if isinstance(value, _Device):
             return _CPU if value.type == self.kind else value
         return value
+
+    def is_named(self, value: Any) -> bool:
+        """Whether `value` names the accelerator's device."""
+        return self.place(value) is not value
 
     def __torch_function__(
         self,
@@ -54,114 +78,125 @@ class _OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
         args: tuple[Any, ...] = (),
         kwargs: Optional[Mapping[str, Any]] = None,
     ) -> Any:
-        if func in self._moves:
+        kwargs = kwargs or {}
+        if not torch.compiler.is_compiling():
+            special = self._special.get(func)
+            if special is not None:
+                return special(func, *args, **kwargs)
+            return self._counted(func, args, kwargs)
+        if func is getattr(torch.Tensor, self.kind) or func is torch.Tensor.pin_memory:
             return args[0]
-        if func in self._here:
-            return True
-        if func is self._to and len(args) > 1 and type(args[1]) is int:  # an index of a device
-            args = (args[0], _CPU, *args[2:])
-        places = tuple(map(self._place, args))
-        named = {name: self._place(value) for name, value in (kwargs or {}).items()}
-        return func(*places, **named)
+        places = tuple(map(self.place, args))
+        return func(*places, **{name: self.place(value) for name, value in kwargs.items()})
 
+    def _counted(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call `func`, and note where its results are."""
+        values = (*args, *kwargs.values())
+        named = any(map(self.is_named, values))
+        if func is self._to:
+            return self._converted(args, kwargs, named)
+        result = func(*map(self.place, args), **{k: self.place(v) for k, v in kwargs.items()})
+        if isinstance(result, (torch.Tensor, tuple, list)):
+            if named:
+                here: Optional[bool] = True
+            elif func in self._factories:
+                here = self._of_factory(kwargs.get("device"))
+            else:
+                here = self._of_arguments(values)
+            if here is not None:
+                for one in (result,) if isinstance(result, torch.Tensor) else result:
+                    if isinstance(one, torch.Tensor):
+                        self.memory.mark(one, here)
+        return result
 
-class _Stream:
-    """A stream on which everything has happened already."""
+    def _of_factory(self, device: Any) -> Optional[bool]:
+        if device is None:
+            return self.by_default
+        return None if isinstance(device, _Device) else False  # it may be the `.device` of a tensor
 
-    device = _CPU
-    device_index = 0
-    cuda_stream = 0
+    def _of_arguments(self, values: tuple[Any, ...]) -> Optional[bool]:
+        known: Optional[bool] = None
+        for value in values:
+            for one in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(one, torch.Tensor):
+                    place = self.memory.on_device(one)
+                    if place:
+                        return True
+                    known = place if known is None else known
+        return known
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        pass
+    def _is_here(self, tensor: torch.Tensor) -> bool:
+        return self.memory.on_device(tensor) is not False
 
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        """Calls have ended when they return."""
-
-    def wait_stream(self, stream: Any) -> None:
-        """See `synchronize`."""
-
-    def wait_event(self, event: Any) -> None:
-        """See `synchronize`."""
-
-    def record_event(self, event: Any = None) -> Any:
-        event = event or driver.Event()
-        event.record()
-        return event
-
-    def query(self) -> bool:
-        return True
-
-
-@contextlib.contextmanager
-def _nothing(*args: Any, **kwargs: Any) -> Iterator[None]:
-    yield
-
-
-def _ignored(*args: Any, **kwargs: Any) -> None:
-    """It has no effect on a CPU."""
-
-
-def _refused(name: str) -> Callable[..., Any]:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise DeviceError(
-            "the device is simulated and cannot do this",
-            argument=name,
-            remedy="Skip it where GLUON_TARGET names a simulated target.",
+    def _converted(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], named: bool) -> Any:
+        """`Tensor.to`."""
+        tensor, *others = args
+        if others and type(others[0]) is int:  # an index of a device
+            named, others[0] = True, _CPU
+        other = others[0] if others else kwargs.get("other")
+        if isinstance(other, torch.Tensor) and self.memory.on_device(other):
+            named = True
+        result = self._to(
+            tensor, *map(self.place, others), **{k: self.place(v) for k, v in kwargs.items()}
         )
+        to_host = "cpu" in (kwargs.get("device"), *(o for o in others if isinstance(o, str)))
+        if named:
+            return self._moved(tensor, result, True)
+        if to_host:
+            refuse_read = self.memory.on_device(tensor) and not kwargs.get("non_blocking")
+            if refuse_read:
+                refuse_under_capture()
+            return self._moved(tensor, result, False)
+        here = self.memory.on_device(tensor)
+        if here is not None:
+            self.memory.mark(result, here)
+        return result
 
-    return refuse
+    def _moved(self, tensor: torch.Tensor, result: torch.Tensor, here: bool) -> torch.Tensor:
+        """`result` at its new place: a copy if it shares memory with a tensor at the other place."""
+        if self.memory.on_device(tensor) is (not here) and result.data_ptr() == tensor.data_ptr():
+            result = result.clone()
+        self.memory.mark(result, here)
+        return result
 
+    def _to_device(self, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return self._moved(tensor, tensor, True)
 
-def _answers(kind: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """What the functions of `torch.<kind>` are exchanged for."""
-    known = types.SimpleNamespace(**{k: v for k, v in properties.items() if k != "version"})
-    stream = _Stream()
-    total = properties.get("total_memory", 0)
-    return {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "is_bf16_supported": lambda *args, **kwargs: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "get_device_name": lambda device=None: properties.get("name", kind),
-        "get_device_capability": lambda device=None: (known.major, known.minor),
-        "get_device_properties": lambda device=None: known,
-        "mem_get_info": lambda device=None: (total, total),
-        "memory_allocated": lambda device=None: 0,
-        "max_memory_allocated": lambda device=None: 0,
-        "memory_reserved": lambda device=None: 0,
-        "max_memory_reserved": lambda device=None: 0,
-        "current_stream": lambda device=None: stream,
-        "default_stream": lambda device=None: stream,
-        "is_current_stream_capturing": lambda: False,
-        "Stream": _Stream,
-        "ExternalStream": _Stream,
-        "Event": driver.Event,
-        "stream": _nothing,
-        "device": _nothing,
-        "device_of": _nothing,
-        "graph": _refused(f"torch.{kind}.graph"),
-        "CUDAGraph": _refused(f"torch.{kind}.CUDAGraph"),
-        "manual_seed": torch.default_generator.manual_seed,
-        "manual_seed_all": torch.default_generator.manual_seed,
-        **dict.fromkeys(
-            (
-                "init", "synchronize", "set_device", "set_stream", "empty_cache", "ipc_collect",
-                "reset_peak_memory_stats", "reset_max_memory_allocated",
-            ),
-            _ignored,
-        ),
-    }  # fmt: skip
+    def _to_host(self, func: Any, tensor: torch.Tensor, **kwargs: Any) -> Any:
+        if self.memory.on_device(tensor):
+            refuse_under_capture()
+        return self._moved(tensor, func(tensor, **kwargs), False)
+
+    def _read(self, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.memory.on_device(tensor):
+            refuse_under_capture()
+        return func(tensor, *args, **kwargs)
 
 
-_standing: list[tuple[Any, _OnCpu]] = []
+@dataclass(frozen=True)
+class Standing:
+    """The stand-in of this process.
+
+    Args:
+        target: what it simulates.
+        kind: torch's name for the type of the device.
+        properties: what torch says of the device.
+    """
+
+    target: Target
+    kind: str
+    properties: Mapping[str, Any]
+    mode: OnCpu
+
+
+_standing: list[Standing] = []
+
+
+def standing() -> Optional[Standing]:
+    """The stand-in that answers in this process, or None."""
+    return _standing[0] if _standing else None
 
 
 def stand_in(wanted: str) -> Any:
@@ -175,9 +210,9 @@ def stand_in(wanted: str) -> Any:
             got=target,
         )
     if _standing:
-        standing = _standing[0][0]
-        if standing != target:
-            raise DeviceError("another device is stood in for", expected=standing, got=target)
+        other = _standing[0].target
+        if other != target:
+            raise DeviceError("another device is stood in for", expected=other, got=target)
         return target
     vendor = registry().backend(target.architecture.backend)
     kind = vendor.tensor_device
@@ -190,33 +225,26 @@ def stand_in(wanted: str) -> Any:
             remedy="Run as it is, or hide the device (CUDA_VISIBLE_DEVICES=).",
         )
     os.environ["GLUON_TARGET"] = target.name
-    driver.activate(target.name)
+    driver.activate(target.name, module)
     properties = vendor.torch_properties(target)
-    mode = _OnCpu(kind)
+    memory = Memory(int(properties.get("total_memory", 0)))
+    mode = OnCpu(kind, memory)
+    _standing.append(Standing(target, kind, properties, mode))
+    from gluon_core.standin import answers
+
+    answers.install(module, mode, properties)
     mode.__enter__()
-    _standing.append((target, mode))
-    for name, answer in _answers(kind, properties).items():
-        setattr(module, name, answer)
-    for name, value in properties.get("version", {}).items():
-        setattr(torch.version, name, value)
-    inner = torch.set_default_device
-    torch.set_default_device = lambda device: inner(
-        mode._place(device) if isinstance(device, (str, _Device)) else device
-    )
-    torch.Generator = _generators(mode)
+    _in_new_threads(mode)
     return target
 
 
-def _generators(mode: _OnCpu) -> Any:
-    """`torch.Generator`, which is no function that a mode meets: those of the accelerator are the CPU's."""
-    plain: Any = torch.Generator
+def _in_new_threads(mode: OnCpu) -> None:
+    """Let threads that start from now on see the device, too: modes belong to one thread."""
+    thread: Any = threading.Thread
+    begin = thread._bootstrap_inner
 
-    class Kind(type(plain)):  # type: ignore[misc]
-        def __instancecheck__(cls, value: Any) -> bool:
-            return isinstance(value, plain)
+    def _bootstrap_inner(self: threading.Thread) -> None:
+        with mode:
+            begin(self)
 
-    class Generator(plain, metaclass=Kind):  # type: ignore[misc]  # torch is not required
-        def __new__(cls, device: Any = "cpu") -> Any:
-            return plain(mode._place(device))
-
-    return Generator
+    thread._bootstrap_inner = _bootstrap_inner

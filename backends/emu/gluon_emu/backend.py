@@ -19,6 +19,7 @@ class EmuBackend(Backend):
     architectures = ()
     simulates = True
     unasked = False
+    machine_code = True
     stands_in_for = ("amd",)
     watches = ("trace_isa", "asm")
     command = "gluon_emu.command.emu:emu"
