@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from triton.runtime.jit import JITFunction
 
 from gluon_core._triton.interpreted import as_written
+from gluon_core._triton.narrow import rounded_arithmetic
 
 __all__ = ["interpret", "machine_text", "scratch"]
 
@@ -62,7 +63,7 @@ def interpret(kernel: JITFunction, grid: tuple[int, int, int], values: Sequence[
     """
     from triton.runtime import interpreter
 
-    with _lock, _interpreted_calls(interpreter):
+    with _lock, _interpreted_calls(interpreter), rounded_arithmetic(interpreter):
         function = _rewritten(kernel)
         run = interpreter.GridExecutor(function, kernel.arg_names, grid)
         run(**dict(zip(kernel.arg_names, values)))
@@ -82,6 +83,13 @@ def _interpreted_calls(interpreter: Any) -> Iterator[None]:
     def method(self: Any, owner: Any, cls: Any = None) -> Any:
         return functools.partial(self, owner) if isinstance(owner, tl.tensor) else self
 
+    of_tensors = interpreter._patch_lang_tensor
+
+    def indexed(tensor: Any, scope: Any) -> None:
+        of_tensors(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = indexed
     whole = types.FunctionType((lambda: None).__code__, {"tl": tl, "core": tl.core})
     scope = interpreter._patch_lang(whole)
     kind.__call__, kind.__get__ = interpreted, method
@@ -89,6 +97,7 @@ def _interpreted_calls(interpreter: Any) -> Iterator[None]:
         yield
     finally:
         kind.__call__ = call
+        interpreter._patch_lang_tensor = of_tensors
         del kind.__get__
         if scope is not None:
             scope.restore()

@@ -58,12 +58,13 @@ def install(module: types.ModuleType, mode: Any, properties: Mapping[str, Any]) 
     nvtx = getattr(module, "nvtx", None)
     if nvtx is not None:
         exchange(nvtx, _of_ranges())
-    if not hasattr(torch._C, "_cuda_getCurrentRawStream"):
-        torch._C._cuda_getCurrentRawStream = lambda device: module.current_stream().cuda_stream
-    else:
-        exchange(
-            torch._C, {"_cuda_getCurrentRawStream": lambda device: module.current_stream().cuda_stream}
-        )
+    exchange(
+        torch._C,
+        {
+            "_cuda_getCurrentRawStream": lambda device: module.current_stream().cuda_stream,
+            "_host_emptyCache": _nothing,
+        },
+    )
     for name, value in properties.get("version", {}).items():
         setattr(torch.version, name, value)
     backends = getattr(torch.backends, kind, None)

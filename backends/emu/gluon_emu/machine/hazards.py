@@ -60,7 +60,7 @@ def passes(name: str, architecture: str, narrow_formats: bool = False) -> int:
         return 8
     if "f8f6f4" in kind:
         return (8 if m == 16 else 16) >> narrow_formats
-    narrow = kind.startswith(("f16", "bf16", "i8", "fp8", "bf8"))
+    narrow = kind.startswith(("f16", "bf16", "i8", "fp8", "bf8", "xf32"))
     if architecture in ("gfx908", "gfx90a") or not narrow:
         return 8 if m == 16 else 16
     return 4 if m == 16 else 8
@@ -379,7 +379,8 @@ class _Rules:
         written = code.results[first]
         sources, results = code.sources[second], code.results[second]
         double = self.instructions[first].name.startswith("v_mfma_f64")
-        exact = double or self.instructions[first].name.endswith(("f32", "xf32"))
+        name = self.instructions[first].name
+        exact = double or (name.endswith("f32") and not name.endswith("xf32"))  # on a unit of their own
         more = 4 if self.architecture == "gfx950" else 3
         settled = count + (2 if exact and self.newer else more)
         if self.passes[second]:
@@ -392,8 +393,7 @@ class _Rules:
                 yield count, "a part of the result of a matrix instruction as the addend"
             return
         late = _ADDEND_READ.get(count, 0)
-        sums = exact and not self.instructions[first].name.endswith("xf32")  # pass by another unit
-        if self._vector(second) and late and not double and not (self.newer and sums):
+        if self._vector(second) and late and not double and not (self.newer and exact):
             if results & set(_rows(self.instructions[first].operands[3], code.context)):
                 yield late, "the addend of a matrix instruction, which it still reads"
         if self.family[second] in ("valu", "trans", "vmem", "lds") and written & (
