@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sys
 import types
@@ -67,9 +66,6 @@ def install(module: types.ModuleType, mode: Any, properties: Mapping[str, Any]) 
     )
     for name, value in properties.get("version", {}).items():
         setattr(torch.version, name, value)
-    backends = getattr(torch.backends, kind, None)
-    if backends is not None:
-        exchange(backends, {"is_built": lambda: True})
     _install_accelerator(module, mode)
     _install_defaults(mode)
     _install_autocast(mode)
@@ -374,6 +370,8 @@ def _install_defaults(mode: Any) -> None:
     exchange_around(torch, "get_default_device", current)
     exchange_around(torch, "load", load)
     torch.Generator = _generators(mode)
+    tensor: Any = torch.Tensor
+    tensor.record_stream = lambda self, stream: None  # it reads the class of the stream before a mode
 
 
 def _generators(mode: Any) -> Any:
@@ -440,11 +438,14 @@ def _install_libraries(mode: Any) -> None:
     taken: set[str] = set()  # operators whose kernel for the accelerator serves
 
     def impl(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", *args: Any, **kwargs: Any) -> Any:
+        if str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0] == "torch":
+            return implement(self, op_name, fn, dispatch_key, *args, **kwargs)
         chosen = dispatch_key or self.dispatch_key
         name = f"{self.ns}::{op_name if isinstance(op_name, str) else op_name._schema.name}"
         if chosen == key:
             taken.add(name)
-            with contextlib.suppress(RuntimeError):
+            with warnings.catch_warnings():  # of a kernel for the CPU that is there already
+                warnings.simplefilter("ignore")
                 return implement(self, op_name, fn, "CPU", *args, **kwargs)
         elif chosen == "CPU" and name in taken:
             return None

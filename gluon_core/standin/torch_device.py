@@ -49,11 +49,11 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
         self._to = tensor.to
         self._special: dict[Any, Callable[..., Any]] = {
             getattr(tensor, kind): self._to_device,
+            _Device: lambda func, *args, **kwargs: _Device(*args, **kwargs),  # it says its own name
             tensor.cpu: self._to_host,
             tensor.numpy: self._read,
             tensor.tolist: self._read,
             tensor.pin_memory: lambda func, tensor, *args, **kwargs: tensor,
-            tensor.record_stream: lambda func, tensor, stream: None,
             tensor.is_pinned: lambda func, tensor, *args, **kwargs: True,
             tensor.get_device: lambda func, tensor: 0 if self._is_here(tensor) else -1,
             getattr(tensor, f"is_{kind}").__get__: lambda func, tensor, *args: self._is_here(tensor),

@@ -11,6 +11,8 @@ from gluon_core.errors import ArgumentError
 
 __all__ = ["descriptor_leaves", "encode_descriptor"]
 
+_PARTS = ("base", "shape", "strides", "padding")
+
 
 def descriptor_leaves(
     name: str,
@@ -28,14 +30,15 @@ def descriptor_leaves(
     Raises:
         ArgumentError: not a descriptor.
     """
-    if not isinstance(value, HostDescriptor):
+    if isinstance(value, HostDescriptor):
+        value.check_launch()
+    elif not all(hasattr(value, part) for part in _PARTS):  # Triton's own has these
         raise ArgumentError(
             "not a descriptor",
             argument=name,
             expected="a TensorDescriptor",
             got=type(value).__name__,
         )
-    value.check_launch()
     base = address(f"{name}.base", value.base)
     shape, strides = [int(n) for n in value.shape], [int(n) for n in value.strides]
     if meta is None:
@@ -45,6 +48,8 @@ def descriptor_leaves(
         for i, n in enumerate(strides):
             yield f"{name}.strides[{i}]", "i64", n
         yield f"{name}.padding", "i1", int(value.padding == "nan")
+        if hasattr(value, "round_f32_to_tf32"):
+            yield f"{name}.round_f32_to_tf32", "i1", int(value.round_f32_to_tf32)
     else:
         words = encode_descriptor(meta, base, shape, strides, num_warps)
         yield name, "words", words.tobytes()
