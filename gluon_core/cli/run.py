@@ -21,6 +21,7 @@ from gluon_core.contract.paths import load_named
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import PluginError, did_you_mean
+from gluon_core.standin import asked as stand_in
 
 __all__ = ["Runs", "run_file"]
 
@@ -120,6 +121,8 @@ def run_file(
         target = str(simulated)
     if target is not None:
         os.environ["GLUON_TARGET"] = str(registry().target(target))
+    asked_for = target is not None and not runs.check  # `--check` compares with a device
+    stand_in.begin(target, Path(file).read_bytes().decode(errors="replace"), asked_for)
     if wish or runs:
         _simulated(target, wish)
     sys.argv = [file, *arguments]
@@ -146,8 +149,12 @@ def run_file(
             more.update(launches=found.launches, caught=found.caught, evidence=found.lines)
         if runs.check:
             more.update({"schedules": runs.count, **asdict(verdict or Verdict())})
+        if said := list(stand_in.lines()):
+            more["stand_in"] = said
         print_json({"exit": code, **more})
         return code
+    for line in stand_in.lines():
+        print(line, file=sys.stderr)
     for line in [*found.lines, *(verdict.lines if verdict else ())]:
         print(line, file=sys.stdout if judges else sys.stderr)
     return code
@@ -262,7 +269,13 @@ def _run(file: str, watching: ContextManager[Any]) -> int:
     before = set(threading.enumerate())
     try:
         with watching:
-            runpy.run_path(file, run_name="__main__")
+            try:
+                runpy.run_path(file, run_name="__main__")
+            except (AssertionError, RuntimeError) as error:
+                # A module that the file imports asks torch for a device that is not there.
+                if not (stand_in.asks(error) and stand_in.begin(os.environ.get("GLUON_TARGET"))):
+                    raise
+                runpy.run_path(file, run_name="__main__")
             for thread in set(threading.enumerate()) - before:  # as Python waits at its end
                 if not thread.daemon:
                     thread.join()

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Optional
 
 from gluon_core.errors import GluonError
-from gluon_core.standin import stand_in
+from gluon_core.standin import asked, stand_in
 
 
 def main(arguments: list[str]) -> int:
@@ -47,6 +47,9 @@ def main(arguments: list[str]) -> int:
         error.__traceback__ = _of_the_script(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
+    finally:
+        for line in asked.lines():
+            print(line, file=sys.stderr)
     return 0
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = ["pytest_addoption", "pytest_load_initial_conftests"]
+__all__ = [
+    "pytest_addoption",
+    "pytest_load_initial_conftests",
+    "pytest_pycollect_makemodule",
+    "pytest_terminal_summary",
+]
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -30,3 +38,24 @@ def pytest_load_initial_conftests(early_config: Any) -> None:
             stand_in(wanted)
         except GluonError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def pytest_pycollect_makemodule(module_path: Path) -> None:
+    """Answer for the device of a file that asks for one, where GLUON_TARGET names a simulated target."""
+    wanted = os.environ.get("GLUON_TARGET")
+    if wanted and "gluon_core.standin.torch_device" not in sys.modules:
+        from gluon_core.standin import asked
+
+        try:
+            source = module_path.read_text()
+        except (OSError, UnicodeDecodeError):  # for pytest to report
+            return
+        asked.begin(wanted, source)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if "gluon_core.standin.torch_device" in sys.modules:
+        from gluon_core.standin import asked
+
+        for line in asked.lines():
+            terminalreporter.write_line(line)

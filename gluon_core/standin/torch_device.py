@@ -199,8 +199,12 @@ def standing() -> Optional[Standing]:
     return _standing[0] if _standing else None
 
 
-def stand_in(wanted: str) -> Any:
-    """See `gluon_core.standin.stand_in`."""
+def stand_in(wanted: str, instead: bool = False) -> Any:
+    """See `gluon_core.standin.stand_in`.
+
+    Args:
+        instead: answer in the place of a device that this machine has.
+    """
     target = registry().target(wanted)
     if not registry().backend(target.backend).simulates:
         raise DeviceError(
@@ -219,7 +223,7 @@ def stand_in(wanted: str) -> Any:
     if kind is None or not hasattr(torch, kind):
         raise DeviceError(f"torch knows no device for {target}", argument="target", got=target)
     module = getattr(torch, kind)
-    if module.is_available():
+    if module.is_available() and not instead:
         raise DeviceError(
             f"this machine has a device that torch calls {kind}",
             remedy="Run as it is, or hide the device (CUDA_VISIBLE_DEVICES=).",
