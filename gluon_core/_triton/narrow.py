@@ -42,8 +42,11 @@ def _wide(handle: Any) -> np.ndarray:
         return data
     import torch
 
-    bits = torch.from_numpy(np.ascontiguousarray(data).view(np.int8 if data.itemsize == 1 else np.int16))
-    return bits.view(format).to(torch.float32).numpy()
+    bits = torch.from_numpy(
+        np.ascontiguousarray(data).view(np.int8 if data.itemsize == 1 else np.int16)
+    )
+    values: np.ndarray = bits.view(format).to(torch.float32).numpy()
+    return values
 
 
 def _narrow(values: np.ndarray, dtype: Any) -> np.ndarray:
@@ -53,9 +56,11 @@ def _narrow(values: np.ndarray, dtype: Any) -> np.ndarray:
     format = _format(dtype)
     wide = torch.from_numpy(np.array(values, dtype=np.float32))
     if format is torch.bfloat16:
-        return wide.to(format).view(torch.int16).numpy().view(np.uint16)
+        bits: np.ndarray = wide.to(format).view(torch.int16).numpy().view(np.uint16)
+        return bits
     most = torch.finfo(format).max
-    return wide.clamp(-most, most).to(format).view(torch.int8).numpy().view(np.uint8)
+    bits = wide.clamp(-most, most).to(format).view(torch.int8).numpy().view(np.uint8)
+    return bits
 
 
 @contextmanager
@@ -100,7 +105,10 @@ def rounded_arithmetic(interpreter: Any) -> Iterator[None]:
     def convert(src: Any, dst_type: Any, *rounding: Any) -> Any:
         toward_zero = rounding and rounding[0] is not None and "RTZ" in str(rounding[0])
         floats = src.dtype.scalar.is_floating() and dst_type.scalar.is_floating()
-        fits = all(_format(t) is not None or t.scalar.name in ("fp16", "fp32", "fp64") for t in (src.dtype, dst_type))
+        fits = all(
+            _format(t) is not None or t.scalar.name in ("fp16", "fp32", "fp64")
+            for t in (src.dtype, dst_type)
+        )
         if not fits or toward_zero:
             if floats and rounding:
                 return kind.create_fp_to_fp(builder, src, dst_type, *rounding)
@@ -134,9 +142,11 @@ def rounded_arithmetic(interpreter: Any) -> Iterator[None]:
         "unary_op": unary_op,
         "create_fma": create_fma,
         "create_dot": create_dot,
-        "create_erf": lambda arg: unary_op(arg, np.vectorize(_erf, otypes=[np.float32]))
-        if is_narrow(arg)
-        else kind.create_erf(builder, arg),
+        "create_erf": lambda arg: (
+            unary_op(arg, np.vectorize(_erf, otypes=[np.float32]))
+            if is_narrow(arg)
+            else kind.create_erf(builder, arg)
+        ),
         "create_rsqrt": lambda arg: unary_op(arg, lambda x: 1 / np.sqrt(x)),
         "cast_impl": convert,
         "create_fp_to_fp": convert,

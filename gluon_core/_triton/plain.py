@@ -10,15 +10,15 @@ from __future__ import annotations
 import functools
 import threading
 import types
-from typing import Any, Iterator, Mapping, Optional, Sequence
 from contextlib import contextmanager
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from triton.runtime.jit import JITFunction
 
 from gluon_core._triton.interpreted import as_written
 from gluon_core._triton.narrow import rounded_arithmetic
 
-__all__ = ["interpret", "machine_text", "scratch"]
+__all__ = ["interpret", "machine_text", "read_when_asked", "scratch"]
 
 _lock = threading.RLock()  # the interpreter exchanges ops of the language for all threads
 
@@ -38,6 +38,27 @@ def machine_text(name: str, key: str, extension: str) -> Optional[str]:
         return None
     with open(path) as file:
         return file.read()
+
+
+def read_when_asked() -> None:
+    """Let `n_regs` and `n_spills` of Triton's kernels be functions of the kernel, called when read."""
+    from triton.compiler.compiler import CompiledKernel
+
+    if isinstance(vars(CompiledKernel).get("n_regs"), property):
+        return
+    for name in ("n_regs", "n_spills"):
+        setattr(CompiledKernel, name, _read_later(f"_{name}"))
+
+
+def _read_later(place: str) -> property:
+    def read(kernel: Any) -> Any:
+        value = getattr(kernel, place)
+        if callable(value):
+            value = value(kernel)
+            setattr(kernel, place, value)
+        return value
+
+    return property(read, lambda kernel, value: setattr(kernel, place, value))
 
 
 def scratch(size: int, alignment: int, stream: int, profile: bool = False) -> Any:

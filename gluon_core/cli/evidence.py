@@ -44,7 +44,7 @@ def weigh(
     """
     found = Evidence(launches=_rows(record), caught=[_raised(r) for r in record.raised])
     there = [one for one in record.launches if asked is None or one.target == str(asked)]
-    watched = [one for one in record.launches if one.simulated]
+    watched = [one for one in record.launches if one.simulated and not one.by]
     reports = [one for one in record.raised if one.report]
     if check and reports:
         found.code = Exit.FAILED
@@ -55,11 +55,17 @@ def weigh(
         found.lines += _nothing(record, asked, check)
     elif (check or simulates) and not watched:
         found.code = Exit.UNAVAILABLE
-        where = " and ".join(sorted({one.target for one in record.launches}))
-        found.lines.append(f"nothing was checked: all launches ran on {where}. {_elsewhere(there)}")
+        where = " and ".join(sorted({one.by or one.target for one in record.launches}))
+        why = f"nothing was checked: all launches ran on {where}"
+        unchecked = all(one.by for one in record.launches)
+        found.lines.append(
+            f"{why}, which checks nothing" if unchecked else f"{why}. {_elsewhere(there)}"
+        )
     elif check and len(watched) < len(record.launches):
         found.code = Exit.UNAVAILABLE
-        found.lines.append("not everything was checked: a GPU looks for no mistakes")
+        unchecked = {one.by or "a GPU" for one in record.launches if one not in watched}
+        who = " and ".join(sorted(unchecked))
+        found.lines.append(f"not everything was checked: {who} looks for no mistakes")
     elif check:
         places = " and ".join(dict.fromkeys(one.target for one in record.launches))
         under = f"{count} schedules" if count is not None else _walked(record.launches)
@@ -106,7 +112,7 @@ def _counted(record: Record, launches: Iterable[Launched]) -> list[str]:
     counts: Counter[tuple[str, str, tuple[str, int]]] = Counter()
     walks: dict[tuple[str, str, tuple[str, int]], dict[str, None]] = {}
     for one in launches:
-        key = one.kernel, one.target, one.where
+        key = one.kernel, f"{one.target} by {one.by}" if one.by else one.target, one.where
         counts[key] += record.launches[one]
         if one.walked is not None:
             walks.setdefault(key, {})[str(one.walked)] = None

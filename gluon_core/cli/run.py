@@ -153,7 +153,7 @@ def run_file(
             more["stand_in"] = said
         print_json({"exit": code, **more})
         return code
-    for line in stand_in.lines():
+    for line in stand_in.lines(announced=True):
         print(line, file=sys.stderr)
     for line in [*found.lines, *(verdict.lines if verdict else ())]:
         print(line, file=sys.stdout if judges else sys.stderr)

@@ -86,6 +86,8 @@ class Launched:
         overridden: settings that the file changed and that whoever keeps the record changed back.
         walked: under which schedules it ran, if it was to run under all.
         proved: what was said of it for every trip count, if that was asked for.
+        by: who executed it instead of the target's backend, such as "Triton's interpreter"; it
+            checks nothing.
     """
 
     kernel: str
@@ -96,6 +98,7 @@ class Launched:
     overridden: tuple[str, ...] = ()
     walked: Optional[Walked] = None
     proved: Optional[Proved] = None
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -178,18 +181,22 @@ def note(
         _now.said = tuple(old if one is None else one for one, old in zip(new, said))
 
 
-def witnessed(compiled: Compiled, launch: Launcher) -> Launcher:
-    """`launch` of `compiled`, seen by those who keep records."""
+def witnessed(compiled: Compiled, launch: Launcher, by: str = "") -> Launcher:
+    """`launch` of `compiled`, seen by those who keep records.
+
+    Args:
+        by: see `Launched`.
+    """
     if not (compiled.target.simulated or _records):
         return launch
-    seen: Any = _witness(compiled, launch)
+    seen: Any = _witness(compiled, launch, by)
     raw: Optional[Launcher] = getattr(launch, "raw", None)
     if raw is not None:
-        seen.raw = _witness(compiled, raw)
+        seen.raw = _witness(compiled, raw, by)
     return cast(Launcher, seen)
 
 
-def _witness(compiled: Compiled, launch: Launcher) -> Callable[..., Any]:
+def _witness(compiled: Compiled, launch: Launcher, by: str) -> Callable[..., Any]:
     name, target = compiled.name, compiled.target
 
     def seen(grid: Any, stream: int, *arguments: Any) -> Any:
@@ -208,7 +215,10 @@ def _witness(compiled: Compiled, launch: Launcher) -> Callable[..., Any]:
                     record.add_error(name, where, error, running=True)
             raise
         finally:
-            launched = Launched(name, str(target), target.simulated, where, *_now.said)
+            off, overridden, walked, proved = _now.said
+            launched = Launched(
+                name, str(target), target.simulated, where, off, overridden, walked, proved, by
+            )
             _now.said = before
             with _lock:
                 for record in _records:

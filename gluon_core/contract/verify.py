@@ -195,7 +195,14 @@ def _check_attributes(broken: _Broken, backend: Backend) -> None:
         raise broken("argument_kinds", "must be a sequence", got=repr(backend.argument_kinds))
     for index, path in enumerate(backend.argument_kinds):
         _check_attribute_path(broken, f"argument_kinds[{index}]", path)
-    for attribute in ("cacheable", "isolate", "machine_code", "raw_pointers", "simulates", "unasked"):
+    for attribute in (
+        "cacheable",
+        "isolate",
+        "machine_code",
+        "raw_pointers",
+        "simulates",
+        "unasked",
+    ):
         if not isinstance(getattr(backend, attribute), bool):
             raise broken(attribute, "must be a bool", got=repr(getattr(backend, attribute)))
     device = backend.tensor_device

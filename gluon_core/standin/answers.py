@@ -93,7 +93,9 @@ def _index(device: Any, kind: str) -> int:
     index = device.index if isinstance(device, torch.device) else int(device)
     if index not in (0, None, -1):
         api = "HIP" if torch.version.hip else "CUDA"
-        raise RuntimeError(f"{api} error: invalid device ordinal (there is one device, and {index} is asked for)")
+        raise RuntimeError(
+            f"{api} error: invalid device ordinal (there is one device, and {index} is asked for)"
+        )
     return 0
 
 
@@ -137,9 +139,11 @@ def _of_device(
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
         "_get_device": lambda device: torch.device(kind, _index(device, kind)),
-        "_get_device_index": lambda device=None, optional=False, allow_cpu=False: _index(device, kind),
-        "get_device_name": checked(lambda: shown.name),
-        "get_device_capability": checked(lambda: (shown.major, shown.minor)),
+        "_get_device_index": lambda device=None, optional=False, allow_cpu=False: _index(
+            device, kind
+        ),
+        "get_device_name": checked(lambda: properties.get("name", kind)),
+        "get_device_capability": checked(lambda: (properties["major"], properties["minor"])),
         "get_device_properties": checked(lambda: shown),
         "can_device_access_peer": lambda device, peer: False,
         "get_arch_list": lambda: [shown.architecture],
@@ -254,8 +258,12 @@ def _of_memory(mode: Any) -> dict[str, Callable[..., Any]]:
             f"| {'Metric':<18} | {'Cur Usage':>12} | {'Peak Usage':>12} | {'Tot Alloc':>11} | {'Tot Freed':>10} |",
         ]
         for name, counter, unit in rows:
-            current, peak, allocated, freed = (f"{n} {unit}".strip() for n in vars(counter).values())
-            lines.append(f"| {name:<18} | {current:>12} | {peak:>12} | {allocated:>11} | {freed:>10} |")
+            current, peak, allocated, freed = (
+                f"{n} {unit}".strip() for n in vars(counter).values()
+            )
+            lines.append(
+                f"| {name:<18} | {current:>12} | {peak:>12} | {allocated:>11} | {freed:>10} |"
+            )
         return "\n".join(lines)
 
     return {
@@ -325,7 +333,7 @@ def _install_accelerator(module: types.ModuleType, mode: Any) -> None:
         return
     device = torch.device(mode.kind, 0)
     capability = getattr(accelerator, "get_device_capability", None)
-    own = {
+    own: dict[str, Callable[..., Any]] = {
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_accelerator": lambda check_available=False: torch.device(device.type),
@@ -371,7 +379,9 @@ def _install_defaults(mode: Any) -> None:
     exchange_around(torch, "load", load)
     torch.Generator = _generators(mode)
     tensor: Any = torch.Tensor
-    tensor.record_stream = lambda self, stream: None  # it reads the class of the stream before a mode
+    tensor.record_stream = lambda self, stream: (
+        None
+    )  # it reads the class of the stream before a mode
 
 
 def _generators(mode: Any) -> Any:
@@ -413,8 +423,14 @@ def _install_autocast(mode: Any) -> None:
     def placed(old: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args: old(*map(mode.place, args))
 
-    exchange_around(torch, "is_autocast_enabled", lambda old: lambda *args: old(mode.place(args[0] if args else mode.kind)))
-    exchange_around(torch, "get_autocast_gpu_dtype", lambda old: lambda: torch.get_autocast_dtype(mode.kind))
+    exchange_around(
+        torch,
+        "is_autocast_enabled",
+        lambda old: lambda *args: old(mode.place(args[0] if args else mode.kind)),
+    )
+    exchange_around(
+        torch, "get_autocast_gpu_dtype", lambda old: lambda: torch.get_autocast_dtype(mode.kind)
+    )
 
 
 def _install_libraries(mode: Any) -> None:
@@ -437,7 +453,9 @@ def _install_libraries(mode: Any) -> None:
     key = mode.kind.upper()
     taken: set[str] = set()  # operators whose kernel for the accelerator serves
 
-    def impl(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", *args: Any, **kwargs: Any) -> Any:
+    def impl(
+        self: Any, op_name: Any, fn: Any, dispatch_key: str = "", *args: Any, **kwargs: Any
+    ) -> Any:
         if str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0] == "torch":
             return implement(self, op_name, fn, dispatch_key, *args, **kwargs)
         chosen = dispatch_key or self.dispatch_key

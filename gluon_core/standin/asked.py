@@ -26,7 +26,7 @@ def requires(source: str, kind: str) -> bool:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):  # for Python to report
         return False
-    refusals = set()
+    refusals: set[int] = set()
     for node in ast.walk(tree):
         test = node.test if isinstance(node, (ast.Assert, ast.If)) else None
         negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
@@ -107,12 +107,17 @@ def _who() -> str:
     return f'{answering.target} answers for torch\'s "{answering.kind}" (the stand-in; tensors are on the CPU)'
 
 
-def lines() -> Iterator[str]:
-    """What a report of a run says of the stand-in: nothing where there is none."""
+def lines(announced: bool = False) -> Iterator[str]:
+    """What a report of a run says of the stand-in: nothing where there is none.
+
+    Args:
+        announced: whether the output says already who answers.
+    """
     module = sys.modules.get("gluon_core.standin.torch_device")
     if module is None or module.standing() is None:
         return
-    yield f"stand-in: {_who()}"
+    if not announced:
+        yield f"stand-in: {_who()}"
     plain = sys.modules.get("gluon_core.standin.plain")
     if plain is not None:
         yield from (f"stand-in: {line}" for line in plain.summary())

@@ -66,7 +66,7 @@ class _Utils:
 
     def __init__(self, target: Any, properties: Mapping[str, Any]):
         limits = target.limits
-        self._threads = 1024
+        self._target = target
         self._properties = {
             "max_shared_mem": limits.shared_memory,
             "max_num_regs": limits.register_file,
@@ -83,7 +83,11 @@ class _Utils:
 
     def load_binary(self, name: str, kernel: Any, shared: int, device: int) -> tuple[Any, ...]:
         """Module, function, registers, spills and threads of a compiled kernel."""
-        return kernel, kernel, 0, 0, self._threads
+        from gluon_core.standin import plain
+
+        registers, spills = plain.resources(self._target)
+        threads = self._target.limits.max_warps * self._target.warp_size
+        return kernel, kernel, registers, spills, threads
 
     def unload_module(self, module: Any) -> None:
         """Nothing was loaded."""

@@ -51,7 +51,9 @@ def replace(module: types.ModuleType, name: str, new: Any) -> None:
     """Put `new` in the place of `module.name`, there and wherever it was imported to."""
     old = getattr(module, name, None)
     setattr(module, name, new)
-    if not isinstance(old, (type, types.FunctionType)):  # a constant is shared by those who do not ask
+    if not isinstance(
+        old, (type, types.FunctionType)
+    ):  # a constant is shared by those who do not ask
         return
     for holder in list(sys.modules.values()):
         names = getattr(holder, "__dict__", None)

@@ -93,7 +93,9 @@ class Capture(TorchDispatchMode):  # type: ignore[misc]  # torch is not required
         kwargs = kwargs or {}
         tags = func.tags
         waits = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
-        if waits and any(self._memory.on_device(one) is not False for one in _tensors((args, kwargs))):
+        if waits and any(
+            self._memory.on_device(one) is not False for one in _tensors((args, kwargs))
+        ):
             refuse_under_capture()
         schema = func._schema
         written = _written(schema, args, kwargs)
@@ -182,7 +184,9 @@ def graph_class(kind: str, memory: Memory) -> type:
 
         def capture_end(self) -> None:
             if self._capture not in _captures or self._capture is None:
-                raise RuntimeError("capture_end was called, and no capture of this graph is under way")
+                raise RuntimeError(
+                    "capture_end was called, and no capture of this graph is under way"
+                )
             self._capture.end()
             if self._capture.broken:
                 self._capture = None
@@ -215,7 +219,9 @@ def graph_class(kind: str, memory: Memory) -> type:
 
         def _whole(self, name: str) -> Capture:
             if self._capture is None or not self._ended:
-                raise RuntimeError(f"Called CUDAGraph::{name} without a preceding successful capture.")
+                raise RuntimeError(
+                    f"Called CUDAGraph::{name} without a preceding successful capture."
+                )
             return self._capture
 
     CUDAGraph.__module__ = f"torch.{kind}.graphs"

@@ -78,8 +78,9 @@ class Memory:
         """The address of `size` new bytes that live until `release`."""
         buffer = torch.empty(max(size, 1), dtype=torch.uint8)
         self.mark(buffer, True)
-        self._buffers[buffer.data_ptr()] = buffer
-        return buffer.data_ptr()
+        address = int(buffer.data_ptr())
+        self._buffers[address] = buffer
+        return address
 
     def release(self, address: int) -> None:
         """Free the bytes at an address of `allocate`."""
@@ -98,7 +99,11 @@ class Memory:
 
         def pools(counter: _Counter) -> dict[str, dict[str, int]]:
             none = dict.fromkeys(vars(counter), 0)
-            return {"all": dict(vars(counter)), "small_pool": none, "large_pool": dict(vars(counter))}
+            return {
+                "all": dict(vars(counter)),
+                "small_pool": none,
+                "large_pool": dict(vars(counter)),
+            }
 
         none = pools(_Counter())
         of_bytes = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")

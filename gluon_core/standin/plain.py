@@ -14,8 +14,9 @@ from gluon_core._triton import plain
 from gluon_core.contract.evidence import witnessed
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
+from gluon_core.errors import CapabilityError
 
-__all__ = ["executed", "launcher", "summary"]
+__all__ = ["executed", "launcher", "resources", "summary"]
 
 executed: Counter[tuple[str, str]] = Counter()
 """(kernel, how its launches were executed) -> how many there were."""
@@ -52,15 +53,27 @@ def launcher(target: Target, src: Any, metadata: Any) -> Callable[..., None]:
     """What Triton calls to launch a compiled kernel: its `driver.launcher_cls(src, metadata)`."""
     backend = registry().backend(target.backend)
     fn = getattr(src, "fn", None)
-    chosen = "interpreter"
+    chosen = f"machine code for {target.architecture.name}, compiled by Triton"
     compiled = _Compiled(metadata.name, target, {}, metadata, src)
-    run: Any
-    if backend.machine_code:
-        chosen = f"machine code for {target.architecture.name}, compiled by Triton"
-        run = None
-    else:
+    run: Any = None
+
+    def interpreted(grid: Any, stream: int, *values: Any) -> None:
+        try:
+            plain.interpret(fn, grid, values)
+        except RuntimeError as error:  # it wraps what went wrong
+            if isinstance(error.__cause__, (NotImplementedError, AttributeError)):
+                raise CapabilityError(
+                    "Triton's interpreter, which runs plain @triton.jit kernels on this target, "
+                    "cannot run this one",
+                    argument=compiled.name,
+                    got=str(error.__cause__),
+                    remedy=_elsewhere(target),
+                ) from error
+            raise
+
+    if not backend.machine_code:
         chosen = _INTERPRETER
-        run = witnessed(compiled, lambda grid, stream, *values: plain.interpret(fn, grid, values))
+        run = witnessed(compiled, interpreted, _INTERPRETER)
 
     def launch(
         x: int, y: int, z: int, stream: int, function: Any, packed: Any, launch_metadata: Any,
@@ -85,6 +98,29 @@ def launcher(target: Target, src: Any, metadata: Any) -> Callable[..., None]:
             leave(launch_metadata)
 
     return launch
+
+
+def _elsewhere(target: Target) -> str:
+    """Where machine code of the kernel runs without a GPU, else what else there is."""
+    vendor, name = target.architecture.backend, target.architecture.name
+    for backend in registry().backends.values():
+        if backend.machine_code and vendor in (backend.stands_in_for or (vendor,)):
+            return f"{backend.name}:{name} executes its machine code."
+    return "Decorate it with gluon_core.jit (it is then a Gluon kernel), or run on a GPU."
+
+
+def resources(target: Target) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Registers and spills of a kernel of Triton's, as functions of it."""
+    plain.read_when_asked()
+    vendor = registry().backend(target.architecture.backend)
+
+    def report(kernel: Any) -> Any:
+        real = Target(vendor.name, target.architecture)
+        compiled = _Compiled(kernel.name, real, kernel.asm, kernel.metadata, kernel.src)
+        compiled.kernel = kernel.kernel
+        return vendor.inspect(compiled)
+
+    return lambda kernel: report(kernel).registers, lambda kernel: report(kernel).spills
 
 
 def _machine_code(src: Any, metadata: Any, code: Any) -> dict[str, Any]:

@@ -56,7 +56,9 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
             tensor.pin_memory: lambda func, tensor, *args, **kwargs: tensor,
             tensor.is_pinned: lambda func, tensor, *args, **kwargs: True,
             tensor.get_device: lambda func, tensor: 0 if self._is_here(tensor) else -1,
-            getattr(tensor, f"is_{kind}").__get__: lambda func, tensor, *args: self._is_here(tensor),
+            getattr(tensor, f"is_{kind}").__get__: lambda func, tensor, *args: self._is_here(
+                tensor
+            ),
         }
 
     def place(self, value: Any) -> Any:

@@ -380,7 +380,9 @@ class _Rules:
         sources, results = code.sources[second], code.results[second]
         double = self.instructions[first].name.startswith("v_mfma_f64")
         name = self.instructions[first].name
-        exact = double or (name.endswith("f32") and not name.endswith("xf32"))  # on a unit of their own
+        exact = double or (
+            name.endswith("f32") and not name.endswith("xf32")
+        )  # on a unit of their own
         more = 4 if self.architecture == "gfx950" else 3
         settled = count + (2 if exact and self.newer else more)
         if self.passes[second]:
