@@ -13,12 +13,13 @@ import types
 from contextlib import contextmanager
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
+from triton.runtime.errors import InterpreterError
 from triton.runtime.jit import JITFunction
 
 from gluon_core._triton.interpreted import as_written
 from gluon_core._triton.narrow import rounded_arithmetic
 
-__all__ = ["interpret", "machine_text", "read_when_asked", "scratch"]
+__all__ = ["InterpreterError", "interpret", "machine_text", "read_when_asked", "scratch"]
 
 _lock = threading.RLock()  # the interpreter exchanges ops of the language for all threads
 

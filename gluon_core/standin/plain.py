@@ -60,7 +60,7 @@ def launcher(target: Target, src: Any, metadata: Any) -> Callable[..., None]:
     def interpreted(grid: Any, stream: int, *values: Any) -> None:
         try:
             plain.interpret(fn, grid, values)
-        except RuntimeError as error:  # it wraps what went wrong
+        except plain.InterpreterError as error:  # it wraps what went wrong
             if isinstance(error.__cause__, (NotImplementedError, AttributeError)):
                 raise CapabilityError(
                     "Triton's interpreter, which runs plain @triton.jit kernels on this target, "
