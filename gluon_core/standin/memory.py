@@ -49,7 +49,7 @@ class Memory:
         self.bytes = _Counter()
         self.blocks = _Counter()
         self._places: dict[int, bool] = {}  # a storage -> whether it is on the device
-        self._buffers: dict[int, torch.Tensor] = {}
+        self._buffers: dict[int, Any] = {}
 
     def on_device(self, tensor: torch.Tensor) -> Optional[bool]:
         """Whether `tensor` is on the device; None if that is unknown."""
@@ -59,8 +59,10 @@ class Memory:
     def mark(self, tensor: torch.Tensor, on_device: bool) -> None:
         """Note where a tensor is, unless its storage is known already."""
         storage = _storage(tensor)
-        if storage is None or storage._cdata in self._places:
-            return
+        if storage is not None and storage._cdata not in self._places:
+            self._note(storage, on_device)
+
+    def _note(self, storage: Any, on_device: bool) -> None:
         key = storage._cdata
         size = -(-storage.nbytes() // _GRANULE) * _GRANULE if on_device else 0
         self._places[key] = on_device
@@ -76,8 +78,8 @@ class Memory:
 
     def allocate(self, size: int) -> int:
         """The address of `size` new bytes that live until `release`."""
-        buffer = torch.empty(max(size, 1), dtype=torch.uint8)
-        self.mark(buffer, True)
+        buffer = torch.UntypedStorage(max(size, 1))
+        self._note(buffer, True)
         address = int(buffer.data_ptr())
         self._buffers[address] = buffer
         return address

@@ -1,6 +1,7 @@
 """The whole suite of a library that mixes Gluon and plain Triton, run without a GPU."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def suite(*options, **environment):
         [
             *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={FOREIGN}"),
             *options,
-            FOREIGN / "rows_suite.py",
+            *sorted(FOREIGN.glob("*_suite.py")),
         ],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
         cwd=FOREIGN,
@@ -37,7 +38,7 @@ def suite(*options, **environment):
 def test_the_suite_of_a_library_passes(target, executed):
     done = suite("--gluon-standin", target)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 passed" in done.stdout
+    assert re.search(r"\d\d passed", done.stdout) and "skipped" not in done.stdout
     assert executed in done.stdout
     assert 'answers for torch\'s "cuda"' in done.stdout
 

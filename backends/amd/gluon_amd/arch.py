@@ -195,6 +195,9 @@ _DEVICES = {
     "gfx1100": (48, 24), "gfx1201": (32, 16),
 }  # fmt: skip
 
+# MiB of level-2 cache that one die of the same devices has.
+_L2 = {"gfx908": 8, "gfx90a": 8, "gfx942": 4, "gfx950": 4, "gfx1100": 6, "gfx1201": 8}
+
 
 def properties(architecture: Architecture) -> dict[str, Any]:
     """What torch says of a device of this architecture, as its data sheet does."""
@@ -208,6 +211,7 @@ def properties(architecture: Architecture) -> dict[str, Any]:
         "gcnArchName": name,
         "multi_processor_count": count,
         "total_memory": gib << 30,
+        "L2_cache_size": _L2.get(name, 4) << 20,
         "warp_size": architecture.warp_size,
         "shared_memory_per_block": architecture.limits.shared_memory,
         "max_threads_per_multi_processor": 2048,

@@ -194,6 +194,9 @@ _DEVICES = {
     100: (148, 192), 103: (160, 288), 110: (20, 128), 120: (170, 32), 121: (48, 128),
 }  # fmt: skip
 
+# MiB of level-2 cache of the same devices.
+_L2 = {75: 4, 80: 40, 86: 6, 87: 4, 89: 96, 90: 50, 100: 126, 103: 126, 110: 32, 120: 96, 121: 24}
+
 
 def properties(architecture: Architecture) -> dict[str, Any]:
     """What torch says of a device of this architecture, as its data sheet does."""
@@ -205,6 +208,7 @@ def properties(architecture: Architecture) -> dict[str, Any]:
         "minor": number % 10,
         "multi_processor_count": count,
         "total_memory": gib << 30,
+        "L2_cache_size": _L2.get(number, 126) << 20,
         "warp_size": 32,
         "regs_per_multiprocessor": 65536,
         "shared_memory_per_block": 48 << 10,
