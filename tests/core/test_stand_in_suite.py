@@ -31,7 +31,11 @@ def suite(*options, **environment):
     "target, executed",
     [
         ("sim:hopper", "plain Triton kernels, Triton's interpreter: double_kernel"),
-        ("emu:gfx942", "plain Triton kernels, machine code for gfx942, compiled by Triton: double"),
+        pytest.param(
+            "emu:gfx942",
+            "plain Triton kernels, machine code for gfx942, compiled by Triton: d",
+            marks=pytest.mark.once,
+        ),
         pytest.param("sim:gfx950", "Triton's interpreter", marks=pytest.mark.campaign),
     ],
 )

@@ -33,7 +33,9 @@ def test_names_that_were_imported_before_answer_too():
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compile(backend):
     def body(x, weight):
-        return torch.sin(x @ weight) + torch.ones(x.shape, device="cuda") + torch.cuda.current_device()
+        return (
+            torch.sin(x @ weight) + torch.ones(x.shape, device="cuda") + torch.cuda.current_device()
+        )
 
     x, weight = torch.randn(4, 4, device="cuda"), torch.randn(4, 4).cuda()
     torch._dynamo.reset()
