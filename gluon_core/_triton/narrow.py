@@ -38,7 +38,7 @@ def _wide(handle: Any) -> np.ndarray:
     """The values of a handle, narrow ones in float32."""
     data: np.ndarray = handle.data
     format = _format(handle.dtype)
-    if format is None:
+    if format is None or data.dtype == np.bool_:  # comparisons keep the type of their operands
         return data
     import torch
 

@@ -57,9 +57,9 @@ def weigh(
         found.code = Exit.UNAVAILABLE
         where = " and ".join(sorted({one.by or one.target for one in record.launches}))
         why = f"nothing was checked: all launches ran on {where}"
-        unchecked = all(one.by for one in record.launches)
+        interpreted = all(one.by for one in record.launches)
         found.lines.append(
-            f"{why}, which checks nothing" if unchecked else f"{why}. {_elsewhere(there)}"
+            f"{why}, which checks nothing" if interpreted else f"{why}. {_elsewhere(there)}"
         )
     elif check and len(watched) < len(record.launches):
         found.code = Exit.UNAVAILABLE

@@ -49,7 +49,7 @@ def install(module: types.ModuleType, mode: Any, properties: Mapping[str, Any]) 
             replace(module, name, new)
     _exchange_present(module, _of_device(module, mode, properties))
     _exchange_present(module, _of_streams(stream, external, context))
-    exchange(module, _of_memory(mode))
+    _exchange_present(module, _of_memory(mode))
     for name in ("memory", "random", "graphs", "streams"):  # what only the submodule has
         part = getattr(module, name, None)
         if part is not None:

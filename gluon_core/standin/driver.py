@@ -73,9 +73,6 @@ class _Utils:
             "multiprocessor_count": properties.get("multi_processor_count", 1),
             "warpSize": target.warp_size,
             "arch": str(target.architecture.arch),
-            "sm_clock_rate": 0,
-            "mem_clock_rate": 0,
-            "mem_bus_width": 0,
         }
 
     def get_device_properties(self, device: int) -> dict[str, Any]:
@@ -120,6 +117,7 @@ class StandInDriver:
     def __init__(self, target: Any, properties: Mapping[str, Any]):
         self.target = target
         self.utils = _Utils(target, properties)
+        self._capability = properties.get("major"), properties.get("minor")
         self.module: Any = None  # of torch, which answers for the device: torch.cuda
 
     def launcher_cls(self, src: Any, metadata: Any) -> Any:
@@ -135,7 +133,7 @@ class StandInDriver:
         return _triton.gpu_target(self.target)
 
     def get_device_capability(self, device: Any = None) -> Any:
-        return self.module.get_device_capability() if self.module else self.target.architecture.arch
+        return self._capability
 
     @staticmethod
     def get_active_torch_device() -> Any:
@@ -158,28 +156,12 @@ class StandInDriver:
         return self.module or _Interface
 
     @staticmethod
-    def map_python_to_cpp_type(ty: str) -> str:
-        return {"fp16": "double", "bf16": "double", "fp32": "double", "fp64": "double"}.get(
-            ty, "void*" if ty.startswith("*") else "int64_t"
-        )
-
-    @staticmethod
     def get_empty_cache_for_benchmark() -> None:
         """There is no cache to clear."""
 
     @staticmethod
     def clear_cache(cache: Any) -> None:
         """There is no cache to clear."""
-
-    @staticmethod
-    def assemble_tensormap_to_arg(tensormaps_info: Any, args: Any) -> Any:
-        return args
-
-    @staticmethod
-    def allocate_default_profile_scratch(size: int, alignment: int, stream: int) -> Any:
-        import torch
-
-        return torch.empty(size, dtype=torch.int8)
 
     @staticmethod
     def get_benchmarker() -> Callable[..., Any]:

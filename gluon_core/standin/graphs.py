@@ -40,13 +40,12 @@ def refuse_under_capture() -> None:
     if _captures:
         capture = _captures[-1]
         capture.broken = True
-        api = "HIP" if torch.version.hip else "CUDA"
-        raise _error(f"{api} error: operation not permitted when stream is capturing")
+        raise _error("operation not permitted when stream is capturing")
 
 
 def _error(text: str) -> RuntimeError:
     kind: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
-    return kind(text)
+    return kind(f"{'HIP' if torch.version.hip else 'CUDA'} error: {text}")
 
 
 class Capture(TorchDispatchMode):  # type: ignore[misc]  # torch is not required
@@ -190,7 +189,7 @@ def graph_class(kind: str, memory: Memory) -> type:
             self._capture.end()
             if self._capture.broken:
                 self._capture = None
-                raise _error("CUDA error: operation failed due to a previous error during capture")
+                raise _error("operation failed due to a previous error during capture")
             self._ended = True
 
         def instantiate(self) -> None:

@@ -6,11 +6,11 @@ import pickle
 import threading
 import types
 import warnings
-from torch.cuda import Event as ImportedEvent
-from torch.cuda import is_available as imported_is_available
 
 import pytest
 import torch
+from torch.cuda import Event as ImportedEvent
+from torch.cuda import is_available as imported_is_available
 
 
 def test_each_function_is_one_object_with_its_own_signature():
