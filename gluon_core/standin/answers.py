@@ -374,6 +374,17 @@ def _install_defaults(mode: Any) -> None:
 
         return load
 
+    def of_host(old: Callable[..., Any]) -> Callable[..., Any]:
+        def view(*args: Any, **kwargs: Any) -> Any:
+            tensor = old(*args, **kwargs)
+            if not torch.compiler.is_compiling():
+                mode.memory.mark(tensor, False)
+            return tensor
+
+        return view
+
+    for name in ("from_numpy", "frombuffer"):
+        exchange_around(torch, name, of_host)
     exchange_around(torch, "set_default_device", default)
     exchange_around(torch, "get_default_device", current)
     exchange_around(torch, "load", load)

@@ -56,6 +56,12 @@ class Memory:
         storage = _storage(tensor)
         return None if storage is None else self._places.get(storage._cdata)
 
+    @staticmethod
+    def share(one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether two tensors have the same storage."""
+        first, second = _storage(one), _storage(other)
+        return first is not None and second is not None and first._cdata == second._cdata
+
     def mark(self, tensor: torch.Tensor, on_device: bool) -> None:
         """Note where a tensor is, unless its storage is known already."""
         storage = _storage(tensor)

@@ -103,10 +103,10 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
         if isinstance(result, (torch.Tensor, tuple, list)):
             if named:
                 here: Optional[bool] = True
-            elif func in self._factories:
-                here = self._of_factory(kwargs.get("device"))
             else:
                 here = self._of_arguments(values)
+                if here is None and func in self._factories:
+                    here = self._of_factory(kwargs.get("device"))
             if here is not None:
                 for one in (result,) if isinstance(result, torch.Tensor) else result:
                     if isinstance(one, torch.Tensor):
@@ -157,8 +157,11 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
         return result
 
     def _moved(self, tensor: torch.Tensor, result: torch.Tensor, here: bool) -> torch.Tensor:
-        """`result` at its new place: a copy if it shares memory with a tensor at the other place."""
-        if self.memory.on_device(tensor) is (not here) and result.data_ptr() == tensor.data_ptr():
+        """`result` at its new place: a copy if it shares memory with a tensor at the other place.
+
+        A tensor of unknown place counts as one of the device.
+        """
+        if self._is_here(tensor) is not here and self.memory.share(tensor, result):
             result = result.clone()
         self.memory.mark(result, here)
         return result

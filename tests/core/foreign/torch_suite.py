@@ -7,6 +7,7 @@ import threading
 import types
 import warnings
 
+import numpy
 import pytest
 import torch
 from torch.cuda import Event as ImportedEvent
@@ -120,6 +121,13 @@ def test_copies_are_copies():
     for back in (there.cpu(), there.to("cpu"), there.to(device="cpu")):
         back.zero_()
         assert not back.is_cuda and back.get_device() == -1 and there.abs().sum() > 0
+    array = numpy.zeros(3, numpy.float32)
+    torch.from_numpy(array).cuda().add_(1)
+    assert not array.any()
+    unknown = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(torch.ones(3)))
+    unknown.cpu().zero_()
+    assert unknown.is_cuda and unknown.all()
+    assert torch.eye(2).to_sparse().cuda().cpu().is_sparse
     module = torch.nn.Linear(2, 2)
     weight = module.weight.data
     module.cuda().weight.data.zero_()
