@@ -55,7 +55,7 @@ def event_class(kind: str) -> type:
 def stream_classes(kind: str, event: type) -> tuple[type, type, type]:
     """`Stream`, `ExternalStream` and `StreamContext` of `torch.<kind>`."""
 
-    class Stream:
+    class Stream(torch.Stream):  # type: ignore[misc]  # torch is not required
         __doc__ = f"A stream of the simulated device, as `torch.{kind}.Stream`."
 
         device = torch.device(kind, 0)
@@ -63,6 +63,9 @@ def stream_classes(kind: str, event: type) -> tuple[type, type, type]:
         device_type = 1
         _current: Any = None
         _default: Any = None
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            return super().__new__(cls, stream_id=0, device_index=0, device_type=1)
 
         def __init__(
             self,
@@ -74,14 +77,14 @@ def stream_classes(kind: str, event: type) -> tuple[type, type, type]:
             stream_ptr: Optional[int] = None,
         ):
             number = stream_id if stream_id is not None else stream_ptr
-            self.stream_id = next(_numbers) if number is None else number
+            self._number = next(_numbers) if number is None else number
             self.priority = min(0, priority)
 
         @property
-        def cuda_stream(self) -> int:
-            return self.stream_id
+        def stream_id(self) -> int:
+            return self._number
 
-        _as_parameter_ = cuda_stream
+        cuda_stream = native_handle = _as_parameter_ = stream_id
 
         def __enter__(self) -> Any:
             self._outer = [*getattr(self, "_outer", ()), Stream._current]
@@ -93,6 +96,9 @@ def stream_classes(kind: str, event: type) -> tuple[type, type, type]:
 
         def __eq__(self, other: Any) -> bool:
             return isinstance(other, Stream) and other.stream_id == self.stream_id
+
+        def __ne__(self, other: Any) -> bool:  # torch's own class has one
+            return not self == other
 
         def __hash__(self) -> int:
             return hash((Stream, self.stream_id))

@@ -59,6 +59,7 @@ def test_events_keep_their_rules():
 def test_streams():
     stream = torch.cuda.Stream(priority=-1)
     assert stream.priority == -1 and stream != torch.cuda.default_stream()
+    assert isinstance(stream, torch.Stream) and torch.accelerator.current_stream() != stream
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         assert torch.cuda.current_stream() == stream
