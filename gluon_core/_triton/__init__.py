@@ -306,16 +306,17 @@ def generator_class(
 
     Args:
         functions: what takes the place of functions of the code generator's module.
+
+    `call_any` of `base` is Triton's `call_Function`, which `base` may override.
     """
     code_generator = _code_generator()
     namespace = {**vars(code_generator), **functions}
     body: dict[str, Any] = dict(members)
-    rebound: tuple[str, ...] = _REBOUND
-    if not at_least(3, 7):
-        rebound = (*_REBOUND, "call_Function")
-        namespace["inspect"] = _inspect
-    for method in rebound:
+    for method in _REBOUND:
         body[method] = _rebind(getattr(code_generator.CodeGenerator, method), namespace)
+    if not at_least(3, 7):
+        namespace["inspect"] = _inspect
+        body["call_any"] = _rebind(code_generator.CodeGenerator.call_Function, namespace)
     call = body["call_JitFunction"]
 
     def call_JitFunction(

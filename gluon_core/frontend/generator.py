@@ -7,10 +7,11 @@ from __future__ import annotations
 import ast
 import linecache
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 from gluon_core import _triton
 from gluon_core._triton import CompilationError, code_generator, tl, tl_core
+from gluon_core.contract.call_sites import CallSite
 from gluon_core.errors import (
     ArgumentError,
     DtypeError,
@@ -339,6 +340,27 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         # A call right in the arguments of another one: Triton 3.6 would pass on the bare layout.
         return tl.constexpr(made) if is_layout(made) else made
 
+    call_any = code_generator.CodeGenerator.call_Function
+
+    def call_Function(self, node: Any, fn: Any, args: Any, kws: Any) -> Any:
+        enter = getattr(self.builder, "enter_call", None)  # of builders that report kernels' words
+        if enter is None or not isinstance(node, ast.Call) or is_library(self.file_name):
+            return self.call_any(node, fn, args, kws)
+        called = getattr(fn, "__func__", fn)
+        outer = enter(
+            CallSite(
+                _one_line(ast.unparse(node.func)),
+                _one_line(ast.unparse(node)),
+                self._span(node),
+                getattr(called, "public", ""),
+                self.gscope,
+            )
+        )
+        try:
+            return self.call_any(node, fn, args, kws)
+        finally:
+            enter(outer)
+
     def visit_List(self, node: Any) -> Any:
         return self.visit_Tuple(node)
 
@@ -496,9 +518,10 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         super().set_value(name, value)
         bind = getattr(self.builder, "bind_name", None)  # of builders that a debugger asks
         if bind is not None and isinstance(value, tl.constexpr):
-            bind(name, [value.value])
+            bind(name, value.value)
         elif bind is not None and isinstance(value, _triton.base_value):
-            bind(name, _handles(value))
+            for label, handle in _labelled(name, value):
+                bind(label, handle)
 
     def _maybe_set_loc_to_name(self, val: Any, name: str) -> None:
         if isinstance(val, (_triton.ir.value, _triton.ir.block_argument, _triton.base_value)):
@@ -513,6 +536,29 @@ def _handles(value: Any) -> list[Any]:
     if isinstance(value, _triton.base_value) and not isinstance(value, tl.constexpr):
         value._flatten_ir(handles)
     return handles
+
+
+def _labelled(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What a value consists of at run time, each part with the expression for it."""
+    if isinstance(value, tl.tuple):
+        for number, part in enumerate(value.values):
+            yield from _labelled(f"{name}[{number}]", part)
+        return
+    parts = getattr(type(value), "__annotations__", {}) if _is_aggregate(value) else {}
+    for field in parts:
+        yield from _labelled(f"{name}.{field}", getattr(value, field))
+    if not parts:
+        handles = _handles(value)
+        for number, handle in enumerate(handles):
+            yield (name if len(handles) == 1 else f"{name}[{number}]"), handle
+
+
+def _is_aggregate(value: Any) -> bool:
+    return bool(getattr(type(value), "__triton_aggregate__", False))
+
+
+def _one_line(source: str) -> str:
+    return " ".join(source.split())
 
 
 def _is_namedtuple_class(value: Any) -> bool:

@@ -153,6 +153,7 @@ def builtin(
         op.__signature__ = _shown(fn)  # type: ignore[attr-defined]
     _name(op, public)
     setattr(op, _MARK, True)
+    op.public = public  # type: ignore[attr-defined]
     op.requires = tuple(requires)  # type: ignore[attr-defined]
     op.since = since  # type: ignore[attr-defined]
     op.signature = _ASKS  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ __all__ = [
     "Access", "BarrierError", "CapacityError", "DeadlockError", "DeviceAssertionError", "LaunchInterrupted",
     "LeakError", "MisalignedError", "OffsetOverflowError", "OutOfBoundsError", "PipelineError", "REPORTS", "RaceError", "Scene", "ScopeError",
     "SimulatorError", "SimulatorWarning", "TimeLimitError", "UninitialisedError", "in_library",
-    "span_of", "tolerate",
+    "related", "span_of", "tolerate",
 ]  # fmt: skip
 
 
@@ -88,11 +88,11 @@ class SimulatorError(GluonError, RuntimeError):
         self.program = program
         self.element = element
         self.order: tuple[str, ...] = ()  # who did what after whom, where only some schedules fail
+        self.related: tuple[SourceSpan, ...] = ()  # other lines that have a part in it
 
     def __str__(self) -> str:
-        return "\n  ".join(
-            [super().__str__(), *(["in this order:"] if self.order else ()), *self.order]
-        )
+        lines = [super().__str__(), *(f"and {span.render()}" for span in self.related)]
+        return "\n  ".join([*lines, *(["in this order:"] if self.order else ()), *self.order])
 
 
 class SimulatorWarning(UserWarning):
@@ -306,6 +306,12 @@ class DeadlockError(SimulatorError):
         super().__init__(message, **fields)
         self.waiting = waiting
         self.ended = ended
+
+
+def related(span: Optional[SourceSpan], *others: Optional[SourceSpan]) -> tuple[SourceSpan, ...]:
+    """The places in the source among `others` that a report does not show yet, each once."""
+    places = dict.fromkeys(other for other in others if other is not None)
+    return tuple(p for p in places if span is None or (p.file, p.line) != (span.file, span.line))
 
 
 def in_library(file: str) -> bool:

@@ -10,6 +10,7 @@ from gluon_amd.reference.cluster import *  # noqa: F403
 from gluon_amd.reference.hint import *  # noqa: F403
 from gluon_amd.reference.libdevice import EXTERNS  # noqa: F401
 from gluon_amd.reference.mbarrier import *  # noqa: F403
+from gluon_amd.reference.remedies import REMEDIES  # noqa: F401
 from gluon_amd.reference.scaled import *  # noqa: F403
 from gluon_amd.reference.slice import *  # noqa: F403
 from gluon_amd.reference.tdm import *  # noqa: F403

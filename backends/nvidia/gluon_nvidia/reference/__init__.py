@@ -14,6 +14,7 @@ from gluon_nvidia.reference.multimem import *  # noqa: F403
 from gluon_nvidia.reference.packed import *  # noqa: F403
 from gluon_nvidia.reference.packed import PACKED_ASM
 from gluon_nvidia.reference.ptx import ASSEMBLER  # noqa: F401
+from gluon_nvidia.reference.remedies import REMEDIES  # noqa: F401
 from gluon_nvidia.reference.tcgen05 import *  # noqa: F403
 from gluon_nvidia.reference.tensor_memory import *  # noqa: F403
 from gluon_nvidia.reference.tma import *  # noqa: F403

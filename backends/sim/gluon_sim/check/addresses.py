@@ -131,7 +131,7 @@ def initialised(
         use = first_use(task.machine.program.program, task.op)
         copied = use is None
     later = f", and line {use.loc.line} uses it" if use is not None else ""
-    accumulates = "mma" in what and hasattr(buffer.name, "pitch")  # tensor memory
+    accumulates = "mma" in task.op.name and hasattr(buffer.name, "pitch")  # tensor memory
     begins = " The first product into an accumulator takes use_acc=False." if accumulates else ""
     error = UninitialisedError(
         f"{what} of {buffer.name}: {_of(program, element)} was never written{more}{later}",

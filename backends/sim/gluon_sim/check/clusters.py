@@ -9,7 +9,8 @@ from gluon_core.layouts.dialect import follows
 from gluon_sim.check.agents import GENERIC
 from gluon_sim.check.blocks import Blocks, BlockShadow, Meeting, copies_of
 from gluon_sim.check.races import access_of, byte_of
-from gluon_sim.errors import Access, RaceError, span_of
+from gluon_sim.errors import Access, RaceError, related, span_of
+from gluon_sim.record.words import between, threads_barrier
 
 if TYPE_CHECKING:
     from gluon_sim.memory.shared import SharedView
@@ -44,27 +45,29 @@ def meet(task: Task, blocks: Blocks, kind: str, view: SharedView) -> None:
         buffer.blocks = BlockShadow(blocks, buffer.size, size, copies)
     met = buffer.blocks.touch(task, kind, view)
     if met is not None:
-        _report(task, kind, met, byte_of(buffer.name, met.byte))
+        _report(task, kind, met, byte_of(task, buffer.name, met.byte))
 
 
 def _report(task: Task, kind: str, met: Meeting, place: str) -> None:
     program = task.batch.program(0)
     now = access_of(task.op, kind, task.agent, task.name, program)
     then = Access(
-        met.op.name, span_of(met.op.loc), _VERB[met.kind], program, met.task, GENERIC, None
+        met.op.called, span_of(met.op.loc), _VERB[met.kind], program, met.task, GENERIC, None
     )
-    lines = f"line {met.op.loc.line} and line {task.op.loc.line}"
-    raise RaceError(
+    own, wide = threads_barrier(task.op), threads_barrier(task.op, cluster=True)
+    error = RaceError(
         f"race on {place}: the {now.describe()} by block {met.block} of the cluster, and the "
         f"{then.describe()} by block {met.other}, have no order",
         report="race.blocks",
         accesses=(then, now),
         place=met.byte,
         program=program,
-        remedy=f"Put gl.barrier(cluster=True) between {lines}, or let block {met.other} arrive at a "
-        f"barrier of block {met.block} that waits for it: gl.barrier() is of one block alone.",
+        remedy=f"Put {wide} {between(met.op, task.op)}, or let block {met.other} arrive at a barrier of "
+        f"block {met.block} that waits for it: {own} is of one block alone.",
         span=span_of(task.op.loc),
     )
+    error.related = related(error.span, then.span)
+    raise error
 
 
 def ended(task: Task, blocks: Blocks) -> None:
@@ -80,13 +83,13 @@ def ended(task: Task, blocks: Blocks) -> None:
     program = task.batch.program(0)
     raise RaceError(
         f"block {block} of the cluster may have ended when block {other} comes to the "
-        f"{_VERB[kind]} by `{op.name}` of line {op.loc.line} in its shared memory",
+        f"{_VERB[kind]} by `{op.called}` of line {op.loc.line} in its shared memory",
         report="race.blocks",
         accesses=(
-            Access(op.name, span_of(op.loc), _VERB[kind], program, task.name, GENERIC, None),
+            Access(op.called, span_of(op.loc), _VERB[kind], program, task.name, GENERIC, None),
         ),
         program=program,
-        remedy="End the kernel with gl.barrier(cluster=True), which "
+        remedy=f"End the kernel with {threads_barrier(op, cluster=True)}, which "
         f"{CLUSTER_ENDS.releases} does by itself.",
         span=span_of(op.loc),
     )

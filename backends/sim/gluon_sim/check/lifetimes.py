@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 
 from gluon_core.errors import GluonError
-from gluon_sim.errors import RaceError, span_of, tolerate
+from gluon_sim.errors import RaceError, related, span_of, tolerate
 from gluon_sim.record.ir import Op, Region
 from gluon_sim.record.origins import origins
 from gluon_sim.record.program import Program
@@ -164,6 +164,7 @@ class Lifetimes:
             "wait (deps=...), or call its _keep_alive() behind the wait.",
             span=span_of(op.loc),
         )
+        error.related = related(error.span, span_of(flight.op.loc))
         tolerate(error, task.machine.settings.tolerated, task.memory.told)
 
 

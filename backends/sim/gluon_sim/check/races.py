@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional, Union
 
 import numpy as np
 
+from gluon_sim.check.advice import arrive_and_wait, fence
 from gluon_sim.check.agents import GENERIC, Agent
 from gluon_sim.check.earlier import Earlier
 from gluon_sim.check.epochs import Epoch, Epochs
 from gluon_sim.check.program_order import ProgramOrder
 from gluon_sim.check.threads import Met
-from gluon_sim.errors import Access, RaceError, span_of, tolerate
-from gluon_sim.record.ir import PORTABLE
+from gluon_sim.errors import Access, RaceError, related, span_of, tolerate
+from gluon_sim.record.words import BufferName, between, expression, threads_barrier
 
 if TYPE_CHECKING:
     from gluon_sim.record.ir import Op
@@ -313,7 +314,7 @@ class GlobalShadow:
             task, self.epochs, before[one], ids[one], now[one], acting=True
         ):
             remedy = (
-                f"Put gl.barrier() between line {earlier.op.loc.line} and the atomic that releases: "
+                f"Put {threads_barrier(earlier.op)} between line {earlier.op.loc.line} and the atomic that releases: "
                 "one thread makes it, and what the others did before is not ordered by that."
             )
         elif mine != theirs and order.met(theirs, mine):
@@ -443,10 +444,12 @@ def _read_before(agent: Agent, earlier: Epoch) -> bool:
     return mine.queue == theirs.queue and theirs.source.known_by(agent)
 
 
-def byte_of(name: str, element: int) -> str:
-    """Where a byte of a buffer is."""
-    at = getattr(name, "at", None)
-    return f"byte {element} of {name}" if at is None else at(element)
+def byte_of(task: Task, name: str, element: int) -> str:
+    """Where a byte of a buffer is, and by which expression the running op gets there."""
+    if not isinstance(name, BufferName):
+        return f"byte {element} of {name}"
+    part = expression(task.machine.program.program, task.op, name.alloc)
+    return f"{name.at(element)} (`{part}`)" if part else name.at(element)
 
 
 _PROGRAMS = (
@@ -460,7 +463,7 @@ def report(
     name: str, in_global: bool, tolerated: bool = False, remedy: Optional[str] = None,
 ) -> None:  # fmt: skip
     """Raise the error for two accesses without order, unless it is tolerated."""
-    place = f"element {element} of `{name}`" if in_global else byte_of(name, element)
+    place = f"element {element} of `{name}`" if in_global else byte_of(task, name, element)
     now = access_of(task.op, kind, task.agent, task.name, program)
     then = access_of(earlier.op, earlier.kind, earlier.agent, earlier.task, other)
     if remedy is None and program != other:
@@ -480,6 +483,7 @@ def report(
         remedy=remedy,
         span=span_of(task.op.loc),
     )
+    error.related = related(error.span, span_of(earlier.op.loc))
     error.epoch = earlier
     if not tolerated:
         raise error
@@ -491,16 +495,17 @@ def report_threads(task: Task, kind: str, op: Op, met: Met, name: str) -> None:
     program = task.batch.program(int(task.rows.index[0]))
     now = access_of(task.op, kind, task.agent, task.name, program)
     then = access_of(op, met.kind, task.agent, task.name, program)
-    lines = f"line {op.loc.line} and line {task.op.loc.line}"
-    if op.loc.line == task.op.loc.line:
-        lines = "the two, each in a line of its own"
+    place = between(op, task.op)
+    if op.loc == task.op.loc:
+        place = "between the two, each in a line of its own"
     who = "blocks of the cluster" if met.blocks else "threads of it"
+    own, wide = threads_barrier(task.op), threads_barrier(task.op, cluster=True)
     remedy = (
-        f"Put gl.barrier(cluster=True) between {lines}: gl.barrier() is of one block alone."
+        f"Put {wide} {place}: {own} is of one block alone."
         if met.blocks
-        else f"Put gl.barrier() between {lines}, or let the same threads do both."
+        else f"Put {own} {place}, or let the same threads do both."
     )
-    raise RaceError(
+    error = RaceError(
         f"race on element {met.place} of `{name}`: the {now.describe()} and the {then.describe()} are "
         f"by different {who}, which no barrier orders",
         accesses=(then, now),
@@ -510,6 +515,8 @@ def report_threads(task: Task, kind: str, op: Op, met: Met, name: str) -> None:
         report="race.blocks" if met.blocks else "race.threads",
         span=span_of(task.op.loc),
     )
+    error.related = related(error.span, span_of(op.loc))
+    raise error
 
 
 def access_of(
@@ -534,16 +541,7 @@ def _missing(task: Task, earlier: Epoch) -> str:
         seen = mine.known.widen(theirs.slot + 1)
         apart = mine.proxy != GENERIC and theirs.proxy == GENERIC
         if apart and (seen[0, :, theirs.slot] >= earlier.clock).all():
-            if mine.flight.portable or mine.flight.queue == PORTABLE["deferred_read"]:
-                return (
-                    f"Put gl.portable.fence() between line {earlier.op.loc.line} and line "
-                    f"{mine.flight.op.loc.line}: matrix units of some targets read shared memory on "
-                    "their own."
-                )
-            return (
-                f"A fence between the generic and the {mine.proxy} proxy is missing after line "
-                f"{earlier.op.loc.line} and before line {mine.flight.op.loc.line}."
-            )
+            return fence(task, mine.proxy, earlier.op, mine.flight.op)
     if mine is not None and mine.flight is not None and (lost := mine.flight.uncounted()):
         return lost
     if theirs is not None and theirs.flight is not None:
@@ -553,7 +551,4 @@ def _missing(task: Task, earlier: Epoch) -> str:
     if mine is not None and mine.flight is not None and theirs is not None:
         if mine.flight.task.agent is theirs or mine.flight.task.name == earlier.task:
             return mine.flight.remedy(task, earlier)
-    return (
-        f"{earlier.task} should arrive at a barrier after line {earlier.op.loc.line}, and "
-        f"{task.name} should wait for that before line {task.op.loc.line}."
-    )
+    return arrive_and_wait(task, earlier.task, earlier.op, task.op)

@@ -145,7 +145,7 @@ class AcrossRanks:
         narrow, line = (then, theirs) if wide else (now, f"rank {rank}")
         named = f"line {narrow.loc.line}" if narrow is not None else "the atomic"
         raise ScopeError(
-            f"`{task.op.name}` at line {now.loc.line} on rank {rank} and atomics of {theirs}{at} "
+            f"`{task.op.called}` at line {now.loc.line} on rank {rank} and atomics of {theirs}{at} "
             f"meet in `{allocation.name}`, and the scope of those of {line} ends at its device",
             report="race.scope",
             program=task.program_id(0),

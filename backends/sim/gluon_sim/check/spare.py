@@ -10,6 +10,7 @@ from gluon_sim.errors import BarrierError, span_of
 from gluon_sim.record.ir import Op
 from gluon_sim.record.origins import origins, users_of
 from gluon_sim.record.program import Program
+from gluon_sim.record.words import buffer_name
 
 __all__ = ["spare_barriers"]
 
@@ -52,7 +53,7 @@ def _given(program: Program, op: Op) -> Iterator[object]:
 
 def _report(alloc: Op, made: Op, copy: Op) -> BarrierError:
     return BarrierError(
-        f"the barrier of line {alloc.loc.line} is initialised and never used, so compiled code may have it "
+        f"the barrier {buffer_name(alloc)} is initialised and never used, so compiled code may have it "
         f"where the copy of line {copy.loc.line} goes, with no fence between",
         report="barrier.unused",
         remedy="Leave it out, or invalidate it when the copies have landed. The fence is there with "

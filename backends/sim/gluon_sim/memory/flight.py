@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
 import numpy as np
 
 from gluon_core.errors import GluonError
+from gluon_sim.check.advice import barrier_wait, group_wait, signal_and_wait
 from gluon_sim.check.agents import Agent
 from gluon_sim.errors import LeakError, RaceError, SimulatorError, span_of, tolerate
 from gluon_sim.memory.guided import Guided
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gluon_sim.check.epochs import Epoch
     from gluon_sim.memory.shared import SharedBuffer, SharedView
     from gluon_sim.memory.sync import Barriers, Wait
+    from gluon_sim.record.ir import Op
     from gluon_sim.run.frame import Rows
     from gluon_sim.run.task import Task
 
@@ -154,35 +156,26 @@ class Flight:
 
     def remedy(self, task: Task, before: Optional[Epoch] = None) -> str:
         """Which wait is missing before what `task` does now, or did in the epoch `before`."""
-        line = self.op.loc.line
-        here = (before or task).op.loc.line
+        here = (before or task).op
         if self.barrier is not None:
             return self.uncounted() or (
-                f"Line {here} must wait for the barrier that `{self.op.called}` of line {line} signals."
-                f"{self._other_phase(task.name if before is None else before.task)}"
+                barrier_wait(task, self.op, here, self.barrier)
+                + self._other_phase(task.name if before is None else before.task)
             )
         closed = self.home.closed
         if not closed.any():
-            return self._untracked(line, here)
+            return self._untracked(task, here)
         if before is not None and before.closed:
             closed = before.closed.get(self.queue, closed)
         meets = task.agent.flight if before is None and task.agent is not None else None
         if meets is not None and meets.task is self.task:  # it had to wait when it was issued
             closed = meets.closed.get(self.queue, closed)
         last = self if before is None else self._last_like(before, closed)
-        line = last.op.loc.line
         behind = int((closed - last.group).max())
-        if behind <= 0:
-            return (
-                f"Close the group of `{last.op.called}` of line {line}, and wait for it before "
-                f"line {here}."
-            )
-        what = "what is written by " if self.source is not None else ""
-        more = ", and it is not enough that they have been read" if what else ""
-        return (
-            f"Wait for {what}`{last.op.called}` of line {line} before line {here}: at most "
-            f"{behind - 1} closed groups of {self.queue} may be pending there{more}."
-        )
+        return group_wait(
+            task, self.queue, last.op, here, max(behind - 1, 0), commit=behind <= 0,
+            finish=self.source is not None,
+        )  # fmt: skip
 
     def _phase(self) -> Optional[tuple[Barriers, int, int]]:
         """The barriers among which it signals one, which of them, and the phase that this one is in, as
@@ -253,22 +246,16 @@ class Flight:
             flights.probing = False
         return found
 
-    def _untracked(self, line: int, here: int) -> str:
+    def _untracked(self, task: Task, here: Op) -> str:
         """Of work that belongs to no group yet."""
         flights = self.home.flights
         at = flights.index(self) if self in flights else len(flights)
         later = next((f for f in flights[at:] if f.barrier is not None and f.after), None)
         if later is not None:
-            return (
-                f"Line {here} must wait for the barrier that `{later.op.called}` of line "
-                f"{later.op.loc.line} signals when `{self.op.called}` of line {line} is over."
-            )
+            return barrier_wait(task, later.op, here, later.barrier)
         if self.after:
-            return (
-                f"Let a barrier track `{self.op.called}` of line {line}, and wait for it before "
-                f"line {here}."
-            )
-        return f"Close the group of `{self.op.called}` of line {line}, and wait for it before line {here}."
+            return signal_and_wait(task, self.queue, self.op, here)
+        return group_wait(task, self.queue, self.op, here, 0, commit=True)
 
 
 class Flights:

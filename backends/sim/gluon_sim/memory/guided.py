@@ -254,7 +254,7 @@ class Guided(Schedule):
         self._touch(Cells(where, np.unique(at), kind))
         if where != "claims":
             does = "reads" if kind == "poll" else "updates"
-            self._tell(task.op.loc.line, f"`{task.op.name}` {does} {where}")
+            self._tell(task.op.loc.line, f"`{task.op.called}` {does} {where}")
 
     def claims(self) -> None:
         """A program takes another over, or makes room for it."""

@@ -6,7 +6,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.errors import RaceError, span_of
+from gluon_sim.errors import RaceError, related, span_of
 from gluon_sim.memory.flight import Flight
 
 __all__ = ["Promise", "joined", "promise", "settled"]
@@ -130,11 +130,13 @@ def _report(flight: Flight) -> None:
     task = flight.task
     if task.machine.tracking is None:
         return
-    raise RaceError(
-        f"`{task.op.name}` of {task.name} reads registers that `{flight.op.name}` of line "
+    error = RaceError(
+        f"`{task.op.called}` of {task.name} reads registers that `{flight.op.called}` of line "
         f"{flight.op.loc.line} may still be writing",
         report="race.registers",
         program=task.batch.program(int(flight.rows.index[0])),
         remedy=flight.remedy(task),
         span=span_of(task.op.loc),
     )
+    error.related = related(error.span, span_of(flight.op.loc))
+    raise error

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gluon_sim.memory.shared import SharedBuffer
-    from gluon_sim.run.task import Task
+from typing import Any
 
 __all__ = ["cells", "circle", "in_words", "table"]
 
@@ -20,8 +16,7 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
 def cells(scene: dict[str, Any]) -> tuple[str, str, str]:
     """What a task waits for, what is missing, and what has happened there, for a table."""
     waits = (
-        f"phase {scene['phase']} of the barrier at byte {scene['slot'] * 8} of {scene['where']} in "
-        f"program {scene['program']}"
+        f"phase {scene['phase']} of {scene['where']} in program {scene['program']}"
     )
     missing = _missing(scene)
     far = [f"{scene['completed']} phases completed"]
@@ -60,11 +55,10 @@ def circle(scenes: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def in_words(task: Task, buffer: SharedBuffer, scene: dict[str, Any]) -> str:
+def in_words(scene: dict[str, Any]) -> str:
     """A scene as part of a sentence."""
     text = (
-        f"phase {scene['phase']} of the barrier at byte {scene['slot'] * 8} of {buffer.name} in "
-        f"program {scene['program']}: {_missing(scene)}, "
+        f"phase {scene['phase']} of {scene['where']} in program {scene['program']}: {_missing(scene)}, "
         f"{scene['completed']} phases completed"
     )
     if scene["arrived"]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gluon_sim.errors import OutOfBoundsError, SimulatorError
 from gluon_sim.memory.tensor_memory import (
-    BufferName,
+    LanesName,
     bytes_needed,
     in_tensor_memory,
     lane_table,
@@ -22,6 +22,7 @@ from gluon_sim.memory.tensor_memory import (
 )
 from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.types import MemDescType, Type
+from gluon_sim.record.words import buffer_name
 
 if TYPE_CHECKING:
     from gluon_core.layouts import Layout
@@ -186,11 +187,12 @@ class SharedView:
         return cls(buffer, type, np.zeros(1, np.int64), _table_of(type, buffer.pitch))
 
     @classmethod
-    def allocated(cls, buffer: SharedBuffer, type: MemDescType, line: int) -> "SharedView":
-        """All of a buffer that was made for the type, in a line of the kernel."""
+    def allocated(cls, buffer: SharedBuffer, type: MemDescType, alloc: Op) -> "SharedView":
+        """All of a buffer that an op of the kernel made for the type."""
         if in_tensor_memory(type):
-            buffer.pitch = pitch_of(type)
-            buffer.name = BufferName(f"the tensor memory of line {line}", buffer.pitch)
+            name = LanesName(buffer_name(alloc, "tensor memory"))
+            name.alloc, name.pitch = alloc, pitch_of(type)
+            buffer.name, buffer.pitch = name, name.pitch
         return cls.whole(buffer, type)
 
     @property

@@ -20,6 +20,7 @@ from gluon_sim.errors import (
 from gluon_sim.memory.scene import cells, circle, table
 from gluon_sim.memory.schedule import Schedule
 from gluon_sim.record.origins import unawaited, users_of
+from gluon_sim.record.words import buffer_name, expression
 
 if TYPE_CHECKING:
     from gluon_sim.memory.flight import Flights
@@ -481,7 +482,7 @@ class Barriers:
         if self.bytes[row, slot] < 0 and not self.announced.get(slot):
             brought = ", ".join(map(str, sorted(self.brought.get(slot, ()))))
             remedy = (
-                f"Nobody expects the bytes that line {brought} brings to the barrier of {buffer.name}: "
+                f"Nobody expects the bytes that line {brought} brings to the barrier {buffer.name}: "
                 "expect them before, in the same phase."
             )
         return {
@@ -496,7 +497,7 @@ class Barriers:
             "size": int(self.bytes[row, slot]),
             "arrived": tuple(lines),
             "candidates": tuple(sorted(candidates)),
-            "where": buffer.name,
+            "where": _place_of(task, buffer, slot),
             "completed": completed,
             "bytes": self._bytes(row, slot) if self.announced.get(slot) else "",
         }
@@ -525,10 +526,20 @@ class Barriers:
             )
 
 
+def _place_of(task: Task, buffer: SharedBuffer, slot: int) -> str:
+    """Which barrier of a buffer it is, by the expression of the op that runs."""
+    part = expression(task.machine.program.program, task.op, buffer.alloc)
+    if part:
+        return f"the barrier `{part}` (byte {slot * 8} of {buffer.name})"
+    return f"the barrier {buffer.name}" if buffer.size <= 16 and not slot else (
+        f"the barrier at byte {slot * 8} of {buffer.name}"
+    )
+
+
 def _idle(task: Task) -> str:
     """Which barriers see arrivals and no wait, in words; empty where there is none."""
     known = [
-        f"the barrier of line {alloc.loc.line}, at which line "
+        f"the barrier {buffer_name(alloc)}, at which line "
         f"{', '.join(map(str, sorted({op.loc.line for op in arrives})))} arrives"
         for alloc, arrives in unawaited(task.machine.program.program)[:2]
     ]

@@ -18,12 +18,13 @@ from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.ir import Op
 from gluon_sim.record.program import Program
 from gluon_sim.record.types import MemDescType, Type
+from gluon_sim.record.words import BufferName
 
 if TYPE_CHECKING:
     from gluon_core.layouts import Layout
 
 __all__ = [
-    "LANES", "BufferName", "bytes_needed", "check_columns", "columns_of", "copies_of", "in_tensor_memory",
+    "LANES", "LanesName", "bytes_needed", "check_columns", "columns_of", "copies_of", "in_tensor_memory",
     "is_allocation", "lane_table", "pitch_of",
 ]  # fmt: skip
 
@@ -169,15 +170,14 @@ def check_columns(program: Program, limit: int, name: str) -> int:
     return columns
 
 
-class BufferName(str):
-    """What reports call a buffer in tensor memory; `at(byte)` names a place in it."""
+class LanesName(BufferName):
+    """What reports call a buffer in tensor memory.
+
+    Attributes:
+        pitch: bytes of a lane.
+    """
 
     pitch: int
-
-    def __new__(cls, text: str, pitch: int) -> "BufferName":
-        made = super().__new__(cls, text)
-        made.pitch = pitch
-        return made
 
     def at(self, byte: int) -> str:
         lane, column = divmod(byte, self.pitch)

@@ -20,6 +20,7 @@ from gluon_sim.prove.values import CannotSay
 from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.ir import Op
 from gluon_sim.record.types import MemDescType, Type
+from gluon_sim.record.words import buffer_name
 from gluon_sim.run.frame import Rows
 
 __all__ = [
@@ -347,10 +348,9 @@ class Noter:
         (self.events if self.performing is None else self.performing.accesses).append(access)
 
     def allocate_buffer(self, type: MemDescType, value: Any = None) -> SharedView:
-        line = self.op.loc.line
-        buffer = SharedBuffer(1, SharedView.bytes_needed(type), f"the buffer of line {line}")
+        buffer = SharedBuffer(1, SharedView.bytes_needed(type), buffer_name(self.op))
         buffer.alloc = self.op
-        view = SharedView.allocated(buffer, type, line)
+        view = SharedView.allocated(buffer, type, self.op)
         if value is not None:
             self.store_shared(view, value)
         return view

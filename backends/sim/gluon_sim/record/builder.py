@@ -11,6 +11,7 @@ import linecache
 from operator import itemgetter
 from typing import Any, Callable, Optional, Sequence
 
+from gluon_core.contract.call_sites import CallSite
 from gluon_sim.errors import SimulatorError
 from gluon_sim.record import shapes
 from gluon_sim.record.ir import Block, Function, InsertPoint, Location, Op, Region, Value
@@ -80,7 +81,8 @@ class SimBuilder:
         self._before: Optional[Op] = None
         self._loc = Location()
         self._indent = 0
-        self._unbound: list[tuple[str, Sequence[Any]]] = []
+        self._unbound: list[tuple[str, Any]] = []
+        self._site: Optional[CallSite] = None
         self.options: Any = None
         self.codegen_fns: Any = {}
         self.module_map: Any = {}
@@ -98,7 +100,7 @@ class SimBuilder:
         # Where an operand is left out, newer versions pass an empty handle of their own.
         args = tuple(None if type(a).__name__ == "value" else a for a in args)
         op = Op(name, args, kwargs or {}, results, regions, self._loc)
-        op.block = self._block
+        op.block, op.site = self._block, self._site
         if self._block is None:
             # Defaults of parameters are evaluated before the function has a body; they are constants.
             if name != "constant":
@@ -149,8 +151,8 @@ class SimBuilder:
     def set_insertion_point_to_start(self, block: Block) -> None:
         self._block, self._before = block, (block.ops[0] if block.ops else None)
         unbound, self._unbound = self._unbound, []
-        for name, values in unbound:
-            self.bind_name(name, values)
+        for label, value in unbound:
+            self.bind_name(label, value)
 
     def set_insertion_point_to_end(self, block: Block) -> None:
         self._block, self._before = block, None
@@ -187,17 +189,21 @@ class SimBuilder:
     def set_loc(self, *where: Any) -> None:
         self._loc = where[0] if len(where) == 1 else Location(*where)
 
-    def bind_name(self, name: str, values: Sequence[Any]) -> None:
-        """An assignment of the kernel, of values or of one constant, for whoever debugs it."""
+    def enter_call(self, site: Optional[CallSite]) -> Optional[CallSite]:
+        """What is recorded next comes of this call of the kernel; returns the call before."""
+        outer, self._site = self._site, site
+        return outer
+
+    def bind_name(self, label: str, value: Any) -> None:
+        """An assignment of the kernel, of a value or of a constant, for debuggers and reports."""
         block, before = self._block, self._before
+        if isinstance(value, Value):
+            value.call_it(label)
         if block is None:  # parameters, before the function has a body
-            self._unbound.append((name, values))
+            self._unbound.append((label, value))
             return
         at = len(block.ops) if before is None else block.ops.index(before)
-        anchor = block.ops[at - 1] if at else None
-        for i, value in enumerate(values):
-            label = name if len(values) == 1 else f"{name}[{i}]"
-            block.bindings.append((anchor, label, value))
+        block.bindings.append((block.ops[at - 1] if at else None, label, value))
 
     # ---- modules and functions ----------------------------------------------------------
 

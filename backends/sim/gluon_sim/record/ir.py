@@ -7,6 +7,7 @@ from typing import Any, Iterator, Optional, Sequence, Union
 
 import numpy as np
 
+from gluon_core.contract.call_sites import CallSite
 from gluon_sim.record.types import FunctionType, Type
 
 __all__ = [
@@ -82,7 +83,12 @@ class Value:
     def set_loc(self, loc: Location) -> None:
         """Only the name matters: an op keeps the line it was recorded at."""
         if loc.name:
-            self.name = loc.name
+            self.call_it(loc.name)
+
+    def call_it(self, name: str) -> None:
+        """Take the name of a variable; the first one stays, but for a more exact one."""
+        if self.name is None or name.startswith((f"{self.name}.", f"{self.name}[")):
+            self.name = name
 
     def replace_all_uses_with(self, other: "Value") -> None:
         self.replacement = other
@@ -115,11 +121,12 @@ class Op:
         orders: whether an atomic acquires, releases, and reaches its program alone, once somebody
             asked.
         ufunc: of a reduction, the ufunc of its combine region or None, once somebody asked.
+        site: the call of the kernel that it was recorded for; None in library functions.
     """
 
     __slots__ = (
         "name", "args", "kwargs", "results", "regions", "loc", "block", "attrs", "used", "orders",
-        "ufunc",
+        "ufunc", "site",
     )  # fmt: skip
 
     def __init__(
@@ -142,11 +149,12 @@ class Op:
         self.used: Optional[bool] = None
         self.orders: Optional[tuple[bool, bool, bool]] = None
         self.ufunc: Optional[tuple[Optional[np.ufunc]]] = None
+        self.site: Optional[CallSite] = None
 
     @property
     def called(self) -> str:
-        """What a report calls it."""
-        return PORTABLE.get(self.name, self.name)
+        """The function that the kernel calls for it; the op's own name without such a call."""
+        return PORTABLE.get(self.name, self.name) if self.site is None else self.site.function
 
     def operands(self) -> Iterator[Value]:
         # Asked some fifteen times of every op of a kernel.

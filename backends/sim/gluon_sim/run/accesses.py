@@ -278,7 +278,7 @@ def memdesc_reinterpret(task: Task, type: MemDescType, view: SharedView) -> Shar
 
 
 def _positions(task: Task, view: SharedView, indices: np.ndarray, axis: int) -> np.ndarray:
-    indices = inside(task, task.op.name, indices, view.shape[axis], "buffer")
+    indices = inside(task, task.op.called, indices, view.shape[axis], "buffer")
     return view.positions(task.rows, indices, axis)
 
 
@@ -341,7 +341,7 @@ def local_atomic_scatter_rmw(
     _touch(task, "update", view, at, live)
     if view.buffer.unwritten is not None:
         missing = view.buffer.marks(view.dtype.itemsize).reshape(-1)[at] != 0
-        initialised(task, task.op.name, view.buffer, missing & live)
+        initialised(task, task.op.called, view.buffer, missing & live)
     out = np.zeros(at.shape, view.dtype)
     update, _ = RMW[kind]
     old, _ = apply_atomic(_flat(view), at[live], update, (np.broadcast_to(values, at.shape)[live],))

@@ -8,6 +8,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 import numpy as np
 
 from gluon_core.contract.assembly import Assembler
+from gluon_core.contract.call_sites import Remedies
 from gluon_core.contract.reference import wants_machine
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
@@ -37,6 +38,7 @@ class Models:
         lockstep: whether the threads of a warp go in step, so that one's release is of them all.
         assembler: makes inline assembly of the target runnable.
         target: what the simulator stands in for.
+        remedies: the calls that order the target's asynchronous work.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class Models:
         lockstep: bool = False,
         assembler: Optional[Assembler] = None,
         target: Any = None,
+        remedies: Optional[Remedies] = None,
     ):
         self.modules = list(modules)
+        self.remedies = remedies or Remedies()
         self.arithmetic = arithmetic or {}
         self.lockstep = lockstep
         self.assembler = assembler
@@ -153,7 +157,7 @@ def models_for(target: Target) -> Models:
     backends = sorted(registry().backends.values(), key=lambda b: b.name != own)
     modules: list[Any] = []
     arithmetic: Mapping[str, Callable[..., np.ndarray]] = {}
-    lockstep, assembler = False, None
+    lockstep, assembler, remedies = False, None, None
     for backend in backends:
         if not backend.reference:
             continue
@@ -172,4 +176,5 @@ def models_for(target: Target) -> Models:
                 arithmetic = getattr(module, "ELEMENTWISE", {})
                 lockstep = getattr(module, "LOCKSTEP", False)
                 assembler = getattr(module, "ASSEMBLER", None)
-    return Models(modules, arithmetic, lockstep, assembler, target)
+                remedies = getattr(module, "REMEDIES", None)
+    return Models(modules, arithmetic, lockstep, assembler, target, remedies)

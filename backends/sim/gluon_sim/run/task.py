@@ -138,13 +138,13 @@ class Task:
     ) -> np.ndarray:
         dtype = type if isinstance(type, np.dtype) else numpy_dtype(type)
         self._moves(mask)
-        return self.memory.load(self, self.op.name, addresses, dtype, mask, other)
+        return self.memory.load(self, self.op.called, addresses, dtype, mask, other)
 
     def store_global(
         self, addresses: np.ndarray, values: np.ndarray, mask: Optional[np.ndarray] = None
     ) -> None:
         self._moves(mask)
-        self.memory.store(self, self.op.name, addresses, values, mask)
+        self.memory.store(self, self.op.called, addresses, values, mask)
 
     def _moves(self, mask: Optional[np.ndarray]) -> None:
         flight = self.agent.flight if self.agent is not None else None
@@ -183,7 +183,7 @@ class Task:
             missing = view.missing(self.rows)
             initialised(
                 self,
-                self.op.name,
+                self.op.called,
                 view.buffer,
                 missing if mask is None else missing & mask,
                 copied,
@@ -204,7 +204,7 @@ class Task:
     def allocate_buffer(self, type: MemDescType, value: Optional[np.ndarray] = None) -> SharedView:
         """A new buffer of a recorded type, holding `value` if one is given."""
         buffer = self.machine.allocate(self, SharedView.bytes_needed(type))
-        view = SharedView.allocated(buffer, type, self.op.loc.line)
+        view = SharedView.allocated(buffer, type, self.op)
         if value is not None:
             self.store_shared(view, value)
         return view
@@ -480,7 +480,7 @@ class Task:
             return barriers.scene(self, view.buffer, row, slot, int(parity[first]))
 
         def describe() -> str:
-            return in_words(self, view.buffer, scene())
+            return in_words(scene())
 
         if not ready():
             self._told("blocked", view, barriers, live, int(parity[0]))

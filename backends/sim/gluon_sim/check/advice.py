@@ -1,0 +1,115 @@
+"""The calls that would have ordered two accesses, in the words of the kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Mapping, Optional, Sequence
+
+from gluon_core.contract.call_sites import Remedies, spelled
+from gluon_sim.record.ir import PORTABLE, Op
+from gluon_sim.record.words import between, line_of, variable
+
+if TYPE_CHECKING:
+    from gluon_sim.memory.shared import SharedView
+    from gluon_sim.run.task import Task
+
+__all__ = ["arrive_and_wait", "barrier_wait", "fence", "group_wait", "signal_and_wait"]
+
+_COPIES, _PRODUCTS = PORTABLE["deferred_store"], PORTABLE["deferred_read"]
+# Of portable ops that the target's own hardware does at once.
+_DEFERRED = Remedies(
+    waits={
+        _COPIES: ("gl.portable.wait({pending})",),
+        _PRODUCTS: ("gl.portable.mma_wait({result}, {pending})",),
+    },
+    commits={_COPIES: ("gl.portable.commit()",)},
+    fences={"async": ("gl.portable.fence()",)},
+)
+
+
+def _remedies(task: Task) -> Remedies:
+    models = task.machine.models
+    return models.remedies if models is not None else _DEFERRED
+
+
+def _texts(table: str, name: str, task: Task) -> Sequence[str]:
+    own: Mapping[str, Sequence[str]] = getattr(_remedies(task), table)
+    return own.get(name) or getattr(_DEFERRED, table).get(name, ())
+
+
+def _barrier(task: Task, op: Op, barrier: Optional[SharedView]) -> str:
+    alloc = barrier.buffer.alloc if barrier is not None else None
+    return variable(task.machine.program.program, op, alloc) or "bar"
+
+
+def group_wait(
+    task: Task, queue: str, op: Op, before: Op, pending: int, *, commit: bool = False,
+    finish: bool = False,
+) -> str:  # fmt: skip
+    """Which wait for the groups of a queue is missing before an op.
+
+    Args:
+        op: started the work.
+        commit: its group is not closed either.
+        finish: it is not enough that the work has read its sources.
+    """
+    result = op.results[0].name if op.results else None
+    texts = _texts("finishes", queue, task) if finish else ()
+    texts = texts or _texts("waits", queue, task)
+    wait = spelled(texts, op.site, pending=pending, result=result or "acc")
+    close = spelled(_texts("commits", queue, task), op.site) if commit else ""
+    place = between(op, before)
+    if not wait:
+        first = f"Close the group of `{op.called}` of {line_of(op, before)}, and wait" if commit else "Wait"
+        return f"{first} for it {place}: at most {pending} closed groups of {queue} may be pending there."
+    calls = f"`{close}` and `{wait}`" if close else f"`{wait}`"
+    groups = "group" if pending == 1 else "groups"
+    limit = f": at most {pending} {groups} may be pending there" if pending else ""
+    return f"Put {calls} {place}{limit}."
+
+
+def barrier_wait(task: Task, op: Op, before: Op, barrier: Optional[SharedView]) -> str:
+    """Which wait for the barrier that asynchronous work signals is missing before an op."""
+    named = _barrier(task, op, barrier)
+    wait = spelled(_remedies(task).barrier_waits, op.site, barrier=named)
+    tells = f"the barrier that `{op.called}` of {line_of(op, before)} signals"
+    if not wait:
+        return f"Wait for {tells} {between(op, before)}."
+    return f"Put `{wait}` {between(op, before)}: that is {tells}."
+
+
+def signal_and_wait(task: Task, queue: str, op: Op, before: Op) -> str:
+    """What is missing before an op, of work that neither a group nor a barrier tracks."""
+    texts = _texts("signals", queue, task)
+    signal = spelled(texts, op.site, barrier="bar")
+    wait = spelled(_remedies(task).barrier_waits, op.site, barrier="bar")
+    if not signal or not wait:
+        return (
+            f"Let a barrier track `{op.called}` of {line_of(op, before)}, and wait for it before "
+            f"{line_of(before, op)}."
+        )
+    return f"Put `{signal}` and `{wait}` {between(op, before)}."
+
+
+def fence(task: Task, proxy: str, op: Op, before: Op) -> str:
+    """Which fence is missing after an access by `op`, before the work that `before` starts."""
+    call = spelled(_texts("fences", proxy, task), before.site or op.site)
+    if not call:
+        return f"A fence between the generic and the {proxy} proxy is missing {between(op, before)}."
+    reason = f": `{before.called}` accesses shared memory through the {proxy} proxy"
+    return f"Put `{call}` {between(op, before)}{reason}."
+
+
+def arrive_and_wait(task: Task, earlier: str, op: Op, before: Op) -> str:
+    """Which barrier is missing between two partitions.
+
+    Args:
+        earlier: the partition that executed `op`; `task` executes `before`.
+    """
+    remedies = _remedies(task)
+    arrive = spelled(remedies.barrier_arrives, op.site, barrier="bar")
+    wait = spelled(remedies.barrier_waits, before.site, barrier="bar")
+    shown = [f" (`{call}`)" if call else "" for call in (arrive, wait)]
+    return (
+        f"{earlier} should arrive at a barrier after {line_of(op, before)}{shown[0]}, and "
+        f"{task.name} should wait for that before {line_of(before, op)}{shown[1]}."
+    )
