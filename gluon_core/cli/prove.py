@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Optional, Sequence
+from dataclasses import asdict, replace
+from typing import Collection, Optional, Sequence
 
 from gluon_core.cli.output import Exit, UsageError, file_and_kernel, print_json
 from gluon_core.cli.run import Runs, run_file
@@ -43,6 +43,10 @@ def show(
         error = raised
     verdicts = list(dict.fromkeys(one.proved for one in record.launches if one.proved is not None))
     found = _code(verdicts)
+    if error is not None:
+        failed = {one.kernel for one in record.raised}
+        verdicts = [_weighed(verdict, failed) for verdict in verdicts]
+        found = Exit.FAILED
     if json and not (error is not None and not verdicts):
         rows = [asdict(verdict) for verdict in verdicts]
         told = None if error is None else {"class": type(error).__name__, "message": str(error)}
@@ -61,8 +65,17 @@ def show(
     return found or code
 
 
+def _weighed(verdict: Proved, failed: Collection[str]) -> Proved:
+    """The verdict on a kernel of a file that ended with an error: none that fails is proved."""
+    if verdict.verdict != "proved" or verdict.name.partition(" on ")[0] not in failed:
+        return verdict
+    lines = ("the launch of the file fails, with the error below", *verdict.lines)
+    return replace(verdict, verdict="fails", lines=lines)
+
+
 def _head(verdict: Proved) -> str:
-    numbers = f"{verdict.states} states, {verdict.seconds:.1f} s"
+    states = "1 state" if verdict.states == 1 else f"{verdict.states} states"
+    numbers = f"{states}, {verdict.seconds:.2g} s" if verdict.seconds >= 0.01 else states
     return f"{verdict.verdict}: {verdict.name} ({numbers})"
 
 

@@ -204,7 +204,7 @@ def _access(
             f"registers {register!r}",
             f"shared    {shared!r}",
             f"for a tensor of shape {shape}, {bits} bits per element, {banks} banks:",
-            f"  one lane moves {vector} elements at once",
+            f"  one lane moves {vector} element{'s' * (vector != 1)} at once",
             f"  {extra} extra passes over the banks for each pass that is needed"
             if extra
             else "  no bank conflicts",

@@ -135,7 +135,8 @@ for (const select of document.querySelectorAll("select.entry")) {
 
 // -- timeline --------------------------------------------------------------------------------------------
 
-const TALL = 18, NAMES = 190;
+const TALL = 18, NAMES = 240, LETTERS = 39;
+const KINDS = [["op", "ops"], ["wait", "waits"], ["async", "asynchronous work"], ["sync", "barriers and groups"]];
 function timeline(section, run, number) {
   const events = run.timeline.traceEvents ?? [];
   const names = new Map(), lanes = new Map(), bars = [], ticks = [], flows = [];
@@ -144,7 +145,7 @@ function timeline(section, run, number) {
     return lanes.get(key);
   };
   for (const e of events) if (e.ph === "M") names.set(`${e.name}:${e.pid}:${e.tid}`, e.args.name);
-  const task = (e) => `${names.get(`process_name:${e.pid}:0`) ?? e.pid}, ${names.get(`thread_name:${e.pid}:${e.tid}`) ?? e.tid}`;
+  const task = (e) => `${names.get(`thread_name:${e.pid}:${e.tid}`) ?? e.tid}, ${names.get(`process_name:${e.pid}:0`) ?? e.pid}`;
   const tasks = new Set(events.filter((e) => e.ph !== "M").map((e) => `${e.pid}:${e.tid}`));
   const open = new Map(), until = new Map(), started = new Map();
   for (const e of events) {
@@ -179,7 +180,8 @@ function timeline(section, run, number) {
   const scroll = make("input", { type: "range", min: 0, max: 1000, value: 0, "aria-label": "scroll the timeline" });
   const view = make("div", { class: "view" });
   const dropped = run.timeline.otherData?.dropped_events;
-  section.append(make("div", { class: "bar" }, search, count, zoomIn, zoomOut, all), view, scroll);
+  const keys = KINDS.map(([kind, text]) => make("span", { class: "key" }, make("svg", { width: 12, height: 12 }, make("rect", { class: kind, width: 12, height: 12 })), text));
+  section.append(make("div", { class: "bar" }, search, count, zoomIn, zoomOut, all, ...keys), view, scroll);
   if (!bars.length) { view.append(make("p", {}, "Nothing happened.")); return; }
   if (dropped) section.append(make("p", {}, `${dropped} later events are left out; gluon run --trace keeps more.`));
   let from = 0, span = end, found = [];
@@ -229,7 +231,7 @@ function timeline(section, run, number) {
     svg.append(make("rect", { x: 0, y: 0, width: NAMES - 4, height: ordered.length * TALL, fill: "#fff", opacity: 0.92 }));
     ordered.forEach((key, order) => {
       const text = make("text", { x: key.split(":").length > 2 ? 18 : 4, y: order * TALL + 13 }), full = lanes.get(key).text;
-      text.textContent = full.length > 31 ? "…" + full.slice(-30) : full;
+      text.textContent = full.length > LETTERS ? full.slice(0, LETTERS - 1) + "…" : full;
       text.append(make("title", {}, full));
       svg.append(text);
     });

@@ -87,7 +87,7 @@ def test_a_small_grid_has_nothing_to_take():
 
 
 def test_the_wait_is_needed():
-    with pytest.raises(RaceError, match="wait for the barrier that `clc_try_cancel`"):
+    with pytest.raises(RaceError, match=r"Put `mbarrier.wait\(bar, phase\)`"):
         persistent[(4,)](np.zeros(4, np.int32), np.zeros(4, np.int32), 4, 1, WAIT=False)
 
 

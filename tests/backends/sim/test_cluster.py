@@ -148,7 +148,7 @@ def test_stores_that_nobody_waited_for(how):
         ):
             unawaited[(1,)](a, a.copy(), how, num_ctas=2)
         accesses = {access.op for access in found.value.accesses}
-        assert accesses == {"async_shared_store", "local_load"}
+        assert accesses == {"hopper.async_store", "tile.load"}
 
 
 @gluon.jit

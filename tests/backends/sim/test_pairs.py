@@ -67,7 +67,7 @@ def test_of_two_copies_the_first_is_waited_for_whichever_lands_first(schedule):
             assert (out == 3).all()
         with pytest.raises(RaceError) as found:
             there_and_back[(1,)](boxed(x), out, False, target="sim:sm_90")
-    assert "Wait for what is written by `async_tma_copy_local_to_global`" in found.value.remedy
+    assert "`tma.store_wait(0, read_only=False)`" in found.value.remedy
 
 
 @gluon.jit
@@ -86,7 +86,7 @@ def test_the_wait_that_is_named_reaches_all_ops_that_are_in_the_way():
     x = np.zeros((2, 64, 64), np.float16)
     with pytest.raises(RaceError) as found:
         reduced_twice[(1,)](boxed(x[1]), x, 1, target="sim:sm_90")
-    assert "at most 0 closed groups of bulk stores" in found.value.remedy
+    assert "`tma.store_wait(0, read_only=False)`" in found.value.remedy
 
 
 WIDE = gl.constexpr(TensorMemoryLayout([128, 64], 1))
@@ -146,8 +146,8 @@ def test_across_partitions_too():
     ring[(1,)](box, 3, True, target="sim:sm_100")
     with pytest.raises(RaceError) as found:
         ring[(1,)](box, 3, False, target="sim:sm_100")
-    assert "tcgen05_mma" in found.value.remedy
-    assert "barrier that `async_tma_copy" not in found.value.remedy  # that one comes second
+    assert "Put `tcgen05_commit(bar)`" in found.value.remedy
+    assert "barrier that `tma." not in found.value.remedy  # that one comes second
 
 
 # ---- accumulators in flight -------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_a_conversion_reads_an_accumulator():
     a, c = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
     converted[(1,)](a, c, 0, target="sim:sm_90")
     assert (c == 64).all()
-    with pytest.raises(RaceError, match="`convert_layout` .* may still be writing"):
+    with pytest.raises(RaceError, match="`gl.convert_layout` .* may still be writing"):
         converted[(1,)](a, c, 1, target="sim:sm_90")
 
 
@@ -189,7 +189,7 @@ def test_an_accumulator_is_in_flight_where_programs_parted_too():
     a, c = np.ones((64, 64), np.float16), np.zeros((2, 64, 64), np.float32)
     parted[(2,)](a, c, 1, 0, target="sim:sm_90")
     assert (c[0] == 128).all() and (c[1] == 64).all()
-    with pytest.raises(RaceError, match="`store` .* may still be writing"):
+    with pytest.raises(RaceError, match="`gl.store` .* may still be writing"):
         parted[(2,)](a, c, 1, 1, target="sim:sm_90")
 
 

@@ -56,7 +56,7 @@ def test_a_read_before_the_copy_was_waited_for():
     np.testing.assert_array_equal(out, a[:512])
     found = race(
         pipelined, (1,), a, out, 128, 1, 2, lines=("async_copy", "load(L1)"),
-        match="asynchronous write", remedy="at most 1 closed groups of cp.async may be pending",
+        match="asynchronous write", remedy="at most 1 group may be pending",
     )  # fmt: skip
     assert found.program == (0, 0, 0)
     assert {access.queue for access in found.accesses} == {"cp.async", None}
@@ -66,7 +66,7 @@ def test_two_copies_into_one_place():
     a, out = np.arange(640, dtype=np.int32), np.zeros(512, np.int32)
     race(
         pipelined, (1,), a, out, 128, 0, 1, lines=("async_copy",),
-        match="asynchronous write by .* and the asynchronous write", remedy="Wait for",
+        match="asynchronous write by .* and the asynchronous write", remedy="Put `cp.wait_group(0)` between line",
     )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_a_group_that_was_never_closed():
     a, out = np.arange(128, dtype=np.int32), np.zeros(128, np.int32)
     race(
         forgets, (1,), a, out, 128, False, False, lines=("async_copy", "s.load"), match="race",
-        remedy="Close the group",
+        remedy="Put `cp.commit_group()` and `cp.wait_group(0)`",
     )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def test_a_source_that_is_overwritten_while_it_is_copied():
     a, out = np.arange(128, dtype=np.int32), np.zeros(128, np.int32)
     found = race(
         forgets, (1,), a, out, 128, True, True, lines=("async_copy", "gl.store(a"),
-        match="of `a`: the", remedy="Wait for",
+        match="of `a`: the", remedy="Put `cp.wait_group(0)` between line",
     )  # fmt: skip
     assert found.place == 0
 
@@ -216,7 +216,7 @@ def neighbours(a, N: gl.constexpr):
 
 def test_a_read_of_what_another_program_writes():
     a = np.zeros(1025, np.int32)
-    found = race(neighbours, (8,), a, 128, lines=("gl.store",), match="read by `load`")
+    found = race(neighbours, (8,), a, 128, lines=("gl.store",), match="read by `gl.load`")
     assert {access.kind for access in found.accesses} == {"read", "write"}
 
 
@@ -335,5 +335,5 @@ def test_an_access_through_the_other_proxy_needs_a_fence(monkeypatch):
     np.testing.assert_array_equal(out, a)
     race(
         writes_both_ways, (1,), a, out, 128, False, lines=("async_copy", ".store(o)"),
-        match="through the async proxy", remedy="A fence between the generic and the async proxy",
+        match="through the async proxy", remedy="Put `gl.nvidia.hopper.fence_async_shared()`",
     )  # fmt: skip

@@ -140,7 +140,7 @@ def test_a_commit_tracks_what_came_before():
 
 
 def test_the_wait_is_needed():
-    with pytest.raises(RaceError, match="lane 0, column 0 of the tensor memory"):
+    with pytest.raises(RaceError, match="lane 0, column 0 of `acc`"):
         run(k=64, WAIT=False)
 
 
@@ -150,7 +150,7 @@ def test_nothing_signals():
 
 
 def test_who_reads_without_a_barrier_is_told():
-    with pytest.raises(RaceError, match="Let a barrier track `tcgen05_mma`"):
+    with pytest.raises(RaceError, match=r"Put `tcgen05_commit\(bar\)` and `mbarrier.wait\(bar, phase\)`"):
         run(k=64, WAIT=False, SIGNAL=False)
 
 
@@ -161,7 +161,7 @@ def test_the_fence_is_needed():
 
 
 def test_an_accumulator_that_nobody_wrote():
-    with pytest.raises(UninitialisedError, match="tensor memory.*takes use_acc=False"):
+    with pytest.raises(UninitialisedError, match="of `acc`.*takes use_acc=False"):
         run(USE_ACC=True)
 
 
@@ -372,7 +372,7 @@ def test_buffers_that_are_not_free_yet():
 
 
 def test_a_commit_that_comes_too_early():
-    with pytest.raises(RaceError, match="tensor memory"):
+    with pytest.raises(RaceError, match="column 0 of `acc`"):
         run_specialized(early=True)
 
 
@@ -420,7 +420,7 @@ def test_pairs_of_blocks():
     a, b, c = inputs("fp16", 256, 64, 128)
     in_pairs[(1,)](a, b, c, 128, True, num_ctas=2)
     np.testing.assert_array_equal(c.numpy(), (a.float() @ b.float()).numpy())
-    with pytest.raises(RaceError, match="tensor memory"):
+    with pytest.raises(RaceError, match="column 0 of `acc`"):
         in_pairs[(1,)](a, b, c, 64, False, num_ctas=2)
 
 

@@ -62,12 +62,12 @@ def test_a_buffer_that_is_read_too_early(how):
     found = report(
         RaceError, load_twice, *loaded(), how, match="race on byte 0", line="load(", schedules=chosen
     )  # fmt: skip
-    assert "must wait for the barrier that `async_tma_copy_global_to_local`" in str(found)
-    told = "was for phase 1, which is over; what `async_tma_copy_global_to_local` brings belongs to phase 0"
+    assert "Put `mbarrier.wait(bar, phase)`" in str(found)
+    told = "was for phase 1, which is over; what `tma.async_load` brings belongs to phase 0"
     assert (told in str(found)) == (how == "wrong phase")
     assert {access.op for access in found.accesses} == {
-        "local_load",
-        "async_tma_copy_global_to_local",
+        "s.load",
+        "tma.async_load",
     }
     with using(Settings.without_checks()):
         descriptor, out = loaded()
@@ -83,7 +83,7 @@ def test_fewer_bytes_expected_than_come():
     )  # fmt: skip
     start = load_twice.fn.__code__.co_firstlineno
     assert (
-        f"phase 0 of the barrier at byte 0 of the buffer of line {start + 3} in program (0, 0, 0) "
+        "phase 0 of the barrier at byte 0 of `bar` in program (0, 0, 0) "
         f"expects 4096 bytes (line {start + 6}), 8192 have come (line {start + 11})" in str(found)
     )
 
@@ -173,7 +173,7 @@ def test_stores_in_a_loop(schedule):
 def test_a_fence_that_is_missing():
     found = report(
         RaceError, write_boxes, written(), "no fence",
-        match="fence between the generic and the async proxy", line="tma.async_store(",
+        match="Put `fence_async_shared\\(\\)` between", line="tma.async_store(",
     )  # fmt: skip
     assert "through the async proxy" in str(found)
 
@@ -182,10 +182,10 @@ def test_a_buffer_that_is_written_before_it_was_read():
     found = report(
         RaceError, write_boxes, written(), "no wait", match="race on byte 0", line="store("
     )
-    assert "at most 0 closed groups of bulk stores may be pending" in str(found)
+    assert "Put `tma.store_wait(0)` " in str(found)
     assert {access.op for access in found.accesses} == {
-        "local_store",
-        "async_tma_copy_local_to_global",
+        "s.store",
+        "tma.async_store",
     }
     with using(Settings.without_checks()):
         b = written()
@@ -212,7 +212,7 @@ def test_the_remedy_is_right_at_once(buffers, pending):
     for schedule, seed in SCHEDULES:
         with using(schedule=schedule, seed=seed), pytest.raises(RaceError) as found:
             reuse[(1,)](b, 8, buffers, pending)
-        assert f"at most {right} closed groups of bulk stores" in str(found.value), schedule
+        assert f"`tma.store_wait({right})`" in str(found.value), schedule
     reuse[(1,)](b, 8, buffers, right)
 
 
@@ -279,10 +279,10 @@ def test_what_a_store_writes_is_not_there_when_it_has_read():
         with using(schedule=schedule[0], seed=schedule[1]), pytest.raises(RaceError) as caught:
             read_back[(1,)](describe(b, (64, 64)), b, out, True)
         kinds = {access.op for access in caught.value.accesses}
-        assert kinds == {"load", "async_tma_copy_local_to_global"}
+        assert kinds == {"gl.load", "tma.async_store"}
     with (
         using(schedule="eager"),
-        pytest.raises(RaceError, match="not enough that they have been read"),
+        pytest.raises(RaceError, match="not enough that its source was read"),
     ):
         read_back[(1,)](describe(b, (64, 64)), b, out, True)
     with using(Settings.without_checks()):
@@ -402,10 +402,9 @@ def test_an_arrival_too_many_names_the_wait_that_is_missing():
     hurried[(1,)](a, out, 4, True)
     with pytest.raises(BarrierError, match="more arrivals at a barrier") as caught:
         hurried[(1,)](a, out, 4, False)
-    empty = hurried.fn.__code__.co_firstlineno + 3
     arrives = take.fn.__code__.co_firstlineno + 7
     text = str(caught.value)
-    assert f"Nobody waits for the barrier of line {empty}, at which line {arrives} arrives" in text
+    assert f"Nobody waits for the barrier `empty`, at which line {arrives} arrives" in text
     assert f"wait for it before line {caught.value.span.line}" in text
 
 
@@ -416,6 +415,6 @@ def test_a_buffer_given_back_before_it_was_read():
         match="race on byte", line="load(",
     )  # fmt: skip
     assert {access.op for access in found.accesses} == {
-        "local_load",
-        "async_tma_copy_global_to_local",
+        "s.index(i % 2).load",
+        "tma.async_load",
     }

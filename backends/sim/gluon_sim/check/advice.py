@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gluon_sim.memory.shared import SharedView
     from gluon_sim.run.task import Task
 
-__all__ = ["arrive_and_wait", "barrier_wait", "fence", "group_wait", "signal_and_wait"]
+__all__ = ["arrive_and_wait", "barrier_wait", "fence", "group_wait", "signal_and_wait", "wait_before_end"]
 
 _COPIES, _PRODUCTS = PORTABLE["deferred_store"], PORTABLE["deferred_read"]
 # Of portable ops that the target's own hardware does at once.
@@ -41,6 +41,13 @@ def _barrier(task: Task, op: Op, barrier: Optional[SharedView]) -> str:
     return variable(task.machine.program.program, op, alloc) or "bar"
 
 
+def _group_wait(task: Task, queue: str, op: Op, pending: int, finish: bool = False) -> str:
+    texts = _texts("finishes", queue, task) if finish else ()
+    result = op.results[0].name if op.results else None
+    texts = texts or _texts("waits", queue, task)
+    return spelled(texts, op.site, pending=pending, result=result or "acc")
+
+
 def group_wait(
     task: Task, queue: str, op: Op, before: Op, pending: int, *, commit: bool = False,
     finish: bool = False,
@@ -52,10 +59,7 @@ def group_wait(
         commit: its group is not closed either.
         finish: it is not enough that the work has read its sources.
     """
-    result = op.results[0].name if op.results else None
-    texts = _texts("finishes", queue, task) if finish else ()
-    texts = texts or _texts("waits", queue, task)
-    wait = spelled(texts, op.site, pending=pending, result=result or "acc")
+    wait = _group_wait(task, queue, op, pending, finish)
     close = spelled(_texts("commits", queue, task), op.site) if commit else ""
     place = between(op, before)
     if not wait:
@@ -64,7 +68,8 @@ def group_wait(
     calls = f"`{close}` and `{wait}`" if close else f"`{wait}`"
     groups = "group" if pending == 1 else "groups"
     limit = f": at most {pending} {groups} may be pending there" if pending else ""
-    return f"Put {calls} {place}{limit}."
+    reason = "; it is not enough that its source was read" if finish else ""
+    return f"Put {calls} {place}{limit}{reason}."
 
 
 def barrier_wait(task: Task, op: Op, before: Op, barrier: Optional[SharedView]) -> str:
@@ -75,6 +80,18 @@ def barrier_wait(task: Task, op: Op, before: Op, barrier: Optional[SharedView]) 
     if not wait:
         return f"Wait for {tells} {between(op, before)}."
     return f"Put `{wait}` {between(op, before)}: that is {tells}."
+
+
+def wait_before_end(task: Task, queue: str, op: Op, barrier: Optional[SharedView]) -> str:
+    """Which wait is missing between asynchronous work and the end of the kernel."""
+    if barrier is not None:
+        named = _barrier(task, op, barrier)
+        wait = spelled(_remedies(task).barrier_waits, op.site, barrier=named)
+    else:
+        wait = _group_wait(task, queue, op, 0)
+    if not wait:
+        return "Wait for it before the end."
+    return f"Put `{wait}` after line {op.loc.line}, before the end."
 
 
 def signal_and_wait(task: Task, queue: str, op: Op, before: Op) -> str:

@@ -496,7 +496,7 @@ def report_threads(task: Task, kind: str, op: Op, met: Met, name: str) -> None:
     now = access_of(task.op, kind, task.agent, task.name, program)
     then = access_of(op, met.kind, task.agent, task.name, program)
     place = between(op, task.op)
-    if op.loc == task.op.loc:
+    if (op.loc.file, op.loc.line) == (task.op.loc.file, task.op.loc.line):
         place = "between the two, each in a line of its own"
     who = "blocks of the cluster" if met.blocks else "threads of it"
     own, wide = threads_barrier(task.op), threads_barrier(task.op, cluster=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
 import numpy as np
 
 from gluon_core.errors import GluonError
-from gluon_sim.check.advice import barrier_wait, group_wait, signal_and_wait
+from gluon_sim.check.advice import barrier_wait, group_wait, signal_and_wait, wait_before_end
 from gluon_sim.check.agents import Agent
 from gluon_sim.errors import LeakError, RaceError, SimulatorError, span_of, tolerate
 from gluon_sim.memory.guided import Guided
@@ -156,7 +156,7 @@ class Flight:
 
     def remedy(self, task: Task, before: Optional[Epoch] = None) -> str:
         """Which wait is missing before what `task` does now, or did in the epoch `before`."""
-        here = (before or task).op
+        here = before.op if before is not None else task.home()
         if self.barrier is not None:
             return self.uncounted() or (
                 barrier_wait(task, self.op, here, self.barrier)
@@ -472,7 +472,7 @@ class Flights:
                 f"the kernel ends while `{flight.op.called}` of {flight.task.name} may still be in "
                 f"flight{what and f' to {what}'}: nobody waited for it{more}",
                 report="leak.copy",
-                remedy="Wait for it before the end.",
+                remedy=wait_before_end(task, flight.queue, flight.op, flight.barrier),
                 span=span_of(flight.op.loc),
             )
             if not flight.tolerated:

@@ -22,7 +22,7 @@ from gluon_sim.memory.tensor_memory import (
 )
 from gluon_sim.record.dtypes import numpy_dtype
 from gluon_sim.record.types import MemDescType, Type
-from gluon_sim.record.words import buffer_name
+from gluon_sim.record.words import BufferName, buffer_name
 
 if TYPE_CHECKING:
     from gluon_core.layouts import Layout
@@ -99,7 +99,7 @@ def _table_of(type: MemDescType, pitch: int) -> np.ndarray:
 class SharedBuffer:
     """The bytes of one allocation, one row per program of the batch."""
 
-    def __init__(self, rows: int, size: int, name: str, fill: int = 0xFF):
+    def __init__(self, rows: int, size: int, name: BufferName, fill: int = 0xFF):
         # Whole 16-byte units, so that every element type can view it.
         size = -(-size // 16) * 16
         self.data = np.full((rows, size), fill, np.uint8)

@@ -10,7 +10,7 @@ from gluon_sim.record.origins import origins
 from gluon_sim.record.program import Program
 from gluon_sim.record.types import MemDescType
 
-__all__ = ["BufferName", "between", "buffer_name", "expression", "line_of", "threads_barrier"]
+__all__ = ["BufferName", "between", "buffer_name", "expression", "line_of", "threads_barrier", "variable"]
 
 _LONGEST = 60  # characters of an expression
 
@@ -29,16 +29,18 @@ class BufferName(str):
         return f"byte {byte} of {self}"
 
 
-def buffer_name(alloc: Op, memory: str = "buffer") -> str:
+def buffer_name(alloc: Op, memory: str = "buffer") -> BufferName:
     """A buffer by its variable, or by its line where it has none.
 
     A building block may say what it is, by the attribute `called` of the allocation.
     """
     block = alloc.attrs.get("called")
     variable = alloc.results[0].name if alloc.results else None
-    if block is None and variable is not None:
-        return f"`{variable}`"
-    return f"{block[0] if block is not None else f'the {memory}'} of line {alloc.loc.line}"
+    kind = block[0] if block is not None else f"the {memory}"
+    known = block is None and variable is not None
+    name = BufferName(f"`{variable}`" if known else f"{kind} of line {alloc.loc.line}")
+    name.alloc = alloc
+    return name
 
 
 def expression(program: Program, op: Op, alloc: Optional[Op]) -> str:

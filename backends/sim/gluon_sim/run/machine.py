@@ -29,7 +29,7 @@ from gluon_sim.memory.schedule import Schedule, schedule_of
 from gluon_sim.memory.shared import SharedBuffer
 from gluon_sim.memory.sync import Scheduler, Turns, Wait
 from gluon_sim.record.ir import Op
-from gluon_sim.record.words import BufferName, buffer_name
+from gluon_sim.record.words import buffer_name
 from gluon_sim.run.compile import CompiledProgram
 from gluon_sim.run.frame import Frame, Rows
 from gluon_sim.run.parallel import Stopped, Workers, keep, meets, ordered, workers_for
@@ -433,9 +433,7 @@ class Machine:
         return self.models.extern(symbol) if self.models is not None else None
 
     def allocate(self, task: Task, size: int) -> SharedBuffer:
-        name = BufferName(buffer_name(task.op))
-        name.alloc = task.op
-        buffer = SharedBuffer(task.batch.count, size, name)
+        buffer = SharedBuffer(task.batch.count, size, buffer_name(task.op))
         _, buffer.remedy = task.op.attrs.get("called", ("", ""))
         if self.guided is not None:
             self.guided.name_buffer(task, buffer)

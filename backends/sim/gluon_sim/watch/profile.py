@@ -19,7 +19,7 @@ import numpy as np
 
 from gluon_core.errors import GluonError
 from gluon_core.layouts import BlockedLayout, cost
-from gluon_sim.check.access import SECTOR, global_cost, holders, shared_cost
+from gluon_sim.check.access import LINE_SECTORS, SECTOR, global_cost, holders, shared_cost
 from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.memory.shared import SharedView, offsets_of
 from gluon_sim.record.dtypes import numpy_dtype
@@ -394,11 +394,14 @@ class Profiler(Watcher):
         way: str,
     ) -> None:
         found, times = self._access(task, op, addresses, mask, size, way == "write")
+        requests = found.requests
+        if not isinstance(_pointer_type(op, addresses), TensorType):
+            requests = -(-found.ideal // LINE_SECTORS)  # an engine asks for whole lines, not for warps
         key = "global_read" if way == "read" else "global_written"
         counts.add(
             **{
                 key: found.bytes * times,
-                f"{way}_requests": found.requests * times,
+                f"{way}_requests": requests * times,
                 f"{way}_sectors": found.sectors * times,
                 f"{way}_ideal": found.ideal * times,
             }

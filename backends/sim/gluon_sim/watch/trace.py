@@ -127,7 +127,7 @@ class Tracer(Watcher):
         row = self._row(launch, task)
         row.span = None
         row.wait = {
-            "ph": "X", "cat": "wait", "name": f"wait: {step.op.name}", "pid": row.pid,
+            "ph": "X", "cat": "wait", "name": f"wait: {step.op.called}", "pid": row.pid,
             "tid": row.tid, "ts": row.now, "dur": 0,
             "args": {
                 "for": wait.describe(),
@@ -163,7 +163,7 @@ class Tracer(Watcher):
         if what == "issue":
             queue, token = details
             event = {
-                "cat": "async", "name": f"{queue}: {op.name}", "id": len(self.events),
+                "cat": "async", "name": f"{op.called} (line {line})", "id": len(self.events),
                 "pid": row.pid, "tid": row.tid,
             }  # fmt: skip
             self._asyncs[id(token)] = {**event, "token": token}
@@ -188,7 +188,7 @@ class Tracer(Watcher):
     ) -> None:
         args: dict[str, Any] = {"line": line}
         if view is not None:
-            args["barrier"] = f"byte {_place(view)[1]} of {view.buffer.name}"
+            args["barrier"] = view.buffer.name.at(_place(view)[1])
         args["values"] = [str(d) for d in details if isinstance(d, (int, str))]
         self._put(
             {"ph": "i", "s": "t", "cat": "sync", "name": name, "pid": row.pid, "tid": row.tid,

@@ -89,9 +89,6 @@ def _wants(scene: Scene) -> str:
         missing.append(f"{scene.size} bytes")
     place = re.search(r"barrier .*?(?= in program|[,;:]|$)", scene.text)
     where = f" of the {place[0]}" if place else ""
-    where = re.sub(
-        r"barrier at (byte \d+) of the buffer of (line \d+)", r"barrier of \2, \1", where
-    )
     return f"phase {scene.phase}{where}: {' and '.join(missing) or 'nobody'} missing"
 
 
