@@ -21,7 +21,7 @@ Without it an op whose first argument is a type has that result type, any other 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, Optional, Protocol, Sequence, TypeVar
+from typing import Any, Callable, Iterator, Mapping, Optional, Protocol, Sequence, TypeVar
 
 import numpy as np
 
@@ -389,7 +389,11 @@ class Machine(Protocol):
         ...
 
     def implied_fence(
-        self, buffers: Sequence[Any], known: Sequence[str], writes: bool = False
+        self,
+        buffers: Sequence[Any],
+        known: Sequence[str],
+        writes: bool = False,
+        newer: Optional[Mapping[str, str]] = None,
     ) -> None:
         """A fence that the compiler adds here, if it knows of accesses to `buffers` since the last one.
 
@@ -399,6 +403,8 @@ class Machine(Protocol):
                 partition itself; "before", of the program before its partitions started;
                 "partitions", of those that are over; "calls", across functions that stay functions.
             writes: the work writes, so what was read counts, too.
+            newer: of those in `known` that not every supported compiler knows of, the releases that
+                do, such as "Triton >= 3.7".
         """
         ...
 

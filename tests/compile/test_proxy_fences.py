@@ -251,7 +251,7 @@ def races(kernel, target, block, monkeypatch, **constants):
     try:
         kernel[(1,)](desc, a, out, *constants.values())
     except RaceError as error:
-        assert "fence between the generic and the async proxy" in str(error), error
+        assert "Put `fence_async_shared()`" in str(error), error
         return True
     return False
 

@@ -34,6 +34,7 @@ REPORTS = {
     "race.lifetime": "races",  # in shared memory that a buffer had which nothing names any more
     "race.registers": "races",  # of a result that asynchronous work still writes
     "race.steps": "races",  # of a pipeline of tiles, by its contract
+    "race.fence": "fences",  # between the proxies, which a newer compiler adds
     "race.scope": "races",  # atomics of two ranks, one of which does not reach the other
     "bounds.global": "bounds",
     "bounds.index": "bounds",  # of a buffer, a gather or a scatter

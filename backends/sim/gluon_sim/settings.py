@@ -48,6 +48,8 @@ class Settings(LaunchSettings):
             a write and what follows it (`writes`), or a read and the write over it, too (`strict`).
         tolerated: what becomes of reports of what hardware is known to tolerate: a Python warning
             (`warn`), an `error` like all others, or nothing (`ignore`).
+        fences: the same for fences between the proxies that the kernel lacks and the installed compiler
+            adds, while an older supported one does not.
         views: what bounds the accesses through a view of an array is the view, not the storage.
         timeout: seconds after which a launch ends with a report; None for no limit.
         workers: threads that share a launch where it pays; None for one per core,
@@ -61,9 +63,10 @@ class Settings(LaunchSettings):
         "schedule": SCHEDULES,
         "proxy": PROXIES,
         "tolerated": TOLERATED,
+        "fences": TOLERATED,
     }
     POSITIVE: ClassVar[tuple[str, ...]] = ("timeout", "workers", "within", "most")
-    STRICT: ClassVar[Mapping[str, Any]] = {"tolerated": "error", "views": True}
+    STRICT: ClassVar[Mapping[str, Any]] = {"tolerated": "error", "views": True, "fences": "warn"}
 
     schedule: str = "latest"
     seed: int = 0
@@ -84,6 +87,7 @@ class Settings(LaunchSettings):
     deadlocks: bool = True
     proxy: str = "writes"
     tolerated: str = "warn"
+    fences: str = "ignore"
     views: bool = False
     timeout: Optional[float] = None
     workers: Optional[int] = None

@@ -347,6 +347,23 @@ def with_an_older_triton(case: Case) -> None:
         dialect.set_compiler_version(None)
 
 
+@gluon.jit
+def forgets_a_fence(desc, a):
+    s = gl.allocate_shared_memory(gl.float16, [64, 64], F16_)
+    s.store(gl.full([64, 64], 1, gl.float16, gl.BlockedLayout([1, 2], [1, 32], [4, 1], [1, 0])))
+    tma.async_store(desc, [0, 0], s)
+    tma.store_wait(0)
+
+
+def with_a_newer_triton(case: Case) -> None:
+    dialect.set_compiler_version((3, 8))
+    try:
+        boxes = describe(np.zeros((64, 64), np.float16), [64, 64], F16_.value)
+        case.kernel[(1,)](boxes, np.zeros(1, np.int32), target="sim:sm_90")
+    finally:
+        dialect.set_compiler_version(None)
+
+
 HALVES = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0], cga_layout=[[1]]))
 WHOLE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0], cga_layout=[[0]]))
 OF_BLOCKS = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0], cga_layout=[[1]]))
@@ -416,6 +433,9 @@ CASES = {
     "race.lifetime": Case(takes_the_place_of_a_copy, "later.store(o)"),
     "race.registers": Case(reads_an_accumulator_in_flight, "early ="),
     "race.steps": Case(lets_too_much_be_under_way, "tiles.wait(step, 3)"),
+    "race.fence": Case(
+        forgets_a_fence, "tma.async_store", launch=with_a_newer_triton, on="error", off="ignore"
+    ),
     "race.scope": Case(counts_for_its_device, "gl.atomic_add(x.peers[0], 1)", launch=on_two_ranks),
     "bounds.global": Case(runs_over, "gl.load(a + 4096 + o)"),
     "bounds.index": Case(indexes_outside, "ring.index(gl.load(a) + 2)"),
@@ -537,4 +557,4 @@ def test_the_table_holds_every_kind_of_report():
 
 def test_every_switch_has_a_report():
     switches = {f.name for f in Settings.__dataclass_fields__.values() if f.default is True}
-    assert switches | {"timeout"} == set(REPORTS.values())
+    assert switches | {"timeout", "fences"} == set(REPORTS.values())

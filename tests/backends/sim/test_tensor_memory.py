@@ -86,7 +86,7 @@ def unwritten(out, PART: gl.constexpr):
 
 @pytest.mark.parametrize("part", [False, True])
 def test_reads_of_what_nobody_wrote(part):
-    with pytest.raises(UninitialisedError, match="tensor memory of line"):
+    with pytest.raises(UninitialisedError, match="`memory.load` of `memory`"):
         unwritten[(1,)](np.zeros((128, 64), np.float32), part)
 
 
@@ -237,5 +237,5 @@ def test_copies_from_shared_memory(schedule):
 def test_a_copy_needs_its_wait():
     a = np.zeros((128, 64), np.float32)
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
-    with pytest.raises(RaceError, match="barrier that `tcgen05_commit`.*`tmem_copy`"):
+    with pytest.raises(RaceError, match=r"Put `mbarrier.wait\(bar, phase\)`"):
         copies[(1,)](a, np.zeros_like(a), 128, layout, False)

@@ -78,7 +78,7 @@ def test_a_wait_ends_after_the_arrival_that_ends_it():
     events = traced(parts, (1,), np.arange(128, dtype=np.int32), np.zeros(128, np.int32))
     names = {e["tid"]: e["args"]["name"] for e in events if e.get("name") == "thread_name"}
     assert sorted(names.values()) == ["partition 1 of the kernel", "the kernel"]
-    (wait,) = spans(events, "wait", "mbarrier_wait")
+    (wait,) = spans(events, "wait", "mbarrier.wait")
     assert names[wait["tid"]] == "the kernel" and "phase 0" in wait["args"]["for"]
     (arrival,) = (e for e in events if e["name"] == "barrier arrive")
     assert names[arrival["tid"]] == "partition 1 of the kernel"

@@ -28,10 +28,11 @@ _FURTHER = {
 
 
 def _fence(machine: Machine, buffers: tuple[Any, ...], writes: bool) -> None:
-    known = ["own"] if writes or follows(FENCES_READS) else []
-    known += [whose for whose, feature in _FURTHER.items() if follows(feature)]
+    features = _FURTHER if writes else {"own": FENCES_READS, **_FURTHER}
+    newer = {whose: feature.releases for whose, feature in features.items() if follows(feature)}
+    known = [*(["own"] if writes else []), *newer]
     if known:
-        machine.implied_fence(buffers, known, writes)
+        machine.implied_fence(buffers, known, writes, newer)
 
 
 def before_read(machine: Machine, *buffers: Any) -> None:

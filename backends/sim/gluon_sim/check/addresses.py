@@ -134,7 +134,7 @@ def initialised(
     accumulates = "mma" in task.op.name and hasattr(buffer.name, "pitch")  # tensor memory
     begins = " The first product into an accumulator takes use_acc=False." if accumulates else ""
     error = UninitialisedError(
-        f"{what} of {buffer.name}: {_of(program, element)} was never written{more}{later}",
+        f"`{what}` of {buffer.name}: {_of(program, element)} was never written{more}{later}",
         report="uninitialised.shared",
         remedy="Write the buffer first, and wait for what writes it." + begins,
         program=program,

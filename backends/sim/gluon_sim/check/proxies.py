@@ -7,17 +7,21 @@ that run side by side.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional, Sequence
+from typing import TYPE_CHECKING, Mapping, Optional, Sequence
 
 import numpy as np
 
+from gluon_sim.check.advice import fence
 from gluon_sim.check.agents import GENERIC, Agent
+from gluon_sim.errors import RaceError, related, span_of, tolerate
 
 if TYPE_CHECKING:
+    from gluon_sim.check.epochs import Epoch
     from gluon_sim.check.tracking import Tracking
     from gluon_sim.memory.shared import SharedView
+    from gluon_sim.run.task import Task
 
-__all__ = ["History", "needs_fence"]
+__all__ = ["History", "missing_fence", "report_added_fence"]
 
 _NEWEST = np.iinfo(np.int64).max
 
@@ -59,17 +63,17 @@ class History:
 
     def unfenced(
         self, tracking: Tracking, agent: Agent, view: SharedView, known: Sequence[str], reads: bool
-    ) -> bool:
-        """Whether accesses to a view that the compiler knows of have no fence yet."""
+    ) -> Optional[Epoch]:
+        """An access to a view that the compiler knows of and that has no fence yet."""
         epochs = tracking.epochs
         ids = tracking.last_accesses(view, reads)
         if ids is None or not len(ids):
-            return False
+            return None
         slots, clocks = epochs.slots[ids], epochs.clocks[ids]
         seen = agent.known.widen(int(slots.max()) + 1)[1].min(0)
         open_ = ~epochs.asynchronous[ids] & (seen[slots] < clocks)
         if not open_.any():
-            return False
+            return None
         slots, clocks = _issuers(tracking, ids[open_])
         found = self._own(agent, slots, clocks, "calls" in known) & ("own" in known)
         if "before" in known:
@@ -77,7 +81,7 @@ class History:
                 found |= (slots == slot) & (clocks <= limit)
         if "partitions" in known:
             found |= np.isin(slots, self.ended)
-        return bool(found.any())
+        return epochs.all[int(ids[open_][int(np.argmax(found))])] if found.any() else None
 
     def _own(self, agent: Agent, slots: np.ndarray, clocks: np.ndarray, calls: bool) -> np.ndarray:
         mine: np.ndarray = slots == agent.slot
@@ -102,11 +106,28 @@ def _issuers(tracking: Tracking, ids: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return slots, clocks
 
 
-def needs_fence(
+def missing_fence(
     tracking: Optional[Tracking], history: History, agent: Optional[Agent], views: Sequence[SharedView],
     known: Sequence[str], writes: bool,
-) -> bool:  # fmt: skip
-    """Whether the compiler adds a fence before an op that accesses `views`."""
+) -> Optional[Epoch]:  # fmt: skip
+    """The access for which the compiler adds a fence before an op that accesses `views`."""
     if tracking is None or agent is None or agent.proxy != GENERIC:
-        return False
-    return any(history.unfenced(tracking, agent, view, known, writes) for view in views)
+        return None
+    found = (history.unfenced(tracking, agent, view, known, writes) for view in views)
+    return next((epoch for epoch in found if epoch is not None), None)
+
+
+def report_added_fence(task: Task, earlier: Epoch, newer: Mapping[str, str]) -> None:
+    """Report a fence that the installed compiler adds and that an older one does not."""
+    releases = " and ".join(dict.fromkeys(newer.values()))
+    error = RaceError(
+        f"`{task.op.called}` accesses shared memory through another proxy than `{earlier.op.called}` of "
+        f"line {earlier.op.loc.line}, and no fence is between them: the installed compiler adds one "
+        f"({releases}), an older one does not",
+        report="race.fence",
+        program=task.batch.program(int(task.rows.index[0])),
+        remedy=fence(task, "async", earlier.op, task.op),
+        span=span_of(task.op.loc),
+    )
+    error.related = related(error.span, span_of(earlier.op.loc))
+    tolerate(error, task.machine.settings.fences, task.memory.told)

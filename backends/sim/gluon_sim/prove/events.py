@@ -8,7 +8,7 @@ is named.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -408,7 +408,11 @@ class Noter:
         self.events.append(Fence())
 
     def implied_fence(
-        self, buffers: Sequence[Any], known: Sequence[str], writes: bool = False
+        self,
+        buffers: Sequence[Any],
+        known: Sequence[str],
+        writes: bool = False,
+        newer: Optional[Mapping[str, str]] = None,
     ) -> None:
         views = [b for b in buffers if isinstance(b, SharedView) and not b.buffer.pitch]
         if views:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from gluon_sim.check.addresses import initialised, not_before
 from gluon_sim.check.agents import GENERIC, Agent, Agents
 from gluon_sim.check.blocks import leaders
 from gluon_sim.check.clusters import meet
-from gluon_sim.check.proxies import History, needs_fence
+from gluon_sim.check.proxies import History, missing_fence, report_added_fence
 from gluon_sim.check.threads import passive
 from gluon_sim.errors import BarrierError, SimulatorError, in_library, span_of
 from gluon_sim.memory.flight import Queue
@@ -318,7 +318,11 @@ class Task:
             self.history.fenced()
 
     def implied_fence(
-        self, buffers: Sequence[Any], known: Sequence[str], writes: bool = False
+        self,
+        buffers: Sequence[Any],
+        known: Sequence[str],
+        writes: bool = False,
+        newer: Optional[Mapping[str, str]] = None,
     ) -> None:
         """A fence that the compiler adds before an op, if it knows that one is missing; a portable op
         asks for it all the same."""
@@ -326,8 +330,14 @@ class Task:
             return
         tracking = self.machine.tracking
         views = [b for b in buffers if isinstance(b, SharedView) and not b.buffer.pitch]
-        if needs_fence(tracking, self.history, self.agent, views, known, writes):
-            self.fence()
+        earlier = missing_fence(tracking, self.history, self.agent, views, known, writes)
+        if earlier is None:
+            return
+        always = [whose for whose in known if whose not in (newer or {})]
+        if newer and self.machine.settings.fences != "ignore":
+            if not missing_fence(tracking, self.history, self.agent, views, always, writes):
+                report_added_fence(self, earlier, newer)
+        self.fence()
 
     # Barriers in shared memory.
 
