@@ -8,14 +8,17 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
+from gluon_core.errors import DeviceError
+
 __all__ = ["launch"]
 
 
 def launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> Any:
     """`kernel[grid](*args, **options)` in a function under `gluon_core.torch.op`.
 
-    It differs where there is no memory to work on. While torch propagates shapes, nothing is launched,
-    so that the function itself tells the shape of what it returns.
+    It differs where there is no memory to work on. While torch propagates shapes, and where all
+    tensors are on the device "meta", nothing is launched, so that the function itself gives the shape
+    of what it returns.
 
     Args:
         kernel: a `gluon.jit` function, also autotuned.
@@ -29,4 +32,11 @@ def launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> Any:
     if torch._C._len_torch_dispatch_stack():  # some mode of torch takes part in every call
         if FakeTensor in set(map(type, tree_leaves((args, options)))):
             return None
-    return kernel[grid](*args, **options)
+    try:
+        return kernel[grid](*args, **options)
+    except DeviceError:
+        leaves = tree_leaves((args, options))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if tensors and all(tensor.is_meta for tensor in tensors):
+            return None
+        raise

@@ -36,7 +36,7 @@ class Task:
         operands: `f(args, config) -> the kernel's arguments`, where they are not `args` as they stand.
         reference: `f(args) -> array`: the right result; configurations with another one are "bad".
         output: the parameter that holds the result.
-        tolerance: relative to the largest element of the result.
+        tolerance: relative to the largest element of the result; None for that of its dtype.
         flops, bytes_moved: `f(args, config)` or `f(args)`: what any implementation must do at least.
             Configurations that cannot beat the best even at the target's peaks are not measured.
         small: the shape to simulate, for objectives that count; the first of `shapes` by default.
@@ -52,7 +52,7 @@ class Task:
     operands: Optional[Callable[[Mapping[str, Any], Config], Sequence[Any]]] = None
     reference: Optional[Callable[[Mapping[str, Any]], Any]] = None
     output: Optional[str] = None
-    tolerance: float = 0.0
+    tolerance: Optional[float] = None
     flops: Optional[Callable[..., float]] = None
     bytes_moved: Optional[Callable[..., float]] = None
     small: Optional[Mapping[str, Any]] = None
@@ -136,19 +136,30 @@ class Task:
 
         assert self.output is not None
         raw = args[self.output]
+        dtype = str(raw.dtype).rpartition(".")[2]
+        tolerance = _default_tolerance(dtype) if self.tolerance is None else self.tolerance
         if hasattr(raw, "cpu") and hasattr(wanted, "cpu"):  # where they are, which is fast
-            wanted = wanted.reshape(raw.shape).float()
-            close = (raw.float() - wanted).abs() <= self.tolerance * wanted.abs().max()
-            count = int((~close).sum())
-            return (
-                f"{count} of {raw.numel()} elements of {self.output} are wrong" if count else None
-            )
-        got, wanted = numpy_of(raw), np.asarray(numpy_of(wanted))
-        wanted = wanted.reshape(got.shape).astype(np.float64)
-        limit = self.tolerance * float(np.abs(wanted).max())
-        wrong = ~(np.abs(got.astype(np.float64) - wanted) <= limit)  # NaN counts as wrong
-        count = int(wrong.sum())
-        return f"{count} of {got.size} elements of {self.output} are wrong" if count else None
+            wide = raw.double() if dtype == "float64" else raw.float()
+            wanted = wanted.reshape(raw.shape).to(wide)
+            errors, size = (wide - wanted).abs(), raw.numel()
+            largest = float(wanted.abs().max()) if size else 0.0
+            count = int((~(errors <= tolerance * largest)).sum())
+        else:
+            got, wanted = numpy_of(raw), np.asarray(numpy_of(wanted))
+            wanted = wanted.reshape(got.shape).astype(np.float64)
+            errors, size = np.abs(got.astype(np.float64) - wanted), got.size
+            largest = float(np.abs(wanted).max()) if size else 0.0
+            count = int((~(errors <= tolerance * largest)).sum())  # NaN counts as wrong
+        if not count:
+            return None
+        error = float(errors.max())  # NaN where any is
+        relative = error / largest if largest else float("inf")
+        source = f" (the default for {dtype})" if self.tolerance is None else ""
+        return (
+            f"{count} of {size} elements of {self.output} are wrong: the largest error is {error:.3g}, "
+            f"{relative:.3g} of the largest element; the task's tolerance={tolerance:g}{source} allows "
+            f"{tolerance * largest:.3g}"
+        )
 
     def with_space(self, values: Mapping[str, Sequence[Any]]) -> Task:
         """The same with other values to search, by name. What is searched no more has the default's value;
@@ -162,6 +173,15 @@ class Task:
             return {**self.told(self.fixed, target), **kept}
 
         return replace(self, space=Space(values, when), fixed=fixed)
+
+
+_TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 5e-3, "bfloat16": 3e-2}
+_NARROW_TOLERANCE = 0.13  # of 8-bit floats, one step of three bits of mantissa
+
+
+def _default_tolerance(dtype: str) -> float:
+    """What sums in another order may change, relative to the largest element: 0 for integers."""
+    return _TOLERANCES.get(dtype, _NARROW_TOLERANCE if dtype.startswith("float") else 0.0)
 
 
 def of_example(example: Any, values: Optional[Mapping[str, Sequence[Any]]], shapes: Any) -> Task:

@@ -25,7 +25,7 @@ def early(x, out):
 
 
 said(errors.RaceError, lambda: run(early, x, np.zeros_like(x)))
-#> RaceError: race on byte 0 of the buffer of line 21: the asynchronous write by `async_copy_global_to_local` at line 22 in the kernel, program (0, 0, 0), and the read by `local_load` at line 24 in the kernel, program (0, 0, 0), have no order. Wait for `async_copy_global_to_local` of line 22 before line 24: at most 0 closed groups of cp.async may be pending there.
+#> RaceError: race on byte 0 of `buffer`: the asynchronous write by `gl.nvidia.ampere.async_copy.async_copy_global_to_shared` at line 22 in the kernel, program (0, 0, 0), and the read by `buffer.load` at line 24 in the kernel, program (0, 0, 0), have no order. Put `gl.nvidia.async_copy.wait_group(0)` between line 22 and line 24.
 
 # -- DeadlockError: somebody must arrive at the barrier, or the wait wants the other phase
 @gluon.jit
@@ -57,7 +57,7 @@ def empty(out):
 
 
 said(errors.UninitialisedError, lambda: run(empty, x, tolerated="error"))
-#> UninitialisedError: local_load of the buffer of line 55: element (0,) of program (0, 0, 0) was never written (128 elements were not). Write the buffer first, and wait for what writes it.
+#> UninitialisedError: `buffer.load` of `buffer`: element (0,) of program (0, 0, 0) was never written (128 elements were not). Write the buffer first, and wait for what writes it.
 
 # -- MisalignedError: promise only what holds, or leave the promise out
 @gluon.jit
@@ -102,7 +102,7 @@ def left_behind(x):
 
 
 said(errors.LeakError, lambda: run(left_behind, x, tolerated="error"))
-#> LeakError: the kernel ends while `async_copy_global_to_local` of the kernel may still be in flight: nobody waited for it. Wait for it before the end.
+#> LeakError: the kernel ends while `copy.async_copy_global_to_shared` of the kernel may still be in flight: nobody waited for it. Put `gl.nvidia.ampere.async_copy.wait_group(0)` after line 100, before the end.
 
 # -- BarrierError: initialize with the number of arrivals of each phase, or wait in between
 @gluon.jit
@@ -114,7 +114,7 @@ def twice(out):
 
 
 said(errors.BarrierError, lambda: run(twice, x))
-#> BarrierError: more arrivals at a barrier than its phase expects; expected at most 1, got 2. Nobody waits for the barrier of line 110, at which line 112 arrives: wait for it before line 112.
+#> BarrierError: more arrivals at a barrier than its phase expects; expected at most 1, got 2. Nobody waits for the barrier `done`, at which line 112 arrives: wait for it before line 112.
 
 # -- PipelineError: fetch the steps of a pipeline one after the other, and wait for each of them, on every target alike
 @gluon.jit
@@ -161,7 +161,7 @@ def both(group):
 
 
 said(errors.ScopeError, lambda: gluon.distributed.simulate(both, 2, "sim:hopper"))
-#> ScopeError: `atomic_rmw` at line 156 on rank 1 and atomics of rank 0 (line 156) meet in `x.peers of rank 0`, and the scope of those of rank 1 ends at its device. Give the atomic of line 156 scope="sys".
+#> ScopeError: `gl.atomic_add` at line 156 on rank 1 and atomics of rank 0 (line 156) meet in `x.peers of rank 0`, and the scope of those of rank 1 ends at its device. Give the atomic of line 156 scope="sys".
 
 # -- SimulatorWarning: a warning: the manual forbids it, hardware is known to take it; see [what is tolerated](../simulator.md)
 import warnings
