@@ -7,6 +7,7 @@ mistake is in a kernel, the frontend adds the kernel's file, line and a caret (`
 from __future__ import annotations
 
 import functools
+import linecache
 import os
 import re
 import sys
@@ -90,13 +91,28 @@ class SourceSpan:
     text: Optional[str] = None
 
     def render(self) -> str:
-        """`file:line:column`, the source line, and a caret under the expression."""
+        """`file:line:column` (of a notebook: `Cell In[3], line 4`), the source line, and a caret under
+        the expression."""
+        cell = _cell(self.file)
         head = f"{self.file}:{self.line}:{self.column + 1}"
+        if cell is not None:
+            head = f"{cell}, line {self.line}"
         if self.text is None:
             return head
         width = max(1, (self.end_column or self.column + 1) - self.column)
         width = min(width, max(1, len(self.text) - self.column))
         return f"{head}\n    {self.text}\n    {' ' * self.column}{'^' * width}"
+
+
+def _cell(file: str) -> Optional[str]:
+    """What a notebook or an interactive session calls the cell that a file name stands for."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    try:
+        named = shell.compile.format_code_name(file) if shell is not None else None
+    except AttributeError:  # an IPython without this method
+        return None
+    return " ".join(named) if named else None
 
 
 class GluonError(Exception):
@@ -150,6 +166,25 @@ class GluonError(Exception):
             again = f"  ({times} times)" if times > 1 else ""
             text += f"\n  called from {call.render()}{again}"
         return text
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the user's frames, without those of the machinery, and the error."""
+        if os.environ.get("GLUON_TRACEBACK") == "full":
+            shell = sys.modules["IPython"].get_ipython()
+            lines: list[str] = shell.InteractiveTB.structured_traceback(
+                type(self), self, self.__traceback__
+            )
+            return lines
+        shown = []
+        entry = trimmed_traceback(self.__traceback__)
+        while entry is not None:
+            file, line = entry.tb_frame.f_code.co_filename, entry.tb_lineno
+            top = str(entry.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+            if top not in ("IPython", "ipykernel"):
+                text = linecache.getline(file, line).rstrip("\n")
+                shown += [f"{_cell(file) or file}, line {line}", f"----> {text.strip()}"]
+            entry = entry.tb_next
+        return [*shown, "", f"{type(self).__name__}: {self}"]
 
     def as_dict(self) -> dict[str, Any]:
         """For machines: `class`, `message`, `file`, `line` and `column` (from 1) where it has a place

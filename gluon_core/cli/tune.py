@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
+from rich.markup import escape
+
 from gluon_core.cli.output import Exit, UsageError, console, errors, print_json, table
 from gluon_core.cli.parse import parse_assignments, parse_value
 from gluon_core.contract.registry import registry
@@ -16,7 +18,7 @@ from gluon_core.tune import Outcome, Settings, Store, search
 from gluon_core.tune.check import check
 from gluon_core.tune.engine import Dask, Engine, Local, RayCluster
 from gluon_core.tune.export import write
-from gluon_core.tune.report import amount, effects, frontier, page, spoken
+from gluon_core.tune.report import amount, effects, frontier, gain, headline, page, spoken
 from gluon_core.tune.session import Progress
 from gluon_core.tune.task import Reference
 
@@ -197,7 +199,7 @@ def _print(outcome: Outcome) -> None:
     key, objective, best = outcome.key, outcome.key.objective, outcome.best
     where = " on ".join(filter(None, (key.target, key.device)))
     out = console()
-    out.print(f"[bold]{key.bucket}[/] for {where}", highlight=False)
+    out.print(f"[bold]{escape(headline(outcome))}[/] for {where}", highlight=False)
     counts = ", ".join(f"{count} {status}" for status, count in _counts(outcome).items())
     of = f" of {outcome.total}" if outcome.total else ""
     print(
@@ -223,7 +225,7 @@ def _print(outcome: Outcome) -> None:
     if best.low is not None and best.high is not None and best.low != best.high:
         line += f" ({amount(best.low, objective)} to {amount(best.high, objective)})"
     if outcome.start is not None and outcome.start.value and best.value:
-        line += f", {outcome.start.value / best.value:.3f} times as fast as the default"
+        line += f", {gain(outcome)}"
     print(line)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import keyword
 from collections import namedtuple
+from html import escape
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Protocol, Sequence
 
 from gluon_core import _triton
@@ -351,3 +352,15 @@ class CompiledKernel:
 
     def __repr__(self) -> str:
         return f"CompiledKernel({self.name}, {self.target})"
+
+    def _heading(self) -> str:
+        stages = ", ".join(name for name in self.asm if name != "source")
+        return f"{self.name} for {self.target}: {stages}"
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{escape(self._heading())}</b></p>{self._machine_report()._repr_html_()}"
+
+    def __rich__(self) -> Any:
+        table = self._machine_report().__rich__()
+        table.title = self._heading()
+        return table

@@ -8,6 +8,7 @@ A backend is one object, an instance of `Backend`, that a plugin hands over thro
 from __future__ import annotations
 
 from contextlib import nullcontext
+from html import escape
 from dataclasses import dataclass, field
 from typing import (
     TYPE_CHECKING,
@@ -125,6 +126,36 @@ class Report:
     occupancy: Optional[int] = None
     register_files: Mapping[str, int] = field(default_factory=dict)
     loops: tuple[Loop, ...] = ()
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What is known, as (name, text), for tables."""
+        mix = sorted(self.instruction_mix.items(), key=lambda item: -item[1])
+        parts: list[tuple[str, Any]] = [
+            ("registers", self.registers),
+            *((f"registers, {kind}", count) for kind, count in self.register_files.items()),
+            ("spills", self.spills),
+            ("shared memory, bytes", self.shared_memory),
+            ("scratch, bytes", self.scratch),
+            ("occupancy, warps", self.occupancy),
+            ("instructions", self.instruction_count),
+            *((f"instructions, {kind}", count) for kind, count in mix if count),
+        ]
+        return [(name, str(value)) for name, value in parts if value is not None]
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(text)}</td></tr>"
+            for name, text in self.rows()
+        )
+        return f"<table>{cells}</table>"
+
+    def __rich__(self) -> Any:
+        from rich.table import Table
+
+        table = Table("", "", show_header=False)
+        for row in self.rows():
+            table.add_row(*row)
+        return table
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from colorsys import hls_to_rgb
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from uuid import uuid4
 from typing import TYPE_CHECKING, Iterable, Optional, Sequence, Union
 
 from gluon_core.errors import ArgumentError, LayoutError
@@ -66,7 +67,7 @@ class Picture:
         return self.text
 
     def _repr_html_(self) -> str:
-        return self._part()
+        return self._part(uuid4().hex[:8])  # a notebook may show one picture twice
 
     def svg(self) -> str:
         """The picture as one SVG document."""
@@ -104,14 +105,18 @@ class Picture:
             )
         path.write_text(made(), encoding="utf-8")
 
-    def _part(self) -> str:
-        """HTML for a page that may hold other things, and other pictures."""
+    def _part(self, unique: str = "") -> str:
+        """HTML for a page that may hold other things, and other pictures.
+
+        Args:
+            unique: part of the ids, where the page may hold this picture already.
+        """
         drawn = "".join(
             f"<figure><figcaption>{escape(panel.caption)}</figcaption>"
             f"{_svg(panel.body, panel.width, panel.height)}</figure>"
             for panel in self.panels
         )
-        key = "g" + hashlib.sha256((self.text + drawn).encode()).hexdigest()[:10]
+        key = "g" + hashlib.sha256((self.text + drawn).encode()).hexdigest()[:10] + unique
         rules, inputs = [], []
         for noun, (prefix, count) in self.choices.items():
             buttons = [_button(key, noun, prefix, None)]

@@ -179,7 +179,8 @@ def roofline(target: Target, run: Callable[[Target], Any]) -> dict[str, Any]:
 
     Returns:
         `seconds`: the least time that a device of `target` needs for it; `bound`: which part of the
-        machine that is; `conflicts`: extra passes over the banks of shared memory.
+        machine that is; `conflicts`: extra passes over the banks of shared memory; `programs`, the
+        `loads` that they wait for, and `requests` of warps to global memory.
 
     Raises:
         CapabilityError: no simulator is installed, or it knows no peaks of this architecture.
@@ -197,11 +198,18 @@ def roofline(target: Target, run: Callable[[Target], Any]) -> dict[str, Any]:
     bounds = [kernel["roofline"] for kernel in kernels]
     if not bounds or any(found["seconds"] is None for found in bounds):
         raise CapabilityError(f"the peaks of {target.architecture.name} are not known")
+
+    def total(name: str) -> int:
+        return sum(int(kernel["total"].get(name, 0)) for kernel in kernels)
+
     longest = max(bounds, key=lambda found: float(found["seconds"]))
     return {
         "seconds": sum(float(found["seconds"]) for found in bounds),
         "bound": longest["bound"],
-        "conflicts": sum(int(kernel["total"]["conflicts"]) for kernel in kernels),
+        "conflicts": total("conflicts"),
+        "programs": sum(int(kernel["programs"]) for kernel in kernels),
+        "loads": total("loads"),
+        "requests": total("read_requests") + total("write_requests"),
     }
 
 

@@ -19,8 +19,8 @@ class Settings:
 
     Args:
         target: the hardware, in any spelling; None for the device that is there.
-        objective: what to make small: "time" on a device, "roofline" (seconds that the simulator counts at
-            least), "instructions" or "registers" of the machine code.
+        objective: what to make small: "time" on a device, "roofline" (seconds by what the
+            simulator counts, see `estimate`), "instructions" or "registers" of the machine code.
         search: "auto" (all of them where they are at most 64), "exhaustive", "optuna" or "random".
         trials: how many configurations to try; None leaves it to the search, which then does not count
             what is pruned.
@@ -74,6 +74,7 @@ class Outcome:
         options: compile options that were not searched.
         interrupted: whether somebody stopped it.
         facts: of the device.
+        call: the kernel's arguments, with their own sizes.
     """
 
     key: Key
@@ -86,6 +87,7 @@ class Outcome:
     options: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
+    call: str = ""
 
     @property
     def best(self) -> Optional[Trial]:

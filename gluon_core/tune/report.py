@@ -8,11 +8,27 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 from gluon_core.runtime.tuned.store import Trial
 from gluon_core.tune.session import Outcome
 
-__all__ = ["amount", "effects", "frontier", "page", "spoken"]
+__all__ = ["amount", "effects", "frontier", "gain", "headline", "page", "spoken"]
 
 
 def spoken(config: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in config.items())
+
+
+def headline(outcome: Outcome) -> str:
+    """The call that was tuned for, and the kind of calls that the result is kept for."""
+    call, bucket = outcome.call, outcome.key.bucket
+    return f"{call} (kept for {bucket})" if call not in ("", bucket) else bucket
+
+
+def gain(outcome: Outcome) -> str:
+    """The best configuration relative to the default, both of which have a value above 0."""
+    assert outcome.best is not None and outcome.start is not None
+    best, start = outcome.best.value, outcome.start.value
+    assert best and start
+    if outcome.key.objective in ("time", "roofline"):
+        return f"{start / best:.3f} times as fast as the default"
+    return "as many as the default" if start == best else f"the default has {start:g}"
 
 
 def amount(value: Optional[float], objective: str) -> str:
@@ -91,7 +107,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def _section(outcome: Outcome) -> str:
     key, objective = outcome.key, outcome.key.objective
-    parts = [f"<h2>{html.escape(key.bucket)}</h2>"]
+    parts = [f"<h2>{html.escape(headline(outcome))}</h2>"]
     where = " on ".join(filter(None, (key.target, key.device)))
     counts: dict[str, int] = {}
     for trial in outcome.trials:
@@ -113,7 +129,7 @@ def _section(outcome: Outcome) -> str:
             parts.append(f" ({amount(best.low, objective)} to {amount(best.high, objective)})")
         start = outcome.start
         if start is not None and start.value and best.value:
-            parts.append(f"; {start.value / best.value:.3f} times as fast as the default")
+            parts.append(f"; {gain(outcome)}")
         parts.append("</p>")
         facts = {k: v for k, v in outcome.facts.items() if v is not None and k != "versions"}
         if facts:

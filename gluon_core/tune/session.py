@@ -173,8 +173,9 @@ class _Search:
                 future.cancel()
             raise
         self.outcome = Outcome(
-            self.key, self.shape, total=total, default=default, options=self.about["options"]
-        )
+            self.key, self.shape, total=total, default=default, options=self.about["options"],
+            call=self.about.get("call", ""),
+        )  # fmt: skip
         self.best: Optional[Trial] = None
         self.default: Optional[Mapping[str, Any]] = None  # what its code is like
         self.held: list[tuple[Config, Mapping[str, Any]]] = []  # wait for that

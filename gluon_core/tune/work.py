@@ -19,6 +19,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from gluon_core.errors import TuneWorkerError
 from gluon_core.runtime.tuned import versions
+from gluon_core.tune.estimate import estimate
 from gluon_core.tune.isolated import Failed, Isolated, Lost
 from gluon_core.tune.space import Config
 from gluon_core.tune.statistics import interval, losers
@@ -92,7 +93,8 @@ def compile_one(
         if objective == "roofline":
             counted = bench.call("roofline", shape, config, limit=limits["simulate"])
             detail.update(counted)
-            return {**result, "status": "ok", "reason": "", "value": counted["seconds"]}
+            value = estimate(counted, detail, bench.call("peaks"))
+            return {**result, "status": "ok", "reason": "", "value": value}
         if detail.get(objective) is None:
             return {**result, "status": "failed", "reason": f"the code tells no {objective}"}
         return {**result, "status": "ok", "reason": "", "value": float(detail[objective])}

@@ -17,7 +17,7 @@ from typing import Any, Callable, Mapping, Optional
 from gluon_core.errors import GluonError
 from gluon_core.runtime import bench
 from gluon_core.runtime.tuned import versions
-from gluon_core.runtime.tuned.lookup import bucket_of, fixed_of
+from gluon_core.runtime.tuned.lookup import bucket_of, call_of, fixed_of
 from gluon_core.tune.space import Config
 from gluon_core.tune.task import Reference, Task
 
@@ -61,6 +61,7 @@ class Workbench:
             "target": str(target),
             "device": "" if self.index is None else bench.device_name(target, self.index),
             "bucket": bucket_of(parameters, values),
+            "call": call_of(parameters, values),
             "fixed": fixed_of(
                 {n: v for n, v in whole.items() if n in names and n not in task.searched.values}
             ),
@@ -111,6 +112,10 @@ class Workbench:
         if self.task.flops is not None and units:
             times.append(_counted(self.task.flops, args, whole) / max(units))
         return max(times) if times else None
+
+    def peaks(self) -> dict[str, float]:
+        """What one device of the target does at best."""
+        return dict(self.target.architecture.peaks)
 
     def roofline(self, shape: Shape, config: Config) -> dict[str, Any]:
         """What the simulator counts of one launch."""

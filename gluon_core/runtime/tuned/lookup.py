@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_core.compiler.bundle.form import identity_of
 from gluon_core.contract.targets import Target
@@ -26,7 +26,7 @@ from gluon_core.runtime.tuned.store import (
 )
 from gluon_core.values.constants import text_of
 
-__all__ = ["Lookup", "bucket_of", "fixed_of", "identity_of"]
+__all__ = ["Lookup", "bucket_of", "call_of", "fixed_of", "identity_of"]
 
 _WAYS = ("tuned", "tuned:nearest")
 _MOST = 4096  # kinds of calls remembered by one kernel
@@ -38,18 +38,18 @@ def _rounded(value: int) -> int:
     return -size if value < 0 else size
 
 
-def _kind(value: Any) -> str:
+def _kind(value: Any, size_of: Callable[[int], int] = _rounded) -> str:
     what = arguments.kind_of(value)
     if what == "int":
-        return str(_rounded(value))
+        return str(size_of(value))
     if what in ("array", "pointer"):
         return f"*{arguments.dtype_name(value.dtype)}"
     if what == "tuple":
-        return f"({','.join(map(_kind, value))})"
+        return f"({','.join(_kind(part, size_of) for part in value)})"
     if what == "registered":
         base, shape = getattr(value, "base", None), getattr(value, "shape", ())
         element = "" if base is None else arguments.dtype_name(base.dtype)
-        return f"{element}[{','.join(str(_rounded(int(size))) for size in shape)}]"
+        return f"{element}[{','.join(str(size_of(int(size))) for size in shape)}]"
     if what in ("bool", "none"):
         return str(value)
     return text_of(value) if what == "constant" else what
@@ -59,6 +59,12 @@ def bucket_of(parameters: Sequence[Parameter], values: Sequence[Any]) -> str:
     """What a call is like: `a=*fp16, n=4096`; constexprs are left out."""
     pairs = zip(parameters, values)
     return ", ".join(f"{p.name}={_kind(v)}" for p, v in pairs if not p.is_constexpr)
+
+
+def call_of(parameters: Sequence[Parameter], values: Sequence[Any]) -> str:
+    """One call: as `bucket_of`, with its own numbers."""
+    pairs = zip(parameters, values)
+    return ", ".join(f"{p.name}={_kind(v, int)}" for p, v in pairs if not p.is_constexpr)
 
 
 def fixed_of(constants: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import linecache
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from math import prod
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class Counts:
         executed: ops run, times the programs that ran each.
         requests: of warps to global memory, `*_sectors` those they touched, and `*_ideal` those
             that the same bytes would take side by side.
+        loads: ops that threads wait for, from global memory, times the programs that ran each.
         shared_passes: over the banks of shared memory, `shared_ideal` those without conflicts.
         matrix: FLOPs of the matrix unit by operand type; `vector`: float operations beside it,
             a reduction counted as one for each element that it takes in.
@@ -53,6 +54,7 @@ class Counts:
     global_read: int = 0
     global_written: int = 0
     atomics: int = 0
+    loads: int = 0
     read_requests: int = 0
     read_sectors: int = 0
     read_ideal: int = 0
@@ -218,6 +220,16 @@ class Profiler(Watcher):
         """One entry per kernel and target, in the order of their first launch."""
         return [k.report() for k in self.kernels.values()]
 
+    def _repr_html_(self) -> str:
+        from gluon_sim.watch.profile_html import part
+
+        return part(self.report())
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        from gluon_sim.watch.profile_text import pieces
+
+        yield from pieces(self.report(), options.max_width)
+
     # ---- launches -----------------------------------------------------------------------------
 
     def begin(self, launch: Launch) -> None:
@@ -293,6 +305,7 @@ class Profiler(Watcher):
         elif name in _READS:
             mask = args[1] if name in ("masked_load", "atomic_load") else None
             self._global(counts, task, op, args[0], mask, None, "read")
+            counts.loads += programs
         elif name in _WRITES:
             mask = args[2] if len(args) > 2 and isinstance(args[2], np.ndarray) else None
             self._global(counts, task, op, args[0], mask, None, "write")

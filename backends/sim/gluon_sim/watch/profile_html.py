@@ -9,7 +9,7 @@ from typing import Any, Mapping, Sequence
 from gluon_sim.watch.profile_text import HEADS, cells, many, summary, used
 from gluon_sim.watch.trouble import function_around
 
-__all__ = ["render"]
+__all__ = ["part", "render"]
 
 _STYLE = """
 body { font: 14px system-ui, sans-serif; margin: 2em; color: #222; background: #fff; }
@@ -31,6 +31,19 @@ def render(report: Sequence[Mapping[str, Any]]) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Kernel profile</title>'
         f"<style>{_STYLE}</style></head><body><h1>Kernel profile</h1>{body}</body></html>\n"
     )
+
+
+def part(report: Sequence[Mapping[str, Any]]) -> str:
+    """The tables, for a notebook: their style holds for them alone."""
+    body = "".join(_kernel(k) for k in report) or "<p>No kernel ran on the simulator.</p>"
+    rules = (rule.strip() for rule in _STYLE.replace("\n", " ").split("}"))
+    style = "".join(
+        ",".join(f".gluon-profile {one.strip()}" for one in rule.partition("{")[0].split(","))
+        + f"{{{rule.partition('{')[2]}}}"
+        for rule in rules
+        if rule
+    )
+    return f'<div class="gluon-profile"><style>{style}</style>{body}</div>'
 
 
 def _kernel(kernel: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["HEADS", "amount", "cells", "duration", "many", "show", "summary", "used"]
+__all__ = ["HEADS", "amount", "cells", "duration", "many", "pieces", "show", "summary", "used"]
 
 # What a profile tells of a line beside its number and its text, the most telling first.
 HEADS = (
@@ -171,12 +171,16 @@ def show(report: Sequence[Mapping[str, Any]]) -> None:
     """Print one table per kernel, and its roofline. A pipe gets 160 columns, as there is no edge."""
     wide = sys.stdout.isatty() or "COLUMNS" in os.environ
     console = Console() if wide else Console(width=160)
+    for piece in pieces(report, console.width):
+        console.print(piece)
+
+
+def pieces(report: Sequence[Mapping[str, Any]], width: int) -> Iterator[Union[Table, Text]]:
+    """What `show` prints, for any console of rich."""
     for kernel in report:
         title = (
             f"{kernel['kernel']} on {kernel['target']}: {many(kernel['launches'], 'launch', 'es')}, "
             f"{many(kernel['programs'], 'program')}"
         )
-        for made in _tables(title, kernel, console.width):
-            console.print(made)
-        for text in summary(kernel):
-            console.print(text, highlight=False, markup=False)
+        yield from _tables(title, kernel, width)
+        yield from map(Text, summary(kernel))
