@@ -258,6 +258,17 @@ def used_in_examples() -> dict[str, list[str]]:
 # -- an entry ------------------------------------------------------------------------------------
 
 
+def _parameter(parameter: inspect.Parameter) -> str:
+    """`name: type = default`; a default that is text stays in quotes."""
+    text = str(parameter.replace(default=inspect.Parameter.empty)).replace("'", "")
+    if parameter.default is inspect.Parameter.empty:
+        return text
+    is_text = isinstance(parameter.default, str)
+    default = f'"{parameter.default}"' if is_text else repr(parameter.default).replace("'", "")
+    equals = "=" if parameter.annotation is inspect.Parameter.empty else " = "
+    return f"{text}{equals}{default}"
+
+
 def signature(name: str, value: Any) -> str:
     """As one would call it, with the types that it takes."""
     if not callable(value) or inspect.isclass(value) and not hasattr(value, "__dataclass_fields__"):
@@ -273,7 +284,7 @@ def signature(name: str, value: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             parts.append("*")
         star = star or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
-        text = str(parameter).replace("'", "")
+        text = _parameter(parameter)
         parts.append(re.sub(r"<factory>|<dataclasses\._HAS_DEFAULT_FACTORY_CLASS.*?>", "[]", text))
         parts[-1] = re.sub(r"<function .* at 0x\w+>", "...", parts[-1])
     line = f"{name}({', '.join(parts)})"

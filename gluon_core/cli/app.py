@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from gluon_core import __version__
-from gluon_core.cli import bundle, plugged
+from gluon_core.cli import bundle, complete, plugged
 from gluon_core.cli.output import command
 
 __all__ = ["app"]
@@ -62,11 +62,21 @@ app = typer.Typer(
 app.add_typer(bundle.app, name="bundle")
 
 Kernel = Annotated[
-    str, typer.Argument(help="FILE:KERNEL; FILE alone where it has one kernel.", metavar="KERNEL")
+    str,
+    typer.Argument(
+        help="FILE:KERNEL; FILE alone where it has one kernel.",
+        metavar="KERNEL",
+        autocompletion=complete.kernels,
+    ),
 ]
 TargetName = Annotated[
     Optional[str],
-    typer.Option("--target", "-t", help="Such as hopper, nvidia:sm_90, gfx942, sim:hopper."),
+    typer.Option(
+        "--target",
+        "-t",
+        help="Such as hopper, nvidia:sm_90, gfx942, sim:hopper.",
+        autocompletion=complete.targets,
+    ),
 ]
 Signature = Annotated[
     Optional[str],
@@ -114,7 +124,11 @@ def root(
 @command
 def info(
     name: Annotated[
-        Optional[str], typer.Argument(help="A target or a capability to know all about.")
+        Optional[str],
+        typer.Argument(
+            help="A target or a capability to know all about.",
+            autocompletion=complete.capabilities_and_targets,
+        ),
     ] = None,
     json: Json = False,
 ) -> Optional[int]:
@@ -134,7 +148,13 @@ def compile(
     num_warps: Warps = None,
     option: Options = None,
     emit: Annotated[
-        str, typer.Option("--emit", "-e", help="report, ttgir, llir, ptx, amdgcn, sass, cubin, ...")
+        str,
+        typer.Option(
+            "--emit",
+            "-e",
+            help="report, ttgir, llir, ptx, amdgcn, sass, cubin, ...",
+            autocompletion=complete.emitted,
+        ),
     ] = "report",
     output: Annotated[
         Optional[Path], typer.Option("--output", "-O", help="Write to this file.")
@@ -222,6 +242,7 @@ def run(
             "--schedule",
             metavar="NAME",
             help="latest, eager or random: run once, so. Or a file that --explore wrote.",
+            autocompletion=complete.one_of("latest", "eager", "random"),
         ),
     ] = None,
     explore: Annotated[
@@ -259,13 +280,19 @@ def run(
     ] = False,
     targets: Annotated[
         Optional[str],
-        typer.Option("--targets", metavar="A,B,...", help="Run on each of these, then say how."),
+        typer.Option(
+            "--targets",
+            metavar="A,B,...",
+            help="Run on each of these, then say how.",
+            autocompletion=complete.several_targets,
+        ),
     ] = None,
     compile_for: Annotated[
         Optional[str],
         typer.Option(
             "--compile-for",
             metavar="A,B,...",
+            autocompletion=complete.several_targets,
             help="Compile what the file launches for each of these, with the types of the launches; "
             "it runs on their simulators.",
         ),
@@ -407,7 +434,12 @@ def explain(
 def demo(
     target: Annotated[
         Optional[list[str]],
-        typer.Option("--target", "-t", help="Compile for these instead; repeatable."),
+        typer.Option(
+            "--target",
+            "-t",
+            help="Compile for these instead; repeatable.",
+            autocompletion=complete.targets,
+        ),
     ] = None,
     only: Annotated[
         Optional[list[str]],
@@ -460,6 +492,7 @@ def tune(
         typer.Option(
             "--objective",
             help="time (on a device), roofline (what the simulator counts), instructions, registers.",
+            autocompletion=complete.one_of("time", "roofline", "instructions", "registers"),
         ),
     ] = "time",
     space: Annotated[
@@ -473,7 +506,12 @@ def tune(
         ),
     ] = None,
     search: Annotated[
-        str, typer.Option("--search", help="auto, exhaustive, optuna or random.")
+        str,
+        typer.Option(
+            "--search",
+            help="auto, exhaustive, optuna or random.",
+            autocompletion=complete.one_of("auto", "exhaustive", "optuna", "random"),
+        ),
     ] = "auto",
     trials: Annotated[
         Optional[int], typer.Option("--trials", min=1, help="Configurations to try.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 from typer.core import TyperGroup
 
+from gluon_core.cli import complete
 from gluon_core.cli.output import Exit, UsageError, command, console, print_json, table
 
 if TYPE_CHECKING:
@@ -54,7 +55,10 @@ def build(
         ),
     ] = None,
     target: Annotated[
-        Optional[list[str]], typer.Option("--target", "-t", help="Compile for it; repeatable.")
+        Optional[list[str]],
+        typer.Option(
+            "--target", "-t", help="Compile for it; repeatable.", autocompletion=complete.targets
+        ),
     ] = None,
     signature: Annotated[
         Optional[str], typer.Option("--signature", "-s", help="Types, as in `gluon compile`.")

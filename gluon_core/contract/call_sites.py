@@ -92,9 +92,12 @@ def _shared(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def _named(path: str, site: CallSite) -> str:
-    """The shortest expression for an op in the file of a call; `path` where there is none."""
+    """An expression for an op in the file of a call: beside the op that is called there, else the
+    shortest one; `path` where there is none."""
     parts = path.split(".")
-    around = site.function.split(".")[:-1]  # where the call found its own op
+    around = site.function.split(".")[:-1]
+    if around and _is_op(_value(site.scope, [*around, parts[-1]]), path):
+        return ".".join([*around, parts[-1]])
     spaces = [around[:length] for length in range(len(around), 0, -1) if around[0].isidentifier()]
     spaces += [[name] for name, value in site.scope.items() if isinstance(value, ModuleType)]
     candidates = [[name] for name, value in site.scope.items() if _is_op(value, path)]

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Spellings"]
 
+_MOST_NAMES = 12  # that an error lists
+_NEWEST = 4  # of each backend, where there are more
+
 
 class Spellings:
     """Parses targets against what one registry holds."""
@@ -226,12 +229,23 @@ class Spellings:
         found = self._registry.architectures() if among is None else among
         return [spelling for a in found for spelling in a.spellings]
 
+    def _some(self, names: Sequence[str]) -> str:
+        """Names to begin with: all where they are few, else the newest architectures of each backend."""
+        if len(names) <= _MOST_NAMES:
+            return f"Known: {', '.join(names)}."
+        newest: dict[str, list[str]] = {}
+        for one in self._registry.architectures():
+            if one.name.lower() in names:
+                newest.setdefault(one.backend, []).append(one.name)
+        some = [f"{', '.join(own[-_NEWEST:])} ({backend})" for backend, own in newest.items()]
+        return f"Among others: {'; '.join(some)}. `gluon info` lists all."
+
     def _unknown(self, word: str, known: Iterable[str], what: str, spec: str) -> TargetError:
         names = list(known)
         clash = self._registry.clash("spelling", word)  # of an architecture that is not there
         hint = f"{clash.text}." if clash is not None else did_you_mean(word.lower(), names)
-        if hint is None and what == "architecture":
-            hint = f"Known: {', '.join(names)}."
+        if hint is None and what in ("architecture", "target"):
+            hint = self._some(names)
         return TargetError(
             f"unknown {what} {word!r}",
             argument="target",

@@ -6,8 +6,8 @@ registry (`gluon_core.contract.registry`) knows the spellings, this module knows
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Mapping, Optional, Union
+from dataclasses import dataclass, field, fields
+from typing import Any, Mapping, Optional, Union
 
 from gluon_core.features import OLDEST, Feature
 
@@ -45,6 +45,10 @@ class Limits:
     remote_shared: bool = True
 
 
+# The default of a field that must be given: only those behind it may be left out.
+_NEEDED: Any = object()
+
+
 @dataclass(frozen=True)
 class Architecture:
     """One hardware generation that a backend can compile for.
@@ -76,11 +80,11 @@ class Architecture:
 
     name: str
     backend: str
-    aliases: tuple[str, ...]
-    arch: Union[int, str]
-    triton_backend: Optional[str]
-    warp_size: int
-    limits: Limits
+    aliases: tuple[str, ...] = ()
+    arch: Union[int, str] = _NEEDED
+    triton_backend: Optional[str] = _NEEDED
+    warp_size: int = _NEEDED
+    limits: Limits = _NEEDED
     capabilities: frozenset[str] = field(default_factory=frozenset)
     min_triton: tuple[int, int] = OLDEST
     banks: int = 32
@@ -91,6 +95,11 @@ class Architecture:
     casts_by_float32: Mapping[tuple[str, str], Feature] = field(default_factory=dict, compare=False)
     no_ops: Mapping[tuple[str, str], Optional[Feature]] = field(default_factory=dict, compare=False)
     no_constraints: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        missing = [f.name for f in fields(self) if getattr(self, f.name) is _NEEDED]
+        if missing:
+            raise TypeError(f"Architecture {self.name!r} needs {' and '.join(missing)}")
 
     @property
     def spellings(self) -> tuple[str, ...]:

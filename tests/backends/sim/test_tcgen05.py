@@ -150,7 +150,9 @@ def test_nothing_signals():
 
 
 def test_who_reads_without_a_barrier_is_told():
-    with pytest.raises(RaceError, match=r"Put `tcgen05_commit\(bar\)` and `mbarrier.wait\(bar, phase\)`"):
+    with pytest.raises(
+        RaceError, match=r"Put `tcgen05_commit\(bar\)` and `mbarrier.wait\(bar, phase\)`"
+    ):
         run(k=64, WAIT=False, SIGNAL=False)
 
 

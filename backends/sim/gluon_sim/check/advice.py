@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from gluon_sim.memory.shared import SharedView
     from gluon_sim.run.task import Task
 
-__all__ = ["arrive_and_wait", "barrier_wait", "fence", "group_wait", "signal_and_wait", "wait_before_end"]
+__all__ = [
+    "arrive_and_wait",
+    "barrier_wait",
+    "fence",
+    "group_wait",
+    "signal_and_wait",
+    "wait_before_end",
+]
 
 _COPIES, _PRODUCTS = PORTABLE["deferred_store"], PORTABLE["deferred_read"]
 # Of portable ops that the target's own hardware does at once.
@@ -63,7 +70,11 @@ def group_wait(
     close = spelled(_texts("commits", queue, task), op.site) if commit else ""
     place = between(op, before)
     if not wait:
-        first = f"Close the group of `{op.called}` of {line_of(op, before)}, and wait" if commit else "Wait"
+        first = (
+            f"Close the group of `{op.called}` of {line_of(op, before)}, and wait"
+            if commit
+            else "Wait"
+        )
         return f"{first} for it {place}: at most {pending} closed groups of {queue} may be pending there."
     calls = f"`{close}` and `{wait}`" if close else f"`{wait}`"
     groups = "group" if pending == 1 else "groups"
@@ -111,7 +122,9 @@ def fence(task: Task, proxy: str, op: Op, before: Op) -> str:
     """Which fence is missing after an access by `op`, before the work that `before` starts."""
     call = spelled(_texts("fences", proxy, task), before.site or op.site)
     if not call:
-        return f"A fence between the generic and the {proxy} proxy is missing {between(op, before)}."
+        return (
+            f"A fence between the generic and the {proxy} proxy is missing {between(op, before)}."
+        )
     reason = f": `{before.called}` accesses shared memory through the {proxy} proxy"
     return f"Put `{call}` {between(op, before)}{reason}."
 

@@ -17,6 +17,7 @@ from gluon_sim.errors import OffsetOverflowError, span_of
 from gluon_sim.record.ir import Block, Function, Op, Value
 from gluon_sim.record.program import Program
 from gluon_sim.record.types import PointerType, ScalarType
+from gluon_sim.record.words import called
 
 if TYPE_CHECKING:
     from gluon_sim.run.task import Task
@@ -310,7 +311,7 @@ def settle(task: Task, what: str, addresses: Wrapped, mask: Optional[np.ndarray]
     line = task.op.loc.line
     raise OffsetOverflowError(
         f"the result of `{op.name}` does not fit into {_bits(op)} bits and becomes the address of "
-        f"element {element} of program {program} in the {what} of line {line}",
+        f"element {element} of program {program} in the `{called(task.op, what)}` of line {line}",
         report="overflow.offset",
         remedy="Compute the offset in 64 bits: x.to(gl.int64) before the product or the sum.",
         span=span_of(op.loc),

@@ -23,6 +23,7 @@ from gluon_sim.errors import (
 )
 from gluon_sim.record.dtypes import compute, finish, unsigned
 from gluon_sim.record.origins import pointed_at
+from gluon_sim.record.words import called
 from gluon_sim.settings import Settings
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ class GlobalMemory:
             if mask.all():
                 mask = None
         for allocation, inside in self._parts(task, what, addresses, size, mask):
-            if self._keeps(what, allocation):
+            if self._keeps(task, what, allocation):
                 continue
             live = inside if inside is not None else mask
             # In C order, so that of equal addresses the later program's is written last.
@@ -355,7 +356,7 @@ class GlobalMemory:
         out = np.zeros(shape, dtype)
         shift = dtype.itemsize.bit_length() - 1
         for allocation, inside in self._parts(task, what, addresses, dtype.itemsize, mask):
-            if self._keeps(what, allocation):
+            if self._keeps(task, what, allocation):
                 continue
             live = inside if inside is not None else mask
             if live is None:
@@ -410,11 +411,11 @@ class GlobalMemory:
 
     # ---- what went wrong --------------------------------------------------------------------
 
-    def _keeps(self, what: str, allocation: Allocation) -> bool:
+    def _keeps(self, task: Task, what: str, allocation: Allocation) -> bool:
         """Is this one that cannot be written to? Then, with the check off, it keeps what it has."""
         if not allocation.writable and self.settings.bounds:
             raise OutOfBoundsError(
-                f"{what} writes to a read-only array",
+                f"{called(task.op, what)} writes to a read-only array",
                 report="bounds.readonly",
                 argument=allocation.name,
                 remedy="Pass a writable array.",
@@ -442,7 +443,7 @@ class GlobalMemory:
         count = int(np.count_nonzero(missing))
         more = f" ({count} elements were not)" if count > 1 else ""
         raise UninitialisedError(
-            f"{what} of `{allocation.name}`: element {element} of program {program} was never "
+            f"`{called(task.op, what)}` of `{allocation.name}`: element {element} of program {program} was never "
             f"written{more}",
             report="uninitialised.global",
             remedy="Write it first, by a kernel, or do not mark the array as uninitialised.",
@@ -458,7 +459,7 @@ class GlobalMemory:
             bad = bad & mask
         first, program, element = self._where(task, bad)
         raise MisalignedError(
-            f"{what} at an address that is no multiple of the element's {size} bytes",
+            f"{called(task.op, what)} at an address that is no multiple of the element's {size} bytes",
             report="alignment.address",
             got=f"address {int(addresses[first]):#x} in element {element} of program {program}",
             program=program,
@@ -485,7 +486,7 @@ class GlobalMemory:
                 text = f"byte {address - home.low} of `{name}`, which has {home.high - home.low}"
         more = f" ({count} elements are outside)" if count > 1 else ""
         raise OutOfBoundsError(
-            f"{what} outside {whose}: element {element} of program {program} is {text}{more}",
+            f"{called(task.op, what)} outside {whose}: element {element} of program {program} is {text}{more}",
             report="bounds.global",
             argument=name,
             remedy="Mask the access, or pass a larger array.",

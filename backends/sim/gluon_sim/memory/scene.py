@@ -15,9 +15,7 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
 
 def cells(scene: dict[str, Any]) -> tuple[str, str, str]:
     """What a task waits for, what is missing, and what has happened there, for a table."""
-    waits = (
-        f"phase {scene['phase']} of {scene['where']} in program {scene['program']}"
-    )
+    waits = f"phase {scene['phase']} of {scene['where']} in program {scene['program']}"
     missing = _missing(scene)
     far = [f"{scene['completed']} phases completed"]
     known = ", ".join(map(str, scene["arrived"]))

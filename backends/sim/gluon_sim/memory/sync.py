@@ -531,8 +531,10 @@ def _place_of(task: Task, buffer: SharedBuffer, slot: int) -> str:
     part = expression(task.machine.program.program, task.op, buffer.alloc)
     if part:
         return f"the barrier `{part}` (byte {slot * 8} of {buffer.name})"
-    return f"the barrier {buffer.name}" if buffer.size <= 16 and not slot else (
-        f"the barrier at byte {slot * 8} of {buffer.name}"
+    return (
+        f"the barrier {buffer.name}"
+        if buffer.size <= 16 and not slot
+        else (f"the barrier at byte {slot * 8} of {buffer.name}")
     )
 
 

@@ -10,7 +10,16 @@ from gluon_sim.record.origins import origins
 from gluon_sim.record.program import Program
 from gluon_sim.record.types import MemDescType
 
-__all__ = ["BufferName", "between", "buffer_name", "expression", "line_of", "threads_barrier", "variable"]
+__all__ = [
+    "BufferName",
+    "between",
+    "buffer_name",
+    "called",
+    "expression",
+    "line_of",
+    "threads_barrier",
+    "variable",
+]
 
 _LONGEST = 60  # characters of an expression
 
@@ -66,6 +75,11 @@ def _view(value: Value) -> str:
         return ""
     source = owner.site.source
     return source if len(source) <= _LONGEST else f"{source[: _LONGEST - 3]}..."
+
+
+def called(op: Op, what: str) -> str:
+    """The function that the kernel calls for an op, else `what` it does."""
+    return what if op.site is None else op.site.function
 
 
 def line_of(op: Op, other: Optional[Op] = None) -> str:

@@ -138,13 +138,13 @@ class Task:
     ) -> np.ndarray:
         dtype = type if isinstance(type, np.dtype) else numpy_dtype(type)
         self._moves(mask)
-        return self.memory.load(self, self.op.called, addresses, dtype, mask, other)
+        return self.memory.load(self, self.op.name, addresses, dtype, mask, other)
 
     def store_global(
         self, addresses: np.ndarray, values: np.ndarray, mask: Optional[np.ndarray] = None
     ) -> None:
         self._moves(mask)
-        self.memory.store(self, self.op.called, addresses, values, mask)
+        self.memory.store(self, self.op.name, addresses, values, mask)
 
     def _moves(self, mask: Optional[np.ndarray]) -> None:
         flight = self.agent.flight if self.agent is not None else None

@@ -409,7 +409,9 @@ class Profiler(Watcher):
         found, times = self._access(task, op, addresses, mask, size, way == "write")
         requests = found.requests
         if not isinstance(_pointer_type(op, addresses), TensorType):
-            requests = -(-found.ideal // LINE_SECTORS)  # an engine asks for whole lines, not for warps
+            requests = -(
+                -found.ideal // LINE_SECTORS
+            )  # an engine asks for whole lines, not for warps
         key = "global_read" if way == "read" else "global_written"
         counts.add(
             **{
