@@ -8,8 +8,8 @@ A backend is one object, an instance of `Backend`, that a plugin hands over thro
 from __future__ import annotations
 
 from contextlib import nullcontext
-from html import escape
 from dataclasses import dataclass, field
+from html import escape
 from typing import (
     TYPE_CHECKING,
     Any,

@@ -11,8 +11,8 @@ from colorsys import hls_to_rgb
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from uuid import uuid4
 from typing import TYPE_CHECKING, Iterable, Optional, Sequence, Union
+from uuid import uuid4
 
 from gluon_core.errors import ArgumentError, LayoutError
 from gluon_core.layouts.later import np

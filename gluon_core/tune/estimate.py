@@ -33,7 +33,7 @@ def estimate(
         return seconds
     resident = max(1, (code.get("occupancy") or 0) // max(1, code["num_warps"]))
     waves = ceil(programs / (units * resident))
-    waiting = waves * counted["loads"] / programs * _LATENCY
+    waiting: float = waves * counted["loads"] / programs * _LATENCY
     clock = peaks["shared"] / (128 * units) if "shared" in peaks else _CLOCK
-    issuing = counted["requests"] * _INSTRUCTIONS / (_ISSUED * units * clock)
+    issuing: float = counted["requests"] * _INSTRUCTIONS / (_ISSUED * units * clock)
     return max(seconds, waiting) + issuing
