@@ -107,7 +107,7 @@ def _named(path: str, site: CallSite) -> str:
         for start in range(1, len(parts))
         if _is_op(_value(site.scope, [*space, *parts[start:]]), path)
     ]
-    return ".".join(min(candidates, key=lambda names: len(names), default=parts))
+    return ".".join(sorted([*candidates, parts], key=len)[0])
 
 
 def _value(scope: Mapping[str, Any], parts: Sequence[str]) -> Any:

@@ -534,3 +534,39 @@ def test_a_command_ends_without_a_word_of_the_bindings():
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "buffer_store" in done.stdout and "leaked" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line, wanted, unwanted",
+    [
+        ("compile x.py --target hop", "hopper", "blackwell"),
+        ("compile x.py --target sim:gfx94", "sim:gfx942", "gfx942"),
+        ("compile x.py --emit tt", "ttgir", "ptx"),
+        ("tune x.py --objective r", "roofline", "time"),
+        ("tune x.py --search o", "optuna", "auto"),
+        ("run x.py --schedule la", "latest", "eager"),
+        ("run x.py --targets sim:hopper,gfx125", "sim:hopper,gfx1250", "gfx1250"),
+        ("run x.py --compile-for hop", "hopper", "sim:"),
+        ("bundle out --target gfx125", "gfx1250", "hopper"),
+        ("info nvidia.wg", "nvidia.wgmma", "hopper"),
+    ],
+)
+def test_shells_complete_values(line, wanted, unwanted):
+    offered = completed(line)
+    assert wanted in offered and unwanted not in offered
+
+
+def completed(line):
+    environment = {
+        "_GLUON_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_ARGS": f"gluon {line}",
+    }
+    done = CliRunner().invoke(app, [], env=environment, prog_name="gluon")
+    return done.stdout.split()
+
+
+def test_shells_complete_kernels_of_a_file(kernels):
+    offered = completed(f"compile {kernels}:")
+    assert offered and all(one.startswith(f"{kernels}:") for one in offered)
+    assert str(kernels) in completed(f"compile {str(kernels)[:-3]}")

@@ -167,6 +167,19 @@ def test_a_notebook_shows_a_layout():
     assert "http" not in html.replace('xmlns="http://www.w3.org/2000/svg"', "")
     assert repr(ROWS.show()) == L.explain_layout(ROWS, [32, 16])
     assert L.AutoLayout()._repr_html_() == "<code>AutoLayout()</code>"
+    # A notebook may show it twice: no name of the one is a name of the other.
+    first, second = (
+        {node.get("name") for node in ElementTree.fromstring(one).iter("input")}
+        for one in (html, ROWS._repr_html_())
+    )
+    assert first and not first & second
+    assert ROWS.show().html() == ROWS.show().html()
+
+
+def test_one_element_has_no_plural():
+    register = L.BlockedLayout([1, 1], [8, 4], [1, 1], [1, 0])
+    text = L.compare(register, L.SwizzledSharedLayout(1, 1, 1, [1, 0]), [64, 64]).text
+    assert "one lane moves 1 element at once" in text
 
 
 def test_pictures_are_written(tmp_path):

@@ -7,7 +7,7 @@ from collections import namedtuple
 import pytest
 
 from gluon_core.contract.registry import load
-from gluon_core.contract.targets import Target
+from gluon_core.contract.targets import Architecture, Limits, Target
 from gluon_core.errors import TargetError
 from tests.core.fakes import Complete, Plugin, acme, architecture, roadrunner, simulator
 
@@ -134,3 +134,23 @@ def test_a_backend_alone_needs_a_default_or_a_single_architecture():
 def test_capabilities_of_a_simulated_target_are_those_of_the_architecture(registry):
     assert registry.target("double:a1").has("acme.unit")
     assert not registry.target("double:a2").has("acme.unit")
+
+
+def test_an_unknown_name_far_from_all_lists_a_few():
+    from gluon_core.contract.registry import registry
+
+    for spec in ("zzzzqq", "nvidia:zzzzqq"):
+        with pytest.raises(TargetError, match="Among others: .*gluon info. lists all") as caught:
+            registry().target(spec)
+        assert len(str(caught.value)) < 320
+
+
+def test_an_architecture_needs_no_aliases():
+    limits = Limits(65536)
+    one = Architecture("a1", "acme", arch=1, triton_backend=None, warp_size=32, limits=limits)
+    assert one.aliases == () and one.spellings == ("a1",)
+    assert one == Architecture("a1", "acme", (), 1, None, 32, limits)
+    with pytest.raises(
+        TypeError, match="'a1' needs arch and triton_backend and warp_size and limits"
+    ):
+        Architecture("a1", "acme")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import traceback
+import types
 
 import pytest
 
@@ -124,3 +126,35 @@ def test_run_shows_the_files_own_frames(tmp_path):
     done = warm.run(["-m", "gluon_core.cli", "run", path])
     assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
     assert done.stderr.count("  File ") == 2 and "runpy" not in done.stderr
+
+
+class Session:
+    """An interactive session, as far as errors ask for one."""
+
+    def __init__(self, cells):
+        self.compile = self
+        self.cells = cells
+
+    def format_code_name(self, file):
+        return ("Cell", f"In[{self.cells[file]}]") if file in self.cells else None
+
+
+def test_in_a_notebook_an_error_names_the_cell(tmp_path, monkeypatch):
+    file = tmp_path / "cell.py"
+    file.write_text(PROGRAM)
+    spec = importlib.util.spec_from_file_location("a_cell", file)
+    cell = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(cell)
+    fake = types.ModuleType("IPython")
+    session = Session({str(file): 3})
+    fake.get_ipython = lambda: session
+    monkeypatch.setitem(sys.modules, "IPython", fake)
+    with pytest.raises(GluonError) as caught:
+        cell.launch(cell.wrong, 128, L=cell.LAYOUT)
+    shown = "\n".join(caught.value._render_traceback_())
+    line = PROGRAM.splitlines().index("    gl.store(x + gl.arange(0, 100, layout=L), 1.0)") + 1
+    assert f"at Cell In[3], line {line}" in shown
+    assert "Cell In[3], line" in shown and "----> kernel[(1,)](np.zeros(size" in shown
+    assert str(file) not in shown and "<gluon" not in shown and "dispatch" not in shown
+    fake.get_ipython = lambda: None  # a script that imported IPython
+    assert f"at {file}:{line}:" in str(caught.value)

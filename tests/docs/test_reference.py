@@ -175,3 +175,11 @@ def test_pictures_are_what_our_tools_draw():
     for name, text in made.items():
         assert (pictures.FOLDER / name).read_text() == text, "python docs/_build/pictures.py"
         assert any(name in page.read_text() for page in (ROOT / "docs").glob("*.md")), name
+
+
+def test_a_signature_keeps_defaults_that_are_text():
+    def f(a, mode: str = "", *, scope: str = "gpu", size: int = 4):
+        """Nothing."""
+
+    shown = reference.signature("gl.f", f)
+    assert 'gl.f(a, mode: str = "", *, scope: str = "gpu", size: int = 4)' in shown

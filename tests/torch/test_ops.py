@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from gluon_core import torch as gluon_torch
-from gluon_core.errors import ArgumentError, NondeterministicError
+from gluon_core.errors import ArgumentError, DeviceError, NondeterministicError
 from tests.torch import ops_for_tests as ops
 from tests.torch.attention_op import attention, attention_backward
 
@@ -434,3 +434,29 @@ def test_torch_warns_of_nothing(device):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ops.scale(x, factor).sum().backward()
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    gluon_torch.launch(ops.scale_kernel, (1,), x, out, x.numel(), 2.0, BLOCK=ops.BLOCK)
+    return out
+
+
+twice_launched = gluon_torch.op("gluon_tests::twice_launched", doubled)
+
+
+@pytest.mark.parametrize("name", ["scale", "norm"])
+def test_shapes_on_the_meta_device(name):
+    arguments = tensors(name, "meta")[name]()
+    result = getattr(ops, name)(*arguments)
+    first = result[0] if isinstance(result, tuple) else result
+    assert first.device.type == "meta" and first.shape == arguments[0].shape
+
+
+def test_an_op_without_a_fake_tells_its_shape_on_the_meta_device():
+    x = torch.randn(3, 5, device="meta")
+    assert twice_launched(x).shape == (3, 5) and twice_launched(x).is_meta
+    with torch.device("meta"):
+        assert twice_launched(torch.randn(7)).shape == (7,)
+    with pytest.raises(DeviceError):  # one tensor on it alone is a mistake
+        gluon_torch.launch(ops.scale_kernel, (1,), x, torch.empty(15), 15, 2.0, BLOCK=ops.BLOCK)

@@ -75,7 +75,9 @@ class TestWithoutADevice:
         # A wrong result is no candidate, however little the simulator counts of it.
         (wrong,) = tune.search(tasks.WRONG, settings, store=store, engine=engine)
         assert wrong.best is None and wrong.trials[0].status == "bad"
-        assert "elements of y are wrong" in wrong.trials[0].reason
+        reason = wrong.trials[0].reason
+        assert "elements of y are wrong: the largest error is" in reason
+        assert "tolerance=1e-05 (the default for float32)" in reason
 
     def test_there_is_nothing_to_measure_on(self, store, engine, monkeypatch):
         MadeUpMachine(monkeypatch, engine, lambda config: 1.0, devices=0)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from gluon_core import tune
+from gluon_core.contract.registry import registry
 from gluon_core.errors import TuneError, TuneSpaceError
+from gluon_core.runtime.tuned.lookup import bucket_of, call_of
+from gluon_core.tune.estimate import estimate
 from gluon_core.tune.search import Optuna, strategy_of
 from gluon_core.tune.statistics import interval, losers
 from tests.tune import tasks
@@ -133,3 +139,51 @@ def test_intervals_and_losers():
     samples = {0: [1.0, 1.01, 0.99], 1: [1.005, 0.995, 1.0], 2: [1.1, 1.101, 1.099], 3: [2.0, 2.0]}
     assert sorted(losers(samples)) == [2, 3]
     assert losers({0: [5.0]}) == []
+
+
+@pytest.mark.parametrize(
+    "dtype, error, tolerance, fine",
+    [
+        (np.float32, 5e-6, None, True),
+        (np.float32, 5e-5, None, False),
+        (np.float16, 2e-3, None, True),
+        (np.float64, 5e-6, None, False),
+        (np.int32, 1, None, False),
+        (np.float32, 5e-6, 0.0, False),
+        (np.float32, 5e-3, 1e-2, True),
+    ],
+)
+def test_the_tolerance_of_a_result(dtype, error, tolerance, fine):
+    task = dataclasses.replace(tasks.SCALE, tolerance=tolerance)
+    right = np.ones(8, dtype)
+    said = task.difference({"y": (right + np.asarray(error)).astype(dtype)}, right)
+    assert (said is None) == fine
+    if not fine:
+        name = np.dtype(dtype).name
+        source = f" (the default for {name})" if tolerance is None else ""
+        assert "8 of 8 elements of y are wrong: the largest error is" in said
+        assert (
+            f"tolerance={0 if dtype == np.int32 or tolerance == 0 else _allowed(name):g}{source}"
+            in said
+        )
+
+
+def _allowed(name):
+    return {"float32": 1e-5, "float64": 1e-12}[name]
+
+
+def test_an_estimate_tells_vector_widths_and_occupancies_apart():
+    peaks = registry().target("hopper").architecture.peaks
+    counted = {"seconds": 1e-6, "programs": 4096, "loads": 4096, "requests": 4096 * 16}
+    code = {"occupancy": 64, "num_warps": 4}
+    usual = estimate(counted, code, peaks)
+    assert estimate({**counted, "requests": 4096 * 64}, code, peaks) > usual  # narrow vectors
+    assert estimate(counted, {**code, "occupancy": 8}, peaks) > usual
+    assert estimate(counted, code, {}) == counted["seconds"]
+
+
+def test_the_headline_has_the_call_s_own_sizes():
+    parameters = tasks.scale.dispatcher.parameters
+    values = [np.zeros(400, np.float32), np.zeros(400, np.float32), 400, None, None]
+    assert "n=512" in bucket_of(parameters, values)
+    assert "n=400" in call_of(parameters, values)

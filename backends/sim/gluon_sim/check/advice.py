@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "arrive_and_wait",
+    "barrier_call",
     "barrier_wait",
     "fence",
     "group_wait",
@@ -103,6 +104,12 @@ def wait_before_end(task: Task, queue: str, op: Op, barrier: Optional[SharedView
     if not wait:
         return "Wait for it before the end."
     return f"Put `{wait}` after line {op.loc.line}, before the end."
+
+
+def barrier_call(task: Task, op: Op, alloc: Op) -> str:
+    """The wait for a barrier, in the spelling of the file of an op; "" where none is known."""
+    name = alloc.results[0].name if alloc.results else None
+    return spelled(_remedies(task).barrier_waits, op.site, barrier=name or "bar")
 
 
 def signal_and_wait(task: Task, queue: str, op: Op, before: Op) -> str:

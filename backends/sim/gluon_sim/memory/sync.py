@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Optional, TypeVar
 
 import numpy as np
 
+from gluon_sim.check.advice import barrier_call
 from gluon_sim.check.agents import Clock
 from gluon_sim.errors import (
     BarrierError,
@@ -451,7 +452,7 @@ class Barriers:
         line = task.op.loc.line
         idle = _idle(task)
         if idle:
-            return f"{text} {idle}: wait for it before line {line}.".lstrip()
+            return f"{text} {idle}: wait for it before line {line}.{_put(task)}".lstrip()
         return (
             f"{text} Before line {line} comes again, {task.name} must wait until the phase is over, or "
             "until those who wait for it have arrived at a barrier of their own."
@@ -478,7 +479,9 @@ class Barriers:
         # Who arrives ran ahead of this wait by two phases or more: nothing held it back.
         idle = _idle(task) if completed > 1 else ""
         lines = sorted({op.loc.line for _, op in before})
-        remedy = f"{idle}: wait for it before line {lines[0]}." if idle and lines else ""
+        remedy = (
+            f"{idle}: wait for it before line {lines[0]}.{_put(task)}" if idle and lines else ""
+        )
         if self.bytes[row, slot] < 0 and not self.announced.get(slot):
             brought = ", ".join(map(str, sorted(self.brought.get(slot, ()))))
             remedy = (
@@ -536,6 +539,13 @@ def _place_of(task: Task, buffer: SharedBuffer, slot: int) -> str:
         if buffer.size <= 16 and not slot
         else (f"the barrier at byte {slot * 8} of {buffer.name}")
     )
+
+
+def _put(task: Task) -> str:
+    """The wait to put there, for the first barrier for which nobody waits."""
+    alloc, arrives = unawaited(task.machine.program.program)[0]
+    call = barrier_call(task, arrives[0], alloc)
+    return f" Put `{call}` there." if call else ""
 
 
 def _idle(task: Task) -> str:
