@@ -25,7 +25,7 @@ def early(x, out):
 
 
 said(errors.RaceError, lambda: run(early, x, np.zeros_like(x)))
-#> RaceError: race on byte 0 of `buffer`: the asynchronous write by `gl.nvidia.ampere.async_copy.async_copy_global_to_shared` at line 22 in the kernel, program (0, 0, 0), and the read by `buffer.load` at line 24 in the kernel, program (0, 0, 0), have no order. Put `gl.nvidia.async_copy.wait_group(0)` between line 22 and line 24.
+#> RaceError: race on byte 0 of `buffer`: the asynchronous write by `gl.nvidia.ampere.async_copy.async_copy_global_to_shared` at line 22 in the kernel, program (0, 0, 0), and the read by `buffer.load` at line 24 in the kernel, program (0, 0, 0), have no order. Put `gl.nvidia.ampere.async_copy.wait_group(0)` between line 22 and line 24.
 
 # -- DeadlockError: somebody must arrive at the barrier, or the wait wants the other phase
 @gluon.jit
@@ -47,7 +47,7 @@ def beyond(x):
 
 
 said(errors.OutOfBoundsError, lambda: run(beyond, x))
-#> OutOfBoundsError: x: store outside its argument's storage: element (128,) of program (0, 0, 0) is byte 512 of `x`, which has 512 (128 elements are outside). Mask the access, or pass a larger array.
+#> OutOfBoundsError: x: gl.store outside its argument's storage: element (128,) of program (0, 0, 0) is byte 512 of `x`, which has 512 (128 elements are outside). Mask the access, or pass a larger array.
 
 # -- UninitialisedError: store before the load, or wait for what fills the buffer
 @gluon.jit
@@ -76,7 +76,7 @@ def wrapped(x, row, stride):
 
 
 said(errors.OffsetOverflowError, lambda: run(wrapped, x, 65536, 65552))
-#> OffsetOverflowError: the result of `mul` does not fit into 32 bits and becomes the address of element (0,) of program (0, 0, 0) in the store of line 75. Compute the offset in 64 bits: x.to(gl.int64) before the product or the sum.
+#> OffsetOverflowError: the result of `mul` does not fit into 32 bits and becomes the address of element (0,) of program (0, 0, 0) in the `gl.store` of line 75. Compute the offset in 64 bits: x.to(gl.int64) before the product or the sum.
 
 # -- CapacityError: free a buffer before the next one, or take smaller ones
 @gluon.jit
@@ -114,7 +114,7 @@ def twice(out):
 
 
 said(errors.BarrierError, lambda: run(twice, x))
-#> BarrierError: more arrivals at a barrier than its phase expects; expected at most 1, got 2. Nobody waits for the barrier `done`, at which line 112 arrives: wait for it before line 112.
+#> BarrierError: more arrivals at a barrier than its phase expects; expected at most 1, got 2. Nobody waits for the barrier `done`, at which line 112 arrives: wait for it before line 112. Put `gl.nvidia.hopper.mbarrier.wait(done, phase)` there.
 
 # -- PipelineError: fetch the steps of a pipeline one after the other, and wait for each of them, on every target alike
 @gluon.jit

@@ -7,7 +7,7 @@ that run side by side.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Optional, Sequence
 
 import numpy as np
 
@@ -117,9 +117,8 @@ def missing_fence(
     return next((epoch for epoch in found if epoch is not None), None)
 
 
-def report_added_fence(task: Task, earlier: Epoch, newer: Mapping[str, str]) -> None:
+def report_added_fence(task: Task, earlier: Epoch, releases: str) -> None:
     """Report a fence that the installed compiler adds and that an older one does not."""
-    releases = " and ".join(dict.fromkeys(newer.values()))
     error = RaceError(
         f"`{task.op.called}` accesses shared memory through another proxy than `{earlier.op.called}` of "
         f"line {earlier.op.loc.line}, and no fence is between them: the installed compiler adds one "

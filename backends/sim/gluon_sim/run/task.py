@@ -336,7 +336,12 @@ class Task:
         always = [whose for whose in known if whose not in (newer or {})]
         if newer and self.machine.settings.fences != "ignore":
             if not missing_fence(tracking, self.history, self.agent, views, always, writes):
-                report_added_fence(self, earlier, newer)
+                adds = [
+                    releases
+                    for whose, releases in newer.items()
+                    if missing_fence(tracking, self.history, self.agent, views, [whose], writes)
+                ]
+                report_added_fence(self, earlier, adds[0] if adds else "a newer Triton")
         self.fence()
 
     # Barriers in shared memory.
