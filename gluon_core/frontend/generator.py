@@ -544,17 +544,14 @@ def _labelled(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         for number, part in enumerate(value.values):
             yield from _labelled(f"{name}[{number}]", part)
         return
-    parts = getattr(type(value), "__annotations__", {}) if _is_aggregate(value) else {}
+    aggregate = getattr(type(value), "__triton_aggregate__", False)
+    parts = [field for field, _ in value.type.fields] if aggregate else []
     for field in parts:
         yield from _labelled(f"{name}.{field}", getattr(value, field))
     if not parts:
         handles = _handles(value)
         for number, handle in enumerate(handles):
             yield (name if len(handles) == 1 else f"{name}[{number}]"), handle
-
-
-def _is_aggregate(value: Any) -> bool:
-    return bool(getattr(type(value), "__triton_aggregate__", False))
 
 
 def _one_line(source: str) -> str:
