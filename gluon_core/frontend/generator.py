@@ -346,20 +346,21 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         enter = getattr(self.builder, "enter_call", None)  # of builders that report kernels' words
         if enter is None or not isinstance(node, ast.Call) or is_library(self.file_name):
             return self.call_any(node, fn, args, kws)
-        called = getattr(fn, "__func__", fn)
-        outer = enter(
-            CallSite(
-                _one_line(ast.unparse(node.func)),
-                _one_line(ast.unparse(node)),
-                self._span(node),
-                getattr(called, "public", ""),
-                self.gscope,
-            )
-        )
+        outer = enter(self._call_site(node, getattr(fn, "__func__", fn)))
         try:
             return self.call_any(node, fn, args, kws)
         finally:
             enter(outer)
+
+    def _call_site(self, node: Any, called: Any) -> CallSite:
+        """The site of a call; the rounds of an unrolled loop share it."""
+        public = getattr(called, "public", "")
+        known: Optional[CallSite] = getattr(node, "gluon_site", None)
+        if known is None or known.public != public or known.scope is not self.gscope:
+            function, source = (" ".join(ast.unparse(n).split()) for n in (node.func, node))
+            known = CallSite(function, source, self._span(node), public, self.gscope)
+            node.gluon_site = known
+        return known
 
     def visit_List(self, node: Any) -> Any:
         return self.visit_Tuple(node)
@@ -552,10 +553,6 @@ def _labelled(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         handles = _handles(value)
         for number, handle in enumerate(handles):
             yield (name if len(handles) == 1 else f"{name}[{number}]"), handle
-
-
-def _one_line(source: str) -> str:
-    return " ".join(source.split())
 
 
 def _is_namedtuple_class(value: Any) -> bool:
