@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
 
+from gluon_core.contract.call_sites import CallSite
 from gluon_core.contract.options import Options
 
 __all__ = [
@@ -538,7 +539,12 @@ class Recorder(Builder, Protocol):
         """A promise about each dimension of a value, for `Value.set_attr`; else an MLIR attribute."""
 
     def bind_name(self, name: str, values: Sequence[Any]) -> None:
-        """The kernel assigned these values, or one constant, to a variable."""
+        """The kernel assigned these values, or one constant, to a variable; of a tuple or an aggregate
+        each part comes by itself, under the expression for it."""
+
+    def enter_call(self, site: Optional[CallSite]) -> Optional[CallSite]:
+        """What is built next comes of this call of the kernel; returns the call before, which is
+        entered again behind it."""
 
     def call_buffer(self, value: Value, name: str, remedy: str) -> None:
         """What reports call the shared memory that a building block allocated, such as the barriers of

@@ -519,10 +519,10 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         super().set_value(name, value)
         bind = getattr(self.builder, "bind_name", None)  # of builders that a debugger asks
         if bind is not None and isinstance(value, tl.constexpr):
-            bind(name, value.value)
+            bind(name, [value.value])
         elif bind is not None and isinstance(value, _triton.base_value):
             for label, handle in _labelled(name, value):
-                bind(label, handle)
+                bind(label, [handle])
 
     def _maybe_set_loc_to_name(self, val: Any, name: str) -> None:
         if isinstance(val, (_triton.ir.value, _triton.ir.block_argument, _triton.base_value)):

@@ -81,7 +81,7 @@ class SimBuilder:
         self._before: Optional[Op] = None
         self._loc = Location()
         self._indent = 0
-        self._unbound: list[tuple[str, Any]] = []
+        self._unbound: list[tuple[str, Sequence[Any]]] = []
         self._site: Optional[CallSite] = None
         self.options: Any = None
         self.codegen_fns: Any = {}
@@ -151,8 +151,8 @@ class SimBuilder:
     def set_insertion_point_to_start(self, block: Block) -> None:
         self._block, self._before = block, (block.ops[0] if block.ops else None)
         unbound, self._unbound = self._unbound, []
-        for label, value in unbound:
-            self.bind_name(label, value)
+        for name, values in unbound:
+            self.bind_name(name, values)
 
     def set_insertion_point_to_end(self, block: Block) -> None:
         self._block, self._before = block, None
@@ -194,16 +194,19 @@ class SimBuilder:
         outer, self._site = self._site, site
         return outer
 
-    def bind_name(self, label: str, value: Any) -> None:
-        """An assignment of the kernel, of a value or of a constant, for debuggers and reports."""
+    def bind_name(self, name: str, values: Sequence[Any]) -> None:
+        """An assignment of the kernel, of values or of one constant, for debuggers and reports."""
         block, before = self._block, self._before
-        if isinstance(value, Value):
-            value.call_it(label)
         if block is None:  # parameters, before the function has a body
-            self._unbound.append((label, value))
+            self._unbound.append((name, values))
             return
         at = len(block.ops) if before is None else block.ops.index(before)
-        block.bindings.append((block.ops[at - 1] if at else None, label, value))
+        anchor = block.ops[at - 1] if at else None
+        for i, value in enumerate(values):
+            label = name if len(values) == 1 else f"{name}[{i}]"
+            if isinstance(value, Value):
+                value.call_it(label)
+            block.bindings.append((anchor, label, value))
 
     # ---- modules and functions ----------------------------------------------------------
 
