@@ -45,8 +45,14 @@ class Limits:
     remote_shared: bool = True
 
 
-# The default of a field that must be given: only those behind it may be left out.
-_NEEDED: Any = object()
+class _Needed:
+    """The default of a field that must be given: a field before it may be left out."""
+
+    def __repr__(self) -> str:
+        return "<needed>"
+
+
+_NEEDED: Any = _Needed()
 
 
 @dataclass(frozen=True)

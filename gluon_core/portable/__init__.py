@@ -109,4 +109,4 @@ def __getattr__(name: str) -> _typing.Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(name for name in __all__ if name[0].islower())  # what kernels call
+    return sorted(__all__)
