@@ -521,10 +521,9 @@ def test_profile_and_trace_count_what_is_copied():
     assert load["shared_written"] == store["shared_read"] == 2 * 8192
     assert load["async_ops"] == store["async_ops"] == 2
     events = [e for e in tracer.document()["traceEvents"] if e.get("cat") == "async"]
-    assert [e["name"].split(":")[0] for e in events if e["ph"] == "b"] == [
-        "tma loads",
-        "bulk stores",
-    ]
+    begun = [e for e in events if e["ph"] == "b"]
+    assert [e["args"]["queue"] for e in begun] == ["tma loads", "bulk stores"]
+    assert [e["name"].split(" (line")[0] for e in begun] == ["tma.async_load", "tma.async_store"]
     assert [e["args"]["bytes"] for e in events if e["ph"] == "e"] == [12800, 12800]
 
 
