@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Mapping, NoReturn, Optional, Sequence, Union
 
 from gluon_core import _triton
 from gluon_core.compiler.cache import content_hash
@@ -61,7 +61,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
             declares an argument divisible by 16, `:1` one that is 1. Parameters annotated
             `constexpr` may be left out.
         constexprs: parameter name, or path `(index, ...)`, -> value.
-        attrs: parameter name or path -> list of `[attribute, value]`, or 16.
+        attrs: parameter name or path -> list of `[attribute, value]`, or 16; anything empty for none.
 
     Raises:
         ArgumentError: an unknown or missing parameter.
@@ -75,21 +75,21 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         fn: Any,
         signature: Mapping[str, Any],
         constexprs: Optional[Mapping[Any, Any]] = None,  # a name or a path -> value
-        attrs: Optional[Mapping[Any, Any]] = None,
+        attrs: Union[Mapping[Any, Any], Sequence[NoReturn], None] = None,
     ):
         self.fn = jit_function(fn)
         self.name: str = self.fn.__name__
         self.constants: dict[Path, Any] = {}
         self.attrs: dict[Path, list[Any]] = {}
         names = self.fn.arg_names
-        told = (("signature", signature), ("constexprs", constexprs), ("attrs", attrs))
+        told = (("signature", signature), ("constexprs", constexprs), ("attrs", attrs or None))
         for argument, given in told:
             check_mapping(given, argument, "from names of parameters to what they are")
         for key in signature:
             self._index(key, "signature")
         for key, value in (constexprs or {}).items():
             self.constants[self._path(key, "constexprs")] = value
-        for key, value in (attrs or {}).items():
+        for key, value in dict(attrs or {}).items():
             pairs = [["tt.divisibility", value]] if isinstance(value, int) else value
             self.attrs[self._path(key, "attrs")] = [list(pair) for pair in pairs]
         self.signature: dict[str, Any] = {}

@@ -105,6 +105,21 @@ def test_tritons_own_way_of_saying_it():
     assert "tt.func public @put" in text
 
 
+@pytest.mark.parametrize("nothing", [None, {}, [], ()])
+def test_no_attributes_of_parameters(nothing):
+    signature = {"y": "*fp32", "VALUE": "constexpr"}
+    by_name = gluon.GluonASTSource(kernels.put, signature, {(1,): 5.0}, attrs=nothing)
+    by_place = gluon.GluonASTSource(kernels.put, signature, {"VALUE": 5.0}, nothing)
+    assert by_name.attrs == {} and by_name.hash() == by_place.hash()
+    made = gluon.compile(by_name, target=GPUTarget("cuda", 90, 32))
+    assert "tt.divisibility" not in made.asm["ttgir"]
+
+
+def test_attributes_of_parameters_are_a_mapping():
+    with pytest.raises(ArgumentError, match="attrs: not a mapping"):
+        gluon.GluonASTSource(kernels.put, {"y": "*fp32"}, {"VALUE": 5.0}, attrs=[16])
+
+
 def test_types_and_values_in_a_signature():
     made = gluon.compile(
         kernels.pair, target="sm_80", signature={"y": "*i64", "both": ("i32", "i32:1")}
