@@ -7,10 +7,11 @@ compile. Here an op is taken to carry it between all its tensors: too few are fo
 
 from __future__ import annotations
 
-from typing import Iterator, Optional
+from typing import Iterator, Optional, Sequence
 
 from gluon_core.layouts import AutoLayout
 from gluon_sim.record.ir import TERMINATORS, Op, Value
+from gluon_sim.record.live import HANDS_ON, links, live_ops, terminators
 from gluon_sim.record.program import Program
 from gluon_sim.record.types import TensorType
 
@@ -18,26 +19,24 @@ __all__ = ["undetermined"]
 
 
 def undetermined(program: Program) -> Optional[Op]:
-    """The first op whose result has an AutoLayout that nothing determines, and which matters."""
-    ops = list(program.walk_ops())
+    """The first live op whose result has an AutoLayout that nothing determines."""
+    if not any(_is_auto(value) for op in program.walk_ops() for value in op.results):
+        return None
+    ops = live_ops(program)
     groups = _Groups()
     determined: list[Value] = []
     for op in ops:
-        tensors = [v for v in _touched(op) if _is_auto(v)]
-        for alone in tensors if op.name == "histogram" else ():
-            groups.find(id(alone))  # what it takes says nothing of what it makes
-        for other in tensors if op.name != "histogram" else ():
-            groups.join(tensors[0], other)
-        if tensors and op.attrs.get("determines"):
-            determined.append(tensors[0])
-    if not groups.parent:
-        return None
+        for alike in _alike(op):
+            tensors = [value for value in alike if _is_auto(value)]
+            for other in tensors:
+                groups.join(tensors[0], other)
+            if tensors and op.attrs.get("determines"):
+                determined.append(tensors[0])
     known = {groups.find(id(value)) for value in determined}
     for op in ops:
-        for value in op.results:
-            if _is_auto(value) and groups.find(id(value)) not in known:
-                if _matters(program, ops, value):
-                    return op
+        if op.name not in HANDS_ON:  # their ops are named, and not all of their results are live
+            if any(_is_auto(v) and groups.find(id(v)) not in known for v in op.results):
+                return op
     return None
 
 
@@ -45,38 +44,18 @@ def _is_auto(value: Value) -> bool:
     return isinstance(value.type, TensorType) and isinstance(value.type.layout, AutoLayout)
 
 
-def _touched(op: Op) -> Iterator[Value]:
-    """What an op takes and makes, also within its regions and in a function that it calls."""
-    yield from op.operands()
-    yield from op.results
-    regions = list(op.regions)
-    if op.name == "call":
-        regions.append(op.args[0].body)
-    for region in regions:
-        for block in region.blocks:
-            yield from block.arguments
-            for inner in block.ops:
-                if inner.name in TERMINATORS:
-                    yield from inner.operands()
-
-
-def _matters(program: Program, ops: list[Op], value: Value) -> bool:
-    """Whether a value goes into an op that does something; compilers forget the others."""
-    users: dict[int, list[Op]] = {}
-    for op in ops:
-        for taken in op.operands():
-            users.setdefault(id(taken), []).append(op)
-    left, seen = [value], {id(value)}
-    while left:
-        for user in users.get(id(left.pop()), ()):
-            if user.name in TERMINATORS:
-                continue
-            if not user.results or "atomic" in user.name:
-                return True
-            new = [result for result in user.results if id(result) not in seen]
-            seen |= {id(result) for result in new}
-            left += new
-    return False
+def _alike(op: Op) -> Iterator[Sequence[Value]]:
+    """Groups of values between which an op carries layouts."""
+    if op.name == "histogram":
+        yield from ([value] for value in op.operands())  # its bins have a layout of their own
+        yield op.results
+    elif op.name == "branch":
+        yield from zip(list(op.operands()), op.args[0].arguments)
+    elif op.name in HANDS_ON:
+        yield from ([value, source.resolve()] for value, source in links(op))
+    elif op.name not in TERMINATORS:
+        ends = (end for region in op.regions for end in terminators(region))
+        yield [*op.operands(), *op.results, *(v for end in ends for v in end.operands())]
 
 
 class _Groups:

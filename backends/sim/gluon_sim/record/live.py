@@ -1,0 +1,142 @@
+"""Ops that are left when compilers look for layouts: dead code is gone before that.
+
+The model follows the passes in front of layout resolution (the inliner, and the simplification of
+control flow that it runs). They erase an op without effects when no remaining op takes a result of
+it, control flow that contains no effects included. They do not take single values out of control
+flow that stays: what a loop carries from one round to the next is live with the loop.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Callable, Iterator, Union
+
+from gluon_core.features import DROPS_CARRIED
+from gluon_core.vendor import has
+
+from gluon_sim.record.ir import TERMINATORS, Function, Op, Region, Value
+from gluon_sim.record.program import Program
+
+__all__ = ["HANDS_ON", "links", "live_ops", "terminators"]
+
+_JUMPS = frozenset(("branch", "cond_branch"))  # between the blocks of a function
+# Ops that say where in their arguments they are declared pure.
+_PURE = {"inline_asm": 3, "extern_elementwise": 5}
+
+
+def live_ops(program: Program) -> list[Op]:
+    """The ops of `program` that are not dead code, in the order of its text."""
+    ops = list(program.walk_ops())
+    search = _Search(ops, whole=not has(DROPS_CARRIED))
+    for op in ops:
+        if _has_effect(op):
+            search.keep(op)
+    return [op for op in ops if id(op) in search.live]
+
+
+def _has_effect(op: Op) -> bool:
+    """Whether an op does more than to compute its results; regions and callees speak for themselves."""
+    if op.name in _PURE:
+        return not op.args[_PURE[op.name]]
+    if op.name in _JUMPS or op.attrs.get("volatile") or op.attrs.get("determines"):
+        return True
+    if op.name == "call" or op.regions or op.name in TERMINATORS:
+        return False
+    return not op.results or "atomic" in op.name
+
+
+class _Search:
+    """Marks live ops, from those that have effects backwards.
+
+    Args:
+        ops: all of a program.
+        whole: control flow that stays keeps all that it carries and results in.
+    """
+
+    def __init__(self, ops: list[Op], whole: bool):
+        self.live: set[int] = set()
+        self._whole = whole
+        self._left: list[Union[Op, Value]] = []
+        self._needed: set[int] = set()  # values, by id
+        self._calls: dict[int, list[Op]] = defaultdict(list)
+        self._links: dict[int, list[tuple[Op, Value]]] = defaultdict(list)
+        for op in ops:
+            if op.name == "call":
+                self._calls[id(op.args[0])].append(op)
+            for value, source in links(op):
+                self._links[id(value)].append((op, source))
+
+    def keep(self, op: Op) -> None:
+        """Mark an op and everything that it cannot do without."""
+        self._left.append(op)
+        while self._left:
+            item = self._left.pop()
+            if isinstance(item, Value):
+                self._need(item.resolve())
+            elif id(item) not in self.live:
+                self.live.add(id(item))
+                self._require(item)
+
+    def _require(self, op: Op) -> None:
+        owner = op.block.region.owner if op.block is not None and op.block.region else None
+        if isinstance(owner, Op):
+            self._left.append(owner)
+        elif owner is not None:
+            self._left += self._calls[id(owner)]
+        if op.name in HANDS_ON:
+            self._left += HANDS_ON[op.name](op)
+            self._left += [s for v, s in links(op) if self._whole_of(op) or id(v) in self._needed]
+        else:
+            self._left += op.operands()
+            self._left += [end for region in op.regions for end in terminators(region)]
+
+    def _whole_of(self, op: Op) -> bool:
+        return bool(op.args[0].noinline) if op.name == "call" else self._whole
+
+    def _need(self, value: Value) -> None:
+        if id(value) not in self._needed:
+            self._needed.add(id(value))
+            if isinstance(value.owner, Op):
+                self._left.append(value.owner)
+            self._left += [s for op, s in self._links[id(value)] if id(op) in self.live]
+
+
+# Ops that hand values on, with what each takes in any case.
+HANDS_ON: dict[str, Callable[[Op], list[Value]]] = {
+    "call": lambda op: [],
+    "for": lambda op: list(op.args[:3]),
+    "if": lambda op: [op.args[0]],
+    "while": lambda op: [v for end in terminators(op.regions[0]) for v in end.operands()][:1],
+}
+
+
+def links(op: Op) -> Iterator[tuple[Value, Value]]:
+    """Each value that control flow hands on, with one that it may be."""
+    if op.name not in HANDS_ON:
+        return
+    bodies = [region.blocks[0].arguments for region in op.regions if region.blocks]
+    ends = [list(end.operands()) for region in op.regions for end in terminators(region)]
+    if op.name == "call":
+        function: Function = op.args[0]
+        yield from zip(function.arguments, op.args[1])
+        for end in terminators(function.body):
+            if end.name == "ret":
+                yield from zip(op.results, end.operands())
+    elif op.name == "for":
+        for source in (op.args[3], *ends):
+            yield from zip(bodies[0][1:], source)
+            yield from zip(op.results, source)
+    elif op.name == "if":
+        for source in ends:
+            yield from zip(op.results, source)
+    else:
+        for source in (op.args[0], ends[1]):
+            yield from zip(bodies[0], source)
+        for target in (bodies[1], op.results):
+            yield from zip(target, ends[0][1:])
+
+
+def terminators(region: Region) -> list[Op]:
+    """The ops that end the blocks of `region`."""
+    ends = (block.get_terminator() for block in region.blocks)
+    return [op for op in ends if op is not None]
