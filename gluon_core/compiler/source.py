@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from typing import Any, Mapping, NoReturn, Optional, Sequence, Union
 
 from gluon_core import _triton
@@ -11,7 +10,7 @@ from gluon_core.compiler.cache import content_hash
 from gluon_core.compiler.kernel_text import check_unchanged
 from gluon_core.contract.host_descriptor import HostDescriptor
 from gluon_core.contract.registry import registry
-from gluon_core.errors import ArgumentError, KernelSyntaxError, did_you_mean
+from gluon_core.errors import ArgumentError, did_you_mean
 from gluon_core.values.constants import Identity, identity
 from gluon_core.values.descriptors import descriptor_text
 
@@ -195,14 +194,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
             (path, value.value if isinstance(value, _triton.constexpr) else value)
             for path, value in sorted(self.constants.items(), key=lambda pair: pair[0])
         ]
-        try:
-            return identity((self.fn, constants))
-        except RecursionError:
-            raise KernelSyntaxError(
-                f"the functions that {self.name} calls, and those that they call, are too many deep",
-                got=f"more than Python's stack holds (sys.getrecursionlimit() is {sys.getrecursionlimit()})",
-                remedy="Call fewer of them within each other, or raise sys.setrecursionlimit(...).",
-            ) from None
+        return identity((self.fn, constants))
 
     def hash(self, found: Optional[Identity] = None) -> str:
         """Digest of the kernel, what it calls, what is known of its parameters, and of our code:

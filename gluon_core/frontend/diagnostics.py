@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from typing import Any, Mapping, Optional, cast
 
 from gluon_core import _triton
@@ -44,6 +45,7 @@ def _combined(*bases: type) -> type[GluonError]:
     return found
 
 
+_TOO_DEEP = "too many calls within each other"
 _FEW_CALLS = 8  # one within the other; functions that call themselves come to many more
 
 
@@ -70,7 +72,9 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
     root = inner.__cause__ or inner.__context__
     while isinstance(root, CompilationError):
         root = root.__cause__ or root.__context__
-    cls, message, fields = _classify(inner, root, len(calls))
+    cls, message, fields = _classify(inner, root, len(calls), len(set(calls)))
+    if message is _TOO_DEEP:
+        message = f"the functions that {fn.__name__} calls, and those that they call, are too many deep"
     also = [next(kind for kind in _TRITON if isinstance(inner, kind))]
     if issubclass(cls, LimitError):
         also.append(_triton.OutOfResources)  # an autotuner skips the configuration
@@ -106,7 +110,7 @@ def _is_call(node: Any) -> bool:
 
 
 def _classify(
-    inner: CompilationError, root: Optional[BaseException], calls: int
+    inner: CompilationError, root: Optional[BaseException], calls: int, places: int
 ) -> tuple[type[GluonError], str, dict[str, Any]]:
     said = getattr(inner, "gluon_error", None) or root
     if isinstance(said, GluonError):
@@ -130,6 +134,10 @@ def _classify(
     if too_deep and calls < _FEW_CALLS:
         what = "statements or expressions are nested too deep"
         return KernelSyntaxError, what, {"remedy": "Move inner ones into functions of their own."}
+    if too_deep and 2 * places > calls:
+        remedy = "Call fewer of them within each other, or raise sys.setrecursionlimit(...)."
+        limit = f"more than Python's stack holds (sys.getrecursionlimit() is {sys.getrecursionlimit()})"
+        return KernelSyntaxError, _TOO_DEEP, {"got": limit, "remedy": remedy}
     if too_deep or isinstance(root, KeyError) and _is_call(inner.node):
         what = "functions of a kernel cannot call themselves"
         return KernelSyntaxError, what, {"remedy": "Write a loop."}

@@ -420,8 +420,7 @@ class Dispatcher:
     ) -> Optional[CompiledKernel]:
         """The compiled kernel, from memory, from disk or by compiling."""
         found = self._compiled.get(specialization.key)
-        if found is not None:
-            self._check_globals(specialization.key)
+        if found is not None and self._is_current(specialization.key):
             return found
         if registry().backend(specialization.target.backend).isolate:
             compile_configurations(self.kernel)
@@ -517,10 +516,22 @@ class Dispatcher:
     def _globals_changed(self) -> bool:
         return changed(self._globals)
 
-    def _check_globals(self, key: str) -> None:
+    def _is_current(self, key: str) -> bool:
+        """Whether the variables that a compiled form read are still what they were.
+
+        An object that is known as itself alone may have been replaced by its equal, as when a test
+        puts a mock in the place of a logger: the kernel is compiled again.
+
+        Raises:
+            GlobalVariableError: a variable has another value.
+        """
+        current = True
         for read in self._reads[key]:
             if changed([read]):
                 now = read.scope.get(read.name, "nothing")
+                if not read.by_value:
+                    current = False
+                    continue
                 raise GlobalVariableError(
                     f"the global {read.name} has changed since {self.kernel.__name__} was compiled",
                     argument=read.name,
@@ -528,6 +539,10 @@ class Dispatcher:
                     got=now,
                     remedy="Pass it as a constexpr argument instead.",
                 )
+        if not current:
+            with self._lock:
+                self._compiled.pop(key, None)
+        return current
 
     # -- ahead of time ---------------------------------------------------------------------------------
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dis
 import functools
-import itertools
 import os
 import sys
 import types
@@ -19,38 +17,11 @@ __all__ = [
     "is_fixed",
     "is_offered",
     "is_standard",
-    "mentions",
     "offered_text",
 ]
 
 _PACKAGES = ("gluon_core", "triton", "numpy", "torch", "ml_dtypes")
 _STANDARD = Path(os.__file__).parent
-
-_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
-_FREE = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
-
-
-@functools.lru_cache(maxsize=4096)
-def mentions(code: types.CodeType) -> tuple[tuple[str, bool, tuple[str, ...]], ...]:
-    """The names that `code` looks up outside of its function, whether they are globals, and the
-    attributes that it asks of them at once."""
-    found: dict[tuple[str, bool, tuple[str, ...]], None] = {}
-    start: tuple[str, bool] | None = None
-    attributes: list[str] = []
-    for instruction in itertools.chain(dis.get_instructions(code), [None]):
-        name = "" if instruction is None else instruction.opname
-        if instruction is not None and start and name in ("LOAD_ATTR", "LOAD_METHOD"):
-            attributes.append(instruction.argval)
-            continue
-        if start:
-            found[start[0], start[1], tuple(attributes)] = None
-        start, attributes = None, []
-        if instruction is not None and (name in _GLOBAL or name in _FREE):
-            start = (instruction.argval, name in _GLOBAL)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found.update(dict.fromkeys(mentions(constant)))
-    return tuple(sorted(found))
 
 
 class Closure:
@@ -74,7 +45,10 @@ class Attributes:
         self.origin = module
 
     def get(self, name: str, default: Any) -> Any:
-        return getattr(self.origin, name, default)
+        try:
+            return getattr(self.origin, name, default)
+        except Exception:  # of a module that loads others when it is asked
+            return default
 
 
 def is_fixed(module: Any) -> bool:

@@ -8,25 +8,28 @@ with equal texts compile to the same code:
   and -0.0, and a tuple, a namedtuple and a list.
 - What a package of ours, Triton, or Python's own library offers under a name is that name: the disk
   cache's key covers those packages as a whole.
-- Other functions and classes are their code, with whatever they find outside of themselves: the
-  functions that they call, the variables that they read, their defaults and base classes.
-- Other objects are their class and their state, as `pickle` would carry it, whatever they print as.
-- An object without any state is nothing but itself. It has a number in this process and means
-  nothing to another: what depends on it is not kept on disk.
+- Other functions and classes are their source, with what the names in it refer to: the functions that
+  they call, the variables that they read, their defaults and base classes.
+- Objects of a program's own classes are their class, attributes and items (`values.state`).
+- Any other object is nothing but itself: a logger, a mock, a tensor, a network. It has a number in this
+  process and means nothing to another: what depends on it is not kept on disk.
+
+Nothing is read without bound: values that are too large or too deep, and host code that leads to too much
+other host code, count as objects that are nothing but themselves.
 """
 
 from __future__ import annotations
 
-import copyreg
 import enum
 import functools
 import hashlib
-import itertools
+import inspect
 import operator
 import struct
 import sys
 import types
 import weakref
+from collections import deque
 from dataclasses import fields, is_dataclass
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional
 
@@ -39,14 +42,19 @@ from gluon_core.values.code import (
     Closure,
     is_fixed,
     is_offered,
-    is_standard,
-    mentions,
     offered_text,
 )
+from gluon_core.values.names import Chain, Names, names_of, names_of_code, source_of
+from gluon_core.values.state import number_of, state_of
 
 __all__ = ["ABSENT", "Identity", "Read", "changed", "identity", "text_of"]
 
 ABSENT = object()
+
+_MOST_VALUES = 100_000  # within one value
+_MOST_OBJECTS = 200  # of those, objects that are no containers
+_MOST_LEVELS = 40
+_MOST_HOST_CODE = 400  # functions and classes of the host that a kernel leads to
 
 
 class Read(NamedTuple):
@@ -58,6 +66,7 @@ class Read(NamedTuple):
         value: what it held when it was read.
         text: of that value.
         settled: no part of that value can change.
+        by_value: the value is known by what it holds, not only as the object that it is.
     """
 
     name: str
@@ -65,6 +74,7 @@ class Read(NamedTuple):
     value: Any
     text: str
     settled: bool
+    by_value: bool
 
     @property
     def place(self) -> tuple[str, int]:
@@ -74,9 +84,9 @@ class Read(NamedTuple):
 
 def changed(reads: Iterable[Read]) -> bool:
     """Whether any of the variables has another value than it had."""
-    for name, scope, value, text, settled in reads:
+    for name, scope, value, text, settled, _ in reads:
         now = scope.get(name, ABSENT)
-        if (now is not value or not settled) and (now is ABSENT or text_of(now) != text):
+        if (now is not value or not settled) and (now is ABSENT or _mark(now)[0] != text):
             return True
     return False
 
@@ -111,14 +121,27 @@ def identity(value: Any, home: Optional[str] = None) -> Identity:
         return Identity(atom(value), True, True, ())
     if type(value) in _layouts:
         return Identity(_layout_text(value), True, True, ())
-    reader = _Reader(home=home)
-    text = reader.text(value)
+    reader = _Reader(home)
+    text = reader.whole(value)
     return Identity(text, reader.lasting, reader.settled, tuple(reader.reads))
 
 
 def text_of(value: Any) -> str:
     """A text that two values share if they compile to the same code."""
     return identity(value).text
+
+
+def _mark(value: Any) -> tuple[str, bool, bool]:
+    """A text that tells a variable's values apart in this process, whether the value is settled, and
+    whether it is lasting; functions and classes are themselves."""
+    atom = _ATOMS.get(type(value))
+    if atom is not None:
+        return atom(value), True, True
+    if type(value) is _triton.constexpr:
+        text, settled, lasting = _mark(value.value)
+        return f"constexpr({text})", settled, lasting
+    reader = _Marker()
+    return reader.whole(value), reader.settled, reader.lasting
 
 
 def _float_text(value: float) -> str:
@@ -138,33 +161,56 @@ _ATOMS: dict[type, Callable[[Any], str]] = {
 }
 
 
-class _Reader:
-    """Reads one value; what it learns besides the text is in its fields."""
+class _TooLarge(Exception):
+    """A value is too large, or too deep, to be known by what it holds."""
 
-    def __init__(self, within: tuple[type, ...] = (), home: Optional[str] = None):
+
+class _Reader:
+    """Reads one value; what it learns besides the text is in its fields.
+
+    Args:
+        home: see `identity`.
+    """
+
+    def __init__(self, home: Optional[str] = None):
         self._home = home
         self.lasting = True
         self.settled = True
         self.reads: list[Read] = []
-        self._within = within  # classes that are being read further out
         self._open: dict[int, int] = {}  # containers and objects on the way to where we are
-        self._seen: dict[int, tuple[int, Any]] = {}  # functions and classes, numbered as they come
+        self._values = 0
+        self._objects = 0
+
+    def whole(self, value: Any) -> str:
+        """The text of a value that is read apart from others: within bounds, else its number."""
+        before = self._open, self._values, self._objects
+        self._open, self._values, self._objects = {}, 0, 0
+        try:
+            return self.text(value)
+        except (_TooLarge, RecursionError):
+            return self._itself(value)
+        finally:
+            self._open, self._values, self._objects = before
 
     def text(self, value: Any) -> str:
-        atom = _ATOMS.get(type(value))
+        cls = type(value)
+        atom = _ATOMS.get(cls)
         if atom is not None:
             return atom(value)
-        kind = _KINDS.get(type(value))
+        kind = _KINDS.get(cls)
         if kind is not None:
             return kind(self, value)
-        if isinstance(value, Layout):
+        # By the class, not by `isinstance`: a mock says that it is of any class.
+        if issubclass(cls, Layout):
             return self._layout(value)
-        if isinstance(value, _triton.JITCallable):
+        if issubclass(cls, _triton.JITCallable):
             return self._jit(value)
-        if isinstance(value, type):
-            return self._class(value)
-        if isinstance(value, enum.Enum):
-            return f"{self._class_of(type(value))}.{value.name}={self.text(value.value)}"
+        if issubclass(cls, type):
+            return self._refer(value)
+        if issubclass(cls, types.ModuleType):
+            return self._module(value)
+        if issubclass(cls, enum.Enum):
+            return f"{self._class_of(cls)}.{value.name}={self.text(value.value)}"
         return self._nested(value, self._object)
 
     def _nested(self, value: Any, read: Callable[[Any], str]) -> str:
@@ -172,33 +218,45 @@ class _Reader:
         depth = self._open.get(id(value))
         if depth is not None:
             return f"^{depth}"
+        if len(self._open) == _MOST_LEVELS:
+            raise _TooLarge
         self._open[id(value)] = len(self._open)
         try:
             return read(value)
         finally:
             del self._open[id(value)]
 
-    def _all(self, values: Iterable[Any]) -> str:
+    def _all(self, values: Any) -> str:
+        self._values += len(values)
+        if self._values > _MOST_VALUES:
+            raise _TooLarge
         return ",".join([self.text(value) for value in values])
 
     # -- containers -----------------------------------------------------------------------------
 
     def _tuple(self, value: tuple[Any, ...]) -> str:
-        return f"({self._all(value)})"
+        return f"({self._nested(value, self._all) if value else ''})"
 
     def _list(self, value: list[Any]) -> str:
         self.settled = False
-        return self._nested(value, lambda items: f"[{self._all(items)}]")
+        return f"[{self._nested(value, self._all)}]"
 
     def _dict(self, value: Mapping[Any, Any]) -> str:
         self.settled = False
-        return self._nested(value, lambda items: f"{{{self._pairs(items.items())}}}")
+        return f"{{{self._nested(value, lambda items: self._pairs(items.items()))}}}"
 
     def _pairs(self, items: Iterable[tuple[Any, Any]]) -> str:
-        return ",".join(f"{self.text(key)}:{self.text(item)}" for key, item in items)
+        pairs = list(items)
+        self._values += len(pairs)
+        if self._values > _MOST_VALUES:
+            raise _TooLarge
+        return ",".join([f"{self.text(key)}:{self.text(item)}" for key, item in pairs])
 
     def _set(self, value: Any) -> str:
         self.settled &= isinstance(value, frozenset)
+        self._values += len(value)
+        if self._values > _MOST_VALUES:
+            raise _TooLarge
         return f"{type(value).__name__}{{{','.join(sorted(map(self.text, value)))}}}"
 
     def _constexpr(self, value: Any) -> str:
@@ -215,6 +273,15 @@ class _Reader:
             return _layout_text(value)
         return self._nested(value, self._object)
 
+    def _array(self, value: Any) -> str:
+        self.settled = False
+        if value.dtype.hasobject:
+            return f"array{value.shape}{self.text(value.tolist())}"
+        if value.nbytes > _MOST_BYTES:
+            raise _TooLarge
+        digest = hashlib.sha256(numpy.ascontiguousarray(value).tobytes()).hexdigest()
+        return f"array {value.dtype.str}{value.shape}:{digest}"
+
     # -- objects --------------------------------------------------------------------------------
 
     def _object(self, value: Any) -> str:
@@ -222,124 +289,243 @@ class _Reader:
         cls = type(value)
         if isinstance(value, numpy.generic) and value.dtype.kind in "biufcSU":
             return f"{value.dtype.str}:{value.tobytes().hex()}"
-        reduced = _reduced(value)
-        if reduced is None:
+        state = state_of(value)
+        if state is None:
             return self._itself(value)
-        if isinstance(reduced, str):
-            return self._global(getattr(value, "__module__", None) or cls.__module__, reduced)
-        make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-        plain = make is _NEW
-        fixed = is_fixed(cls.__module__)
-        if plain and len(arguments) == 1 and not (state or items or pairs):
-            compares: Any = cls.__eq__
-            if cls is object or not (fixed or compares is not object.__eq__):
-                return self._itself(value)
-            return f"{self._class_of(cls)}<>"
-        self.settled &= _frozen(value, fixed)
+        self._objects += 1
+        if self._objects > _MOST_OBJECTS:
+            raise _TooLarge
+        self.settled &= state.frozen
         settled = self.settled
-        parts = [self._all(arguments[1:]) if plain else self._all((make, arguments))]
-        if state:
-            parts.append(self.text(_sorted(cls, state)))
-        if items or pairs:
-            parts += [self._all(items or ()), self._pairs(pairs or ())]
-        if fixed:
+        text = f"{self._class_of(cls)}<{self._all(state.parts)}>"
+        if state.fixed:
             self.settled = settled  # what it holds is its own
-        return f"{self._class_of(cls)}<{';'.join(parts)}>"
+        return text
 
     def _itself(self, value: Any) -> str:
         self.lasting = False
         cls = type(value)
-        return f"{cls.__module__}.{cls.__qualname__} number {_number_of(value)}"
-
-    def _class_of(self, cls: type) -> str:
-        """The class of an object: read once, and again when something in it was replaced."""
-        offered = _offered.get(cls)
-        if offered is not None:
-            return offered
-        known = _classes.get(cls) if self._home is None else None
-        if known is None or not known.holds(cls):
-            if is_offered(cls):
-                return _offered.setdefault(cls, offered_text(cls))
-            if cls in self._within:
-                return f"^class{self._within.index(cls)}"
-            reader = _Reader((*self._within, cls), self._home)
-            text, members = reader._class(cls), _members_of(cls)
-            known = _Class(text, reader.lasting, tuple(reader.reads), members)
-            if not self._within and self._home is None:
-                _classes[cls] = known
-        self.lasting &= known.lasting
-        self.reads += known.reads
-        return known.text
+        return f"{cls.__module__}.{cls.__qualname__} number {number_of(value)}"
 
     # -- functions, classes, modules -------------------------------------------------------------
 
-    def _once(self, value: Any, read: Callable[[Any], Iterator[str]]) -> str:
-        """A digest of the parts that `read` gives; a number where it came before."""
+    def _refer(self, value: Any) -> str:
+        """A function or a class, by name where a fixed package offers it, else by what it says."""
         if is_offered(value):
-            return offered_text(value)
-        if id(value) in self._seen:
-            return f"#{self._seen[id(value)][0]}"
-        self._seen[id(value)] = (len(self._seen), value)
-        digest = hashlib.sha256()
-        for part in read(value):
-            digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
-        module = "" if value.__module__ == self._home else value.__module__
-        return f"{module}.{value.__qualname__}#{digest.hexdigest()}"
+            text = offered_text(value)
+            if isinstance(value, type):
+                _offered[value] = text
+            return text
+        if isinstance(value, type) and not is_fixed(type(value).__module__):
+            return self._itself(value)  # its metaclass decides what it is
+        return self._code(value)
+
+    def _class_of(self, cls: type) -> str:
+        offered = _offered.get(cls)
+        if offered is not None:
+            return offered
+        settled = self.settled
+        text = self._refer(cls)
+        self.settled = settled  # of an object, which stays what it is as long as its parts do
+        return text
+
+    def _code(self, value: Any) -> str:
+        code = _code_of(value, self._home)
+        self.lasting &= code.lasting
+        self.settled &= code.settled
+        self.reads += code.reads
+        return code.text
 
     def _jit(self, value: Any) -> str:
         if hasattr(value, "__func__"):  # a method with the object that it is asked of
             return f"{self.text(value.__func__)} of {self.text(value.__self__)}"
-        settled = self.settled
-        text = self._once(value, self._jit_parts)
-        self.settled = settled  # whoever launches it watches what it reads
-        return text
+        return self._refer(value)
 
-    def _jit_parts(self, value: Any) -> Iterator[str]:
+    def _class(self, value: type) -> str:
+        return self._refer(value)
+
+    def _property(self, value: property) -> str:
+        return f"property({self._all((value.fget, value.fset, value.fdel))})"
+
+    def _wrapper(self, value: Any) -> str:
+        return f"{type(value).__name__}({self.text(value.__func__)})"
+
+    def _cached(self, value: Any) -> str:
+        return f"cached({self.text(value.__wrapped__)})"
+
+    def _method(self, value: types.MethodType) -> str:
+        return f"{self.text(value.__func__)} of {self.text(value.__self__)}"
+
+    def _builtin(self, value: Any) -> str:
+        owner = getattr(value, "__self__", None)
+        if owner is None or type(owner) is types.ModuleType:
+            return self._global(value.__module__ or "builtins", value.__qualname__)
+        return f"{value.__name__} of {self.text(owner)}"
+
+    def _descriptor(self, value: Any) -> str:
+        return f"{self.text(value.__objclass__)}.{value.__name__}"
+
+    def _module(self, value: types.ModuleType) -> str:
+        name = types.ModuleType.__getattribute__(value, "__name__")
+        self.lasting &= is_fixed(name)
+        return f"module {name}"
+
+    def _global(self, module: str, name: str) -> str:
+        self.lasting &= is_fixed(module)
+        return f"{module}:{name}"
+
+
+class _Marker(_Reader):
+    """Reads a variable's value: functions and classes in it are the objects that they are."""
+
+    def _code(self, value: Any) -> str:
+        return f"{value.__qualname__} number {number_of(value)}"
+
+
+class _Code(NamedTuple):
+    """A function or a class with everything that it leads to.
+
+    Args:
+        text: its name and a digest.
+        lasting, settled, reads: as of `Identity`.
+        members: of a class and its bases, as they were.
+    """
+
+    text: str
+    lasting: bool
+    settled: bool
+    reads: tuple[Read, ...]
+    members: tuple[Any, ...]
+
+    def holds(self, cls: type) -> bool:
+        """Whether a class is still what was read."""
+        now = _members_of(cls)
+        same = len(now) == len(self.members) and all(map(operator.is_, now, self.members))
+        return same and not changed(self.reads)
+
+
+_classes: weakref.WeakKeyDictionary[type, _Code] = weakref.WeakKeyDictionary()
+_offered: dict[type, str] = {}  # classes of packages, which stay what they are
+
+
+def _code_of(value: Any, home: Optional[str]) -> _Code:
+    """A function or a class: a class is read once, and again when something in it was replaced."""
+    reusable = home is None and isinstance(value, type)
+    known = _classes.get(value) if reusable else None
+    if known is not None and known.holds(value):
+        return known
+    members = _members_of(value) if isinstance(value, type) else ()
+    reader = _CodeReader(home)
+    text = reader.read(value)
+    code = _Code(text, reader.lasting, reader.settled, tuple(reader.reads), members)
+    if reusable:
+        _classes[value] = code
+    return code
+
+
+def _members_of(cls: type) -> tuple[Any, ...]:
+    return tuple(member for base in cls.__mro__[:-1] for member in vars(base).values())
+
+
+class _CodeReader(_Reader):
+    """Reads functions and classes, each that another one leads to after that one: no chain is too long."""
+
+    def __init__(self, home: Optional[str]):
+        super().__init__(home)
+        self._numbers: dict[int, int] = {}
+        self._left: deque[Any] = deque()
+        self._kept: list[Any] = []  # so that addresses stay their own
+        self._of_host = 0
+
+    def read(self, root: Any) -> str:
+        """The name and the digest of a function or a class."""
+        digest = hashlib.sha256()
+        self._code(root)
+        while self._left:
+            value = self._left.popleft()
+            for part in (self._name(value), *self._parts(value)):
+                digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
+        if isinstance(root, type):
+            self.settled = bool(getattr(root, "__triton_aggregate__", False))
+        elif issubclass(type(root), _triton.JITCallable):
+            self.settled = True  # whoever launches it watches what it reads
+        return f"{self._name(root)}#{digest.hexdigest()}"
+
+    def _name(self, value: Any) -> str:
+        module = "" if value.__module__ == self._home else value.__module__
+        return f"{module}.{value.__qualname__}"
+
+    def _code(self, value: Any) -> str:
+        number = self._numbers.get(id(value))
+        if number is None:
+            if not issubclass(type(value), _triton.JITFunction):
+                self._of_host += 1
+                if self._of_host > _MOST_HOST_CODE:
+                    return self._itself(value)
+            number = self._numbers[id(value)] = len(self._numbers)
+            self._kept.append(value)
+            self._left.append(value)
+        return f"#{number}"
+
+    def _parts(self, value: Any) -> Iterator[str]:
+        if isinstance(value, type):
+            return self._parts_of_class(value)
+        if issubclass(type(value), _triton.JITFunction):
+            return self._parts_of_kernel(value)
+        if issubclass(type(value), _triton.JITCallable):
+            return self._parts_of_function(value.fn, value.src)
+        return self._parts_of_function(value, None)
+
+    def _parts_of_kernel(self, value: Any) -> Iterator[str]:
         yield value.src
         yield str(value.starting_line_number)
         yield self.text(bool(getattr(value, "noinline", False)))
-        yield from self._outside(value.fn)
+        names = names_of(value.src, inspect.unwrap(value.fn).__code__)
+        yield from self._outside(value.fn, names, value.src)
 
-    def _function(self, value: types.FunctionType) -> str:
-        return self._once(value, self._function_parts)
-
-    def _function_parts(self, value: types.FunctionType) -> Iterator[str]:
-        yield _code_text(value.__code__)
-        yield from self._outside(value)
-
-    def _outside(self, function: Any) -> Iterator[str]:
-        """What a Python function has and finds beside its code."""
-        yield self.text(function.__defaults__)
-        yield self._pairs(sorted((function.__kwdefaults__ or {}).items()))
+    def _parts_of_function(self, function: Any, source: Optional[str]) -> Iterator[str]:
+        code = function.__code__
+        if source is None or "__wrapped__" in vars(function):
+            source = source_of(code)
+        if source is None:
+            yield _code_text(code)
+            yield from self._outside(function, names_of_code(code), "")
+        else:
+            yield source
+            yield from self._outside(function, names_of(source, code), source)
         if vars(function):
-            yield self.text(vars(function))
+            yield self.whole(dict(vars(function)))
+
+    def _outside(self, function: Any, names: Names, source: str) -> Iterator[str]:
+        """What a Python function has and finds beside its code."""
+        yield self.whole(function.__defaults__)
+        yield self.whole(tuple(sorted((function.__kwdefaults__ or {}).items())))
+        self.lasting &= all(map(is_fixed, names.imports))
         closure = Closure(function)
         fixed = is_fixed(function.__globals__.get("__name__"))
-        for spelled, is_global, attributes in mentions(function.__code__):
-            if is_global and fixed:
-                continue
-            scope, name = function.__globals__ if is_global else closure, spelled
-            value, rest = scope.get(name, ABSENT), list(attributes)
-            while isinstance(value, types.ModuleType) and rest and not is_fixed(value.__name__):
-                scope, name = Attributes(value), rest.pop(0)
-                value = scope.get(name, ABSENT)
-            if value is ABSENT:
-                continue
-            text = self.text(value)
-            yield f"{'.'.join((spelled, *attributes))}={text}"
-            if not fixed and not isinstance(value, _CODE):
-                self.settled = False
-                found = identity(value)
-                self.reads.append(Read(name, scope, value, found.text, found.settled))
+        for chain in names.within(source, function.__globals__):
+            found = closure.get(chain[0], ABSENT) is not ABSENT
+            if found or not fixed:
+                yield from self._variable(chain, closure if found else function.__globals__, fixed)
 
-    def _class(self, value: type) -> str:
+    def _variable(self, chain: Chain, scope: Any, fixed: bool) -> Iterator[str]:
+        """The value of a name, or of what it names in a module."""
+        name, *rest = chain
+        value = scope.get(name, ABSENT)
+        while issubclass(type(value), types.ModuleType) and rest and not is_fixed(_named(value)):
+            scope, name = Attributes(value), rest.pop(0)
+            value = scope.get(name, ABSENT)
+        if value is ABSENT:
+            return
         settled = self.settled
-        text = self._once(value, self._class_parts)
-        kept = is_offered(value) or getattr(value, "__triton_aggregate__", False)
-        self.settled = settled and kept  # others may get another attribute at any time
-        return text
+        yield f"{'.'.join(chain)}={self.whole(value)}"
+        self.settled = settled
+        if not fixed and not issubclass(type(value), _CODE):
+            self.settled = False
+            text, settled, by_value = _mark(value)
+            self.reads.append(Read(name, scope, value, text, settled, by_value))
 
-    def _class_parts(self, cls: type) -> Iterator[str]:
+    def _parts_of_class(self, cls: type) -> Iterator[str]:
         for base in cls.__bases__:
             yield self.text(base)
         members = vars(cls)
@@ -348,25 +534,14 @@ class _Reader:
             members = {n: m for n, m in members.items() if isinstance(m, _ENUM_MEMBERS)}  # type: ignore[assignment]
         for name, member in members.items():
             if name not in _IGNORED and not _is_generated(name, member, members):
-                yield f"{name}={self.text(member)}"
+                yield f"{name}={self.whole(member)}"
 
-    def _code(self, value: types.CodeType) -> str:
-        return _code_text(value)
 
-    def _property(self, value: property) -> str:
-        return f"property({self._all((value.fget, value.fset, value.fdel))})"
+def _named(module: types.ModuleType) -> str:
+    return str(types.ModuleType.__getattribute__(module, "__name__"))
 
-    def _wrapper(self, value: Any) -> str:
-        return f"{type(value).__name__}({self.text(value.__func__)})"
 
-    def _module(self, value: types.ModuleType) -> str:
-        self.lasting &= is_fixed(value.__name__)
-        return f"module {value.__name__}"
-
-    def _global(self, module: str, name: str) -> str:
-        self.lasting &= is_fixed(module)
-        return f"{module}:{name}"
-
+_MOST_BYTES = 1 << 26
 
 _KINDS: dict[type, Callable[[_Reader, Any], str]] = {
     tuple: _Reader._tuple,
@@ -375,16 +550,24 @@ _KINDS: dict[type, Callable[[_Reader, Any], str]] = {
     types.MappingProxyType: _Reader._dict,
     set: _Reader._set,
     frozenset: _Reader._set,
+    numpy.ndarray: _Reader._array,
+    type: _Reader._class,
     _triton.constexpr: _Reader._constexpr,
     types.ModuleType: _Reader._module,
-    types.FunctionType: _Reader._function,
-    types.CodeType: _Reader._code,
+    types.FunctionType: _Reader._refer,
+    types.CodeType: lambda reader, value: _code_text(value),
+    types.MethodType: _Reader._method,
+    types.BuiltinFunctionType: _Reader._builtin,
+    types.MethodWrapperType: _Reader._builtin,
+    types.MethodDescriptorType: _Reader._descriptor,
+    types.WrapperDescriptorType: _Reader._descriptor,
     types.MemberDescriptorType: lambda reader, value: "slot",
     types.GetSetDescriptorType: lambda reader, value: "slot",
     property: _Reader._property,
     classmethod: _Reader._wrapper,
     staticmethod: _Reader._wrapper,
     functools.cached_property: lambda reader, value: f"cached({reader.text(value.func)})",
+    type(functools.lru_cache(len)): _Reader._cached,
 }
 
 _CODE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, _triton.JITCallable)
@@ -408,12 +591,6 @@ def _is_generated(name: str, member: Any, members: Mapping[str, Any]) -> bool:
     )
 
 
-# -- what objects hold ---------------------------------------------------------------------------
-
-
-_NEW: Any = getattr(copyreg, "__newobj__")  # noqa: B009  # makes most objects that are pickled
-
-
 # The layouts of packages: the name of the class, and what reads the fields.
 _layouts: dict[type, tuple[str, Callable[[Any], Iterable[Any]]]] = {}
 
@@ -428,93 +605,13 @@ def _layout_text(value: Layout) -> str:
 _PLAIN = (list, int, bool)
 
 
-def _reduced(value: Any) -> Any:
-    """How `value` would be pickled, None where only itself says what it is."""
-    if hasattr(type(value), "data_ptr"):
-        return None  # memory: its content is no constant
-    registered = copyreg.dispatch_table.get(type(value))
-    try:
-        return registered(value) if registered else value.__reduce_ex__(4)
-    except Exception:  # no pickle for it, which it may say in any way
-        state = getattr(value, "__dict__", None)
-        return (_NEW, (type(value),), state) if state else None
-
-
-def _sorted(cls: type, state: Any) -> Any:
-    """State without caches, in an order that does not tell how it came about."""
-    if not isinstance(state, dict):
-        return state
-    cached = functools.cached_property
-    kept = {k: v for k, v in state.items() if not isinstance(getattr(cls, k, None), cached)}
-    return tuple(sorted(kept.items()))
-
-
-def _frozen(value: Any, fixed: bool) -> bool:
-    """Whether an object, apart from what it holds, stays what it is."""
-    cls = type(value)
-    if fixed:
-        top = cls.__module__.partition(".")[0]
-        foreign = top in ("numpy", "torch") or is_standard(top)
-        return not foreign or isinstance(value, (numpy.generic, numpy.dtype, range, slice))
-    parameters = getattr(cls, "__dataclass_params__", None)
-    if parameters is not None:
-        return bool(parameters.frozen)
-    return isinstance(value, tuple) and not hasattr(value, "__dict__")
-
-
-class _Class(NamedTuple):
-    """The class of objects, as it was read."""
-
-    text: str
-    lasting: bool
-    reads: tuple[Read, ...]
-    members: tuple[Any, ...]
-
-    def holds(self, cls: type) -> bool:
-        """Whether it is still what was read."""
-        now = _members_of(cls)
-        same = len(now) == len(self.members) and all(map(operator.is_, now, self.members))
-        return same and not changed(self.reads)
-
-
-_offered: dict[type, str] = {}  # classes of packages, which stay what they are
-_classes: weakref.WeakKeyDictionary[type, _Class] = weakref.WeakKeyDictionary()
-
-
-def _members_of(cls: type) -> tuple[Any, ...]:
-    return tuple(member for base in cls.__mro__[:-1] for member in vars(base).values())
-
-
-_numbers: dict[int, tuple[Callable[[], Any], int]] = {}
-_next_number = itertools.count()
-
-
-def _number_of(value: Any) -> int:
-    """A number that no other object of this process has, or had."""
-    known = _numbers.get(id(value))
-    if known is not None and known[0]() is value:
-        return known[1]
-    address, number = id(value), next(_next_number)
-    look: Callable[[], Any]
-    try:
-        look = weakref.ref(value, lambda _: _numbers.pop(address, None))
-    except TypeError:
-        look = functools.partial(_given, value)  # it lives on, so that its address stays its own
-    _numbers[address] = (look, number)
-    return number
-
-
-def _given(value: Any) -> Any:
-    return value
-
-
 # -- code ----------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=4096)
 def _code_text(code: types.CodeType) -> str:
     """Everything that running `code` depends on, without the place of its text."""
-    reader = _Reader()
+    reader = _Marker()
     parts = (
         sys.implementation.cache_tag,
         code.co_name,
