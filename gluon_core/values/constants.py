@@ -493,8 +493,10 @@ class _CodeReader(_Reader):
         else:
             yield source
             yield from self._outside(function, names_of(source, code), source)
-        if vars(function):
-            yield self.whole(dict(vars(function)))
+        attributes = vars(function)
+        if attributes:
+            wrapped = getattr(attributes.get("__wrapped__"), "__dict__", {})  # copied to a wrapper
+            yield self.whole({n: v for n, v in attributes.items() if n not in wrapped})
 
     def _outside(self, function: Any, names: Names, source: str) -> Iterator[str]:
         """What a Python function has and finds beside its code."""
