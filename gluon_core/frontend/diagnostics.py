@@ -74,7 +74,9 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
         root = root.__cause__ or root.__context__
     cls, message, fields = _classify(inner, root, len(calls), len(set(calls)))
     if message is _TOO_DEEP:
-        message = f"the functions that {fn.__name__} calls, and those that they call, are too many deep"
+        message = (
+            f"the functions that {fn.__name__} calls, and those that they call, are too many deep"
+        )
     also = [next(kind for kind in _TRITON if isinstance(inner, kind))]
     if issubclass(cls, LimitError):
         also.append(_triton.OutOfResources)  # an autotuner skips the configuration
@@ -136,7 +138,9 @@ def _classify(
         return KernelSyntaxError, what, {"remedy": "Move inner ones into functions of their own."}
     if too_deep and 2 * places > calls:
         remedy = "Call fewer of them within each other, or raise sys.setrecursionlimit(...)."
-        limit = f"more than Python's stack holds (sys.getrecursionlimit() is {sys.getrecursionlimit()})"
+        limit = (
+            f"more than Python's stack holds (sys.getrecursionlimit() is {sys.getrecursionlimit()})"
+        )
         return KernelSyntaxError, _TOO_DEEP, {"got": limit, "remedy": remedy}
     if too_deep or isinstance(root, KeyError) and _is_call(inner.node):
         what = "functions of a kernel cannot call themselves"

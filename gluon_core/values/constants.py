@@ -365,8 +365,11 @@ class _Reader:
     def _descriptor(self, value: Any) -> str:
         return f"{self.text(value.__objclass__)}.{value.__name__}"
 
+    def _bytecode(self, value: types.CodeType) -> str:
+        return _code_text(value)
+
     def _module(self, value: types.ModuleType) -> str:
-        name = types.ModuleType.__getattribute__(value, "__name__")
+        name = _named(value)
         self.lasting &= is_fixed(name)
         return f"module {name}"
 
@@ -557,7 +560,7 @@ _KINDS: dict[type, Callable[[_Reader, Any], str]] = {
     _triton.constexpr: _Reader._constexpr,
     types.ModuleType: _Reader._module,
     types.FunctionType: _Reader._refer,
-    types.CodeType: lambda reader, value: _code_text(value),
+    types.CodeType: _Reader._bytecode,
     types.MethodType: _Reader._method,
     types.BuiltinFunctionType: _Reader._builtin,
     types.MethodWrapperType: _Reader._builtin,

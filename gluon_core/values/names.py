@@ -25,13 +25,16 @@ Chain = tuple[str, ...]  # a name, and the attributes that are asked of it at on
 
 _STARTED = time.time()
 
-_QUOTED = r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\""
+_QUOTED = (
+    r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\""
+)
 _NAME = r"[^\W\d]\w*"
 # The one group holds a name with its attributes, and an equals sign or a string right behind it: other
 # tokens are skipped.
+_BETWEEN = r"[\s()\[\]{},:+*/%<>&|^~@!;-]*"  # skipped at once, as it begins no other token
 _TOKENS = re.compile(
-    rf"#[^\n]*|{_QUOTED}|\d[\w.]*|\.\s*{_NAME}"
-    rf"|({_NAME}(?:\s*\.\s*{_NAME})*(?:\s*=(?!=)|{_QUOTED})?)",
+    rf"({_NAME}(?:\s*\.\s*{_NAME})*(?:\s*=(?!=)|{_QUOTED})?){_BETWEEN}"
+    rf"|#[^\n]*|{_QUOTED}|\d[\w.]*{_BETWEEN}|\.\s*{_NAME}",
     re.DOTALL,
 )
 _HEADER = re.compile(rf"#[^\n]*|{_QUOTED}|[()\[\]{{}}:]")
@@ -115,17 +118,16 @@ def _chains(source: str) -> Optional[set[Chain]]:
     chains: set[Chain] = set()
     for text in texts:
         if text[-1] in "'\"":
-            prefix = text[: re.search("['\"]", text).start()].lower()  # type: ignore[union-attr]
-            if set(prefix).isdisjoint("ft"):
-                continue
+            if set(text.partition(text[-1])[0].lower()).isdisjoint("ft"):
+                continue  # a string without replacement fields
             try:
                 chains.update(_exact(text).reads)
             except SyntaxError:
                 return None  # quotes within quotes
-            continue
-        chain = tuple(part.strip() for part in text.rstrip("= \t\n\\").split("."))
-        if text[-1] != "=" or len(chain) > 1:  # else an assignment, or an argument by keyword
-            chains.add(chain)
+        elif "." in text:
+            chains.add(tuple(map(str.strip, text.rstrip("=").split("."))))
+        elif text[-1] != "=":  # of an assignment, or of an argument by keyword
+            chains.add((text,))
     return chains
 
 
@@ -182,7 +184,7 @@ class _Reads(ast.NodeVisitor):
         if not isinstance(inner, ast.Name):
             self.visit(inner)
         elif inner.id not in self._bound:
-            self.reads[(inner.id, *reversed(attributes))] = None
+            self.reads[tuple([inner.id, *reversed(attributes)])] = None
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self._visit_all(node.value, node.targets)

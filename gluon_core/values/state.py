@@ -77,7 +77,13 @@ def _state_of_fixed(value: Any) -> Optional[State]:
     standard = is_standard(top)
     if standard and (top not in _VALUES or not is_offered(cls)):
         return None
-    if top == "torch" and cls.__name__ not in ("Size", "device", "dtype", "layout", "memory_format"):
+    if top == "torch" and cls.__name__ not in (
+        "Size",
+        "device",
+        "dtype",
+        "layout",
+        "memory_format",
+    ):
         return None
     registered = copyreg.dispatch_table.get(cls)
     try:
@@ -130,11 +136,12 @@ def _own_of(cls: type) -> Optional[_Own]:
     members = [(n, member) for base in reversed(cls.__mro__) for n, member in vars(base).items()]
     cached = functools.cached_property
     dataclass = getattr(cls, "__dataclass_params__", None)
+    equal: Any = cls.__eq__
     return _Own(
         content=next((_CONTENTS[base] for base in cls.__mro__ if base in _CONTENTS), None),
         slots=tuple((n, m) for n, m in members if isinstance(m, types.MemberDescriptorType)),
         caches=frozenset(n for n, member in members if isinstance(member, cached)),
-        compares=cls.__eq__ is not object.__eq__,
+        compares=equal is not object.__eq__,
         frozen=(
             bool(dataclass.frozen)
             if dataclass is not None
@@ -167,6 +174,7 @@ def _sorted(state: dict[str, Any], caches: Collection[str] = ()) -> Any:
 
 
 _NEW: Any = getattr(copyreg, "__newobj__")  # noqa: B009  # makes most objects that are pickled
+
 
 def _is_cache(cls: type, name: str) -> bool:
     return isinstance(getattr(cls, name, None), functools.cached_property)

@@ -13,7 +13,6 @@ from typing import Callable, Iterator, Union
 
 from gluon_core.features import DROPS_CARRIED
 from gluon_core.vendor import has
-
 from gluon_sim.record.ir import TERMINATORS, Function, Op, Region, Value
 from gluon_sim.record.program import Program
 
