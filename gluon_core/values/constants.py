@@ -52,7 +52,8 @@ __all__ = ["ABSENT", "Identity", "Read", "changed", "identity", "text_of"]
 ABSENT = object()
 
 _MOST_VALUES = 100_000  # within one value
-_MOST_OBJECTS = 200  # of those, objects that are no containers
+_MOST_OBJECTS = 10_000  # of those, objects that are no containers
+_MOST_CLASSES = 50  # of those objects
 _MOST_LEVELS = 40
 _MOST_HOST_CODE = 400  # functions and classes of the host that a kernel leads to
 
@@ -180,17 +181,18 @@ class _Reader:
         self._open: dict[int, int] = {}  # containers and objects on the way to where we are
         self._values = 0
         self._objects = 0
+        self._classes: set[type] = set()
 
     def whole(self, value: Any) -> str:
         """The text of a value that is read apart from others: within bounds, else its number."""
-        before = self._open, self._values, self._objects
-        self._open, self._values, self._objects = {}, 0, 0
+        before = self._open, self._values, self._objects, self._classes
+        self._open, self._values, self._objects, self._classes = {}, 0, 0, set()
         try:
             return self.text(value)
         except (_TooLarge, RecursionError):
             return self._itself(value)
         finally:
-            self._open, self._values, self._objects = before
+            self._open, self._values, self._objects, self._classes = before
 
     def text(self, value: Any) -> str:
         cls = type(value)
@@ -324,6 +326,9 @@ class _Reader:
         offered = _offered.get(cls)
         if offered is not None:
             return offered
+        self._classes.add(cls)
+        if len(self._classes) > _MOST_CLASSES:
+            raise _TooLarge
         settled = self.settled
         text = self._refer(cls)
         self.settled = settled  # of an object, which stays what it is as long as its parts do
@@ -483,7 +488,8 @@ class _CodeReader(_Reader):
         yield value.src
         yield str(value.starting_line_number)
         yield self.text(bool(getattr(value, "noinline", False)))
-        names = names_of(value.src, inspect.unwrap(value.fn).__code__)
+        inner = inspect.unwrap(value.fn)  # the text is that of what a decorator wrapped
+        names = names_of(value.src, getattr(inner, "__code__", value.fn.__code__))
         yield from self._outside(value.fn, names, value.src)
 
     def _parts_of_function(self, function: Any, source: Optional[str]) -> Iterator[str]:
@@ -588,11 +594,11 @@ _GENERATED = "init repr eq lt le gt ge hash setattr delattr replace".split()
 
 def _is_generated(name: str, member: Any, members: Mapping[str, Any]) -> bool:
     """Whether a dataclass made a method from its fields, which are members, too."""
-    code = getattr(member, "__code__", None)
     return (
         "__dataclass_params__" in members
-        and getattr(code, "co_filename", None) == "<string>"
         and name.strip("_") in _GENERATED
+        and isinstance(member, types.FunctionType)
+        and member.__code__.co_filename == "<string>"
     )
 
 

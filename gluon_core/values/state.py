@@ -74,6 +74,8 @@ _UNKNOWN: Any = object()
 def _state_of_fixed(value: Any) -> Optional[State]:
     cls = type(value)
     top = cls.__module__.partition(".")[0]
+    if isinstance(value, numpy.ndarray):
+        return None  # of another class than arrays have: a mapped file, say
     standard = is_standard(top)
     if standard and (top not in _VALUES or not is_offered(cls)):
         return None

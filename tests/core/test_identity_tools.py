@@ -288,7 +288,10 @@ STRANGE = {
     "a lock": threading.Lock(),
     "a tensor": torch.zeros(2),
     "a long chain": chain(5000),
-    "many objects": [Config(n=n) for n in range(5000)],
+    "many objects": [Config(n=n) for n in range(20000)],
+    "many classes": [type(f"C{n}", (), {"n": n})() for n in range(100)],
+    "many items": dict.fromkeys(range(200000), ()),
+    "many classes with state": [type(f"C{n}", (Config,), {})(n=n) for n in range(100)],
     "deep lists": functools.reduce(lambda inner, _: [inner], range(5000), []),
     "a large array": np.zeros(1 << 27, np.uint8),
 }
