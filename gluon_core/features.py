@@ -103,7 +103,8 @@ COLUMNS = Feature((3, 8), "an op's location is its expression's, with the column
 SPLIT_BEFORE_LAYOUT = Feature((3, 8), "gl.split of a tensor whose layout is still to be found")
 DROPS_REGISTER_COPIES = Feature((3, 9), "registers beyond a small tensor are dropped, no copies")
 DROPS_CARRIED = Feature(
-    (3, 8), "what a loop or a branch hands on and nothing needs is dropped before layouts are found"
+    (3, 8),
+    "results of control flow that nothing needs, and code that never runs, go before layouts come",
 )
 SQUEEZES_TO_SLICES = Feature((3, 9), "reshapes by a dimension of size 1 go through SliceLayout")
 PADDED_BY_TILE = Feature((3, 7), "blocks of padded buffers are counted in tiles, and may be copies")

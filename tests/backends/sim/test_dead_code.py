@@ -40,6 +40,12 @@ def ranges(n, SIZE: gl.constexpr):
     return gl.arange(0, SIZE), n  # in a callee
 
 @gluon.jit
+def above(x, m, SIZE: gl.constexpr):
+    if m > 3:
+        gl.store(x + gl.arange(0, SIZE), 1)  # in a callee
+    return 1
+
+@gluon.jit
 def early(n, v):
     if n > 2:
         return n
@@ -74,7 +80,12 @@ FINE = {
         "gl.store(x + v, gl.arange(0, SIZE, layout=LAYOUT))"
     ),
 }
-# A loop or a branch that stays hands them on. Compilers before Triton 3.8 keep what is handed on.
+FINE |= {
+    "times-zero": "gl.store(x, gl.sum(gl.arange(0, SIZE), 0) * 0)",
+    "minus-itself": "v = gl.sum(gl.arange(0, SIZE), 0)\ngl.store(x, v - v)",
+    "selected": "m = gl.to_tensor(0)\ngl.store(x, gl.where(m > 3, gl.sum(gl.arange(0, SIZE), 0), n))",
+}
+# A loop or a branch hands them on, or never runs. Compilers before Triton 3.8 keep both.
 KEPT = {
     "carried": "v = gl.arange(0, SIZE)  # <--\nfor i in range(n):\n    v += 1\n    gl.store(x + i, i)",
     "carried-twice": (
@@ -91,7 +102,18 @@ KEPT = {
         "else:\n    v = gl.arange(0, SIZE)"
     ),
 }
+KEPT |= {
+    "constant-branch": "m = gl.to_tensor(2)\nif m * 2 + 1 < 3:\n    gl.store(x + gl.arange(0, SIZE), 1)  # <--",
+    "constant-callee": "gl.store(x, above(x, gl.to_tensor(0), SIZE))",
+    "constant-return": (
+        "m = gl.to_tensor(0)\nif m > 3:\n    gl.store(x + gl.arange(0, SIZE), 1)  # <--\n    return"
+    ),
+    "no-rounds": "for i in range(n, n):\n    gl.store(x + gl.arange(0, SIZE), 1)  # <--",
+    "no-rounds-while": "m = n * 0\nwhile m > 3:\n    gl.store(x + gl.arange(0, SIZE), 1)  # <--",
+}
 WRONG = {
+    "unknown-branch": "if gl.program_id(0) < 0:\n    gl.store(x + gl.arange(0, SIZE), 1)  # <--",
+    "unknown-rounds": "for i in range(0, n):\n    gl.store(x + gl.arange(0, SIZE), 1)  # <--",
     "stored": "v = gl.arange(0, SIZE)  # <--\ngl.store(x + v, 1)",
     "reduced": "v = gl.arange(0, SIZE)  # <--\ngl.store(x, gl.sum(v, 0))",
     "volatile": "v = gl.arange(0, SIZE)  # <--\nw = gl.load(x + v, volatile=True)",

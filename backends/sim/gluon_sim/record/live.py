@@ -9,10 +9,11 @@ flow that stays: what a loop carries from one round to the next is live with the
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Callable, Iterator, Union
+from typing import Callable, Collection, Iterator, Union
 
 from gluon_core.features import DROPS_CARRIED
 from gluon_core.vendor import has
+from gluon_sim.record.fold import Folder
 from gluon_sim.record.ir import TERMINATORS, Function, Op, Region, Value
 from gluon_sim.record.program import Program
 
@@ -26,11 +27,33 @@ _PURE = {"inline_asm": 3, "extern_elementwise": 5}
 def live_ops(program: Program) -> list[Op]:
     """The ops of `program` that are not dead code, in the order of its text."""
     ops = list(program.walk_ops())
-    search = _Search(ops, whole=not has(DROPS_CARRIED))
-    for op in ops:
+    folder = Folder(ops)
+    if whole := not has(DROPS_CARRIED):
+        reached, never = ops, set[int]()
+    else:
+        reached, never = _reached(program, folder)
+    search = _Search(reached, whole, folder, never)
+    for op in reached:
         if _has_effect(op):
             search.keep(op)
-    return [op for op in ops if id(op) in search.live]
+    return [op for op in reached if id(op) in search.live]
+
+
+def _reached(program: Program, folder: Folder) -> tuple[list[Op], set[int]]:
+    """The ops that can run as far as constants tell, and the ids of regions that cannot."""
+    ops: list[Op] = []
+    never: set[int] = set()
+    left = [function.body for function in reversed(program.functions.values())]
+    while left:
+        region = left.pop()
+        for block in folder.blocks(region):
+            for op in block.ops:
+                ops.append(op)
+                dead = folder.unreached(op)
+                never |= {id(one) for one in dead}
+                left += [one for one in op.regions if all(one is not other for other in dead)]
+    order = {id(op): at for at, op in enumerate(program.walk_ops())}
+    return sorted(ops, key=lambda op: order[id(op)]), never
 
 
 def _has_effect(op: Op) -> bool:
@@ -50,10 +73,14 @@ class _Search:
     Args:
         ops: all of a program.
         whole: control flow that stays keeps all that it carries and results in.
+        folder: knows its constants.
+        never: ids of regions that never run.
     """
 
-    def __init__(self, ops: list[Op], whole: bool):
+    def __init__(self, ops: list[Op], whole: bool, folder: Folder, never: set[int]):
         self.live: set[int] = set()
+        self._folder = folder
+        self._never = never
         self._whole = whole
         self._left: list[Union[Op, Value]] = []
         self._needed: set[int] = set()  # values, by id
@@ -62,7 +89,7 @@ class _Search:
         for op in ops:
             if op.name == "call":
                 self._calls[id(op.args[0])].append(op)
-            for value, source in links(op):
+            for value, source in links(op, never):
                 self._links[id(value)].append((op, source))
 
     def keep(self, op: Op) -> None:
@@ -71,7 +98,7 @@ class _Search:
         while self._left:
             item = self._left.pop()
             if isinstance(item, Value):
-                self._need(item.resolve())
+                self._need(self._folder.selected(item))
             elif id(item) not in self.live:
                 self.live.add(id(item))
                 self._require(item)
@@ -83,8 +110,11 @@ class _Search:
         elif owner is not None:
             self._left += self._calls[id(owner)]
         if op.name in HANDS_ON:
-            self._left += HANDS_ON[op.name](op)
-            self._left += [s for v, s in links(op) if self._whole_of(op) or id(v) in self._needed]
+            if all(id(region) not in self._never for region in op.regions):
+                self._left += HANDS_ON[op.name](op)
+            self._left += [
+                s for v, s in links(op, self._never) if self._whole_of(op) or id(v) in self._needed
+            ]
         else:
             self._left += op.operands()
             self._left += [end for region in op.regions for end in terminators(region)]
@@ -93,7 +123,7 @@ class _Search:
         return bool(op.args[0].noinline) if op.name == "call" else self._whole
 
     def _need(self, value: Value) -> None:
-        if id(value) not in self._needed:
+        if id(value) not in self._needed and self._folder.constant(value) is None:
             self._needed.add(id(value))
             if isinstance(value.owner, Op):
                 self._left.append(value.owner)
@@ -109,12 +139,20 @@ HANDS_ON: dict[str, Callable[[Op], list[Value]]] = {
 }
 
 
-def links(op: Op) -> Iterator[tuple[Value, Value]]:
-    """Each value that control flow hands on, with one that it may be."""
+def links(op: Op, never: Collection[int] = ()) -> Iterator[tuple[Value, Value]]:
+    """Each value that control flow hands on, with one that it may be.
+
+    Args:
+        never: ids of regions that never run.
+    """
     if op.name not in HANDS_ON:
         return
     bodies = [region.blocks[0].arguments for region in op.regions if region.blocks]
-    ends = [list(end.operands()) for region in op.regions for end in terminators(region)]
+    ends = [
+        [] if id(region) in never else list(end.operands())
+        for region in op.regions
+        for end in terminators(region)
+    ]
     if op.name == "call":
         function: Function = op.args[0]
         yield from zip(function.arguments, op.args[1])
