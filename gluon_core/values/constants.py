@@ -346,9 +346,6 @@ class _Reader:
             return f"{self.text(value.__func__)} of {self.text(value.__self__)}"
         return self._refer(value)
 
-    def _class(self, value: type) -> str:
-        return self._refer(value)
-
     def _property(self, value: property) -> str:
         return f"property({self._all((value.fget, value.fset, value.fdel))})"
 
@@ -562,7 +559,7 @@ _KINDS: dict[type, Callable[[_Reader, Any], str]] = {
     set: _Reader._set,
     frozenset: _Reader._set,
     numpy.ndarray: _Reader._array,
-    type: _Reader._class,
+    type: _Reader._refer,
     _triton.constexpr: _Reader._constexpr,
     types.ModuleType: _Reader._module,
     types.FunctionType: _Reader._refer,
