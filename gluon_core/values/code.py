@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import os
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator, Mapping
 
+from gluon_core import _triton
 from gluon_core.contract.registry import registry
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "is_offered",
     "is_standard",
     "offered_text",
+    "written_members",
 ]
 
 _PACKAGES = ("gluon_core", "triton", "numpy", "torch", "ml_dtypes")
@@ -85,3 +88,31 @@ def is_standard(top: str) -> bool:
 def _plugins(found: Any) -> frozenset[str]:
     """The packages of all backends, whose content is in the key of the disk cache."""
     return frozenset(type(b).__module__.partition(".")[0] for b in found.backends.values())
+
+
+def written_members(cls: type) -> Iterator[tuple[str, Any]]:
+    """The members of a class that its body defines; of an enumeration, its methods."""
+    members = vars(cls)
+    for name, member in members.items():
+        if issubclass(cls, enum.Enum) and not isinstance(member, _ENUM_MEMBERS):
+            continue
+        if name not in _IGNORED and not _is_generated(name, member, members):
+            yield name, member
+
+
+_ENUM_MEMBERS = (types.FunctionType, property, classmethod, staticmethod, _triton.JITCallable)
+_IGNORED = frozenset(
+    "__dict__ __weakref__ __doc__ __module__ __qualname__ __firstlineno__ __static_attributes__ "
+    "__abstractmethods__ _abc_impl __orig_bases__ __parameters__".split()
+)
+_GENERATED = "init repr eq lt le gt ge hash setattr delattr replace".split()
+
+
+def _is_generated(name: str, member: Any, members: Mapping[str, Any]) -> bool:
+    """Whether a dataclass made a method from its fields, which are members, too."""
+    return (
+        "__dataclass_params__" in members
+        and name.strip("_") in _GENERATED
+        and isinstance(member, types.FunctionType)
+        and member.__code__.co_filename == "<string>"
+    )

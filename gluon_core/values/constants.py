@@ -43,6 +43,7 @@ from gluon_core.values.code import (
     is_fixed,
     is_offered,
     offered_text,
+    written_members,
 )
 from gluon_core.values.names import Chain, Names, names_of, names_of_code, source_of
 from gluon_core.values.state import number_of, state_of
@@ -536,13 +537,10 @@ class _CodeReader(_Reader):
     def _parts_of_class(self, cls: type) -> Iterator[str]:
         for base in cls.__bases__:
             yield self.text(base)
-        members = vars(cls)
         if issubclass(cls, enum.Enum):
             yield self._pairs((name, member.value) for name, member in cls.__members__.items())
-            members = {n: m for n, m in members.items() if isinstance(m, _ENUM_MEMBERS)}  # type: ignore[assignment]
-        for name, member in members.items():
-            if name not in _IGNORED and not _is_generated(name, member, members):
-                yield f"{name}={self.whole(member)}"
+        for name, member in written_members(cls):
+            yield f"{name}={self.whole(member)}"
 
 
 def _named(module: types.ModuleType) -> str:
@@ -579,25 +577,6 @@ _KINDS: dict[type, Callable[[_Reader, Any], str]] = {
 }
 
 _CODE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, _triton.JITCallable)
-_ENUM_MEMBERS = (types.FunctionType, property, classmethod, staticmethod, _triton.JITCallable)
-_IGNORED = frozenset(
-    "__dict__ __weakref__ __doc__ __module__ __qualname__ __firstlineno__ __static_attributes__ "
-    "__abstractmethods__ _abc_impl __orig_bases__ __parameters__".split()
-)
-
-
-_GENERATED = "init repr eq lt le gt ge hash setattr delattr replace".split()
-
-
-def _is_generated(name: str, member: Any, members: Mapping[str, Any]) -> bool:
-    """Whether a dataclass made a method from its fields, which are members, too."""
-    return (
-        "__dataclass_params__" in members
-        and name.strip("_") in _GENERATED
-        and isinstance(member, types.FunctionType)
-        and member.__code__.co_filename == "<string>"
-    )
-
 
 # The layouts of packages: the name of the class, and what reads the fields.
 _layouts: dict[type, tuple[str, Callable[[Any], Iterable[Any]]]] = {}
