@@ -225,8 +225,11 @@ def _tiles_signature(dtype):
     return {**types, **dict.fromkeys(TILES, "constexpr")}
 
 
-def tiles_selections(target, dtype="fp16", num_warps=4, **constants):
-    """op -> name of the lowering that `products` takes on `target`, and all selections."""
+def tiles_selections(target, dtype="fp16", num_warps=4, aligned=range(6), **constants):
+    """op -> name of the lowering that `products` takes on `target`, and all selections.
+
+    `aligned` are the numbers of the arguments that are divisible by 16.
+    """
     registered = plugins.registry()
     found = registered.target(target)
     backend = registered.backend(found.backend)
@@ -235,7 +238,7 @@ def tiles_selections(target, dtype="fp16", num_warps=4, **constants):
         products,
         _tiles_signature(dtype),
         {(6 + i,): value for i, value in enumerate({**TILES, **constants}.values())},
-        {},
+        {(i,): [["tt.divisibility", 16]] for i in aligned},
         backend=backend,
         target=found,
         options=backend.options(found, {"num_warps": num_warps}),

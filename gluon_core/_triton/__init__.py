@@ -325,7 +325,10 @@ def generator_class(
         self.semantic.passed += 1  # it may hold a wait
         args = [_constants(arg) for arg in args]
         kwargs = {key: _constants(arg) for key, arg in kwargs.items()}
-        return call(self, parsed_once(fn), args, kwargs, *rest, **more)
+        passed = self.before_call(fn, args, kwargs)
+        result = call(self, parsed_once(fn), args, kwargs, *rest, **more)
+        self.after_call(passed)
+        return result
 
     body["call_JitFunction"] = call_JitFunction
     cls = type(name, (base,), body)

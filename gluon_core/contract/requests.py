@@ -28,7 +28,8 @@ __all__ = [
 #   wait(outstanding, *, _semantic)  until at most `outstanding` groups are in flight
 #   layouts(request)                 the `MmaLayouts` this lowering wants, at compile time
 #   layout(request)                  the shared layout this lowering wants of a tile, at compile time
-#   begin(stages, *, _semantic)      the values (barriers) that a pipeline of tiles carries along
+#   begin(stages, tiles, *, _semantic)   the values (barriers) that a pipeline carries along; `tiles` are
+#                                copied in each step
 #   fetch(fetch, *, _semantic)   starts the copies of one step, a `gluon_core.portable.tiles.Fetch`
 #   arrived(state, slot, phase, pending, *, _semantic)   waits for the copies of one step
 #   end(state, stages, *, _semantic)   no copies will follow
@@ -79,7 +80,7 @@ TAKES: Mapping[str, tuple[int, tuple[str, ...]]] = MappingProxyType(
         "wait": (1, _SEMANTIC),
         "layouts": (1, ()),
         "layout": (1, ()),
-        "begin": (1, _SEMANTIC),
+        "begin": (2, _SEMANTIC),
         "fetch": (1, _SEMANTIC),
         "arrived": (4, _SEMANTIC),
         "end": (2, _SEMANTIC),
@@ -208,6 +209,9 @@ class TileRequest(Request):
         dtype: of the elements.
         block_shape: of a tile.
         layout: of a tile in shared memory, None for the lowering's choice.
+        multiples: the powers of two, at most 16, that the strides but the last are known to be
+            multiples of, in elements.
+        alignment: the same of the base, in bytes.
     """
 
     base: Any
@@ -216,6 +220,8 @@ class TileRequest(Request):
     dtype: Any
     block_shape: tuple[int, ...]
     layout: Any = None
+    multiples: tuple[int, ...] = ()
+    alignment: int = 1
 
 
 @dataclass(frozen=True)

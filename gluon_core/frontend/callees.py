@@ -3,11 +3,14 @@
 Triton's code generator takes a function that is called twice under one name for the same. It makes
 names of the path to the function and of how the compile-time arguments print, so that two closures
 of one factory share a name, and two calls with objects that print alike.
+
+Nor are two calls the same where what is known of their arguments selects another lowering.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from gluon_core._triton import code_generator, constexpr_type
 from gluon_core.values.constants import text_of
@@ -21,9 +24,29 @@ class _Path(str):
     fn: Any
 
 
-def naming() -> Mapping[str, Callable[..., Any]]:
+@dataclass
+class _Variant:
+    """A function of the module, among those of one name.
+
+    Args:
+        constants: the function and its compile-time arguments.
+        multiples: what was known of its arguments.
+        by_multiples: whether that selected anything in it.
+    """
+
+    constants: Sequence[Any]
+    multiples: Mapping[str, Any]
+    by_multiples: bool = False
+
+    def fits(self, constants: Sequence[Any], multiples: Mapping[str, Any]) -> bool:
+        if self.by_multiples and self.multiples != multiples:
+            return False
+        return all(map(_same, constants, self.constants))
+
+
+def naming(session: Any) -> Mapping[str, Callable[..., Any]]:
     """What takes the place of the code generator's own functions, for one module."""
-    known: dict[str, list[list[Any]]] = {}
+    known: dict[str, list[_Variant]] = {}
 
     def get_full_name(fn: Any) -> _Path:
         path = _Path(code_generator.get_full_name(fn))
@@ -37,10 +60,14 @@ def naming() -> Mapping[str, Callable[..., Any]]:
             if isinstance(given, dict):  # up to Triton 3.6 they come apart from the types
                 constants += given.values()
         alike = known.setdefault(name, [])
-        found = (n for n, others in enumerate(alike) if all(map(_same, constants, others)))
-        number = next(found, len(alike))
+        multiples = {} if session.passing is None else session.passing.by_name
+        fitting = (n for n, one in enumerate(alike) if one.fits(constants, multiples))
+        number = next(fitting, len(alike))
         if number == len(alike):
-            alike.append(constants)
+            alike.append(_Variant(constants, multiples))
+        if session.passing is not None:
+            session.passing.variant = alike[number]
+            session.asked_multiples += alike[number].by_multiples
         return f"{name}${number}" if number else name
 
     return {"get_full_name": get_full_name, "mangle_fn": mangle_fn}

@@ -35,6 +35,7 @@ from gluon_core.language.control import (
 )
 from gluon_core.language.target import ANSWERS
 from gluon_core.semantic import Semantic
+from gluon_core.semantic.multiples import PassedMultiples, mark_multiples, multiples_in
 from gluon_core.values.descriptors import is_layout
 
 __all__ = ["KernelGenerator"]
@@ -108,6 +109,8 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         self.seen: Any = None  # the body of a loop within these, traced for that already
         self.returns_in_branches: list[ast.If] = []
         kwargs["is_gluon"] = False  # the base class would import Triton's own Gluon
+        self.passed, self.session.passing = self.session.passing, None
+        self.unbound: set[str] = set()  # parameters without their values yet
         caller_context = kwargs.get("caller_context")
         context = session.context
         # The base class makes itself a plain builder on the MLIR context; ours replaces it.
@@ -437,6 +440,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
     def visit_FunctionDef(self, node: Any) -> None:
         if self.fn:
             raise self._refusal(node)
+        self.unbound = {argument.arg for argument in node.args.args}
         super().visit_FunctionDef(node)
         self._check_result(node)
         if self.returns_in_branches and not self.is_kernel and not ends(node.body):
@@ -515,8 +519,37 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
                 )
         super().assignTarget(target, value)
 
+    def _bind_multiples(self, name: str, value: Any) -> None:
+        """Note what is known of a parameter: declared for a kernel's, passed by a caller to others."""
+        self.unbound.discard(name)
+        if not self.is_kernel:
+            passed = self.passed
+            if passed is not None:
+                mark_multiples(value, lambda path: passed.of(name, path), ())
+            return
+
+        def declared(path: tuple[int, ...]) -> int:
+            pairs = self.prototype.attrs.get(path, ())
+            return max((int(n) for key, n in pairs if key == "tt.divisibility"), default=1)
+
+        mark_multiples(value, declared, (self.jit_fn.arg_names.index(name),))
+
+    def before_call(self, fn: Any, args: Any, kwargs: Any) -> PassedMultiples:
+        given = {**dict(zip(fn.arg_names, args)), **kwargs}
+        known = {name: multiples_in(value) for name, value in given.items()}
+        passed = PassedMultiples(known, self.session.asked_multiples)
+        self.session.passing = passed
+        return passed
+
+    def after_call(self, passed: PassedMultiples) -> None:
+        self.session.passing = None
+        if passed.variant is not None and self.session.asked_multiples > passed.asked:
+            passed.variant.by_multiples = True
+
     def set_value(self, name: str, value: Any) -> None:
         super().set_value(name, value)
+        if self.fn is not None and name in self.unbound:
+            self._bind_multiples(name, value)
         bind = getattr(self.builder, "bind_name", None)  # of builders that a debugger asks
         if bind is not None and isinstance(value, tl.constexpr):
             bind(name, [value.value])

@@ -15,6 +15,7 @@ from gluon_core.errors import (
     CapabilityError,
     LimitError,
 )
+from gluon_core.semantic.multiples import PassedMultiples
 from gluon_core.values.descriptors import translate_layout
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Session:
     shared_accesses: list[Callable[[], int]] = field(
         default_factory=list
     )  # each tells its conflicts
+    asked_multiples: int = 0  # how often what scalars are multiples of decided something
+    passing: Optional[PassedMultiples] = None  # to the function that is called next
     specialized: bool = False  # while the functions of `warp_specialize` are generated
 
     def __post_init__(self) -> None:

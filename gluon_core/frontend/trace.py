@@ -66,7 +66,7 @@ def trace(
     by_name = {fn.arg_names[path[0]]: v for path, v in constexprs.items() if len(path) == 1}
     function_name = fn.repr(_triton.SpecializationProxy(by_name, dict(signature)))
     cls = _triton.generator_class(
-        "KernelGenerator", KernelGenerator, {"session": session}, naming()
+        "KernelGenerator", KernelGenerator, {"session": session}, naming(session)
     )
     try:
         generator = cls(

@@ -44,7 +44,7 @@ def layout(request: TileRequest) -> Any:
     return SwizzledSharedLayout(1, 1, 1, list(reversed(range(rank))))
 
 
-def begin(stages: int, _semantic: Any) -> Sequence[Any]:
+def begin(stages: int, tiles: int, _semantic: Any) -> Sequence[Any]:
     """Groups of copies are counted by the hardware."""
     return ()
 

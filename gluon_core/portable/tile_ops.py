@@ -112,17 +112,19 @@ def descriptor(
     block_shape: Shape,
     shared_layout: Optional[BufferLayout] = None,
 ) -> tile_descriptor:
-    """Describe a tensor in global memory that is moved in tiles: by TMA where the target has it and
-    the layout is one that it writes, by masked copies otherwise.
+    """Describe a tensor in global memory that is moved in tiles: by TMA or TDM where the target has
+    it, the layout is one that it writes, and the base and the strides are known to be aligned as it
+    needs them; by masked copies otherwise. TMA needs multiples of 16 bytes: launches find out, a
+    signature says so by `:16`, and `gl.multiple_of` promises it of a value that was computed.
 
     Elements of a tile that lie behind the end of the tensor are zero when copied, and left out when
     stored. No tile begins before it, at a coordinate below 0: the simulator reports that.
     Make it once, before any loop.
 
     Args:
-        base: scalar pointer to the first element, 16-byte aligned.
+        base: scalar pointer to the first element.
         shape: of the tensor, 1 to 5 integers.
-        strides: in elements; the last is the constant 1, the others are multiples of 16 bytes.
+        strides: in elements; the last is the constant 1.
         block_shape: of a tile, compile-time powers of two; a tile spans less than 2 GiB.
         shared_layout: of a tile in shared memory, such as `mma_layouts(...).a_shared`; the best for
             the target by default.
@@ -167,7 +169,17 @@ def descriptor(
     given = [unwrap(step) for step in steps[:-1]]
     scalars = [_scalar(semantic, step, tl.int64, "strides") for step in given]
     known = [g if isinstance(g, int) else s for g, s in zip(given, scalars)]
-    request = TileRequest(*around(semantic), base, sizes, [*known, 1], dtype, block, layout)
+    request = TileRequest(
+        *around(semantic),
+        base,
+        sizes,
+        [*known, 1],
+        dtype,
+        block,
+        layout,
+        tuple(semantic.known_multiple(step) for step in given),
+        semantic.known_multiple(base),
+    )
     chosen = choose("tile_copy", request).chosen
     layout = layout or code(chosen, "layout")(request)
     facts = TileFacts(dtype, block, layout, chosen.name)
@@ -297,10 +309,11 @@ def pipeline(
         for tile in tiles
     ]
     semantic.told_of_tiles("begun", buffers[0])
-    states = [
-        tl_tuple(list(code(named("tile_copy", name), "begin")(count, _semantic=semantic)))
-        for name in _lowerings(facts)
-    ]
+    states = []
+    for name in _lowerings(facts):
+        begin = code(named("tile_copy", name), "begin")
+        copied = sum(tile.lowering == name for tile in facts.tiles)
+        states.append(tl_tuple(list(begin(count, copied, _semantic=semantic))))
     return tile_pipeline([tl_tuple(tiles), tl_tuple(buffers), tl_tuple(states)], facts)
 
 

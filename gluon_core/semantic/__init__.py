@@ -7,7 +7,7 @@ a mistake is an error under the kernel's line and never an abort in MLIR, and en
 
 from gluon_core.semantic.atomic import AtomicOps
 from gluon_core.semantic.control import ControlOps
-from gluon_core.semantic.narrow import NarrowOps
+from gluon_core.semantic.multiples import MultipleOps
 from gluon_core.semantic.reduce import ReduceOps
 from gluon_core.semantic.shape import ShapeOps
 from gluon_core.semantic.shared import SharedOps
@@ -15,5 +15,5 @@ from gluon_core.semantic.shared import SharedOps
 __all__ = ["Semantic"]
 
 
-class Semantic(NarrowOps, ShapeOps, ReduceOps, AtomicOps, SharedOps, ControlOps):
+class Semantic(MultipleOps, ShapeOps, ReduceOps, AtomicOps, SharedOps, ControlOps):
     """Everything a builtin can ask for. One per generated function; shares its trace's session."""

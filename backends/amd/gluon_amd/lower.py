@@ -11,6 +11,7 @@ from gluon_amd.language import async_copy as direct
 from gluon_amd.language import async_lds, cdna3
 from gluon_amd.language.async_copy import copied_bits
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
+from gluon_amd.lower_tdm import padded_rows
 from gluon_core.contract.backend import load_path
 from gluon_core.features import dotted
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
@@ -314,11 +315,14 @@ def _layout_accepted(request: MmaRequest, wanted: type) -> Union[bool, str]:
 
 def _layouts(request: MmaRequest, accumulator: Any, width: int) -> MmaLayouts:
     bits = request.a_dtype.primitive_bitwidth
+    by_tdm = request.shared and request.target.has("amd.tdm")
     return MmaLayouts(
         accumulator=accumulator,
         a=DotOperandLayout(0, accumulator, width),
         b=DotOperandLayout(1, accumulator, width),
-        a_shared=row_swizzle(request.k, bits),
+        a_shared=padded_rows([request.m, request.k], bits)
+        if by_tdm
+        else row_swizzle(request.k, bits),
         b_shared=_b_shared(request, width * bits),
     )
 
@@ -330,6 +334,9 @@ def _b_shared(request: MmaRequest, lane_bits: int) -> Any:
     each is stored once and read by several warps.
     """
     bits = request.b_dtype.primitive_bitwidth
+    if request.shared and request.target.has("amd.tdm"):
+        rows = (request.n, request.k) if request.b_transposed else (request.k, request.n)
+        return padded_rows(rows, bits)
     if request.b_transposed:
         return row_swizzle(request.k, bits)
     if bits >= 32 or request.target.has("amd.lds_transpose"):

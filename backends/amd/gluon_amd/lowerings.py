@@ -7,6 +7,7 @@ from gluon_core.contract.backend import Lowering
 __all__ = ["LOWERINGS"]
 
 _CODE = "gluon_amd.lower"
+_TDM = "gluon_amd.lower_tdm"
 
 LOWERINGS = (
     Lowering(
@@ -72,5 +73,14 @@ LOWERINGS = (
         priority=10,
         accepts=f"{_CODE}:wmma_accepts",
         extras={"layouts": f"{_CODE}:wmma_layouts"},
+    ),
+    Lowering(
+        "tile_copy",
+        "tdm",
+        f"{_TDM}:make",
+        requires=("amd.tdm", "amd.mbarrier"),
+        priority=20,
+        accepts=f"{_TDM}:accepts",
+        extras={name: f"{_TDM}:{name}" for name in ("layout", "begin", "fetch", "arrived", "end")},
     ),
 )

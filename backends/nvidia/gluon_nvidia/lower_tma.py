@@ -29,6 +29,9 @@ __all__ = [
     "store_accepts",
 ]
 
+_ALIGNMENT = 16  # bytes, of the base and of strides
+_REMEDY = "declare it divisible by 16 (`:16` in a signature), or promise it with gl.multiple_of"
+
 
 def accepts(request: TileRequest) -> Union[bool, str]:
     wanted = request.layout
@@ -40,10 +43,23 @@ def accepts(request: TileRequest) -> Union[bool, str]:
         check_box(request.dtype, list(request.block_shape), wanted or layout(request))
     except GluonError as error:
         return str(error)
-    for step in request.strides[:-1]:
-        nbytes = step * request.dtype.primitive_bitwidth // 8 if isinstance(step, int) else 0
-        if nbytes % 16:
-            return f"TMA takes strides of multiples of 16 bytes, not {nbytes}"
+    return _aligned(request)
+
+
+def _aligned(request: TileRequest) -> Union[bool, str]:
+    """True where base and strides are known to be multiples of 16 bytes, or what is not."""
+    if request.alignment % _ALIGNMENT:
+        return f"TMA needs an address divisible by {_ALIGNMENT}, and base is not known to be: {_REMEDY}"
+    nbytes = request.dtype.primitive_bitwidth // 8
+    for dim, multiple in enumerate(request.multiples):
+        if multiple * nbytes % _ALIGNMENT:
+            step = request.strides[dim]
+            what = (
+                f"not {step * nbytes}"
+                if isinstance(step, int)
+                else f"and strides[{dim}] is not known to be one: {_REMEDY}"
+            )
+            return f"TMA takes strides of multiples of {_ALIGNMENT} bytes, {what}"
     return True
 
 
@@ -62,7 +78,7 @@ def make(request: TileRequest, _semantic: Any) -> Sequence[Any]:
     return (made,)
 
 
-def begin(stages: int, _semantic: Any) -> Sequence[Any]:
+def begin(stages: int, tiles: int, _semantic: Any) -> Sequence[Any]:
     barriers = mbarrier.allocate_mbarrier(batch=stages)
     for slot in range(stages):
         mbarrier.init(_semantic.memdesc_index(barriers, slot), 1)
