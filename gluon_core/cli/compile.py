@@ -6,13 +6,17 @@ import sys
 from dataclasses import asdict
 from linecache import getline
 from pathlib import Path
-from typing import Any, Iterator, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
 
+from gluon_core.cli.outcomes import line_as_dict, line_rows, line_table
 from gluon_core.cli.output import UsageError, byte_count, console, print_json, table
 from gluon_core.cli.parse import find_kernel, parse_assignments, source_of
 from gluon_core.contract.backend import Executed
 from gluon_core.contract.registry import registry
-from gluon_core.errors import did_you_mean
+from gluon_core.errors import GluonError, did_you_mean
+
+if TYPE_CHECKING:
+    from gluon_core.compiler.outcome import LineOutcome
 
 __all__ = ["options_of", "show"]
 
@@ -51,7 +55,8 @@ def show(
     if trace_isa is not None:
         counts = registry().backend(chosen.backend).executed(compiled, trace_isa)
     if names == ["report"]:
-        _report(found.name, compiled, output, json, counts)
+        lines = _lines(source, chosen, options)
+        _report(found.name, compiled, output, json, counts, lines)
         return
     values = {name: _entry(compiled, name, chosen, counts) for name in names}
     if len(values) == 1:
@@ -63,6 +68,16 @@ def show(
             if output is None:
                 print(f"==== {name} ====")
             _write(value, name, output and output.with_name(f"{output.name}.{name}"), False)
+
+
+def _lines(source: Any, target: Any, options: Any) -> tuple[LineOutcome, ...]:
+    """What the machine code does for each line; nothing where it cannot be had."""
+    from gluon_core.compiler.outcome import outcome
+
+    try:
+        return outcome(source, target, options).lines
+    except GluonError:
+        return ()
 
 
 def _entry(compiled: Any, name: str, target: Any, counts: Optional[Executed] = None) -> Any:
@@ -123,10 +138,15 @@ def _with_unit(key: str, value: Any) -> str:
     return f"{value} {_UNITS.get(key, '')}".rstrip()
 
 
-def _facts(compiled: Any, counts: Optional[Executed] = None) -> dict[str, Any]:
+def _facts(
+    compiled: Any,
+    counts: Optional[Executed] = None,
+    lines: Optional[tuple[LineOutcome, ...]] = None,
+) -> dict[str, Any]:
     facts = {"target": str(compiled.target), "num_warps": compiled.metadata.num_warps}
     measured = {} if counts is None else {"executed": asdict(counts)}
-    return {**facts, **asdict(compiled.report()), **measured}
+    by_line = {} if lines is None else {"lines": [line_as_dict(line) for line in lines]}
+    return {**facts, **asdict(compiled.report()), **by_line, **measured}
 
 
 def _rows(compiled: Any, counts: Optional[Executed] = None) -> Iterator[tuple[str, Any]]:
@@ -169,14 +189,18 @@ def _report(
     output: Optional[Path],
     json: bool,
     counts: Optional[Executed] = None,
+    lines: tuple[LineOutcome, ...] = (),
 ) -> None:
     if json:
-        print_json({"kernel": name, **_facts(compiled, counts)})
+        print_json({"kernel": name, **_facts(compiled, counts, lines)})
         return
     rows = [("kernel", name), *_rows(compiled, counts)]
     if output is not None:
-        output.write_text("".join(f"{key}: {value}\n" for key, value in rows if key))
+        by_line = ((place.replace("\n", "  "), said) for place, said in line_rows(lines))
+        output.write_text("".join(f"{key}: {value}\n" for key, value in (*rows, *by_line) if key))
         return
     text = table("", ("", ">"), (row if row[0] else None for row in rows))
     text.show_header = False
     console().print(text)
+    if lines:
+        console().print(line_table(name, lines))

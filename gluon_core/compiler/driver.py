@@ -267,6 +267,7 @@ def compile_source(
         metadata["triton_version"] = _triton.VERSION_TEXT
         metadata["target"] = str(target)
         metadata["hash"] = key
+        metadata["given_up"] = [[*lowering, why] for lowering, why in refused.items()]
         try:
             result = run_stages(
                 stages,

@@ -21,6 +21,7 @@ from typing import (
     Union,
 )
 
+from gluon_core.contract.emitted import Emitted
 from gluon_core.contract.isa import Loop
 from gluon_core.contract.listing import CodeLine, of_assembly, of_module
 from gluon_core.contract.paths import load_path
@@ -71,6 +72,8 @@ class Lowering:
         gives_up: text in a compiler's diagnostics, or several texts, which means that these operands cannot be done
             this way after all, for a reason that only the compiler sees, such as the alignment of
             an address. The kernel is then compiled once more without this lowering.
+        expects: patterns of the names that `Backend.emitted` gives to instructions, at least one of
+            which is at the op's line when the compiler kept the lowering; none for "nothing special".
     """
 
     op: str
@@ -82,6 +85,7 @@ class Lowering:
     extras: Mapping[str, str] = field(default_factory=dict)
     min_triton: tuple[int, int] = OLDEST
     gives_up: Union[str, tuple[str, ...], None] = None
+    expects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -453,6 +457,15 @@ class Backend:
             CapabilityError: this backend has no compiler.
         """
         raise self._lacks("compiler", compiled.target)
+
+    def emitted(self, compiled: Compiled) -> Sequence[Emitted]:
+        """The machine instructions that reach global memory, and matrix products, each with the line
+        of the kernel that it is for. None where nothing here reads the machine code.
+
+        Raises:
+            BackendError: the tool that reads it failed.
+        """
+        return ()
 
     def executed(self, compiled: Compiled, path: str) -> Executed:
         """What the launches of the kernel executed that `Watch.trace_isa` wrote to the file `path`.

@@ -331,6 +331,14 @@ def _check_exports(broken: _Broken, backend: Backend) -> None:
         _check_attribute_path(broken, where, path)
 
 
+def _is_pattern(value: Any) -> bool:
+    try:
+        re.compile(value)
+    except (TypeError, re.error):
+        return False
+    return isinstance(value, str)
+
+
 def _check_attribute_path(broken: _Broken, where: str, path: Any) -> None:
     if not isinstance(path, str) or not _ATTRIBUTE.match(path):
         raise broken(where, "not a path", expected="'package.module:attribute'", got=repr(path))
@@ -364,6 +372,8 @@ def _check_lowering(broken: _Broken, where: str, lowering: Any) -> None:
         isinstance(texts, tuple) and texts and all(isinstance(t, str) and t for t in texts)
     ):
         raise broken(f"{where}.gives_up", "must be text", got=repr(lowering.gives_up))
+    if not isinstance(lowering.expects, tuple) or not all(map(_is_pattern, lowering.expects)):
+        raise broken(f"{where}.expects", "must be a tuple of patterns", got=repr(lowering.expects))
     if not isinstance(lowering.extras, Mapping):
         raise broken(f"{where}.extras", "must be a mapping", got=repr(lowering.extras))
     for name, path in lowering.extras.items():

@@ -15,6 +15,7 @@ from gluon_core.errors import (
     CapabilityError,
     LimitError,
 )
+from gluon_core.semantic.accesses import Access
 from gluon_core.semantic.multiples import PassedMultiples
 from gluon_core.values.descriptors import translate_layout
 
@@ -42,6 +43,7 @@ class Session:
     shared_accesses: list[Callable[[], int]] = field(
         default_factory=list
     )  # each tells its conflicts
+    accesses: list[Access] = field(default_factory=list)
     asked_multiples: int = 0  # how often what scalars are multiples of decided something
     passing: Optional[PassedMultiples] = None  # to the function that is called next
     specialized: bool = False  # while the functions of `warp_specialize` are generated

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from gluon_core import _triton
 from gluon_core._triton import unwrap
-from gluon_core.contract.requests import Request
+from gluon_core.contract.requests import AsyncCopyRequest, LoadRequest, Request, StoreRequest
 from gluon_core.contract.selection import Selection, code, select
 from gluon_core.errors import DtypeError
 from gluon_core.values.builtin import code_generator, semantic_layer
@@ -67,6 +67,8 @@ def choose(op: str, request: Request) -> Selection:
     # What code asks for on its own is asked where the op before was.
     where = _where(generator) if generator is not None else made[-1].where if made else None
     made.append(replace(selection, where=where))
+    if isinstance(request, (AsyncCopyRequest, LoadRequest, StoreRequest)):
+        semantic.note_access(request.offsets, request.ptr.dtype.element_ty)
     return selection
 
 

@@ -10,6 +10,7 @@ from gluon_core._triton import TritonSemantic, tl, unwrap
 from gluon_core.errors import CapabilityError, DtypeError, KernelWarning, LayoutError, ShapeError
 from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
+from gluon_core.semantic.accesses import Access, vector_bytes
 from gluon_core.values import check_block_shape, distributed_type
 from gluon_core.values.tensors import describe
 
@@ -74,6 +75,16 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
             called, self.until_passed = self.until_passed, []
             for call in called:
                 call()
+
+    def note_access(self, offsets: Any, element: Any) -> None:
+        """Keep how wide the layout of an access to global memory lets it be."""
+        layout = getattr(offsets.type, "layout", None)
+        if not isinstance(layout, DistributedLayout) or is_placeholder(layout):
+            return
+        width = vector_bytes(layout, tuple(shape_of(offsets)), element.primitive_bitwidth)
+        if width is not None:
+            file, line = self.place()
+            self.session.accesses.append(Access(f"{file}:{line}", width))
 
     def make_tensor(self, handle: Any, type: Any) -> tl.tensor:
         return tl.tensor(handle, type)

@@ -153,6 +153,7 @@ class MemoryOps(SemanticBase):
             self._check_widening(pointer, other, "other")
         self._check_widening(pointer, mask, "mask")
         hints = self._hints(cache_modifier, eviction_policy, cache_policy, LOAD_CACHE)
+        self.note_access(pointer, pointer.type.scalar.element_ty)
         return super().load(pointer, mask, other, *self._positional(hints), volatile)
 
     def store_global(
@@ -179,6 +180,7 @@ class MemoryOps(SemanticBase):
         mask = self.check_mask(pointer, mask)
         self._check_widening(pointer, mask, "mask")
         hints = self._hints(cache_modifier, eviction_policy, cache_policy, STORE_CACHE)
+        self.note_access(pointer, pointer.type.scalar.element_ty)
         return super().store(pointer, value, mask, *self._positional(hints, store=True))
 
     @staticmethod

@@ -23,8 +23,9 @@ def _multiple(value: Any) -> int:
     """The largest power of two, at most `MOST`, that `value` is known to be a multiple of."""
     value = unwrap(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        return min(value & -value, MOST) if value else MOST
-    return getattr(value, _KNOWN, 1)
+        return min(int(value & -value), MOST) if value else MOST
+    known: int = getattr(value, _KNOWN, 1)
+    return known
 
 
 def _element_bytes(pointer: Any) -> int:

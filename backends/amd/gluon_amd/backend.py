@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any, Callable, ContextManager, Mapping, Optional
+from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 
 from gluon_amd.arch import ARCHITECTURES, properties
 from gluon_amd.features import ANY_TARGET_FP8, RESOLVES_COALESCED
 from gluon_amd.lowerings import LOWERINGS
 from gluon_core.contract.backend import Report, Stage, load_path
+from gluon_core.contract.emitted import Emitted
 from gluon_core.contract.targets import Target
 from gluon_core.contract.triton_backend import TritonBackend
 
@@ -101,6 +102,11 @@ class AmdBackend(TritonBackend):
     def launcher(self, compiled: Any) -> Callable[..., Any]:
         launch: Callable[..., Any] = load_path("gluon_amd.launcher:make_launcher")(compiled)
         return launch
+
+    def emitted(self, compiled: Any) -> Sequence[Emitted]:
+        lines = self.listing("amdgcn", compiled.asm)
+        read: Callable[..., Sequence[Emitted]] = load_path("gluon_amd.inspect:emitted")
+        return read(lines)
 
     def inspect(self, compiled: Any) -> Report:
         found: Report = load_path("gluon_amd.inspect:report")(compiled)

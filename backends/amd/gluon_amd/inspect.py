@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from gluon_core.contract.backend import Report
+from gluon_core.contract.emitted import COPY, LOAD, PRODUCT, STORE, Emitted
 from gluon_core.contract.isa import Instruction, find_loops
+from gluon_core.contract.listing import CodeLine
 
-__all__ = ["instruction_mix", "instructions", "note", "occupancy", "report"]
+__all__ = ["emitted", "instruction_mix", "instructions", "note", "occupancy", "report"]
 
 _LINE = re.compile(
     r"^(?:(?P<label>[.\w$]+):|\s+(?P<name>[a-z][a-z0-9_]+)(?P<rest>(?:[ \t][^;\n]*)?))",
@@ -46,6 +48,36 @@ def instructions(assembly: str) -> list[Instruction]:
         found.append(Instruction(name, tuple(labels), rest[0] if branch else None))
         labels = []
     return found
+
+
+_KINDS = (
+    (re.compile(r"(global|buffer)_load_\w*lds|global_load_async|\w+_store_async|\w+ lds$"), COPY),
+    (re.compile(r"tensor_(load|store)"), COPY),
+    (re.compile(r"(global|buffer|flat)_load"), LOAD),
+    (re.compile(r"(global|buffer|flat)_store"), STORE),
+    (re.compile(r"v_s?(mfma|wmma)"), PRODUCT),
+)
+_WIDTHS = (
+    (re.compile(r"x4|b128"), 16),
+    (re.compile(r"x3|b96"), 12),
+    (re.compile(r"x2|b64"), 8),
+    (re.compile(r"byte|[uib]8"), 1),
+    (re.compile(r"short|[uib]16"), 2),
+)
+
+
+def emitted(lines: Sequence[CodeLine]) -> tuple[Emitted, ...]:
+    """The accesses of global memory and the matrix products among lines of assembly."""
+    found = []
+    for line in lines:
+        for one in instructions(line.text):
+            kind = next((kind for pattern, kind in _KINDS if pattern.match(one.name)), None)
+            if kind is not None:
+                whole = kind == PRODUCT or one.name.startswith("tensor_")
+                sizes = (size for pattern, size in _WIDTHS if pattern.search(one.name))
+                width = 0 if whole else next(sizes, 4)
+                found.append(Emitted(one.name, kind, line.file, line.line, width))
+    return tuple(found)
 
 
 def instruction_mix(assembly: str) -> dict[str, int]:

@@ -17,6 +17,7 @@ LOWERINGS = (
         requires=("amd.buffer_ops",),
         priority=10,
         accepts=f"{_CODE}:load_accepts",
+        expects=("buffer_load",),
     ),
     Lowering(
         "store",
@@ -25,6 +26,7 @@ LOWERINGS = (
         requires=("amd.buffer_ops",),
         priority=10,
         accepts=f"{_CODE}:store_accepts",
+        expects=("buffer_store",),
     ),
     Lowering(
         "async_copy",
@@ -36,6 +38,7 @@ LOWERINGS = (
         extras={"commit": f"{_CODE}:commit_to_lds", "wait": f"{_CODE}:wait_for_lds"},
         # Addresses or masks that are not known to be aligned; before 3.9 it only fails to translate.
         gives_up=("direct-to-LDS copy", "builtin.unrealized_conversion_cast"),
+        expects=(r"buffer_load\w* lds",),
     ),
     Lowering(
         "async_copy",
@@ -46,6 +49,7 @@ LOWERINGS = (
         accepts=f"{_CODE}:async_lds_accepts",
         extras={"commit": f"{_CODE}:commit_async_lds", "wait": f"{_CODE}:wait_for_async_lds"},
         gives_up=("async_copy_global_to_local", "builtin.unrealized_conversion_cast"),  # likewise
+        expects=("global_load_async_to_lds",),
     ),
     Lowering(
         "async_copy",
@@ -55,6 +59,7 @@ LOWERINGS = (
         priority=10,
         accepts=f"{_CODE}:async_copy_accepts",
         extras={"commit": f"{_CODE}:commit", "wait": f"{_CODE}:wait"},
+        expects=("buffer_load",),
     ),
     Lowering(
         "mma",
@@ -64,6 +69,7 @@ LOWERINGS = (
         priority=10,
         accepts=f"{_CODE}:mfma_accepts",
         extras={"layouts": f"{_CODE}:mfma_layouts"},
+        expects=("v_s?mfma",),
     ),
     Lowering(
         "mma",
@@ -73,6 +79,7 @@ LOWERINGS = (
         priority=10,
         accepts=f"{_CODE}:wmma_accepts",
         extras={"layouts": f"{_CODE}:wmma_layouts"},
+        expects=("v_s?wmma",),
     ),
     Lowering(
         "tile_copy",
@@ -82,5 +89,6 @@ LOWERINGS = (
         priority=20,
         accepts=f"{_TDM}:accepts",
         extras={name: f"{_TDM}:{name}" for name in ("layout", "begin", "fetch", "arrived", "end")},
+        expects=("tensor_",),
     ),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional, Sequence
 
 from gluon_core.contract.backend import Report, Stage, load_path
+from gluon_core.contract.emitted import Emitted
 from gluon_core.contract.listing import CodeLine
 from gluon_core.contract.targets import Target
 from gluon_core.contract.triton_backend import TritonBackend
@@ -130,6 +131,11 @@ class NvidiaBackend(TritonBackend):
             return super().listing(name, asm)
         found: tuple[CodeLine, ...] = load_path("gluon_nvidia.inspect:listing")(asm["cubin"])
         return found
+
+    def emitted(self, compiled: Any) -> Sequence[Emitted]:
+        lines = self.listing("sass", compiled.asm)
+        read: Callable[..., Sequence[Emitted]] = load_path("gluon_nvidia.inspect:emitted")
+        return read(lines)
 
     def inspect(self, compiled: Any) -> Report:
         found: Report = load_path("gluon_nvidia.inspect:report")(compiled)

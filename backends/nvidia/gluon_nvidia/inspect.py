@@ -10,15 +10,17 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from typing import Any
+from typing import Any, Sequence
 
 from gluon_core.contract.backend import Report
+from gluon_core.contract.emitted import COPY, LOAD, PRODUCT, STORE, Emitted
 from gluon_core.contract.isa import Instruction, find_loops
 from gluon_core.contract.listing import CodeLine
 from gluon_core.errors import BackendError
 
 __all__ = [
     "disassemble",
+    "emitted",
     "instruction_mix",
     "instructions",
     "listing",
@@ -114,6 +116,32 @@ def instructions(sass: str) -> list[Instruction]:
             )
         )
     return found
+
+
+_KINDS = (
+    (re.compile(r"LDGSTS$|UTMALDG|UTMASTG|UBLKCP|UTMAREDG"), COPY),
+    (re.compile(r"LDG?$"), LOAD),
+    (re.compile(r"STG?$"), STORE),
+    (re.compile(r"[A-Z]*(MMA|MMA2)$"), PRODUCT),
+)
+_BITS = re.compile(r"[UFSB]?(8|16|32|64|128|256)$")
+_WHOLE_TILES = ("U",)  # units of their own move whole boxes
+
+
+def emitted(lines: Sequence[CodeLine]) -> tuple[Emitted, ...]:
+    """The accesses of global memory and the matrix products among the lines of `listing`."""
+    found = []
+    for line in lines:
+        for one in instructions(line.text):
+            first, *modifiers = one.name.split(".")
+            kind = next((kind for pattern, kind in _KINDS if pattern.match(first)), None)
+            if kind is not None:
+                sizes = [int(m[1]) for m in map(_BITS.match, modifiers) if m]
+                width = 0 if kind == PRODUCT or first.startswith(_WHOLE_TILES) else 4
+                if width and sizes:
+                    width = max(sizes) // 8
+                found.append(Emitted(one.name, kind, line.file, line.line, width))
+    return tuple(found)
 
 
 def instruction_mix(sass: str) -> dict[str, int]:

@@ -25,6 +25,7 @@ LOWERINGS = (
         accepts=f"{_CODE}:async_copy_accepts",
         extras={"commit": f"{_CODE}:commit", "wait": f"{_CODE}:wait"},
         gives_up="cp.async does not support transfers smaller than 4 bytes",
+        expects=("LDGSTS",),
     ),
     Lowering(
         "mma",
@@ -34,6 +35,7 @@ LOWERINGS = (
         priority=10,
         accepts=f"{_CODE}:mma_accepts",
         extras={"layouts": f"{_CODE}:mma_layouts"},
+        expects=(r"[BDHIOQ]MMA",),
     ),
     Lowering(
         "mma",
@@ -43,6 +45,7 @@ LOWERINGS = (
         priority=20,
         accepts=f"{_WGMMA}:accepts",
         extras={**{name: f"{_WGMMA}:{name}" for name in _ASYNCHRONOUS}, **_FENCE},
+        expects=(r"[BHIQ]GMMA",),
     ),
     Lowering(
         "mma",
@@ -52,6 +55,7 @@ LOWERINGS = (
         priority=30,
         accepts=f"{_TCGEN05}:accepts",
         extras={**{name: f"{_TCGEN05}:{name}" for name in _ASYNCHRONOUS}, **_FENCE},
+        expects=(r"UTC\w*MMA",),
     ),
     Lowering(
         "tile_copy",
@@ -61,6 +65,7 @@ LOWERINGS = (
         priority=20,
         accepts=f"{_TMA}:accepts",
         extras={name: f"{_TMA}:{name}" for name in _PIPELINE},
+        expects=("UTMALDG", "UTMASTG"),
     ),
     Lowering(
         "tile_store",
@@ -70,6 +75,7 @@ LOWERINGS = (
         priority=20,
         accepts=f"{_TMA}:store_accepts",
         extras={"open": f"{_TMA}:opened", "put": f"{_TMA}:put", "close": f"{_TMA}:close"},
+        expects=("UTMASTG",),
     ),
     Lowering(
         "tile_walk",
