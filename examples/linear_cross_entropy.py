@@ -134,7 +134,7 @@ def put_together(sums, hits, labels, loss, logsum, tiles, ignored, BLOCK: gl.con
 
 
 def arguments(new, large, sizes=None, block_n=None):
-    m, n, k = sizes or ((8192, 32000, 4096) if large else (70, 200, 104))
+    m, n, k = sizes or ((8192, 32000, 4096) if large else (70, 208, 112))
     tiles = gluon.cdiv(n, block_n or (256 if large else 64))
     return {
         "x": new.random((m, k), "bfloat16"),

@@ -90,7 +90,7 @@ def matmul_batched(
 
 
 def arguments(new, large, sizes=None):
-    matrices, m, n, k = sizes or ((64, 1024, 1024, 1024) if large else (3, 72, 80, 104))
+    matrices, m, n, k = sizes or ((64, 1024, 1024, 1024) if large else (3, 72, 80, 112))
     return {
         "a": new.random((matrices, m, k), "bfloat16"),
         "b": new.random((matrices, k, n), "bfloat16"),

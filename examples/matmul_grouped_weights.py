@@ -124,7 +124,7 @@ def matmul_grouped_weights(
 
 def arguments(new, large, counts=None, n=None, k=None, box=None):
     counts = counts or ([4096] * 8 if large else [130, 0, 1, 64])
-    n, k = n or (4096 if large else 144), k or (4096 if large else 136)
+    n, k = n or (4096 if large else 144), k or (4096 if large else 176)
     starts, rows = layout_of(counts, box)
     return {
         "a": new.random((max(rows, 1), k), "bfloat16"),

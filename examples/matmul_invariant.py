@@ -92,7 +92,7 @@ def matmul_invariant(
 
 
 def arguments(new, large, sizes=None, block=(64, 64), chunk=None):
-    m, n, k = sizes or ((16, 8192, 8192) if large else (5, 200, 456))
+    m, n, k = sizes or ((16, 8192, 8192) if large else (5, 208, 464))
     chunk = chunk or (1024 if large else 128)
     tiles = gluon.cdiv(m, block[0]) * gluon.cdiv(n, block[1])
     return {

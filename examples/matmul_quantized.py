@@ -153,7 +153,7 @@ def restored(weights, scales, format, group):
 
 def arguments(format, group):
     def make(new, large, sizes=None, block=None, splits=None):
-        m, n, k = sizes or ((16, 8192, 8192) if large else (5, 200, 384))
+        m, n, k = sizes or ((16, 8192, 8192) if large else (5, 208, 384))
         block, splits = block or ((64, 128) if large else (64, 64)), splits or 3
         blocks = gluon.cdiv(m, block[0]) * gluon.cdiv(n, block[1])
         packed = k if format == "int8" else k // 2

@@ -76,7 +76,7 @@ def store(c, value, rows, columns, N, inside):
 
 
 def arguments(new, large, sizes=None, block=(64, 128), splits=None):
-    m, n, k = sizes or ((16, 8192, 8192) if large else (5, 200, 456))
+    m, n, k = sizes or ((16, 8192, 8192) if large else (5, 208, 464))
     splits = splits or (4 if large else 3)
     blocks = gluon.cdiv(m, block[0]) * gluon.cdiv(n, block[1])
     return {

@@ -67,7 +67,7 @@ def matmul_stream_k(
 
 
 def arguments(new, large, sizes=None, programs=None, block=None):
-    m, n, k = sizes or ((4096, 4352, 4096) if large else (136, 200, 176))
+    m, n, k = sizes or ((4096, 4352, 4096) if large else (136, 208, 176))
     block = block or ((128, 256) if large else (64, 64))
     programs = programs or (132 if large else 5)
     return {

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple, Optional, Sequence, Union
 
 from gluon_core._triton import tensor, tl, tl_tuple, unwrap
 from gluon_core.contract.requests import TileRequest, TileStoreRequest
-from gluon_core.contract.selection import code, named
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.contract.backend import Lowering
+from gluon_core.contract.selection import available, code, named
+from gluon_core.errors import ArgumentError, DtypeError, GluonError, LayoutError, ShapeError
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.portable.common import around, check_base, choose, lower
 from gluon_core.portable.records import PipelineFacts, Record, TileFacts
@@ -181,12 +182,25 @@ def descriptor(
         semantic.known_multiple(base),
     )
     chosen = choose("tile_copy", request).chosen
-    layout = layout or code(chosen, "layout")(request)
+    layout = layout or _own_layout(request, chosen)
     facts = TileFacts(dtype, block, layout, chosen.name)
     native = code(chosen)(request, _semantic=semantic)
     return tile_descriptor(
         [base, tl_tuple(sizes), tl_tuple(scalars), tl_tuple(list(native))], facts
     )
+
+
+def _own_layout(request: TileRequest, chosen: Lowering) -> Any:
+    """The layout that the target's own unit for tiles wants: what reads the tiles expects it, also of
+    those that `chosen` has to copy because their strides are not aligned."""
+    for lowering in available("tile_copy", request.target, request.triton):
+        if lowering.priority <= chosen.priority:
+            break
+        try:
+            return code(lowering, "layout")(request)
+        except GluonError:
+            continue  # it has none for such tiles
+    return code(chosen, "layout")(request)
 
 
 class tile_pipeline(Record):
