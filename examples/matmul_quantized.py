@@ -65,8 +65,9 @@ def matmul_quantized(
     )
     wide: gl.constexpr = gl.portable.blocked_layout([BLOCK_N, BLOCK_K // PACKED], gl.uint8)
     a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BLOCK_M, BLOCK_K], layouts.a_shared)
+    row_bytes = gl.multiple_of(K // PACKED, GROUP // PACKED)
     w_tiles = gl.portable.descriptor(
-        weights, [N, K // PACKED], [K // PACKED, 1], [BLOCK_N, BLOCK_K // PACKED]
+        weights, [N, row_bytes], [row_bytes, 1], [BLOCK_N, BLOCK_K // PACKED]
     )
     ring = gl.portable.pipeline([a_tiles, w_tiles], STAGES)
     ready = gl.allocate_shared_memory(dtype, [2, BLOCK_N, BLOCK_K], layouts.b_shared)

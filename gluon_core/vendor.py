@@ -30,6 +30,7 @@ from gluon_core._triton import (
     tuple_type,
     unwrap,
 )
+from gluon_core._triton.capture import captured
 from gluon_core.semantic.base import is_placeholder, shape_of
 from gluon_core.semantic.operands import (
     check_barrier,
@@ -61,6 +62,7 @@ from gluon_core.values.builtin import (
 from gluon_core.values.tensors import describe
 
 __all__ = [
+    "captured",
     "JITFunction",
     "aggregate",
     "base_type",

@@ -98,7 +98,7 @@ Constexprs = Annotated[
 ]
 Options = Annotated[
     Optional[list[str]],
-    typer.Option("--option", "-o", metavar="NAME=VALUE", help="Other compile options; repeatable."),
+    typer.Option("--option", metavar="NAME=VALUE", help="Other compile options; repeatable."),
 ]
 Warps = Annotated[Optional[int], typer.Option("--num-warps", "-w", help="Warps of a block.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -157,7 +157,7 @@ def compile(
         ),
     ] = "report",
     output: Annotated[
-        Optional[Path], typer.Option("--output", "-O", help="Write to this file.")
+        Optional[Path], typer.Option("--output", "-o", help="Write to this file.")
     ] = None,
     trace_isa: Annotated[
         Optional[str],
@@ -168,11 +168,17 @@ def compile(
         ),
     ] = None,
     json: Json = False,
-) -> None:
-    """Compile a kernel for a target; no device is needed."""
+) -> int:
+    """Compile a kernel for a target; no device is needed.
+
+    Without types, from `--signature` or the file's EXAMPLES, the file is run on the target's simulator,
+    and what it launches is compiled.
+    """
     from gluon_core.cli.compile import show
 
-    show(kernel, target, signature, constexpr, num_warps, option, emit, output, json, trace_isa)
+    return show(
+        kernel, target, signature, constexpr, num_warps, option, emit, output, json, trace_isa
+    )
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -371,9 +377,19 @@ def _for_many(
     from gluon_core.cli import many
     from gluon_core.cli.compile_for import compile_for as compile_all
     from gluon_core.cli.output import UsageError
+    from gluon_core.contract.registry import registry
 
-    if target is not None or (targets and compile_for):
-        raise UsageError("choose one of --target, --targets and --compile-for", argument="--target")
+    if targets is not None and (target is not None or compile_for is not None):
+        raise UsageError(
+            "choose one of --target, --targets and --compile-for", argument="--targets"
+        )
+    if target is not None and not registry().target(target).simulated:
+        raise UsageError(
+            "the file runs on a simulator, for the types of its launches",
+            argument="--target",
+            got=target,
+            remedy=f"Leave it out, or try --target sim:{registry().target(target).architecture.name}.",
+        )
     if compile_for is None:
         chosen = many.listed(targets or "", "--targets")
         if context.params["html"] is not None:
@@ -423,7 +439,8 @@ def explain(
     option: Options = None,
     json: Json = False,
 ) -> None:
-    """Which lowering each portable op of a kernel takes, and why not the others."""
+    """Which lowering each portable op of a kernel takes, why not the others, and what became of it:
+    the machine code of each line that reaches global memory or multiplies matrices."""
     from gluon_core.cli.explain import show
 
     show(kernel, target, signature, constexpr, num_warps, option, json)

@@ -72,7 +72,7 @@ def build(
     ] = None,
     option: Annotated[
         Optional[list[str]],
-        typer.Option("--option", "-o", metavar="NAME=VALUE", help="Other compile options."),
+        typer.Option("--option", metavar="NAME=VALUE", help="Other compile options."),
     ] = None,
     grid: Annotated[
         Optional[str],

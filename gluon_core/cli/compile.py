@@ -8,9 +8,11 @@ from linecache import getline
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
 
+from gluon_core.cli.compile_for import kernels_table, made
+from gluon_core.cli.launched import Form, forms, one_form
 from gluon_core.cli.outcomes import line_as_dict, line_rows, line_table
-from gluon_core.cli.output import UsageError, byte_count, console, print_json, table
-from gluon_core.cli.parse import find_kernel, parse_assignments, source_of
+from gluon_core.cli.output import Exit, UsageError, byte_count, console, print_json, table
+from gluon_core.cli.parse import parse_assignments
 from gluon_core.contract.backend import Executed
 from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError, did_you_mean
@@ -40,15 +42,19 @@ def show(
     output: Optional[Path],
     json: bool,
     trace_isa: Optional[str] = None,
-) -> None:
+) -> int:
     from gluon_core.compiler import compile
 
     chosen = registry().target(target)
-    found = find_kernel(kernel)
     constants = parse_assignments(constexpr or (), "--constexpr")
-    source, options = source_of(found, chosen, signature, constants, options_of(num_warps, option))
-    compiled = compile(source, chosen, options)
+    asked = (kernel, chosen, signature, constants, options_of(num_warps, option))
     names = [name.strip() for name in emit.split(",") if name.strip()] or ["report"]
+    found = forms(*asked)
+    if len(found) > 1 and names == ["report"] and output is None and trace_isa is None:
+        return _each(found, chosen, json)
+    form = found[0] if len(found) == 1 else one_form(kernel, found)
+    source, options = form.source, form.options
+    compiled = compile(source, chosen, options)
     if trace_isa is not None and "report" not in names:
         raise UsageError("goes with a report", argument="--trace-isa", got=f"--emit {emit}")
     counts = None
@@ -56,8 +62,8 @@ def show(
         counts = registry().backend(chosen.backend).executed(compiled, trace_isa)
     if names == ["report"]:
         lines = _lines(source, chosen, options)
-        _report(found.name, compiled, output, json, counts, lines)
-        return
+        _report(form.name, compiled, output, json, counts, lines)
+        return Exit.OK
     values = {name: _entry(compiled, name, chosen, counts) for name in names}
     if len(values) == 1:
         _write(values[names[0]], names[0], output, json)
@@ -68,6 +74,28 @@ def show(
             if output is None:
                 print(f"==== {name} ====")
             _write(value, name, output and output.with_name(f"{output.name}.{name}"), False)
+    return Exit.OK
+
+
+def _each(found: Sequence[Form], target: Any, json: bool) -> int:
+    """A row for each kernel and each form that a file launches."""
+    from gluon_core.compiler import compile
+
+    rows = [
+        made(
+            form.name,
+            form.types,
+            target,
+            lambda form=form: compile(form.source, target, form.options),
+        )
+        for form in found
+    ]
+    code = Exit.FAILED if any(row.failed for row in rows) else Exit.OK
+    if json:
+        print_json({"exit": code, "kernels": [asdict(row) for row in rows]})
+    else:
+        console().print(kernels_table(rows))
+    return code
 
 
 def _lines(source: Any, target: Any, options: Any) -> tuple[LineOutcome, ...]:

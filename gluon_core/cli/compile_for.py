@@ -7,18 +7,21 @@ import subprocess
 import sys
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 from gluon_core.cli.check import simulated_twin
 from gluon_core.cli.many import again, parsed, worst
 from gluon_core.cli.output import Exit, byte_count, console, print_json, table
+from gluon_core.cli.parse import signature_of
 from gluon_core.cli.run import Runs, run_file
 from gluon_core.contract.evidence import Record
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
 
-__all__ = ["Made", "compile_for"]
+__all__ = ["Made", "compile_for", "kernels_table", "made"]
+
+_RUN = "the run of the file"  # which failed
 
 
 @dataclass
@@ -45,54 +48,67 @@ class Made:
 def compile_for(context: Any, targets: Sequence[str], runs: Runs, json: bool) -> int:
     """Run a file on the simulator of each target, and compile there what it launched.
 
-    A run for each target, as a file may choose layouts and tiles for the target that it runs on.
+    A run for each target, as a file may choose layouts and tiles for the target that it runs on. With
+    `--target` there is one run, on that simulator, for all of them.
     """
-    file, arguments = context.params["file"], context.args
-    if len(targets) == 1:
-        target = registry().target(targets[0])
+    file, arguments, run_on = context.params["file"], context.args, context.params["target"]
+    if len(targets) == 1 or run_on is not None:
+        chosen = [registry().target(name) for name in targets]
         with redirect_stdout(sys.stderr) if json else nullcontext():
-            made, code = _on_one(str(file), target, arguments, runs)
+            rows, code = _by_one_run(str(file), run_on, chosen, arguments, runs)
     else:
-        made, code = _in_processes(context, targets)
-    code = code or (Exit.FAILED if any(row.failed for row in made) else Exit.OK)
+        rows, code = _in_processes(context, targets)
+    code = code or (Exit.FAILED if any(row.failed for row in rows) else Exit.OK)
     if json:
-        print_json({"exit": code, "kernels": [asdict(row) for row in made]})
+        print_json({"exit": code, "kernels": [asdict(row) for row in rows]})
         return code
-    console().print(_table(made))
-    if code == Exit.UNAVAILABLE and not made:
+    console().print(kernels_table(rows))
+    if code == Exit.UNAVAILABLE and not rows:
         print("nothing was compiled: no kernel was launched", file=sys.stderr)
     return code
 
 
-def _on_one(
-    file: str, target: Target, arguments: Sequence[str], runs: Runs
+def _by_one_run(
+    file: str,
+    run_on: Optional[str],
+    targets: Sequence[Target],
+    arguments: Sequence[str],
+    runs: Runs,
 ) -> tuple[list[Made], int]:
-    real = Target(target.architecture.backend, target.architecture)
+    real = [Target(target.architecture.backend, target.architecture) for target in targets]
+    run_on = run_on or str(simulated_twin(str(real[0])))
     record = Record()
-    made = []
+    rows = []
     code = 0
     try:
-        code = run_file(file, str(simulated_twin(str(real))), arguments, runs=runs, record=record)
+        code = run_file(file, run_on, arguments, runs=runs, record=record)
     except GluonError as error:  # what was launched before can be compiled all the same
-        made.append(Made("(the run)", "", str(real), _first_line(error), failed=True))
+        where = str(real[0]) if len(real) == 1 else run_on
+        rows.append(Made(_RUN, "", where, _first_line(error), failed=True))
     seen = set()
     for kernel in record.kernels.values():
-        row = _made(kernel, real)
-        key = (row.kernel, row.signature, str(kernel.metadata.num_warps), kernel.src.hash())
-        if key not in seen:
-            seen.add(key)
-            made.append(row)
-    if not made and not code:
+        for target in real:
+            row = _made(kernel, target)
+            warps = str(kernel.metadata.num_warps)
+            key = (row.kernel, row.signature, row.target, warps, kernel.src.hash())
+            if key not in seen:
+                seen.add(key)
+                rows.append(row)
+    if not rows and not code:
         code = Exit.UNAVAILABLE
-    return made, code
+    return rows, code
 
 
 def _made(kernel: Any, target: Target) -> Made:
-    types = [str(kind) for kind in kernel.src.types if kind != "constexpr"]
-    row = Made(kernel.src.name, ", ".join(types), str(target), "compiled")
+    types = signature_of(kernel.src)
+    return made(kernel.src.name, types, target, lambda: _compiled(kernel, target))
+
+
+def made(name: str, types: str, target: Target, compiled: Callable[[], Any]) -> Made:
+    """The row of a kernel that `compiled` compiles."""
+    row = Made(name, types, str(target), "compiled")
     try:
-        compiled = _compiled(kernel, target)
-        report = compiled.report()
+        report = compiled().report()
     except GluonError as error:
         row.result, row.failed = _first_line(error), True
         return row
@@ -116,7 +132,7 @@ def _first_line(error: GluonError) -> str:
 
 
 def _in_processes(context: Any, targets: Sequence[str]) -> tuple[list[Made], int]:
-    made: list[Made] = []
+    rows: list[Made] = []
     codes = []
     for number, target in enumerate(targets):
         command = again(context, compile_for=target, json=True)
@@ -126,21 +142,23 @@ def _in_processes(context: Any, targets: Sequence[str]) -> tuple[list[Made], int
             print(done.stderr, end="", file=sys.stderr)
         if "error" in found:
             text = f"{found['error']['class']}: {found['error']['message'].splitlines()[0]}"
-            made.append(Made("(the run)", "", target, text, failed=True))
-        made += [Made(**row) for row in found.get("kernels", ())]
+            rows.append(Made(_RUN, "", target, text, failed=True))
+        rows += [Made(**row) for row in found.get("kernels", ())]
         codes.append(done.returncode)
     places = {target: place for place, target in enumerate(targets)}
-    names = list(dict.fromkeys(row.kernel for row in made))
-    made.sort(key=lambda row: (names.index(row.kernel), row.signature, places[row.target]))
-    return made, worst(codes)
+    names = list(dict.fromkeys(row.kernel for row in rows))
+    rows.sort(key=lambda row: (names.index(row.kernel), row.signature, places[row.target]))
+    return rows, worst(codes)
 
 
-def _table(made: Sequence[Made]) -> Any:
+def kernels_table(rows_of: Sequence[Made]) -> Any:
+    """A heading for each kernel and its types, and a row for each target."""
     rows: list[Any] = []
     last = None
-    for row in made:
+    for row in rows_of:
         if (row.kernel, row.signature) != last:
-            rows += [None] * (last is not None) + [(f"{row.kernel}({row.signature})",)]
+            heading = row.kernel if row.kernel == _RUN else f"{row.kernel}({_short(row.signature)})"
+            rows += [None] * (last is not None) + [(heading,)]
         last = (row.kernel, row.signature)
         shared = None if row.shared_memory is None else byte_count(row.shared_memory)
         numbers = (row.registers, row.spills, shared, row.instruction_count)
@@ -150,3 +168,16 @@ def _table(made: Sequence[Made]) -> Any:
     text.caption = "regs: 32-bit registers of a thread; shared: memory of a block"
     text.caption_justify = "left"
     return text
+
+
+def _short(signature: str) -> str:
+    """Types without the layouts of descriptors, which fill lines."""
+    shown, depth = "", 0
+    for letter in signature:
+        depth -= letter == ">"
+        opened, depth = depth, depth + (letter == "<")
+        inside = shown.rpartition("<")[2]
+        if opened and inside.count("[") == inside.count("]") and "]" in inside:
+            continue  # behind the shape of a tile
+        shown += letter
+    return shown

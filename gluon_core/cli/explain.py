@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence
 
 from gluon_core.cli.compile import options_of
+from gluon_core.cli.launched import forms, one_form
 from gluon_core.cli.outcomes import line_as_dict, line_table, near_place, op_as_dict, verdict
 from gluon_core.cli.output import console, print_json, table
-from gluon_core.cli.parse import find_kernel, parse_assignments, source_of
+from gluon_core.cli.parse import parse_assignments
 from gluon_core.contract.registry import registry
 
 __all__ = ["show"]
@@ -25,10 +26,10 @@ def show(
     from gluon_core.compiler.outcome import outcome
 
     chosen = registry().target(target)
-    found = find_kernel(kernel)
     constants = parse_assignments(constexpr or (), "--constexpr")
-    source, options = source_of(found, chosen, signature, constants, options_of(num_warps, option))
-    result = outcome(source, chosen, options)
+    asked = (kernel, chosen, signature, constants, options_of(num_warps, option))
+    found = one_form(kernel, forms(*asked))
+    result = outcome(found.source, chosen, found.options)
     if json:
         print_json(
             {

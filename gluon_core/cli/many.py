@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Sequence
 
-from gluon_core.cli.output import Exit, UsageError, console, errors, print_json, table
+from gluon_core.cli.output import OUTCOME, Exit, UsageError, console, errors, print_json, table
 from gluon_core.contract.registry import registry
 
 __all__ = ["again", "listed", "on_each", "parsed", "watch"]
@@ -66,11 +68,12 @@ def on_each(
             console().rule(target, align="left", style="dim")
             sys.stdout.flush()
         command = again(context, targets=None, target=target, **changed(target))
-        done = subprocess.run(command, stdout=subprocess.PIPE if as_json else None, text=True)
+        done, said = _said(command, as_json)
         seconds = time.perf_counter() - started
         row: dict[str, Any] = {
             "target": target,
             "exit": done.returncode,
+            "outcome": said or _word(done.returncode),
             "seconds": round(seconds, 2),
         }
         if as_json:
@@ -80,9 +83,22 @@ def on_each(
     if as_json:
         print_json({"exit": code, "targets": found})
         return code
-    rows = [(r["target"], _word(r["exit"]), r["exit"], f"{r['seconds']:.1f} s") for r in found]
+    rows = [(r["target"], r["outcome"], r["exit"], f"{r['seconds']:.1f} s") for r in found]
     console().print(table("", ("target", "outcome", ">exit code", ">time"), rows))
     return code
+
+
+def _said(command: Sequence[str], as_json: bool) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run a command; what it says of its outcome beyond the exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "outcome"
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE if as_json else None,
+            text=True,
+            env={**os.environ, OUTCOME: str(path)},
+        )
+        return done, path.read_text() if path.exists() else ""
 
 
 def worst(codes: Any) -> int:

@@ -25,6 +25,7 @@ from gluon_core.errors import (
     CapabilityError,
     DeviceError,
     GluonError,
+    LimitError,
     OptionError,
     PluginError,
     SourceSpan,
@@ -39,6 +40,7 @@ from gluon_core.errors import (
 
 __all__ = [
     "Exit",
+    "OUTCOME",
     "UsageError",
     "byte_count",
     "command",
@@ -48,6 +50,10 @@ __all__ = [
     "print_json",
     "table",
 ]
+
+
+# A file that a run writes its outcome to in words, where its exit code says less.
+OUTCOME = "GLUON_OUTCOME_FILE"
 
 
 class Exit(IntEnum):
@@ -67,6 +73,7 @@ _UNAVAILABLE = (
     CapabilityError,
     CacheError,
     DeviceError,
+    LimitError,
     PluginError,
     TritonVersionError,
     TuneStoreError,
@@ -252,6 +259,9 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
                     highlight=False,
                 )
             code = Exit.UNAVAILABLE if lacking else code_of(error)
+            if isinstance(error, LimitError) and OUTCOME in os.environ:
+                with open(os.environ[OUTCOME], "w") as file:
+                    file.write("too large")
         except Exception as error:
             ran = _ran(function.__name__, kwargs)
             if ran is None or not _of_the_file(error, ran):

@@ -16,7 +16,15 @@ from gluon_core.contract.backend import load_path
 from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, GluonError, did_you_mean
 
-__all__ = ["Kernel", "find_kernel", "load_file", "parse_assignments", "parse_value", "source_of"]
+__all__ = [
+    "Kernel",
+    "find_kernel",
+    "load_file",
+    "parse_assignments",
+    "parse_value",
+    "signature_of",
+    "source_of",
+]
 
 
 def load_file(path: str) -> ModuleType:
@@ -286,6 +294,22 @@ def source_of(
     ), dict(options)
 
 
+def signature_of(source: Any) -> str:
+    """The types of a source as `--signature` takes them, divisibility by 16 included."""
+
+    def text(kind: Any, path: tuple[int, ...]) -> str:
+        if isinstance(kind, tuple):
+            return f"({', '.join(text(part, (*path, i)) for i, part in enumerate(kind))})"
+        aligned = any(
+            key == "tt.divisibility" and value % 16 == 0
+            for key, value in source.attrs.get(path, ())
+        )
+        return f"{kind}{':16' if aligned else ''}"
+
+    kinds = enumerate(source.signature.get(name) for name in source.fn.arg_names)
+    return ", ".join(text(kind, (i,)) for i, kind in kinds if kind != "constexpr")
+
+
 def _items(text: str) -> list[str]:
     """What commas separate, but for those inside brackets of any kind."""
     items, depth, start = [], 0, 0
@@ -337,6 +361,10 @@ def _types(kernel: Any, signature: str, constexprs: Mapping[str, Any]) -> dict[s
             argument="--signature",
             expected=f"{len(wanted)} type{'s' * (len(wanted) != 1)}"
             + (", such as '*fp32' or 'i32:16'" if wanted else ""),
-            got=f"{len(items)}: {signature!r}",
+            got=f"{len(items)}: {signature!r}" if signature else "none",
+            remedy=None
+            if signature
+            else "Launch it where the file runs as a program: without --signature the types are those "
+            "of its launches on the simulator, as with gluon run FILE --compile-for TARGET.",
         )
     return dict(zip(wanted, map(_kind, items)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Mapping
+from typing import Any, Mapping, Optional
 
 from gluon_core.contract.targets import Target
 
@@ -266,6 +266,7 @@ class MmaLayouts:
         lowering: the name of the lowering that asked for them.
         shape: `(m, n)` of the accumulator.
         acc_dtype: of the accumulator.
+        in_shared: the layouts for operands in shared memory, where these are for either place.
     """
 
     accumulator: Any
@@ -276,3 +277,4 @@ class MmaLayouts:
     lowering: str = ""
     shape: tuple[int, ...] = ()
     acc_dtype: Any = None
+    in_shared: Optional[MmaLayouts] = None

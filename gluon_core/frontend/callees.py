@@ -67,7 +67,7 @@ def naming(session: Any) -> Mapping[str, Callable[..., Any]]:
             alike.append(_Variant(constants, multiples))
         if session.passing is not None:
             session.passing.variant = alike[number]
-            session.asked_multiples += alike[number].by_multiples
+            session.multiples.asked += alike[number].by_multiples
         return f"{name}${number}" if number else name
 
     return {"get_full_name": get_full_name, "mangle_fn": mangle_fn}

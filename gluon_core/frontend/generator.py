@@ -35,7 +35,7 @@ from gluon_core.language.control import (
 )
 from gluon_core.language.target import ANSWERS
 from gluon_core.semantic import Semantic
-from gluon_core.semantic.multiples import PassedMultiples, mark_multiples, multiples_in
+from gluon_core.semantic.multiples import PassedMultiples
 from gluon_core.values.descriptors import is_layout
 
 __all__ = ["KernelGenerator"]
@@ -525,25 +525,25 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         if not self.is_kernel:
             passed = self.passed
             if passed is not None:
-                mark_multiples(value, lambda path: passed.of(name, path), ())
+                self.session.multiples.bind(value, lambda path: passed.of(name, path), ())
             return
 
         def declared(path: tuple[int, ...]) -> int:
             pairs = self.prototype.attrs.get(path, ())
             return max((int(n) for key, n in pairs if key == "tt.divisibility"), default=1)
 
-        mark_multiples(value, declared, (self.jit_fn.arg_names.index(name),))
+        self.session.multiples.bind(value, declared, (self.jit_fn.arg_names.index(name),))
 
     def before_call(self, fn: Any, args: Any, kwargs: Any) -> PassedMultiples:
         given = {**dict(zip(fn.arg_names, args)), **kwargs}
-        known = {name: multiples_in(value) for name, value in given.items()}
-        passed = PassedMultiples(known, self.session.asked_multiples)
+        known = {name: self.session.multiples.within(value) for name, value in given.items()}
+        passed = PassedMultiples(known, self.session.multiples.asked)
         self.session.passing = passed
         return passed
 
     def after_call(self, passed: PassedMultiples) -> None:
         self.session.passing = None
-        if passed.variant is not None and self.session.asked_multiples > passed.asked:
+        if passed.variant is not None and self.session.multiples.asked > passed.asked:
             passed.variant.by_multiples = True
 
     def set_value(self, name: str, value: Any) -> None:

@@ -16,7 +16,7 @@ from gluon_core.errors import (
     LimitError,
 )
 from gluon_core.semantic.accesses import Access
-from gluon_core.semantic.multiples import PassedMultiples
+from gluon_core.semantic.multiples import Multiples, PassedMultiples
 from gluon_core.values.descriptors import translate_layout
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Session:
         default_factory=list
     )  # each tells its conflicts
     accesses: list[Access] = field(default_factory=list)
-    asked_multiples: int = 0  # how often what scalars are multiples of decided something
+    multiples: Multiples = field(default_factory=Multiples)
     passing: Optional[PassedMultiples] = None  # to the function that is called next
     specialized: bool = False  # while the functions of `warp_specialize` are generated
 

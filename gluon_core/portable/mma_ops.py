@@ -10,7 +10,7 @@ from gluon_core._triton import constexpr, tensor, tl, tl_tuple, unwrap
 from gluon_core.contract.backend import Lowering
 from gluon_core.contract.requests import MmaLayouts, MmaRequest
 from gluon_core.contract.selection import available, code, named, select
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.records import AccumulatorFacts, mma_accumulator
@@ -39,7 +39,7 @@ def mma_layouts(
     acc_dtype: Optional[Dtype] = None,
     num_warps: Optional[ConstInt] = None,
     input_precision: Optional[ConstStr] = None,
-    operands: ConstStr = "registers",
+    operands: Optional[ConstStr] = None,
     b_transposed: ConstBool = False,
 ) -> constexpr:
     """The layouts that `mma` wants for a tile: `MmaLayouts` with the fields `accumulator`, `a`,
@@ -52,7 +52,10 @@ def mma_layouts(
         num_warps: warps that share the tile, those of the kernel by default.
         input_precision: as for `mma`.
         operands: where `mma` will find them: "registers", or "shared" memory, which is what units
-            need that read it on their own (`wgmma`, `tcgen05`).
+            need that read it on their own (`wgmma`, `tcgen05`). By default either will do: given
+            buffers in `a_shared` and `b_shared` and an `accumulator(layouts)`, `mma` takes the best
+            unit, and `read` converts to the layout `accumulator`; given tensors in the layouts `a`
+            and `b`, one that multiplies registers. "shared" saves that conversion.
         b_transposed: B lies as `(n, k)` in shared memory, with k contiguous, and is handed to `mma`
             by `.permute((1, 0))`. Some units read 8-bit and 32-bit operands in no other way.
 
@@ -69,11 +72,11 @@ def mma_layouts(
         if size < 1 or size & (size - 1):
             raise ShapeError("must be a power of two", argument=name, got=size)
     place, turned = unwrap(operands), bool(unwrap(b_transposed))
-    if place not in _PLACES:
+    if place is not None and place not in _PLACES:
         raise ArgumentError(
             "no such place",
             argument="operands",
-            expected=" or ".join(map(repr, _PLACES)),
+            expected=f"{' or '.join(map(repr, _PLACES))}, or None for either",
             got=repr(place),
         )
     if turned and place != "shared":
@@ -101,17 +104,35 @@ def mma_layouts(
         shared=place == "shared",
         b_transposed=turned,
     )
-    chosen = select("mma", request, target, triton, refused=semantic.session.refused).chosen
-    layouts: MmaLayouts = code(chosen, "layouts")(request)
-    if turned and isinstance(layouts.b_shared, SwizzledSharedLayout):
-        turned_b = row_swizzle(request.k, b_dtype.primitive_bitwidth)
-        layouts = replace(layouts, b_shared=turned_b)
-    layouts = replace(
-        layouts, lowering=chosen.name, shape=(sizes[0], sizes[1]), acc_dtype=acc_dtype
-    )
+    layouts = _layouts_for(request)
+    if place is None:
+        try:
+            shared = _layouts_for(replace(request, shared=True))
+        except CapabilityError:
+            pass  # registers alone
+        else:
+            layouts = replace(
+                layouts, a_shared=shared.a_shared, b_shared=shared.b_shared, in_shared=shared
+            )
     # Each field is a constexpr of its own, so that kernels may hand it on to other functions.
     wrapped = {f.name: tl.constexpr(getattr(layouts, f.name)) for f in fields(layouts)}
     return tl.constexpr(MmaLayouts(**wrapped))
+
+
+def _layouts_for(request: MmaRequest) -> MmaLayouts:
+    """Those of the best lowering for operands that are where the request says."""
+    refused = semantic_layer().session.refused
+    chosen = select("mma", request, request.target, request.triton, refused=refused).chosen
+    layouts: MmaLayouts = code(chosen, "layouts")(request)
+    if request.b_transposed and isinstance(layouts.b_shared, SwizzledSharedLayout):
+        turned_b = row_swizzle(request.k, request.b_dtype.primitive_bitwidth)
+        layouts = replace(layouts, b_shared=turned_b)
+    return replace(
+        layouts,
+        lowering=chosen.name,
+        shape=(request.m, request.n),
+        acc_dtype=request.acc_dtype,
+    )
 
 
 @builtin(name="gl.portable.accumulator")
@@ -121,7 +142,7 @@ def accumulator(
     """What `mma` adds to, where the matrix unit wants it: registers or tensor memory.
 
     Args:
-        layouts: what `mma_layouts(..., operands="shared")` returned.
+        layouts: what `mma_layouts(...)` returned.
         start: tensor in layout `layouts.accumulator` to begin with, such as what `read` gave,
             scaled; zeros by default.
 
@@ -141,17 +162,23 @@ def accumulator(
             got=repr(layouts),
         )
     plain = MmaLayouts(**{f.name: unwrap(getattr(layouts, f.name)) for f in fields(layouts)})
-    lowering = named("mma", plain.lowering)
-    semantic = semantic_layer()
+    semantic, read_as = semantic_layer(), None
     if start is not None:
         _check_start(semantic.require_distributed(start, "start"), plain)
+    if plain.in_shared is not None and plain.in_shared.lowering != plain.lowering:
+        plain, read_as = plain.in_shared, plain.accumulator
+        if start is not None:
+            start = semantic.convert_layout(start, plain.accumulator)
+    lowering = named("mma", plain.lowering)
     if "accumulator" in lowering.extras:
         parts = code(lowering, "accumulator")(plain, start, _semantic=semantic)
     elif start is not None:
         parts = [start]
     else:
         parts = [semantic.full(list(plain.shape), 0, plain.acc_dtype, plain.accumulator)]
-    facts = AccumulatorFacts(tuple(plain.shape), plain.acc_dtype, plain.accumulator, plain.lowering)
+    facts = AccumulatorFacts(
+        tuple(plain.shape), plain.acc_dtype, plain.accumulator, plain.lowering, read_as
+    )
     return mma_accumulator(parts, facts)
 
 
@@ -360,11 +387,14 @@ def read(acc: mma_accumulator) -> tensor:
         ArgumentError: `acc` is no accumulator.
     """
     acc = _accumulator(acc)
-    lowering = named("mma", acc.facts.lowering)
-    if "read" not in lowering.extras:
-        semantic_layer().deferred_read_wait(0)
-        return acc.parts[0]
-    return code(lowering, "read")(acc.parts, _semantic=semantic_layer())
+    lowering, semantic = named("mma", acc.facts.lowering), semantic_layer()
+    if "read" in lowering.extras:
+        value = code(lowering, "read")(acc.parts, _semantic=semantic)
+    else:
+        semantic.deferred_read_wait(0)
+        value = acc.parts[0]
+    read_as = acc.facts.read_as
+    return value if read_as is None else semantic.convert_layout(value, read_as)
 
 
 @builtin(name="gl.portable.fence")

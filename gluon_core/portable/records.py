@@ -53,14 +53,16 @@ class AccumulatorFacts:
     Args:
         shape: `(m, n)`.
         dtype: of the elements.
-        layout: of the tensor that it is read as.
+        layout: of the tensor that the unit is read as.
         lowering: of `mma` that it belongs to.
+        read_as: layout that `read` converts the tensor to, None for `layout`.
     """
 
     shape: tuple[int, ...]
     dtype: Any
     layout: Any
     lowering: str
+    read_as: Any = None
 
 
 class record_type(base_type):

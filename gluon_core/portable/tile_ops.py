@@ -20,8 +20,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Optional, Sequence, Union
 
 from gluon_core._triton import tensor, tl, tl_tuple, unwrap
-from gluon_core.contract.requests import TileRequest, TileStoreRequest
 from gluon_core.contract.backend import Lowering
+from gluon_core.contract.requests import TileRequest, TileStoreRequest
 from gluon_core.contract.selection import available, code, named
 from gluon_core.errors import ArgumentError, DtypeError, GluonError, LayoutError, ShapeError
 from gluon_core.layouts.base import SharedLayout

@@ -167,7 +167,7 @@ class TestCompile:
             "--json",
         )
         assert json.loads(gluon(*call, "--num-warps", 8).stdout)["num_warps"] == 8
-        error = json.loads(gluon(*call, "-o", "num_wraps=8", code=2).stdout)["error"]
+        error = json.loads(gluon(*call, "--option", "num_wraps=8", code=2).stdout)["error"]
         assert error["class"] == "OptionError" and "num_warps" in error["message"]
 
     def test_binary_to_a_file(self, tmp_path):

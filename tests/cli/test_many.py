@@ -74,7 +74,7 @@ class TestCompileFor:
     def test_types_come_from_the_launches(self, file):
         found = json.loads(gluon("run", file, "--compile-for", "sm_90", "--json").stdout)
         rows = {row["signature"]: row for row in found["kernels"]}
-        assert set(rows) == {"*fp32, *fp32, i32", "*fp16, *fp32, i32"}  # once each
+        assert set(rows) == {"*fp32:16, *fp32:16, i32", "*fp16:16, *fp32:16, i32"}  # once each
         assert all(row["registers"] > 0 for row in rows.values())
         assert {row["target"] for row in rows.values()} == {"nvidia:sm_90"}
 

@@ -123,7 +123,7 @@ class NvidiaBackend(TritonBackend):
 
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
         if name == "sass" and "cubin" in asm:
-            return load_path("triton.tools.disasm:get_sass")(asm["cubin"])
+            return load_path("gluon_nvidia.inspect:sass")(asm["cubin"])
         return super().derive(name, asm)
 
     def listing(self, name: str, asm: Mapping[str, Any]) -> tuple[CodeLine, ...]:

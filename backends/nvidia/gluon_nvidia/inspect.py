@@ -27,6 +27,7 @@ __all__ = [
     "occupancy",
     "report",
     "resource_usage",
+    "sass",
 ]
 
 _INSTRUCTION = re.compile(
@@ -73,6 +74,17 @@ def resource_usage(cubin: bytes) -> dict[str, int]:
 def disassemble(cubin: bytes) -> str:
     """The machine code of `cubin` as text."""
     return _tool("cuobjdump", cubin, "-sass")
+
+
+def sass(cubin: bytes) -> str:
+    """The machine code of `cubin` as Triton shows it, without what nvdisasm says of the file's format."""
+    from gluon_core import vendor
+    from gluon_core.contract.backend import load_path
+
+    with vendor.captured() as warned:
+        text = str(load_path("triton.tools.disasm:get_sass")(cubin))
+    warned.text()
+    return text
 
 
 _PLACE = re.compile(r'^\s*//## File "(.*)", line (\d+)( inlined at .*)?$')
