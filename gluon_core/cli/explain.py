@@ -6,7 +6,14 @@ from typing import Any, Optional, Sequence
 
 from gluon_core.cli.compile import options_of
 from gluon_core.cli.launched import forms, one_form
-from gluon_core.cli.outcomes import line_as_dict, line_table, near_place, op_as_dict, verdict
+from gluon_core.cli.outcomes import (
+    line_as_dict,
+    line_table,
+    near_place,
+    not_taken,
+    op_as_dict,
+    verdict,
+)
 from gluon_core.cli.output import console, print_json, table
 from gluon_core.cli.parse import parse_assignments
 from gluon_core.contract.registry import registry
@@ -45,11 +52,10 @@ def show(
         rows: list[Any] = []
         for op in result.ops:
             s = op.selection
-            others = "\n".join(f"{low.name}: {reason}" for low, reason in s.rejected)
             taken = f"{s.chosen.name} ({registry().contributor(s.chosen)})"
             said = verdict(op)
             taken = taken if said is None else f"{taken}\n{said}"
-            rows += [(f"{s.op}\n{near_place(s.where)}", taken, others or "there is no other"), None]
+            rows += [(f"{s.op}\n{near_place(s.where)}", taken, not_taken(op)), None]
         title = f"{found.name} for {chosen}"
         console().print(table(title, ("op", "taken", "why not the others"), rows))
     else:

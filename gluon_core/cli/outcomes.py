@@ -20,6 +20,7 @@ __all__ = [
     "line_rows",
     "line_table",
     "near_place",
+    "not_taken",
     "op_as_dict",
     "verdict",
 ]
@@ -46,6 +47,21 @@ def verdict(op: OpOutcome) -> Optional[str]:
         return "kept by the compiler"
     instead = f"; its line has {counted(op.instead)}" if op.instead else ""
     return f"NOT in the machine code{instead}"
+
+
+def not_taken(op: OpOutcome) -> str:
+    """Why the other lowerings were not taken; those of other vendors' hardware in one line."""
+    selection = op.selection
+    own = selection.target.architecture.backend
+    foreign = [
+        low.name
+        for low, _ in selection.rejected
+        if registry().contributor(low) != own and not all(map(selection.target.has, low.requires))
+    ]
+    lines = [f"{low.name}: {why}" for low, why in selection.rejected if low.name not in foreign]
+    if foreign:
+        lines.append(f"for other hardware: {', '.join(foreign)}")
+    return "\n".join(lines) or "there is no other"
 
 
 def op_as_dict(op: OpOutcome) -> dict[str, Any]:

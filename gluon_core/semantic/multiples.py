@@ -31,8 +31,9 @@ class Multiples:
         value = unwrap(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return min(int(value & -value), MOST) if value else MOST
-        handle = getattr(value, "handle", None)
-        return 1 if handle is None else self._known.get(id(handle), (None, 1))[1]
+        if not isinstance(value, tl.tensor):
+            return 1
+        return self._known.get(id(value.handle), (None, 1))[1]
 
     def note(self, value: Any, multiple: int) -> Any:
         """`value`, of which that is known from now on."""
@@ -91,6 +92,10 @@ class MultipleOps(NarrowOps):
         pointer, in bytes. What is selected by it makes the function another one for its caller."""
         self.multiples.asked += 1
         return self.multiples.of(value)
+
+    def to_tensor(self, x: Any, *more: Any, **named: Any) -> Any:
+        result = super().to_tensor(x, *more, **named)
+        return result if result is x else self.multiples.note(result, self.multiples.of(x))
 
     def add(self, input: Any, other: Any, *more: Any, **named: Any) -> Any:
         result = super().add(input, other, *more, **named)

@@ -231,3 +231,76 @@ def test_completion_knows_the_commands():
     told = {"_GLUON_COMPLETE": "complete_bash", "COMP_WORDS": "gluon do", "COMP_CWORD": "1"}
     result = CliRunner().invoke(app, [], env=told, prog_name="gluon")
     assert result.stdout.split() == ["doctor"]
+
+
+class TestCompileWithoutASignature:
+    def test_the_types_are_those_of_the_launches(self, file):
+        shown = gluon("compile", f"{file}:scale", "-t", "sm_90").stdout
+        assert "*fp32:16, *fp32:16, i32" in shown and "*fp16:16, *fp32:16, i32" in shown
+        assert "scaled" not in shown.replace("scaled.py", "")  # what the file prints goes elsewhere
+
+    def test_a_text_is_that_of_the_first(self, file):
+        done = gluon("compile", f"{file}:scale", "-t", "sm_90", "--emit", "ttgir")
+        assert "tt.func public @scale" in done.stdout
+        assert "launched with 2 signatures" in done.stderr
+
+    def test_explain_does_so_too(self, file):
+        found = json.loads(gluon("explain", f"{file}:scale", "-t", "sm_90", "--json").stdout)
+        assert found["kernel"] == "scale" and found["lines"]
+
+    def test_a_file_that_launches_nothing_says_what_to_do(self, tmp_path):
+        file = tmp_path / "quiet.py"
+        file.write_text(ASKS.split("x = np.ones")[0])
+        done = gluon("compile", f"{file}:scale", "-t", "sm_90", code=2)
+        assert "--compile-for" in done.stderr and "x, out, n" in done.stderr
+
+
+def test_one_run_serves_several_targets(file):
+    done = gluon("run", file, "-t", "sim:sm_90", "--compile-for", "sm_90,sm_80", "--json")
+    found = json.loads(done.stdout)["kernels"]
+    assert {row["target"] for row in found} == {"nvidia:sm_90", "nvidia:sm_80"}
+    assert done.stderr.count("scaled") == 1
+
+
+def test_a_failed_run_has_a_row_that_says_so(tmp_path):
+    file = tmp_path / "wrong.py"
+    file.write_text(ASKS.split("for _ in")[0] + "scale[(2,)](x, out, 1000, 500)\n")
+    shown = gluon("run", file, "--compile-for", "sm_90", code=1).stdout
+    assert "the run of the file" in shown and "()" not in shown
+
+
+def test_descriptors_are_short_in_headings():
+    from gluon_core.cli.compile_for import _short
+
+    tile = "tensordesc<fp16[64, 64],NVMMASharedLayout(128, 16, 2)>"
+    assert _short(f"{tile}, *fp16, ({tile}, i32)") == (
+        "tensordesc<fp16[64, 64]>, *fp16, (tensordesc<fp16[64, 64]>, i32)"
+    )
+
+
+def test_a_kernel_that_is_too_large_is_said_to_be_so(tmp_path):
+    file = tmp_path / "large.py"
+    file.write_text(
+        """
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@gluon.jit
+def large(x):
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    gl.allocate_shared_memory(gl.float32, [1 << 20], plain)
+    gl.store(x, 1.0)
+
+large[(1,)](np.zeros(1, np.float32))
+"""
+    )
+    gluon("run", file, "-t", "emu:gfx942", code=3)
+    found = json.loads(process("run", str(file), "--targets", "sim:sm_90", "--json").stdout)
+    assert found["exit"] == 3 and found["targets"][0]["outcome"] == "too large"
+
+
+def test_output_is_o_and_sass_warns_of_nothing(file, tmp_path):
+    out = tmp_path / "scale.sass"
+    done = process("compile", f"{file}:scale", "-t", "sm_90", "-e", "sass", "-o", str(out))
+    assert "LDG" in out.read_text() and "nvdisasm" not in done.stderr
