@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from linecache import getline
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
@@ -86,7 +87,7 @@ def _each(found: Sequence[Form], target: Any, json: bool) -> int:
             form.name,
             form.types,
             target,
-            lambda form=form: compile(form.source, target, form.options),
+            partial(compile, form.source, target, form.options),
         )
         for form in found
     ]

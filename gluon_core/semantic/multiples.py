@@ -33,7 +33,8 @@ class Multiples:
             return min(int(value & -value), MOST) if value else MOST
         if not isinstance(value, tl.tensor):
             return 1
-        return self._known.get(id(value.handle), (None, 1))[1]
+        known: int = self._known.get(id(value.handle), (None, 1))[1]
+        return known
 
     def note(self, value: Any, multiple: int) -> Any:
         """`value`, of which that is known from now on."""

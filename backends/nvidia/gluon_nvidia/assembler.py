@@ -1,4 +1,4 @@
-"""What `ptxas` says of a kernel that it assembles: where it keeps no `wgmma` under way."""
+"""What goes into `ptxas` and what it says: lines of the kernel, and where it keeps no `wgmma` under way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator
 
 from gluon_core.contract.backend import load_path
 
-__all__ = ["heard", "slow_products"]
+__all__ = ["heard", "located", "slow_products"]
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
 
@@ -32,6 +32,23 @@ _REMEDIES = {
 _ANY = (
     "Keep what stands between a product and its wait free of other uses of its sums, and of calls."
 )
+
+
+_INLINE = re.compile(r"// begin inline asm\n.*?// end inline asm", re.S)
+_LOC = re.compile(r"^[ \t]*\.loc\b.*\n", re.M)
+
+
+def located(run: _Run) -> _Run:
+    """The stage `run`, which writes PTX, with the kernel's lines within inline assembly.
+
+    Newer LLVM counts the lines of the text there, up from the kernel's line: loads, stores and products
+    would be ascribed to lines below theirs.
+    """
+
+    def stage(source: Any, metadata: dict[str, Any]) -> Any:
+        return _INLINE.sub(lambda block: _LOC.sub("", block[0]), run(source, metadata))
+
+    return stage
 
 
 def heard(run: _Run) -> _Run:

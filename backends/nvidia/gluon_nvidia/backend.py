@@ -102,13 +102,12 @@ class NvidiaBackend(TritonBackend):
         return f"sm{target.architecture.arch}"
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
-        stages = super().pipeline(target, options)
-        if not target.has("nvidia.wgmma"):
-            return stages
-        heard = load_path("gluon_nvidia.assembler:heard")
+        around = {"ptx": load_path("gluon_nvidia.assembler:located")}
+        if target.has("nvidia.wgmma"):
+            around["cubin"] = load_path("gluon_nvidia.assembler:heard")
         return tuple(
-            Stage(stage.name, heard(stage.run)) if stage.name == "cubin" else stage
-            for stage in stages
+            Stage(stage.name, around[stage.name](stage.run)) if stage.name in around else stage
+            for stage in super().pipeline(target, options)
         )
 
     # -- running -----------------------------------------------------------------------------------
