@@ -53,7 +53,7 @@ __all__ = [
 
 
 # A file that a run writes its outcome to in words, where its exit code says less.
-OUTCOME = "GLUON_OUTCOME_FILE"
+OUTCOME = "OUTCOME_FILE_OF_GLUON"
 
 
 class Exit(IntEnum):

@@ -135,7 +135,7 @@ print([f.name for f in fields(requests.MmaLayouts)])
 #> TileRequest base shape strides dtype block_shape
 #> TileStoreRequest tile coordinates value layout
 #> WalkRequest num_ctas
-#> ['accumulator', 'a', 'b', 'a_shared', 'b_shared', 'lowering', 'shape', 'acc_dtype']
+#> ['accumulator', 'a', 'b', 'a_shared', 'b_shared', 'lowering', 'shape', 'acc_dtype', 'in_shared']
 
 # -- gluon_core.contract.requests.OPS, gluon_core.contract.requests.FURTHER, gluon_core.contract.requests.TAKES: portable ops, the companions of their lowerings, and what these are called with
 print(sorted(requests.OPS), sorted(requests.OPS["async_copy"]))

@@ -282,3 +282,11 @@ print(values.CachePolicy("cg"), values.MBarrierLayout())
 #> ArgumentError: how: no such choice; expected 'fast', 'safe', got 'fats'. Did you mean 'fast'?
 #> ShapeError: shape: a tile must have power-of-two dimensions; got [3, 32] (dimension 0 is 3). Round up to 4 and mask the rest.
 #> CachePolicy(cache_modifier='cg', eviction_policy='evict_normal') MBarrierLayout(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=[])
+
+# -- gluon_core.vendor.captured: what native tools print on the process's output, kept from the terminal
+import os
+
+with vendor.captured() as output:
+    os.write(2, b"a tool warns\n")
+print(output.text().strip())
+#> a tool warns
