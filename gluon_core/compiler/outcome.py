@@ -196,13 +196,13 @@ def _lines(
     }
     owed = _owed(source, target, options, narrow) if narrow else {}
     for place, line in code.items():
-        found = LineOutcome(line)
+        line_outcome = LineOutcome(line)
         if place in owed:
-            found = replace(found, note=owed[place][1], arguments=owed[place][0])
+            line_outcome = replace(line_outcome, note=owed[place][1], arguments=owed[place][0])
         elif line.narrowest is not None:
             known = permitted.get((os.path.basename(place[0]), place[1]))
-            found = replace(found, note=_limit(line.narrowest, known))
-        yield found
+            line_outcome = replace(line_outcome, note=_limit(line.narrowest, known))
+        yield line_outcome
 
 
 def _limit(narrowest: tuple[str, int], permitted: Optional[int]) -> Optional[str]:

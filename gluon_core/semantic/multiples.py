@@ -69,7 +69,8 @@ class Multiples:
 
 
 def _element_bytes(pointer: Any) -> int:
-    return max(1, pointer.dtype.element_ty.primitive_bitwidth // 8)
+    bits: int = pointer.dtype.element_ty.primitive_bitwidth
+    return max(1, bits // 8)
 
 
 def _parts(value: Any) -> Optional[Sequence[Any]]:
