@@ -37,12 +37,12 @@ def test_any_stride_is_right_on_every_target(target):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("target", ["emu:gfx942", "emu:gfx1250"])
-def test_machine_code_is_right_with_any_stride(target):
+@pytest.mark.parametrize("target, k", [("emu:gfx942", 77), ("emu:gfx1250", 77), ("emu:gfx1250", 1)])
+def test_machine_code_is_right_with_any_stride(target, k):
     rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((32, 77), (77, 40)))
-    c = np.full((32, 40), np.nan, np.float32)
-    products[(1, 1)](a, b, c, 32, 40, 77, **TILES, target=target)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((65, k), (k, 33)))
+    c = np.full((65, 33), np.nan, np.float32)
+    products[(2, 1)](a, b, c, 65, 33, k, **TILES, target=target)
     np.testing.assert_allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-3)
 
 
