@@ -17,7 +17,7 @@ from gluon_emu.decode.program import Instruction
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.floats import narrow_dtype, to_bf16
 
-__all__ = ["BITS", "Matrices", "accumulator_reader", "elements", "result_writer"]
+__all__ = ["BITS", "Matrices", "accumulator_reader", "elements", "product", "result_writer"]
 
 _U32 = np.uint32
 
@@ -78,6 +78,20 @@ def elements(b: Any, first: int, registers: int, kind: str, fnuz: bool) -> np.nd
 def dense(found: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Elements [waves, lanes, n] as matrices [waves, *table.shape]."""
     return found.reshape(found.shape[0], -1)[:, table]
+
+
+def product(left: np.ndarray, right: np.ndarray, kind: str) -> np.ndarray:
+    """`left @ right.T` of matrices of elements of a kind, in float64.
+
+    A BLAS adds in an order of its own, that may follow from the row. For narrow kinds sums are exact; the others
+    are added along K.
+    """
+    if kind not in ("f32", "f64"):
+        return np.asarray(np.matmul(left, right.swapaxes(-1, -2)))
+    total = np.zeros((*left.shape[:-1], right.shape[-2]))
+    for k in range(left.shape[-1]):
+        total += left[..., :, None, k] * right[..., None, :, k]
+    return total
 
 
 def accumulator_reader(

@@ -23,6 +23,7 @@ from gluon_emu.isa.matrix import (
     accumulator_reader,
     dense,
     elements,
+    product,
     refuse,
     result_writer,
 )
@@ -71,8 +72,8 @@ def _bound(ins: Instruction, ctx: Context, found: Any) -> Step:
             left_scale, right_scale = scales(b)
             left = left * left_scale
             right = right * right_scale
-        product = np.matmul(left, right.swapaxes(-1, -2))
-        flat = product.reshape(product.shape[0], -1)
+        products = product(left, right, first_kind)
+        flat = products.reshape(len(products), -1)
         found = flat[:, place].transpose(1, 0, 2)
         write(b, found + read_c(b))
 

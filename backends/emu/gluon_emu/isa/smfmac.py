@@ -16,7 +16,15 @@ from gluon_emu.decode.operands import register
 from gluon_emu.decode.program import Instruction
 from gluon_emu.isa.bind import Context
 from gluon_emu.isa.convert import is_fnuz
-from gluon_emu.isa.matrix import BITS, accumulator_reader, dense, elements, refuse, result_writer
+from gluon_emu.isa.matrix import (
+    BITS,
+    accumulator_reader,
+    dense,
+    elements,
+    product,
+    refuse,
+    result_writer,
+)
 from gluon_emu.isa.mfma import tables
 from gluon_emu.isa.table import Op, Step, pattern
 
@@ -67,8 +75,8 @@ def _bound(ins: Instruction, ctx: Context, found: Any) -> Step:
             whole += part
         left = dense(whole, maps.a)
         right = dense(elements(b, b_row, b_operand.count, other, fnuz), maps.b)
-        product = np.matmul(left, right.swapaxes(-1, -2))
-        flat = product.reshape(product.shape[0], -1)
+        products = product(left, right, kind)
+        flat = products.reshape(len(products), -1)
         write(b, flat[:, place].transpose(1, 0, 2) + read(b))
 
     return step

@@ -23,6 +23,7 @@ from gluon_emu.isa.matrix import (
     accumulator_reader,
     dense,
     elements,
+    product,
     result_writer,
 )
 from gluon_emu.isa.table import Op, Step, pattern
@@ -96,8 +97,8 @@ def _bound(ins: Instruction, ctx: Context, found: Any) -> Step:
         if scales is not None:
             left_scale, right_scale = scales(b)
             left, right = left * left_scale, right * right_scale
-        product = np.matmul(left, right.swapaxes(-1, -2))
-        flat = product.reshape(product.shape[0], -1)
+        products = product(left, right, first_kind)
+        flat = products.reshape(len(products), -1)
         found = flat[:, place].transpose(1, 0, 2)
         if narrow:
             _write_halves(b, destination, ctx, found, c, result, high)

@@ -25,6 +25,7 @@ from gluon_sim.record.dtypes import (
     unsigned,
 )
 from gluon_sim.record.types import PointerType, ScalarType, Type
+from gluon_sim.run.products import ordered, rounded
 
 if TYPE_CHECKING:
     from gluon_sim.run.task import Task
@@ -263,7 +264,7 @@ def fp4_to_fp(task: Task, source: np.ndarray, type: Type, axis: int) -> np.ndarr
 def matmul(
     task: Task, a: np.ndarray, b: np.ndarray, acc: np.ndarray, precision: Any = None
 ) -> np.ndarray:
-    """acc + a @ b over the last two dims, products exact, sums in the accumulator's type or wider.
+    """acc + a @ b over the last two dims, products exact, sums in float64 and rounded once; see `products`.
 
     Args:
         precision: for float32 operands: "tf32" drops the low 13 mantissa bits of both, as the
@@ -277,23 +278,17 @@ def matmul(
         out = acc + product.astype(np.int64).astype(acc.dtype)
         return out
     if acc.dtype == np.float64:
-        out = acc + np.matmul(a.astype(np.float64), b.astype(np.float64))
-        return out
+        return ordered(a.astype(np.float64), b.astype(np.float64), acc)
+    narrow = a.dtype.itemsize < 4 and b.dtype.itemsize < 4
     if a.dtype == np.float32 and kind == "tf32":
-        a, b = round_tf32(a), round_tf32(b)
-    product = np.matmul(_widen(a), _widen(b))
-    return finish(product + compute(acc), acc.dtype)
+        a, b, narrow = round_tf32(a), round_tf32(b), True
+    total = rounded(_widen(a), _widen(b), compute(acc).astype(np.float32, copy=False), narrow)
+    return finish(total, acc.dtype)
 
 
 def _widen(x: np.ndarray) -> np.ndarray:
-    if x.dtype == np.float32:
-        return x
-    names = {"bfloat16": "bf16", "float16": "fp16"}
-    return (
-        cast_float(x, names.get(x.dtype.name, ""), "fp32")
-        if x.dtype.name in names
-        else x.astype(np.float32)
-    )
+    """A type that NumPy casts to float64 fast."""
+    return cast_float(x, "bf16", "fp32") if x.dtype.name == "bfloat16" else compute(x)
 
 
 @_op("dot")

@@ -1,0 +1,153 @@
+"""Matrix products whose bits do not depend on the BLAS that computes them.
+
+A BLAS adds the terms of each element in an order of its own, which may follow from the element's row or column, from the number of
+rows, and from the CPU: OpenBLAS's kernels for Haswell and Zen treat rows 6 to 11 of a product otherwise than rows 0 to 5. So
+products are summed in float64, where the terms are exact, and rounded to float32 once.
+
+Terms of narrow operands have at most 22 bits: of the 53 there is room for terms that are 2**31 times as small as their sum, so that
+sums are exact and have no order. Sums of float32 operands are not exact, but their error has a bound that holds for every order. An
+element is settled where both ends of that range round to one number; the few others are summed again exactly. Sums of integers are
+often exactly halfway between two float32 numbers, so the boundary of the rounding is set off from there, by far less than the
+last bit.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ordered", "rounded"]
+
+_EPSILON = 2.0**-53
+_AWAY = 1 + 2.0**-30  # halves are rounded away from zero
+_AT_ONCE = 4096  # elements that are summed again together
+_ROOM = 1 << 16  # elements of a buffer
+
+
+def rounded(a: np.ndarray, b: np.ndarray, acc: np.ndarray, narrow: bool) -> np.ndarray:
+    """Return `acc + a @ b` over the last two dims, summed in float64 or exactly and rounded to float32.
+
+    Args:
+        a, b: of a type that float32 holds.
+        acc: float32; the three broadcast.
+        narrow: the elements of `a` and `b` have at most 11 significant bits.
+    """
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], acc.shape[:-2])
+    out = np.empty((*lead, a.shape[-2], b.shape[-1]), np.float32)
+    # As much at a time as the buffers hold: fresh memory of this size costs more than the product.
+    step = max(1, _ROOM * len(out) // max(out.size, 1))
+    for start in range(0, len(out), step):
+        some = slice(start, start + step)
+        parts = (x if len(x) == 1 else x[some] for x in (a, b, acc))
+        _round(*parts, out[some], narrow)
+    return out
+
+
+def _round(a: np.ndarray, b: np.ndarray, acc: np.ndarray, out: np.ndarray, narrow: bool) -> None:
+    a, b = (_copied(name, x) for name, x in (("a", a), ("b", b)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.matmul(a, b, out=_buffer("total", out.shape))
+        total += acc
+        if narrow:
+            out[...] = total
+            return
+        total *= _AWAY
+        error = _error(a.shape[-1], _largest(a) * _largest(b), _largest(acc))
+        low, edge = _buffer("low", out.shape, np.float32), _buffer("edge", out.shape)
+        low[...] = np.subtract(total, error, out=edge)
+        out[...] = np.add(total, error, out=edge)
+        unsure = low.view(np.int32) != out.view(np.int32)  # never where the total is not finite
+        if unsure.any():
+            _settle(a, b, acc, out, unsure)
+
+
+class _Buffers(threading.local):
+    """Memory of each thread that products go through."""
+
+    def __init__(self) -> None:
+        self.named: dict[tuple[str, Any], np.ndarray] = {}
+
+
+_buffers = _Buffers()
+
+
+def _buffer(name: str, shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+    size = math.prod(shape)
+    if size > _ROOM:
+        return np.empty(shape, dtype)
+    buffer = _buffers.named.get((name, dtype))
+    if buffer is None:
+        buffer = _buffers.named[name, dtype] = np.empty(_ROOM, dtype)
+    return buffer[:size].reshape(shape)
+
+
+def _copied(name: str, x: np.ndarray) -> np.ndarray:
+    copy = _buffer(name, x.shape)
+    np.copyto(copy, x)
+    return copy
+
+
+def _largest(x: np.ndarray) -> float:
+    """The largest finite magnitude."""
+    if not x.size:
+        return 0.0
+    top = max(float(x.max()), -float(x.min()))
+    if math.isfinite(top):
+        return top
+    magnitudes = np.abs(x)
+    return float(magnitudes.max(where=np.isfinite(magnitudes), initial=0.0))
+
+
+def _error(size: int, terms: Any, added: Any) -> Any:
+    """A bound on the error of `size` terms up to `terms`, and `added`, summed in float64 in any order."""
+    return 2 * (size + 1) * _EPSILON * (size * terms + added)
+
+
+def _settle(
+    a: np.ndarray, b: np.ndarray, acc: np.ndarray, out: np.ndarray, unsure: np.ndarray
+) -> None:
+    """Write the elements of the result that are `unsure`."""
+    lead = out.shape[:-2]
+    a = np.broadcast_to(a, (*lead, *a.shape[-2:]))
+    b = np.broadcast_to(b, (*lead, *b.shape[-2:])).swapaxes(-1, -2)
+    acc = np.broadcast_to(acc, out.shape)
+    at = _indices(unsure)
+    if len(at[0]) > _AT_ONCE // 16:
+        # Rows and columns that a mask left out: nothing is added to the accumulator there.
+        nothing = unsure & ~(a.any(-1)[..., :, None] & b.any(-1)[..., None, :])
+        np.copyto(out, acc, where=nothing)
+        at = _indices(unsure & ~nothing)
+    for start in range(0, len(at[0]), _AT_ONCE):
+        *batch, rows, columns = some = tuple(index[start : start + _AT_ONCE] for index in at)
+        terms = a[(*batch, rows)] * b[(*batch, columns)]
+        out[some] = (_sums(terms) + acc[some]) * _AWAY
+
+
+def _indices(mask: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Those of true elements: `nonzero`, faster where there are few."""
+    return np.unravel_index(np.flatnonzero(mask), mask.shape)
+
+
+def _sums(terms: np.ndarray) -> np.ndarray:
+    """The exact sums of the rows, rounded to float64."""
+    sums: np.ndarray = terms.sum(-1)
+    # Multiples of a unit of which 2**52 are more than all magnitudes together: exact in every order.
+    _, exponents = np.frexp(np.abs(terms).sum(-1))
+    counts = np.ldexp(terms, 52 - exponents[:, None])
+    for index in np.nonzero((counts != np.rint(counts)).any(-1))[0]:
+        sums[index] = math.fsum(terms[index].tolist())
+    return sums
+
+
+def ordered(a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.ndarray:
+    """Return `acc + a @ b` over the last two dims in float64, the products added one by one along K."""
+    out = np.zeros(acc.shape)
+    product = np.empty_like(out)
+    for k in range(a.shape[-1]):
+        np.multiply(a[..., :, k, None], b[..., k, None, :], out=product)
+        out += product
+    out += acc
+    return out
