@@ -1,0 +1,58 @@
+"""The extras of gluon-core: from the folders of a checkout, or from an index by name.
+
+`pip install ".[all]"` in a checkout takes the plugins that it holds. A source distribution holds none, so what is built from it names
+them, as does everything while `GLUON_RELEASE` is set: an index takes no metadata with paths.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+
+def extras(config: dict[str, Any], root: Path) -> dict[str, list[str]]:
+    """Return extra -> requirements, with paths below `root` where the plugins are there.
+
+    Args:
+        config: `packages`, extra -> (folder, requirement by name); `others`, extra -> requirements;
+            `all`, the extras that the extra of this name stands for.
+    """
+    by_extra = {
+        extra: [_local(root / package["folder"], package["name"]) or package["name"]]
+        for extra, package in config["packages"].items()
+    }
+    by_extra |= config["others"]
+    by_extra["all"] = [needed for extra in config["all"] for needed in by_extra[extra]]
+    return by_extra
+
+
+def _local(folder: Path, requirement: str) -> str | None:
+    if os.environ.get("GLUON_RELEASE") or not (folder / "pyproject.toml").is_file():
+        return None
+    name = requirement.partition(">")[0]
+    return f"{name} @ {folder.resolve().as_uri()}"
+
+
+class Extras(MetadataHookInterface):
+    def update(self, metadata: dict[str, Any]) -> None:
+        metadata["optional-dependencies"] = extras(self.config, Path(self.root))
+
+
+class SourceDistribution(BuildHookInterface):
+    """A source distribution names the plugins, wherever it is built."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "sdist":
+            return
+        names = self.metadata.core.optional_dependencies
+        config = self.metadata.hatch.metadata.hook_config["custom"]
+        names.update(
+            {
+                extra: sorted(needed)
+                for extra, needed in extras(config, Path(self.root, "nowhere")).items()
+            }
+        )
