@@ -62,5 +62,20 @@ FILES = (
     "attention_cdna",
 )
 
+# The first example of each is what `gluon demo` shows without `--all`.
+SHOWN = (
+    "memcpy_1d",
+    "transpose_copy",
+    "softmax",
+    "layer_norm",
+    "row_scan",
+    "matmul",
+    "matmul_hopper",
+    "matmul_blackwell",
+    "matmul_cdna",
+    "attention",
+    "attention_hopper",
+)
+
 # What `gluon demo` compiles for.
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")

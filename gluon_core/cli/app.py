@@ -462,13 +462,16 @@ def demo(
         Optional[list[str]],
         typer.Option("--only", help="Examples whose name contains this; repeatable."),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All examples, not the ten or so that show most.")
+    ] = False,
     jobs: Annotated[Optional[int], typer.Option("--jobs", "-j", min=1, help="Processes.")] = None,
     json: Json = False,
 ) -> Optional[int]:
-    """Run the examples on the simulator, compile them for five GPUs, and run them on yours."""
+    """Run examples on the simulator, compile them for five GPUs, and run them on yours."""
     from gluon_core.cli.demo import show
 
-    return show(target, only, jobs, json)
+    return show(target, only, everything, jobs, json)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`gluon demo`: every example on the simulator, compiled for several GPUs, and on the GPU there is."""
+"""`gluon demo`: examples on the simulator, compiled for several GPUs, and on the GPU there is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
@@ -17,11 +18,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Mapping, Optional, Sequence
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 import gluon_core
+from gluon_core.cli.demo_table import LEGEND, DemoTable
 from gluon_core.cli.example import Example, device_target
-from gluon_core.cli.output import Exit, UsageError, byte_count, console, errors, print_json, table
+from gluon_core.cli.output import Exit, UsageError, console, errors, print_json
 from gluon_core.cli.packages import absent, install_line
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
@@ -30,25 +30,24 @@ from gluon_core.errors import GluonError, did_you_mean
 __all__ = ["Row", "examples_package", "load_examples", "run_one", "show"]
 
 PACKAGE = "gluon_examples"
-_KINDS = ("import", "simulate", "run", "compile")
 _DIED = "the process died"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the demo's table.
+    """One result of the demo.
 
     Args:
-        kind: "simulate", "compile" or "run".
-        result: `right`, `compiled`, or in few words why not.
-        failed: whether something is wrong, as opposed to not possible here.
+        kind: "simulate", "compile", "run" or "import".
+        result: "passed", "failed" or "skipped".
+        reason: for a result that is not "passed".
     """
 
     example: str
     target: str
     kind: str
     result: str
-    failed: bool = False
+    reason: str = ""
     seconds: float = 0.0
     rate: Optional[float] = None
     unit: str = ""
@@ -104,11 +103,12 @@ def load_examples() -> tuple[dict[tuple[str, int], Example], dict[str, str]]:
 # -- one job -------------------------------------------------------------------------------------
 
 
-Job = tuple[str, "tuple[str, int]", str]  # kind, example, target
+Key = tuple[str, int]  # file, index
+Job = tuple[str, Key, str]  # kind, example, target
 
 
-def run_one(kind: str, key: tuple[str, int], spec: str) -> Row:
-    """Simulate, compile or run one example on one target; what goes wrong is the row's result."""
+def run_one(kind: str, key: Key, spec: str) -> Row:
+    """Simulate, compile or run one example on one target."""
     module = importlib.import_module(f"{examples_package().__name__}.{key[0]}")
     example: Example = module.EXAMPLES[key[1]]
     started = time.perf_counter()
@@ -116,46 +116,45 @@ def run_one(kind: str, key: tuple[str, int], spec: str) -> Row:
         target = registry().target(spec)
         missing = example.lacks(target)
         if missing:
-            return Row(example.name, str(target), kind, f"needs {', '.join(missing)}")
+            reason = f"{target.architecture.name} has no {', '.join(missing)}"
+            return Row(example.name, str(target), kind, "skipped", reason)
         return _job(kind, example, target, started)
     except GluonError as error:
         text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         seconds = time.perf_counter() - started
-        return Row(example.name, spec, kind, text, failed=True, seconds=seconds)
+        return Row(example.name, spec, kind, "failed", text, seconds)
 
 
 def _job(kind: str, example: Example, target: Target, started: float) -> Row:
-    if kind == "simulate":
+    rate, unit = None, ""
+    if kind != "compile":
         check = example.check(target)
-        result, failed = check.problem or "right", check.problem is not None
-        return Row(example.name, str(target), kind, result, failed, check.seconds)
-    result, failed, rate, unit = "compiled", False, None, ""
-    if kind == "run":
-        check = example.check(target)
-        result, failed = check.problem or "right", check.problem is not None
-        if not failed and (example.bytes_moved or example.flops):
+        if check.problem or kind == "simulate":
+            result = "failed" if check.problem else "passed"
+            reason = check.problem or ""
+            return Row(example.name, str(target), kind, result, reason, check.seconds)
+        if example.bytes_moved or example.flops:
             rate, unit = example.rate(target)
     report = example.compile(target).report()
     return Row(
         example.name,
         str(target),
         kind,
-        result,
-        failed,
-        time.perf_counter() - started,
-        rate,
-        unit,
-        report.registers,
-        report.spills,
-        report.shared_memory,
-        report.instruction_count,
-        dict(report.instruction_mix),
+        "passed",
+        seconds=time.perf_counter() - started,
+        rate=rate,
+        unit=unit,
+        registers=report.registers,
+        spills=report.spills,
+        shared_memory=report.shared_memory,
+        instruction_count=report.instruction_count,
+        instruction_mix=dict(report.instruction_mix),
     )
 
 
 def _worker() -> None:
-    """Let a worker end without the interpreter's teardown: Triton 3.9's bindings print what they
-    think has leaked at that point, below our table."""
+    """Let a worker end without the interpreter's teardown, where Triton 3.9's bindings print
+    what they think has leaked."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once; the parent shows what there is
     multiprocessing.util.Finalize(None, os._exit, args=(0,), exitpriority=-100)
 
@@ -166,6 +165,7 @@ def _worker() -> None:
 def show(
     targets: Optional[Sequence[str]],
     only: Optional[Sequence[str]],
+    everything: bool,
     jobs: Optional[int],
     json: bool,
 ) -> int:
@@ -173,81 +173,90 @@ def show(
     if not registry().backends:
         return _nothing(json)
     examples, broken = load_examples()
-    chosen = _chosen(examples, only)
+    chosen = _chosen(examples, only, everything)
     compile_for = _targets(targets)
-    simulator = registry().simulator()
-    rows: list[Row] = [
-        Row(name, "", "import", reason) for name, reason in broken.items() if not only
-    ]
-    work: list[Job] = []
-    if simulator is not None:
-        work += [("simulate", key, _simulated(examples[key], compile_for)) for key in chosen]
-    work += [("compile", key, spec) for spec in compile_for for key in chosen]
     device = device_target()
-    on_device = [("run", key, str(device)) for key in chosen] if device is not None else []
-    done = _run_all(work, on_device, jobs or min(os.cpu_count() or 1, 8))
-    rows += done
-    left = len(work) + len(on_device) - len(done)
-    rows.sort(key=lambda row: _position(row, examples, device))
+    work = {key: _jobs(key, examples[key], compile_for, device) for key in chosen}
+    columns = [("compile", spec) for spec in compile_for]
+    if registry().simulator() is not None:
+        columns.insert(0, ("simulate", ""))
+    if device is not None:
+        columns.append(("run", str(device)))
+    names = [examples[key].name for key in chosen]
+    shown = DemoTable(columns, names, min(console().width, 100))
+    rows = [
+        Row(name, "", "import", "skipped", reason) for name, reason in broken.items() if not only
+    ]
+    if not json:
+        _print(shown.header())
+        _print([f"{row.example}: skipped, {row.reason}" for row in rows])
+
+    def finished(done: Sequence[Row]) -> None:
+        rows.extend(done)
+        if not json:
+            _print(shown.lines(done))
+
+    _run_all(work, jobs or min(os.cpu_count() or 1, 8), finished)
+    left = sum(map(len, work.values())) - sum(row.kind != "import" for row in rows)
     lacks = _lacking(compile_for if targets is None else None, bool(broken) and not only)
+    counts = Counter(row.result for row in rows)
     code: int = Exit.OK
-    if any(row.failed for row in rows):
+    if counts["failed"]:
         code = Exit.FAILED
-    elif lacks or not done:
+    elif lacks or not counts["passed"]:
         code = Exit.UNAVAILABLE
     if left:
         code = 128 + signal.SIGINT
     if json:
         print_json([asdict(row) for row in rows])
     else:
-        out = console()
-        if rows:
-            out.print(_table(rows))
         seconds = time.perf_counter() - started
-        for line in _verdict(rows, left, device, seconds):
-            out.print(line, highlight=False, markup=False)
+        _print(["", *LEGEND, *_verdict(rows, left, device, seconds)])
+        if not only and not everything:
+            _print([f"`gluon demo --all` takes all {len(examples)} examples."])
     for line in lacks:
         errors().print(line, highlight=False, markup=False, soft_wrap=True)
     return code
+
+
+def _print(lines: Sequence[str]) -> None:
+    for line in lines:
+        console().print(line, highlight=False, markup=False)
+    sys.stdout.flush()
+
+
+def _jobs(key: Key, example: Example, compile_for: Sequence[str], device: Any) -> list[Job]:
+    """All that is to be done with an example, in the order of the columns."""
+    jobs: list[Job] = [("compile", key, spec) for spec in compile_for]
+    if registry().simulator() is not None:
+        jobs.insert(0, ("simulate", key, _simulated(example, compile_for)))
+    return jobs if device is None else [*jobs, ("run", key, str(device))]
 
 
 def _nothing(json: bool) -> int:
     """Say what there is to install where no plugin is; each example would only say that it is not."""
     if json:
         print_json([])
-    for line in ("no plugin is installed: nothing can be simulated or compiled", _mend()):
+    for line in ("no plugin is installed: nothing can be simulated or compiled", _remedy()):
         errors().print(line, highlight=False, markup=False, soft_wrap=True)
     return Exit.UNAVAILABLE
 
 
 def _verdict(rows: Sequence[Row], left: int, device: Any, seconds: float) -> list[str]:
-    """What the rows say together: how much of what was tried, and what was not."""
-    tried = [row for row in rows if row.kind != "import" and not _cannot(row)]
-    counts = {kind: sum(row.kind == kind for row in tried) for kind in _KINDS}
-    targets = len({row.target for row in tried if row.kind == "compile"})
-    wrong = sum(row.failed for row in rows)
+    """The results in numbers."""
+    counts = Counter(row.result for row in rows)
+    passed = Counter(row.kind for row in rows if row.result == "passed")
+    targets = len({row.target for row in rows if row.kind == "compile" and row.result == "passed"})
     parts = [
-        f"{counts['simulate']} simulated and compared with NumPy",
-        f"{counts['compile']} compiled for {targets} target{'s' if targets != 1 else ''}",
-        f"{counts['run']} run on the GPU"
-        if device
-        else "none run on a GPU, for there is none here",
+        f"{passed['simulate']} simulated and compared with NumPy",
+        f"{passed['compile']} compiled for {targets} target{'s' if targets != 1 else ''}",
+        f"{passed['run']} run on the GPU" if device else "no GPU here",
     ]
-    lines = [
-        f"{len(tried)} results, {wrong or 'none'} wrong, in {seconds:.0f} s: {', '.join(parts)}"
-    ]
-    if not tried:
-        lines = ["nothing was tried"]
-    cannot = sum(map(_cannot, rows))
-    if cannot:
-        lines.append(f"{cannot} left out, where the target has not what the kernel needs")
+    numbers = ", ".join(f"{counts[result]} {result}" for result in ("passed", "failed", "skipped"))
+    lines = [f"{numbers} in {seconds:.0f} s", f"passed: {', '.join(parts)}"]
     if left:
         lines.append(f"interrupted: {left} were not reached")
     return lines
-
-
-def _cannot(row: Row) -> bool:
-    return not row.failed and row.result.startswith("needs ")
 
 
 def _lacking(compile_for: Optional[Sequence[str]], broken: bool) -> list[str]:
@@ -263,10 +272,10 @@ def _lacking(compile_for: Optional[Sequence[str]], broken: bool) -> list[str]:
     few = compile_for is not None and len(compile_for) < len(examples_package().TARGETS)
     if few or broken:
         lacks.append("some of the demo was left out: plugins for its targets are not installed")
-    return [*lacks, _mend()] if lacks else []
+    return [*lacks, _remedy()] if lacks else []
 
 
-def _mend() -> str:
+def _remedy() -> str:
     """What to do where plugins are missing."""
     missing = absent()
     if missing:
@@ -275,10 +284,12 @@ def _mend() -> str:
 
 
 def _chosen(
-    examples: Mapping[tuple[str, int], Example], only: Optional[Sequence[str]]
-) -> list[tuple[str, int]]:
+    examples: Mapping[Key, Example], only: Optional[Sequence[str]], everything: bool
+) -> list[Key]:
     if not only:
-        return list(examples)
+        shown = examples_package().SHOWN
+        few = [(name, 0) for name in shown if (name, 0) in examples]
+        return list(examples) if everything else few
     names = [e.name for e in examples.values()]
     for word in only:
         if not any(word.lower() in name for name in map(str.lower, names)):
@@ -316,39 +327,43 @@ def _simulated(example: Example, compile_for: Sequence[str]) -> str:
     return str(next((target for target in targets if not example.lacks(target)), targets[0]))
 
 
-def _run_all(work: Sequence[Job], on_device: Sequence[Job], processes: int) -> list[Row]:
-    rows: list[Row] = []
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=errors(),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task(_doing(work), total=len(work) + len(on_device))
-        try:
-            if work:
-                _in_processes(work, processes, rows, lambda: bar.advance(task))
-            for job in on_device:
-                bar.update(task, description=f"running on {job[2]}")
-                rows.append(run_one(*job))
-                bar.advance(task)
-        except KeyboardInterrupt:
-            pass  # what is done is shown, and that it is not all
-    return rows
-
-
-def _doing(work: Sequence[Job]) -> str:
-    kinds = {kind for kind, _, _ in work}
-    words = {"simulate": "simulating", "compile": "compiling"}
-    return " and ".join(word for kind, word in words.items() if kind in kinds) or "running"
-
-
-def _in_processes(
-    work: Sequence[Job], processes: int, rows: list[Row], advance: Callable[[], None]
+def _run_all(
+    work: Mapping[Key, Sequence[Job]],
+    processes: int,
+    finished: Callable[[Sequence[Row]], None],
 ) -> None:
+    """Do all jobs, what a device does in this process; `finished` gets the rows of an example when it is done.
+    An interruption ends it with the rows that there are."""
+    rows: dict[Key, dict[Job, Row]] = {key: {} for key in work}
+
+    def hand_over(key: Key) -> None:
+        finished([rows[key][job] for job in work[key] if job in rows[key]])
+        del rows[key]
+
+    def done(job: Job, row: Row) -> None:
+        key = job[1]
+        rows[key][job] = row
+        left = [other for other in work[key] if other not in rows[key]]
+        if all(other[0] == "run" for other in left):
+            rows[key].update({other: run_one(*other) for other in left})
+            hand_over(key)
+
+    elsewhere = [job for jobs in work.values() for job in jobs if job[0] != "run"]
+    try:
+        _in_processes(elsewhere, processes, done)
+        for key in list(rows):  # on a device alone
+            rows[key].update({job: run_one(*job) for job in work[key]})
+            hand_over(key)
+    except KeyboardInterrupt:
+        for key in list(rows):
+            # Ctrl-C of a terminal ends the workers, too.
+            rows[key] = {job: row for job, row in rows[key].items() if row.reason != _DIED}
+            hand_over(key)
+
+
+def _in_processes(work: Sequence[Job], processes: int, done: Callable[[Job, Row], None]) -> None:
+    if not work:
+        return
     # Fresh processes: a fork would inherit the threads and the device of this one.
     context = multiprocessing.get_context("spawn")
     count = min(processes, len(work))
@@ -356,76 +371,17 @@ def _in_processes(
         try:
             waiting = {pool.submit(run_one, *job): job for job in work}
             for future in as_completed(waiting):
-                rows.append(_row(future, waiting[future]))
-                advance()
+                row = _row(future, waiting[future])
+                done(waiting[future], row)
         except KeyboardInterrupt:
-            # Ctrl-C of a terminal ends the workers, too: what they were at is not a failure.
-            rows[:] = [row for row in rows if row.result != _DIED]
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
 def _row(future: Future[Row], job: Job) -> Row:
-    kind, (name, _), target = job
+    kind, (name, index), target = job
     try:
         return future.result()
     except BrokenProcessPool:
-        return Row(name, target, kind, _DIED, failed=True)
-
-
-def _position(
-    row: Row, examples: Mapping[Any, Example], device: Any
-) -> tuple[int, int, tuple[int, str]]:
-    names = [e.name for e in examples.values()]
-    place = names.index(row.example) if row.example in names else len(names)
-    return place, _KINDS.index(row.kind), _order(row.target)
-
-
-def _order(target: str) -> tuple[int, str]:
-    known = [arch.name for arch in registry().architectures()]
-    name = target.rpartition(":")[2]
-    return (known.index(name) if name in known else len(known), name)
-
-
-def _table(rows: Sequence[Row]) -> Any:
-    """A block for each example; what a screen of 80 columns holds. JSON has the instruction mix."""
-    lines: list[Any] = []
-    last = None
-    wide = console().width >= 140
-    for row in rows:
-        if row.example != last:
-            lines += [None] * (last is not None) + [(row.example,)]
-        mix = _first_of(row.instruction_mix, console().width - 120)
-        cells = [
-            f"  {row.target}",
-            _result(row),
-            row.registers,
-            row.spills,
-            None if row.shared_memory is None else byte_count(row.shared_memory),
-            row.instruction_count,
-        ]
-        lines.append([*cells, mix] if wide else cells)
-        last = row.example
-    columns = ["kernel, target", "result", ">regs", ">spills", ">shared", ">instr"]
-    made = table("", [*columns, "most frequent"] if wide else columns, lines)
-    made.caption = "regs: 32-bit registers of a thread; shared: memory of a block"
-    made.caption_justify = "left"
-    return made
-
-
-def _first_of(mix: Mapping[str, int], width: int) -> str:
-    """The most frequent instructions, as many as fit into a line."""
-    text = ""
-    for name, count in mix.items():
-        more = f"{text}{'  ' * bool(text)}{name} {count}"
-        if len(more) > width:
-            break
-        text = more
-    return text
-
-
-def _result(row: Row) -> str:
-    text = row.result
-    if row.kind == "simulate" and not row.failed and row.seconds:
-        text = f"{text}, {row.seconds:.2f} s"
-    return f"{text}, {row.rate:.2f} {row.unit}" if row.rate is not None else text
+        module = sys.modules[f"{examples_package().__name__}.{name}"]
+        return Row(module.EXAMPLES[index].name, target, kind, "failed", _DIED)
