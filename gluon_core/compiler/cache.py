@@ -16,7 +16,16 @@ from typing import Any, Iterable, Iterator, Mapping, Optional
 
 from gluon_core import _triton
 
-__all__ = ["Entry", "content_hash", "key_of", "load", "package_hash", "store"]
+__all__ = [
+    "Entry",
+    "content_hash",
+    "key_of",
+    "load",
+    "load_beside",
+    "package_hash",
+    "store",
+    "store_beside",
+]
 
 FORMAT = 1
 
@@ -163,6 +172,37 @@ def store(
     except OSError as error:
         _warn_once(str(error))
     return files
+
+
+def load_beside(key: str, name: str, kind: str, maker: str) -> Optional[dict[str, Any]]:
+    """What `store_beside` wrote by the same maker, None where there is none or it is damaged."""
+    file = f"{_stem(name)}.{kind}.json"
+    try:
+        path = _triton.cache_manager(key).get_file(file)
+        document = json.loads(Path(path).read_text()) if path else {}
+        whole = document.get("checksum") == _self_digest(document) and document.get("key") == key
+        value = document["value"] if whole and document["maker"] == maker else None
+        return value if isinstance(value, dict) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def store_beside(key: str, name: str, kind: str, maker: str, value: Mapping[str, Any]) -> None:
+    """Keep what was made of an entry's machine code in its folder.
+
+    Args:
+        kind: names the file.
+        maker: a digest of what made `value`, and of what from; another one finds nothing.
+        value: JSON values.
+    """
+    document = {"key": key, "maker": maker, "value": value}
+    document = json.loads(json.dumps(document))
+    document["checksum"] = _self_digest(document)
+    try:
+        manager = _triton.cache_manager(key)
+        _triton.put_in_cache(manager, json.dumps(document), f"{_stem(name)}.{kind}.json")
+    except OSError as error:
+        _warn_once(str(error))
 
 
 @functools.lru_cache(maxsize=None)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import keyword
 from collections import namedtuple
+from dataclasses import asdict
 from html import escape
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Protocol, Sequence
 
 from gluon_core import _triton
+from gluon_core.compiler import cache
 from gluon_core.compiler.grid import check_grid
 from gluon_core.contract.answers import checked_launcher
 from gluon_core.contract.backend import Backend, Report
 from gluon_core.contract.evidence import witnessed
+from gluon_core.contract.isa import Loop
 from gluon_core.contract.launcher import Launcher
 from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
@@ -239,8 +243,28 @@ class CompiledKernel:
     def report(self) -> Report:
         """Registers, spills, shared memory and instruction mix; needs no device."""
         if self._report is None:
-            self._report = self.backend.inspect(self)
+            self._report = self._kept_report()
         return self._report
+
+    def _kept_report(self) -> Report:
+        """The report that the cache has of this machine code, made and kept where there is none.
+
+        To disassemble takes longer than to load the kernel.
+        """
+        always = _triton.knobs.compilation.always_compile
+        if always or not self.metadata_group or not isinstance(self.kernel, bytes):
+            return self.backend.inspect(self)
+        packages = (__name__.partition(".")[0], type(self.backend).__module__.partition(".")[0])
+        made_from = hashlib.sha256(self.kernel).hexdigest()
+        maker = cache.key_of([cache.content_hash(packages), _triton.VERSION_TEXT, made_from])
+        kept = cache.load_beside(self.hash, self.src.name, "report", maker)
+        if kept is not None:
+            loops = tuple(Loop(**loop) for loop in kept.pop("loops"))
+            return Report(**kept, loops=loops)
+        report = self.backend.inspect(self)
+        if type(report) is Report:  # a plugin's own class holds more
+            cache.store_beside(self.hash, self.src.name, "report", maker, asdict(report))
+        return report
 
     def _machine_report(self) -> Report:
         """Of the machine code, that of the architecture where this kernel is simulated."""

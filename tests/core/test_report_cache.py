@@ -1,0 +1,80 @@
+"""Reports of machine code are kept beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.contract.registry import registry
+
+pytestmark = pytest.mark.once
+
+
+@gluon.jit
+def copy_kernel(src, dst, BLOCK: gl.constexpr, LAYOUT: gl.constexpr):
+    at = gl.arange(0, BLOCK, layout=LAYOUT)
+    gl.store(dst + at, gl.load(src + at))
+
+
+def compiled(block=128):
+    return gluon.compile(
+        copy_kernel,
+        target="sm_90",
+        signature={"src": "*fp32", "dst": "*fp32"},
+        constexprs={"BLOCK": block, "LAYOUT": gl.BlockedLayout([1], [32], [4], [0])},
+    )
+
+
+@pytest.fixture
+def inspected(monkeypatch, tmp_path):
+    """How often machine code is inspected, with a cache of its own."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    backend, calls = type(registry().backend("nvidia")), []
+    own = backend.inspect
+
+    def inspect(self, kernel):
+        calls.append(kernel)
+        return own(self, kernel)
+
+    monkeypatch.setattr(backend, "inspect", inspect)
+    return calls
+
+
+def kept(tmp_path):
+    (path,) = Path(tmp_path).rglob("*.report.json")
+    return path
+
+
+def test_one_inspection_for_all_processes(inspected, tmp_path):
+    first = compiled().report()
+    again = compiled().report()
+    assert first == again and len(inspected) == 1
+    assert kept(tmp_path).parent == Path(compiled().metadata_group["copy_kernel.cubin"]).parent
+
+
+@pytest.mark.parametrize("damage", ["text", "number", "maker"])
+def test_what_is_damaged_or_of_another_maker_is_made_again(inspected, tmp_path, damage):
+    first = compiled().report()
+    path = kept(tmp_path)
+    document = json.loads(path.read_text())
+    if damage == "number":
+        document["value"]["registers"] += 1
+    elif damage == "maker":
+        document["maker"] = "another"
+    path.write_text("{" if damage == "text" else json.dumps(document))
+    assert compiled().report() == first and len(inspected) == 2
+    compiled().report()
+    assert len(inspected) == 2
+
+
+def test_another_binary_has_another_report(inspected, monkeypatch):
+    compiled().report()
+    compiled(256).report()
+    assert len(inspected) == 2
+    monkeypatch.setenv("TRITON_ALWAYS_COMPILE", "1")
+    compiled().report()
+    assert len(inspected) == 3
