@@ -65,25 +65,31 @@ def test_explain_fits(monkeypatch, tmp_path):
     assert re.search(r"(?<!/)matmul\.py:\d+", out) and str(EXAMPLES) not in out
 
 
-def test_the_demo_fits(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("targets", [["nvidia:sm_100"], [f"nvidia:sm_{n}" for n in range(80, 110)]])
+def test_the_demo_fits(width, targets):
     from gluon_core.cli import demo
-    from gluon_core.cli.output import console
+    from gluon_core.cli.demo_table import DemoTable
 
     examples, _ = demo.load_examples()
-    rows = []
-    for example in examples.values():
-        rows.append(demo.Row(example.name, "sim:sm_100", "simulate", "right", seconds=0.02))
-        told = {"rate": 123.45, "unit": "TFLOP/s", "registers": 255, "spills": 1000}
-        told |= {"shared_memory": 229576, "instruction_count": 12345}
-        rows.append(demo.Row(example.name, "nvidia:sm_100", "run", "right", **told))
-        needs = f"needs {', '.join(example.requires)}"
-        rows.append(demo.Row(example.name, "amd:gfx1250", "compile", needs))
-    out = console()
-    with out.capture() as captured:
-        out.print(demo._table(rows))
-    capabilities = {name for example in examples.values() for name in example.requires}
-    fits(captured.get(), "nvidia:sm_100", "amd:gfx1250", "224.2 KiB", *capabilities)
+    names = [example.name for example in examples.values()]
+    columns = [("simulate", ""), *(("compile", t) for t in targets), ("run", "nvidia:sm_90")]
+    table = DemoTable(columns, names, width)
+    lines = table.header()
+    for name in names:
+        rows = [demo.Row(name, "sim:gfx1250", "simulate", "passed", seconds=12.3)]
+        rows += [demo.Row(name, t, "compile", "passed", registers=255, spills=9) for t in targets]
+        measured = {"rate": 123.45, "unit": "TFLOP/s"}
+        rows.append(demo.Row(name, "nvidia:sm_90", "run", "passed", **measured))
+        lines += table.lines(rows)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for word in ("gfx1250 12.3 s", "123.5 TFLOP/s", *(t.partition(":")[2] for t in targets)):
+        assert word in text, word
+    assert text.count("255+9") == len(names) * len(targets)
+    reason = "TypeError: " + "a word " * 60
+    failed = table.lines([demo.Row(names[0], targets[0], "compile", "failed", reason)])
+    assert max(map(len, failed)) <= width and "FAILED on" in "".join(failed)
 
 
 def test_help_in_short_and_as_a_module():
@@ -153,7 +159,7 @@ def test_without_plugins_the_packages_are_named(command, tmp_path):
     assert done.returncode == 3, done.stderr
     said = done.stderr.replace("\n", " ")
     assert "pip install" in said and "backends/sim" in said and "backends/nvidia" in said
-    assert "none wrong" not in done.stdout
+    assert "passed" not in done.stdout
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path):
@@ -177,8 +183,8 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
         _, said = child.communicate(timeout=60)
     assert child.returncode == 130, said
     shown = told.read_text()
-    assert "interrupted: " in shown and "none wrong" in shown and "Traceback" not in said
-    assert "scalar copy" in shown and "right, " in shown
+    assert "interrupted: " in shown and "0 failed" in shown and "Traceback" not in said
+    assert "memcpy 1-D" in shown and "sm_90 " in shown
     for _ in range(50):
         if not alive(child.pid):
             return
@@ -205,11 +211,11 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from gluon_core.cli import demo, main
 own = demo._in_processes
-def in_processes(work, processes, rows, advance):
-    def told():
-        advance()
+def in_processes(work, processes, done):
+    def told(job, row):
+        done(job, row)
         print("advanced", file=sys.stderr, flush=True)
-    own(work, processes, rows, told)
+    own(work, processes, told)
 demo._in_processes = in_processes
 if __name__ == "__main__":
     main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -136,11 +137,20 @@ def closing_line():
     return module.main
 
 
-def report(folder, name, reasons=(), **counts):
+def report(folder, name, reasons=(), failed=(), **counts):
     suite = ET.Element("testsuite", {key: str(value) for key, value in counts.items()})
     for reason in reasons:
         ET.SubElement(ET.SubElement(suite, "testcase"), "skipped", message=reason)
-    ET.ElementTree(suite).write(folder / f"{name}.xml")
+    for test in failed:
+        case = ET.SubElement(suite, "testcase", classname="tests.core.test_x", name=test)
+        ET.SubElement(case, "failure", message="assert 1 == 2\n +  where")
+    (folder / "junit").mkdir(exist_ok=True)
+    ET.ElementTree(suite).write(folder / "junit" / f"{name}.xml")
+
+
+def environments(folder, **codes):
+    results = {name: {"result": {"exit_code": code}} for name, code in codes.items()}
+    (folder / "result.json").write_text(json.dumps({"testenvs": results | {"other": {}}}))
 
 
 def test_the_last_line_adds_up_all_environments(tmp_path, capsys):
@@ -159,4 +169,21 @@ def test_the_last_line_fails_with_any_environment(tmp_path, capsys):
     assert "1 failed, 9 passed in" in capsys.readouterr().out
     report(tmp_path, "a", tests=10, failures=0, errors=0, skipped=0, time=1)
     assert closing_line()(str(tmp_path), 1) == 1  # lint failed, or an environment gave no report
-    assert "10 passed, 1 error in" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "10 passed, 1 error in" in said and "FAILED: tox ended with exit code 1" in said
+
+
+def test_the_last_ten_lines_name_what_failed(tmp_path, capsys):
+    report(tmp_path, "a", ["no GPU"], ["test_y"], tests=3, failures=1, errors=0, skipped=1, time=1)
+    environments(tmp_path, a=1, lint=2, layering=0)
+    assert closing_line()(str(tmp_path), 1) == 1
+    assert capsys.readouterr().out.splitlines()[:-1] == [
+        "FAILED lint: exit code 2; repeat it with tox -e lint",
+        "FAILED a: tests.core.test_x::test_y - assert 1 == 2 + where",
+        "skipped: 1 no GPU",
+    ]
+    many = [f"test_{i}" for i in range(50)]
+    report(tmp_path, "a", ["no GPU"], many, tests=60, failures=50, errors=0, skipped=1, time=1)
+    assert closing_line()(str(tmp_path), 1) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 10 and said[7] == "... and 44 more failures", said

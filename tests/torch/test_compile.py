@@ -66,6 +66,13 @@ def through_run(x):
     return out + 1
 
 
+def calls_of(graphs):
+    """What the nodes of graphs call; their text also names the folder that this file is in."""
+    modules = [part for graph in graphs for part in graph.modules() if hasattr(part, "graph")]
+    nodes = [node for part in modules for node in part.graph.nodes]
+    return [str(node.target) for node in nodes if node.op.startswith("call_")]
+
+
 @pytest.mark.parametrize(
     "function, warm",
     [
@@ -92,8 +99,8 @@ def test_the_graph_ends_at_a_launch(function, warm, triton_has, monkeypatch):
         x = torch.randn(n)
         torch.testing.assert_close(compiled(x), function(x), atol=0, rtol=0)
         counts.append(counter.frame_count)
-    ours = [str(gm.print_readable(print_output=False)) for gm in counter.graphs]
-    assert not any("gluon" in text or "triton" in text for text in ours)
+    called = calls_of(counter.graphs)
+    assert called and not any("gluon" in call or "triton" in call for call in called)
     assert counts[1] == counts[3] > 1  # one size, then any
 
 
@@ -120,7 +127,8 @@ def test_the_graph_ends_at_a_tuned_launch(triton_has, monkeypatch):
     x = torch.randn(300)
     counter = CompileCounterWithBackend("aot_eager")
     assert torch.equal(torch.compile(function, backend=counter)(x), (x + 1) * 2)
-    assert not any("triton" in gm.print_readable(print_output=False) for gm in counter.graphs)
+    called = calls_of(counter.graphs)
+    assert called and not any("triton" in call for call in called)
 
 
 def test_triton_knows_its_own_kernels_as_before(monkeypatch):
