@@ -351,9 +351,10 @@ def _run_all(
     elsewhere = [job for jobs in work.values() for job in jobs if job[0] != "run"]
     try:
         _in_processes(elsewhere, processes, done)
-        for key in list(rows):  # on a device alone
-            rows[key].update({job: run_one(*job) for job in work[key]})
-            hand_over(key)
+        for key, jobs in work.items():
+            if jobs and all(job[0] == "run" for job in jobs):  # on a device alone
+                rows[key] = {job: run_one(*job) for job in jobs}
+                hand_over(key)
     except KeyboardInterrupt:
         for key in list(rows):
             # Ctrl-C of a terminal ends the workers, too.

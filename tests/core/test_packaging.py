@@ -7,9 +7,11 @@ import email
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -98,15 +100,72 @@ def test_entry_points(wheel):
         assert entry["gluon_core.backends"][vendor] == f"{package}.plugin"
 
 
-def test_an_extra_for_each_plugin(built):
+def extras(text):
+    """Extra -> its requirements, from metadata."""
+    header = email.message_from_string(text)
+    found = {extra: [] for extra in header.get_all("Provides-Extra")}
+    for line in header.get_all("Requires-Dist"):
+        needed, marker, extra = line.partition("; extra == ")
+        if marker:
+            found[extra.strip("'\"")].append(needed.strip())
+    return found
+
+
+PLUGINS = {package.removeprefix("gluon_"): path for package, path in PACKAGES.items()}
+del PLUGINS["core"]
+
+
+def test_extras_of_a_checkout_are_its_folders(built):
     with zipfile.ZipFile(built("gluon_core")) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
-    header = email.message_from_string(metadata(files, "METADATA"))
-    plugins = {package.removeprefix("gluon_") for package in PACKAGES} - {"core"}
-    assert plugins <= set(header.get_all("Provides-Extra"))
-    for name in plugins:
-        (needed,) = (r for r in header.get_all("Requires-Dist") if f"extra == '{name}'" in r)
-        assert needed.startswith(f"gluon-{name}<0.2,>=0.1")
+    found = extras(metadata(files, "METADATA"))
+    assert {*PLUGINS, "torch", "tune", "prove", "all"} <= set(found)
+    for name, folder in PLUGINS.items():
+        (needed,) = found[name]
+        assert needed.replace(" ", "") == f"gluon-{name}@{folder.as_uri()}"
+        assert needed in found["all"]
+    assert any(line.startswith("z3-solver") for line in found["prove"] + found["all"])
+    assert any(line.startswith("optuna") for line in found["tune"] + found["all"])
+    assert not any(line.startswith("torch") for line in found["all"])
+
+
+BUILD = """
+import sys
+from hatchling.build import build_sdist, build_wheel
+print((build_sdist if sys.argv[1] == "sdist" else build_wheel)(sys.argv[2]))
+"""
+
+
+def build(kind, root, folder, **environment):
+    """A distribution of the project in `root`, as a front end of PEP 517 builds it."""
+    command = [sys.executable, "-c", BUILD, kind, str(folder)]
+    done = subprocess.run(
+        command, cwd=root, capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / done.stdout.split()[-1]
+
+
+def test_what_is_published_names_the_plugins(tmp_path):
+    """A source distribution, the wheel that is built from it, and one that is built for a release."""
+    source = build("sdist", ROOT, tmp_path)
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path)
+    unpacked = tmp_path / source.name.removesuffix(".tar.gz")
+    assert not (unpacked / "backends").exists() and not (unpacked / "runtime").exists()
+    texts = [(unpacked / "PKG-INFO").read_text()]
+    for root, environment in ((unpacked, {}), (ROOT, {"GLUON_RELEASE": "1"})):
+        folder = tmp_path / f"wheel{len(texts)}"
+        folder.mkdir()
+        with zipfile.ZipFile(build("wheel", root, folder, **environment)) as archive:
+            texts.append(metadata({n: archive.read(n) for n in archive.namelist()}, "METADATA"))
+    for text in texts:
+        found = extras(text)
+        assert "file:" not in text and "@" not in "".join(sum(found.values(), []))
+        for name in PLUGINS:
+            (needed,) = found[name]
+            assert sorted(re.findall(r"[<>]=?[\d.]+", needed)) == ["<0.2", ">=0.1"]
+            assert needed.startswith(f"gluon-{name}") and needed in found["all"]
 
 
 SMOKE = """
