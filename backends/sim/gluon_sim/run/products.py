@@ -41,8 +41,8 @@ def rounded(a: np.ndarray, b: np.ndarray, acc: np.ndarray, narrow: bool) -> np.n
     step = max(1, _ROOM * len(out) // max(out.size, 1))
     for start in range(0, len(out), step):
         some = slice(start, start + step)
-        parts = (x if len(x) == 1 else x[some] for x in (a, b, acc))
-        _round(*parts, out[some], narrow)
+        left, right, added = (x if len(x) == 1 else x[some] for x in (a, b, acc))
+        _round(left, right, added, out[some], narrow)
     return out
 
 
@@ -117,12 +117,14 @@ def _settle(
     at = _indices(unsure)
     if len(at[0]) > _AT_ONCE // 16:
         # Rows and columns that a mask left out: nothing is added to the accumulator there.
-        nothing = unsure & ~(a.any(-1)[..., :, None] & b.any(-1)[..., None, :])
-        np.copyto(out, acc, where=nothing)
+        rows_used, columns_used = np.asarray(a.any(-1)), np.asarray(b.any(-1))
+        nothing = unsure & ~(rows_used[..., :, None] & columns_used[..., None, :])
+        np.copyto(out, acc + np.float32(0), where=nothing)  # of zeros, the positive one
         at = _indices(unsure & ~nothing)
     for start in range(0, len(at[0]), _AT_ONCE):
         *batch, rows, columns = some = tuple(index[start : start + _AT_ONCE] for index in at)
-        terms = a[(*batch, rows)] * b[(*batch, columns)]
+        where = tuple(batch)
+        terms = a[where + (rows,)] * b[where + (columns,)]
         out[some] = (_sums(terms) + acc[some]) * _AWAY
 
 
