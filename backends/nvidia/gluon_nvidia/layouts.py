@@ -99,14 +99,13 @@ class NVMMADistributedLayout(DistributedLayout):
     def verify(self) -> None:
         check_ints(self.version, "version", 2)
         check_powers(self.warps_per_cta, "warps_per_cta")
-        check_powers(self.instr_shape, "instr_shape")
         check_cga(self.cga_layout, self.rank)
 
-    def check_tile(self) -> None:
-        """Raise unless tensors can have this layout.
+    def check_unit(self) -> None:
+        """Raise unless a matrix unit has this version; its operands have no other condition.
 
         Raises:
-            LayoutError: a version or a shape of which no tile is made.
+            LayoutError: another version.
         """
         if self.version[0] not in (2, 3):
             raise LayoutError(
@@ -116,9 +115,18 @@ class NVMMADistributedLayout(DistributedLayout):
                 got=self.version,
                 remedy="The accumulator of tcgen05 lies in tensor memory: TensorMemoryLayout.",
             )
+
+    def check_tile(self) -> None:
+        """Raise unless accumulators can have this layout; operands have their own fragments.
+
+        Raises:
+            LayoutError: a version or a shape of which no tile is made.
+        """
+        self.check_unit()
+        check_powers(self.instr_shape, "instr_shape")
         if self.rank < 2 or self.rank > 2 and self.version[0] == 3:
             raise LayoutError(
-                "a tile has two dimensions, and more only with mma.sync",
+                "an accumulator has two dimensions, and more only with mma.sync",
                 argument="warps_per_cta",
                 expected="2 entries",
                 got=self.warps_per_cta,
@@ -172,9 +180,10 @@ class NVMMADistributedLayout(DistributedLayout):
         )
 
     def _warp_order(self) -> list[int]:
-        """Dimensions from the fastest warp bit to the slowest."""
-        dims = list(range(self.rank))
-        return dims if self.version[0] == 3 else dims[::-1]
+        """Dimensions from the fastest warp bit to the slowest: rows first in version 3, batches last."""
+        *batches, rows, columns = range(self.rank)
+        matrix = [rows, columns] if self.version[0] == 3 else [columns, rows]
+        return [*matrix, *reversed(batches)]
 
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
         self.check_tile()
@@ -182,7 +191,6 @@ class NVMMADistributedLayout(DistributedLayout):
         m, n = self.rank - 2, self.rank - 1
         pieces = [("register", n, 2), ("lane", n, 4), ("lane", m, 8)]
         pieces += [("register", m, tile[m] // 8), ("register", n, tile[n] // 8)]
-        pieces += [("register", d, tile[d]) for d in reversed(range(m))]
         pieces += [("warp", d, self.warps_per_cta[d]) for d in self._warp_order()]
         return combine_with_cga(_stack(pieces), self.cga_layout, shape, keep_copies=True)
 
@@ -194,7 +202,7 @@ class NVMMADistributedLayout(DistributedLayout):
         `k_width` is 32 bits divided by the element width (1 for 64 bits); larger values let a lane
         load wider, which permutes K alike in both operands.
         """
-        self.check_tile()
+        self.check_unit()
         shape = check_shape(shape, self.rank)
         operand_index = check_int(operand_index, "operand_index", 0, 1)
         if self.version[0] == 3 and operand_index == 1:
