@@ -11,10 +11,13 @@ import linecache
 import os
 import re
 import sys
+import warnings
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import groupby
 from types import TracebackType
-from typing import Any, Callable, Iterable, Optional, TypeVar, cast
+from typing import Any, Callable, Iterable, Iterator, Optional, TypeVar, cast
 
 __all__ = [
     "ArgumentError",
@@ -72,7 +75,11 @@ __all__ = [
     "TuneStoreError",
     "TuneStoreVersionError",
     "TuneWorkerError",
+    "answering",
     "did_you_mean",
+    "is_strict",
+    "refuse",
+    "strict_by_default",
     "trimmed",
     "trims",
     "trimmed_traceback",
@@ -545,6 +552,50 @@ class KernelWarning(UserWarning):
 
     `warnings.filterwarnings("ignore", category=KernelWarning)` switches them off.
     """
+
+
+# What becomes of a refusal while a kernel is traced; None outside of traces.
+_answer: ContextVar[Optional[Callable[[GluonError], None]]] = ContextVar("answer", default=None)
+
+
+def strict_by_default() -> bool:
+    """False where the environment says `GLUON_STRICT=0`: for kernels that do not say it themselves."""
+    return os.environ.get("GLUON_STRICT", "1") not in ("0", "false", "off")
+
+
+def is_strict() -> bool:
+    """Whether `refuse` raises here."""
+    answer = _answer.get()
+    return answer is _raised or answer is None and strict_by_default()
+
+
+def _raised(error: GluonError) -> None:
+    raise error
+
+
+def refuse(error: GluonError) -> None:
+    """Raise `error`, a refusal of a program that Triton's Gluon compiles and that is wrong as we read the
+    manuals. Where the kernel is compiled with `strict=False`, warn of it instead, and return.
+
+    Everything that a compiler refuses or aborts on, and that a GPU was seen to compute wrong, is raised.
+    """
+    answer = _answer.get()
+    if answer is not None:
+        answer(error)
+    elif strict_by_default():
+        raise error
+    else:
+        warnings.warn(without_addresses(str(error)), KernelWarning, stacklevel=3)
+
+
+@contextmanager
+def answering(answer: Optional[Callable[[GluonError], None]]) -> Iterator[None]:
+    """Let `refuse` call `answer` within; None lets it raise."""
+    token = _answer.set(answer or _raised)
+    try:
+        yield
+    finally:
+        _answer.reset(token)
 
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> Optional[str]:

@@ -65,7 +65,8 @@ def compile(
         fn: a kernel (also one wrapped by `autotune` or `heuristics`), or a `GluonASTSource`.
         target: any spelling of a target, also Triton's GPUTarget; None for `GLUON_TARGET`, else
             the device that is plugged in.
-        options: compile options such as `num_warps`; also accepted as keyword arguments.
+        options: compile options such as `num_warps`; also accepted as keyword arguments. `strict`
+            among them is that of `gluon.jit`.
         signature: parameter -> type, see `GluonASTSource`.
         constexprs: parameter -> value.
         attrs: parameter -> attributes, or 16 for "divisible by 16".
@@ -79,16 +80,17 @@ def compile(
     """
     check_mapping(options, "options", "from names of options to their values")
     given = whole({**(options or {}), **more})
+    strict = given.pop("strict", None)
     if _is_source(fn):
         if signature is not None or constexprs is not None or attrs is not None:
             raise ArgumentError("a source brings its own signature", argument="signature")
         source = (
             fn
-            if isinstance(fn, GluonASTSource)
-            else GluonASTSource(fn.fn, fn.signature, fn.constants, fn.attrs)
+            if isinstance(fn, GluonASTSource) and strict is None
+            else GluonASTSource(fn.fn, fn.signature, fn.constants, fn.attrs, strict)
         )
     else:
-        source = GluonASTSource(fn, signature or {}, constexprs, attrs)
+        source = GluonASTSource(fn, signature or {}, constexprs, attrs, strict)
     chosen = registry().target(target)
     backend = registry().backend(chosen.backend)
     given.setdefault("debug", bool(source.fn.debug) or _triton.knobs.runtime.debug)

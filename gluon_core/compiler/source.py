@@ -10,11 +10,11 @@ from gluon_core.compiler.cache import content_hash
 from gluon_core.compiler.kernel_text import check_unchanged
 from gluon_core.contract.host_descriptor import HostDescriptor
 from gluon_core.contract.registry import registry
-from gluon_core.errors import ArgumentError, did_you_mean
+from gluon_core.errors import ArgumentError, OptionError, did_you_mean, strict_by_default
 from gluon_core.values.constants import Identity, identity
 from gluon_core.values.descriptors import descriptor_text
 
-__all__ = ["GluonASTSource", "Path", "jit_function", "trace_source"]
+__all__ = ["GluonASTSource", "Path", "jit_function", "strictness", "trace_source"]
 
 Path = tuple[int, ...]
 
@@ -36,6 +36,23 @@ def jit_function(fn: Any) -> Any:
             got=type(fn).__name__,
         )
     return found
+
+
+def strictness(kernel: Any, given: Any = None) -> bool:
+    """Whether a kernel is compiled strictly: as given, as its decorator says, or as the environment does.
+
+    Raises:
+        OptionError: `given` is no truth value.
+    """
+    if given is None:
+        given = getattr(kernel, "strict", None)
+    if given is None:
+        return strict_by_default()
+    if not isinstance(given, (bool, int)) or given not in (0, 1):
+        raise OptionError(
+            "must be true or false", argument="strict", expected="True or False", got=repr(given)
+        )
+    return bool(given)
 
 
 def check_mapping(given: Any, argument: str, expected: str) -> None:
@@ -61,6 +78,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
             `constexpr` may be left out.
         constexprs: parameter name, or path `(index, ...)`, -> value.
         attrs: parameter name or path -> list of `[attribute, value]`, or 16; anything empty for none.
+        strict: as in `gluon.jit`; None for what the kernel says, else the environment.
 
     Raises:
         ArgumentError: an unknown or missing parameter.
@@ -75,8 +93,10 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         signature: Mapping[str, Any],
         constexprs: Optional[Mapping[Any, Any]] = None,  # a name or a path -> value
         attrs: Union[Mapping[Any, Any], Sequence[NoReturn], None] = None,
+        strict: Optional[bool] = None,
     ):
         self.fn = jit_function(fn)
+        self.strict = strictness(self.fn, strict)
         self.name: str = self.fn.__name__
         self.constants: dict[Path, Any] = {}
         self.attrs: dict[Path, list[Any]] = {}
@@ -210,6 +230,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
             (found or self.identity()).text,
             sorted(self.attrs.items()),
             list(self.signature.items()),
+            self.strict,
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
@@ -249,5 +270,6 @@ def trace_source(
         target=chosen,
         options=options,
         context=context,
+        strict=source.strict,
         **more,
     )

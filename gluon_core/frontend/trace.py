@@ -10,9 +10,7 @@ from gluon_core._triton import CompilationError
 from gluon_core._triton.capture import refused as refused_by_mlir
 from gluon_core.contract.backend import Backend
 from gluon_core.contract.targets import Target
-from gluon_core.errors import (
-    StageError,
-)
+from gluon_core.errors import StageError, answering
 from gluon_core.frontend.callees import naming
 from gluon_core.frontend.diagnostics import kernel_error
 from gluon_core.frontend.generator import KernelGenerator
@@ -36,6 +34,7 @@ def trace(
     on_session: Optional[Callable[[Session], None]] = None,
     refused: Mapping[tuple[str, str], str] = MappingProxyType({}),
     verified: bool = True,
+    strict: bool = True,
 ) -> Any:
     """The module that a kernel turns into, before any pass has run.
 
@@ -49,6 +48,7 @@ def trace(
         on_session: called with the session when the trace is done, for those who want the
             lowerings that were selected.
         verified: raise here what MLIR says against the module; where it is parsed again, that says so, too.
+        strict: raise what `errors.refuse` refuses; else warn of it at the kernel's line.
         refused: (op, name) of lowerings that are not to be selected -> the reason.
 
     Raises:
@@ -82,7 +82,8 @@ def trace(
             is_gluon=True,
             **_triton.generator_arguments(fn),
         )
-        generator.visit(fn.parse())
+        with answering(None if strict else generator.semantic.pass_on):
+            generator.visit(fn.parse())
     except CompilationError as error:
         raise kernel_error(error, fn) from error.__cause__
     module = generator.module

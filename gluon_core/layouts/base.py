@@ -14,7 +14,7 @@ from functools import lru_cache, wraps
 from operator import index
 from typing import Any, Callable, Generic, Optional, Sequence, TypeVar, cast
 
-from gluon_core.errors import LayoutError
+from gluon_core.errors import LayoutError, is_strict
 from gluon_core.layouts.dialect import compiler_version
 from gluon_core.layouts.draw import Picture, escape, picture
 from gluon_core.layouts.linear import LinearLayout
@@ -278,7 +278,8 @@ class Layout:
         """
         if "_verified" not in self.__dict__:
             self.verify()
-            object.__setattr__(self, "_verified", True)
+            if is_strict():  # otherwise nobody knows what was let pass
+                object.__setattr__(self, "_verified", True)
         return self
 
     def _to_ir(self, builder: Any) -> Any:
@@ -320,7 +321,8 @@ class Layout:
             LayoutError: the shape does not fit, or the layout is not linear.
         """
         self.check()
-        return _to_linear(self, check_shape(shape, self._rank_or_none()), compiler_version())
+        known = check_shape(shape, self._rank_or_none())
+        return _to_linear(self, known, compiler_version(), is_strict())
 
     def _rank_or_none(self) -> Optional[int]:
         try:
@@ -376,7 +378,9 @@ class Layout:
 
 
 @lru_cache(maxsize=4096)
-def _to_linear(layout: Layout, shape: tuple[int, ...], _version: tuple[int, ...]) -> LinearLayout:
+def _to_linear(
+    layout: Layout, shape: tuple[int, ...], _version: tuple[int, ...], _strict: bool
+) -> LinearLayout:
     return layout._linear(shape)
 
 

@@ -18,7 +18,7 @@ from gluon_core.compiler import grid
 from gluon_core.compiler.bundle import recording, supply
 from gluon_core.compiler.driver import compile_source, shared_options
 from gluon_core.compiler.kernel import CompiledKernel
-from gluon_core.compiler.source import GluonASTSource
+from gluon_core.compiler.source import GluonASTSource, strictness
 from gluon_core.contract.backend import Backend
 from gluon_core.contract.evidence import refused
 from gluon_core.contract.launcher import FastPath
@@ -53,6 +53,7 @@ class Specialization:
         device: index of the device.
         described: per parameter, what the compiler was told.
         options: the parsed compile options.
+        strict: as in `gluon.jit`.
         key: all of it as text.
     """
 
@@ -60,6 +61,7 @@ class Specialization:
     device: int
     described: tuple[arguments.Described, ...]
     options: Any
+    strict: bool
     key: str
 
 
@@ -338,6 +340,7 @@ class Dispatcher:
             running: whether the tensors are there to be worked on; False for a warm-up.
         """
         given = whole(options)
+        strict = strictness(self.kernel, given.pop("strict", None))
         target, device = place.choose(
             given.pop("target", None), self._places(values, running), running
         )
@@ -363,8 +366,9 @@ class Dispatcher:
             raise
         text = [str(target), str(device), repr(parsed)]
         text += [f"{found.kind!r}={text_of(found.attributes)}" for found in described]
+        text += [] if strict else ["strict=False"]
         key = "\n".join(text)
-        return Specialization(target, device, tuple(described), parsed, key)
+        return Specialization(target, device, tuple(described), parsed, strict, key)
 
     def _with_knobs(
         self, given: dict[str, Any], backend: Backend, target: Target
@@ -413,7 +417,7 @@ class Dispatcher:
         for index, (name, found) in enumerate(zip(self.names, specialization.described)):
             signature[name] = found.kind
             walk(found.kind, found.attributes, values[index], (index,))
-        return GluonASTSource(self.kernel, signature, constants, attrs)
+        return GluonASTSource(self.kernel, signature, constants, attrs, specialization.strict)
 
     def _obtain(
         self, specialization: Specialization, values: tuple[Any, ...], warmup: bool
@@ -502,6 +506,8 @@ class Dispatcher:
             found.append(
                 ("target", f"{old.target} device {old.device}", f"{new.target} device {new.device}")
             )
+        if old.strict != new.strict:
+            found.append(("strict", str(old.strict), str(new.strict)))
         if repr(old.options) != repr(new.options):
             found.append(("options", *_changed_options(old.options, new.options)))
         return found

@@ -76,6 +76,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         noinline: Optional[bool] = None,
         repr: Optional[Callable[..., str]] = None,
         launch_metadata: Optional[Callable[..., Any]] = None,
+        strict: Optional[bool] = None,
     ):
         if not callable(fn) or not hasattr(fn, "__code__"):
             raise ArgumentError("not a function", argument="fn", got=type(fn).__name__)
@@ -107,6 +108,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         source.remember(fn, self.src)
         _check_named(self, "do_not_specialize", do_not_specialize)
         _check_named(self, "do_not_specialize_on_alignment", do_not_specialize_on_alignment)
+        self.strict = strict
         self._dispatcher: Optional[Dispatcher] = None
         opaque.arm()
         functools.update_wrapper(self, fn, updated=())
@@ -267,6 +269,7 @@ def jit(
     do_not_specialize_on_alignment: Optional[Iterable[Union[int, str]]] = None,
     debug: Optional[bool] = None,
     noinline: Optional[bool] = None,
+    strict: Optional[bool] = None,
 ) -> Callable[[Callable[P, R]], GluonJITFunction[P, R]]: ...
 
 
@@ -281,6 +284,7 @@ def jit(
     do_not_specialize_on_alignment: Optional[Iterable[Union[int, str]]] = None,
     debug: Optional[bool] = None,
     noinline: Optional[bool] = None,
+    strict: Optional[bool] = None,
 ) -> Any:
     """Make a kernel of a Python function; usable bare or with options.
 
@@ -291,6 +295,11 @@ def jit(
         do_not_specialize_on_alignment: parameters whose divisibility by 16 must not matter.
         debug: keep assertions in the code.
         noinline: stay a function of its own when kernels call it.
+        strict: False turns what we refuse and Triton's Gluon compiles into a `KernelWarning` with the
+            line, all but what aborts a compiler or was seen to go wrong on a GPU (the table in
+            docs/compatibility.md); the simulator has no meaning for such ops and still ends there. None
+            leaves it to `GLUON_STRICT`. The kernel says it for all that it calls; a launch, `warmup` or
+            `gluon.compile` may say otherwise with `strict=`.
     """
 
     @trims
@@ -304,6 +313,7 @@ def jit(
             noinline=noinline,
             repr=repr,
             launch_metadata=launch_metadata,
+            strict=strict,
         )
 
     return decorate if fn is None else decorate(fn)

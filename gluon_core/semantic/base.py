@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import TritonSemantic, tl, unwrap
-from gluon_core.errors import CapabilityError, DtypeError, KernelWarning, LayoutError, ShapeError
+from gluon_core.errors import (
+    CapabilityError,
+    DtypeError,
+    GluonError,
+    KernelWarning,
+    LayoutError,
+    ShapeError,
+    is_strict,
+    without_addresses,
+)
 from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
 from gluon_core.semantic.accesses import Access, vector_bytes
@@ -21,7 +30,9 @@ __all__ = ["SemanticBase"]
 
 
 @lru_cache(maxsize=4096)
-def thread_counts(layout: DistributedLayout, shape: tuple[int, ...]) -> tuple[int, int, int]:
+def thread_counts(
+    layout: DistributedLayout, shape: tuple[int, ...], _strict: bool
+) -> tuple[int, int, int]:
     """Lanes, warps and blocks that a layout spreads a tensor of `shape` over."""
     dims = layout.to_linear(shape).in_dims
     return dims.get("lane", 1), dims.get("warp", 1), dims.get("block", 1)
@@ -118,7 +129,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
                 got=f"rank {layout.rank}: {layout}",
             )
         self.session.check_layout(layout)
-        lanes, warps, ctas = thread_counts(layout, tuple(int(s) for s in shape))
+        lanes, warps, ctas = thread_counts(layout, tuple(int(s) for s in shape), is_strict())
         if lanes != self.target.warp_size:
             raise LayoutError(
                 "the layout's threads per warp are not the target's",
@@ -191,6 +202,20 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         """Warn of what the kernel does at the line that is being traced: legal, and hardly meant."""
         file, line = self.place()
         _triton.warn_once(text, KernelWarning, file, line)
+
+    def pass_on(self, error: GluonError) -> None:
+        """Warn of what a kernel that is not strict does although it is refused; see `errors.refuse`.
+
+        Raises:
+            GluonError: the kernel is simulated, and simulators have no meaning for it.
+        """
+        if self.session.backend.simulates:
+            error.remedy = (
+                f"{error.remedy or ''} With strict=False compilers take it, the simulator does not: "
+                "it has no meaning to run."
+            ).strip()
+            raise error
+        self.warn(f"{without_addresses(str(error))} Compiled all the same: strict is False.")
 
     def require_op(self, op: str, dtype: Any, remedy: str) -> None:
         """Raise where the target's compiler does not make `gl.op` for a dtype.

@@ -6,7 +6,7 @@ from typing import Any, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import unwrap
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import CACHE_POLICY, OTHER_WITHOUT_MASK
 from gluon_core.semantic.base import shape_of
 from gluon_core.values import CachePolicy
@@ -79,19 +79,23 @@ def check_copied(memory: Any, source: Any, element: Any, argument: str, bits: bo
     """
     same_width = memory.dtype.primitive_bitwidth == element.primitive_bitwidth
     if memory.dtype != element and not (bits and same_width):
-        raise DtypeError(
-            "the element type is not the pointer's",
-            argument=argument,
-            expected=element,
-            got=memory.dtype,
+        refuse(
+            DtypeError(
+                "the element type is not the pointer's",
+                argument=argument,
+                expected=element,
+                got=memory.dtype,
+            )
         )
     shape = shape_of(source)
     if list(memory.shape) != shape:
-        raise ShapeError(
-            "the shape is not that of what is copied",
-            argument=argument,
-            expected=shape,
-            got=list(memory.shape),
+        refuse(
+            ShapeError(
+                "the shape is not that of what is copied",
+                argument=argument,
+                expected=shape,
+                got=list(memory.shape),
+            )
         )
 
 

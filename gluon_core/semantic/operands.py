@@ -6,7 +6,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import dtype, ir, tensor, tl, tl_tuple, unwrap
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import UNEVEN_VIEWS
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.semantic.base import shape_of
@@ -190,30 +190,36 @@ def check_barrier(
     """
     view = shared_memory(value, argument)
     if view.dtype not in (tl.int64, tl.uint64):
-        raise DtypeError(
-            "a barrier is a 64-bit integer",
-            argument=argument,
-            expected="int64",
-            got=view.dtype,
-            remedy=remedy,
+        refuse(
+            DtypeError(
+                "a barrier is a 64-bit integer",
+                argument=argument,
+                expected="int64",
+                got=view.dtype,
+                remedy=remedy,
+            )
         )
     layout = view.layout
     if not isinstance(layout, SwizzledSharedLayout) or layout.rank != 1:
-        raise LayoutError(
-            "not the layout of a barrier",
-            argument=argument,
-            expected="MBarrierLayout()",
-            got=repr(layout),
-            remedy=remedy,
+        refuse(
+            LayoutError(
+                "not the layout of a barrier",
+                argument=argument,
+                expected="MBarrierLayout()",
+                got=repr(layout),
+                remedy=remedy,
+            )
         )
     wanted = seen or 1 << sum(any(basis) for basis in layout.cga_layout)
     if list(view.shape) != [wanted]:
-        raise ShapeError(
-            "not one barrier",
-            argument=argument,
-            expected=[wanted],
-            got=list(view.shape),
-            remedy="Pick one of several with .index(i).",
+        refuse(
+            ShapeError(
+                "not one barrier",
+                argument=argument,
+                expected=[wanted],
+                got=list(view.shape),
+                remedy="Pick one of several with .index(i).",
+            )
         )
     return view
 

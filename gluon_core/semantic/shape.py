@@ -170,6 +170,13 @@ class ShapeOps(SemanticBase):
         return self.make_tensor(handle, result_type)
 
     def _check_conversion(self, before: Any, after: Any, shape: list[int]) -> None:
+        if before != after and any(getattr(one, "repeats", False) for one in (before, after)):
+            raise LayoutError(
+                "compilers do not end where they convert a layout in which two places hold one element",
+                argument="layout",
+                expected="a zero basis for hardware that holds copies",
+                got=f"{before} to {after}",
+            )
         if not (is_placeholder(before) or is_placeholder(after)):
             self.check_blocks(
                 lambda: another_blocks(before.to_linear(shape), after.to_linear(shape)),

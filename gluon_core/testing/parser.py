@@ -62,6 +62,7 @@ def bind(
     options = {name: value for name, value in kwargs.items() if name not in names}
     options.pop("grid", None)
     options.pop("warmup", None)
+    strict = options.pop("strict", None)
     try:
         bound = fn.signature.bind(*args, **given)
     except TypeError as error:
@@ -77,7 +78,7 @@ def bind(
         found = parameter.describe(value, pointer_range_bits)
         signature[parameter.name] = found.kind
         _collect((index,), found.kind, found.attributes, constants, attrs)
-    return GluonASTSource(fn, signature, constants, attrs), options
+    return GluonASTSource(fn, signature, constants, attrs, strict), options
 
 
 def _collect(

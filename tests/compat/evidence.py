@@ -53,8 +53,10 @@ def _one(name: str, side: str) -> str:
 
     from tests.frontend import oracle
 
-    module = oracle.load(PROBES[name].source, {"theirs": oracle.UPSTREAM, "ours": oracle.OURS}[side])
-    got, want = module.run(torch)
+    module = oracle.load(
+        PROBES[name].source, {"theirs": oracle.UPSTREAM, "ours": oracle.OURS}[side]
+    )
+    got, want = module.run(torch, "cuda")
     torch.cuda.synchronize()
     got, want = got.flatten().cpu(), want.flatten().cpu()
     differ = (got != want).nonzero().flatten()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable, Optional, Sequence, Union
 
 from gluon_amd.layouts import PartitionedSharedLayout
-from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core.errors import DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.layouts import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
 from gluon_core.layouts.base import SharedLayout
 
@@ -85,12 +85,14 @@ def check_box(
             got=repr(layout),
         )
     if not _by_rows(inner, block_shape):
-        raise LayoutError(
-            "TDM writes the last dimension first, then the one before it, and so on",
-            argument=name("layout"),
-            expected=f"order {list(range(len(block_shape)))[::-1]}",
-            got=repr(layout),
-            remedy="Keep that order in LDS, and permute the view that is loaded.",
+        refuse(
+            LayoutError(
+                "TDM writes the last dimension first, then the one before it, and so on",
+                argument=name("layout"),
+                expected=f"order {list(range(len(block_shape)))[::-1]}",
+                got=repr(layout),
+                remedy="Keep that order in LDS, and permute the view that is loaded.",
+            )
         )
 
 
@@ -117,10 +119,12 @@ def _check_padding(layout: PaddedSharedLayout, bits: int, name: Callable[[str], 
         )
     for part, value, (low, high) in zip(("interval", "padding"), pairs[0], (_INTERVALS, _PADDINGS)):
         if not low * 32 <= value * bits <= high * 32:
-            raise LayoutError(
-                f"the {part} is not one that TDM has",
-                argument=name("layout"),
-                expected=f"{low * 32 // bits or 1} to {high * 32 // bits} elements of {bits} bits "
-                f"({low} to {high} dwords)",
-                got=f"{value} in {pairs}",
+            refuse(
+                LayoutError(
+                    f"the {part} is not one that TDM has",
+                    argument=name("layout"),
+                    expected=f"{low * 32 // bits or 1} to {high * 32 // bits} elements of {bits} bits "
+                    f"({low} to {high} dwords)",
+                    got=f"{value} in {pairs}",
+                )
             )

@@ -77,4 +77,7 @@ TMEM_LINEAR_MANGLED = Feature((3, 9), "linear layouts of tensor memory are mangl
 
 # -- layouts ------------------------------------------------------------------------------------
 
+OPERAND_ROWS = Feature(
+    (3, 8), "dot operands have the rows of their layout's instr_shape; before, 16"
+)
 NVMMA_RANK_MANGLED = Feature((3, 9), "NVMMASharedLayout has its rank in mangled names")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Iterable, Optional, Protocol, Sequence
 
-from gluon_core.errors import LayoutError
+from gluon_core.errors import LayoutError, refuse
 from gluon_core.layouts.base import (
     DistributedLayout,
     SharedLayout,
@@ -33,7 +33,7 @@ from gluon_core.layouts.dialect import follows
 from gluon_core.layouts.infer import reshape_linear
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.tiling import cga_linear, combine_with_cga, dim_names, grow, shrink
-from gluon_nvidia.features import NVMMA_RANK_MANGLED
+from gluon_nvidia.features import NVMMA_RANK_MANGLED, OPERAND_ROWS
 
 __all__ = ["NVMMADistributedLayout", "NVMMASharedLayout"]
 
@@ -43,6 +43,7 @@ _TMA_BOX = 256
 _ROW_BYTES = 128
 _CHUNK_BYTES = 16
 _SWIZZLE_ROWS = 8
+_OPERAND_ROWS = 16
 
 
 class ElementType(Protocol):
@@ -97,7 +98,12 @@ class NVMMADistributedLayout(DistributedLayout):
         )
 
     def verify(self) -> None:
-        check_ints(self.version, "version", 2)
+        if len(self.version) != 2:
+            refuse(
+                LayoutError(
+                    "wrong rank", argument="version", expected="2 entries", got=self.version
+                )
+            )
         check_powers(self.warps_per_cta, "warps_per_cta")
         check_cga(self.cga_layout, self.rank)
 
@@ -107,7 +113,7 @@ class NVMMADistributedLayout(DistributedLayout):
         Raises:
             LayoutError: another version.
         """
-        if self.version[0] not in (2, 3):
+        if not self.version or self.version[0] not in (2, 3):
             raise LayoutError(
                 "no such matrix unit",
                 argument="version",
@@ -175,8 +181,9 @@ class NVMMADistributedLayout(DistributedLayout):
         return f"MMA_{shape}_{joined_bases(self.cga_layout)}_MMA"
 
     def _emit(self, builder: Any) -> Any:
+        version = [*self.version, 0][:2]  # what is not said is the first
         return builder.get_mma_layout(
-            self.version, self.warps_per_cta, self.cga_layout, self.instr_shape
+            version, self.warps_per_cta, self.cga_layout, self.instr_shape
         )
 
     def _warp_order(self) -> list[int]:
@@ -193,6 +200,24 @@ class NVMMADistributedLayout(DistributedLayout):
         pieces += [("register", m, tile[m] // 8), ("register", n, tile[n] // 8)]
         pieces += [("warp", d, self.warps_per_cta[d]) for d in self._warp_order()]
         return combine_with_cga(_stack(pieces), self.cga_layout, shape, keep_copies=True)
+
+    def _operand_rows(self, operand_index: int) -> int:
+        """Rows of A's fragment.
+
+        Raises:
+            LayoutError: the compiler reads them off a tile that has none.
+        """
+        if not follows(OPERAND_ROWS):
+            return _OPERAND_ROWS
+        rows = self.instr_shape[self.rank - 2] if len(self.instr_shape) > self.rank - 2 else None
+        if rows is None or operand_index == 0 and (rows < 8 or not is_power_of_two(rows)):
+            raise LayoutError(
+                "not the tile of an instruction",
+                argument="instr_shape",
+                expected=f"{_OPERAND_ROWS} rows at index {self.rank - 2}",
+                got=self.instr_shape,
+            )
+        return rows
 
     def dot_operand_linear(
         self, operand_index: int, k_width: int, shape: Sequence[int]
@@ -221,10 +246,11 @@ class NVMMADistributedLayout(DistributedLayout):
                 expected="32 // element bits, e.g. 2 for float16",
                 got=k_width,
             )
+        height = self._operand_rows(operand_index)
         rows, k = self.rank - 2 + operand_index, self.rank - 1 - operand_index
         pieces = [("register", k, k_width), ("lane", k, 4), ("lane", rows, 8)]
         if operand_index == 0:
-            pieces.append(("register", rows, 2))
+            pieces.append(("register", rows, height // 8))
         pieces.append(("register", k, 2))
         layout = _stack(pieces)
         for d in self._warp_order():

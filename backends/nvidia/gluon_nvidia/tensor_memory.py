@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Optional, Sequence, TypeVar, Union
 
-from gluon_core.errors import LayoutError
+from gluon_core.errors import LayoutError, refuse
 from gluon_core.layouts.base import (
     Layout,
     check_bases,
@@ -322,12 +322,14 @@ class TensorMemoryLayout(TensorMemoryBase):
         """Before Triton 3.8 pairs of 64 rows are laid out for one block of tensor memory only."""
         pairs = sum(bool(row[0]) for row in self.cga_layout)
         if not follows(TMEM_PAIRS_OF_64) and (list(per_block) != self.block or pairs != 1):
-            raise LayoutError(
-                f"without {TMEM_PAIRS_OF_64.releases} a pair of blocks of 64 rows has one block of "
-                "tensor memory each",
-                argument="shape",
-                expected=f"{self.block} in each of two blocks of the cluster",
-                got=list(per_block),
+            refuse(
+                LayoutError(
+                    f"without {TMEM_PAIRS_OF_64.releases} a pair of blocks of 64 rows has one block of "
+                    "tensor memory each",
+                    argument="shape",
+                    expected=f"{self.block} in each of two blocks of the cluster",
+                    got=list(per_block),
+                )
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Optional, Sequence, Union
 from gluon_amd.features import BUFFER_COPY_OTHER
 from gluon_amd.language.buffer import check_address
 from gluon_core import vendor
-from gluon_core.errors import CapabilityError, LayoutError
+from gluon_core.errors import CapabilityError, LayoutError, refuse
 from gluon_core.layouts import PaddedSharedLayout, SwizzledSharedLayout
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
 from gluon_core.semantic.copies import cache_operands, check_copied, masked
@@ -227,14 +227,16 @@ def _check_destination(
     widths = (128, 96, 32) if wide else (32,)
     layout, bits = source.type.layout, element.primitive_bitwidth
     if copied_bits(layout, dest.layout, dest.shape, bits, widths) is None:
-        raise LayoutError(
-            "the lanes of a warp write to LDS side by side, "
-            + ("4, 12 or 16 bytes each" if wide else "4 bytes each"),
-            argument="dest",
-            expected="a warp's elements, lane by lane, consecutive in the buffer",
-            got=f"{layout} into {dest.layout}",
-            remedy="Let the layout's lanes run along dest's fastest dimension with one of these "
-            "widths per thread, and give dest no swizzle or padding inside what a warp writes.",
+        refuse(
+            LayoutError(
+                "the lanes of a warp write to LDS side by side, "
+                + ("4, 12 or 16 bytes each" if wide else "4 bytes each"),
+                argument="dest",
+                expected="a warp's elements, lane by lane, consecutive in the buffer",
+                got=f"{layout} into {dest.layout}",
+                remedy="Let the layout's lanes run along dest's fastest dimension with one of these "
+                "widths per thread, and give dest no swizzle or padding inside what a warp writes.",
+            )
         )
 
 

@@ -102,8 +102,8 @@ def buffer_store(
     """Write `stored_value` to `ptr + offsets`.
 
     Args:
-        stored_value: tensor of `offsets`' shape and layout and of the pointed-to dtype, or a
-            scalar, which is cast.
+        stored_value: tensor of `offsets`' shape and layout and of the pointed-to dtype, or
+            integers of the other sign; or a scalar, which is cast.
         ptr: scalar pointer.
         offsets: tensor of int32 or uint32, in elements, not negative.
         mask: int1, broadcast to the offsets; where false nothing is written.
@@ -219,7 +219,7 @@ def _emit_atomic(
     mask = _truth(semantic, mask)
     offsets = _together(semantic, offsets, mask=mask, value=value)
     mask, _ = masked(semantic, offsets, element, mask, what="offsets")
-    value = _value(semantic, ptr, offsets, value, "value", atomic=True)
+    value = _value(semantic, ptr, offsets, value, "value")
     sem, scope = semantic._order(sem, scope)
     handle = semantic.builder.create_buffer_atomic_rmw(
         _kind(op, element),
@@ -395,13 +395,13 @@ def _value(
     offsets: tensor,
     value: Operand,
     argument: str,
-    atomic: bool = False,
 ) -> tensor:
+    """What is written: of the pointed-to dtype, or integers of the other sign."""
     element = ptr.dtype.element_ty
     made: Any = semantic.to_tensor(unwrap(value))
     if not made.type.is_block():
         made = semantic.cast(made, element)
-    elif made.dtype != element and not (atomic and same_bits(made.dtype, element)):
+    elif not same_bits(made.dtype, element):
         raise DtypeError(
             "the dtype is not the pointer's",
             argument=argument,

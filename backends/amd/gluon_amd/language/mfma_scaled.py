@@ -8,7 +8,7 @@ from gluon_amd.language.mfma import attach_regclass, check_regclass
 from gluon_amd.language.mfma_layouts import get_mfma_scale_layout
 from gluon_amd.language.scaled_dot import emit_scaled
 from gluon_amd.layouts import AMDMFMALayout
-from gluon_core.errors import CapabilityError, LayoutError
+from gluon_core.errors import CapabilityError, LayoutError, refuse
 from gluon_core.layouts import DistributedLinearLayout
 from gluon_core.values.typing import ConstStr, Operand
 from gluon_core.vendor import (
@@ -93,11 +93,13 @@ def mfma_scaled(
     for name, value, _, _ in operands:
         width = getattr(value.type.layout, "k_width", _WIDTH)
         if width != _WIDTH:
-            raise LayoutError(
-                "a lane of scaled MFMA holds runs of 16 bytes along K",
-                argument=name,
-                expected=f"k_width={_WIDTH}",
-                got=width,
+            refuse(
+                LayoutError(
+                    "a lane of scaled MFMA holds runs of 16 bytes along K",
+                    argument=name,
+                    expected=f"k_width={_WIDTH}",
+                    got=width,
+                )
             )
     result = emit_scaled(
         "scaled MFMA",

@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional, Sequence
 
 from gluon_amd.features import SCALES_OF_16
 from gluon_core import vendor
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean, refuse
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.values.typing import ConstStr, Operand
 from gluon_core.vendor import describe, dtype, shape_of, tensor, tl, unwrap
@@ -172,18 +172,22 @@ def _scale(
     scale = _ONE if scale is None else scale
     if isinstance(scale, int):
         if not 0 <= scale <= 255:
-            raise ArgumentError(
-                "not an E8M0 exponent", argument=argument, expected="0 to 255", got=scale
+            refuse(
+                ArgumentError(
+                    "not an E8M0 exponent", argument=argument, expected="0 to 255", got=scale
+                )
             )
-        scale = int(scale)
+        scale = int(scale) & 255
     elif not isinstance(scale, tl.tensor) or not (
         scale.dtype in dtypes or scale.dtype.is_int() or _casts_floats(scale)
     ):
-        raise DtypeError(
-            "scales are E8M0 exponents",
-            argument=argument,
-            expected="a tensor of uint8 or int8, an integer, or None for 1",
-            got=describe(scale),
+        refuse(
+            DtypeError(
+                "scales are E8M0 exponents",
+                argument=argument,
+                expected="a tensor of uint8 or int8, an integer, or None for 1",
+                got=describe(scale),
+            )
         )
     element = tl.uint8
     if isinstance(scale, tl.tensor) and scale.dtype in dtypes and scale.dtype.is_floating():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gluon_amd.features import REGISTER_SLICE
-from gluon_core.errors import LayoutError, ShapeError
+from gluon_core.errors import LayoutError, ShapeError, refuse
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.values import distributed_type, unwrap_shape
 from gluon_core.values.typing import Shape
@@ -46,16 +46,20 @@ def slice(source: tensor, shape: Shape, offsets: Shape) -> tensor:
             expected=len(whole),
             got=f"{part} and {start}",
         )
-    if any(at < 0 or at + size > end for at, size, end in zip(start, part, whole)):
-        raise ShapeError(
-            "the part leaves the tensor",
-            argument="offsets",
-            expected=f"within {whole}",
-            got=f"{part} at {start}",
-        )
+    leaves = ShapeError(
+        "the part leaves the tensor",
+        argument="offsets",
+        expected=f"within {whole}",
+        got=f"{part} at {start}",
+    )
+    if any(at + size > end for at, size, end in zip(start, part, whole)):
+        raise leaves
     layout = source.type.layout
     result = distributed_type(source.dtype, part, layout)
-    _check_held(layout, whole, part, start)
+    if min(start) < 0:
+        refuse(leaves)
+    else:
+        _check_held(layout, whole, part, start)
     builder = semantic.builder
     handle = builder.create_extract_slice(result.to_ir(builder), source.handle, start)
     return semantic.make_tensor(handle, result)

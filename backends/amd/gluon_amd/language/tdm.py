@@ -43,7 +43,7 @@ from gluon_amd.language.tdm_operands import (
 )
 from gluon_amd.tdm_rules import check_box
 from gluon_core import vendor
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import Feature
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
@@ -138,12 +138,14 @@ def make_tensor_descriptor(
             )
     last = unwrap(steps[-1])
     if isinstance(last, int) and last != 1:
-        raise ArgumentError(
-            "TDM reads rows of consecutive elements",
-            argument="strides",
-            expected="1 as the last stride",
-            got=last,
-            remedy="Describe the transposed tensor, and permute the view of shared memory.",
+        refuse(
+            ArgumentError(
+                "TDM reads rows of consecutive elements",
+                argument="strides",
+                expected="1 as the last stride",
+                got=last,
+                remedy="Describe the transposed tensor, and permute the view of shared memory.",
+            )
         )
     bounds = [int32(semantic, value, "shape") for value in sizes]
     pace = [stride(semantic, value) for value in steps]
@@ -194,7 +196,7 @@ def update_tensor_descriptor(
     desc = check_descriptor(desc, "desc")
     offsets = vector(semantic, desc, add_offsets, "add_offsets")
     bounds = vector(semantic, desc, set_bounds, "set_bounds")
-    clamp = compile_time_bool(clamp_bounds, "clamp_bounds")
+    clamp = _clamps(clamp_bounds)
     pred = unwrap(pred)
     if not offsets and not bounds and pred is None:
         raise ArgumentError("nothing to change", expected="add_offsets, set_bounds or pred")
@@ -206,6 +208,17 @@ def update_tensor_descriptor(
         )
     handle = updated(semantic, desc, offsets, bounds, pred, clamp)
     return tensor_descriptor(handle, desc.shape, desc.strides, desc.type)
+
+
+def _clamps(clamp_bounds: object) -> bool:
+    """The compile-time boolean; True for a value of the kernel that is let pass."""
+    if isinstance(unwrap(clamp_bounds), tl.tensor):
+        try:
+            compile_time_bool(clamp_bounds, "clamp_bounds")
+        except ArgumentError as error:
+            refuse(error)
+        return True
+    return compile_time_bool(clamp_bounds, "clamp_bounds")
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.async_load")

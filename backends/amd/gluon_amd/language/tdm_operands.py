@@ -10,7 +10,7 @@ from gluon_amd.language.mbarrier import check_mbarrier
 from gluon_amd.layouts import PartitionedSharedLayout
 from gluon_amd.tdm_rules import padding_of
 from gluon_core import vendor
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import Feature
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.values import shared_memory_descriptor
@@ -81,11 +81,13 @@ def vector(semantic: Any, desc: tensor_descriptor, values: object, argument: str
     items = sequence(values, argument)
     rank = len(desc.shape)
     if len(items) != rank:
-        raise ShapeError(
-            "one value for each dimension of the tensor",
-            argument=argument,
-            expected=f"{rank} values",
-            got=len(items),
+        refuse(
+            ShapeError(
+                "one value for each dimension of the tensor",
+                argument=argument,
+                expected=f"{rank} values",
+                got=len(items),
+            )
         )
     return [int32(semantic, item, argument) for item in items]
 
@@ -178,11 +180,13 @@ def memory_of_box(
     memory = shared_memory(memory, argument)
     block = [int(unwrap(size)) for size in desc.block_shape]
     if memory.dtype != desc.dtype:
-        raise DtypeError(
-            "the dtype is not the descriptor's",
-            argument=argument,
-            expected=desc.dtype,
-            got=memory.dtype,
+        refuse(
+            DtypeError(
+                "the dtype is not the descriptor's",
+                argument=argument,
+                expected=desc.dtype,
+                got=memory.dtype,
+            )
         )
     if list(memory.shape) != block:
         raise ShapeError(
@@ -192,12 +196,14 @@ def memory_of_box(
             got=list(memory.shape),
         )
     if not _same_layout(memory.layout, desc.layout, block):
-        raise LayoutError(
-            "laid out differently than the descriptor says",
-            argument=argument,
-            expected=repr(desc.layout),
-            got=repr(memory.layout),
-            remedy="Allocate it with desc.block_shape and desc.layout.",
+        refuse(
+            LayoutError(
+                "laid out differently than the descriptor says",
+                argument=argument,
+                expected=repr(desc.layout),
+                got=repr(memory.layout),
+                remedy="Allocate it with desc.block_shape and desc.layout.",
+            )
         )
     return memory
 
@@ -259,11 +265,13 @@ def row_indices(semantic: Any, rows: tensor, count: int, op: str) -> tensor:
         )
     own = shape_of(rows)
     if len(own) != 1 or own[0] > count:  # fewer move the first rows of the buffer
-        raise ShapeError(
-            "one index for each row of the box",
-            argument=name,
-            expected=[count],
-            got=own,
+        refuse(
+            ShapeError(
+                "one index for each row of the box",
+                argument=name,
+                expected=[count],
+                got=own,
+            )
         )
     layout = rows.type.layout
     if is_placeholder(layout):
@@ -276,13 +284,15 @@ def row_indices(semantic: Any, rows: tensor, count: int, op: str) -> tensor:
     lanes = layout.to_linear(own).bases.get("lane", [])
     if any(any(basis) for basis in lanes):
         warps = semantic.num_warps
-        raise LayoutError(
-            "a warp moves rows as one, and its lanes hold different indices",
-            argument=name,
-            expected="the same indices in every lane",
-            got=repr(layout),
-            remedy=f"gl.SliceLayout(1, gl.BlockedLayout([{count}, 1], [1, 32], [1, {warps}], [1, 0]))"
-            " gives them to every lane.",
+        refuse(
+            LayoutError(
+                "a warp moves rows as one, and its lanes hold different indices",
+                argument=name,
+                expected="the same indices in every lane",
+                got=repr(layout),
+                remedy=f"gl.SliceLayout(1, gl.BlockedLayout([{count}, 1], [1, 32], [1, {warps}], [1, 0]))"
+                " gives them to every lane.",
+            )
         )
     return rows
 

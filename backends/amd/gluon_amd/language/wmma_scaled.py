@@ -9,7 +9,7 @@ from gluon_amd.language.scaled_dot import emit_scaled
 from gluon_amd.language.wmma_layouts import get_wmma_scale_layout
 from gluon_amd.layouts import AMDWMMALayout
 from gluon_core import vendor
-from gluon_core.errors import LayoutError
+from gluon_core.errors import LayoutError, refuse
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.values.typing import ConstStr, Operand
@@ -136,8 +136,13 @@ def _check_layout(
     width = getattr(layout, "k_width", _WIDTH)
     expected = DotOperandLayout(index, wanted, width if width in _WIDTHS else _WIDTH)
     if layout != expected:
-        raise LayoutError(
-            "not the layout of an operand", argument=name, expected=repr(expected), got=repr(layout)
+        refuse(
+            LayoutError(
+                "not the layout of an operand",
+                argument=name,
+                expected=repr(expected),
+                got=repr(layout),
+            )
         )
 
 

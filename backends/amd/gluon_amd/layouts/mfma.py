@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Sequence
 
 from gluon_amd.layouts.tiles import operand, repeat, spread, stack
-from gluon_core.errors import LayoutError
+from gluon_core.errors import LayoutError, refuse
 from gluon_core.layouts.base import (
     DistributedLayout,
     check_bases,
@@ -96,11 +96,13 @@ class AMDMFMALayout(DistributedLayout):
                 got=shape,
             )
         if shape[:2] == [64, 4] and not self.transposed:
-            raise LayoutError(
-                "the 64x4 instruction is 4x64 with its operands exchanged",
-                argument="transposed",
-                expected=True,
-                got=False,
+            refuse(
+                LayoutError(
+                    "the 64x4 instruction is 4x64 with its operands exchanged",
+                    argument="transposed",
+                    expected=True,
+                    got=False,
+                )
             )
         if self.element_bitwidth not in (32, 64):
             raise LayoutError(

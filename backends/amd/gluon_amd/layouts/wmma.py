@@ -13,7 +13,7 @@ from gluon_amd.features import (
     WMMA_SMALL_TILES,
 )
 from gluon_amd.layouts.tiles import operand, per_block, repeat, spread, stack, without
-from gluon_core.errors import LayoutError
+from gluon_core.errors import LayoutError, refuse
 from gluon_core.layouts.base import (
     DistributedLayout,
     check_bases,
@@ -130,11 +130,13 @@ class AMDWMMALayout(DistributedLayout):
         check_int(self.rank, "rank", 2, 3)
         check_cga(self.cga_layout, self.rank)
         if self.instr_shape not in _WMMA_SHAPES[self.version]:
-            raise LayoutError(
-                f"not an instruction of WMMA version {self.version}",
-                argument="instr_shape",
-                expected=" or ".join(map(str, _WMMA_SHAPES[self.version])),
-                got=self.instr_shape,
+            refuse(
+                LayoutError(
+                    f"not an instruction of WMMA version {self.version}",
+                    argument="instr_shape",
+                    expected=" or ".join(map(str, _WMMA_SHAPES[self.version])),
+                    got=self.instr_shape,
+                )
             )
         moves = [basis for basis in self.reg_bases + self.warp_bases if any(basis)]
         argument = "warp_bases and reg_bases"

@@ -9,7 +9,7 @@ Triton's own library has this up to 3.7, and `add2`, `fma2`, ... after it; here 
 
 from typing import Any
 
-from gluon_core.errors import DtypeError, ShapeError
+from gluon_core.errors import DtypeError, ShapeError, refuse
 from gluon_core.values.typing import ConstInt, ConstStr, Scalar
 from gluon_core.vendor import (
     aggregate,
@@ -66,8 +66,10 @@ def _singles(semantic: Any, value: Any, argument: str) -> Any:
     """A tensor of float32."""
     value = semantic.to_tensor(value)
     if value.dtype != tl.float32:
-        raise DtypeError(
-            "pairs are of float32", argument=argument, expected="float32", got=describe(value)
+        refuse(
+            DtypeError(
+                "pairs are of float32", argument=argument, expected="float32", got=describe(value)
+            )
         )
     return value
 

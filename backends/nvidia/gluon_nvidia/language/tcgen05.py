@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Optional, Sequence, Union
 
 from gluon_core import vendor
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.values import shared_memory_descriptor
 from gluon_core.values.typing import ConstBool, ConstStr, Predicate
 from gluon_core.vendor import (
@@ -177,29 +177,35 @@ def tcgen05_mma_scaled(
         if value.dtype.primitive_bitwidth == 8 and value.dtype not in FORMATS[kind]:
             semantic.warn(f"{name}: the bits of {value.dtype} are multiplied as {kind}")
         elif value.dtype not in FORMATS[kind]:
-            raise DtypeError(
-                f"not the dtype of {kind}",
-                argument=name,
-                expected=" or ".join(map(str, FORMATS[kind])),
-                got=value.dtype,
+            refuse(
+                DtypeError(
+                    f"not the dtype of {kind}",
+                    argument=name,
+                    expected=" or ".join(map(str, FORMATS[kind])),
+                    got=value.dtype,
+                )
             )
         shape[d] *= 2 if kind == "e2m1" else 1
         check_operand(value, name)
     check_shapes(shapes[0], shapes[1], acc)
     if acc.dtype != tl.float32:
-        raise DtypeError(
-            "scaled products are accumulated in float32",
-            argument="acc",
-            expected="float32",
-            got=acc.dtype,
+        refuse(
+            DtypeError(
+                "scaled products are accumulated in float32",
+                argument="acc",
+                expected="float32",
+                got=acc.dtype,
+            )
         )
     check_accumulator(acc, a)
     if acc.layout.block[0] != 128:
-        raise LayoutError(
-            "scaled products have accumulators of 128 rows",
-            argument="acc",
-            expected="TensorMemoryLayout([128, N], ...)",
-            got=repr(acc.layout),
+        refuse(
+            LayoutError(
+                "scaled products have accumulators of 128 rows",
+                argument="acc",
+                expected="TensorMemoryLayout([128, N], ...)",
+                got=repr(acc.layout),
+            )
         )
     check_padding(a, b, formats)
     check_scales(scales, formats, shapes, acc)

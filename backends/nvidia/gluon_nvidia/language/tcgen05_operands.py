@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any, Sequence, Union
 
 from gluon_core import vendor
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, did_you_mean
+from gluon_core.errors import (
+    ArgumentError,
+    DtypeError,
+    LayoutError,
+    ShapeError,
+    did_you_mean,
+    refuse,
+)
 from gluon_core.features import Feature
 from gluon_core.layouts.shared import SharedLinearLayout
 from gluon_core.values import shared_memory_descriptor
@@ -193,11 +200,13 @@ def check_accumulator(acc: tensor_memory_descriptor, a: Matrix) -> None:
     n = min(n, per_block[1])
     least = 8 if m == 64 else 16
     if not least <= n <= 256:
-        raise ShapeError(
-            "not the N of an instruction",
-            argument="acc",
-            expected=f"blocks of [{m}, {least} to 256]",
-            got=layout.block,
+        refuse(
+            ShapeError(
+                "not the N of an instruction",
+                argument="acc",
+                expected=f"blocks of [{m}, {least} to 256]",
+                got=layout.block,
+            )
         )
     if isinstance(a, tensor_memory_descriptor) and a.layout.block[0] != m:
         raise LayoutError(
@@ -298,11 +307,13 @@ def check_padding(a: Matrix, b: shared_memory_descriptor, formats: list[str]) ->
         wanted = mixed and kind == "e2m1"
         padded = getattr(value.layout, "fp4_padded", None)
         if padded is not None and padded != wanted:
-            raise LayoutError(
-                "fp4 is padded beside fp8, and only there",
-                argument=argument,
-                expected=f"fp4_padded={wanted}",
-                got=repr(value.layout),
+            refuse(
+                LayoutError(
+                    "fp4 is padded beside fp8, and only there",
+                    argument=argument,
+                    expected=f"fp4_padded={wanted}",
+                    got=repr(value.layout),
+                )
             )
 
 
@@ -325,11 +336,13 @@ def check_scales(
             )
         fine = scale.dtype == tl.float8e4nv
         if not fine and scale.dtype not in _INT8:
-            raise DtypeError(
-                "not the dtype of scales",
-                argument=argument,
-                expected="int8 or uint8 (e8m0), or float8e4nv",
-                got=scale.dtype,
+            refuse(
+                DtypeError(
+                    "not the dtype of scales",
+                    argument=argument,
+                    expected="int8 or uint8 (e8m0), or float8e4nv",
+                    got=scale.dtype,
+                )
             )
         order = getattr(scale.layout, "block_rep_order", "mnThenK")
         if order != "mnThenK" and not (fine and argument == "a_scale"):
@@ -341,19 +354,23 @@ def check_scales(
             )
         run = 16 if fine else 32
         if fine and formats != ["e2m1", "e2m1"]:
-            raise DtypeError(
-                "scales of float8e4nv are for fp4",
-                argument=argument,
-                expected="int8 or uint8 with " + " and ".join(formats),
-                got=scale.dtype,
+            refuse(
+                DtypeError(
+                    "scales of float8e4nv are for fp4",
+                    argument=argument,
+                    expected="int8 or uint8 with " + " and ".join(formats),
+                    got=scale.dtype,
+                )
             )
         wanted = [size, k // run]
         if list(scale.shape) != wanted:
-            raise ShapeError(
-                f"not one scale for {run} elements of K",
-                argument=argument,
-                expected=wanted,
-                got=list(scale.shape),
+            refuse(
+                ShapeError(
+                    f"not one scale for {run} elements of K",
+                    argument=argument,
+                    expected=wanted,
+                    got=list(scale.shape),
+                )
             )
         runs.append(run)
     if runs[0] != runs[1]:

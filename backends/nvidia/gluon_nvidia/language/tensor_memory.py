@@ -17,6 +17,7 @@ from gluon_core.errors import (
     LimitError,
     NotInKernelError,
     ShapeError,
+    refuse,
 )
 from gluon_core.layouts import DistributedLinearLayout
 from gluon_core.layouts.base import DistributedLayout
@@ -484,7 +485,7 @@ def allocate_tensor_memory(
         shape: [M, N], or [copies, M, N] to pick from with `index`, but not of scales; of all blocks
             of a cluster.
         layout: `TensorMemoryLayout`, or `TensorMemoryScalesLayout` for int8 or uint8.
-        value: a tensor to store at once, with a layout as in `store`.
+        value: a tensor to store at once, with a layout as in `store`; integers may be of the other sign.
 
     Returns:
         A `tensor_memory_descriptor`.
@@ -501,18 +502,20 @@ def allocate_tensor_memory(
     columns = _check_buffer(semantic, dtype, shape, layout, shape)
     limit = min(COLUMNS, semantic.target.limits.tensor_memory_columns)
     if columns > limit:
-        raise LimitError(
-            f"one allocation needs {columns} columns of tensor memory",
-            argument="shape",
-            expected=f"at most {limit} columns of 32 bits on {semantic.target}",
-            got=f"{shape} {dtype} with {layout}",
-            remedy="Use a smaller tile or fewer copies.",
+        refuse(
+            LimitError(
+                f"one allocation needs {columns} columns of tensor memory",
+                argument="shape",
+                expected=f"at most {limit} columns of 32 bits on {semantic.target}",
+                got=f"{shape} {dtype} with {layout}",
+                remedy="Use a smaller tile or fewer copies.",
+            )
         )
     result = tensor_memory_descriptor(None, dtype, shape, layout, shape)
     handle = None
     if value is not None:
         result.type.check_matrix()
-        handle = stored_value(semantic, result.type, value).handle
+        handle = stored_value(semantic, result.type, value, first=True).handle
     type_ir = result.type.to_ir(semantic.builder)
     result.handle = semantic.builder.create_tmem_alloc(type_ir, handle)
     return result

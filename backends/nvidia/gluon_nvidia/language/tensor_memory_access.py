@@ -84,10 +84,11 @@ def loaded_type(
     return distributed_type(memory.dtype, memory.shape, layout)
 
 
-def stored_value(semantic: Any, kind: Any, value: object) -> tensor:
+def stored_value(semantic: Any, kind: Any, value: object, first: bool = False) -> tensor:
+    """`value`, checked for a buffer of type `kind`; `first` as in `check_stored`."""
     check_warps(semantic)
     held: tensor = unwrap(value)
-    check_stored(kind, held)
+    check_stored(kind, held, first)
     layout = held.type.layout
     if is_placeholder(layout):
         raise LayoutError(

@@ -6,7 +6,7 @@ import math
 from typing import Any, Optional, Sequence
 
 from gluon_core import vendor
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import CACHE_POLICY
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.values import CachePolicy as PlainCachePolicy
@@ -100,8 +100,13 @@ def _check_elements(
     verified = vendor.has(COPIES_VERIFIED)
     same = ours.primitive_bitwidth == theirs.primitive_bitwidth
     if ours != theirs and not (same and (not verified or ours.is_int() and theirs.is_int())):
-        raise DtypeError(
-            "the elements are not the descriptor's", argument=argument, expected=theirs, got=ours
+        refuse(
+            DtypeError(
+                "the elements are not the descriptor's",
+                argument=argument,
+                expected=theirs,
+                got=ours,
+            )
         )
 
 
@@ -140,12 +145,14 @@ def box_buffer(desc: tensor_descriptor, buffer: object, argument: str) -> shared
     other = math.prod(shape) != math.prod(block) and vendor.has(COPIES_VERIFIED)
     unlike = _without_ones(shape) != _without_ones(block)
     if unlike and (other or _message(desc, shape) != _message(desc, block)):
-        raise ShapeError(
-            "the shape is not that of the descriptor's box",
-            argument=argument,
-            expected=block,
-            got=shape,
-            remedy="Allocate with shape=tensor_desc.block_shape; pick one of several with .index(i).",
+        refuse(
+            ShapeError(
+                "the shape is not that of the descriptor's box",
+                argument=argument,
+                expected=block,
+                got=shape,
+                remedy="Allocate with shape=tensor_desc.block_shape; pick one of several with .index(i).",
+            )
         )
     _check_layout(desc, buffer, argument)
     return buffer
@@ -188,11 +195,13 @@ def rows_of(semantic: Any, desc: tensor_descriptor, x_offsets: object) -> tensor
     """The row indices of a gather or scatter."""
     block = [int(unwrap(size)) for size in desc.block_shape]
     if len(block) != 2 or block[0] != 1 or len(desc.shape) != 2:
-        raise ShapeError(
-            "rows of a matrix are chosen with a box of one row (PTX 5.5.3.2)",
-            argument="tensor_desc",
-            expected="block_shape [1, columns]",
-            got=block,
+        refuse(
+            ShapeError(
+                "rows of a matrix are chosen with a box of one row (PTX 5.5.3.2)",
+                argument="tensor_desc",
+                expected="block_shape [1, columns]",
+                got=block,
+            )
         )
     bits = desc.dtype.primitive_bitwidth
     least = 32 // bits * 8
@@ -349,9 +358,13 @@ def _integer(semantic: Any, value: object, argument: str, dtype: dtype) -> tenso
     if isinstance(value, int) and not isinstance(value, bool):
         if -(1 << (bits - 1)) <= value < 1 << (bits - 1):
             return semantic.scalar_constant(value, dtype)
-        raise ArgumentError(
-            "out of range", argument=argument, expected=f"a value of {dtype}", got=value
+        refuse(
+            ArgumentError(
+                "out of range", argument=argument, expected=f"a value of {dtype}", got=value
+            )
         )
+        low = value & ((1 << bits) - 1)
+        return semantic.scalar_constant(low - (low >> (bits - 1) << bits), dtype)
     if isinstance(value, tl.tensor) and value.type.is_block():
         raise ShapeError("must be scalars", argument=argument, got=describe(value))
     wanted = (dtype, tl.uint32) if dtype == tl.int32 else (dtype,)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Optional, Sequence, Union, overload
 
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.layouts.shared import SharedLinearLayout
@@ -48,6 +48,7 @@ _REQUIRES = ("nvidia.wgmma",)
 _NAME = "gl.nvidia.hopper.warpgroup_mma"
 _INSTEAD = "gl.nvidia.blackwell.tcgen05_mma, gl.nvidia.ampere.mma_v2, or gl.portable.mma"
 _WARPGROUP = 4
+_MOST_PENDING = 2**31 - 1
 
 _FP8 = (tl.float8e5, tl.float8e4nv)
 # Operand dtype -> accumulator dtypes (PTX 9.7.15.2, table of matrix element types).
@@ -247,9 +248,8 @@ def warpgroup_mma(
     b = shared_memory(b, "b")
     layout = tensor_type.layout
     check_matmul_shapes(shape_of(a), shape_of(b), _dims(tensor_type), batches=False)
-    check_matmul_dtypes(
-        "wgmma", a.dtype, b.dtype, tensor_type.element_ty, _DTYPES, (_FP8,), "PTX 9.7.15.2"
-    )
+    kinds = _signed(a.dtype, b.dtype)
+    check_matmul_dtypes("wgmma", *kinds, tensor_type.element_ty, _DTYPES, (_FP8,), "PTX 9.7.15.2")
     _check_instruction(semantic, a, tensor_type)
     if in_registers:
         _check_registers(a, layout)
@@ -286,7 +286,7 @@ def warpgroup_mma_wait(
     was handed over must not be read before, nor moved by the compiler.
 
     Args:
-        num_outstanding: compile-time integer, 0 to 7.
+        num_outstanding: compile-time integer from 0 on; more than the hardware tells apart wait for more.
         deps: the accumulators that are waited for, in a sequence; also tensors and buffers in shared
             memory that the multiplications read.
 
@@ -301,7 +301,7 @@ def warpgroup_mma_wait(
     ISA: PTX 9.7.15.7, wgmma.wait_group.
     """
     semantic = semantic_layer()
-    pending = compile_time_int(num_outstanding, "num_outstanding", 0, 7)
+    pending = compile_time_int(num_outstanding, "num_outstanding", 0, _MOST_PENDING)
     deps = unwrap(deps)
     items = [deps] if isinstance(deps, base_value) and not isinstance(deps, tl_tuple) else deps
     if items is None or not len(items):
@@ -382,6 +382,22 @@ def _check_accumulator(
 
 def _dims(tensor_type: distributed_type) -> list[int]:
     return [int(unwrap(size)) for size in tensor_type.shape]
+
+
+def _signed(a: dtype, b: dtype) -> tuple[dtype, dtype]:
+    """The dtypes as the compiler multiplies them, which takes unsigned bytes for signed ones."""
+    if tl.uint8 not in (a, b) or {a, b} - {tl.int8, tl.uint8}:
+        return a, b
+    refuse(
+        DtypeError(
+            "compilers multiply unsigned bytes as signed ones: from 128 on they are negative",
+            argument="a" if a == tl.uint8 else "b",
+            expected="int8",
+            got="uint8",
+            remedy="Convert them with .to(gl.int8), or multiply as float16.",
+        )
+    )
+    return tl.int8, tl.int8
 
 
 def _check_instruction(
