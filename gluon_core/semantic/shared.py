@@ -8,7 +8,7 @@ from typing import Any, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
-from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core.errors import DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import (
     HOLES_SLICED,
     INTERLEAVED_BUFFERS,
@@ -236,11 +236,13 @@ class SharedOps(SemanticBase):
         if length < 1 or dim >= copies and length & (length - 1):
             raise ShapeError("must be a power of two", argument="length", got=length)
         if start < 0 or start + length > mem.shape[dim]:
-            raise ShapeError(
-                f"the slice leaves dimension {dim}",
-                argument="start",
-                expected=f"within 0 to {mem.shape[dim]}",
-                got=f"{start} to {start + length}",
+            refuse(
+                ShapeError(
+                    f"the slice leaves dimension {dim}",
+                    argument="start",
+                    expected=f"within 0 to {mem.shape[dim]}",
+                    got=f"{start} to {start + length}",
+                )
             )
         if dim >= copies and start % length:
             raise ShapeError(

@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.compat.probes import PROBES
 
-__all__ = ["FILE", "digest", "recorded", "results"]
+__all__ = ["FILE", "against", "digest", "ended", "recorded", "results"]
 
 FILE = Path(__file__).with_name("evidence.json")
 _SECONDS = 45
@@ -47,6 +47,17 @@ def results(name: str) -> list[str]:
     return [entry["result"] for entry in entries if entry and entry["digest"] == wanted]
 
 
+def against(title: str) -> str:
+    """The first recorded result that shows a row of `differences` to be wrong on a GPU; empty if none does."""
+    for name, probe in PROBES.items():
+        if probe.title == title:
+            for run in recorded():
+                entry = run["programs"].get(name)
+                if entry and entry["digest"] == digest(probe.source) and entry["result"] != "right":
+                    return f"{name}, {entry['result']} ({run['gpu']}, Triton {run['triton']}, {run['date']})"
+    return ""
+
+
 def _one(name: str, side: str) -> str:
     """Run one program in this process: `right`, or `wrong` with numbers."""
     import torch
@@ -69,7 +80,7 @@ def _one(name: str, side: str) -> str:
     )
 
 
-def _ended(name: str, side: str) -> str:
+def ended(name: str, side: str) -> str:
     """Run one program in a process of its own; an error in its last words."""
     command = [sys.executable, "-m", "tests.compat.evidence", "--one", name, "--side", side]
     try:
@@ -92,7 +103,7 @@ def run(side: str, names: list[str], jobs: int) -> dict[str, Any]:
     import triton
 
     with ThreadPoolExecutor(jobs) as pool:
-        ends = list(pool.map(lambda name: _ended(name, side), names))
+        ends = list(pool.map(lambda name: ended(name, side), names))
     return {
         "date": datetime.date.today().isoformat(),
         "gpu": torch.cuda.get_device_name(0),

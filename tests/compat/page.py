@@ -11,9 +11,11 @@ import re
 from pathlib import Path
 
 from gluon_core._triton import VERSION
-from tests.compat import sides
+from tests.compat import evidence, sides
 from tests.compat.accepted import section
 from tests.compat.differences import DIFFERENCES, Difference
+from tests.compat.sides import Verdict
+from tests.frontend import oracle
 
 __all__ = ["PAGE", "part", "row", "written"]
 
@@ -22,31 +24,66 @@ RELEASE = ".".join(map(str, VERSION[:2]))
 _HEAD = """\
 # Compatibility with Triton's own Gluon
 
-A kernel that Triton's own Gluon takes and hardware runs is to run here with its import lines changed. What follows is all that
-is known to differ: where our tracer refuses what theirs compiles, or makes another module of it. Each row is a program in `tests/compat/differences.py`
-or `units.py`, run through both on that release; random programs are compared besides, and what none of the rows explains fails the test. Every public op
-stands in a family of them, and `python -m tests.compat.sweep` runs families in full, over many processes. What theirs
-traces while its compile fails or aborts is refused at the op, under its line; of that the rows name the kinds that are met most.
+A kernel that Triton's own Gluon takes and hardware runs also runs here with its import lines changed. The tables list all
+known differences: programs that our tracer refuses and theirs compiles, or of which ours makes another module. Each row is a program in
+`tests/compat/differences.py` or `units.py`, run through both on that release. Random programs are compared as well, and one that no row
+explains fails the test. Every public op appears in a family of them, and `python -m tests.compat.sweep` runs families in full, over many
+processes. Programs that theirs traces while its compile fails or aborts are refused at the op, under its line; of those the rows name the
+kinds that are met most.
+
+The last column says on what a row rests:
+
+- *the compile fails*: Triton's own compiler ends in an error or an abort. The tests run it again on the installed release.
+- *measured*: a GPU computes the wrong result, faults, hangs, or refuses the launch. `tests/compat/evidence.json` keeps the date, the GPU, the
+  versions, the command and the numbers of each program in `tests/compat/probes.py`; `pytest -m gpu tests/compat/test_evidence.py` repeats them.
+- *by the manuals*: upstream compiles it, nobody has measured it, and we read the manuals or the machine code so that it is wrong.
+- *otherwise*: both compile it, to different modules.
+
+Where a row ends in `strict=False`, the refusal can be switched off: with `@gluon.jit(strict=False)`, with `strict=False` in a launch,
+`kernel.warmup` or `gluon.compile`, or with `GLUON_STRICT=0` in the environment for every kernel that does not say it itself, and for checks of
+host code. The kernel then compiles with a `KernelWarning` at the line. The setting is part of a kernel's identity in memory and on disk. The
+simulator has no meaning for such ops and reports them as errors all the same; the emulator runs their machine code.
 
 Written by `python -m tests.compat.page` on each release; do not edit.
 """
+_LOOSE = "KWARGS = {**KWARGS, 'strict': False}\n"
 
 
 def row(difference: Difference) -> str:
-    """The row of a difference on the installed release; empty where there is none."""
+    """The row of a difference on the installed release; empty where there is none.
+
+    Raises:
+        AssertionError: nothing shows that the program must be refused, and `strict=False` refuses it, too.
+    """
     if not difference.source:  # what the release has no name for
         return ""
-    found = sides.verdict(difference.source)
-    if found.kind not in difference.kinds and not difference.everywhere:
+    verdict = sides.verdict(difference.source)
+    if verdict.kind not in difference.kinds and not difference.everywhere:
         return ""
-    theirs = "compiles it" if found.kind == "refused" else "traces it, and its compile fails"
-    if found.kind == "differs":
+    theirs = "compiles it" if verdict.kind == "refused" else "traces it, and its compile fails"
+    if verdict.kind == "differs":
         theirs = "makes another module"
     elif difference.everywhere:  # what it reads beyond a list is one thing or another
         theirs = "takes it"
-    elif found.compiled is not None and found.compiled.how == "abort":
+    elif verdict.compiled is not None and verdict.compiled.how == "abort":
         theirs = "traces it, and its compile aborts"
-    return f"| {difference.title} | {theirs} | {difference.reason}: {difference.why} |"
+    return (
+        f"| {difference.title} | {theirs} | {difference.why} | {_evidence(difference, verdict)} |"
+    )
+
+
+def _evidence(difference: Difference, verdict: Verdict) -> str:
+    """On what a row rests."""
+    if verdict.kind == "refused early":
+        return "the compile fails"
+    if verdict.kind == "differs":
+        return "otherwise"
+    loose = sides.traced_by(oracle.ours, difference.source + _LOOSE)
+    same = loose.how == "ok" and (difference.everywhere or loose.text == verdict.theirs.text)
+    measured = evidence.against(difference.title)
+    assert measured or same, f"no evidence, and no way out: {difference.title}\n{loose.text}"
+    rests = f"measured: {measured}" if measured else "by the manuals"
+    return f"{rests}; `strict=False`" if same else rests
 
 
 def part() -> str:
@@ -55,10 +92,10 @@ def part() -> str:
     lines = [
         f"## Triton {RELEASE}",
         "",
-        "| what ours refuses, or does otherwise | upstream | why |",
+        "| what ours refuses, or does otherwise | upstream | why | rests on |",
     ]
     rows = filter(None, map(row, DIFFERENCES))
-    return "\n".join([*lines, "| --- | --- | --- |", *rows]) + "\n"
+    return "\n".join([*lines, "| --- | --- | --- | --- |", *rows]) + "\n"
 
 
 def written() -> str:

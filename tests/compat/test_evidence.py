@@ -1,0 +1,44 @@
+"""What a GPU computed, for the rows that say so and for the layouts that both sides accept."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compat import evidence
+from tests.compat.differences import DIFFERENCES
+from tests.compat.probes import PROBES
+from tests.frontend import oracle
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.once
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+ACCEPTED = [name for name, probe in PROBES.items() if not probe.title]
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_the_result_is_recorded(name):
+    results = evidence.results(name)
+    assert results, f"the program of {name!r} changed: python -m tests.compat.evidence --write"
+    if name in ACCEPTED:
+        assert set(results) == {"right"}
+
+
+def test_each_title_is_a_row():
+    rows = {difference.title for difference in DIFFERENCES}
+    assert {probe.title for probe in PROBES.values()} - {""} <= rows
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HOPPER, reason="needs the GPU of the recorded results")
+@pytest.mark.parametrize("name", PROBES)
+def test_the_gpu_gives_the_recorded_result(name):
+    kinds = {result.partition(":")[0] for result in evidence.results(name)}
+    assert evidence.ended(name, "theirs").partition(":")[0] in kinds
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_the_simulator_computes_what_the_gpu_does(name, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    result, want = oracle.load(PROBES[name].source, oracle.OURS).run(torch, "cpu")
+    assert torch.equal(result, want)
