@@ -244,7 +244,7 @@ class SharedOps(SemanticBase):
                     got=f"{start} to {start + length}",
                 )
             )
-        if dim >= copies and start % length:
+        elif dim >= copies and start % length:
             raise ShapeError(
                 "must be a multiple of the length",
                 argument="start",
