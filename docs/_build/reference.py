@@ -494,6 +494,8 @@ SETTINGS = {
     "GLUON_TUNE_STORE": "The file that `gluon tune` keeps what it finds in, and that launches with "
     '`config="tuned"` look into; `~/.gluon/tuned.db`.',
     "GLUON_TRACEBACK": "`full`: errors show the frames of this package and of Triton, too.",
+    "GLUON_STRICT": "`0`: kernels that do not say it themselves are compiled as with `strict=False`: what we refuse and Triton's "
+    "Gluon compiles is a `KernelWarning`, as [the table](../compatibility.md) says. Read when a kernel is compiled.",
     "GLUON_NATIVE_LAUNCH": "`0`: key, look-up and launch in Python and `ctypes`, not in the C module.",
     "GLUON_BUILD_NATIVE": "When the wheel of the NVIDIA plugin is built: `0` leaves the C module out, "
     "`1` fails where it cannot be built.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Optional
 
 __all__ = ["PROBES", "Probe"]
 
@@ -21,10 +22,12 @@ class Probe:
         title: of the row in `differences` that it is evidence for; empty where both sides accept it and
             the GPU must compute it right.
         source: the program.
+        last: the last release (major, minor) of Triton that compiles it.
     """
 
     title: str
     source: str
+    last: Optional[tuple[int, int]] = None
 
 
 _TMA = """\
@@ -324,8 +327,8 @@ PROBES: dict[str, Probe] = {
     "slice 0 of an operand of v3, rank 3": Probe("", _held(_SLICED.format(0, _DOT.format(0, _V3, 2)), [64, 32])),
     "slice 1 of an operand of v3, rank 3": Probe("", _held(_SLICED.format(1, _DOT.format(0, _V3, 2)), [8, 32])),
     "slice 2 of an operand of v3, rank 3": Probe("", _held(_SLICED.format(2, _DOT.format(0, _V3B, 2)), [8, 64])),
-    "operand of a tile of 4 by 2": Probe("", _held(_DOT.format(0, _ODD, 2), [64, 32])),
-    "operand B of a tile of 4 by 2": Probe("", _held(_DOT.format(1, _ODD, 1), [32, 64])),
+    "operand of a tile of 4 by 2": Probe("", _held(_DOT.format(0, _ODD, 2), [64, 32]), (3, 7)),
+    "operand B of a tile of 4 by 2": Probe("", _held(_DOT.format(1, _ODD, 1), [32, 64]), (3, 7)),
     "operand of v3, 2 numbers of no instruction": Probe(
         "", _held(_DOT.format(0, "gl.NVMMADistributedLayout([3, 0], [4, 1], [8, 8])", 2), [64, 32])
     ),

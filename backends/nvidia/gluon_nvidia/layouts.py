@@ -202,7 +202,7 @@ class NVMMADistributedLayout(DistributedLayout):
         return combine_with_cga(_stack(pieces), self.cga_layout, shape, keep_copies=True)
 
     def _operand_rows(self, operand_index: int) -> int:
-        """Rows of A's fragment.
+        """Rows of A's fragment; of both operands' tile.
 
         Raises:
             LayoutError: the compiler reads them off a tile that has none.
@@ -251,7 +251,8 @@ class NVMMADistributedLayout(DistributedLayout):
         pieces = [("register", k, k_width), ("lane", k, 4), ("lane", rows, 8)]
         if operand_index == 0:
             pieces.append(("register", rows, height // 8))
-        pieces.append(("register", k, 2))
+        if height != 8:  # the tile of 8 rows is a narrow one of float64
+            pieces.append(("register", k, 2))
         layout = _stack(pieces)
         for d in self._warp_order():
             # Warps that differ only in the other operand's dimension hold the same elements.

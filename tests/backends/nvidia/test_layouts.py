@@ -51,13 +51,24 @@ def random_accumulator(rng):
         return NVMMADistributedLayout([3, 0], warps, instr, random_cga(rng, 2))
     rank = rng.choice([2, 2, 2, 3])
     warps = split_of(rng, rng.choice([1, 2, 4, 8]), rank)
-    return NVMMADistributedLayout([2, 0], warps, [1] * (rank - 2) + [16, 8], random_cga(rng, rank))
+    batch = [rng.choice([1, 1, 2, 16]) for _ in range(rank - 2)]
+    tile = rng.choice([[16, 8], [16, 8], [8, 8], [16, 32]])
+    return NVMMADistributedLayout([2, 0], warps, batch + tile, random_cga(rng, rank))
+
+
+def random_parent(rng):
+    """Of operands: any rank, and any tile that the installed compiler reads 8 rows or more of."""
+    rank = rng.choice([2, 3, 3, 4])
+    warps = split_of(rng, rng.choice([4, 8]), rank)
+    tile = [*[rng.choice([1, 16]) for _ in range(rank - 2)], rng.choice([8, 16, 32])]
+    tile += [rng.choice([1, 8, 24, 64]) for _ in range(rng.choice([0, 1, 2]))]
+    return NVMMADistributedLayout(rng.choice([[3, 0], [2, 0]]), warps, tile, random_cga(rng, rank))
 
 
 def random_shape(rng, rank, high=256):
     shape = [rng.choice(powers(4, high)) for _ in range(rank)]
-    if rank == 3:
-        shape[0] = rng.choice([1, 2, 8])
+    for d in range(rank - 2):
+        shape[d] = rng.choice([1, 2, 8])
     return shape
 
 
@@ -84,8 +95,8 @@ def test_accumulators_match_the_compiler(oracle):
 def test_dot_operands_match_the_compiler(oracle):
     rng = random.Random(1)
     cases = []
-    for _ in range(300):
-        layout = random_accumulator(rng)
+    for number in range(300):
+        layout = random_accumulator(rng) if number % 2 else random_parent(rng)
         index = 0 if layout.version[0] == 3 else rng.choice([0, 1])
         k_width = rng.choice([1, 2, 4, 8])
         shape = random_shape(rng, layout.rank)
