@@ -207,15 +207,19 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         """Warn of what a kernel that is not strict does although it is refused; see `errors.refuse`.
 
         Raises:
-            GluonError: the kernel is simulated, and simulators have no meaning for it.
+            GluonError: `error`, where a model of the hardware runs the kernel instead of its machine code.
         """
-        if self.session.backend.simulates:
+        modelled = hasattr(
+            self.builder, "get_layout"
+        )  # no compiler's builder takes layouts as they are
+        if modelled:
             error.remedy = (
-                f"{error.remedy or ''} With strict=False compilers take it, the simulator does not: "
-                "it has no meaning to run."
+                f"{error.remedy or ''} With strict=False it compiles for hardware; the simulator does not "
+                "run it, since the manuals give it no meaning."
             ).strip()
             raise error
-        self.warn(f"{without_addresses(str(error))} Compiled all the same: strict is False.")
+        text = without_addresses(str(error)).rstrip(".")
+        self.warn(f"{text}. It is compiled all the same: strict is False.")
 
     def require_op(self, op: str, dtype: Any, remedy: str) -> None:
         """Raise where the target's compiler does not make `gl.op` for a dtype.

@@ -114,8 +114,28 @@ def test_what_a_loose_trace_let_pass_is_refused_afterwards(monkeypatch, tmp_path
 
 def test_the_simulator_says_that_it_has_no_meaning_for_it():
     out = torch.zeros(4096, dtype=torch.int32)
-    with pytest.raises(errors.DtypeError, match="the simulator does not"):
+    with pytest.raises(errors.DtypeError, match="the simulator does not run it"):
         loose[(1,)](out.to(torch.int8), out, target="sim:sm_90")
+
+
+@gluon.jit(strict=False)
+def scaled(out):
+    M: gl.constexpr = gl.amd.AMDMFMALayout(4, [16, 16, 128], True, [2, 2])
+    a = gl.full([64, 128], 1, gl.float32, gl.DotOperandLayout(0, M, 8)).to(gl.float8e5)
+    b = gl.full([128, 64], 1, gl.float32, gl.DotOperandLayout(1, M, 8)).to(gl.float8e5)
+    c = gl.amd.cdna4.mfma_scaled(
+        a, None, "e5m2", b, None, "e5m2", gl.zeros([64, 64], gl.float32, M)
+    )
+    rows, columns = gl.arange(0, 64, gl.SliceLayout(1, M)), gl.arange(0, 64, gl.SliceLayout(0, M))
+    gl.store(out + rows[:, None] * 64 + columns[None, :], c)
+
+
+def test_the_emulator_runs_the_machine_code():
+    out = torch.zeros(64, 64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.KernelWarning)
+        scaled[(1,)](out, target="emu:gfx950")
+    assert (out == 128).all()
 
 
 @pytest.mark.parametrize("value", ["no", 2, [0]])
