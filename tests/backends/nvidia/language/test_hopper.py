@@ -382,7 +382,7 @@ CGA = {
         ({"dtype": "gl.bfloat16", "acc_dtype": "gl.float16"}, DtypeError, "accumulate bf16"),
         ({"b_dtype": "gl.bfloat16"}, DtypeError, "one dtype.*Convert one, such as b"),
         ({"dtype": "gl.int16"}, DtypeError, "does not take this dtype.*9.7.15.2"),
-        ({"dtype": "gl.uint8", "acc_dtype": "gl.int32", "bits": 8}, DtypeError, "not take"),
+        ({"dtype": "gl.uint8", "acc_dtype": "gl.int32", "bits": 8}, DtypeError, "unsigned bytes"),
         ({"dtype": "gl.int8", "acc_dtype": "gl.int32", "bits": 8, "a_layout": TURNED8},
          LayoutError, "a: wgmma transposes 16-bit operands only.*9.7.15.5.1"),
         ({"dtype": "gl.float8e5", "bits": 8, "b_layout": "gl.NVMMASharedLayout(128, 8, 2)"},
