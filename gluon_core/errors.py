@@ -43,6 +43,7 @@ __all__ = [
     "GluonError",
     "GroupError",
     "HostFunctionError",
+    "IntegerError",
     "KernelChangedError",
     "KernelSyntaxError",
     "KernelWarning",
@@ -235,8 +236,12 @@ def _rebuild(cls: type[GluonError], state: dict[str, Any]) -> GluonError:
     return error
 
 
-class ArgumentError(GluonError, ValueError):
-    """An argument of a language or host function has an illegal value."""
+class ArgumentError(GluonError, ValueError, AssertionError, RuntimeError):
+    """An argument of a language or host function has an illegal value.
+
+    Triton's Gluon refuses such arguments with any of three classes: it raises ValueError, asserts, or
+    leaves the check to the compiler, which raises RuntimeError. Code that catches one of them catches this.
+    """
 
 
 class ShapeError(ArgumentError):
@@ -245,6 +250,10 @@ class ShapeError(ArgumentError):
 
 class DtypeError(ArgumentError, TypeError):
     """Element types disagree, or a type is not allowed."""
+
+
+class IntegerError(ArgumentError, OverflowError):
+    """An integer does not fit the type that is to hold it."""
 
 
 class LayoutError(ArgumentError):
@@ -275,11 +284,11 @@ class NondeterministicError(GluonError, RuntimeError):
     """An op whose result depends on timing, while torch was asked for deterministic ones."""
 
 
-class NotInKernelError(GluonError, RuntimeError):
+class NotInKernelError(GluonError, RuntimeError, ValueError):
     """A language function was called outside a kernel."""
 
 
-class GlobalVariableError(GluonError, NameError):
+class GlobalVariableError(GluonError, NameError, RuntimeError):
     """A kernel reads a global that is not a constexpr."""
 
 
@@ -287,7 +296,7 @@ class HostFunctionError(GlobalVariableError):
     """A kernel calls a function of host code: one without `@gluon.jit`, of NumPy, a launch."""
 
 
-class KernelSyntaxError(GluonError, SyntaxError):
+class KernelSyntaxError(GluonError, SyntaxError, RuntimeError):
     """A Python construct that kernels do not support."""
 
     @property
@@ -296,33 +305,38 @@ class KernelSyntaxError(GluonError, SyntaxError):
         return str(self)
 
 
-class StaticAssertionError(GluonError, AssertionError):
+class StaticAssertionError(GluonError, AssertionError, RuntimeError):
     """`static_assert` failed."""
 
 
-class TraceError(GluonError):
+class TraceError(GluonError, RuntimeError):
     """A kernel does something that cannot be compiled, and no narrower class fits."""
 
 
-class CapabilityError(GluonError):
+class CapabilityError(GluonError, RuntimeError):
     """The target, or the installed Triton, cannot do what an op needs."""
 
 
-class LimitError(GluonError):
+class LimitError(GluonError, RuntimeError):
     """A kernel needs more of a resource than the target has."""
 
-    # What Triton's OutOfResources carries, where one is raised after compiling.
-    required: int
-    limit: int
-    resource: str
+    # As Triton's OutOfResources carries them; unknown where a message is all that there is.
+    required: Optional[int] = None
+    limit: Optional[int] = None
+    resource: str = ""
+
+    @property
+    def name(self) -> str:
+        """Triton's word for `resource`."""
+        return self.resource
 
 
-class TargetError(GluonError, ValueError):
+class TargetError(GluonError, ValueError, RuntimeError):
     """A target that no plugin knows, or that two plugins claim."""
 
 
-class OptionError(GluonError, TypeError):
-    """An unknown compile option, or one with an illegal value."""
+class OptionError(GluonError, TypeError, KeyError, ValueError, AssertionError):
+    """An unknown compile option (KeyError in Triton), or one with an illegal value (the others)."""
 
 
 class CallError(ArgumentError, TypeError):
@@ -337,7 +351,7 @@ class BackendError(GluonError):
     """A backend failed at something the contract asks of it."""
 
 
-class StageError(BackendError):
+class StageError(BackendError, RuntimeError):
     """A compilation stage failed. `diagnostics` holds what the compiler said; `reproducer` a file to run again."""
 
     def __init__(
@@ -361,11 +375,11 @@ class StageError(BackendError):
         return text
 
 
-class DeviceError(GluonError, RuntimeError):
+class DeviceError(GluonError, RuntimeError, ValueError):
     """No device, the wrong device, or tensors on another device than the kernel."""
 
 
-class LaunchError(GluonError, RuntimeError):
+class LaunchError(GluonError, RuntimeError, TypeError):
     """A launch was refused by the driver or has an illegal grid."""
 
 
@@ -481,9 +495,20 @@ E = TypeVar("E", bound=BaseException)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_recast: Callable[[Any], Any] = lambda error: error  # noqa: E731
+
+
+def set_recast(function: Callable[[Any], Any]) -> None:
+    """Say which object leaves the package in place of an error; the room that knows Triton does this once."""
+    global _recast
+    _recast = function
+
+
 def trimmed(error: E) -> E:
-    """`error`, to be raised anew: with the frames of the user's code alone, and no causes within the
-    machinery, since the message holds the kernel's line. `GLUON_TRACEBACK=full` keeps everything."""
+    """`error`, to be raised anew: as an object that code around Triton catches, too, with the frames of the
+    user's code alone, and no causes within the machinery, since the message holds the kernel's line.
+    `GLUON_TRACEBACK=full` keeps everything."""
+    error = cast(E, _recast(error))
     if os.environ.get("GLUON_TRACEBACK") == "full":
         return error
     error.__traceback__ = trimmed_traceback(error.__traceback__)

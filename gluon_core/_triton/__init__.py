@@ -83,7 +83,7 @@ from gluon_core._triton.hooks import (  # noqa: E402
 )
 from gluon_core._triton.interpreted import as_written, traceable  # noqa: E402
 from gluon_core._triton.parsed import ParsedOnce, parsed_once  # noqa: E402
-from gluon_core._triton.recast import limit_error, stage_error  # noqa: E402
+from gluon_core._triton.recast import caught_as, combined  # noqa: E402
 from gluon_core._triton.warned import Warnings, warn_once  # noqa: E402
 
 if TYPE_CHECKING:  # what kernels see of these classes, in a form that editors can read
@@ -139,7 +139,9 @@ __all__ = [
     "base_type",
     "base_value",
     "block_type",
+    "caught_as",
     "code_generator",
+    "combined",
     "constexpr",
     "constexpr_function",
     "constexpr_type",
@@ -155,7 +157,6 @@ __all__ = [
     "knobs",
     "lazy_dict",
     "libdevice",
-    "limit_error",
     "make_context",
     "make_prototype",
     "op_builder",
@@ -164,7 +165,6 @@ __all__ = [
     "pointer_type",
     "ready_context",
     "require",
-    "stage_error",
     "static_range",
     "tensor",
     "tl",

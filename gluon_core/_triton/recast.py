@@ -2,50 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from triton.runtime.errors import OutOfResources
+from triton.runtime.errors import OutOfResources, PTXASError
 
-from gluon_core.errors import GluonError, LimitError, StageError
+from gluon_core.errors import CapabilityError, GluonError, LimitError, StageError, set_recast
 
-__all__ = ["limit_error", "stage_error"]
-
-
-def limit_error(error: LimitError) -> LimitError:
-    """`error` as a class that Triton's autotuner catches too."""
-    kind = getattr(type(error), "__gluon_class__", type(error))
-    return _recast(error, kind.__name__, (kind, OutOfResources))
-
-
-def stage_error(error: StageError) -> StageError:
-    """`error` as a class that Triton's autotuner takes for a configuration ptxas refused."""
-    from triton.runtime.errors import PTXASError
-
-    return _recast(error, "StageError", (StageError, PTXASError))
-
+__all__ = ["caught_as", "combined"]
 
 E = TypeVar("E", bound=GluonError)
-_RECAST: dict[tuple[type, ...], Any] = {}
+_COMBINED: dict[tuple[type, ...], type[GluonError]] = {}
+# What Triton raises when it is too late to point at the kernel. Its autotuner skips the configuration.
+_LATE = {LimitError: OutOfResources, CapabilityError: PTXASError, StageError: PTXASError}
 
 
-def _recast(error: E, name: str, bases: tuple[type, ...]) -> E:
-    if all(isinstance(error, base) for base in bases):
+def combined(cls: type[GluonError], *also: type) -> type[GluonError]:
+    """A subclass of `cls` and of each class of `also`, which has the name of `cls`."""
+    if "__gluon_class__" in vars(cls):
+        cls, *known = cls.__bases__
+        also = (*known, *also)
+    late = (theirs for ours, theirs in _LATE.items() if issubclass(cls, ours))
+    bases = (cls, *(kind for kind in dict.fromkeys((*also, *late)) if not issubclass(cls, kind)))
+    found = _COMBINED.get(bases)
+    if found is None:
+        body = {"__module__": cls.__module__, "__gluon_class__": cls, "__reduce__": _reduce}
+        found = _COMBINED[bases] = cast("type[GluonError]", type(cls.__name__, bases, body))
+    return found
+
+
+def caught_as(error: E, *also: type) -> E:
+    """`error` as an object of `combined(type(error), *also)`."""
+    cls = combined(type(error), *also)
+    if cls is type(error) or len(cls.__bases__) == 1:
         return error
-    cls: Any = _RECAST.get(bases)
-    if cls is None:
-        body = {"__module__": bases[0].__module__, "__str__": bases[0].__str__}
-        body["__gluon_class__"] = bases[0]
-        body["__reduce__"] = lambda self: (_rebuild_recast, (bases[0], dict(self.__dict__)))
-        cls = _RECAST[bases] = type(name, bases, body)
-    made: E = cls.__new__(cls)
-    made.__dict__.update(error.__dict__)
-    Exception.__init__(made, str(error.message))
-    made.__cause__ = error.__cause__
-    return made
+    recast = cast(E, _restore(cls.__bases__, error.__dict__))
+    recast.__cause__, recast.__context__ = error.__cause__, error.__context__
+    recast.__suppress_context__ = error.__suppress_context__
+    return recast.with_traceback(error.__traceback__)
 
 
-def _rebuild_recast(base: Any, state: dict[str, Any]) -> Any:
-    made = base.__new__(base)
-    made.__dict__.update(state)
-    Exception.__init__(made, state.get("message", ""))
-    return limit_error(made) if issubclass(base, LimitError) else stage_error(made)
+def _reduce(self: GluonError) -> tuple[Any, ...]:
+    state = {name: value for name, value in self.__dict__.items() if name != "node"}
+    return _restore, (type(self).__bases__, state)
+
+
+def _restore(bases: tuple[type[GluonError], ...], state: dict[str, Any]) -> GluonError:
+    cls = combined(*bases)
+    error = cls.__new__(cls)
+    error.__dict__.update(state)
+    Exception.__init__(error, state.get("message", ""))
+    return error
+
+
+set_recast(caught_as)

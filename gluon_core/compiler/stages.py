@@ -190,7 +190,7 @@ class _Job:
         if unknown is not None:
             return self._named(unknown)
         words, span, remedy = blamed(said, self._input_text)
-        return _triton.stage_error(
+        return _triton.caught_as(
             StageError(
                 f"compiling {self.what} failed in stage {self.current}: {words or message}",
                 diagnostics=said.strip(),
@@ -203,7 +203,7 @@ class _Job:
     def _named(self, error: StageError) -> StageError:
         """The error of a stage that does not know whose it is."""
         error.message = f"compiling {self.what} failed in stage {self.current}: {error.message}"
-        return _triton.stage_error(error)
+        return _triton.caught_as(error)
 
     # -- in this process ---------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class _Job:
         if problem is None:
             return self._done(result, said, text)
         if isinstance(problem, LimitError):
-            raise _triton.limit_error(problem) from problem.__cause__
+            raise _triton.caught_as(problem) from problem.__cause__
         if isinstance(problem, StageError):
             raise self._named(problem)
         if isinstance(problem, GluonError):
@@ -325,7 +325,7 @@ class _Job:
             result: Result = value
             return self._done(result, said, text)
         if kind == "limit":
-            raise _triton.limit_error(value)
+            raise _triton.caught_as(value)
         if kind == "gluon":
             raise self._named(value) if isinstance(value, StageError) else value
         if kind == "error":

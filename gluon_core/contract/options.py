@@ -7,7 +7,7 @@ from numbers import Number
 from typing import Any, Collection, Mapping, Optional, Protocol, TypeVar
 
 from gluon_core.contract.targets import Target
-from gluon_core.errors import OptionError, did_you_mean
+from gluon_core.errors import LimitError, OptionError, did_you_mean
 
 __all__ = [
     "CompileOptions",
@@ -170,6 +170,7 @@ def check_given(target: Target, given: Mapping[str, Any], known: Collection[str]
 
     Raises:
         OptionError: an unknown key (with the nearest known one), or an illegal value.
+        LimitError: more warps than a block can have, or blocks than a cluster.
     """
     for key in given:
         if key not in known:
@@ -197,12 +198,14 @@ def check_given(target: Target, given: Mapping[str, Any], known: Collection[str]
                 got=repr(value),
             )
         if value > most:
-            raise OptionError(
+            error = LimitError(
                 f"{target} cannot run that many {what[key]}",
                 argument=key,
                 expected=f"at most {most}",
                 got=value,
             )
+            error.required, error.limit, error.resource = value, most, what[key]
+            raise error
     stages = given.get("num_stages")
     if stages is not None and not (isinstance(stages, int) and stages >= 0):
         raise OptionError(

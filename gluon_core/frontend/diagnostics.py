@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from typing import Any, Mapping, Optional, cast
+from typing import Any, Mapping, Optional
 
 from gluon_core import _triton
 from gluon_core._triton import CompilationError
@@ -15,7 +15,6 @@ from gluon_core.errors import (
     DtypeError,
     GluonError,
     KernelSyntaxError,
-    LimitError,
     ShapeError,
     StaticAssertionError,
     TraceError,
@@ -32,34 +31,8 @@ _TRITON = (
 )
 
 
-_COMBINED: dict[tuple[type, ...], type[GluonError]] = {}
-
-
-def _combined(*bases: type) -> type[GluonError]:
-    """The first of these classes that is also Triton's class of error, for those who catch either."""
-    found = _COMBINED.get(bases)
-    if found is None:
-        body = {"__module__": bases[0].__module__, "__reduce__": _reduce}
-        found = cast("type[GluonError]", type(bases[0].__name__, bases, body))
-        _COMBINED[bases] = found
-    return found
-
-
 _TOO_DEEP = "too many calls within each other"
 _FEW_CALLS = 8  # one within the other; functions that call themselves come to many more
-
-
-def _reduce(self: GluonError) -> tuple[Any, ...]:
-    state = {k: v for k, v in self.__dict__.items() if k not in ("node",)}
-    return _restore, (type(self).__bases__, state)
-
-
-def _restore(bases: tuple[type, ...], state: dict[str, Any]) -> GluonError:
-    combined = _combined(*bases)
-    error = combined.__new__(combined)
-    error.__dict__.update(state)
-    Exception.__init__(error, state.get("message", ""))
-    return error
 
 
 def kernel_error(error: CompilationError, fn: Any) -> GluonError:
@@ -77,10 +50,8 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
         message = (
             f"the functions that {fn.__name__} calls, and those that they call, are too many deep"
         )
-    also = [next(kind for kind in _TRITON if isinstance(inner, kind))]
-    if issubclass(cls, LimitError):
-        also.append(_triton.OutOfResources)  # an autotuner skips the configuration
-    combined = _combined(cls, *also)
+    kind = next(kind for kind in _TRITON if isinstance(inner, kind))
+    combined = _triton.combined(cls, kind)
     result = combined.__new__(combined)
     result.__dict__.update(
         message=message,

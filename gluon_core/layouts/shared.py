@@ -178,15 +178,9 @@ class PaddedSharedLayout(SharedLayout):
             cga_layout=blocks,
             shape=shape,
         )
+        self._check_pairs()
 
-    def verify(self) -> None:
-        """Check all fields; every use of the layout does.
-
-        Raises:
-            LayoutError: see the class.
-        """
-        check_shape(self.shape, None)
-        check_cga(self.cga_layout, self.rank)
+    def _check_pairs(self) -> None:
         pairs = self.interval_padding_pairs
         name = "interval_padding_pairs"
         if not isinstance(pairs, list) or not pairs:
@@ -204,6 +198,15 @@ class PaddedSharedLayout(SharedLayout):
         intervals = [interval for interval, _ in pairs]
         if len(set(intervals)) != len(intervals):
             raise LayoutError("an interval repeats", argument=name, got=pairs)
+
+    def verify(self) -> None:
+        """Check all fields; every use of the layout does.
+
+        Raises:
+            LayoutError: see the class.
+        """
+        check_shape(self.shape, None)
+        check_cga(self.cga_layout, self.rank)
         tile = _tile_of(self.offset_bases, self.rank)
         if any(not any(row) for row in self.offset_bases):
             raise LayoutError("a basis is zero", argument="offset_bases", got=self.offset_bases)
@@ -331,14 +334,13 @@ class SharedLinearLayout(SharedLayout):
         self._set(
             offset_bases=offsets,
             block_bases=check_bases(self.block_bases, "block_bases", len(offsets[0])),
-            alignment=check_int(self.alignment, "alignment"),
+            alignment=_check_power(self.alignment, "alignment"),
         )
 
     def verify(self) -> None:
         offsets, blocks = self.offset_bases, self.block_bases
         if not self.rank:
             raise LayoutError("the bases have no coordinates", argument="offset_bases", got=offsets)
-        _check_power(self.alignment, "alignment")
         layout = self.own_linear()
         if not layout.is_surjective():
             raise LayoutError(

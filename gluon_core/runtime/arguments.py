@@ -16,7 +16,7 @@ from gluon_core.contract.host_descriptor import HostDescriptor
 from gluon_core.contract.launcher import ArgumentKind, checked_kind
 from gluon_core.contract.paths import load_named
 from gluon_core.contract.registry import registry
-from gluon_core.errors import ArgumentError, DeviceError
+from gluon_core.errors import ArgumentError, DeviceError, DtypeError, IntegerError
 from gluon_core.runtime import foreign
 from gluon_core.values.constants import text_of
 from gluon_core.values.descriptors import descriptor_text
@@ -145,7 +145,8 @@ def describe(
         pointer_range_bits: `Backend.pointer_range_bits`.
 
     Raises:
-        ArgumentError: kernels cannot take such a value.
+        DtypeError: kernels cannot take values of this type.
+        IntegerError: an integer of more than 64 bits.
     """
     what = kind_of(value)
     if what == "bool":
@@ -184,7 +185,7 @@ def describe(
         remedy = (
             "Make the descriptor with the class in gluon_core.<vendor>, which knows its layout."
         )
-    raise ArgumentError(
+    raise DtypeError(
         "kernels cannot take a value of this type",
         expected="a tensor, array, int, float, bool, None, tuple, descriptor, or an object with "
         "__dlpack__() or with data_ptr() and dtype",
@@ -203,7 +204,7 @@ def _describe_int(value: int, specialize: bool, align: bool) -> Described:
     elif 0 <= value < 2 * _INT64:
         name = "u64"
     else:
-        raise ArgumentError("the integer does not fit 64 bits", got=value)
+        raise IntegerError("the integer does not fit 64 bits", got=value)
     if not specialize:
         return Described(name, None)
     return Described(name, "D" if align and value % 16 == 0 else "")

@@ -29,6 +29,7 @@ from gluon_core.errors import (
     ArgumentError,
     GlobalVariableError,
     GluonError,
+    LimitError,
     OptionError,
     RecompileError,
     did_you_mean,
@@ -364,6 +365,8 @@ class Dispatcher:
                 error.message = f"{self.kernel.__name__} has no such parameter, and {error.message}"
                 error.remedy = near
             raise
+        except LimitError as error:
+            raise _triton.caught_as(error) from None
         text = [str(target), str(device), repr(parsed)]
         text += [f"{found.kind!r}={text_of(found.attributes)}" for found in described]
         text += [] if strict else ["strict=False"]

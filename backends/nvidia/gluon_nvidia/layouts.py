@@ -300,8 +300,9 @@ class NVMMASharedLayout(SharedLayout):
             fp4_padded=check_bool(self.fp4_padded, "fp4_padded"),
             cga_layout=check_bases(self.cga_layout, "cga_layout", rank),
         )
+        self._check_widths()
 
-    def verify(self) -> None:
+    def _check_widths(self) -> None:
         swizzle, bits = self.swizzle_byte_width, self.element_bitwidth
         if swizzle not in (0, 32, 64, 128):
             raise LayoutError(
@@ -315,6 +316,9 @@ class NVMMASharedLayout(SharedLayout):
             raise LayoutError(
                 "no such element", argument="element_bitwidth", expected="8, 16, 32 or 64", got=bits
             )
+
+    def verify(self) -> None:
+        swizzle, bits = self.swizzle_byte_width, self.element_bitwidth
         check_int(self.rank, "rank", 1)
         if self.rank == 1 and swizzle:
             raise LayoutError(

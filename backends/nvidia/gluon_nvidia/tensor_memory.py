@@ -219,6 +219,16 @@ class TensorMemoryLayout(TensorMemoryBase):
             two_ctas=check_bool(two_ctas, "two_ctas"),
             fp4_padded=check_bool(fp4_padded, "fp4_padded"),
         )
+        if not is_power_of_two(self.col_stride):
+            raise self._no_stride()
+
+    def _no_stride(self) -> LayoutError:
+        return LayoutError(
+            "not a stride within a 32-bit column",
+            argument="col_stride",
+            expected="1, 2 or 4",
+            got=self.col_stride,
+        )
 
     def verify(self) -> None:
         super().verify()
@@ -231,12 +241,7 @@ class TensorMemoryLayout(TensorMemoryBase):
                 got=block,
             )
         if stride not in (1, 2, 4):
-            raise LayoutError(
-                "not a stride within a 32-bit column",
-                argument="col_stride",
-                expected="1, 2 or 4",
-                got=stride,
-            )
+            raise self._no_stride()
         if self.fp4_padded and stride != 1:
             raise LayoutError(
                 "padded fp4 has a stride of its own", argument="col_stride", expected=1, got=stride

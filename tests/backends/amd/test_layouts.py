@@ -58,7 +58,7 @@ def random_shape(rng, layout):
 
 def random_mfma(rng):
     rank = rng.choice([2, 2, 2, 3])
-    version = rng.choice([0, 1, 2, 3, 4])
+    version = rng.choice([1, 2, 3, 4])
     tile = rng.choice([[32, 32], [16, 16], [64, 4], [4, 64]])
     batch = [rng.choice([1, 1, 2]) for _ in range(rank - 2)]
     return AMDMFMALayout(

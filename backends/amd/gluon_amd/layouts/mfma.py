@@ -70,10 +70,32 @@ class AMDMFMALayout(DistributedLayout):
             else check_ints(tiles, "tiles_per_warp"),
             cga_layout=check_bases(self.cga_layout, "cga_layout", len(warps)),
         )
+        self._check_instruction()
+
+    def _check_instruction(self) -> None:
+        check_int(self.version, "version", 1, 4)
+        shape = self.instr_shape
+        # Without K it is a layout, though no instruction's.
+        if len(shape) not in (2, 3) or shape[:2] not in _MFMA_TILES:
+            raise self._no_instruction()
+        if self.element_bitwidth not in (32, 64):
+            raise LayoutError(
+                "no such accumulator",
+                argument="element_bitwidth",
+                expected="32 or 64",
+                got=self.element_bitwidth,
+            )
+
+    def _no_instruction(self) -> LayoutError:
+        return LayoutError(
+            "not an MFMA instruction",
+            argument="instr_shape",
+            expected="[M, N, K] with M x N one of 32x32, 16x16, 64x4, 4x64",
+            got=self.instr_shape,
+        )
 
     def verify(self) -> None:
         """Check the fields against each other. Raises LayoutError."""
-        check_int(self.version, "version", 0, 4)
         check_powers(self.warps_per_cta, "warps_per_cta")
         check_cga(self.cga_layout, self.rank)
         if self.rank not in (2, 3):
@@ -86,16 +108,9 @@ class AMDMFMALayout(DistributedLayout):
         tiles = check_powers(self.tiles_per_warp, "tiles_per_warp")
         if len(tiles) < self.rank:
             check_powers(tiles, "tiles_per_warp", self.rank)
-        shape = self.instr_shape
-        known = len(shape) == 3 and shape[:2] in _MFMA_TILES
-        if not known or not all(map(is_power_of_two, shape[2:])):
-            raise LayoutError(
-                "not an MFMA instruction",
-                argument="instr_shape",
-                expected="[M, N, K] with M x N one of 32x32, 16x16, 64x4, 4x64",
-                got=shape,
-            )
-        if shape[:2] == [64, 4] and not self.transposed:
+        if not all(map(is_power_of_two, self.instr_shape[2:])):
+            raise self._no_instruction()
+        if self.instr_shape[:2] == [64, 4] and not self.transposed:
             refuse(
                 LayoutError(
                     "the 64x4 instruction is 4x64 with its operands exchanged",
@@ -103,13 +118,6 @@ class AMDMFMALayout(DistributedLayout):
                     expected=True,
                     got=False,
                 )
-            )
-        if self.element_bitwidth not in (32, 64):
-            raise LayoutError(
-                "no such accumulator",
-                argument="element_bitwidth",
-                expected="32 or 64",
-                got=self.element_bitwidth,
             )
 
     @property

@@ -108,7 +108,7 @@ class AMDWMMALayout(DistributedLayout):
         if warps is not None or tiles is not None:
             warp_bases, reg_bases = _bases_from_counts(warps, tiles, warp_bases, reg_bases)
             rank = len(warps) if rank is None else rank
-        version = check_int(version, "version")
+        version = check_int(version, "version", 1, 3)
         known = [len(b) for b in [*(warp_bases or []), *(reg_bases or [])] if isinstance(b, list)]
         rank = unwrap(rank)
         rank = check_int(rank if rank is not None else (known or [2])[0], "rank")
@@ -126,7 +126,6 @@ class AMDWMMALayout(DistributedLayout):
 
     def verify(self) -> None:
         """Check the fields against each other. Raises LayoutError."""
-        check_int(self.version, "version", 1, 3)
         check_int(self.rank, "rank", 2, 3)
         check_cga(self.cga_layout, self.rank)
         if self.instr_shape not in _WMMA_SHAPES[self.version]:
