@@ -263,6 +263,8 @@ def compile_source(
                 refused=refused,
                 verified=False,
             )
+        if until is None and sessions[0].no_machine_code:
+            raise sessions[0].no_machine_code[0]
         traced = time.monotonic()
         registry().stage_done("trace", module, target)
         metadata = {**vars(options), **_triton.invalidating_environment()}

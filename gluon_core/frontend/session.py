@@ -46,6 +46,7 @@ class Session:
     accesses: list[Access] = field(default_factory=list)
     multiples: Multiples = field(default_factory=Multiples)
     passing: Optional[PassedMultiples] = None  # to the function that is called next
+    no_machine_code: list[CapabilityError] = field(default_factory=list)  # reasons
     specialized: bool = False  # while the functions of `warp_specialize` are generated
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
@@ -14,6 +15,7 @@ from gluon_core.errors import (
     KernelWarning,
     LayoutError,
     ShapeError,
+    SourceSpan,
     is_strict,
     without_addresses,
 )
@@ -220,6 +222,15 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
             raise error
         text = without_addresses(str(error)).rstrip(".")
         self.warn(f"{text}. It is compiled all the same: strict is False.")
+
+    def refuse_machine_code(self, error: CapabilityError) -> None:
+        """Let the module be traced, and raise `error` where the rest of the compilation would follow: for
+        what the compiler lowers and the target's assembler does not know."""
+        file, line = self.place()
+        text = linecache.getline(file, line).rstrip()
+        start = len(text) - len(text.lstrip())
+        error.span = SourceSpan(file, line, start, len(text), text or None)
+        self.session.no_machine_code.append(_triton.caught_as(error))
 
     def require_op(self, op: str, dtype: Any, remedy: str) -> None:
         """Raise where the target's compiler does not make `gl.op` for a dtype.

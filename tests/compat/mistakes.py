@@ -486,6 +486,11 @@ _MORE = [
         _kernel("sm_90", kwargs="dict(maxnreg='a')"),
     ),
     (
+        "launch: backend of nothing",
+        "RuntimeError",
+        _kernel("sm_90").replace("'cuda', 90", "'zzz', 90"),
+    ),
+    (
         "launch: without a grid",
         "RuntimeError",
         _HEAD + "@gluon.jit\ndef kernel():\n    pass\ndef go():\n    kernel()\n",

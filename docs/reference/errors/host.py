@@ -33,6 +33,15 @@ said(errors.TargetError, lambda: ones[(1,)](x, target="sim:hoper"))
 said(errors.OptionError, lambda: ones[(1,)](x, target="sim:hopper", num_warp=4))
 #> OptionError: num_warp: nvidia has no compile option 'num_warp'. Did you mean 'num_warps' or 'num_ctas'?
 
+# -- IntegerError: kernels take integers of up to 64 bits; pass a wider one in parts
+@gluon.jit
+def filled(x, value):
+    gl.store(x, value)
+
+
+said(errors.IntegerError, lambda: filled[(1,)](x, 2**70, target="sim:hopper"))
+#> IntegerError: filled(value): the integer does not fit 64 bits; got ...
+
 # -- LaunchError: a grid has one to three positive sizes
 said(errors.LaunchError, lambda: ones[(1, 1, 1, 1)](x, target="sim:hopper"))
 #> LaunchError: grid: not a grid; expected an int, one to three ints, or a function of the arguments that returns those, got (1, 1, 1, 1)

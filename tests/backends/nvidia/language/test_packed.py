@@ -196,6 +196,27 @@ def test_fp8_is_not_everywhere():
     refuse(source("add2(e4, e4)"), CapabilityError, "nvidia.packed_fp8 .*sm_100", gpu(120))
 
 
+RUBIN = [
+    *(f"{kind}4({a}, {b})" for kind in ("add", "sub", "mul") for a in ("e4", "e5") for b in ("e4", "e5")),
+    "fma4(e4, e5, e4)",
+    "fma4(e5, e5, e4)",
+    "add2(e4, e5)",
+    "mul4(e4, e5, gl.float8e5)",
+    "add4(e4, 1.0)",
+]  # fmt: skip
+
+
+@since(3, 9)
+@pytest.mark.parametrize("call", [*RUBIN, "add2(codes, e5)", "mul2(codes, bytes, gl.float8e4nv)"])
+def test_rubin_traces_fp8_that_its_assembler_does_not_know(call):
+    text = codes(call, 107) if "codes" in call else source(call, "rubin")
+    assert "packed_arith" in agree(text)
+    for target in ("nvidia:sm_107", "sim:sm_107"):
+        with pytest.raises(CapabilityError, match="needs nvidia.packed_fp8") as caught:
+            instructions(text, target)
+        assert "HERE" in caught.value.span.text
+
+
 @since(3, 9)
 @pytest.mark.parametrize(
     "call",
