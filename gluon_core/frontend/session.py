@@ -11,10 +11,7 @@ from gluon_core.contract.builder import Builder
 from gluon_core.contract.options import Options, further
 from gluon_core.contract.selection import Selection
 from gluon_core.contract.targets import Target
-from gluon_core.errors import (
-    CapabilityError,
-    LimitError,
-)
+from gluon_core.errors import CapabilityError, LimitError
 from gluon_core.semantic.accesses import Access
 from gluon_core.semantic.multiples import Multiples, PassedMultiples
 from gluon_core.values.descriptors import translate_layout
@@ -46,7 +43,7 @@ class Session:
     accesses: list[Access] = field(default_factory=list)
     multiples: Multiples = field(default_factory=Multiples)
     passing: Optional[PassedMultiples] = None  # to the function that is called next
-    no_machine_code: list[CapabilityError] = field(default_factory=list)  # reasons
+    no_machine_code: list[CapabilityError] = field(default_factory=list)  # the reasons
     specialized: bool = False  # while the functions of `warp_specialize` are generated
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
 from gluon_core.semantic.accesses import Access, vector_bytes
 from gluon_core.values import check_block_shape, distributed_type
+from gluon_core.values.builtin import check_capabilities
 from gluon_core.values.tensors import describe
 
 if TYPE_CHECKING:
@@ -223,14 +224,17 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         text = without_addresses(str(error)).rstrip(".")
         self.warn(f"{text}. It is compiled all the same: strict is False.")
 
-    def refuse_machine_code(self, error: CapabilityError) -> None:
-        """Let the module be traced, and raise `error` where the rest of the compilation would follow: for
-        what the compiler lowers and the target's assembler does not know."""
-        file, line = self.place()
-        text = linecache.getline(file, line).rstrip()
-        start = len(text) - len(text.lstrip())
-        error.span = SourceSpan(file, line, start, len(text), text or None)
-        self.session.no_machine_code.append(_triton.caught_as(error))
+    def check_assembler(self, what: str, capability: str, instead: str) -> None:
+        """Check a `capability` that the compiler does without and the target's assembler does not: a target
+        that lacks it lets the module be traced, and the error comes once machine code is wanted."""
+        try:
+            check_capabilities(self, what, (capability,), instead)
+        except CapabilityError as error:
+            file, line = self.place()
+            text = linecache.getline(file, line).rstrip()
+            start = len(text) - len(text.lstrip())
+            error.span = SourceSpan(file, line, start, len(text), text or None)
+            self.session.no_machine_code.append(_triton.caught_as(error))
 
     def require_op(self, op: str, dtype: Any, remedy: str) -> None:
         """Raise where the target's compiler does not make `gl.op` for a dtype.

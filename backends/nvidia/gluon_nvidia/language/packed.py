@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from gluon_core import vendor
-from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import BlockedLayout, DistributedLinearLayout, equal
 from gluon_core.values import distributed_type
 from gluon_core.values.typing import Dtype, Operand
@@ -113,12 +113,11 @@ def _emit(semantic: Any, kind: str, operands: dict[str, Operand], dtype: Optiona
     for capability in _needed(kind, dtypes, result):
         shown = ", ".join(map(str, dtypes))
         what = f"packed {kind} of {shown} to {result}"
-        try:
-            check_capabilities(semantic, what, (capability,), "operands and a result of one dtype")
-        except CapabilityError as error:
-            if not semantic.target.has("nvidia.f32x4"):
-                raise
-            semantic.refuse_machine_code(error)  # Rubin's namespace offers these forms, too
+        instead = "operands and a result of one dtype"
+        if semantic.target.has("nvidia.f32x4"):  # Rubin's namespace offers each of these forms
+            semantic.check_assembler(what, capability, instead)
+        else:
+            check_capabilities(semantic, what, (capability,), instead)
     if len(floats) == len(ready):
         type = ready[0].type.with_element_ty(result)
     else:

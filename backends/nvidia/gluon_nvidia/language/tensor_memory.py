@@ -277,7 +277,7 @@ class tensor_memory_descriptor(memory_descriptor):
         handle = semantic.builder.create_tmem_load(result.to_ir(semantic.builder), self.handle)
         return semantic.make_tensor(handle, result)
 
-    @builtin(requires=("nvidia.tcgen05_ld_red",), since=TMEM_LD_RED, name=f"{_CLASS}.load_min")
+    @builtin(requires=_REQUIRES, since=TMEM_LD_RED, name=f"{_CLASS}.load_min")
     def load_min(
         self,
         layout: Optional[Union[DistributedLayout, constexpr]] = None,
@@ -298,12 +298,13 @@ class tensor_memory_descriptor(memory_descriptor):
             ArgumentError: no such choice of NaN, or `abs` is no compile-time boolean.
             DtypeError: not float32.
             LayoutError, ShapeError: as `load`; or a lane does not hold whole rows.
+            CapabilityError: the target has no such instruction; when it is compiled.
 
         ISA: PTX 9.7.16.8.3, tcgen05.ld.red (sm_103).
         """
         return load_reduced(semantic_layer(), self, layout, "MIN", abs, propagate_nan)
 
-    @builtin(requires=("nvidia.tcgen05_ld_red",), since=TMEM_LD_RED, name=f"{_CLASS}.load_max")
+    @builtin(requires=_REQUIRES, since=TMEM_LD_RED, name=f"{_CLASS}.load_max")
     def load_max(
         self,
         layout: Optional[Union[DistributedLayout, constexpr]] = None,
@@ -319,7 +320,7 @@ class tensor_memory_descriptor(memory_descriptor):
             The tensor [M, N], and a tensor [M].
 
         Raises:
-            ArgumentError, DtypeError, LayoutError, ShapeError: as `load_min`.
+            ArgumentError, DtypeError, LayoutError, ShapeError, CapabilityError: as `load_min`.
 
         ISA: PTX 9.7.16.8.3, tcgen05.ld.red (sm_103).
         """
@@ -389,6 +390,14 @@ class tensor_memory_descriptor(memory_descriptor):
                 argument="self",
                 expected="[copies, M, N]",
                 got=self.shape,
+            )
+        if self.shape[2] != self.type.alloc_shape[-1]:
+            raise ShapeError(
+                "some columns of copies cannot be picked from",
+                argument="self",
+                expected=f"copies of {self.type.alloc_shape[-1]} columns",
+                got=self.shape,
+                remedy="Pick the copy first: index(i).slice(start, length).",
             )
         plain = unwrap(index)
         if isinstance(plain, int) and not 0 <= plain < self.shape[0]:
@@ -567,9 +576,14 @@ def _sliced(
     length, dim = compile_time_int(length, "length"), compile_time_int(dim, "dim")
     layout = memory.layout
     if not isinstance(layout, TensorMemoryLayout):
-        raise LayoutError("scales cannot be sliced", argument="self", got=str(memory.type))
+        vendor.require(TMEM_ROW_SLICES, f"{_CLASS}.slice of scales")
+        if dim not in (0, 1):
+            raise ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
+        return _part(semantic, memory, start, length, dim)
     if memory.rank == 3 and dim == 0 and vendor.has(TMEM_ROW_SLICES):
         return _copies(semantic, memory, start, length)
+    if memory.rank == 3 and dim == 2 and vendor.has(TMEM_ROW_SLICES):
+        return _part(semantic, memory, start, length, dim)  # there is the view, and no use of it
     memory.type.check_matrix()
     if dim not in (0, 1):
         raise ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
@@ -623,5 +637,28 @@ def _copies(
     )
     result.handle = semantic.builder.create_tmem_subslice(
         result.type.to_ir(semantic.builder), memory.handle, start, 0
+    )
+    return result
+
+
+def _part(
+    semantic: Any, memory: tensor_memory_descriptor, start: int, length: int, dim: int
+) -> tensor_memory_descriptor:
+    """A part of a dimension, in the layout of the whole."""
+    size = memory.shape[dim]
+    if length < 1 or length & (length - 1) or start < 0 or start + length > size:
+        raise ShapeError(
+            f"the slice is no part of dimension {dim}",
+            argument="length",
+            expected=f"a power of two, at most {size} in all",
+            got=f"{length} from {start} on",
+        )
+    shape = list(memory.shape)
+    shape[dim] = length
+    result = tensor_memory_descriptor(
+        None, memory.dtype, shape, memory.layout, memory.type.alloc_shape
+    )
+    result.handle = semantic.builder.create_tmem_subslice(
+        result.type.to_ir(semantic.builder), memory.handle, start, dim
     )
     return result

@@ -125,7 +125,11 @@ def test_mma_errors(changes, error, match):
         ("acc.slice(128, 64)", ShapeError, "start"),
         ("acc.slice(n, 64)", ArgumentError, "start"),
         ("acc.slice(0, 64, dim=2)", ShapeError, "dim"),
-        ("scales.slice(0, 4)", LayoutError, "scales"),
+        pytest.param(
+            "scales.slice(0, 4)", CapabilityError, "slice of scales", marks=before(3, 9),
+        ),
+        pytest.param("scales.slice(6, 4)", ShapeError, "dimension 1", marks=since(3, 9)),
+        pytest.param("copies.slice(0, 32, 2).index(0)", ShapeError, "columns", marks=since(3, 9)),
         ("scales.load()", LayoutError, "scales"),
         pytest.param(
             "acc.reinterpret(gl.float32, [128, 256])", ShapeError, "larger", marks=since(3, 8)
@@ -139,7 +143,7 @@ def test_mma_errors(changes, error, match):
         ("acc.reinterpret(layout=S)", LayoutError, "tensor memory"),
         ("acc.get_reg_layout(instr_variant='32x32')", LayoutError, "instr_variant"),
         ("acc.get_reg_layout(2)", LayoutError, "num_warps"),
-        ("acc.load_min()", CapabilityError, "tcgen05_ld_red|Triton >= 3.7"),
+        pytest.param("acc.load_min()", CapabilityError, "Triton >= 3.7", marks=before(3, 7)),
         ("gl.allocate_shared_memory(gl.float32, [128, 128], A)", LayoutError, "shared memory"),
     ],
 )  # fmt: skip
