@@ -356,16 +356,15 @@ class tensor_memory_descriptor(memory_descriptor):
             start: the first column, a compile-time integer. It is a multiple of `length`; in a view
                 no wider than a block of its layout, one of 32 bits is enough (not for Triton 3.8).
             length: compile-time integer, a power of two.
-            dim: 1; or 0 for rows, and for copies of a view [copies, M, N], whose start and length
-                are any (Triton 3.9).
+            dim: 1; or 0 for rows; of a view [copies, M, N], 0 for copies, whose start and length
+                are any, or 2 for columns, which nothing reads yet (0 and 2: Triton 3.9).
 
         Returns:
             A view [M, length], or [length, N] of rows, or [length, M, N] of copies.
 
         Raises:
             ArgumentError, ShapeError: not a part of the view that starts with a block of its layout.
-            LayoutError: the view holds scales.
-            CapabilityError: rows, with an older Triton.
+            CapabilityError: rows, or scales, with a Triton older than 3.9.
         """
         return _sliced(semantic_layer(), self, unwrap(start), unwrap(length), unwrap(dim))
 
@@ -631,14 +630,7 @@ def _copies(
             expected=f"at most {count} copies in all",
             got=f"{length} from {start} on",
         )
-    shape = [length, *memory.shape[1:]]
-    result = tensor_memory_descriptor(
-        None, memory.dtype, shape, memory.layout, memory.type.alloc_shape
-    )
-    result.handle = semantic.builder.create_tmem_subslice(
-        result.type.to_ir(semantic.builder), memory.handle, start, 0
-    )
-    return result
+    return _view(semantic, memory, start, length, 0)
 
 
 def _part(
@@ -653,6 +645,12 @@ def _part(
             expected=f"a power of two, at most {size} in all",
             got=f"{length} from {start} on",
         )
+    return _view(semantic, memory, start, length, dim)
+
+
+def _view(
+    semantic: Any, memory: tensor_memory_descriptor, start: int, length: int, dim: int
+) -> tensor_memory_descriptor:
     shape = list(memory.shape)
     shape[dim] = length
     result = tensor_memory_descriptor(
