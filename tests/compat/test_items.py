@@ -38,7 +38,7 @@ UNUSED = [
     gl.BlockedLayout([3], [32], [4], [0]),
     gl.DistributedLinearLayout([[1, 1]], [[0, 1]], [], [], [2, 2]),
     blackwell.TensorMemoryLayout([32, 64], 1),
-    gl.amd.AMDMFMALayout(3, [8, 8, 8], True, [4, 1]),
+    gl.amd.AMDMFMALayout(3, [32, 32, 3], True, [4, 1]),
 ]
 
 
