@@ -20,7 +20,7 @@ from gluon_core.contract.selection import Selection
 from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
 from gluon_core.frontend.session import Session
-from gluon_core.semantic.accesses import WIDEST, Access
+from gluon_core.values.accesses import WIDEST, Access
 
 __all__ = ["LineOutcome", "OpOutcome", "Outcome", "outcome"]
 

@@ -12,8 +12,8 @@ from gluon_core.contract.options import Options, further
 from gluon_core.contract.selection import Selection
 from gluon_core.contract.targets import Target
 from gluon_core.errors import CapabilityError, LimitError
-from gluon_core.semantic.accesses import Access
 from gluon_core.semantic.multiples import Multiples, PassedMultiples
+from gluon_core.values.accesses import Access
 from gluon_core.values.descriptors import translate_layout
 
 if TYPE_CHECKING:

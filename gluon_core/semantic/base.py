@@ -21,8 +21,8 @@ from gluon_core.errors import (
 )
 from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
-from gluon_core.semantic.accesses import Access, vector_bytes
 from gluon_core.values import check_block_shape, distributed_type
+from gluon_core.values.accesses import Access, vector_bytes
 from gluon_core.values.builtin import check_capabilities
 from gluon_core.values.tensors import describe
 
