@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import numbers
 import operator
 from typing import Any, Optional
+
+import numpy as np
 
 from gluon_core.errors import LaunchError
 
@@ -47,7 +48,7 @@ def check_grid(grid: Any) -> tuple[int, int, int]:
             expected="an int, one to three ints, or a function of the arguments that returns those",
             got=f"a {type(grid).__name__}" if " at 0x" in repr(grid) else repr(grid),
             remedy="Divide by gluon.cdiv(n, block), which rounds up, or by //."
-            if any(isinstance(size, numbers.Real) for size in sizes)
+            if any(isinstance(size, (float, np.floating)) for size in sizes)
             else None,
         )
     for axis, (size, most) in enumerate(zip(found, _LIMITS)):

@@ -14,7 +14,6 @@ __all__ = [
     "FurtherOptions",
     "Options",
     "check_given",
-    "check_precision",
     "further",
     "whole",
 ]

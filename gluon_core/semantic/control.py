@@ -14,6 +14,7 @@ from gluon_core.errors import (
     LayoutError,
     LimitError,
     ShapeError,
+    is_strict,
 )
 from gluon_core.features import (
     CLUSTER_BARRIER,
@@ -257,7 +258,7 @@ class ControlOps(SemanticBase):
                 layout = arg.type.layout
                 if is_placeholder(layout):
                     continue
-                found = thread_counts(layout, tuple(shape_of(arg)))[1]
+                found = thread_counts(layout, tuple(shape_of(arg)), is_strict())[1]
                 if found != num_warps:
                     raise LayoutError(
                         "a tensor is laid out over other warps than the partition has",

@@ -368,7 +368,7 @@ class TestRun:
     @pytest.mark.parametrize(
         "launch, told, under",
         [
-            ("f[(1,)]([1], 2)", "ArgumentError: f(x): kernels cannot take", "f[(1,)]([1], 2)"),
+            ("f[(1,)]([1], 2)", "DtypeError: f(x): kernels cannot take", "f[(1,)]([1], 2)"),
             ("f[(1,)](x, 2, num_wraps=8)", "OptionError: num_wraps: ", None),
             ("f[(1,)](x, 2, sied=8)", "Did you mean 'side'?", None),
             ("y = f[4.5](x, 2)", "LaunchError: grid: not a grid", "f[4.5](x, 2)"),

@@ -162,12 +162,19 @@ def test_not_a_kernel():
         ({"num_warps": 0}, "power of two"),
         ({"num_warps": "4"}, "power of two"),
         ({"num_warps": True}, "power of two"),
-        ({"num_warps": 64}, "at most"),
-        ({"num_ctas": 2}, "num_ctas"),
     ],
 )
 def test_bad_options(target, options, words):
     with pytest.raises(OptionError, match=words):
+        scale(target, **options)
+
+
+@pytest.mark.parametrize(
+    "target, options",
+    [("sm_80", {"num_warps": 64}), ("gfx942", {"num_warps": 32}), ("sm_80", {"num_ctas": 2})],
+)
+def test_more_than_the_hardware_has(target, options):
+    with pytest.raises(LimitError, match="expected at most"):
         scale(target, **options)
 
 

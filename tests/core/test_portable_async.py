@@ -204,7 +204,7 @@ def test_operands_that_threads_stored(target):
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_missing_fence_is_reported(target):
     """Also where units read registers, or a newer compiler adds it: it is asked for everywhere."""
-    with pytest.raises(SimulatorError, match=r"Put gl\.portable\.fence\(\)"):
+    with pytest.raises(SimulatorError, match=r"Put `gl\.portable\.fence\(\)`"):
         store_and_multiply(target, fenced=False)
 
 

@@ -33,6 +33,15 @@ said(errors.TargetError, lambda: ones[(1,)](x, target="sim:hoper"))
 said(errors.OptionError, lambda: ones[(1,)](x, target="sim:hopper", num_warp=4))
 #> OptionError: num_warp: nvidia has no compile option 'num_warp'. Did you mean 'num_warps' or 'num_ctas'?
 
+# -- CallError: the arguments are those of the kernel's parameters, in number and by name
+@gluon.jit
+def scaled(x, factor, BLOCK: gl.constexpr):
+    gl.store(x, factor)
+
+
+said(errors.CallError, lambda: scaled[(1,)](x, 2.0, BLOK=128, target="sim:hopper"))
+#> CallError: scaled() missing 1 required positional argument: 'BLOCK'; got BLOK. Did you mean 'BLOCK'?
+
 # -- IntegerError: kernels take integers of up to 64 bits; pass a wider one in parts
 @gluon.jit
 def filled(x, value):

@@ -63,12 +63,13 @@ refused(lambda: run(asks, x, ROUNDS=9))
 #> False 9 fp32
 #> ArgumentError: rounds: out of range; expected 1 to 8, got 9
 
-# -- gluon_core.vendor.shape_of, gluon_core.vendor.wrap_axis, gluon_core.vendor.scalar_int32, gluon_core.vendor.predicate, gluon_core.vendor.items_of, gluon_core.vendor.handle_or_absent: operands that are known when the kernel runs
+# -- gluon_core.vendor.shape_of, gluon_core.vendor.wrap_axis, gluon_core.vendor.scalar_int32, gluon_core.vendor.view_index, gluon_core.vendor.predicate, gluon_core.vendor.items_of, gluon_core.vendor.handle_or_absent: operands that are known when the kernel runs
 @vendor.builtin(name="gl.anvil.box")
 def box(a: vendor.tensor, axis: ConstInt, at: Int, pred: Operand = True) -> None:
     semantic = vendor.semantic_layer()
     print(vendor.shape_of(a), vendor.wrap_axis(axis, 1))
     print([vendor.scalar_int32(semantic, one, "at").dtype for one in vendor.items_of(at)])
+    print(vendor.view_index(semantic, 1).dtype)
     print(vendor.predicate(semantic, pred).dtype, vendor.handle_or_absent(semantic, None))
 
 
@@ -80,6 +81,7 @@ def boxes(x, n):
 run(boxes, x, 7)
 #> [128] 0
 #> [triton.language.int32, triton.language.int32]
+#> int32
 #> int1 None
 
 # -- gluon_core.vendor.shared_memory, gluon_core.vendor.check_stored, gluon_core.vendor.check_view_size, gluon_core.vendor.check_barrier, gluon_core.vendor.same_bits: buffers and barriers

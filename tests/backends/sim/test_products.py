@@ -98,3 +98,12 @@ def test_float64_adds_along_k():
     found = products.ordered(a, b, acc)
     np.testing.assert_allclose(found, acc + a @ b)
     assert found[:, 7:9].tobytes() == products.ordered(a[:, 7:9], b, acc[:, 7:9]).tobytes()
+
+
+def test_one_accumulator_for_all_elements():
+    a, b = np.full((1, 4, 3), 2.0), np.full((1, 3, 5), 0.5)
+    for result in (
+        products.ordered(a, b, np.ones((1, 1, 1))),
+        products.rounded(a, b, np.ones((1, 1, 1), np.float32), False),
+    ):
+        assert result.shape == (1, 4, 5) and (result == 4).all()

@@ -75,8 +75,7 @@ class AMDMFMALayout(DistributedLayout):
     def _check_instruction(self) -> None:
         check_int(self.version, "version", 1, 4)
         shape = self.instr_shape
-        # Without K it is a layout, though no instruction's.
-        if len(shape) not in (2, 3) or shape[:2] not in _MFMA_TILES:
+        if len(shape) != 3 or shape[:2] not in _MFMA_TILES:
             raise self._no_instruction()
         if self.element_bitwidth not in (32, 64):
             raise LayoutError(

@@ -145,8 +145,12 @@ def _sums(terms: np.ndarray) -> np.ndarray:
 
 
 def ordered(a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.ndarray:
-    """Return `acc + a @ b` over the last two dims in float64, the products added one by one along K."""
-    out = np.zeros(acc.shape)
+    """Return `acc + a @ b` over the last two dims in float64, the products added one by one along K.
+
+    The leading dims broadcast, and all dims of `acc`, as in `rounded`.
+    """
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], acc.shape[:-2])
+    out = np.zeros((*lead, a.shape[-2], b.shape[-1]))
     product = np.empty_like(out)
     for k in range(a.shape[-1]):
         np.multiply(a[..., :, k, None], b[..., k, None, :], out=product)
