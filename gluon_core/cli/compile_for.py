@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Callable, Optional, Sequence
 
 from gluon_core.cli.check import simulated_twin
+from gluon_core.cli.launched import gluon_kernels
 from gluon_core.cli.many import again, parsed, worst
 from gluon_core.cli.output import Exit, byte_count, console, print_json, table
 from gluon_core.cli.parse import signature_of
@@ -86,7 +87,7 @@ def _by_one_run(
         where = str(real[0]) if len(real) == 1 else run_on
         rows.append(Made(_RUN, "", where, _first_line(error), failed=True))
     seen = set()
-    for kernel in record.kernels.values():
+    for kernel in gluon_kernels(record):
         for target in real:
             row = _made(kernel, target)
             warps = str(kernel.metadata.num_warps)

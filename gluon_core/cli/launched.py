@@ -17,7 +17,7 @@ from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
 
-__all__ = ["Form", "forms", "one_form"]
+__all__ = ["Form", "forms", "gluon_kernels", "one_form"]
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _launched(
         what = type(error).__name__
         print(f"gluon: {file} ended with {what}: {first}", file=sys.stderr)
     unique: dict[Any, Form] = {}
-    for kernel in record.kernels.values():
+    for kernel in gluon_kernels(record):
         source = kernel.src
         if name is not None and source.name != name:
             continue
@@ -135,3 +135,18 @@ def _launched(
         form = Form(source.name, source, {**given, **options})
         unique.setdefault((source.hash(), tuple(sorted(form.options.items(), key=str))), form)
     return list(unique.values())
+
+
+def gluon_kernels(record: Record) -> list[Any]:
+    """Return the compiled Gluon kernels of a run; standard error names its plain Triton kernels, which
+    Triton itself compiles."""
+    from gluon_core.compiler import GluonASTSource
+
+    kernels = list(record.kernels.values())
+    plain = {kernel.src.name for kernel in kernels if not isinstance(kernel.src, GluonASTSource)}
+    if plain:
+        names = ", ".join(sorted(plain))
+        print(
+            f"gluon: skipped {names}: plain Triton kernels, which Triton compiles", file=sys.stderr
+        )
+    return [kernel for kernel in kernels if isinstance(kernel.src, GluonASTSource)]

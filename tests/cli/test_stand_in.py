@@ -85,6 +85,13 @@ def test_prove(tmp_path):
     assert "proved: add on sim:sm_90" in done.stdout and ANSWERS in done.stderr
 
 
+def test_compile_leaves_plain_kernels_to_triton(tmp_path):
+    done = gluon(tmp_path, "compile", "--target", "sm_90", plain=True)
+    assert done.returncode == 0, done.stderr
+    assert "add" in done.stdout and "double" not in done.stdout
+    assert "skipped double: plain Triton kernels" in done.stderr
+
+
 @pytest.mark.campaign
 def test_html(tmp_path):
     done = gluon(tmp_path, "run", "--html", "report.html", "--target", "sim:hopper")
