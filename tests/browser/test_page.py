@@ -218,7 +218,9 @@ def test_what_cannot_install_a_browser_says_why(tmp_path):
         "#!/bin/sh\necho W: old >&2\necho E: Unable to locate package >&2\nexit 100\n"
     )
     manager.chmod(0o755)
-    (tmp_path / "sudo").symlink_to("/bin/true")  # for who is not root
+    sudo = tmp_path / "sudo"  # for users other than root
+    sudo.write_text('#!/bin/sh\nshift\n"$@"\n')
+    sudo.chmod(0o755)
     fake = tmp_path / "playwright"
     fake.mkdir()
     (fake / "__init__.py").touch()  # or else an installed one comes first
