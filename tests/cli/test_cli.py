@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -563,10 +564,10 @@ def completed(line):
         "_TYPER_COMPLETE_ARGS": f"gluon {line}",
     }
     done = CliRunner().invoke(app, [], env=environment, prog_name="gluon")
-    return done.stdout.split()
+    return [line.partition("\t")[0] for line in done.stdout.splitlines()]
 
 
 def test_shells_complete_kernels_of_a_file(kernels):
-    offered = completed(f"compile {kernels}:")
+    offered = completed(f"compile {shlex.quote(str(kernels))}:")
     assert offered and all(one.startswith(f"{kernels}:") for one in offered)
-    assert str(kernels) in completed(f"compile {str(kernels)[:-3]}")
+    assert str(kernels) in completed(f"compile {shlex.quote(str(kernels)[:-3])}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -102,7 +103,7 @@ def test_help_in_short_and_as_a_module():
 def test_closed_streams(closed, tmp_path):
     file = tmp_path / "prints.py"
     file.write_text("print('nobody hears this')\n")
-    command = f"{sys.executable} -m gluon_core {closed.replace('FILE', str(file))}"
+    command = f"{shlex.quote(sys.executable)} -m gluon_core {closed.replace('FILE', shlex.quote(str(file)))}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
 
@@ -152,9 +153,9 @@ main()
 def test_without_plugins_the_packages_are_named(command, tmp_path):
     file = tmp_path / "empty.py"
     file.write_text("")
-    command = command.replace("FILE", str(file)).split()
+    words = [str(file) if word == "FILE" else word for word in command.split()]
     done = subprocess.run(
-        [sys.executable, "-c", BARE, *command], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", BARE, *words], capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 3, done.stderr
     said = done.stderr.replace("\n", " ")
