@@ -129,14 +129,14 @@ def prepared(
     cluster: int = 1,
     threads: Optional[int] = None,
 ) -> Launch:
-    """A launch of `code` with these arguments.
+    """Return a launch of `code` with these arguments.
 
     Args:
         grid: workgroups along x, y and z.
         leaves: (name, type, value) of each argument, addresses for pointers.
         scratch: addresses of buffers that the compiler asked for, behind the arguments.
-        allocations: what the addresses point into; it gets what the runtime adds.
-        dynamic_lds: bytes of LDS besides what the code declares.
+        allocations: the memory that the addresses point into; buffers of the runtime are added.
+        dynamic_lds: bytes of LDS in addition to what the code declares.
         threads: of a workgroup; what the code declares by default.
 
     Raises:

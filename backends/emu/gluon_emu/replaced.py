@@ -20,12 +20,12 @@ _launched: list[set[str]] = []  # names of kernels since `all_used` began, inner
 
 
 def files(assembly: Optional[str]) -> dict[str, Path]:
-    """Kernel -> file, of "KERNEL=FILE,...".
+    """Return kernel -> file of a text "KERNEL=FILE,...".
 
     Raises:
-        ArgumentError: it is not of this form, or there is no such file.
+        ArgumentError: the text is not of this form, or there is no such file.
     """
-    found = {}
+    by_kernel = {}
     for pair in (assembly or "").split(","):
         if not pair.strip():
             continue
@@ -42,16 +42,16 @@ def files(assembly: Optional[str]) -> dict[str, Path]:
                 remedy="Write the compiler's text with gluon compile FILE:KERNEL --emit amdgcn, and "
                 "change that.",
             )
-        found[name] = Path(file)
-    return found
+        by_kernel[name] = Path(file)
+    return by_kernel
 
 
 @contextmanager
 def all_used(assembly: Optional[str]) -> Iterator[None]:
-    """See that each kernel with a file is launched inside.
+    """Check that each kernel with a file is launched inside.
 
     Raises:
-        ArgumentError: a kernel was not, or `files` refuses the text.
+        ArgumentError: a kernel was not launched, or `files` refuses the text.
     """
     named = files(assembly)
     launched: set[str] = set()
@@ -72,11 +72,11 @@ def all_used(assembly: Optional[str]) -> Iterator[None]:
 
 
 def replacement(own: Code, assembly: str) -> Code:
-    """What a launch of a kernel executes: its own code, or that of the file for its name.
+    """Return the code that a launch of a kernel executes: its own, or that of the file for its name.
 
     Raises:
         ArgumentError: the file takes other arguments, or is for another architecture.
-        BackendError: it cannot be read.
+        BackendError: the file cannot be read.
     """
     name = own.program.name
     for launched in _launched:
@@ -90,10 +90,10 @@ def replacement(own: Code, assembly: str) -> Code:
 
 
 def code_in(file: Path, kernel: Optional[str] = None) -> Code:
-    """The code of a kernel in a file of assembly or a code object; read again when it has changed.
+    """Return the code of a kernel in a file; read the file again when it has changed.
 
     Raises:
-        BackendError: it cannot be read, or has no such kernel.
+        BackendError: the file cannot be read, or has no such kernel.
     """
     state = file.stat()
     return _code_in(file, kernel, state.st_mtime_ns, state.st_size)
@@ -111,10 +111,10 @@ def _code_in(file: Path, kernel: Optional[str], changed: int, size: int) -> Code
 
 
 def text_of(file: Path, kernel: Optional[str] = None) -> str:
-    """The assembly in a file, or that of a code object.
+    """Return the assembly in a file, or that of a code object.
 
     Raises:
-        BackendError: it is neither, or no tool here reads the code object.
+        BackendError: the file is neither, or no tool here reads the code object.
     """
     raw = file.read_bytes()
     if raw.startswith(b"\x7fELF"):
@@ -160,7 +160,7 @@ def _check_fit(own: Program, changed: Program, file: Path) -> None:
 
 
 def _arguments(info: KernelInfo) -> list[Argument]:
-    """Those that a launch passes, without what the runtime adds."""
+    """Return the arguments that a launch passes, without those that the runtime adds."""
     return [one for one in info.arguments if not one.kind.startswith("hidden_")]
 
 

@@ -47,7 +47,7 @@ def emu(
             "--lds",
             metavar="BYTES",
             min=0,
-            help="LDS of a workgroup besides what the code declares; all that there is by default.",
+            help="LDS of a workgroup that the code does not declare; all that is left by default.",
         ),
     ] = None,
     save: Annotated[
@@ -101,7 +101,7 @@ def emu(
 
 
 def _wanted(info: "KernelInfo", texts: Sequence[str]) -> "list[Argument]":
-    """What the code takes, of which the last two may be buffers of the compiler's own.
+    """Return the arguments that the code takes; the last two may be buffers of the compiler's own.
 
     Raises:
         ArgumentError: there are too few values, or too many.
@@ -122,10 +122,10 @@ def _wanted(info: "KernelInfo", texts: Sequence[str]) -> "list[Argument]":
 def _leaf(
     number: int, value: tuple[str, Any], wanted: "Argument", text: str, kernel: str
 ) -> tuple[str, str, Any]:
-    """(name, type, value) of an argument.
+    """Return (name, type, value) of an argument.
 
     Raises:
-        ArgumentError: an array where the code takes a number, or the other way.
+        ArgumentError: the value is an array where the code takes a number, or the reverse.
     """
     kind, content = value
     pointer = wanted.kind == "global_buffer"
@@ -153,7 +153,7 @@ def _grid(text: str) -> tuple[int, int, int]:
 
 
 def _lds_left(code: Any) -> int:
-    """The LDS of the architecture that the code does not declare for itself."""
+    """Return the LDS of the architecture that the code does not declare for itself."""
     from gluon_core.contract.registry import registry
 
     limit = registry().target(code.program.architecture).limits.shared_memory
@@ -161,7 +161,7 @@ def _lds_left(code: Any) -> int:
 
 
 def _saved(texts: list[str], arrays: dict[int, "np.ndarray"]) -> dict[int, Path]:
-    found = {}
+    targets = {}
     for text in texts:
         number, equals, path = text.partition("=")
         if not equals or not number.isdigit() or int(number) not in arrays:
@@ -171,8 +171,8 @@ def _saved(texts: list[str], arrays: dict[int, "np.ndarray"]) -> dict[int, Path]
                 expected="N=FILE.npy, N one of " + (", ".join(map(str, arrays)) or "no arrays"),
                 got=text,
             )
-        found[int(number)] = Path(path)
-    return found
+        targets[int(number)] = Path(path)
+    return targets
 
 
 def _show(
@@ -182,7 +182,7 @@ def _show(
     arrays: dict[int, "np.ndarray"],
     ran: int,
 ) -> None:
-    """What the kernel changed."""
+    """Print the changes that the kernel made to its arrays."""
     rows: list[dict[str, Any]] = []
     for number, array in arrays.items():
         old, new = (a.reshape(-1, 1).view("u1") for a in (before[number], array))

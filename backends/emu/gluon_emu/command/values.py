@@ -24,10 +24,10 @@ _FORMS = (
 
 
 def value_of(text: str, number: int) -> tuple[str, Any]:
-    """("array", an array), or (type of a scalar or "", a number).
+    """Return ("array", an array), or (type of a scalar or "", a number).
 
     Raises:
-        ArgumentError: the text is none of the forms.
+        ArgumentError: the text has none of the forms.
     """
 
     def refuse(words: str, remedy: Optional[str] = None) -> ArgumentError:
@@ -77,7 +77,7 @@ def _dtype(name: str) -> Any:
 def _filled(dtype: Any, shape: tuple[int, ...], fill: str) -> np.ndarray:
     """
     Raises:
-        ValueError: `fill` is neither a word that is known nor a number.
+        ValueError: `fill` is neither a known word nor a number.
     """
     count = int(np.prod(shape))
     if fill == "random":

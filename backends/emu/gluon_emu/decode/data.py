@@ -68,11 +68,11 @@ class Data:
 
     @property
     def regions(self) -> list[Region]:
-        """Those that hold something."""
+        """The regions that hold something."""
         return [region for region in (self.constants, self.variables) if region.content]
 
     def region_of(self, section: str, flags: str) -> "Region | None":
-        """Where a section goes; None for one that is not loaded, such as debug information."""
+        """Return the region of a section; None for one that is not loaded, such as debug information."""
         known = section.startswith((".data", ".bss", ".rodata"))
         if not (known or "a" in flags):
             return None
@@ -83,17 +83,17 @@ class Data:
         self.symbols[symbol] = region, len(region.content)
 
     def common(self, text: str) -> None:
-        """`.comm symbol, size, alignment`: zeros that have a name."""
+        """Define `.comm symbol, size, alignment`: zeros that have a name."""
         symbol, size, *more = (piece.strip() for piece in text.split(","))
         self.variables.align(int(more[0], 0) if more else 16)
         self.define(symbol, self.variables)
         self.variables.content.extend(bytes(int(size, 0)))
 
     def directive(self, region: Region, word: str, rest: str, line: int) -> None:
-        """One directive in a section of data; those that emit nothing are passed over.
+        """Emit one directive in a section of data; skip those that emit nothing.
 
         Raises:
-            BackendError: its operands are none that the assembler takes.
+            BackendError: the assembler does not take its operands.
         """
         try:
             self._emit(region, word, rest, line)
@@ -134,7 +134,7 @@ class Data:
         region.content.extend((value & (1 << 8 * size) - 1).to_bytes(size, "little"))
 
     def slot(self, symbol: str) -> None:
-        """A symbol's entry in the table of addresses that code reads (`@gotpcrel32`)."""
+        """Add a symbol's entry to the table of addresses that code reads (`@gotpcrel32`)."""
         if symbol not in self._slots:
             self.constants.align(8)
             offset = len(self.constants.content)
@@ -196,5 +196,5 @@ _COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|;.*|//.*')
 
 
 def without_comment(line: str) -> str:
-    """A line of assembly up to its comment, which is no part of a string."""
+    """Return a line of assembly without its comment; strings may hold the signs of one."""
     return _COMMENT.sub(lambda m: m[1] or "", line).strip()

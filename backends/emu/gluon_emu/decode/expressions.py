@@ -16,7 +16,7 @@ _TOKEN = re.compile(
 )  # fmt: skip
 _BITS = (1 << 64) - 1
 
-# operator -> how strongly it binds, and its function of two integers
+# operator -> its precedence, and its function of two integers
 _BINARY: dict[str, tuple[int, Callable[[int, int], int]]] = {
     "||": (1, lambda a, b: int(bool(a or b))),
     "&&": (2, lambda a, b: int(bool(a and b))),
@@ -53,7 +53,7 @@ def _any_of(*values: int) -> int:
 
 
 def _total_vgprs(agprs: int, vgprs: int) -> int:
-    """Accumulation registers start at a multiple of four behind the others (gfx90a and later)."""
+    """Return the number of registers: accumulation ones start at a multiple of four (gfx90a and later)."""
     return -(-vgprs // 4) * 4 + agprs if agprs else vgprs
 
 
@@ -79,16 +79,16 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def symbols_of(text: str) -> list[str]:
-    """The symbols that an expression names.
+    """Return the symbols that an expression names.
 
     Raises:
-        BackendError: it is no expression.
+        BackendError: the text is no expression.
     """
     return [word for kind, word in _tokens(text) if kind == "symbol"]
 
 
 def evaluate(text: str, value_of: Callable[[str], int]) -> int:
-    """The value of an expression, as an integer that is not reduced to any width.
+    """Return the value of an expression, as an integer that is not reduced to any width.
 
     Args:
         value_of: the value of a symbol; it raises KeyError for one that is not defined.

@@ -1,4 +1,4 @@
-"""What a linker does: symbols in operands and in data become numbers.
+"""The linker: replaces symbols in operands and in data by numbers.
 
 LLVM, "User Guide for AMDGPU Backend": Relocation Records; "AMDGPU Symbolic expressions".
 """
@@ -31,8 +31,8 @@ _SHORT = (
 
 
 def link(program: Program, sets: Mapping[str, str]) -> Callable[[str], int]:
-    """Give data its addresses, and operands and data that name symbols their values; what gives the
-    value of a symbol.
+    """Place the data, and replace symbols in operands and data by their values; return the lookup of a
+    symbol's value.
 
     Args:
         sets: symbol -> expression, of `.set`.
@@ -73,7 +73,7 @@ def link(program: Program, sets: Mapping[str, str]) -> Callable[[str], int]:
 
 
 class _Values:
-    """The value of a symbol: an address, or what `.set` says."""
+    """Looks up the value of a symbol: an address, or the expression of its `.set`."""
 
     def __init__(self, program: Program, sets: Mapping[str, str]):
         self.program, self.sets = program, sets
@@ -100,7 +100,7 @@ class _Values:
 
 
 def _names(text: str, known: set[str]) -> bool:
-    """Whether an operand is an expression of symbols of this code object."""
+    """Return whether an operand is an expression of symbols of this code object."""
     if text in known:
         return True
     if not re.search(r"[-+*/&|<>(]", text):
@@ -124,7 +124,7 @@ def _value(program: Program, number: int, match: "re.Match[str]", value_of: _Val
             raise BackendError(f"the symbol {symbol} is not defined") from None
     if match["kind"] != "abs":
         base, length = _counter(program.instructions, number)
-        # The high half repeats the offset from where its own literal lies.
+        # The high half repeats the offset, counted from its own literal.
         target += 0 if length is None else offset - length
         target -= code_address(base)
     else:
@@ -136,8 +136,8 @@ def _value(program: Program, number: int, match: "re.Match[str]", value_of: _Val
 
 
 def _counter(instructions: list[Instruction], number: int) -> tuple[int, Optional[int]]:
-    """The instruction whose address was asked for last before one with such an operand, and how many
-    bytes lie between the two; None where the length of one between is not known."""
+    """Return the index behind the last `s_getpc` before an instruction, and the number of bytes
+    between the two; None where the length of an instruction between them is not known."""
     length: Optional[int] = 4  # the literal is behind the first word
     for index in range(number - 1, -1, -1):
         ins = instructions[index]
@@ -148,7 +148,7 @@ def _counter(instructions: list[Instruction], number: int) -> tuple[int, Optiona
 
 
 def _size(ins: Instruction) -> Optional[int]:
-    """The bytes of a scalar instruction."""
+    """Return the size of a scalar instruction in bytes; None where it is not known."""
     if not ins.name.startswith("s_") or "load" in ins.name:
         return None
     if ins.name.startswith(_SHORT):

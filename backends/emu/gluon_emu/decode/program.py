@@ -16,7 +16,7 @@ CODE = 0x6000 << 32
 
 
 def code_address(index: int) -> int:
-    """The address of the instruction of that index."""
+    """Return the address of the instruction with that index."""
     return CODE + 4 * index
 
 
@@ -62,7 +62,7 @@ class Instruction:
 
 @dataclass
 class Program:
-    """A kernel's instructions with what its descriptor and its metadata say.
+    """A kernel's instructions with its descriptor and metadata.
 
     Args:
         labels: label -> index of the instruction behind it.
@@ -71,7 +71,7 @@ class Program:
         architecture: such as "gfx942".
         entry: index of the first instruction.
         data: constants and variables, with the addresses that the code uses.
-        file: that the text is in, where it is not the compiler's own.
+        file: the file of the text, where it is not the compiler's own.
     """
 
     name: str

@@ -40,7 +40,7 @@ def parse(text: str, name: Optional[str] = None) -> Program:
     """The kernel `name` of an assembly text, or its only one.
 
     Raises:
-        BackendError: the text holds no such kernel, or something that cannot be read.
+        BackendError: the text has no such kernel, or part of it cannot be read.
     """
     reader = _Reader()
     for number, line in enumerate(text.splitlines(), 1):
@@ -256,7 +256,7 @@ class _Reader:
         )
 
     def _branch_label(self, text: str) -> str:
-        """The name of a label; `1b` and `1f` are the nearest label `1` before and behind."""
+        """Return the name of a label; `1b` and `1f` are the nearest label `1` before and behind."""
         numbered = _NUMBERED.match(text)
         if numbered is None:
             return text

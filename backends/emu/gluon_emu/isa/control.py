@@ -159,7 +159,7 @@ def s_endpgm(ins: Instruction, ctx: Context) -> Step:
 
 @custom("s_code_end", family="branch", results=0)
 def s_code_end(ins: Instruction, ctx: Context) -> Step:
-    """No instruction, but what is behind the last one."""
+    """Report a wave that runs past the last instruction."""
 
     def step(b: Any) -> None:
         last = ctx.program.instructions[ins.index - 1]

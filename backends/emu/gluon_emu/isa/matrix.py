@@ -81,7 +81,7 @@ def dense(found: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def product(left: np.ndarray, right: np.ndarray, kind: str) -> np.ndarray:
-    """`left @ right.T` of matrices of elements of a kind, in float64.
+    """Return `left @ right.T` of matrices of elements of a kind, in float64.
 
     A BLAS adds in an order of its own, that may follow from the row. For narrow kinds sums are exact; the others
     are added along K.

@@ -1,4 +1,4 @@
-"""Assertions that failed: what was printed of them, where, and the numbers that were compared.
+"""Assertions that failed: their messages, their places, and the numbers that were compared.
 
 Triton's `device_assert`, and its checks of integer overflow, end in a branch around code that prints a
 line for each lane and traps. The comparison behind the condition has the line of the assertion.
@@ -24,21 +24,21 @@ _COMPARISON = re.compile(r"(?:v_cmpx?|s_cmpk?)_(n?(?:gt|lt|ge|le|eq|lg|ne|lg))_(
 
 
 def watched(program: Program, context: Context) -> dict[int, Callable[[Any], None]]:
-    """Comparisons on the lines of assertions: index -> what remembers their operands in a batch."""
+    """Return the comparisons on the lines of assertions: index -> function that records their operands."""
     traps = [ins for ins in program.instructions if ins.name == "s_trap"]
-    found = {}
+    recorders = {}
     for ins in program.instructions:
         comparison = _COMPARISON.match(ins.name)
         if comparison is None or not any(_of_condition(ins, trap) for trap in traps):
             continue
         if comparison[2] in TYPES and len(ins.operands) >= 2:
-            found[ins.index] = _remember(ins, context, comparison[2])
-    return found
+            recorders[ins.index] = _remember(ins, context, comparison[2])
+    return recorders
 
 
 def _of_condition(ins: Instruction, trap: Instruction) -> bool:
-    """Whether an instruction is from the condition of an assertion: on its line, and no part of the
-    printing, which has its column as well."""
+    """Return whether an instruction belongs to the condition of an assertion: it is on the same line, but
+    not in the column of the code that prints."""
     one, other = ins.location, trap.location
     if one is None or other is None or (one.file, one.line) != (other.file, other.line):
         return False
@@ -69,7 +69,7 @@ def _column(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def describe(ins: Instruction, b: Any) -> str:
-    """The message of an assertion that failed in the waves of a batch, "" where none was printed."""
+    """Return the message of an assertion that failed in the waves of a batch, "" where none was printed."""
     service, location = b.machine.service, ins.location
     lines = [m for m in map(_LINE.match, service.complaints if service else ()) if m]
     if not lines:
@@ -91,7 +91,7 @@ def describe(ins: Instruction, b: Any) -> str:
 
 
 def _operands(ins: Instruction, b: Any, row: int, lanes: Sequence[int]) -> list[str]:
-    """The numbers that were compared on the line of an assertion."""
+    """Return the numbers that were compared on the line of an assertion."""
     texts = []
     for index, (left, right) in b.machine.compared.items():
         other = b.machine.program.instructions[index]
@@ -109,7 +109,7 @@ def _operands(ins: Instruction, b: Any, row: int, lanes: Sequence[int]) -> list[
 
 
 def lanes_text(lanes: Sequence[int]) -> str:
-    """Numbers of lanes, runs of them shortened."""
+    """Return the numbers of lanes as text, with runs shortened."""
     runs: list[list[int]] = []
     for lane in lanes:
         if runs and runs[-1][-1] == lane - 1:

@@ -241,7 +241,7 @@ class Machine:
     # -- what goes wrong ---------------------------------------------------------------------------
 
     def assertion(self, ins: Instruction, b: Batch) -> str:
-        """What the waves of a batch that traps have printed of the reason."""
+        """Return the message that the waves of a batch printed before they trapped."""
         return describe(ins, b)
 
     def wait_name(self, counter: str, left: str = "n") -> str:

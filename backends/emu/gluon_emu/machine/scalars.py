@@ -107,8 +107,8 @@ class _Ways:
             queue += [(after, step) for after in self.after[at]]
 
     def _awaits_vectors(self, at: int) -> bool:
-        """Whether a scalar instruction reads what a vector one writes, or a register that is kept: the
-        hardware then waits for vector ones."""
+        """Return whether the hardware waits for vector instructions: a scalar one reads a result of
+        theirs, or a register that is kept."""
         if self.kind[at] != "s":
             return False
         reads = self.reads[at]
