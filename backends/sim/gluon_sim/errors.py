@@ -310,7 +310,7 @@ class DeadlockError(SimulatorError):
 
 
 def related(span: Optional[SourceSpan], *others: Optional[SourceSpan]) -> tuple[SourceSpan, ...]:
-    """The places in the source among `others` that a report does not show yet, each once."""
+    """Return the places in the source among `others` that a report does not show yet, each once."""
     places = dict.fromkeys(other for other in others if other is not None)
     return tuple(p for p in places if span is None or (p.file, p.line) != (span.file, span.line))
 

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _COPIES, _PRODUCTS = PORTABLE["deferred_store"], PORTABLE["deferred_read"]
-# Of portable ops that the target's own hardware does at once.
+# For portable ops that the target's own hardware does at once.
 _DEFERRED = Remedies(
     waits={
         _COPIES: ("gl.portable.wait({pending})",),
@@ -60,10 +60,10 @@ def group_wait(
     task: Task, queue: str, op: Op, before: Op, pending: int, *, commit: bool = False,
     finish: bool = False,
 ) -> str:  # fmt: skip
-    """Which wait for the groups of a queue is missing before an op.
+    """Return the remedy for a missing wait for the groups of a queue before an op.
 
     Args:
-        op: started the work.
+        op: the op that started the work.
         commit: its group is not closed either.
         finish: it is not enough that the work has read its sources.
     """
@@ -85,17 +85,17 @@ def group_wait(
 
 
 def barrier_wait(task: Task, op: Op, before: Op, barrier: Optional[SharedView]) -> str:
-    """Which wait for the barrier that asynchronous work signals is missing before an op."""
+    """Return the remedy for a missing wait for the barrier that asynchronous work signals."""
     named = _barrier(task, op, barrier)
     wait = spelled(_remedies(task).barrier_waits, op.site, barrier=named)
-    tells = f"the barrier that `{op.called}` of {line_of(op, before)} signals"
+    signalled = f"the barrier that `{op.called}` of {line_of(op, before)} signals"
     if not wait:
-        return f"Wait for {tells} {between(op, before)}."
-    return f"Put `{wait}` {between(op, before)}: that is {tells}."
+        return f"Wait for {signalled} {between(op, before)}."
+    return f"Put `{wait}` {between(op, before)}: that is {signalled}."
 
 
 def wait_before_end(task: Task, queue: str, op: Op, barrier: Optional[SharedView]) -> str:
-    """Which wait is missing between asynchronous work and the end of the kernel."""
+    """Return the remedy for a missing wait between asynchronous work and the end of the kernel."""
     if barrier is not None:
         named = _barrier(task, op, barrier)
         wait = spelled(_remedies(task).barrier_waits, op.site, barrier=named)
@@ -107,13 +107,13 @@ def wait_before_end(task: Task, queue: str, op: Op, barrier: Optional[SharedView
 
 
 def barrier_call(task: Task, op: Op, alloc: Op) -> str:
-    """The wait for a barrier, in the spelling of the file of an op; "" where none is known."""
+    """Return the wait for a barrier, in the spelling of the file of an op; "" where none is known."""
     name = alloc.results[0].name if alloc.results else None
     return spelled(_remedies(task).barrier_waits, op.site, barrier=name or "bar")
 
 
 def signal_and_wait(task: Task, queue: str, op: Op, before: Op) -> str:
-    """What is missing before an op, of work that neither a group nor a barrier tracks."""
+    """Return the remedy for work before an op that neither a group nor a barrier tracks."""
     texts = _texts("signals", queue, task)
     signal = spelled(texts, op.site, barrier="bar")
     wait = spelled(_remedies(task).barrier_waits, op.site, barrier="bar")
@@ -126,7 +126,7 @@ def signal_and_wait(task: Task, queue: str, op: Op, before: Op) -> str:
 
 
 def fence(task: Task, proxy: str, op: Op, before: Op) -> str:
-    """Which fence is missing after an access by `op`, before the work that `before` starts."""
+    """Return the remedy for a missing fence after an access by `op`, before the work that `before` starts."""
     call = spelled(_texts("fences", proxy, task), before.site or op.site)
     if not call:
         return (
@@ -137,7 +137,7 @@ def fence(task: Task, proxy: str, op: Op, before: Op) -> str:
 
 
 def arrive_and_wait(task: Task, earlier: str, op: Op, before: Op) -> str:
-    """Which barrier is missing between two partitions.
+    """Return the remedy for a missing barrier between two partitions.
 
     Args:
         earlier: the partition that executed `op`; `task` executes `before`.

@@ -64,7 +64,7 @@ class History:
     def unfenced(
         self, tracking: Tracking, agent: Agent, view: SharedView, known: Sequence[str], reads: bool
     ) -> Optional[Epoch]:
-        """An access to a view that the compiler knows of and that has no fence yet."""
+        """Return an access to a view that the compiler knows of and that has no fence yet."""
         epochs = tracking.epochs
         ids = tracking.last_accesses(view, reads)
         if ids is None or not len(ids):
@@ -110,11 +110,11 @@ def missing_fence(
     tracking: Optional[Tracking], history: History, agent: Optional[Agent], views: Sequence[SharedView],
     known: Sequence[str], writes: bool,
 ) -> Optional[Epoch]:  # fmt: skip
-    """The access for which the compiler adds a fence before an op that accesses `views`."""
+    """Return the access for which the compiler adds a fence before an op that accesses `views`."""
     if tracking is None or agent is None or agent.proxy != GENERIC:
         return None
-    found = (history.unfenced(tracking, agent, view, known, writes) for view in views)
-    return next((epoch for epoch in found if epoch is not None), None)
+    candidates = (history.unfenced(tracking, agent, view, known, writes) for view in views)
+    return next((epoch for epoch in candidates if epoch is not None), None)
 
 
 def report_added_fence(task: Task, earlier: Epoch, releases: str) -> None:

@@ -445,7 +445,7 @@ def _read_before(agent: Agent, earlier: Epoch) -> bool:
 
 
 def byte_of(task: Task, name: str, element: int) -> str:
-    """Where a byte of a buffer is, and by which expression the running op gets there."""
+    """Return the words for a byte of a buffer, with the expression by which the running op gets there."""
     if not isinstance(name, BufferName):
         return f"byte {element} of {name}"
     part = expression(task.machine.program.program, task.op, name.alloc)

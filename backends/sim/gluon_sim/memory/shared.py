@@ -188,7 +188,7 @@ class SharedView:
 
     @classmethod
     def allocated(cls, buffer: SharedBuffer, type: MemDescType, alloc: Op) -> "SharedView":
-        """All of a buffer that an op of the kernel made for the type."""
+        """Return a view of the whole buffer that an op of the kernel allocates for the type."""
         if in_tensor_memory(type):
             name = LanesName(buffer_name(alloc, "tensor memory"))
             name.alloc, name.pitch = alloc, pitch_of(type)

@@ -530,7 +530,7 @@ class Barriers:
 
 
 def _place_of(task: Task, buffer: SharedBuffer, slot: int) -> str:
-    """Which barrier of a buffer it is, by the expression of the op that runs."""
+    """Return the words for a barrier of a buffer, by the expression of the op that runs."""
     part = expression(task.machine.program.program, task.op, buffer.alloc)
     if part:
         return f"the barrier `{part}` (byte {slot * 8} of {buffer.name})"
@@ -542,7 +542,7 @@ def _place_of(task: Task, buffer: SharedBuffer, slot: int) -> str:
 
 
 def _put(task: Task) -> str:
-    """The wait to put there, for the first barrier for which nobody waits."""
+    """Return the remedy: the wait to put there, for the first barrier for which nobody waits."""
     alloc, arrives = unawaited(task.machine.program.program)[0]
     call = barrier_call(task, arrives[0], alloc)
     return f" Put `{call}` there." if call else ""

@@ -171,7 +171,7 @@ def check_columns(program: Program, limit: int, name: str) -> int:
 
 
 class LanesName(BufferName):
-    """What reports call a buffer in tensor memory.
+    """The name of a buffer in tensor memory, for reports.
 
     Attributes:
         pitch: bytes of a lane.

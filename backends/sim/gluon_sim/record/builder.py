@@ -190,12 +190,12 @@ class SimBuilder:
         self._loc = where[0] if len(where) == 1 else Location(*where)
 
     def enter_call(self, site: Optional[CallSite]) -> Optional[CallSite]:
-        """What is recorded next comes of this call of the kernel; returns the call before."""
+        """Ascribe the ops recorded from here on to this call of the kernel; return the call before."""
         outer, self._site = self._site, site
         return outer
 
     def bind_name(self, name: str, values: Sequence[Any]) -> None:
-        """An assignment of the kernel, of values or of one constant, for debuggers and reports."""
+        """Record an assignment of the kernel, of values or of one constant, for debuggers and reports."""
         block, before = self._block, self._before
         if block is None:  # parameters, before the function has a body
             self._unbound.append((name, values))

@@ -33,7 +33,7 @@ class Folder:
     """Knows constants in one program.
 
     Args:
-        ops: all of it.
+        ops: all ops of the program.
     """
 
     def __init__(self, ops: list[Op]):
@@ -44,7 +44,7 @@ class Folder:
                 self._given.setdefault(id(op.args[0]), []).append(list(op.args[1]))
 
     def constant(self, value: Any, depth: int = 0) -> Optional[int]:
-        """The number that a scalar is, None where that is not known."""
+        """Return the number that a scalar holds; None where it is not known."""
         if not isinstance(value, Value) or depth >= _DEEP:
             return None
         if id(value) not in self._known:
@@ -75,18 +75,18 @@ class Folder:
         if not isinstance(owner, Function) or owner.public or owner.body.blocks[0] is not block:
             return None
         calls = self._given.get(id(owner), [])
-        found = {self.constant(call[value.index], depth) for call in calls}
-        return found.pop() if len(found) == 1 else None
+        constants = {self.constant(call[value.index], depth) for call in calls}
+        return constants.pop() if len(constants) == 1 else None
 
     def source(self, value: Value, depth: int = 0) -> Value:
-        """Where casts, and selections by a constant, take a scalar from."""
+        """Return the scalar behind casts and behind selections by a constant."""
         value = self.selected(value, depth)
         while isinstance(value.owner, Op) and value.owner.name == "int_cast":
             value = self.selected(value.owner.args[0], depth)
         return value
 
     def selected(self, value: Value, depth: int = 0) -> Value:
-        """What a selection by a constant gives; any other value as it is."""
+        """Return the result of a selection by a constant; any other value as it is."""
         value = value.resolve()
         while isinstance(value.owner, Op) and value.owner.name == "select":
             condition = self.constant(value.owner.args[0], depth + 1)
@@ -96,7 +96,7 @@ class Folder:
         return value
 
     def unreached(self, op: Op) -> list[Region]:
-        """The regions of a branch or a loop that never run."""
+        """Return the regions of a branch or a loop that never run."""
         if op.name == "if":
             condition = self.constant(op.args[0])
             return [] if condition is None else [op.regions[1 if condition else 0]]
@@ -112,16 +112,18 @@ class Folder:
         return []
 
     def blocks(self, region: Region) -> list[Block]:
-        """The blocks of a region that can run."""
+        """Return the blocks of a region that can run."""
         if len(region.blocks) < 2:
             return region.blocks
-        found = [region.blocks[0]]
-        for block in found:
+        reached = [region.blocks[0]]
+        for block in reached:
             end = block.get_terminator()
             targets = [a for a in (end.args if end is not None else ()) if isinstance(a, Block)]
             if end is not None and end.name == "cond_branch":
                 condition = self.constant(end.args[0])
                 if condition is not None:
                     targets = [targets[0 if condition else 1]]
-            found += [target for target in targets if all(target is not other for other in found)]
-        return [block for block in region.blocks if any(block is other for other in found)]
+            reached += [
+                target for target in targets if all(target is not other for other in reached)
+            ]
+        return [block for block in region.blocks if any(block is other for other in reached)]

@@ -121,7 +121,7 @@ class Op:
         orders: whether an atomic acquires, releases, and reaches its program alone, once somebody
             asked.
         ufunc: of a reduction, the ufunc of its combine region or None, once somebody asked.
-        site: the call of the kernel that it was recorded for; None in library functions.
+        site: the call of the kernel for which it was recorded; None in library functions.
     """
 
     __slots__ = (

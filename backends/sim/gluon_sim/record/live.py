@@ -25,7 +25,7 @@ _PURE = {"inline_asm": 3, "extern_elementwise": 5}
 
 
 def live_ops(program: Program) -> list[Op]:
-    """The ops of `program` that are not dead code, in the order of its text."""
+    """Return the ops of `program` that are not dead code, in the order of its text."""
     ops = list(program.walk_ops())
     folder = Folder(ops)
     if whole := not has(DROPS_CARRIED):
@@ -40,7 +40,7 @@ def live_ops(program: Program) -> list[Op]:
 
 
 def _reached(program: Program, folder: Folder) -> tuple[list[Op], set[int]]:
-    """The ops that can run as far as constants tell, and the ids of regions that cannot."""
+    """Return the ops that can run as far as constants tell, and the ids of regions that cannot."""
     ops: list[Op] = []
     never: set[int] = set()
     left = [function.body for function in reversed(program.functions.values())]
@@ -57,7 +57,7 @@ def _reached(program: Program, folder: Folder) -> tuple[list[Op], set[int]]:
 
 
 def _has_effect(op: Op) -> bool:
-    """Whether an op does more than to compute its results; regions and callees speak for themselves."""
+    """Return whether an op does more than compute its results, regions and callees apart."""
     if op.name in _PURE:
         return not op.args[_PURE[op.name]]
     if op.name in _JUMPS or op.attrs.get("volatile") or op.attrs.get("determines"):
@@ -71,7 +71,7 @@ class _Search:
     """Marks live ops, from those that have effects backwards.
 
     Args:
-        ops: all of a program.
+        ops: all ops of a program.
         whole: control flow that stays keeps all that it carries and results in.
         folder: knows its constants.
         never: ids of regions that never run.
@@ -140,7 +140,7 @@ HANDS_ON: dict[str, Callable[[Op], list[Value]]] = {
 
 
 def links(op: Op, never: Collection[int] = ()) -> Iterator[tuple[Value, Value]]:
-    """Each value that control flow hands on, with one that it may be.
+    """Yield each value that control flow hands on, with a value that it may come from.
 
     Args:
         never: ids of regions that never run.
@@ -174,6 +174,6 @@ def links(op: Op, never: Collection[int] = ()) -> Iterator[tuple[Value, Value]]:
 
 
 def terminators(region: Region) -> list[Op]:
-    """The ops that end the blocks of `region`."""
+    """Return the ops that end the blocks of `region`."""
     ends = (block.get_terminator() for block in region.blocks)
     return [op for op in ends if op is not None]

@@ -19,7 +19,7 @@ __all__ = ["undetermined"]
 
 
 def undetermined(program: Program) -> Optional[Op]:
-    """The first live op whose result has an AutoLayout that nothing determines."""
+    """Return the first live op whose result has an AutoLayout that nothing determines."""
     if not any(_is_auto(value) for op in program.walk_ops() for value in op.results):
         return None
     ops = live_ops(program)
@@ -45,7 +45,7 @@ def _is_auto(value: Value) -> bool:
 
 
 def _alike(op: Op) -> Iterator[Sequence[Value]]:
-    """Groups of values between which an op carries layouts."""
+    """Yield groups of values between which an op carries layouts."""
     if op.name == "histogram":
         yield from ([value] for value in op.operands())  # its bins have a layout of their own
         yield op.results

@@ -25,7 +25,7 @@ _LONGEST = 60  # characters of an expression
 
 
 class BufferName(str):
-    """What reports call a buffer.
+    """The name of a buffer, for reports.
 
     Attributes:
         alloc: the op that allocates it.
@@ -34,12 +34,12 @@ class BufferName(str):
     alloc: Optional[Op] = None
 
     def at(self, byte: int) -> str:
-        """A byte of the buffer."""
+        """Return the words for a byte of the buffer."""
         return f"byte {byte} of {self}"
 
 
 def buffer_name(alloc: Op, memory: str = "buffer") -> BufferName:
-    """A buffer by its variable, or by its line where it has none.
+    """Return the name of a buffer: its variable, or its line where it has none.
 
     A building block may say what it is, by the attribute `called` of the allocation.
     """
@@ -53,7 +53,7 @@ def buffer_name(alloc: Op, memory: str = "buffer") -> BufferName:
 
 
 def expression(program: Program, op: Op, alloc: Optional[Op]) -> str:
-    """The expression by which an op gets to a part of a buffer; "" where it is no part, or unknown."""
+    """Return the expression by which an op gets to a part of a buffer; "" where it is no part, or unknown."""
     known = origins(program) if alloc is not None else {}
     for value in op.operands():
         if isinstance(value.type, MemDescType) and alloc in known.get(id(value), ()):
@@ -62,7 +62,7 @@ def expression(program: Program, op: Op, alloc: Optional[Op]) -> str:
 
 
 def variable(program: Program, op: Op, alloc: Optional[Op]) -> str:
-    """The expression by which an op names a buffer or a part of it; "" where it is unknown."""
+    """Return the expression by which an op names a buffer or a part of it; "" where it is unknown."""
     part = expression(program, op, alloc)
     if part or alloc is None:
         return part
@@ -78,12 +78,12 @@ def _view(value: Value) -> str:
 
 
 def called(op: Op, what: str) -> str:
-    """The function that the kernel calls for an op, else `what` it does."""
+    """Return the function that the kernel calls for an op, or else `what`."""
     return what if op.site is None else op.site.function
 
 
 def line_of(op: Op, other: Optional[Op] = None) -> str:
-    """The line of an op, with its file where another op is in a different one."""
+    """Return the line of an op, with its file where another op is in a different one."""
     line = f"line {op.loc.line}"
     if other is None or op.loc.file == other.loc.file:
         return line
@@ -91,12 +91,12 @@ def line_of(op: Op, other: Optional[Op] = None) -> str:
 
 
 def between(first: Op, second: Op) -> str:
-    """The place after one op and before another."""
+    """Return the words for the place after one op and before another."""
     if first.loc.file == second.loc.file and first.loc.line < second.loc.line:
         return f"between line {first.loc.line} and line {second.loc.line}"
     return f"after {line_of(first, second)} and before {line_of(second, first)}"
 
 
 def threads_barrier(op: Op, cluster: bool = False) -> str:
-    """The barrier of all threads, as the file of an op can write it."""
+    """Return the call of the barrier of all threads, as the file of an op can write it."""
     return spelled([f"gl.barrier({'cluster=True' if cluster else ''})"], op.site)

@@ -304,7 +304,7 @@ _WITHOUT_READS = frozenset(
 
 
 def _has_op(region: Region, wanted: Callable[[Op], bool], seen: frozenset[str]) -> bool:
-    """Is there such an op in `region`, in what is nested in it or in a function that it calls?"""
+    """Return whether `region`, a nested region or a callee has such an op."""
     for block in region.blocks:
         for op in block.ops:
             if wanted(op) or any(_has_op(inner, wanted, seen) for inner in op.regions):
@@ -316,7 +316,7 @@ def _has_op(region: Region, wanted: Callable[[Op], bool], seen: frozenset[str]) 
 
 
 def _is_closed(op: Op) -> bool:
-    """Is it a loop each round of which follows from its carried values, and from nothing in memory?"""
+    """Return whether an op is a loop whose rounds depend on its carried values alone, not on memory."""
 
     def reads(inner: Op) -> bool:
         return inner.name not in _WITHOUT_READS or bool(inner.attrs.get("reaches_memory"))
@@ -325,7 +325,7 @@ def _is_closed(op: Op) -> bool:
 
 
 def _spins(program: Program) -> bool:
-    """Does a loop without a fixed count read memory that others may change?"""
+    """Return whether a loop without a fixed count reads memory that others may change."""
 
     def touches(op: Op) -> bool:
         return op.name in _MEMORY or bool(op.attrs.get("reaches_memory"))

@@ -144,7 +144,7 @@ def _endless(task: Task, live: np.ndarray, by: np.ndarray) -> None:
 
 
 def _unchanging(task: Task, step: Step, row: int) -> DeadlockError:
-    """Return the error for a `while` of which a round changes nothing that its condition depends on."""
+    """Return the error for a `while` whose rounds change nothing that its condition depends on."""
     return DeadlockError(
         "a loop never comes to its end: nothing that its condition depends on changes in it",
         remedy="Change a variable of the condition in the loop.",
@@ -284,7 +284,7 @@ def warp_specialize(task: Task, step: Step) -> Turns[None]:
 
 
 def first_warp(default: int, warps: Sequence[int], partition: int) -> int:
-    """The first warp of a partition: they follow the default one, the largest first."""
+    """Return the first warp of a partition: partitions follow the default one, the largest first."""
     order = sorted(range(len(warps)), key=lambda i: -warps[i])
     return default + sum(warps[i] for i in order[: order.index(partition)])
 

@@ -91,7 +91,7 @@ def _copied(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def _largest(x: np.ndarray) -> float:
-    """The largest finite magnitude."""
+    """Return the largest finite magnitude."""
     if not x.size:
         return 0.0
     top = max(float(x.max()), -float(x.min()))
@@ -102,7 +102,7 @@ def _largest(x: np.ndarray) -> float:
 
 
 def _error(size: int, terms: Any, added: Any) -> Any:
-    """A bound on the error of `size` terms up to `terms`, and `added`, summed in float64 in any order."""
+    """Return a bound on the error of `size` terms up to `terms`, and `added`, summed in any order."""
     return 2 * (size + 1) * _EPSILON * (size * terms + added)
 
 
@@ -129,12 +129,12 @@ def _settle(
 
 
 def _indices(mask: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Those of true elements: `nonzero`, faster where there are few."""
+    """Return the indices of true elements: `nonzero`, faster where there are few."""
     return np.unravel_index(np.flatnonzero(mask), mask.shape)
 
 
 def _sums(terms: np.ndarray) -> np.ndarray:
-    """The exact sums of the rows, rounded to float64."""
+    """Return the exact sums of the rows, rounded to float64."""
     sums: np.ndarray = terms.sum(-1)
     # Multiples of a unit of which 2**52 are more than all magnitudes together: exact in every order.
     _, exponents = np.frexp(np.abs(terms).sum(-1))

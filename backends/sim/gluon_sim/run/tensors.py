@@ -264,7 +264,7 @@ def fp4_to_fp(task: Task, source: np.ndarray, type: Type, axis: int) -> np.ndarr
 def matmul(
     task: Task, a: np.ndarray, b: np.ndarray, acc: np.ndarray, precision: Any = None
 ) -> np.ndarray:
-    """acc + a @ b over the last two dims, products exact, sums in float64 and rounded once; see `products`.
+    """Return acc + a @ b over the last two dims, summed in float64 and rounded once; see `products`.
 
     Args:
         precision: for float32 operands: "tf32" drops the low 13 mantissa bits of both, as the
@@ -287,7 +287,7 @@ def matmul(
 
 
 def _widen(x: np.ndarray) -> np.ndarray:
-    """A type that NumPy casts to float64 fast."""
+    """Cast to a type that NumPy casts to float64 fast."""
     return cast_float(x, "bf16", "fp32") if x.dtype.name == "bfloat16" else compute(x)
 
 

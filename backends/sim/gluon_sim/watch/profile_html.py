@@ -34,7 +34,7 @@ def render(report: Sequence[Mapping[str, Any]]) -> str:
 
 
 def part(report: Sequence[Mapping[str, Any]]) -> str:
-    """The tables, for a notebook: their style holds for them alone."""
+    """Return the tables for a notebook; their style holds for them alone."""
     body = "".join(_kernel(k) for k in report) or "<p>No kernel ran on the simulator.</p>"
     rules = (rule.strip() for rule in _STYLE.replace("\n", " ").split("}"))
     style = "".join(

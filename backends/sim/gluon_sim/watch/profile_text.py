@@ -176,7 +176,7 @@ def show(report: Sequence[Mapping[str, Any]]) -> None:
 
 
 def pieces(report: Sequence[Mapping[str, Any]], width: int) -> Iterator[Union[Table, Text]]:
-    """What `show` prints, for any console of rich."""
+    """Yield the renderables that `show` prints, for any console of rich."""
     for kernel in report:
         title = (
             f"{kernel['kernel']} on {kernel['target']}: {many(kernel['launches'], 'launch', 'es')}, "
