@@ -67,8 +67,8 @@ _WIDTHS = (
 
 
 def emitted(lines: Sequence[CodeLine]) -> tuple[Emitted, ...]:
-    """The accesses of global memory and the matrix products among lines of assembly."""
-    found = []
+    """Return the accesses of global memory and the matrix products among lines of assembly."""
+    accesses = []
     for line in lines:
         for one in instructions(line.text):
             kind = next((kind for pattern, kind in _KINDS if pattern.match(one.name)), None)
@@ -76,8 +76,8 @@ def emitted(lines: Sequence[CodeLine]) -> tuple[Emitted, ...]:
                 whole = kind == PRODUCT or one.name.startswith("tensor_")
                 sizes = (size for pattern, size in _WIDTHS if pattern.search(one.name))
                 width = 0 if whole else next(sizes, 4)
-                found.append(Emitted(one.name, kind, line.file, line.line, width))
-    return tuple(found)
+                accesses.append(Emitted(one.name, kind, line.file, line.line, width))
+    return tuple(accesses)
 
 
 def instruction_mix(assembly: str) -> dict[str, int]:

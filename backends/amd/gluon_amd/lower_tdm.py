@@ -19,8 +19,8 @@ _INTERVAL_BYTES = (8, 1024)  # that TDM counts between two gaps
 
 
 def padded_rows(shape: Sequence[int], bits: int) -> Any:
-    """Shared memory for rows of contiguous elements, without a conflict between the same columns of
-    several rows, in a form that TDM writes."""
+    """Return a layout of shared memory that TDM writes: rows of contiguous elements, without a conflict
+    between the same columns of several rows."""
     interval, rank = shape[-1], len(shape)
     low, high = (nbytes * 8 // bits for nbytes in _INTERVAL_BYTES)
     interval = max(min(interval, high), low, 1)
@@ -47,14 +47,14 @@ def layout(request: TileRequest) -> Any:
 
 
 def make(request: TileRequest, _semantic: Any) -> Sequence[Any]:
-    made = tdm.make_tensor_descriptor(
+    descriptor = tdm.make_tensor_descriptor(
         request.base,
         list(request.shape),
         list(request.strides),
         list(request.block_shape),
         request.layout or layout(request),
     )
-    return (made,)
+    return (descriptor,)
 
 
 def begin(stages: int, tiles: int, _semantic: Any) -> Sequence[Any]:
@@ -73,8 +73,8 @@ def fetch(fetch: Any, _semantic: Any) -> None:
 
 def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: Any) -> None:
     mbarrier.wait(_semantic.memdesc_index(state.values[0], slot), phase)
-    _semantic.deferred_fence()  # what arrived needs none, on targets that have fences either
+    _semantic.deferred_fence()  # data that arrived needs none, whatever the target
 
 
 def end(state: Any, stages: int, _semantic: Any) -> None:
-    """Every copy was waited for; nothing holds the barriers."""
+    """Do nothing: every copy was waited for, and nothing holds the barriers."""

@@ -1,4 +1,4 @@
-"""What goes into `ptxas` and what it says: lines of the kernel, and where it keeps no `wgmma` under way."""
+"""The input and output of `ptxas`: lines of the kernel, and places where it keeps no `wgmma` in flight."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LOC = re.compile(r"^[ \t]*\.loc\b.*\n", re.M)
 
 
 def located(run: _Run) -> _Run:
-    """The stage `run`, which writes PTX, with the kernel's lines within inline assembly.
+    """Return the stage `run`, which writes PTX, with the kernel's lines within inline assembly.
 
     Newer LLVM counts the lines of the text there, up from the kernel's line: loads, stores and products
     would be ascribed to lines below theirs.

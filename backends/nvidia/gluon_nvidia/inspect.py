@@ -77,7 +77,7 @@ def disassemble(cubin: bytes) -> str:
 
 
 def sass(cubin: bytes) -> str:
-    """The machine code of `cubin` as Triton shows it, without what nvdisasm says of the file's format."""
+    """Return the machine code of `cubin` as Triton shows it, without the lines on the file's format."""
     from gluon_core import vendor
     from gluon_core.contract.backend import load_path
 
@@ -141,8 +141,8 @@ _WHOLE_TILES = ("U",)  # units of their own move whole boxes
 
 
 def emitted(lines: Sequence[CodeLine]) -> tuple[Emitted, ...]:
-    """The accesses of global memory and the matrix products among the lines of `listing`."""
-    found = []
+    """Return the accesses of global memory and the matrix products among the lines of `listing`."""
+    accesses = []
     for line in lines:
         for one in instructions(line.text):
             first, *modifiers = one.name.split(".")
@@ -152,8 +152,8 @@ def emitted(lines: Sequence[CodeLine]) -> tuple[Emitted, ...]:
                 width = 0 if kind == PRODUCT or first.startswith(_WHOLE_TILES) else 4
                 if width and sizes:
                     width = max(sizes) // 8
-                found.append(Emitted(one.name, kind, line.file, line.line, width))
-    return tuple(found)
+                accesses.append(Emitted(one.name, kind, line.file, line.line, width))
+    return tuple(accesses)
 
 
 def instruction_mix(sass: str) -> dict[str, int]:

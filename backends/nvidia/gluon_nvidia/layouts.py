@@ -108,10 +108,10 @@ class NVMMADistributedLayout(DistributedLayout):
         check_cga(self.cga_layout, self.rank)
 
     def check_unit(self) -> None:
-        """Raise unless a matrix unit has this version; its operands have no other condition.
+        """Raise unless a matrix unit has this version, the only condition on its operands.
 
         Raises:
-            LayoutError: another version.
+            LayoutError: no matrix unit has this version.
         """
         if not self.version or self.version[0] not in (2, 3):
             raise LayoutError(
@@ -126,7 +126,7 @@ class NVMMADistributedLayout(DistributedLayout):
         """Raise unless accumulators can have this layout; operands have their own fragments.
 
         Raises:
-            LayoutError: a version or a shape of which no tile is made.
+            LayoutError: no tile has this version or shape.
         """
         self.check_unit()
         check_powers(self.instr_shape, "instr_shape")
@@ -187,7 +187,7 @@ class NVMMADistributedLayout(DistributedLayout):
         )
 
     def _warp_order(self) -> list[int]:
-        """Dimensions from the fastest warp bit to the slowest: rows first in version 3, batches last."""
+        """Return the dimensions from the fastest warp bit to the slowest: rows first in version 3."""
         *batches, rows, columns = range(self.rank)
         matrix = [rows, columns] if self.version[0] == 3 else [columns, rows]
         return [*matrix, *reversed(batches)]
@@ -202,10 +202,10 @@ class NVMMADistributedLayout(DistributedLayout):
         return combine_with_cga(_stack(pieces), self.cga_layout, shape, keep_copies=True)
 
     def _operand_rows(self, operand_index: int) -> int:
-        """Rows of A's fragment; of both operands' tile.
+        """Return the rows of A's fragment, which are those of both operands' tile.
 
         Raises:
-            LayoutError: the compiler reads them off a tile that has none.
+            LayoutError: the compiler reads the rows off the tile, which is no instruction's.
         """
         if not follows(OPERAND_ROWS):
             return _OPERAND_ROWS

@@ -47,7 +47,7 @@ def accepts(request: TileRequest) -> Union[bool, str]:
 
 
 def _aligned(request: TileRequest) -> Union[bool, str]:
-    """True where base and strides are known to be multiples of 16 bytes, or what is not."""
+    """Return True where base and strides are known to be multiples of 16 bytes, else the reason."""
     if request.alignment % _ALIGNMENT:
         return f"TMA needs an address divisible by {_ALIGNMENT}, and base is not known to be: {_REMEDY}"
     nbytes = request.dtype.primitive_bitwidth // 8

@@ -396,7 +396,7 @@ def _value(
     value: Operand,
     argument: str,
 ) -> tensor:
-    """What is written: of the pointed-to dtype, or integers of the other sign."""
+    """Return the tensor to write: of the pointed-to dtype, or integers of the other sign."""
     element = ptr.dtype.element_ty
     made: Any = semantic.to_tensor(unwrap(value))
     if not made.type.is_block():

@@ -211,7 +211,7 @@ def update_tensor_descriptor(
 
 
 def _clamps(clamp_bounds: object) -> bool:
-    """The compile-time boolean; True for a value of the kernel that is let pass."""
+    """Return the compile-time boolean; True for a value of the kernel that `refuse` lets pass."""
     if isinstance(unwrap(clamp_bounds), tl.tensor):
         try:
             compile_time_bool(clamp_bounds, "clamp_bounds")

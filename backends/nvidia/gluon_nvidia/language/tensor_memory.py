@@ -582,7 +582,7 @@ def _sliced(
     if memory.rank == 3 and dim == 0 and vendor.has(TMEM_ROW_SLICES):
         return _copies(semantic, memory, start, length)
     if memory.rank == 3 and dim == 2 and vendor.has(TMEM_ROW_SLICES):
-        return _part(semantic, memory, start, length, dim)  # there is the view, and no use of it
+        return _part(semantic, memory, start, length, dim)  # a view that nothing reads yet
     memory.type.check_matrix()
     if dim not in (0, 1):
         raise ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
@@ -636,7 +636,7 @@ def _copies(
 def _part(
     semantic: Any, memory: tensor_memory_descriptor, start: int, length: int, dim: int
 ) -> tensor_memory_descriptor:
-    """A part of a dimension, in the layout of the whole."""
+    """Return a part of a dimension, in the layout of the whole."""
     size = memory.shape[dim]
     if length < 1 or length & (length - 1) or start < 0 or start + length > size:
         raise ShapeError(

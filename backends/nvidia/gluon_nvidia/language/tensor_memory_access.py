@@ -85,7 +85,7 @@ def loaded_type(
 
 
 def stored_value(semantic: Any, kind: Any, value: object, first: bool = False) -> tensor:
-    """`value`, checked for a buffer of type `kind`; `first` as in `check_stored`."""
+    """Return `value`, checked for a buffer of type `kind`; `first` as in `check_stored`."""
     check_warps(semantic)
     held: tensor = unwrap(value)
     check_stored(kind, held, first)

@@ -385,7 +385,7 @@ def _dims(tensor_type: distributed_type) -> list[int]:
 
 
 def _signed(a: dtype, b: dtype) -> tuple[dtype, dtype]:
-    """The dtypes as the compiler multiplies them, which takes unsigned bytes for signed ones."""
+    """Return the dtypes that the compiler multiplies; it takes unsigned bytes for signed ones."""
     if tl.uint8 not in (a, b) or {a, b} - {tl.int8, tl.uint8}:
         return a, b
     refuse(

@@ -174,7 +174,7 @@ def set_(call: Call) -> Step:
 
 @opcode("nanosleep")
 def nanosleep(call: Call) -> Step:
-    """The clock goes on by as many nanoseconds."""
+    """Advance the clock by as many nanoseconds."""
     call.program.is_data = False
     type = call.type()
     if type.name != "u32":
@@ -195,7 +195,7 @@ _LONGEST_SLEEP = 1_000_000  # nanoseconds
 
 @opcode("griddepcontrol", "prefetch", "prefetchu", "discard", "applypriority")
 def nothing(call: Call) -> Step:
-    """It is about caches, or when kernels start."""
+    """Do nothing: the instruction is about caches, or the start of kernels."""
     call.program.is_data = False
     for operand in call.operands:
         if isinstance(operand, Address):

@@ -192,7 +192,7 @@ class Call:
         return bits
 
     def _special_width(self, name: str) -> Optional[int]:
-        """The width of a special register; None for a name that is none."""
+        """Return the width of a special register; None for any other name."""
         special = SPECIAL.get(name.removeprefix("%"))
         if special is None:
             return None

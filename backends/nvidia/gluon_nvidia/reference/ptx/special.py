@@ -76,11 +76,11 @@ class _Threads:
     block: np.ndarray
 
     def axis(self, axis: str, x: Any, other: int) -> Any:
-        """A value along x; the same along y and z for all, and 0 for w."""
+        """Return `x` along x, `other` along y and z, and 0 along w."""
         return x if axis == "x" else 0 if axis == "w" else other
 
     def program(self, axis: str) -> Any:
-        """The index of the program along an axis."""
+        """Return the index of the program along an axis."""
         if axis == "w":
             return 0
         ids = [self.machine.program_id(i) for i in range(self.machine.programs)]
@@ -92,10 +92,10 @@ class _Threads:
 
 
 def value_of(machine: Machine, numbers: np.ndarray, name: str) -> np.ndarray:
-    """What a register of the hardware holds, as int64 or uint64, or bool for a predicate.
+    """Return the value of a hardware register, as int64 or uint64, or bool for a predicate.
 
     Args:
-        numbers: of the threads that read it, over the blocks of a program.
+        numbers: indices of the threads that read it, over the blocks of a program.
     """
     own = machine.num_warps * _WARP
     threads = _Threads(machine, numbers % own + machine.first_warp * _WARP, numbers // own)
@@ -134,7 +134,7 @@ def _multiprocessors(t: _Threads, axis: str = "") -> int:
 
 
 def _multiprocessor(t: _Threads, axis: str) -> Any:
-    """Blocks are dealt out in turn, and stay."""
+    """Return the multiprocessor of each block: blocks are dealt out in turn, and stay."""
     x, y, _ = t.machine.grid
     program = (t.program("z") * y + t.program("y")) * x + t.program("x")
     return (program * t.machine.blocks + t.block) % _multiprocessors(t)
@@ -171,7 +171,7 @@ _VALUES: dict[str, Callable[[_Threads, str], Any]] = {
     "total_smem_size": _shared,
     "aggr_smem_size": lambda t, axis: _shared(t, axis) + _RESERVED,
     "dynamic_smem_size": lambda t, axis: t.machine.shared_bytes,
-    # Counters that nobody has set up, the driver's own registers, and launches outside of graphs.
+    # Counters that were never set up, the driver's own registers, and launches outside of graphs.
     **{
         name: lambda t, axis: 0
         for name in SPECIAL
