@@ -226,7 +226,7 @@ def _tiles_signature(dtype):
 
 
 def tiles_selections(target, dtype="fp16", num_warps=4, aligned=range(6), **constants):
-    """op -> name of the lowering that `products` takes on `target`, and all selections.
+    """Return op -> name of the lowering that `products` takes on `target`, and all selections.
 
     `aligned` are the numbers of the arguments that are divisible by 16.
     """

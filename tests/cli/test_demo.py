@@ -42,7 +42,7 @@ def test_a_part_of_it():
 
 
 def in_this_process(results=lambda row: row):
-    """`_in_processes` that runs nothing: every job passes, as `results` changes its row."""
+    """Return an `_in_processes` that runs nothing: every job passes, and `results` changes its row."""
 
     def run(work, processes, done):
         examples, _ = demo.load_examples()

@@ -237,7 +237,7 @@ class TestCompileWithoutASignature:
     def test_the_types_are_those_of_the_launches(self, file):
         shown = gluon("compile", f"{file}:scale", "-t", "sm_90").stdout
         assert "*fp32:16, *fp32:16, i32" in shown and "*fp16:16, *fp32:16, i32" in shown
-        assert "scaled" not in shown.replace("scaled.py", "")  # what the file prints goes elsewhere
+        assert "scaled" not in shown.replace("scaled.py", "")  # the file's output goes elsewhere
 
     def test_a_text_is_that_of_the_first(self, file):
         done = gluon("compile", f"{file}:scale", "-t", "sm_90", "--emit", "ttgir")
@@ -245,8 +245,8 @@ class TestCompileWithoutASignature:
         assert "launched with 2 signatures" in done.stderr
 
     def test_explain_does_so_too(self, file):
-        found = json.loads(gluon("explain", f"{file}:scale", "-t", "sm_90", "--json").stdout)
-        assert found["kernel"] == "scale" and found["lines"]
+        printed = json.loads(gluon("explain", f"{file}:scale", "-t", "sm_90", "--json").stdout)
+        assert printed["kernel"] == "scale" and printed["lines"]
 
     def test_a_file_that_launches_nothing_says_what_to_do(self, tmp_path):
         file = tmp_path / "quiet.py"
@@ -257,8 +257,8 @@ class TestCompileWithoutASignature:
 
 def test_one_run_serves_several_targets(file):
     done = gluon("run", file, "-t", "sim:sm_90", "--compile-for", "sm_90,sm_80", "--json")
-    found = json.loads(done.stdout)["kernels"]
-    assert {row["target"] for row in found} == {"nvidia:sm_90", "nvidia:sm_80"}
+    rows = json.loads(done.stdout)["kernels"]
+    assert {row["target"] for row in rows} == {"nvidia:sm_90", "nvidia:sm_80"}
     assert done.stderr.count("scaled") == 1
 
 
@@ -296,8 +296,8 @@ large[(1,)](np.zeros(1, np.float32))
 """
     )
     gluon("run", file, "-t", "emu:gfx942", code=3)
-    found = json.loads(process("run", str(file), "--targets", "sim:sm_90", "--json").stdout)
-    assert found["exit"] == 3 and found["targets"][0]["outcome"] == "too large"
+    printed = json.loads(process("run", str(file), "--targets", "sim:sm_90", "--json").stdout)
+    assert printed["exit"] == 3 and printed["targets"][0]["outcome"] == "too large"
 
 
 def test_output_is_o_and_sass_warns_of_nothing(file, tmp_path):

@@ -213,10 +213,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from gluon_core.cli import demo, main
 own = demo._in_processes
 def in_processes(work, processes, done):
-    def told(job, row):
+    def announce(job, row):
         done(job, row)
         print("advanced", file=sys.stderr, flush=True)
-    own(work, processes, told)
+    own(work, processes, announce)
 demo._in_processes = in_processes
 if __name__ == "__main__":
     main()

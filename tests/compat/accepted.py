@@ -11,7 +11,7 @@ __all__ = ["ACCEPTED", "Accepted", "section"]
 
 @dataclass(frozen=True)
 class Accepted:
-    """A program that upstream accepts, and so do we.
+    """A program that upstream and we accept.
 
     Args:
         title: the questionable use.

@@ -1,10 +1,10 @@
-"""What a GPU computes of the programs in `probes`, recorded in `evidence.json`.
+"""The results of the programs in `probes` on GPUs, recorded in `evidence.json`.
 
     python -m tests.compat.evidence --write          # on a machine with a GPU
     python -m tests.compat.evidence --side ours NAME...
 
 Each program runs in a process of its own, so that a fault or a hang ends nothing else. The file keeps, for each
-kind of GPU and release of Triton, when and how it was run and what each program gave.
+kind of GPU and release of Triton, the date and command of the run, and the result of each program.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _COMMAND = "python -m tests.compat.evidence --write"
 
 
 def digest(source: str) -> str:
-    """Names the text of a program in the file."""
+    """Return the digest by which the file names the text of a program."""
     return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
 def recorded() -> list[dict[str, Any]]:
-    """All runs in the file."""
+    """Return all runs in the file."""
     runs: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
     return runs
 
 
 def results(name: str) -> list[str]:
-    """What each recorded run says of a probe, as long as its program is the one of today."""
+    """Return the results of a probe in the recorded runs of its present program."""
     wanted = digest(PROBES[name].source)
     entries = [run["programs"].get(name) for run in recorded()]
     return [entry["result"] for entry in entries if entry and entry["digest"] == wanted]
 
 
 def against(title: str) -> str:
-    """The first recorded result that shows a row of `differences` to be wrong on a GPU; empty if none does."""
+    """Return the first recorded result that refutes a row of `differences`; empty if none does."""
     for name, probe in PROBES.items():
         if probe.title == title:
             for run in recorded():
@@ -59,7 +59,7 @@ def against(title: str) -> str:
 
 
 def _one(name: str, side: str) -> str:
-    """Run one program in this process: `right`, or `wrong` with numbers."""
+    """Run one program in this process; return `right`, or `wrong` with numbers."""
     import torch
 
     from tests.frontend import oracle
@@ -81,7 +81,7 @@ def _one(name: str, side: str) -> str:
 
 
 def ended(name: str, side: str) -> str:
-    """Run one program in a process of its own; an error in its last words."""
+    """Run one program in a process of its own; return its result, or its error in a few words."""
     command = [sys.executable, "-m", "tests.compat.evidence", "--one", name, "--side", side]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
@@ -98,7 +98,7 @@ def ended(name: str, side: str) -> str:
 
 
 def run(side: str, names: list[str], jobs: int) -> dict[str, Any]:
-    """All programs on the GPU of this machine."""
+    """Run programs on the GPU of this machine."""
     import torch
     import triton
 
@@ -128,15 +128,15 @@ def main() -> None:
     parser.add_argument("--one")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1))
-    given = parser.parse_args()
-    if given.one:
-        print(f"== {_one(given.one, given.side)}", flush=True)
+    options = parser.parse_args()
+    if options.one:
+        print(f"== {_one(options.one, options.side)}", flush=True)
         return
-    names = [n for n in PROBES if not given.names or any(part in n for part in given.names)]
-    now = run(given.side, names, given.jobs)
+    names = [n for n in PROBES if not options.names or any(part in n for part in options.names)]
+    now = run(options.side, names, options.jobs)
     for name, entry in now["programs"].items():
         print(f"{name:55} {entry['result']}")
-    if given.write:
+    if options.write:
         kind = ("gpu", "triton")
         kept = [run for run in recorded() if [run[k] for k in kind] != [now[k] for k in kind]]
         FILE.write_text(json.dumps([*kept, now], indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 """Mistakes that Triton's Gluon refuses, and the classes that it raises for them.
 
 A line of `_TABLE` is a target, the classes that the releases raise, a title, and the statements of a kernel
-that makes the mistake; `host` stands for an expression of host code. `_MORE` holds what needs more than that.
+that makes the mistake; `host` marks an expression of host code. `_MORE` holds the mistakes that need more than that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Mistake:
     Args:
         title: a few words.
         classes: names of the classes that releases raise for it; a release may also accept it.
-        source: as `tests.frontend.oracle` takes it. Its `go()` makes the mistake on the host, without one
+        source: a text that `tests.frontend.oracle` takes. Its `go()` makes the mistake on the host, without one
             the warm-up of its `kernel` does; `LOADED` says that the compiled kernel must be loaded, too.
     """
 
@@ -72,7 +72,7 @@ def _kernel(
     before: str = "",
     after: str = "",
 ) -> str:
-    """A kernel of these lines; `L` and `L2` are layouts of one and of two dimensions, `p`, `h` and `c`
+    """Return a kernel of these lines; `L` and `L2` are layouts of one and of two dimensions, `p`, `h` and `c`
     pointers to float32, float16 and int8, `n` an integer."""
     amd = where.startswith("gfx")
     lanes = 64 if where.startswith("gfx9") else 32

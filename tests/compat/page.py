@@ -50,7 +50,7 @@ _LOOSE = "KWARGS = {**KWARGS, 'strict': False}\n"
 
 
 def row(difference: Difference) -> str:
-    """The row of a difference on the installed release; empty where there is none.
+    """Return the row of a difference on the installed release; empty where there is none.
 
     Raises:
         AssertionError: nothing shows that the program must be refused, and `strict=False` refuses it, too.
@@ -73,7 +73,7 @@ def row(difference: Difference) -> str:
 
 
 def _evidence(difference: Difference, verdict: Verdict) -> str:
-    """On what a row rests."""
+    """Return the evidence of a row."""
     if verdict.kind == "refused early":
         return "the compile fails"
     if verdict.kind == "differs":

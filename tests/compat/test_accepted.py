@@ -1,4 +1,4 @@
-"""Both accept the questionable programs of `tests.compat.accepted`, with our warning where there is one."""
+"""Acceptance by both sides of the programs of `tests.compat.accepted`, with our warning if any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU computed, for the rows that say so and for the layouts that both sides accept."""
+"""Results of a GPU, for the rows that cite them and for the layouts that both sides accept."""
 
 from __future__ import annotations
 

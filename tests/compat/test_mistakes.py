@@ -15,7 +15,7 @@ _EMPTY = "@gluon.jit\ndef kernel():\n    pass\n"
 
 
 class _Utils:
-    """What Triton asks a driver of when it loads a kernel: the limits of an H200, a B200."""
+    """The part of a driver that loads kernels, with the limits of an H200 and a B200."""
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {"max_shared_mem": 232448, "warpSize": 32}
@@ -26,7 +26,7 @@ class _Utils:
 
 
 class _Driver:
-    """Stands for the driver of a GPU, which nothing is launched on."""
+    """A substitute for the driver of a GPU; it launches nothing."""
 
     utils = _Utils()
 
@@ -66,7 +66,7 @@ def _ours(source: str) -> None:
 
 
 def _bases(side: Callable[[str], None], source: str) -> list[str]:
-    """The names of the class that a side raises and of its bases; the first is the class."""
+    """Return the names of the class that a side raises and of its bases; the first is the class."""
 
     def run() -> str:
         try:
@@ -82,7 +82,7 @@ def _bases(side: Callable[[str], None], source: str) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded():
-    """What each child needs: with the modules loaded, a fork costs milliseconds."""
+    """Load the modules that each child needs: a fork then costs milliseconds."""
     from triton.runtime import driver
 
     before = _triton.given_driver()

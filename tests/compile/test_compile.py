@@ -111,8 +111,8 @@ def test_no_attributes_of_parameters(nothing):
     by_name = gluon.GluonASTSource(kernels.put, signature, {(1,): 5.0}, attrs=nothing)
     by_place = gluon.GluonASTSource(kernels.put, signature, {"VALUE": 5.0}, nothing)
     assert by_name.attrs == {} and by_name.hash() == by_place.hash()
-    made = gluon.compile(by_name, target=GPUTarget("cuda", 90, 32))
-    assert "tt.divisibility" not in made.asm["ttgir"]
+    compiled = gluon.compile(by_name, target=GPUTarget("cuda", 90, 32))
+    assert "tt.divisibility" not in compiled.asm["ttgir"]
 
 
 def test_attributes_of_parameters_are_a_mapping():

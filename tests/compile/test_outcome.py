@@ -1,4 +1,4 @@
-"""What became of kernels in machine code: instructions by line, lowerings kept or not, arguments to blame."""
+"""Reports on machine code: instructions by line, lowerings kept or not, arguments to blame."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def of(target, aligned, size=8):
 
 
 def notes(result):
-    """Arguments to blame and note of each line, in order."""
+    """Return the arguments to blame and note of each line, in order."""
     return [(line.arguments, line.note) for line in result.lines]
 
 
@@ -142,7 +142,7 @@ def test_instructions_are_told_apart(vendor, text):
     from gluon_core.contract.backend import load_path
 
     read = load_path(f"gluon_{vendor}.inspect:emitted")
-    found = read([CodeLine(line, "k.py", 7) for line in text.splitlines()])
-    assert [(one.kind, one.width) for one in found] == KINDS
-    (line,) = by_line(found).values()
+    emitted = read([CodeLine(line, "k.py", 7) for line in text.splitlines()])
+    assert [(one.kind, one.width) for one in emitted] == KINDS
+    (line,) = by_line(emitted).values()
     assert line.moves == 5 and line.narrowest == (LOAD, 2)

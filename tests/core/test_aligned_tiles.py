@@ -15,12 +15,12 @@ TARGETS = ["sim:sm_80", "sim:sm_90", "sim:sm_100", "sim:gfx942", "sim:gfx1250"]
 
 
 def taken(kernel, signature, constexprs=None, target="sm_90", attrs=None):
-    """The lowerings of each descriptor of a kernel, in order."""
-    found = registry().target(target)
-    options = registry().backend(found.backend).options(found, {})
+    """Return the lowerings of each descriptor of a kernel, in order."""
+    described = registry().target(target)
+    options = registry().backend(described.backend).options(described, {})
     sessions = []
     source = GluonASTSource(kernel, signature, constexprs or {}, attrs)
-    trace_source(source, found, options, on_session=sessions.append)
+    trace_source(source, described, options, on_session=sessions.append)
     return [s.chosen.name for s in sessions[0].selections if s.op == "tile_copy"]
 
 
@@ -174,10 +174,10 @@ def test_layouts_serve_either_place_by_default(target, place):
     ],
 )
 def test_the_best_unit_is_the_default(target, place, units):
-    found = registry().target(target)
-    options = registry().backend(found.backend).options(found, {})
+    described = registry().target(target)
+    options = registry().backend(described.backend).options(described, {})
     sessions = []
     types = {"a": "*fp16", "b": "*fp16", "c": "*fp32"}
     source = GluonASTSource(either, types, {"PLACE": place}, dict.fromkeys("abc", 16))
-    trace_source(source, found, options, on_session=sessions.append)
+    trace_source(source, described, options, on_session=sessions.append)
     assert {s.chosen.name for s in sessions[0].selections if s.op == "mma"} == units

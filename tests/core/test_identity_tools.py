@@ -71,7 +71,7 @@ def load(path, name="loaded"):
 
 @pytest.fixture(scope="module")
 def unwritten():
-    """This module as Python alone compiles it."""
+    """Return this module as Python alone compiles it."""
     return load(__file__, __name__)
 
 
@@ -79,9 +79,9 @@ def unwritten():
 
 
 def test_assertions_that_pytest_rewrote():
-    found = identity(asserts)
-    assert found.lasting and "pytest" not in {read.name for read in found.reads}
-    assert [read.name for read in found.reads] == ["SCALE"]
+    kernel = identity(asserts)
+    assert kernel.lasting and "pytest" not in {read.name for read in kernel.reads}
+    assert [read.name for read in kernel.reads] == ["SCALE"]
     assert run(asserts, 2) == 7
 
 
@@ -257,7 +257,7 @@ class Config:
 
 
 class Registry:
-    """Knows everything."""
+    """An object that refers to every module and to itself."""
 
     def __init__(self):
         self.modules, self.me, self.lock = dict(sys.modules), self, threading.Lock()
@@ -267,16 +267,16 @@ class Registry:
 
 
 def ring():
-    found = [1]
-    found.append(found)
-    return found
+    items = [1]
+    items.append(items)
+    return items
 
 
 def chain(length):
-    found = None
+    config = None
     for _ in range(length):
-        found = Config(next=found)
-    return found
+        config = Config(next=config)
+    return config
 
 
 STRANGE = {
@@ -335,10 +335,10 @@ def test_any_object_may_be_mentioned(monkeypatch, name):
     monkeypatch.setattr(sys.modules[__name__], "THING", {**STRANGE, **PLAIN}[name])
     mentioning.forget()
     started = time.monotonic()
-    found, again = identity(mentioning), identity(mentioning)
+    first, again = identity(mentioning), identity(mentioning)
     assert run(mentioning, 2) == 3 and run(mentioning, 2) == 3
     assert time.monotonic() - started < 5
-    assert found.text == again.text and found.lasting == (name in PLAIN)
+    assert first.text == again.text and first.lasting == (name in PLAIN)
 
 
 @pytest.mark.parametrize("name", STRANGE)
@@ -379,8 +379,8 @@ def test_settings_that_hold_a_logger_are_noticed(monkeypatch):
 def test_a_chain_of_functions_is_read_to_its_end():
     text = "@gluon.jit\ndef f0(a):\n    return a + LAST\n"
     text += "".join(f"@gluon.jit\ndef f{i}(a):\n    return f{i - 1}(a)\n" for i in range(1, 500))
-    found = identity(cell("LAST = gl.constexpr(1)\n" + text, 9)["f499"])
-    assert found.lasting and [read.name for read in found.reads] == ["LAST"]
+    kernel = identity(cell("LAST = gl.constexpr(1)\n" + text, 9)["f499"])
+    assert kernel.lasting and [read.name for read in kernel.reads] == ["LAST"]
 
 
 # -- names in a text --------------------------------------------------------------------------------
@@ -407,16 +407,16 @@ def test_names_of_a_text(text):
     scope = {}
     exec(f"NOT = None\n{source}", scope)
     everything = dict.fromkeys("lib SIZE y z i A B C D E w e NOT".split())
-    found = names.names_of(source, scope["function"].__code__)
+    names_read = names.names_of(source, scope["function"].__code__)
     words = {*keyword.kwlist, *keyword.softkwlist} - {"_", "type"}
-    chains = {chain for chain in found.within(source, everything) if chain[0] not in words}
+    chains = {chain for chain in names_read.within(source, everything) if chain[0] not in words}
     assert chains == {tuple(one.split(".")) for one in TEXTS[text].split()}
 
 
 def outer_names(table):
-    """What Python's own compiler takes for global in a function."""
-    found = {s.get_name() for s in table.get_symbols() if s.is_global() and s.is_referenced()}
-    return found.union(*map(outer_names, table.get_children()))
+    """Return the names that Python's own compiler takes for global in a function."""
+    outer = {s.get_name() for s in table.get_symbols() if s.is_global() and s.is_referenced()}
+    return outer.union(*map(outer_names, table.get_children()))
 
 
 @pytest.mark.once
@@ -431,8 +431,10 @@ def test_names_by_tokens_are_those_of_the_compiler():
                 if not source:
                     continue
                 checked += 1
-                found = names.names_of(source, code).within(source, vars(module))
+                chains = names.names_of(source, code).within(source, vars(module))
                 table = symtable.symtable(source, "text", "exec").get_children()[0]
                 wanted = outer_names(table) & vars(module).keys()
-                missing += [(code.co_name, name) for name in wanted - {chain[0] for chain in found}]
+                missing += [
+                    (code.co_name, name) for name in wanted - {chain[0] for chain in chains}
+                ]
     assert checked > 300 and missing == []

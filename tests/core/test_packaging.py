@@ -101,14 +101,14 @@ def test_entry_points(wheel):
 
 
 def extras(text):
-    """Extra -> its requirements, from metadata."""
+    """Return extra -> its requirements, from metadata."""
     header = email.message_from_string(text)
-    found = {extra: [] for extra in header.get_all("Provides-Extra")}
+    requirements = {extra: [] for extra in header.get_all("Provides-Extra")}
     for line in header.get_all("Requires-Dist"):
         needed, marker, extra = line.partition("; extra == ")
         if marker:
-            found[extra.strip("'\"")].append(needed.strip())
-    return found
+            requirements[extra.strip("'\"")].append(needed.strip())
+    return requirements
 
 
 PLUGINS = {package.removeprefix("gluon_"): path for package, path in PACKAGES.items()}
@@ -118,15 +118,15 @@ del PLUGINS["core"]
 def test_extras_of_a_checkout_are_its_folders(built):
     with zipfile.ZipFile(built("gluon_core")) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
-    found = extras(metadata(files, "METADATA"))
-    assert {*PLUGINS, "torch", "tune", "prove", "all"} <= set(found)
+    requirements = extras(metadata(files, "METADATA"))
+    assert {*PLUGINS, "torch", "tune", "prove", "all"} <= set(requirements)
     for name, folder in PLUGINS.items():
-        (needed,) = found[name]
+        (needed,) = requirements[name]
         assert needed.replace(" ", "") == f"gluon-{name}@{folder.as_uri()}"
-        assert needed in found["all"]
-    assert any(line.startswith("z3-solver") for line in found["prove"] + found["all"])
-    assert any(line.startswith("optuna") for line in found["tune"] + found["all"])
-    assert not any(line.startswith("torch") for line in found["all"])
+        assert needed in requirements["all"]
+    assert any(line.startswith("z3-solver") for line in requirements["prove"] + requirements["all"])
+    assert any(line.startswith("optuna") for line in requirements["tune"] + requirements["all"])
+    assert not any(line.startswith("torch") for line in requirements["all"])
 
 
 BUILD = """
@@ -137,7 +137,7 @@ print((build_sdist if sys.argv[1] == "sdist" else build_wheel)(sys.argv[2]))
 
 
 def build(kind, root, folder, **environment):
-    """A distribution of the project in `root`, as a front end of PEP 517 builds it."""
+    """Return a distribution of the project in `root`, as a front end of PEP 517 builds it."""
     command = [sys.executable, "-c", BUILD, kind, str(folder)]
     done = subprocess.run(
         command, cwd=root, capture_output=True, text=True, env={**os.environ, **environment}
@@ -160,12 +160,12 @@ def test_what_is_published_names_the_plugins(tmp_path):
         with zipfile.ZipFile(build("wheel", root, folder, **environment)) as archive:
             texts.append(metadata({n: archive.read(n) for n in archive.namelist()}, "METADATA"))
     for text in texts:
-        found = extras(text)
-        assert "file:" not in text and "@" not in "".join(sum(found.values(), []))
+        requirements = extras(text)
+        assert "file:" not in text and "@" not in "".join(sum(requirements.values(), []))
         for name in PLUGINS:
-            (needed,) = found[name]
+            (needed,) = requirements[name]
             assert sorted(re.findall(r"[<>]=?[\d.]+", needed)) == ["<0.2", ">=0.1"]
-            assert needed.startswith(f"gluon-{name}") and needed in found["all"]
+            assert needed.startswith(f"gluon-{name}") and needed in requirements["all"]
 
 
 SMOKE = """

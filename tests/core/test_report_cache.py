@@ -1,4 +1,4 @@
-"""Reports of machine code are kept beside it."""
+"""Reports of machine code are kept next to it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compiled(block=128):
 
 @pytest.fixture
 def inspected(monkeypatch, tmp_path):
-    """How often machine code is inspected, with a cache of its own."""
+    """Return the list of kernels inspected so far, with a cache of its own."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     backend, calls = type(registry().backend("nvidia")), []
     own = backend.inspect

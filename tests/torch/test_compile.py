@@ -67,7 +67,7 @@ def through_run(x):
 
 
 def calls_of(graphs):
-    """What the nodes of graphs call; their text also names the folder that this file is in."""
+    """Return the targets of the calls in graphs; their text also names the folder of this file."""
     modules = [part for graph in graphs for part in graph.modules() if hasattr(part, "graph")]
     nodes = [node for part in modules for node in part.graph.nodes]
     return [str(node.target) for node in nodes if node.op.startswith("call_")]

@@ -83,7 +83,7 @@ def program(
 
     Args:
         asks: what else it is to find in its first registers, by the names of `.amdhsa_`.
-        end: what stands behind `body`.
+        end: the text behind `body`.
         sgprs: how many registers that and the address of the arguments fill.
     """
     args = "".join(

@@ -54,7 +54,7 @@ def text():
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, text):
-    """`gluon ...` in a folder with halve.py and the files given; its exit code and output."""
+    """Run `gluon ...` in a folder with halve.py and files; check the exit code, return the output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GLUON_TARGET", raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -83,8 +83,8 @@ def test_a_file_runs(cli, tmp_path):
     np.testing.assert_array_equal(np.load("out.npy").ravel(), X / 2)
     assert json.loads((tmp_path / "counts.json").read_text())["grid"] == [2, 1, 1]
     np.save("x.npy", X[::-1])
-    found = json.loads(cli("emu", "halve.s", "-g2", "-ax.npy", "-af32[100]=7", "-a100", "--json"))
-    assert found["arrays"][1]["first"][:3] == [49.5, 49, 48.5]
+    printed = json.loads(cli("emu", "halve.s", "-g2", "-ax.npy", "-af32[100]=7", "-a100", "--json"))
+    assert printed["arrays"][1]["first"][:3] == [49.5, 49, 48.5]
 
 
 def test_a_file_in_place_of_the_compiler_s_code(cli, text):
@@ -100,8 +100,8 @@ def test_an_option_that_is_given_twice_is_passed_on_twice():
         name="asm", opts=["--asm"], secondary_opts=[], param_type_name="option"
     )
     command = SimpleNamespace(params=[option], name="run")
-    given = {"asm": ["halve=a.s", "other=b.s"], "file": "halve.py"}
-    words = again(SimpleNamespace(command=command, params=given, args=[]))
+    options = {"asm": ["halve=a.s", "other=b.s"], "file": "halve.py"}
+    words = again(SimpleNamespace(command=command, params=options, args=[]))
     assert "--asm halve=a.s --asm other=b.s" in " ".join(words)
 
 

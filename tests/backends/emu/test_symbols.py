@@ -29,7 +29,7 @@ pointer:
 
 
 def loaded(address, count=1, width="dword"):
-    """Body: words from `address` code go to the first array, lane by lane."""
+    """Return a body: words from `address` code go to the first array, lane by lane."""
     return f"""
     s_load_dwordx2 s[4:5], s[0:1], 0x0
     {address}

@@ -57,7 +57,7 @@ def random_accumulator(rng):
 
 
 def random_parent(rng):
-    """Of operands: any rank, and any tile that the installed compiler reads 8 rows or more of."""
+    """Return a parent layout of operands: any rank, any tile of 8 rows or more for the installed compiler."""
     rank = rng.choice([2, 3, 3, 4])
     warps = split_of(rng, rng.choice([4, 8]), rank)
     tile = [*[rng.choice([1, 16]) for _ in range(rank - 2)], rng.choice([8, 16, 32])]

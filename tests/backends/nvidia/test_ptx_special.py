@@ -31,7 +31,7 @@ def registers(out, ASM: gl.constexpr, L: gl.constexpr, N: gl.constexpr):
 
 
 def read(name, blocks=1, grid=(3, 2, 2), target="sim:sm_90"):
-    """The value of a register in [z, y, x, block, thread]."""
+    """Return the value of a register in [z, y, x, block, thread]."""
     threads = 32 * WARPS
     out = np.zeros((*grid[::-1], blocks, threads), np.int32)
     text = f"mov.u32 $0, %{name};"

@@ -63,8 +63,8 @@ def test_a_buffer_that_is_read_too_early(how):
         RaceError, load_twice, *loaded(), how, match="race on byte 0", line="load(", schedules=chosen
     )  # fmt: skip
     assert "Put `mbarrier.wait(bar, phase)`" in str(found)
-    told = "was for phase 1, which is over; what `tma.async_load` brings belongs to phase 0"
-    assert (told in str(found)) == (how == "wrong phase")
+    wrong_phase = "was for phase 1, which is over; what `tma.async_load` brings belongs to phase 0"
+    assert (wrong_phase in str(found)) == (how == "wrong phase")
     assert {access.op for access in found.accesses} == {
         "s.load",
         "tma.async_load",
