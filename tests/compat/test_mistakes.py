@@ -1,4 +1,4 @@
-"""A mistake is caught by the classes that Triton's own Gluon raises for it."""
+"""The classes of our errors, which include those that Triton's own Gluon raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gl.portable` over tensors whose alignment TMA cannot take, or does not know; the layouts of either place."""
+"""`gl.portable` over tensors whose alignment TMA does not take or does not know, and layouts of both places."""
 
 from __future__ import annotations
 

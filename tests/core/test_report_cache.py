@@ -1,4 +1,4 @@
-"""Reports of machine code are kept next to it."""
+"""The cache of reports of machine code, next to the machine code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`strict`: refusals by judgement as warnings, and what stays an error."""
+"""`strict`: refusals by judgement as warnings, and mistakes that stay errors."""
 
 from __future__ import annotations
 

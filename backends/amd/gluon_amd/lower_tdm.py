@@ -14,8 +14,8 @@ from gluon_core.vendor import tl
 
 __all__ = ["accepts", "arrived", "begin", "end", "fetch", "layout", "make", "padded_rows"]
 
-_GAP_BYTES = 16  # after each row: rows begin in other banks, and vectors stay aligned
-_INTERVAL_BYTES = (8, 1024)  # that TDM counts between two gaps
+_GAP_BYTES = 16  # after each row, so that rows begin in other banks and vectors stay aligned
+_INTERVAL_BYTES = (8, 1024)  # the range of distances between two gaps that TDM takes
 
 
 def padded_rows(shape: Sequence[int], bits: int) -> Any:

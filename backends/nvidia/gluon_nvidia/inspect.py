@@ -137,7 +137,7 @@ _KINDS = (
     (re.compile(r"[A-Z]*(MMA|MMA2)$"), PRODUCT),
 )
 _BITS = re.compile(r"[UFSB]?(8|16|32|64|128|256)$")
-_WHOLE_TILES = ("U",)  # units of their own move whole boxes
+_WHOLE_TILES = ("U",)  # engines that move whole boxes
 
 
 def emitted(lines: Sequence[CodeLine]) -> tuple[Emitted, ...]:

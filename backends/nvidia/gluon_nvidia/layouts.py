@@ -181,7 +181,7 @@ class NVMMADistributedLayout(DistributedLayout):
         return f"MMA_{shape}_{joined_bases(self.cga_layout)}_MMA"
 
     def _emit(self, builder: Any) -> Any:
-        version = [*self.version, 0][:2]  # what is not said is the first
+        version = [*self.version, 0][:2]  # a missing minor version is 0
         return builder.get_mma_layout(
             version, self.warps_per_cta, self.cga_layout, self.instr_shape
         )
@@ -251,7 +251,7 @@ class NVMMADistributedLayout(DistributedLayout):
         pieces = [("register", k, k_width), ("lane", k, 4), ("lane", rows, 8)]
         if operand_index == 0:
             pieces.append(("register", rows, height // 8))
-        if height != 8:  # the tile of 8 rows is a narrow one of float64
+        if height != 8:  # a tile of 8 rows is that of float64
             pieces.append(("register", k, 2))
         layout = _stack(pieces)
         for d in self._warp_order():

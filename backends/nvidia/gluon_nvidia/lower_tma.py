@@ -29,7 +29,7 @@ __all__ = [
     "store_accepts",
 ]
 
-_ALIGNMENT = 16  # bytes, of the base and of strides
+_ALIGNMENT = 16  # of the base and of strides, in bytes
 _REMEDY = "declare it divisible by 16 (`:16` in a signature), or promise it with gl.multiple_of"
 
 

@@ -34,7 +34,7 @@ REPORTS = {
     "race.lifetime": "races",  # in shared memory that a buffer had which nothing names any more
     "race.registers": "races",  # of a result that asynchronous work still writes
     "race.steps": "races",  # of a pipeline of tiles, by its contract
-    "race.fence": "fences",  # between the proxies, which a newer compiler adds
+    "race.fence": "fences",  # a fence between proxies that a newer compiler adds
     "race.scope": "races",  # atomics of two ranks, one of which does not reach the other
     "bounds.global": "bounds",
     "bounds.index": "bounds",  # of a buffer, a gather or a scatter
@@ -89,7 +89,7 @@ class SimulatorError(GluonError, RuntimeError):
         self.program = program
         self.element = element
         self.order: tuple[str, ...] = ()  # who did what after whom, where only some schedules fail
-        self.related: tuple[SourceSpan, ...] = ()  # other lines that have a part in it
+        self.related: tuple[SourceSpan, ...] = ()  # other lines involved
 
     def __str__(self) -> str:
         lines = [super().__str__(), *(f"and {span.render()}" for span in self.related)]

@@ -1,4 +1,4 @@
-"""Symbols in assembly: data, addresses, functions, expressions, and what is refused."""
+"""Symbols in assembly: data, addresses, functions, expressions, and refusals."""
 
 from __future__ import annotations
 

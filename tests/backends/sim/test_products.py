@@ -1,4 +1,4 @@
-"""Products have the same bits whatever the order in which a BLAS adds."""
+"""Bits of products, which do not depend on the order in which a BLAS adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports speak of the kernel's own variables and calls, and spell out the call that is missing."""
+"""Reports in the kernel's own variables and calls, with the missing call spelled out."""
 
 import json
 import subprocess

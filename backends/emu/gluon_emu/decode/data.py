@@ -17,7 +17,7 @@ from gluon_emu.decode.expressions import evaluate, symbols_of
 
 __all__ = ["Data", "Region", "without_comment"]
 
-_ALIGNED = 4096  # more than any section asks for
+_ALIGNED = 4096  # at least the alignment of any section
 _SIZES = {
     ".byte": 1, ".short": 2, ".hword": 2, ".2byte": 2, ".value": 2, ".long": 4, ".int": 4,
     ".4byte": 4, ".quad": 8, ".8byte": 8,
@@ -43,7 +43,7 @@ class Region:
 
 @dataclass(frozen=True)
 class _Fixup:
-    """A place that gets the value of an expression once all symbols have addresses."""
+    """A place for the value of an expression, filled in once all symbols have addresses."""
 
     region: Region
     offset: int

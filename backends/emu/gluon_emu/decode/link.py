@@ -1,4 +1,4 @@
-"""The linker: replaces symbols in operands and in data by numbers.
+"""The linker, which replaces symbols in operands and in data by numbers.
 
 LLVM, "User Guide for AMDGPU Backend": Relocation Records; "AMDGPU Symbolic expressions".
 """
@@ -73,7 +73,7 @@ def link(program: Program, sets: Mapping[str, str]) -> Callable[[str], int]:
 
 
 class _Values:
-    """Looks up the value of a symbol: an address, or the expression of its `.set`."""
+    """The values of symbols by name: an address, or the value of the `.set` expression."""
 
     def __init__(self, program: Program, sets: Mapping[str, str]):
         self.program, self.sets = program, sets

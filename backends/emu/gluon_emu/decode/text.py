@@ -27,7 +27,7 @@ _TARGET = re.compile(r'^\s*\.amdgcn_target\s+".*?(gfx\w+?)(?::[^"]*)?"')
 _OPCODE = re.compile(r"^\s+([a-z][a-z0-9_]*)(?:\s+(.*))?$")
 _UNITS = ("s_", "v_", "ds_", "buffer_", "global_", "flat_", "scratch_", "image_", "tensor_", "tbuffer_", "cluster_")  # fmt: skip
 _LAST = ("s_endpgm", "s_branch", "s_setpc", "s_set_pc", "s_code_end")
-_UNUSED = ("inst_pref_size",)  # in terms of bytes of code, which nothing here counts
+_UNUSED = ("inst_pref_size",)  # they depend on bytes of code, which the emulator does not count
 _NUMBERED = re.compile(r"(\d+)([bf])$")
 _ASSIGNED = re.compile(r"([A-Za-z_.$][\w.$]*)\s*=\s*([^=].*)$")
 _WRITTEN_FOR = (
@@ -67,7 +67,7 @@ def parse(text: str, name: Optional[str] = None) -> Program:
             expected='.amdgcn_target "amdgcn-amd-amdhsa--gfx942", for example',
         )
     last = reader.instructions[-1]
-    if not last.name.startswith(_LAST):  # as where the compiler knows that a call does not return
+    if not last.name.startswith(_LAST):  # such as a call that does not return
         end = Instruction(last.index + 1, "s_code_end", "", (), {}, "s_code_end", last.line, None)
         reader.instructions.append(end)
     program = Program(

@@ -450,7 +450,7 @@ def s_getreg_b32(ins: Instruction, ctx: Context) -> Step:
     mask = np.uint32((1 << size) - 1)
 
     def step(b: Any) -> None:
-        if name.startswith("SHADER_CYCLES"):  # a clock, as `s_memtime` is one
+        if name.startswith("SHADER_CYCLES"):  # a clock, like `s_memtime`
             b.machine.time += 1
             value = b.machine.time >> (32 if name.endswith("_HI") else 0) & 0xFFFFFFFF
         else:

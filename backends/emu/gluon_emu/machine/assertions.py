@@ -98,7 +98,7 @@ def _operands(ins: Instruction, b: Any, row: int, lanes: Sequence[int]) -> list[
         if not _of_condition(other, ins):
             continue
         match = _COMPARISON.match(other.name)
-        assert match is not None  # or it was not watched
+        assert match is not None  # only matching comparisons are watched
         wave = int(b.waves[row])
         pairs = [f"{left[wave, lane]} and {right[wave, lane]} (lane {lane})" for lane in lanes]
         if other.name.startswith("s_"):

@@ -32,7 +32,7 @@ def descriptor_leaves(
     """
     if isinstance(value, HostDescriptor):
         value.check_launch()
-    elif not all(hasattr(value, part) for part in _PARTS):  # Triton's own has these
+    elif not all(hasattr(value, part) for part in _PARTS):  # a descriptor of Triton has these
         raise ArgumentError(
             "not a descriptor",
             argument=name,

@@ -288,7 +288,7 @@ class _Rules:
                 factors = {r for o in earlier.operands[1:3] for r in _rows(o, code.context)}
                 if result & reads or (result | factors) & writes:
                     return earlier, need, distance
-            distance += earlier.name.startswith(("v_", "tensor_"))  # as LLVM counts
+            distance += earlier.name.startswith(("v_", "tensor_"))  # LLVM counts the same way
         return None
 
     def behind_transcendental(self, ins: Instruction) -> Optional[Instruction]:

@@ -320,7 +320,7 @@ def _check_sizes(sizes: list[Any], steps: list[Any], element: dtype) -> None:
         )
     for size, step in zip(sizes, steps[:-1]):
         if isinstance(size, int) and size == 1:
-            continue  # no second row
+            continue  # there is no second row
         nbytes = step * element.primitive_bitwidth // 8 if isinstance(step, int) else 0
         if nbytes % _LEAST_BYTES or not 0 <= nbytes < _MOST_STRIDE_BYTES:
             raise ShapeError(

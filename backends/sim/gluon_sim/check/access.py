@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["GlobalCost", "SharedCost", "global_cost", "holders", "shared_cost"]
 
 SECTOR = 32
-LINE_SECTORS = 4  # of a line of the cache, which is what engines ask for
+LINE_SECTORS = 4  # sectors of a cache line, the unit that engines request
 _WIDEST = 16
 
 

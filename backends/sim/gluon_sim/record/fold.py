@@ -10,7 +10,7 @@ from gluon_sim.record.types import TensorType
 
 __all__ = ["Folder"]
 
-_DEEP = 16  # operations within each other that are followed
+_DEEP = 16  # the most nested operations to follow
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -30,18 +30,18 @@ _OF_EQUALS |= {"icmpSLE": 1, "icmpSLT": 0}
 
 
 class Folder:
-    """Knows constants in one program.
+    """The constants of one program.
 
     Args:
         ops: all ops of the program.
     """
 
     def __init__(self, ops: list[Op]):
-        self._known: dict[int, Optional[int]] = {}  # by id of a value
-        self._given: dict[int, list[list[Any]]] = {}  # to a function, by its calls
+        self._known: dict[int, Optional[int]] = {}  # the number, by id of the value
+        self._arguments: dict[int, list[list[Any]]] = {}  # of each call, by id of the function
         for op in ops:
             if op.name == "call":
-                self._given.setdefault(id(op.args[0]), []).append(list(op.args[1]))
+                self._arguments.setdefault(id(op.args[0]), []).append(list(op.args[1]))
 
     def constant(self, value: Any, depth: int = 0) -> Optional[int]:
         """Return the number that a scalar holds; None where it is not known."""
@@ -74,7 +74,7 @@ class Folder:
         owner = block.region.owner if block.region is not None else None
         if not isinstance(owner, Function) or owner.public or owner.body.blocks[0] is not block:
             return None
-        calls = self._given.get(id(owner), [])
+        calls = self._arguments.get(id(owner), [])
         constants = {self.constant(call[value.index], depth) for call in calls}
         return constants.pop() if len(constants) == 1 else None
 

@@ -1,4 +1,4 @@
-"""Ops that are left when compilers look for layouts: dead code is gone before that.
+"""Ops that are left when compilers look for layouts, after they removed dead code.
 
 The model follows the passes in front of layout resolution (the inliner, and the simplification of
 control flow that it runs). They erase an op without effects when no remaining op takes a result of
@@ -20,7 +20,7 @@ from gluon_sim.record.program import Program
 __all__ = ["HANDS_ON", "links", "live_ops", "terminators"]
 
 _JUMPS = frozenset(("branch", "cond_branch"))  # between the blocks of a function
-# Ops that say where in their arguments they are declared pure.
+# Ops with the index of the argument that declares them pure.
 _PURE = {"inline_asm": 3, "extern_elementwise": 5}
 
 
@@ -68,11 +68,11 @@ def _has_effect(op: Op) -> bool:
 
 
 class _Search:
-    """Marks live ops, from those that have effects backwards.
+    """A search for live ops, backwards from those that have effects.
 
     Args:
         ops: all ops of a program.
-        whole: control flow that stays keeps all that it carries and results in.
+        whole: control flow that stays keeps all values that it carries and returns.
         folder: knows its constants.
         never: ids of regions that never run.
     """
@@ -130,7 +130,7 @@ class _Search:
             self._left += [s for op, s in self._links[id(value)] if id(op) in self.live]
 
 
-# Ops that hand values on, with what each takes in any case.
+# Ops that hand values on, with the operands that each needs in any case.
 HANDS_ON: dict[str, Callable[[Op], list[Value]]] = {
     "call": lambda op: [],
     "for": lambda op: list(op.args[:3]),

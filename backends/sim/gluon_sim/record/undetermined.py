@@ -34,7 +34,7 @@ def undetermined(program: Program) -> Optional[Op]:
                 determined.append(tensors[0])
     known = {groups.find(id(value)) for value in determined}
     for op in ops:
-        if op.name not in HANDS_ON:  # their ops are named, and not all of their results are live
+        if op.name not in HANDS_ON:  # ops inside are reported; some results may be dead
             if any(_is_auto(v) and groups.find(id(v)) not in known for v in op.results):
                 return op
     return None
@@ -47,7 +47,7 @@ def _is_auto(value: Value) -> bool:
 def _alike(op: Op) -> Iterator[Sequence[Value]]:
     """Yield groups of values between which an op carries layouts."""
     if op.name == "histogram":
-        yield from ([value] for value in op.operands())  # its bins have a layout of their own
+        yield from ([value] for value in op.operands())  # the bins have another layout
         yield op.results
     elif op.name == "branch":
         yield from zip(list(op.operands()), op.args[0].arguments)

@@ -21,7 +21,7 @@ __all__ = [
     "variable",
 ]
 
-_LONGEST = 60  # characters of an expression
+_LONGEST = 60  # the most characters of an expression to show
 
 
 class BufferName(str):

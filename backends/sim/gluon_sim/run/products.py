@@ -23,7 +23,7 @@ __all__ = ["ordered", "rounded"]
 
 _EPSILON = 2.0**-53
 _AWAY = 1 + 2.0**-30  # halves are rounded away from zero
-_AT_ONCE = 4096  # elements that are summed again together
+_AT_ONCE = 4096  # elements to sum again in one step
 _ROOM = 1 << 16  # elements of a buffer
 
 
@@ -37,7 +37,7 @@ def rounded(a: np.ndarray, b: np.ndarray, acc: np.ndarray, narrow: bool) -> np.n
     """
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], acc.shape[:-2])
     out = np.empty((*lead, a.shape[-2], b.shape[-1]), np.float32)
-    # As much at a time as the buffers hold: fresh memory of this size costs more than the product.
+    # Work in pieces that fit the buffers: fresh memory of this size costs more than the product.
     step = max(1, _ROOM * len(out) // max(out.size, 1))
     for start in range(0, len(out), step):
         some = slice(start, start + step)
@@ -65,7 +65,7 @@ def _round(a: np.ndarray, b: np.ndarray, acc: np.ndarray, out: np.ndarray, narro
 
 
 class _Buffers(threading.local):
-    """Memory of each thread that products go through."""
+    """Scratch memory for products, one per thread."""
 
     def __init__(self) -> None:
         self.named: dict[tuple[str, Any], np.ndarray] = {}
@@ -116,10 +116,10 @@ def _settle(
     acc = np.broadcast_to(acc, out.shape)
     at = _indices(unsure)
     if len(at[0]) > _AT_ONCE // 16:
-        # Rows and columns that a mask left out: nothing is added to the accumulator there.
+        # Nothing is added to the accumulator in rows and columns that a mask left out.
         rows_used, columns_used = np.asarray(a.any(-1)), np.asarray(b.any(-1))
         nothing = unsure & ~(rows_used[..., :, None] & columns_used[..., None, :])
-        np.copyto(out, acc + np.float32(0), where=nothing)  # of zeros, the positive one
+        np.copyto(out, acc + np.float32(0), where=nothing)  # adding 0 makes zeros positive
         at = _indices(unsure & ~nothing)
     for start in range(0, len(at[0]), _AT_ONCE):
         *batch, rows, columns = some = tuple(index[start : start + _AT_ONCE] for index in at)
@@ -136,7 +136,7 @@ def _indices(mask: np.ndarray) -> tuple[np.ndarray, ...]:
 def _sums(terms: np.ndarray) -> np.ndarray:
     """Return the exact sums of the rows, rounded to float64."""
     sums: np.ndarray = terms.sum(-1)
-    # Multiples of a unit of which 2**52 are more than all magnitudes together: exact in every order.
+    # Multiples of a unit, 2**52 of which exceed all magnitudes together, add exactly in every order.
     _, exponents = np.frexp(np.abs(terms).sum(-1))
     counts = np.ldexp(terms, 52 - exponents[:, None])
     for index in np.nonzero((counts != np.rint(counts)).any(-1))[0]:

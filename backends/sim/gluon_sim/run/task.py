@@ -55,7 +55,7 @@ class Task:
         self.given: Sequence[Any] = ()  # the arguments of the op that runs
         self.portable = False  # whether a portable op is about to issue work
         self.num_warps = machine.num_warps
-        self.first_warp = 0  # its first warp in a block
+        self.first_warp = 0  # index of its first warp in a block
         # When its threads last waited for each other, for those who watch threads.
         self.since = machine.tracking.tick() if machine.tracking is not None else 0
         self.together = self.since  # when its blocks may have done so

@@ -18,7 +18,7 @@ __all__ = ["SPECIAL", "Special", "value_of"]
 
 _WARP = 32
 _RESERVED = 1024  # bytes of shared memory that the system keeps, at its start
-_UNIT = 128  # in which shared memory is allocated
+_UNIT = 128  # bytes; shared memory is allocated in multiples
 
 
 @dataclass(frozen=True)
