@@ -259,7 +259,7 @@ def used_in_examples() -> dict[str, list[str]]:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    """`name: type = default`; a default that is text stays in quotes."""
+    """Return `name: type = default`; a default that is text stays in quotes."""
     text = str(parameter.replace(default=inspect.Parameter.empty)).replace("'", "")
     if parameter.default is inspect.Parameter.empty:
         return text
