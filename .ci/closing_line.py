@@ -1,4 +1,4 @@
-"""What failed, what was skipped and why, and one pytest closing line, for all environments of a tox run."""
+"""Failures, reasons of skips, and one closing line as pytest writes it, for all environments of a tox run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Reports:
 
 
 def other_failures(result: Path, reports: Reports) -> list[str]:
-    """A line for each environment that failed with no test to blame: a linter, or a run that ended early."""
+    """Return a line for each environment that failed without a failed test: a linter, or a run that ended early."""
     try:
         environments = json.loads(result.read_text())["testenvs"]
     except (OSError, ValueError, KeyError):

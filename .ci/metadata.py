@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def metadata(path: Path) -> tuple[str, list[str]]:
-    """The metadata of a distribution and the names of its files."""
+    """Return the metadata of a distribution and the names of its files."""
     if path.suffix == ".whl":
         with zipfile.ZipFile(path) as wheel:
             names = wheel.namelist()
@@ -25,7 +25,7 @@ def metadata(path: Path) -> tuple[str, list[str]]:
 
 
 def problems(path: Path) -> list[str]:
-    """What keeps an index from taking the distribution."""
+    """Return the reasons why an index would refuse the distribution."""
     text, names = metadata(path)
     needed = re.findall(r"^Requires-Dist: (.*)$", text, re.MULTILINE)
     said = [f"{path.name}: a requirement by path: {line}" for line in needed if "@" in line]
@@ -36,6 +36,6 @@ def problems(path: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    found = [line for path in map(Path, sys.argv[1:]) for line in problems(path)]
-    print("\n".join(found) or f"{len(sys.argv) - 1} distributions: no requirement by path")
-    sys.exit(bool(found))
+    refusals = [line for path in map(Path, sys.argv[1:]) for line in problems(path)]
+    print("\n".join(refusals) or f"{len(sys.argv) - 1} distributions: no requirement by path")
+    sys.exit(bool(refusals))

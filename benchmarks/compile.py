@@ -210,7 +210,7 @@ LONG = """
 
 
 def identified() -> None:
-    """Prints the milliseconds of a long kernel's first identity, and of the next."""
+    """Print the milliseconds that a long kernel's first identity takes, and those of the next."""
     import gluon_core
     from gluon_core.contract.registry import registry
 
@@ -230,14 +230,14 @@ def identified() -> None:
         print(1e3 * (time.perf_counter() - begun))
 
 
-def identities(turns: int) -> bool:
-    """Prints how long the identity of a kernel of 500 lines takes; whether it takes too long."""
-    rows = [child("--child", "identity") for _ in range(turns)]
+def identities(processes: int) -> bool:
+    """Print how long the identity of a kernel of 500 lines takes; return whether that is too long."""
+    rows = [child("--child", "identity") for _ in range(processes)]
     least = [min(row[at][0] for row in rows) for at in range(2)]
     print("| identity of a kernel of 500 lines | ms | wanted |")
     print("| --- | ---: | --- |")
-    for what, found in zip(("first in a process", "again"), least):
-        print(f"| {what} | {found:.2f} | <= 2 |")
+    for what, milliseconds in zip(("first in a process", "again"), least):
+        print(f"| {what} | {milliseconds:.2f} | <= 2 |")
     return max(least) > 2
 
 
