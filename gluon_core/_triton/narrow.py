@@ -24,7 +24,7 @@ _NAMES = {
 
 
 def _format(dtype: Any) -> Optional[Any]:
-    """torch's dtype of a type that the interpreter holds as integers, None of all others."""
+    """Return torch's dtype of a type that the interpreter holds as integers; None for others."""
     scalar = dtype.scalar
     name = _NAMES.get(getattr(scalar, "name", ""))
     if name is None:
@@ -35,7 +35,7 @@ def _format(dtype: Any) -> Optional[Any]:
 
 
 def _wide(handle: Any) -> np.ndarray:
-    """The values of a handle, narrow ones in float32."""
+    """Return the values of a handle, narrow ones in float32."""
     data: np.ndarray = handle.data
     format = _format(handle.dtype)
     if format is None or data.dtype == np.bool_:  # comparisons keep the type of their operands
@@ -50,7 +50,7 @@ def _wide(handle: Any) -> np.ndarray:
 
 
 def _narrow(values: np.ndarray, dtype: Any) -> np.ndarray:
-    """`values` rounded to a narrow type, as the integers that the interpreter holds."""
+    """Round `values` to a narrow type; return the integers that the interpreter holds."""
     import torch
 
     format = _format(dtype)
@@ -65,7 +65,7 @@ def _narrow(values: np.ndarray, dtype: Any) -> np.ndarray:
 
 @contextmanager
 def rounded_arithmetic(interpreter: Any) -> Iterator[None]:
-    """Within, the interpreter's builder computes on narrow numbers as described above."""
+    """Let the interpreter's builder compute on narrow numbers as described above."""
     builder = interpreter.interpreter_builder
     handle_class = interpreter.TensorHandle
     kind = type(builder)

@@ -25,7 +25,7 @@ _lock = threading.RLock()  # the interpreter exchanges ops of the language for a
 
 
 def machine_text(name: str, key: str, extension: str) -> Optional[str]:
-    """A text that Triton's compiler has left in its cache, or None where it keeps binaries alone.
+    """Return a text that Triton's compiler has left in its cache, or None where it keeps binaries alone.
 
     Args:
         name: of the source.
@@ -63,7 +63,7 @@ def _read_later(place: str) -> property:
 
 
 def scratch(size: int, alignment: int, stream: int, profile: bool = False) -> Any:
-    """A buffer of `triton.set_allocator`'s function; None for no bytes.
+    """Return a buffer of `triton.set_allocator`'s function; None for no bytes.
 
     Raises:
         RuntimeError: no allocator is set, as Triton says it.
@@ -93,7 +93,7 @@ def interpret(kernel: JITFunction, grid: tuple[int, int, int], values: Sequence[
 
 @contextmanager
 def _interpreted_calls(interpreter: Any) -> Iterator[None]:
-    """Within, jit functions that are called, and methods of tensors, run in the interpreter."""
+    """Run methods of tensors, and the jit functions that a kernel calls, in the interpreter."""
     import triton.language as tl
 
     kind: Any = JITFunction
@@ -130,7 +130,7 @@ _functions: dict[Any, Any] = {}
 
 
 def _rewritten(kernel: JITFunction) -> Any:
-    """The function of a kernel, or of what it calls, as the interpreter runs it."""
+    """Return the function of a kernel, or of what it calls, as the interpreter runs it."""
     function = kernel.fn
     if function not in _functions:
         from triton.runtime.interpreter import FunctionRewriter

@@ -12,26 +12,26 @@ __all__ = ["caught_as", "combined"]
 
 E = TypeVar("E", bound=GluonError)
 _COMBINED: dict[tuple[type, ...], type[GluonError]] = {}
-# What Triton raises when it is too late to point at the kernel. Its autotuner skips the configuration.
+# Errors that Triton raises when it is too late to point at the kernel. Its autotuner skips the configuration.
 _LATE = {LimitError: OutOfResources, CapabilityError: PTXASError, StageError: PTXASError}
 
 
 def combined(cls: type[GluonError], *also: type) -> type[GluonError]:
-    """A subclass of `cls` and of each class of `also`, which has the name of `cls`."""
+    """Return a subclass of `cls` and of each class of `also`, under the name of `cls`."""
     if "__gluon_class__" in vars(cls):
         cls, *known = cls.__bases__
         also = (*known, *also)
     late = (theirs for ours, theirs in _LATE.items() if issubclass(cls, ours))
     bases = (cls, *(kind for kind in dict.fromkeys((*also, *late)) if not issubclass(cls, kind)))
-    found = _COMBINED.get(bases)
-    if found is None:
+    subclass = _COMBINED.get(bases)
+    if subclass is None:
         body = {"__module__": cls.__module__, "__gluon_class__": cls, "__reduce__": _reduce}
-        found = _COMBINED[bases] = cast("type[GluonError]", type(cls.__name__, bases, body))
-    return found
+        subclass = _COMBINED[bases] = cast("type[GluonError]", type(cls.__name__, bases, body))
+    return subclass
 
 
 def caught_as(error: E, *also: type) -> E:
-    """`error` as an object of `combined(type(error), *also)`."""
+    """Return `error` as an object of `combined(type(error), *also)`."""
     cls = combined(type(error), *also)
     if cls is type(error) or len(cls.__bases__) == 1:
         return error

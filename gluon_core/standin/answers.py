@@ -81,7 +81,7 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def _index(device: Any, kind: str) -> int:
-    """The index of the device that an argument names.
+    """Return the index of the device that an argument names.
 
     Raises:
         RuntimeError: there is none, as torch says it.
@@ -181,7 +181,7 @@ def _of_streams(stream: Any, external: Any, context: Any) -> dict[str, Callable[
 
 
 class _Properties:
-    """What `get_device_properties` answers; it prints and copies as torch's does."""
+    """The answer of `get_device_properties`; it prints and copies as torch's does."""
 
     def __init__(self, properties: Mapping[str, Any]):
         known = {k: v for k, v in properties.items() if k != "version"}
@@ -233,7 +233,7 @@ class _Allocator:
 
 
 def _of_memory(mode: Any) -> dict[str, Callable[..., Any]]:
-    """Functions of `torch.<kind>.memory`."""
+    """Return the functions of `torch.<kind>.memory`."""
     memory, kind = mode.memory, mode.kind
 
     def reading(read: Callable[[], Any]) -> Callable[..., Any]:
@@ -302,7 +302,7 @@ def _flattened(prefix: str, tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]
 
 
 def _of_ranges() -> dict[str, Callable[..., Any]]:
-    """Functions of `torch.cuda.nvtx`: they keep the depth, and nobody records ranges."""
+    """Return the functions of `torch.cuda.nvtx`: they keep the depth and record no ranges."""
     depth: list[str] = []
     numbers = itertools.count(1)
 
@@ -355,7 +355,7 @@ def _install_accelerator(module: types.ModuleType, mode: Any) -> None:
 
 
 def _install_defaults(mode: Any) -> None:
-    """Default devices and generators, which no function mode sees."""
+    """Exchange default devices and generators, which no function mode sees."""
     device = torch.device(mode.kind, 0)
 
     def default(old: Callable[..., Any]) -> Callable[..., Any]:
@@ -396,7 +396,7 @@ def _install_defaults(mode: Any) -> None:
 
 
 def _generators(mode: Any) -> Any:
-    """`torch.Generator`, which is no function that a mode meets: those of the accelerator are the CPU's."""
+    """Exchange `torch.Generator`, which no mode meets: generators of the accelerator are the CPU's."""
     plain: Any = torch.Generator
 
     class Kind(type(plain)):  # type: ignore[misc]
@@ -411,7 +411,7 @@ def _generators(mode: Any) -> Any:
 
 
 def _install_autocast(mode: Any) -> None:
-    """Autocasting of the accelerator casts the CPU's operators, which are the ones that run."""
+    """Let autocasting of the accelerator cast the CPU's operators, which are the ones that run."""
     autocast: Any = torch.autocast
     begin = autocast.__init__
 
@@ -445,7 +445,7 @@ def _install_autocast(mode: Any) -> None:
 
 
 def _install_libraries(mode: Any) -> None:
-    """Operators that are registered for the accelerator serve the CPU's tensors."""
+    """Let operators that are registered for the accelerator serve the CPU's tensors."""
     from torch._library.custom_ops import CustomOpDef
 
     definition: Any = CustomOpDef

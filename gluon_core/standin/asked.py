@@ -1,4 +1,4 @@
-"""Whether a program asks torch for an accelerator, and who answers it where there is none."""
+"""Programs that ask torch for an accelerator, and the simulated device that answers them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUESTIONS = {"is_available", "device_count", "is_initialized"}
 
 
 def requires(source: str, kind: str) -> bool:
-    """Whether Python `source` names torch's device type `kind` and has no way around it.
+    """Return whether Python `source` names torch's device type `kind` and has no way around it.
 
     A program that branches on `torch.<kind>.is_available()` decides for itself, unless it only
     refuses to run without the device: `assert torch.cuda.is_available()`, or an `if not` of that.
@@ -64,7 +64,7 @@ def _names_device(node: ast.AST, kind: str) -> bool:
 
 
 def asks(error: BaseException) -> bool:
-    """Whether `error` is torch's answer that the accelerator it was asked for is not there."""
+    """Return whether `error` is torch's answer that the accelerator it was asked for is not there."""
     frame: Optional[TracebackType] = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -75,7 +75,7 @@ def asks(error: BaseException) -> bool:
 
 
 def begin(wanted: Optional[str], source: Optional[str] = None, instead: bool = False) -> bool:
-    """Let the simulated device answer from now on, if that is possible; whether it does.
+    """Let the simulated device answer from now on, if that is possible; return whether it does.
 
     Args:
         wanted: the target; None for the one that kernels run on unasked.
@@ -108,7 +108,7 @@ def _who() -> str:
 
 
 def lines(announced: bool = False) -> Iterator[str]:
-    """What a report of a run says of the stand-in: nothing where there is none.
+    """Yield the lines of a run's report on the stand-in: none where there is no stand-in.
 
     Args:
         announced: whether the output says already who answers.

@@ -35,7 +35,7 @@ class Event:
         """Nothing runs behind the caller's back."""
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds from this event to `end`.
+        """Return the milliseconds from this event to `end`.
 
         Raises:
             ValueError: one of them does not time, or is not recorded.
@@ -79,7 +79,7 @@ class _Utils:
         return dict(self._properties)
 
     def load_binary(self, name: str, kernel: Any, shared: int, device: int) -> tuple[Any, ...]:
-        """Module, function, registers, spills and threads of a compiled kernel."""
+        """Return the module, function, registers, spills and threads of a compiled kernel."""
         from gluon_core.standin import plain
 
         registers, spills = plain.resources(self._target)
@@ -108,7 +108,7 @@ def _not_here(name: str) -> NoDeviceError:
 
 
 class StandInDriver:
-    """What Triton asks a driver, answered for a simulated target.
+    """The driver that answers Triton for a simulated target.
 
     Args:
         properties: what torch would say of the device.

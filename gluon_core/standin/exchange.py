@@ -51,9 +51,7 @@ def replace(module: types.ModuleType, name: str, new: Any) -> None:
     """Put `new` in the place of `module.name`, there and wherever it was imported to."""
     old = getattr(module, name, None)
     setattr(module, name, new)
-    if not isinstance(
-        old, (type, types.FunctionType)
-    ):  # a constant is shared by those who do not ask
+    if not isinstance(old, (type, types.FunctionType)):  # modules that do not ask share a constant
         return
     for holder in list(sys.modules.values()):
         names = getattr(holder, "__dict__", None)
@@ -84,7 +82,7 @@ def _give_body(function: types.FunctionType, name: str, answer: Callable[..., An
 
 
 def _like(old: Any, answer: Callable[..., Any], name: str, module: str) -> Callable[..., Any]:
-    """A function object of its own that calls `answer` and describes itself as `old` does."""
+    """Return a function object of its own that calls `answer` and describes itself as `old` does."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
         return answer(*args, **kwargs)

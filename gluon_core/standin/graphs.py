@@ -26,12 +26,12 @@ _Work = Callable[[], Any]
 
 
 def capturing() -> bool:
-    """Whether a graph is being captured."""
+    """Return whether a graph is being captured."""
     return bool(_captures)
 
 
 def pool_handle() -> tuple[int, int]:
-    """A new token of a memory pool."""
+    """Return a new token of a memory pool."""
     return 0, next(_pools)
 
 
@@ -49,7 +49,7 @@ def _error(text: str) -> RuntimeError:
 
 
 class Capture(TorchDispatchMode):  # type: ignore[misc]  # torch is not required
-    """What happens between the beginning and the end of a capture.
+    """The work between the beginning and the end of a capture.
 
     Args:
         memory: tells tensors of the device from those of the host.
@@ -83,7 +83,7 @@ class Capture(TorchDispatchMode):  # type: ignore[misc]  # torch is not required
                 one()
 
     def _launched(self, launch: _Work) -> None:
-        """A kernel is launched: note it, and leave memory as it is."""
+        """Note the launch of a kernel, and leave memory as it is."""
         self.work.append(launch)
 
     def __torch_dispatch__(
@@ -121,7 +121,7 @@ class Capture(TorchDispatchMode):  # type: ignore[misc]  # torch is not required
 
 
 def _again(func: Any, args: Any, kwargs: Any, result: Any, before: set[int]) -> None:
-    """Run an operator once more, its fresh results into the tensors that it gave first."""
+    """Run an operator once more, its fresh results into the tensors that it returned first."""
     new = func(*args, **kwargs)
     for old, computed in zip(_tensors(result), _tensors(new)):
         if _key(old) not in before:
@@ -137,7 +137,7 @@ def _key(tensor: torch.Tensor) -> int:
 
 
 def _written(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that an operator writes to."""
+    """Return the tensors that an operator writes to."""
     values = []
     for index, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -147,7 +147,7 @@ def _written(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
 
 
 def graph_class(kind: str, memory: Memory) -> type:
-    """`torch.<kind>.CUDAGraph`."""
+    """Return `torch.<kind>.CUDAGraph`."""
 
     class CUDAGraph:
         __doc__ = f"A graph of the simulated device, as `torch.{kind}.CUDAGraph`."

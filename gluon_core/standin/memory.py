@@ -1,4 +1,4 @@
-"""Which storages belong to the simulated device, and how many bytes they take.
+"""The storages of the simulated device, and the bytes that they take.
 
 All tensors of a stand-in are in the memory of the host. A storage is marked when a call that asks for
 the accelerator creates it, or one whose arguments are there, so that `.cpu()` and `.cuda()` copy as
@@ -52,13 +52,13 @@ class Memory:
         self._buffers: dict[int, Any] = {}
 
     def on_device(self, tensor: torch.Tensor) -> Optional[bool]:
-        """Whether `tensor` is on the device; None if that is unknown."""
+        """Return whether `tensor` is on the device; None if that is unknown."""
         storage = _storage(tensor)
         return None if storage is None else self._places.get(storage._cdata)
 
     @staticmethod
     def share(one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Whether two tensors have the same storage."""
+        """Return whether two tensors have the same storage."""
         first, second = _storage(one), _storage(other)
         return first is not None and second is not None and first._cdata == second._cdata
 
@@ -83,7 +83,7 @@ class Memory:
             self.blocks.remove(1)
 
     def allocate(self, size: int) -> int:
-        """The address of `size` new bytes that live until `release`."""
+        """Return the address of `size` new bytes that live until `release`."""
         buffer = torch.UntypedStorage(max(size, 1))
         self._note(buffer, True)
         address = int(buffer.data_ptr())
@@ -103,7 +103,7 @@ class Memory:
             counter.allocated = counter.freed = 0
 
     def stats(self) -> dict[str, Any]:
-        """The nested form of `torch.cuda.memory_stats`."""
+        """Return the nested form of `torch.cuda.memory_stats`."""
 
         def pools(counter: _Counter) -> dict[str, dict[str, int]]:
             none = dict.fromkeys(vars(counter), 0)
@@ -134,5 +134,5 @@ class Memory:
 def _storage(tensor: torch.Tensor) -> Any:
     try:
         return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # sparse, or a tensor that stands for others
+    except (NotImplementedError, RuntimeError):  # sparse, or a tensor that represents others
         return None

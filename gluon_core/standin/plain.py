@@ -50,7 +50,7 @@ class _Compiled:
 
 
 def launcher(target: Target, src: Any, metadata: Any) -> Callable[..., None]:
-    """What Triton calls to launch a compiled kernel: its `driver.launcher_cls(src, metadata)`."""
+    """Return what Triton calls to launch a compiled kernel: its `driver.launcher_cls(src, metadata)`."""
     backend = registry().backend(target.backend)
     fn = getattr(src, "fn", None)
     chosen = f"machine code for {target.architecture.name}, compiled by Triton"
@@ -101,7 +101,7 @@ def launcher(target: Target, src: Any, metadata: Any) -> Callable[..., None]:
 
 
 def _elsewhere(target: Target) -> str:
-    """Where machine code of the kernel runs without a GPU, else what else there is."""
+    """Return a remedy: where machine code of the kernel runs without a GPU, else the alternatives."""
     vendor, name = target.architecture.backend, target.architecture.name
     for backend in registry().backends.values():
         if backend.machine_code and vendor in (backend.stands_in_for or (vendor,)):
@@ -110,7 +110,7 @@ def _elsewhere(target: Target) -> str:
 
 
 def resources(target: Target) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Registers and spills of a kernel of Triton's, as functions of it."""
+    """Return functions that read the registers and spills of a kernel of Triton's."""
     plain.read_when_asked()
     vendor = registry().backend(target.architecture.backend)
 
@@ -124,7 +124,7 @@ def resources(target: Target) -> tuple[Callable[[Any], Any], Callable[[Any], Any
 
 
 def _machine_code(src: Any, metadata: Any, code: Any) -> dict[str, Any]:
-    """The entries of `asm` that a backend's launcher may read."""
+    """Return the entries of `asm` that a backend's launcher may read."""
     asm = {"hsaco": code, "cubin": code}
     for extension in ("amdgcn", "ptx"):
         text = plain.machine_text(src.name, metadata.hash, extension)
@@ -134,7 +134,7 @@ def _machine_code(src: Any, metadata: Any, code: Any) -> dict[str, Any]:
 
 
 def summary() -> list[str]:
-    """One line for each way in which plain Triton kernels were executed."""
+    """Return a line for each way in which plain Triton kernels were executed."""
     ways: dict[str, list[str]] = {}
     for (kernel, way), count in sorted(executed.items()):
         ways.setdefault(way, []).append(f"{kernel} ({count})" if count > 1 else kernel)

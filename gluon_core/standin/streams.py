@@ -20,7 +20,7 @@ _numbers: Iterator[int] = itertools.count(1)
 
 
 def event_class(kind: str) -> type:
-    """`torch.<kind>.Event`."""
+    """Return `torch.<kind>.Event`."""
 
     class Event(driver.Event):
         __doc__ = f"An event of the simulated device, as `torch.{kind}.Event`."
@@ -53,7 +53,7 @@ def event_class(kind: str) -> type:
 
 
 def stream_classes(kind: str, event: type) -> tuple[type, type, type]:
-    """`Stream`, `ExternalStream` and `StreamContext` of `torch.<kind>`."""
+    """Return `Stream`, `ExternalStream` and `StreamContext` of `torch.<kind>`."""
 
     class Stream(torch.Stream):  # type: ignore[misc]  # torch is not required
         __doc__ = f"A stream of the simulated device, as `torch.{kind}.Stream`."

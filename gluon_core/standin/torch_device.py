@@ -35,7 +35,7 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
     """Calls of torch with the accelerator's device replaced.
 
     Args:
-        kind: the device type that is stood in for.
+        kind: the device type that is simulated.
         memory: keeps account of its tensors.
     """
 
@@ -62,7 +62,7 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
         }
 
     def place(self, value: Any) -> Any:
-        """A device argument as torch takes it here; anything else as it is."""
+        """Return a device argument as torch takes it here; anything else as it is."""
         if isinstance(value, str):
             return "cpu" if value.partition(":")[0] == self.kind else value
         if isinstance(value, _Device):
@@ -70,7 +70,7 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
         return value
 
     def is_named(self, value: Any) -> bool:
-        """Whether `value` names the accelerator's device."""
+        """Return whether `value` names the accelerator's device."""
         return self.place(value) is not value
 
     def __torch_function__(
@@ -133,7 +133,7 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
         return self.memory.on_device(tensor) is not False
 
     def _converted(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], named: bool) -> Any:
-        """`Tensor.to`."""
+        """Answer `Tensor.to`."""
         tensor, *others = args
         if others and type(others[0]) is int:  # an index of a device
             named, others[0] = True, _CPU
@@ -157,7 +157,7 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
         return result
 
     def _moved(self, tensor: torch.Tensor, result: torch.Tensor, here: bool) -> torch.Tensor:
-        """`result` at its new place: a copy if it shares memory with a tensor at the other place.
+        """Return `result` at its new place: a copy if it shares memory with a tensor at the other place.
 
         A tensor of unknown place counts as one of the device.
         """
@@ -200,7 +200,7 @@ _standing: list[Standing] = []
 
 
 def standing() -> Optional[Standing]:
-    """The stand-in that answers in this process, or None."""
+    """Return the stand-in that answers in this process, or None."""
     return _standing[0] if _standing else None
 
 
@@ -213,7 +213,7 @@ def stand_in(wanted: str, instead: bool = False) -> Any:
     target = registry().target(wanted)
     if not registry().backend(target.backend).simulates:
         raise DeviceError(
-            "only a simulated device can be stood in for",
+            "only a simulated device can answer",
             argument="target",
             expected=f"e.g. sim:{target.architecture.name}",
             got=target,
@@ -221,7 +221,7 @@ def stand_in(wanted: str, instead: bool = False) -> Any:
     if _standing:
         other = _standing[0].target
         if other != target:
-            raise DeviceError("another device is stood in for", expected=other, got=target)
+            raise DeviceError("another device is simulated", expected=other, got=target)
         return target
     vendor = registry().backend(target.architecture.backend)
     kind = vendor.tensor_device
