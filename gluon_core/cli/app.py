@@ -126,7 +126,7 @@ def info(
     name: Annotated[
         Optional[str],
         typer.Argument(
-            help="A target or a capability to know all about.",
+            help="A target or a capability to describe.",
             autocompletion=complete.capabilities_and_targets,
         ),
     ] = None,
@@ -289,7 +289,7 @@ def run(
         typer.Option(
             "--targets",
             metavar="A,B,...",
-            help="Run on each of these, then say how.",
+            help="Run on each of these, then list the outcomes.",
             autocompletion=complete.several_targets,
         ),
     ] = None,
@@ -439,7 +439,7 @@ def explain(
     option: Options = None,
     json: Json = False,
 ) -> None:
-    """Which lowering each portable op of a kernel takes, why not the others, and what became of it:
+    """Explain which lowering each portable op of a kernel takes, why not the others, and its outcome:
     the machine code of each line that reaches global memory or multiplies matrices."""
     from gluon_core.cli.explain import show
 

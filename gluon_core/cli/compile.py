@@ -9,7 +9,7 @@ from linecache import getline
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
 
-from gluon_core.cli.compile_for import kernels_table, made
+from gluon_core.cli.compile_for import compiled_row, kernels_table
 from gluon_core.cli.launched import Form, forms, one_form
 from gluon_core.cli.outcomes import line_as_dict, line_rows, line_table
 from gluon_core.cli.output import Exit, UsageError, byte_count, console, print_json, table
@@ -50,10 +50,10 @@ def show(
     constants = parse_assignments(constexpr or (), "--constexpr")
     asked = (kernel, chosen, signature, constants, options_of(num_warps, option))
     names = [name.strip() for name in emit.split(",") if name.strip()] or ["report"]
-    found = forms(*asked)
-    if len(found) > 1 and names == ["report"] and output is None and trace_isa is None:
-        return _each(found, chosen, json)
-    form = found[0] if len(found) == 1 else one_form(kernel, found)
+    launched = forms(*asked)
+    if len(launched) > 1 and names == ["report"] and output is None and trace_isa is None:
+        return _each(launched, chosen, json)
+    form = launched[0] if len(launched) == 1 else one_form(kernel, launched)
     source, options = form.source, form.options
     compiled = compile(source, chosen, options)
     if trace_isa is not None and "report" not in names:
@@ -78,18 +78,18 @@ def show(
     return Exit.OK
 
 
-def _each(found: Sequence[Form], target: Any, json: bool) -> int:
-    """A row for each kernel and each form that a file launches."""
+def _each(launched: Sequence[Form], target: Any, json: bool) -> int:
+    """Compile each form of each kernel that a file launches; print a row for each."""
     from gluon_core.compiler import compile
 
     rows = [
-        made(
+        compiled_row(
             form.name,
             form.types,
             target,
             partial(compile, form.source, target, form.options),
         )
-        for form in found
+        for form in launched
     ]
     code = Exit.FAILED if any(row.failed for row in rows) else Exit.OK
     if json:
@@ -100,7 +100,7 @@ def _each(found: Sequence[Form], target: Any, json: bool) -> int:
 
 
 def _lines(source: Any, target: Any, options: Any) -> tuple[LineOutcome, ...]:
-    """What the machine code does for each line; nothing where it cannot be had."""
+    """Return the instructions of each line; nothing where there is no machine code to read."""
     from gluon_core.compiler.outcome import outcome
 
     try:

@@ -20,7 +20,7 @@ from gluon_core.contract.registry import registry
 from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
 
-__all__ = ["Made", "compile_for", "kernels_table", "made"]
+__all__ = ["Made", "compile_for", "compiled_row", "kernels_table"]
 
 _RUN = "the run of the file"  # which failed
 
@@ -102,11 +102,11 @@ def _by_one_run(
 
 def _made(kernel: Any, target: Target) -> Made:
     types = signature_of(kernel.src)
-    return made(kernel.src.name, types, target, lambda: _compiled(kernel, target))
+    return compiled_row(kernel.src.name, types, target, lambda: _compiled(kernel, target))
 
 
-def made(name: str, types: str, target: Target, compiled: Callable[[], Any]) -> Made:
-    """The row of a kernel that `compiled` compiles."""
+def compiled_row(name: str, types: str, target: Target, compiled: Callable[[], Any]) -> Made:
+    """Return the row of a kernel that `compiled()` compiles."""
     row = Made(name, types, str(target), "compiled")
     try:
         report = compiled().report()
@@ -153,7 +153,7 @@ def _in_processes(context: Any, targets: Sequence[str]) -> tuple[list[Made], int
 
 
 def kernels_table(rows_of: Sequence[Made]) -> Any:
-    """A heading for each kernel and its types, and a row for each target."""
+    """Return a heading for each kernel and its types, and a row for each target."""
     rows: list[Any] = []
     last = None
     for row in rows_of:

@@ -1,4 +1,4 @@
-"""Values of options for the completion of shells: asked when somebody presses tab."""
+"""Values of options for the completion of shells, computed when you press tab."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ Complete = Callable[[str], list[str]]
 
 
 def one_of(*values: str) -> Complete:
-    """A function that completes one of these values."""
+    """Return a function that completes one of these values."""
     return lambda incomplete: _begin(values, incomplete)
 
 
 def targets(incomplete: str) -> list[str]:
-    """Architectures by name and alias; behind `sim:` and its like, those that a backend stands in for."""
+    """Complete an architecture's name or alias; behind `sim:` and its like, one that the backend simulates."""
     return _begin(_targets(incomplete), incomplete)
 
 
 def several_targets(incomplete: str) -> list[str]:
-    """A list of targets with commas: the last one is completed."""
+    """Complete the last one of several targets with commas between."""
     before, comma, last = incomplete.rpartition(",")
     return [before + comma + value for value in targets(last)]
 
 
 def capabilities_and_targets(incomplete: str) -> list[str]:
-    """Targets, and what hardware can do."""
+    """Complete a target or a capability of hardware."""
     from gluon_core.contract.registry import registry
 
     known = {c for one in registry().architectures() for c in one.capabilities}
@@ -34,7 +34,7 @@ def capabilities_and_targets(incomplete: str) -> list[str]:
 
 
 def emitted(incomplete: str) -> list[str]:
-    """What `gluon compile --emit` can write, for any backend."""
+    """Complete a form that `gluon compile --emit` can write, for any backend."""
     from gluon_core.contract.registry import registry
 
     forms = ["report", "source", "ttgir", "llir"]
@@ -44,17 +44,17 @@ def emitted(incomplete: str) -> list[str]:
 
 
 def kernels(incomplete: str) -> list[str]:
-    """Files, and behind FILE.py: its kernels, which are read and not run."""
+    """Complete a file, and behind `FILE.py:` a kernel; the file is read and not run."""
     import ast
     from pathlib import Path
 
     file, colon, _ = incomplete.rpartition(":")
     if not colon:
         folder, _, name = incomplete.rpartition("/")
-        found = sorted(Path(folder or ".").glob(f"{name}*"))
+        entries = sorted(Path(folder or ".").glob(f"{name}*"))
         prefix = f"{folder}/" if folder else ""
-        parts = [f"{prefix}{one.name}" for one in found if one.suffix == ".py"]
-        return parts + [f"{prefix}{one.name}/" for one in found if one.is_dir()]
+        parts = [f"{prefix}{one.name}" for one in entries if one.suffix == ".py"]
+        return parts + [f"{prefix}{one.name}/" for one in entries if one.is_dir()]
     try:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):

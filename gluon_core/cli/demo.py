@@ -226,7 +226,7 @@ def _print(lines: Sequence[str]) -> None:
 
 
 def _jobs(key: Key, example: Example, compile_for: Sequence[str], device: Any) -> list[Job]:
-    """All that is to be done with an example, in the order of the columns."""
+    """Return the jobs of an example, in the order of the columns."""
     jobs: list[Job] = [("compile", key, spec) for spec in compile_for]
     if registry().simulator() is not None:
         jobs.insert(0, ("simulate", key, _simulated(example, compile_for)))
@@ -243,7 +243,7 @@ def _nothing(json: bool) -> int:
 
 
 def _verdict(rows: Sequence[Row], left: int, device: Any, seconds: float) -> list[str]:
-    """The results in numbers."""
+    """Return the results in numbers."""
     counts = Counter(row.result for row in rows)
     passed = Counter(row.kind for row in rows if row.result == "passed")
     targets = len({row.target for row in rows if row.kind == "compile" and row.result == "passed"})

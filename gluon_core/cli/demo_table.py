@@ -22,7 +22,7 @@ class DemoTable:
     """Args:
     columns: kind and target of each; the target of a simulation differs between examples.
     names: of all examples.
-    width: of the screen. What does not fit into columns is written as words below each name.
+    width: of the screen. Results that do not fit into columns are written as words below each name.
     """
 
     def __init__(self, columns: Sequence[tuple[str, str]], names: Sequence[str], width: int):
@@ -49,7 +49,7 @@ class DemoTable:
         return [self._line("", {column: title for column, title in self._titles.items()})]
 
     def lines(self, rows: Sequence[Row]) -> list[str]:
-        """The lines of one example."""
+        """Return the lines of one example."""
         if not rows:
             return []
         cells = {_column(row): _cell(row) for row in rows}

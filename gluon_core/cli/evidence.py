@@ -64,8 +64,8 @@ def weigh(
     elif check and len(watched) < len(record.launches):
         found.code = Exit.UNAVAILABLE
         unchecked = {one.by or "a GPU" for one in record.launches if one not in watched}
-        who = " and ".join(sorted(unchecked))
-        found.lines.append(f"not everything was checked: {who} looks for no mistakes")
+        executors = " and ".join(sorted(unchecked))
+        found.lines.append(f"not everything was checked: {executors} looks for no mistakes")
     elif check:
         places = " and ".join(dict.fromkeys(one.target for one in record.launches))
         under = f"{count} schedules" if count is not None else _walked(record.launches)

@@ -1,4 +1,4 @@
-"""`gluon explain`: which lowering each portable op takes, why not the others, and what became of it."""
+"""`gluon explain`: which lowering each portable op takes, why not the others, and its outcome."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def show(
     chosen = registry().target(target)
     constants = parse_assignments(constexpr or (), "--constexpr")
     asked = (kernel, chosen, signature, constants, options_of(num_warps, option))
-    found = one_form(kernel, forms(*asked))
-    result = outcome(found.source, chosen, found.options)
+    form = one_form(kernel, forms(*asked))
+    result = outcome(form.source, chosen, form.options)
     if json:
         print_json(
             {
-                "kernel": found.name,
+                "kernel": form.name,
                 "target": str(chosen),
                 "ops": [op_as_dict(op) for op in result.ops],
                 "lines": [line_as_dict(line) for line in result.lines],
@@ -56,11 +56,11 @@ def show(
             said = verdict(op)
             taken = taken if said is None else f"{taken}\n{said}"
             rows += [(f"{s.op}\n{near_place(s.where)}", taken, not_taken(op)), None]
-        title = f"{found.name} for {chosen}"
+        title = f"{form.name} for {chosen}"
         console().print(table(title, ("op", "taken", "why not the others"), rows))
     else:
-        console().print(f"{found.name} uses no op of gl.portable: there is nothing to choose.")
+        console().print(f"{form.name} uses no op of gl.portable: there is nothing to choose.")
     if result.problem is not None:
         console().print(f"machine code: {result.problem}", markup=False)
     elif result.lines:
-        console().print(line_table(found.name, result.lines))
+        console().print(line_table(form.name, result.lines))

@@ -47,7 +47,7 @@ def forms(
     constexprs: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> list[Form]:
-    """The forms of the kernel that `FILE:KERNEL` names, of all kernels that are launched for `FILE`.
+    """Return the forms of the kernel that `FILE:KERNEL` names; for `FILE`, of all kernels that it launches.
 
     Without a signature and without `EXAMPLES` in the file it is run on the simulator of `target`, and
     the forms are those that it launches.
@@ -61,19 +61,19 @@ def forms(
             launched = _launched(file, name, target, constexprs, options)
             if launched:
                 return launched
-    found = find_kernel(spec)
-    source, given = source_of(found, target, signature, constexprs, options)
-    return [Form(found.name, source, given)]
+    named = find_kernel(spec)
+    source, merged = source_of(named, target, signature, constexprs, options)
+    return [Form(named.name, source, merged)]
 
 
-def one_form(spec: str, found: Sequence[Form]) -> Form:
-    """Of `forms(spec, ...)` the one to work on: where one kernel is launched in several, the first, and
-    standard error says so.
+def one_form(spec: str, launched: Sequence[Form]) -> Form:
+    """Return the one of `forms(spec, ...)` to work on: the first, where one kernel is launched in several,
+    and standard error says so.
 
     Raises:
         UsageError: several kernels are launched.
     """
-    names = list(dict.fromkeys(form.name for form in found))
+    names = list(dict.fromkeys(form.name for form in launched))
     if len(names) > 1:
         file = file_and_kernel(spec)[0]
         raise UsageError(
@@ -81,20 +81,20 @@ def one_form(spec: str, found: Sequence[Form]) -> Form:
             argument="KERNEL",
             remedy=f"Name one: {', '.join(f'{file}:{name}' for name in names)}.",
         )
-    if len(found) > 1:
+    if len(launched) > 1:
         print(
-            f"gluon: {names[0]} is launched with {len(found)} signatures or constants; this is the "
-            f"first: {found[0].types}",
+            f"gluon: {names[0]} is launched with {len(launched)} signatures or constants; this is the "
+            f"first: {launched[0].types}",
             file=sys.stderr,
         )
-    return found[0]
+    return launched[0]
 
 
 def _has_examples(file: str) -> bool:
     try:
         return "EXAMPLES" in Path(file).read_text(errors="replace")
     except OSError:
-        return False  # whoever opens it says why
+        return False  # opening it later says why
 
 
 def _launched(
@@ -104,7 +104,7 @@ def _launched(
     constexprs: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> list[Form]:
-    """What the file launches on the simulator of `target`, each form once."""
+    """Run the file on the simulator of `target`; return the forms that it launches, each once."""
     from gluon_core.compiler import GluonASTSource
 
     architecture = target.architecture
@@ -131,8 +131,8 @@ def _launched(
             types = {k: v for k, v in source.signature.items() if k not in constexprs}
             values = {k: v for k, v in values.items() if k not in constexprs}
             source = GluonASTSource(source.fn, types, {**values, **constexprs}, source.attrs)
-        given = {key: getattr(kernel.metadata, key) for key in ("num_warps", "num_ctas")}
-        form = Form(source.name, source, {**given, **options})
+        warps = {key: getattr(kernel.metadata, key) for key in ("num_warps", "num_ctas")}
+        form = Form(source.name, source, {**warps, **options})
         unique.setdefault((source.hash(), tuple(sorted(form.options.items(), key=str))), form)
     return list(unique.values())
 

@@ -89,7 +89,7 @@ def on_each(
 
 
 def _said(command: Sequence[str], as_json: bool) -> tuple[subprocess.CompletedProcess[str], str]:
-    """Run a command; what it says of its outcome beyond the exit code."""
+    """Run a command; return it, and what it says of its outcome beyond the exit code."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "outcome"
         done = subprocess.run(

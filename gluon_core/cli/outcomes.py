@@ -1,4 +1,4 @@
-"""What became of a kernel in its machine code, as text and as JSON; `explain` and `compile` print it."""
+"""The outcome of a kernel in its machine code, as text and as JSON, for `explain` and `compile`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = [
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """Instructions and how many of each, such as `8 LDG.128, 2 STG`."""
+    """Return the number of each instruction as text, such as `8 LDG.128, 2 STG`."""
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
 def near_place(where: Optional[str]) -> str:
-    """`file:line` of a kernel, relative to the current folder where it is below it."""
+    """Return `file:line` of a kernel, relative to the current folder where it is below it."""
     if where is None or os.sep not in where:
         return where or ""
     near = os.path.relpath(where)
@@ -40,7 +40,7 @@ def near_place(where: Optional[str]) -> str:
 
 
 def verdict(op: OpOutcome) -> Optional[str]:
-    """Whether the compiler kept the lowering, None where nothing is known."""
+    """Return whether the compiler kept the lowering, None where nothing is known."""
     if op.kept is None:
         return None
     if op.kept:
@@ -50,7 +50,7 @@ def verdict(op: OpOutcome) -> Optional[str]:
 
 
 def not_taken(op: OpOutcome) -> str:
-    """Why the other lowerings were not taken; those of other vendors' hardware in one line."""
+    """Return the reasons against the other lowerings; those for other vendors' hardware in one line."""
     selection = op.selection
     own = selection.target.architecture.backend
     foreign = [
@@ -96,7 +96,7 @@ def line_table(name: str, lines: tuple[LineOutcome, ...]) -> Table:
 
 
 def line_rows(lines: tuple[LineOutcome, ...]) -> Iterator[tuple[str, str]]:
-    """A line of the source and its instructions, with the note below."""
+    """Yield a row for each line of the source: its text, and its instructions with the note below."""
     for line in lines:
         code = line.code
         place = near_place(f"{code.file}:{code.line}") if code.line else "no line"

@@ -295,7 +295,7 @@ def source_of(
 
 
 def signature_of(source: Any) -> str:
-    """The types of a source as `--signature` takes them, divisibility by 16 included."""
+    """Return the types of a source as `--signature` takes them, divisibility by 16 included."""
 
     def text(kind: Any, path: tuple[int, ...]) -> str:
         if isinstance(kind, tuple):

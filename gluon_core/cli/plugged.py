@@ -15,13 +15,15 @@ __all__ = ["find", "names"]
 
 
 def names() -> list[str]:
-    """The commands of all backends that have one."""
+    """Return the commands of all backends that have one."""
     return [name for name, backend in registry().backends.items() if backend.command is not None]
 
 
 def find(name: str) -> Optional[Any]:
-    """The command of that name; None where no backend has one. Of one that cannot be loaded it is a
-    command that says so, as the others have to be listed."""
+    """Return the command of that name; None where no backend has one.
+
+    In place of a command that cannot be loaded it returns one that says so, for the others to be listed.
+    """
     backend = registry().backends.get(name)
     if backend is None or backend.command is None:
         return None
@@ -29,9 +31,9 @@ def find(name: str) -> Optional[Any]:
         function = load_named(backend.command, f"backend {name!r}, command")
     except PluginError as error:
         function = _refusing(error)
-    made = typer.Typer(add_completion=False)
-    made.command(name)(command(function))
-    return typer.main.get_command(made)
+    app = typer.Typer(add_completion=False)
+    app.command(name)(command(function))
+    return typer.main.get_command(app)
 
 
 def _refusing(error: PluginError) -> Callable[[], None]:

@@ -66,7 +66,7 @@ def show(
 
 
 def _weighed(verdict: Proved, failed: Collection[str]) -> Proved:
-    """The verdict on a kernel of a file that ended with an error: none that fails is proved."""
+    """Return the verdict on a kernel of a file that ended with an error: none that fails is proved."""
     if verdict.verdict != "proved" or verdict.name.partition(" on ")[0] not in failed:
         return verdict
     lines = ("the launch of the file fails, with the error below", *verdict.lines)
