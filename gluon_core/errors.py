@@ -99,8 +99,8 @@ class SourceSpan:
     text: Optional[str] = None
 
     def render(self) -> str:
-        """`file:line:column` (of a notebook: `Cell In[3], line 4`), the source line, and a caret under
-        the expression."""
+        """Return `file:line:column` (in a notebook: `Cell In[3], line 4`), the source line, and a caret
+        under the expression."""
         cell = _cell(self.file)
         head = f"{self.file}:{self.line}:{self.column + 1}"
         if cell is not None:
@@ -113,7 +113,7 @@ class SourceSpan:
 
 
 def _cell(file: str) -> Optional[str]:
-    """What a notebook or an interactive session calls the cell that a file name stands for."""
+    """Return what a notebook or an interactive session calls the cell with this file name."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     try:
@@ -176,7 +176,7 @@ class GluonError(Exception):
         return text
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the user's frames, without those of the machinery, and the error."""
+        """Return the text for a notebook: the user's frames, without those of the machinery, and the error."""
         if os.environ.get("GLUON_TRACEBACK") == "full":
             shell = sys.modules["IPython"].get_ipython()
             lines: list[str] = shell.InteractiveTB.structured_traceback(
@@ -499,14 +499,14 @@ _recast: Callable[[Any], Any] = lambda error: error  # noqa: E731
 
 
 def set_recast(function: Callable[[Any], Any]) -> None:
-    """Say which object leaves the package in place of an error; the room that knows Triton does this once."""
+    """Set the function that replaces an error which leaves the package; the room that knows Triton does so once."""
     global _recast
     _recast = function
 
 
 def trimmed(error: E) -> E:
-    """`error`, to be raised anew: as an object that code around Triton catches, too, with the frames of the
-    user's code alone, and no causes within the machinery, since the message holds the kernel's line.
+    """Return `error` to be raised anew: as an object that code around Triton catches, too, with only the
+    frames of the user's code, and no causes within the machinery, as the message holds the kernel's line.
     `GLUON_TRACEBACK=full` keeps everything."""
     error = cast(E, _recast(error))
     if os.environ.get("GLUON_TRACEBACK") == "full":
@@ -579,17 +579,17 @@ class KernelWarning(UserWarning):
     """
 
 
-# What becomes of a refusal while a kernel is traced; None outside of traces.
+# Decides on refusals while a kernel is traced; None outside of traces.
 _answer: ContextVar[Optional[Callable[[GluonError], None]]] = ContextVar("answer", default=None)
 
 
 def strict_by_default() -> bool:
-    """False where the environment says `GLUON_STRICT=0`: for kernels that do not say it themselves."""
+    """Return False where the environment says `GLUON_STRICT=0`: for kernels that do not say it themselves."""
     return os.environ.get("GLUON_STRICT", "1") not in ("0", "false", "off")
 
 
 def is_strict() -> bool:
-    """Whether `refuse` raises here."""
+    """Return whether `refuse` raises here."""
     answer = _answer.get()
     return answer is _raised or answer is None and strict_by_default()
 

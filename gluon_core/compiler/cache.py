@@ -175,7 +175,7 @@ def store(
 
 
 def load_beside(key: str, name: str, kind: str, maker: str) -> Optional[dict[str, Any]]:
-    """What `store_beside` wrote by the same maker, None where there is none or it is damaged."""
+    """Return the value that `store_beside` wrote for the same maker; None where it is missing or damaged."""
     file = f"{_stem(name)}.{kind}.json"
     try:
         path = _triton.cache_manager(key).get_file(file)
@@ -188,11 +188,11 @@ def load_beside(key: str, name: str, kind: str, maker: str) -> Optional[dict[str
 
 
 def store_beside(key: str, name: str, kind: str, maker: str, value: Mapping[str, Any]) -> None:
-    """Keep what was made of an entry's machine code in its folder.
+    """Keep a value that was computed from an entry's machine code, in the folder of the entry.
 
     Args:
         kind: names the file.
-        maker: a digest of what made `value`, and of what from; another one finds nothing.
+        maker: a digest of the tool and of its input; `load_beside` with another one returns None.
         value: JSON values.
     """
     document = {"key": key, "maker": maker, "value": value}

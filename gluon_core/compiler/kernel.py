@@ -247,9 +247,9 @@ class CompiledKernel:
         return self._report
 
     def _kept_report(self) -> Report:
-        """The report that the cache has of this machine code, made and kept where there is none.
+        """Return the report that the cache has of this machine code; compute and keep it where there is none.
 
-        To disassemble takes longer than to load the kernel.
+        Disassembling takes longer than loading the kernel.
         """
         always = _triton.knobs.compilation.always_compile
         if always or not self.metadata_group or not isinstance(self.kernel, bytes):

@@ -1,4 +1,4 @@
-"""What became of a kernel's ops in its machine code, and what narrow accesses are owed to.
+"""The outcome of a kernel's ops in its machine code, and the arguments that keep accesses narrow.
 
 The code itself is read, line by line. Where accesses are narrower than the layout permits, the kernel
 is compiled again with its arguments declared divisible by 16, all of them and all but one: so the
@@ -26,7 +26,7 @@ __all__ = ["LineOutcome", "OpOutcome", "Outcome", "outcome"]
 
 _MOST_TRIED = 8  # arguments that are tried one by one
 _ALIGNED = ["tt.divisibility", 16]
-_NARROW = 4  # bytes below which the layout itself is worth a word
+_NARROW = 4  # bytes below which the note names the layout
 # Ops whose instructions are at other lines: those of `fetch`, where `descriptor` selects.
 _ELSEWHERE = ("tile_copy",)
 
@@ -64,7 +64,7 @@ class LineOutcome:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a kernel.
+    """The outcome of a kernel.
 
     Args:
         ops: its portable ops, each once.
@@ -115,7 +115,7 @@ def _traced(
 def _code(
     source: GluonASTSource, target: Target, options: Mapping[str, Any]
 ) -> tuple[dict[tuple[str, int], LineCode], dict[tuple[str, str], str]]:
-    """The instructions by line, and the lowerings that the compiler refused."""
+    """Return the instructions by line, and the lowerings that the compiler refused."""
     backend = registry().backend(target.backend)
     compiled = compile_source(source, target, backend, backend.options(target, options))
     given_up = getattr(compiled.metadata, "given_up", None) or ()
@@ -123,7 +123,7 @@ def _code(
 
 
 def _each_once(selections: Sequence[Selection]) -> list[Selection]:
-    """The same op in an unrolled loop, or a function that is called twice, counts once."""
+    """Return `selections` without repeats: ops of unrolled loops and of functions that are called twice."""
     unique: dict[Any, Selection] = {}
     for one in selections:
         key = (one.op, one.where, one.chosen.name, tuple(reason for _, reason in one.rejected))
@@ -140,7 +140,7 @@ def _place(where: Optional[str]) -> tuple[str, int]:
 
 
 def _at(code: Mapping[tuple[str, int], LineCode], where: Optional[str]) -> list[LineCode]:
-    """The code of a line; compilers write files in other ways than Python."""
+    """Return the code of a line; compilers spell file names in other ways than Python."""
     file, line = _place(where)
     return [one for one in code.values() if one.line == line and _same_file(one.file, file)]
 
@@ -206,7 +206,7 @@ def _lines(
 
 
 def _limit(narrowest: tuple[str, int], permitted: Optional[int]) -> Optional[str]:
-    """What limits accesses that no argument would widen."""
+    """Return what limits accesses that no argument would widen."""
     what, width = _plural(narrowest[0]), narrowest[1]
     if permitted is None:
         return None
@@ -234,7 +234,7 @@ def _owed(
     options: Mapping[str, Any],
     narrow: Mapping[tuple[str, int], LineCode],
 ) -> dict[tuple[str, int], tuple[tuple[str, ...], str]]:
-    """The arguments to which narrow accesses are owed, and what to say of it, by line."""
+    """Return the arguments to which narrow accesses are owed, and what to say of it, by line."""
     unknown = list(_unknown(source))
 
     def code_with(paths: Sequence[Path]) -> Mapping[tuple[str, int], LineCode]:
@@ -267,7 +267,7 @@ def _owed(
 
 
 def _unknown(source: GluonASTSource) -> Iterator[tuple[Path, str]]:
-    """Path and name of each argument that could be declared divisible by 16, and is not."""
+    """Yield the path and name of each argument that could be declared divisible by 16, and is not."""
 
     def walk(kind: Any, path: Path, name: str) -> Iterator[tuple[Path, str]]:
         if isinstance(kind, tuple):

@@ -38,21 +38,22 @@ def jit_function(fn: Any) -> Any:
     return found
 
 
-def strictness(kernel: Any, given: Any = None) -> bool:
-    """Whether a kernel is compiled strictly: as given, as its decorator says, or as the environment does.
+def strictness(kernel: Any, strict: Any = None) -> bool:
+    """Return whether a kernel is compiled strictly: as `strict`, else its decorator, else the environment
+    says.
 
     Raises:
-        OptionError: `given` is no truth value.
+        OptionError: `strict` is not a truth value.
     """
-    if given is None:
-        given = getattr(kernel, "strict", None)
-    if given is None:
+    if strict is None:
+        strict = getattr(kernel, "strict", None)
+    if strict is None:
         return strict_by_default()
-    if not isinstance(given, (bool, int)) or given not in (0, 1):
+    if not isinstance(strict, (bool, int)) or strict not in (0, 1):
         raise OptionError(
-            "must be true or false", argument="strict", expected="True or False", got=repr(given)
+            "must be true or false", argument="strict", expected="True or False", got=repr(strict)
         )
-    return bool(given)
+    return bool(strict)
 
 
 def check_mapping(given: Any, argument: str, expected: str) -> None:
@@ -101,9 +102,9 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         self.constants: dict[Path, Any] = {}
         self.attrs: dict[Path, list[Any]] = {}
         names = self.fn.arg_names
-        told = (("signature", signature), ("constexprs", constexprs), ("attrs", attrs or None))
-        for argument, given in told:
-            check_mapping(given, argument, "from names of parameters to what they are")
+        mappings = (("signature", signature), ("constexprs", constexprs), ("attrs", attrs or None))
+        for argument, mapping in mappings:
+            check_mapping(mapping, argument, "from names of parameters to what they are")
         for key in signature:
             self._index(key, "signature")
         for key, value in (constexprs or {}).items():

@@ -132,7 +132,7 @@ class Report:
     loops: tuple[Loop, ...] = ()
 
     def rows(self) -> list[tuple[str, str]]:
-        """What is known, as (name, text), for tables."""
+        """Return what is known, as (name, text), for tables."""
         mix = sorted(self.instruction_mix.items(), key=lambda item: -item[1])
         parts: list[tuple[str, Any]] = [
             ("registers", self.registers),
@@ -459,8 +459,8 @@ class Backend:
         raise self._lacks("compiler", compiled.target)
 
     def emitted(self, compiled: Compiled) -> Sequence[Emitted]:
-        """The machine instructions that reach global memory, and matrix products, each with the line
-        of the kernel that it is for. None where nothing here reads the machine code.
+        """Return the machine instructions that reach global memory, and matrix products, each with the
+        kernel's line that it is for. None where the backend does not read the machine code.
 
         Raises:
             BackendError: the tool that reads it failed.

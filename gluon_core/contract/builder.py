@@ -539,11 +539,11 @@ class Recorder(Builder, Protocol):
         """A promise about each dimension of a value, for `Value.set_attr`; else an MLIR attribute."""
 
     def bind_name(self, name: str, values: Sequence[Any]) -> None:
-        """The kernel assigned these values, or one constant, to a variable; of a tuple or an aggregate
-        each part comes by itself, under the expression for it."""
+        """Note that the kernel assigned these values, or one constant, to a variable; each part of a tuple
+        or an aggregate comes by itself, under the expression for it."""
 
     def enter_call(self, site: Optional[CallSite]) -> Optional[CallSite]:
-        """What is built next comes of this call of the kernel; returns the call before, which is
+        """Ascribe what is built next to this call of the kernel; return the call before, which is
         entered again behind it."""
 
     def call_buffer(self, value: Value, name: str, remedy: str) -> None:

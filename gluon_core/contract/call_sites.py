@@ -34,7 +34,7 @@ class Remedies:
     """The calls with which kernels order asynchronous work: `REMEDIES` of a vendor's reference module.
 
     Each text is a call by the op's public name. `{pending}`, `{barrier}` and `{result}` are filled
-    with the number of groups that may be unfinished, the barrier, and the result of the work. Of
+    with the number of groups that may be unfinished, the barrier, and the result of the work. From
     several texts a report takes the one whose namespace is closest to the op that started the work.
 
     Args:
@@ -56,7 +56,7 @@ class Remedies:
     barrier_arrives: Sequence[str] = ()
 
     def texts(self) -> Iterator[str]:
-        """Every text."""
+        """Yield every text."""
         for table in (self.waits, self.finishes, self.commits, self.signals, self.fences):
             for texts in table.values():
                 yield from texts
@@ -65,7 +65,7 @@ class Remedies:
 
 
 def spelled(texts: Sequence[str], site: Optional[CallSite], **fields: Any) -> str:
-    """The best of several calls, as the kernel's file can write it; "" without any.
+    """Return the best of several calls, as the kernel's file can write it; "" without any.
 
     Args:
         texts: calls by public names, such as "gl.barrier()".
@@ -82,7 +82,7 @@ def spelled(texts: Sequence[str], site: Optional[CallSite], **fields: Any) -> st
 
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """The number of components that two dotted names have in common at their start."""
+    """Return the number of components that two dotted names have in common at their start."""
     same = 0
     for mine, theirs in zip(one, other):
         if mine != theirs:
@@ -92,8 +92,8 @@ def _shared(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def _named(path: str, site: CallSite) -> str:
-    """An expression for an op in the file of a call: beside the op that is called there, else the
-    shortest one; `path` where there is none."""
+    """Return an expression for an op in the file of a call: one in the namespace of the op that is called
+    there, else the shortest one; `path` where there is none."""
     parts = path.split(".")
     around = site.function.split(".")[:-1]
     if around and _is_op(_value(site.scope, [*around, parts[-1]]), path):
@@ -111,7 +111,7 @@ def _named(path: str, site: CallSite) -> str:
 
 
 def _value(scope: Mapping[str, Any], parts: Sequence[str]) -> Any:
-    """The value of a dotted name; None where it has none."""
+    """Return the value of a dotted name; None where it has none."""
     value = scope.get(parts[0])
     try:
         for part in parts[1:]:

@@ -1,4 +1,4 @@
-"""What a kernel's machine code does for each of its lines: moves past global memory, matrix products."""
+"""Machine instructions by line of a kernel: accesses to global memory, and matrix products."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class LineCode:
     narrowest: Optional[tuple[str, int]]
 
     def has(self, patterns: Sequence[str]) -> bool:
-        """Whether an instruction is one of those that a lowering expects."""
+        """Return whether an instruction is one of those that a lowering expects."""
         return any(re.match(pattern, name) for pattern in patterns for name in self.counts)
 
 
 def by_line(emitted: Iterable[Emitted]) -> dict[tuple[str, int], LineCode]:
-    """The instructions of each line, in the order of files and lines."""
+    """Return the instructions of each line, in the order of files and lines."""
     lines: dict[tuple[str, int], list[Emitted]] = {}
     for one in emitted:
         lines.setdefault((one.file, one.line), []).append(one)

@@ -86,7 +86,7 @@ class Launched:
         overridden: settings that the file changed and that whoever keeps the record changed back.
         walked: under which schedules it ran, if it was to run under all.
         proved: what was said of it for every trip count, if that was asked for.
-        by: who executed it instead of the target's backend, such as "Triton's interpreter"; it
+        by: the executor instead of the target's backend, such as "Triton's interpreter"; it
             checks nothing.
     """
 
@@ -182,7 +182,7 @@ def note(
 
 
 def witnessed(compiled: Compiled, launch: Launcher, by: str = "") -> Launcher:
-    """`launch` of `compiled`, seen by those who keep records.
+    """Wrap `launch` of `compiled` for those who keep records.
 
     Args:
         by: see `Launched`.

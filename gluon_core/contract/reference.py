@@ -242,7 +242,7 @@ class Machine(Protocol):
 
     @property
     def blocks(self) -> int:
-        """How many blocks a program consists of: the size of its cluster along x."""
+        """The number of blocks of a program: the size of its cluster along x."""
         ...
 
     @property
@@ -256,7 +256,7 @@ class Machine(Protocol):
         ...
 
     def ticks(self, passed: int = 0) -> int:
-        """A clock: a number that grows from call to call of one launch, by `passed` at least."""
+        """Read a clock: return a number that grows from call to call of one launch, by `passed` at least."""
         ...
 
     def claim(self) -> Optional[tuple[int, int, int]]:

@@ -230,7 +230,7 @@ class Spellings:
         return [spelling for a in found for spelling in a.spellings]
 
     def _some(self, names: Sequence[str]) -> str:
-        """Names to begin with: all where they are few, else the newest architectures of each backend."""
+        """Return names to begin with: all, or the newest architectures of each backend where there are many."""
         if len(names) <= _MOST_NAMES:
             return f"Known: {', '.join(names)}."
         newest: dict[str, list[str]] = {}

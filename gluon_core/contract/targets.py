@@ -74,7 +74,7 @@ class Architecture:
         peaks: what one device of it does at best, for estimates: "global" and "shared" in bytes/s,
             "vector" float32 FLOP/s, and of the matrix unit FLOP/s by operand type ("fp64", "tf32",
             "bf16", "fp16", "fp8", "fp4", "int8"), dense; and "units", its multiprocessors (compute
-            units). What is unknown is left out.
+            units). Unknown numbers are left out.
         no_casts: conversions that its compiler rejects, (from, to) with Triton's short names of the
             dtypes, and the releases of Triton that have them all the same.
         casts_by_float32: conversions that its compiler makes only of float32, (from, to), and the releases

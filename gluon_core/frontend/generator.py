@@ -356,7 +356,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             enter(outer)
 
     def _call_site(self, node: Any, called: Any) -> CallSite:
-        """The site of a call; the rounds of an unrolled loop share it."""
+        """Return the site of a call; the rounds of an unrolled loop share it."""
         public = getattr(called, "public", "")
         known: Optional[CallSite] = getattr(node, "gluon_site", None)
         if known is None or known.public != public or known.scope is not self.gscope:
@@ -535,8 +535,8 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         self.session.multiples.bind(value, declared, (self.jit_fn.arg_names.index(name),))
 
     def before_call(self, fn: Any, args: Any, kwargs: Any) -> PassedMultiples:
-        given = {**dict(zip(fn.arg_names, args)), **kwargs}
-        known = {name: self.session.multiples.within(value) for name, value in given.items()}
+        arguments = {**dict(zip(fn.arg_names, args)), **kwargs}
+        known = {name: self.session.multiples.within(value) for name, value in arguments.items()}
         passed = PassedMultiples(known, self.session.multiples.asked)
         self.session.passing = passed
         return passed
@@ -573,7 +573,7 @@ def _handles(value: Any) -> list[Any]:
 
 
 def _labelled(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value consists of at run time, each part with the expression for it."""
+    """Yield the run-time parts of a value, each with the expression for it."""
     if isinstance(value, tl.tuple):
         for number, part in enumerate(value.values):
             yield from _labelled(f"{name}[{number}]", part)

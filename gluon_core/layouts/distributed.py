@@ -338,9 +338,9 @@ class DistributedLinearLayout(DistributedLayout):
 
     @property
     def repeats(self) -> bool:
-        """Whether two places hold one element without a zero basis; compilers hang converting those."""
-        found = self.own_linear()
-        return found.rank != sum(any(row) for rows in found.bases.values() for row in rows)
+        """True where two places hold one element without a zero basis; compilers hang converting those."""
+        linear = self.own_linear()
+        return linear.rank != sum(any(row) for rows in linear.bases.values() for row in rows)
 
     def register_order(self) -> list[int]:
         """The dimensions by how early the registers walk them; the rest from the last to first."""

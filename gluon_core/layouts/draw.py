@@ -106,7 +106,7 @@ class Picture:
         path.write_text(made(), encoding="utf-8")
 
     def _part(self, unique: str = "") -> str:
-        """HTML for a page that may hold other things, and other pictures.
+        """Return HTML for a page that may hold other things, and other pictures.
 
         Args:
             unique: part of the ids, where the page may hold this picture already.

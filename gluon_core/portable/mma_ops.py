@@ -120,7 +120,7 @@ def mma_layouts(
 
 
 def _layouts_for(request: MmaRequest) -> MmaLayouts:
-    """Those of the best lowering for operands that are where the request says."""
+    """Return the layouts of the best lowering for operands that are where the request says."""
     refused = semantic_layer().session.refused
     chosen = select("mma", request, request.target, request.triton, refused=refused).chosen
     layouts: MmaLayouts = code(chosen, "layouts")(request)

@@ -191,8 +191,8 @@ def descriptor(
 
 
 def _own_layout(request: TileRequest, chosen: Lowering) -> Any:
-    """The layout that the target's own unit for tiles wants: what reads the tiles expects it, also of
-    those that `chosen` has to copy because their strides are not aligned."""
+    """Return the layout that the target's own unit for tiles wants: readers of the tiles expect it, also
+    where `chosen` has to copy because the strides are not aligned."""
     for lowering in available("tile_copy", request.target, request.triton):
         if lowering.priority <= chosen.priority:
             break

@@ -526,7 +526,7 @@ class Dispatcher:
         return changed(self._globals)
 
     def _is_current(self, key: str) -> bool:
-        """Whether the variables that a compiled form read are still what they were.
+        """Return whether the variables that a compiled form read are still what they were.
 
         An object that is known as itself alone may have been replaced by its equal, as when a test
         puts a mock in the place of a logger: the kernel is compiled again.

@@ -295,7 +295,7 @@ def jit(
         do_not_specialize_on_alignment: parameters whose divisibility by 16 must not matter.
         debug: keep assertions in the code.
         noinline: stay a function of its own when kernels call it.
-        strict: False turns what we refuse and Triton's Gluon compiles into a `KernelWarning` with the
+        strict: False makes what we refuse and Triton's Gluon compiles a `KernelWarning` with the
             line, all but what aborts a compiler or was seen to go wrong on a GPU (the table in
             docs/compatibility.md); the simulator has no meaning for such ops and still ends there. None
             leaves it to `GLUON_STRICT`. The kernel says it for all that it calls; a launch, `warmup` or

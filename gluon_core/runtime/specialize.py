@@ -117,7 +117,7 @@ def require_all(
     raise CallError(
         text,
         expected=", ".join(p.name for p in parameters),
-        got=f"{', '.join(options)} by name besides",
+        got=f"{', '.join(options)} by name",
     )
 
 

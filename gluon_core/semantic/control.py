@@ -258,13 +258,13 @@ class ControlOps(SemanticBase):
                 layout = arg.type.layout
                 if is_placeholder(layout):
                     continue
-                found = thread_counts(layout, tuple(shape_of(arg)), is_strict())[1]
-                if found != num_warps:
+                warps = thread_counts(layout, tuple(shape_of(arg)), is_strict())[1]
+                if warps != num_warps:
                     raise LayoutError(
                         "a tensor is laid out over other warps than the partition has",
                         argument=argument,
                         expected=f"{num_warps} warps",
-                        got=f"{found}: {layout}",
+                        got=f"{warps}: {layout}",
                         remedy="Hand it over in shared memory.",
                     )
 

@@ -37,7 +37,7 @@ class Multiples:
         return known
 
     def note(self, value: Any, multiple: int) -> Any:
-        """`value`, of which that is known from now on."""
+        """Note that `value` is a multiple of `multiple`; return `value`."""
         if multiple < 2 or not isinstance(value, tl.tensor) or value.type.is_block():
             return value
         if value.dtype.is_int() or value.dtype.is_ptr():
@@ -45,7 +45,7 @@ class Multiples:
         return value
 
     def of_sum(self, one: Any, other: Any) -> int:
-        """Of a sum or a difference. An offset that is added to a pointer counts elements."""
+        """Return the multiple of a sum or a difference. An offset that is added to a pointer counts elements."""
         for pointer, offset in ((one, other), (other, one)):
             if isinstance(pointer, tl.tensor) and pointer.type.scalar.is_ptr():
                 return min(self.of(pointer), self.of(offset) * _element_bytes(pointer))
@@ -54,7 +54,7 @@ class Multiples:
     # -- arguments --------------------------------------------------------------------------------
 
     def within(self, value: Any) -> Any:
-        """That of an argument, or of each of its parts."""
+        """Return the multiple of an argument, or of each of its parts."""
         parts = _parts(value)
         return self.of(value) if parts is None else tuple(map(self.within, parts))
 
@@ -74,7 +74,7 @@ def _element_bytes(pointer: Any) -> int:
 
 
 def _parts(value: Any) -> Optional[Sequence[Any]]:
-    """What a tuple, or an aggregate, consists of; None for other values."""
+    """Return the parts of a tuple or an aggregate; None for other values."""
     if isinstance(value, (tuple, list, tl_tuple)):
         return list(value)
     fields = getattr(getattr(value, "type", None), "fields", None)
@@ -90,8 +90,8 @@ class MultipleOps(NarrowOps):
         return known
 
     def known_multiple(self, value: Any) -> int:
-        """The largest power of two, at most 16, that a scalar is known to be a multiple of; of a
-        pointer, in bytes. What is selected by it makes the function another one for its caller."""
+        """Return the largest power of two, at most 16, that a scalar is known to be a multiple of; for a
+        pointer, in bytes. A selection by it makes the function another one for its caller."""
         self.multiples.asked += 1
         return self.multiples.of(value)
 
@@ -143,7 +143,7 @@ class MultipleOps(NarrowOps):
 
 @dataclass
 class PassedMultiples:
-    """What is known of the arguments of a call.
+    """Multiples that are known of the arguments of a call.
 
     Args:
         by_name: parameter -> its multiple, or those of its parts.
@@ -156,7 +156,7 @@ class PassedMultiples:
     variant: Any = None
 
     def of(self, name: str, path: Path) -> int:
-        """The multiple of one part of a parameter."""
+        """Return the multiple of one part of a parameter."""
         known = self.by_name.get(name, 1)
         for index in path:
             known = known[index] if isinstance(known, tuple) and index < len(known) else 1

@@ -1,4 +1,4 @@
-"""How long a launch takes by what the simulator counts of it and by what its code needs."""
+"""The time of a launch, estimated from the simulator's counts and from what its code needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ISSUED = 4  # instructions that a multiprocessor starts per clock
 def estimate(
     counted: Mapping[str, Any], code: Mapping[str, Any], peaks: Mapping[str, float]
 ) -> float:
-    """Seconds of one launch: its roofline, the latency that its warps do not hide, and its requests.
+    """Estimate the seconds of one launch: its roofline, the latency that its warps do not hide, and its requests.
 
     The roofline alone is the same for all vector widths and occupancies. Loads of one program are
     taken to wait for each other, those of resident programs to overlap. It compares configurations

@@ -16,13 +16,13 @@ def spoken(config: Mapping[str, Any]) -> str:
 
 
 def headline(outcome: Outcome) -> str:
-    """The call that was tuned for, and the kind of calls that the result is kept for."""
+    """Return the call that was tuned for, and the kind of calls that the result is kept for."""
     call, bucket = outcome.call, outcome.key.bucket
     return f"{call} (kept for {bucket})" if call not in ("", bucket) else bucket
 
 
 def gain(outcome: Outcome) -> str:
-    """The best configuration relative to the default, both of which have a value above 0."""
+    """Return how the best configuration compares with the default; both have a value above 0."""
     assert outcome.best is not None and outcome.start is not None
     best, start = outcome.best.value, outcome.start.value
     assert best and start

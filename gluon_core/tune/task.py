@@ -180,7 +180,7 @@ _NARROW_TOLERANCE = 0.13  # of 8-bit floats, one step of three bits of mantissa
 
 
 def _default_tolerance(dtype: str) -> float:
-    """What sums in another order may change, relative to the largest element: 0 for integers."""
+    """Return what sums in another order may change, relative to the largest element: 0 for integers."""
     return _TOLERANCES.get(dtype, _NARROW_TOLERANCE if dtype.startswith("float") else 0.0)
 
 

@@ -114,7 +114,7 @@ class Workbench:
         return max(times) if times else None
 
     def peaks(self) -> dict[str, float]:
-        """What one device of the target does at best."""
+        """Return what one device of the target does at best."""
         return dict(self.target.architecture.peaks)
 
     def roofline(self, shape: Shape, config: Config) -> dict[str, Any]:

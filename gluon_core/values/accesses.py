@@ -1,4 +1,4 @@
-"""How wide accesses to global memory may be: what a tool compares machine code with."""
+"""The widths that layouts permit for accesses to global memory; tools compare machine code with them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Access:
 
 @lru_cache(maxsize=1024)
 def vector_bytes(layout: DistributedLayout, shape: tuple[int, ...], bits: int) -> Optional[int]:
-    """Bytes, at most 16, of consecutive elements along one dimension that a thread holds; None for
-    a layout without a linear form."""
+    """Return the bytes, at most 16, of consecutive elements along one dimension that a thread holds; None
+    for a layout without a linear form."""
     try:
         registers = layout.to_linear(shape).bases["register"]
     except LayoutError:

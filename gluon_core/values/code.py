@@ -91,7 +91,7 @@ def _plugins(found: Any) -> frozenset[str]:
 
 
 def written_members(cls: type) -> Iterator[tuple[str, Any]]:
-    """The members of a class that its body defines; of an enumeration, its methods."""
+    """Yield the members of a class that its body defines; of an enumeration, its methods."""
     members = vars(cls)
     for name, member in members.items():
         if issubclass(cls, enum.Enum) and not isinstance(member, _ENUM_MEMBERS):
@@ -109,7 +109,7 @@ _GENERATED = "init repr eq lt le gt ge hash setattr delattr replace".split()
 
 
 def _is_generated(name: str, member: Any, members: Mapping[str, Any]) -> bool:
-    """Whether a dataclass made a method from its fields, which are members, too."""
+    """Return whether a dataclass made a method from its fields, which are members, too."""
     return (
         "__dataclass_params__" in members
         and name.strip("_") in _GENERATED

@@ -134,8 +134,8 @@ def text_of(value: Any) -> str:
 
 
 def _mark(value: Any) -> tuple[str, bool, bool]:
-    """A text that tells a variable's values apart in this process, whether the value is settled, and
-    whether it is lasting; functions and classes are themselves."""
+    """Return a text that tells a variable's values apart in this process, whether the value is settled,
+    and whether it is lasting; functions and classes are themselves."""
     atom = _ATOMS.get(type(value))
     if atom is not None:
         return atom(value), True, True
@@ -168,7 +168,7 @@ class _TooLarge(Exception):
 
 
 class _Reader:
-    """Reads one value; what it learns besides the text is in its fields.
+    """Reads one value; its fields keep what it learns in addition to the text.
 
     Args:
         home: see `identity`.
@@ -185,7 +185,7 @@ class _Reader:
         self._classes: set[type] = set()
 
     def whole(self, value: Any) -> str:
-        """The text of a value that is read apart from others: within bounds, else its number."""
+        """Return the text of a value that is read apart from others: within bounds, else its number."""
         before = self._open, self._values, self._objects, self._classes
         self._open, self._values, self._objects, self._classes = {}, 0, 0, set()
         try:
@@ -313,7 +313,7 @@ class _Reader:
     # -- functions, classes, modules -------------------------------------------------------------
 
     def _refer(self, value: Any) -> str:
-        """A function or a class, by name where a fixed package offers it, else by what it says."""
+        """Return a function or a class, by name where a fixed package offers it, else by what it says."""
         if is_offered(value):
             text = offered_text(value)
             if isinstance(value, type):
@@ -404,7 +404,7 @@ class _Code(NamedTuple):
     members: tuple[Any, ...]
 
     def holds(self, cls: type) -> bool:
-        """Whether a class is still what was read."""
+        """Return whether a class is still what was read."""
         now = _members_of(cls)
         same = len(now) == len(self.members) and all(map(operator.is_, now, self.members))
         return same and not changed(self.reads)
@@ -415,7 +415,7 @@ _offered: dict[type, str] = {}  # classes of packages, which stay what they are
 
 
 def _code_of(value: Any, home: Optional[str]) -> _Code:
-    """A function or a class: a class is read once, and again when something in it was replaced."""
+    """Return the code of a function or a class; a class is read once, and again when a part of it changed."""
     reusable = home is None and isinstance(value, type)
     known = _classes.get(value) if reusable else None
     if known is not None and known.holds(value):
@@ -444,7 +444,7 @@ class _CodeReader(_Reader):
         self._of_host = 0
 
     def read(self, root: Any) -> str:
-        """The name and the digest of a function or a class."""
+        """Return the name and the digest of a function or a class."""
         digest = hashlib.sha256()
         self._code(root)
         while self._left:
@@ -454,7 +454,7 @@ class _CodeReader(_Reader):
         if isinstance(root, type):
             self.settled = bool(getattr(root, "__triton_aggregate__", False))
         elif issubclass(type(root), _triton.JITCallable):
-            self.settled = True  # whoever launches it watches what it reads
+            self.settled = True  # its own launch watches what it reads
         return f"{self._name(root)}#{digest.hexdigest()}"
 
     def _name(self, value: Any) -> str:
@@ -513,12 +513,14 @@ class _CodeReader(_Reader):
         closure = Closure(function)
         fixed = is_fixed(function.__globals__.get("__name__"))
         for chain in names.within(source, function.__globals__):
-            found = closure.get(chain[0], ABSENT) is not ABSENT
-            if found or not fixed:
-                yield from self._variable(chain, closure if found else function.__globals__, fixed)
+            enclosed = closure.get(chain[0], ABSENT) is not ABSENT
+            if enclosed or not fixed:
+                yield from self._variable(
+                    chain, closure if enclosed else function.__globals__, fixed
+                )
 
     def _variable(self, chain: Chain, scope: Any, fixed: bool) -> Iterator[str]:
-        """The value of a name, or of what it names in a module."""
+        """Yield the value of a name, or of what it names in a module."""
         name, *rest = chain
         value = scope.get(name, ABSENT)
         while issubclass(type(value), types.ModuleType) and rest and not is_fixed(_named(value)):

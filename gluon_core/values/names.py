@@ -54,7 +54,7 @@ class Names(NamedTuple):
     imports: tuple[str, ...]
 
     def within(self, source: str, known: Iterable[str]) -> tuple[Chain, ...]:
-        """The chains to look up where the names in `known` are defined outside.
+        """Return the chains to look up where the names in `known` are defined outside.
 
         Python takes a name that a function binds for a local one; kernels read the outer value until
         the name is bound.
@@ -67,7 +67,7 @@ class Names(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def names_of(source: str, code: types.CodeType) -> Names:
-    """The names in `source`, the text of a function whose parameters and locals `code` lists."""
+    """Return the names in `source`, the text of a function whose parameters and locals `code` lists."""
     chains = _chains(source)
     if chains is None or ("import",) in chains:
         exact = _exact(source)
@@ -81,7 +81,7 @@ def names_of(source: str, code: types.CodeType) -> Names:
 
 @functools.lru_cache(maxsize=4096)
 def names_of_code(code: types.CodeType) -> Names:
-    """The names that `code` looks up, for a function of the host whose text cannot be read."""
+    """Return the names that `code` looks up, for a function of the host whose text cannot be read."""
     chains: dict[Chain, None] = {}
     chain: list[str] = []
     for instruction in itertools.chain(dis.get_instructions(code), [None]):
@@ -112,7 +112,7 @@ def _bound(code: types.CodeType) -> Iterator[str]:
 
 
 def _chains(source: str) -> Optional[set[Chain]]:
-    """All names with their attributes, by the tokens alone; None where those do not suffice."""
+    """Return all names with their attributes, by the tokens alone; None where those do not suffice."""
     texts = set(_TOKENS.findall(_body(source)))
     texts.discard("")
     chains: set[Chain] = set()
@@ -132,7 +132,7 @@ def _chains(source: str) -> Optional[set[Chain]]:
 
 
 def _body(source: str) -> str:
-    """The text below the header, which was evaluated when the function was defined."""
+    """Return the text below the header, which was evaluated when the function was defined."""
     depth = 0
     for token in _HEADER.finditer(source, source.find("(")):
         text = token.group()
@@ -263,7 +263,7 @@ class _Reads(ast.NodeVisitor):
 
 
 def source_of(code: types.CodeType) -> Optional[str]:
-    """The text of a function from its `def` on; None where it cannot be read, or may be newer than `code`."""
+    """Return a function's text from its `def` on; None where it is unreadable or may be newer than `code`."""
     return _source_of(code, code.co_filename)
 
 

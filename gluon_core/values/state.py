@@ -1,4 +1,4 @@
-"""What of an object is known by value, and what only by identity.
+"""The state of objects that are known by value; all others are known by identity.
 
 Values of a few packages say what they are as `pickle` would carry them. Objects of a program's own
 classes are their attributes and items, read without running any code of theirs. Whatever else there
@@ -42,7 +42,7 @@ _CONTENTS: dict[type, Callable[[Any], Any]] = {
 
 
 class State(NamedTuple):
-    """What an object holds.
+    """The content of an object.
 
     Args:
         parts: values that tell it from others of its class.
@@ -56,7 +56,7 @@ class State(NamedTuple):
 
 
 def state_of(value: Any) -> Optional[State]:
-    """What `value` holds; None for an object that is nothing but itself."""
+    """Return the state of `value`; None for an object that is nothing but itself."""
     cls = type(value)
     own = _own.get(cls, _UNKNOWN)
     if own is _UNKNOWN:
@@ -111,7 +111,7 @@ def _state_of_fixed(value: Any) -> Optional[State]:
 
 
 class _Own(NamedTuple):
-    """How to read objects of one of the program's own classes.
+    """The way to read objects of one of the program's own classes.
 
     Args:
         content: gives the items of one that derives from a container or another value.
@@ -132,7 +132,7 @@ _own: weakref.WeakKeyDictionary[type, Optional[_Own]] = weakref.WeakKeyDictionar
 
 
 def _own_of(cls: type) -> Optional[_Own]:
-    """How to read objects of `cls`; None where they are nothing but themselves."""
+    """Return the way to read objects of `cls`; None where they are nothing but themselves."""
     if not is_fixed(type(cls).__module__) or not all(map(_is_base, cls.__mro__)):
         return None
     members = [(n, member) for base in reversed(cls.__mro__) for n, member in vars(base).items()]
@@ -170,7 +170,7 @@ def _state_of_own(value: Any, own: _Own) -> Optional[State]:
 
 
 def _sorted(state: dict[str, Any], caches: Collection[str] = ()) -> Any:
-    """State without caches, in an order that does not tell how it came about."""
+    """Return `state` without caches, in an order that does not depend on its history."""
     kept = [item for item in state.items() if item[0] not in caches]
     return tuple(sorted(kept, key=operator.itemgetter(0)))
 
@@ -198,7 +198,7 @@ _next_number = itertools.count()
 
 
 def number_of(value: Any) -> int:
-    """A number that no other object of this process has, or had."""
+    """Return a number that no other object of this process has, or had."""
     known = _numbers.get(id(value))
     if known is not None and known[0]() is value:
         return known[1]

@@ -62,7 +62,7 @@ def bucket_of(parameters: Sequence[Parameter], values: Sequence[Any]) -> str:
 
 
 def call_of(parameters: Sequence[Parameter], values: Sequence[Any]) -> str:
-    """One call: as `bucket_of`, with its own numbers."""
+    """Return the text of one call: as `bucket_of`, with its own numbers."""
     pairs = zip(parameters, values)
     return ", ".join(f"{p.name}={_kind(v, int)}" for p, v in pairs if not p.is_constexpr)
 
