@@ -82,8 +82,8 @@ def main(folder: str, status: int) -> int:
     for line in failures:
         print(line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}...")
     if reports.reasons:
-        said = "; ".join(f"{number} {reason}" for reason, number in reports.reasons.most_common())
-        print(f"skipped: {said}")
+        skips = "; ".join(f"{number} {reason}" for reason, number in reports.reasons.most_common())
+        print(f"skipped: {skips}")
     if total["error"] > 1:
         total["errors"] = total.pop("error")
     parts = [f"{number} {name}" for name, number in total.items() if number]

@@ -28,11 +28,11 @@ def problems(path: Path) -> list[str]:
     """Return the reasons why an index would refuse the distribution."""
     text, names = metadata(path)
     needed = re.findall(r"^Requires-Dist: (.*)$", text, re.MULTILINE)
-    said = [f"{path.name}: a requirement by path: {line}" for line in needed if "@" in line]
+    reasons = [f"{path.name}: a requirement by path: {line}" for line in needed if "@" in line]
     if path.name.startswith("gluon_core-"):
         held = [name for name in names if re.search(r"(^|/)gluon_(nvidia|amd|sim|emu)/", name)]
-        said += [f"{path.name}: holds {name} of a plugin" for name in held[:1]]
-    return said
+        reasons += [f"{path.name}: holds {name} of a plugin" for name in held[:1]]
+    return reasons
 
 
 if __name__ == "__main__":
