@@ -48,9 +48,9 @@ def show(
 
     chosen = registry().target(target)
     constants = parse_assignments(constexpr or (), "--constexpr")
-    asked = (kernel, chosen, signature, constants, options_of(num_warps, option))
+    request = (kernel, chosen, signature, constants, options_of(num_warps, option))
     names = [name.strip() for name in emit.split(",") if name.strip()] or ["report"]
-    launched = forms(*asked)
+    launched = forms(*request)
     if len(launched) > 1 and names == ["report"] and output is None and trace_isa is None:
         return _each(launched, chosen, json)
     form = launched[0] if len(launched) == 1 else one_form(kernel, launched)

@@ -138,13 +138,13 @@ def _in_processes(context: Any, targets: Sequence[str]) -> tuple[list[Made], int
     for number, target in enumerate(targets):
         command = again(context, compile_for=target, json=True)
         done = subprocess.run(command, capture_output=True, text=True)
-        found = parsed(done.stdout)
-        if number == 0 or not found.get("kernels"):  # what a file prints is told once
+        output = parsed(done.stdout)
+        if number == 0 or not output.get("kernels"):  # the prints of a file appear once
             print(done.stderr, end="", file=sys.stderr)
-        if "error" in found:
-            text = f"{found['error']['class']}: {found['error']['message'].splitlines()[0]}"
+        if "error" in output:
+            text = f"{output['error']['class']}: {output['error']['message'].splitlines()[0]}"
             rows.append(Made(_RUN, "", target, text, failed=True))
-        rows += [Made(**row) for row in found.get("kernels", ())]
+        rows += [Made(**row) for row in output.get("kernels", ())]
         codes.append(done.returncode)
     places = {target: place for place, target in enumerate(targets)}
     names = list(dict.fromkeys(row.kernel for row in rows))

@@ -332,7 +332,7 @@ def _run_all(
     processes: int,
     finished: Callable[[Sequence[Row]], None],
 ) -> None:
-    """Do all jobs, what a device does in this process; `finished` gets the rows of an example when it is done.
+    """Do all jobs, those of a device in this process; `finished` gets the rows of an example when it is done.
     An interruption ends it with the rows that there are."""
     rows: dict[Key, dict[Job, Row]] = {key: {} for key in work}
 

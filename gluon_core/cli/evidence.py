@@ -42,44 +42,44 @@ def weigh(
         simulates: whether something was asked for that only simulators do.
         count: schedules that the file ran under; None for those of each launch.
     """
-    found = Evidence(launches=_rows(record), caught=[_raised(r) for r in record.raised])
+    evidence = Evidence(launches=_rows(record), caught=[_raised(r) for r in record.raised])
     there = [one for one in record.launches if asked is None or one.target == str(asked)]
     watched = [one for one in record.launches if one.simulated and not one.by]
     reports = [one for one in record.raised if one.report]
     if check and reports:
-        found.code = Exit.FAILED
+        evidence.code = Exit.FAILED
         many = f"{len(reports)} reports" if len(reports) > 1 else "a report"
-        found.lines.append(f"wrong: {many} came, and the file went on")
+        evidence.lines.append(f"wrong: {many} came, and the file went on")
     elif not there and (record.launches or check or simulates):
-        found.code = Exit.UNAVAILABLE
-        found.lines += _nothing(record, asked, check)
+        evidence.code = Exit.UNAVAILABLE
+        evidence.lines += _nothing(record, asked, check)
     elif (check or simulates) and not watched:
-        found.code = Exit.UNAVAILABLE
+        evidence.code = Exit.UNAVAILABLE
         where = " and ".join(sorted({one.by or one.target for one in record.launches}))
         why = f"nothing was checked: all launches ran on {where}"
         interpreted = all(one.by for one in record.launches)
-        found.lines.append(
+        evidence.lines.append(
             f"{why}, which checks nothing" if interpreted else f"{why}. {_elsewhere(there)}"
         )
     elif check and len(watched) < len(record.launches):
-        found.code = Exit.UNAVAILABLE
+        evidence.code = Exit.UNAVAILABLE
         unchecked = {one.by or "a GPU" for one in record.launches if one not in watched}
         executors = " and ".join(sorted(unchecked))
-        found.lines.append(f"not everything was checked: {executors} looks for no mistakes")
+        evidence.lines.append(f"not everything was checked: {executors} looks for no mistakes")
     elif check:
         places = " and ".join(dict.fromkeys(one.target for one in record.launches))
         under = f"{count} schedules" if count is not None else _walked(record.launches)
-        found.lines.append(f"no mistake under {under} on {places}, with every check on")
-    if asked is not None and not record.launches and not found.lines:
-        found.lines.append("no kernel was launched")
+        evidence.lines.append(f"no mistake under {under} on {places}, with every check on")
+    if asked is not None and not record.launches and not evidence.lines:
+        evidence.lines.append("no kernel was launched")
     if check and there:
-        found.lines += [f"  {text}" for text in _counted(record, record.launches)]
+        evidence.lines += [f"  {text}" for text in _counted(record, record.launches)]
     elif asked is not None and there:
         astray = [one for one in record.launches if one not in there]
-        found.lines += [f"not on {asked}: {text}" for text in _counted(record, astray)]
+        evidence.lines += [f"not on {asked}: {text}" for text in _counted(record, astray)]
     if check:
-        found.lines += _notes(record)
-    return found
+        evidence.lines += _notes(record)
+    return evidence
 
 
 def _nothing(record: Record, asked: Optional[Target], check: bool) -> list[str]:

@@ -34,8 +34,8 @@ def show(
 
     chosen = registry().target(target)
     constants = parse_assignments(constexpr or (), "--constexpr")
-    asked = (kernel, chosen, signature, constants, options_of(num_warps, option))
-    form = one_form(kernel, forms(*asked))
+    request = (kernel, chosen, signature, constants, options_of(num_warps, option))
+    form = one_form(kernel, forms(*request))
     result = outcome(form.source, chosen, form.options)
     if json:
         print_json(

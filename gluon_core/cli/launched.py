@@ -119,8 +119,8 @@ def _launched(
         if isinstance(error, GluonError) and not record.kernels and error.span is not None:
             raise
         first = (str(error).splitlines() or [""])[0]
-        what = type(error).__name__
-        print(f"gluon: {file} ended with {what}: {first}", file=sys.stderr)
+        name = type(error).__name__
+        print(f"gluon: {file} ended with {name}: {first}", file=sys.stderr)
     unique: dict[Any, Form] = {}
     for kernel in gluon_kernels(record):
         source = kernel.src

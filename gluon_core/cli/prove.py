@@ -42,16 +42,18 @@ def show(
     except GluonError as raised:
         error = raised
     verdicts = list(dict.fromkeys(one.proved for one in record.launches if one.proved is not None))
-    found = _code(verdicts)
+    verdict_code = _code(verdicts)
     if error is not None:
         failed = {one.kernel for one in record.raised}
         verdicts = [_weighed(verdict, failed) for verdict in verdicts]
-        found = Exit.FAILED
+        verdict_code = Exit.FAILED
     if json and not (error is not None and not verdicts):
         rows = [asdict(verdict) for verdict in verdicts]
-        told = None if error is None else {"class": type(error).__name__, "message": str(error)}
-        print_json({"exit": int(found or code), "verdicts": rows, "error": told})
-        return found or code
+        described = (
+            None if error is None else {"class": type(error).__name__, "message": str(error)}
+        )
+        print_json({"exit": int(verdict_code or code), "verdicts": rows, "error": described})
+        return verdict_code or code
     for verdict in verdicts:
         print(_head(verdict))
         for line in verdict.lines:
@@ -62,7 +64,7 @@ def show(
         names = sorted({one.kernel for one in record.launches})
         what = f"`{kernel}` is not launched" if kernel != "*" else "no kernel is launched"
         print(f"nothing was proved: {what}" + (f", but {', '.join(names)}" if names else ""))
-    return found or code
+    return verdict_code or code
 
 
 def _weighed(verdict: Proved, failed: Collection[str]) -> Proved:
