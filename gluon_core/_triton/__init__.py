@@ -578,7 +578,7 @@ def own_driver() -> Optional[Any]:
 
 
 def set_active_driver(driver: Any, default: bool = False) -> None:
-    """Make `driver` what `triton.runtime.driver.active` is, and with `default` after a reset, too."""
+    """Make `driver` the value of `triton.runtime.driver.active`; with `default`, after a reset, too."""
     triton.runtime.driver.set_active(driver)
     if default:
         triton.runtime.driver._default = driver

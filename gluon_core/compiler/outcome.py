@@ -173,7 +173,7 @@ def _ops(
         yield OpOutcome(one, kept, dict(counts.most_common()))
 
 
-# -- what narrow accesses are owed to --------------------------------------------------------------
+# -- arguments that keep accesses narrow -----------------------------------------------------------
 
 
 def _lines(
@@ -234,7 +234,7 @@ def _owed(
     options: Mapping[str, Any],
     narrow: Mapping[tuple[str, int], LineCode],
 ) -> dict[tuple[str, int], tuple[tuple[str, ...], str]]:
-    """Return the arguments to which narrow accesses are owed, and what to say of it, by line."""
+    """Return, by line, the arguments that keep accesses narrow, and the note about them."""
     unknown = list(_unknown(source))
 
     def code_with(paths: Sequence[Path]) -> Mapping[tuple[str, int], LineCode]:

@@ -31,7 +31,7 @@ _TRITON = (
 )
 
 
-_TOO_DEEP = "too many calls within each other"
+_TOO_DEEP = "too many nested calls"
 _FEW_CALLS = 8  # one within the other; functions that call themselves come to many more
 
 
@@ -47,9 +47,7 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
         root = root.__cause__ or root.__context__
     cls, message, fields = _classify(inner, root, len(calls), len(set(calls)))
     if message is _TOO_DEEP:
-        message = (
-            f"the functions that {fn.__name__} calls, and those that they call, are too many deep"
-        )
+        message = f"the calls below {fn.__name__} are nested too deep"
     kind = next(kind for kind in _TRITON if isinstance(inner, kind))
     combined = _triton.combined(cls, kind)
     result = combined.__new__(combined)
@@ -108,7 +106,7 @@ def _classify(
         what = "statements or expressions are nested too deep"
         return KernelSyntaxError, what, {"remedy": "Move inner ones into functions of their own."}
     if too_deep and 2 * places > calls:
-        remedy = "Call fewer of them within each other, or raise sys.setrecursionlimit(...)."
+        remedy = "Nest fewer calls, or raise sys.setrecursionlimit(...)."
         limit = (
             f"more than Python's stack holds (sys.getrecursionlimit() is {sys.getrecursionlimit()})"
         )

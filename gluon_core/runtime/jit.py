@@ -298,8 +298,8 @@ def jit(
         strict: False makes what we refuse and Triton's Gluon compiles a `KernelWarning` with the
             line, all but what aborts a compiler or was seen to go wrong on a GPU (the table in
             docs/compatibility.md); the simulator has no meaning for such ops and still ends there. None
-            leaves it to `GLUON_STRICT`. The kernel says it for all that it calls; a launch, `warmup` or
-            `gluon.compile` may say otherwise with `strict=`.
+            leaves it to `GLUON_STRICT`. The kernel's value holds for all that it calls; a launch, `warmup`
+            or `gluon.compile` may override it with `strict=`.
     """
 
     @trims

@@ -91,7 +91,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
                 call()
 
     def note_access(self, offsets: Any, element: Any) -> None:
-        """Keep how wide the layout of an access to global memory lets it be."""
+        """Note the width that the layout of an access to global memory permits."""
         layout = getattr(offsets.type, "layout", None)
         if not isinstance(layout, DistributedLayout) or is_placeholder(layout):
             return
@@ -207,7 +207,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         _triton.warn_once(text, KernelWarning, file, line)
 
     def pass_on(self, error: GluonError) -> None:
-        """Warn of what a kernel that is not strict does although it is refused; see `errors.refuse`.
+        """Warn of a refused use in a kernel that is not strict; see `errors.refuse`.
 
         Raises:
             GluonError: `error`, where a model of the hardware runs the kernel instead of its machine code.
@@ -225,8 +225,8 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         self.warn(f"{text}. It is compiled all the same: strict is False.")
 
     def check_assembler(self, what: str, capability: str, instead: str) -> None:
-        """Check a `capability` that the compiler does without and the target's assembler does not: a target
-        that lacks it lets the module be traced, and the error comes once machine code is wanted."""
+        """Check a `capability` that the target's assembler needs and the compiler does not: a target without
+        it lets the module be traced, and the error comes with the request for machine code."""
         try:
             check_capabilities(self, what, (capability,), instead)
         except CapabilityError as error:

@@ -91,7 +91,7 @@ def check_copied(memory: Any, source: Any, element: Any, argument: str, bits: bo
     if list(memory.shape) != shape:
         refuse(
             ShapeError(
-                "the shape is not that of what is copied",
+                "the shape differs from that of the copied tensor",
                 argument=argument,
                 expected=shape,
                 got=list(memory.shape),

@@ -208,7 +208,7 @@ class MemoryOps(SemanticBase):
                 argument=argument,
                 expected=layouts[0],
                 got=layouts[1],
-                remedy="Bring one to the other's with gl.convert_layout.",
+                remedy="Convert one to the other's with gl.convert_layout.",
             )
 
     @staticmethod

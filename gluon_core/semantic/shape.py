@@ -172,7 +172,7 @@ class ShapeOps(SemanticBase):
     def _check_conversion(self, before: Any, after: Any, shape: list[int]) -> None:
         if before != after and any(getattr(one, "repeats", False) for one in (before, after)):
             raise LayoutError(
-                "compilers do not end where they convert a layout in which two places hold one element",
+                "compilers hang when they convert a layout in which two places hold one element",
                 argument="layout",
                 expected="a zero basis for hardware that holds copies",
                 got=f"{before} to {after}",
@@ -424,7 +424,7 @@ class ShapeOps(SemanticBase):
             "the operands have different layouts",
             expected=f"{left}",
             got=f"{right}",
-            remedy="Bring one to the other's with gl.convert_layout.",
+            remedy="Convert one to the other's with gl.convert_layout.",
         )
 
     # -- sub-byte floats ------------------------------------------------------------------------

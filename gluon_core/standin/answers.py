@@ -77,7 +77,7 @@ def _exchange_present(module: types.ModuleType, new: Mapping[str, Callable[..., 
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """It has no effect on a simulated device."""
+    """Do nothing: it has no effect on a simulated device."""
 
 
 def _index(device: Any, kind: str) -> int:

@@ -87,7 +87,7 @@ class _Utils:
         return kernel, kernel, registers, spills, threads
 
     def unload_module(self, module: Any) -> None:
-        """Nothing was loaded."""
+        """Do nothing, as nothing was loaded."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

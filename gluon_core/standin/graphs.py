@@ -121,7 +121,7 @@ class Capture(TorchDispatchMode):  # type: ignore[misc]  # torch is not required
 
 
 def _again(func: Any, args: Any, kwargs: Any, result: Any, before: set[int]) -> None:
-    """Run an operator once more, its fresh results into the tensors that it returned first."""
+    """Run an operator once more, and copy its results into the tensors that it returned first."""
     new = func(*args, **kwargs)
     for old, computed in zip(_tensors(result), _tensors(new)):
         if _key(old) not in before:
@@ -206,7 +206,7 @@ def graph_class(kind: str, memory: Memory) -> type:
             return self._pool
 
         def register_generator_state(self, generator: Any) -> None:
-            """Each replay draws new numbers of every generator."""
+            """Do nothing: each replay draws new numbers of every generator."""
 
         def enable_debug_mode(self) -> None:
             """See `debug_dump`."""

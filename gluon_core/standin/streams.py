@@ -45,7 +45,7 @@ def event_class(kind: str) -> type:
             return True
 
         def wait(self, stream: Any = None) -> None:
-            """Work that is recorded has ended."""
+            """Do nothing, as recorded work has ended."""
 
     Event.__module__ = f"torch.{kind}.streams"
     Event.__qualname__ = "Event"
@@ -118,10 +118,10 @@ def stream_classes(kind: str, event: type) -> tuple[type, type, type]:
             return True
 
         def wait_stream(self, stream: Any) -> None:
-            """The work of `stream` has ended."""
+            """Do nothing, as the work of `stream` has ended."""
 
         def wait_event(self, event: Any) -> None:
-            """Work that is recorded has ended."""
+            """Do nothing, as recorded work has ended."""
 
         def record_event(self, recorded: Any = None) -> Any:
             recorded = event() if recorded is None else recorded

@@ -227,7 +227,7 @@ UNITS: list[tuple[str, str, str, str]] = [
         "upstream does not compare them, or no more than their sizes: the copy leaves the buffer, or "
         "brings other rows than its coordinates say.",
         r"the shape is not that of the descriptor's box|the elements are not the descriptor's"
-        r"|^(smem|dest): the element type is not the pointer's|^dest: the shape is not that of what is copied",
+        r"|^(smem|dest): the element type is not the pointer's|^dest: the shape differs from that of the copied tensor",
         _copied([32, 32], "gl.NVMMASharedLayout(128, 32, 2)", "[n, 0]", "[16, 64]"),
     ),
     (
