@@ -114,6 +114,9 @@ INTERLEAVED_SLICES = Feature((3, 8), "blocks of a slice may interleave; before, 
 REGISTERS_BY_BITS = Feature(
     (3, 6), "registers of a linear layout may move along several bits; later, an abort", (3, 7)
 )
+ONLY_PERMUTED_BASES = Feature(
+    (3, 7), "bases of a linear layout are independent but for zeros; else an abort", (3, 7)
+)
 MIXED_WARPS = Feature((3, 8), "warps of a linear layout may move along several dimensions at once")
 CLUSTERED_JOINS = Feature((3, 8), "joins of what a cluster's blocks share; before, an abort")
 CLUSTERED_CONVERSIONS = Feature((3, 8), "conversions that move data between a cluster's blocks")

@@ -7,7 +7,12 @@ from math import prod
 from typing import Any, Sequence
 
 from gluon_core.errors import LayoutError, refuse
-from gluon_core.features import INTERLEAVED_SLICES, MIXED_WARPS, REGISTERS_BY_BITS
+from gluon_core.features import (
+    INTERLEAVED_SLICES,
+    MIXED_WARPS,
+    ONLY_PERMUTED_BASES,
+    REGISTERS_BY_BITS,
+)
 from gluon_core.layouts.base import (
     DistributedLayout,
     check_bases,
@@ -396,14 +401,15 @@ def check_bijection(named: dict[str, list[list[int]]], shape: Sequence[int]) -> 
             got=", ".join(f"{name}={rows}" for name, rows in named.items()),
         )
     if found.rank != live:
-        refuse(
-            LayoutError(
-                "a basis is the sum of others: two places hold one element",
-                argument=next(name for name in named if given[name]),
-                got=", ".join(f"{name}={rows}" for name, rows in named.items()),
-                remedy="Use a zero basis for hardware that holds copies.",
-            )
+        error = LayoutError(
+            "a basis is the sum of others: two places hold one element",
+            argument=next(name for name in named if given[name]),
+            got=", ".join(f"{name}={rows}" for name, rows in named.items()),
+            remedy="Use a zero basis for hardware that holds copies.",
         )
+        if follows(ONLY_PERMUTED_BASES):
+            raise error
+        refuse(error)
 
 
 def check_one_hot(named: dict[str, list[list[int]]], shape: Sequence[int]) -> None:

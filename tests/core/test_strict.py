@@ -9,6 +9,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
+from gluon_core._triton import VERSION
 from gluon_core.compiler.source import GluonASTSource
 from tests.compat import sides
 from tests.compat.differences import DIFFERENCES
@@ -107,6 +108,10 @@ def test_what_a_loose_trace_let_pass_is_refused_afterwards(monkeypatch, tmp_path
         )
         gl.store(out + gl.arange(0, 8, L), 1.0)
 
+    if VERSION[:2] == (3, 7):  # whose builder ends the process
+        with pytest.raises(errors.LayoutError, match="two places hold one element"):
+            kernel.warmup(torch.float32, target="sm_90", strict=False)
+        return
     assert _warned(lambda: kernel.warmup(torch.float32, target="sm_90", strict=False))
     with pytest.raises(errors.LayoutError, match="two places hold one element"):
         kernel.warmup(torch.float32, target="sm_90")
