@@ -11,6 +11,7 @@ from gluon_core import errors
 from gluon_core import language as gl
 from gluon_core._triton import VERSION
 from gluon_core.compiler.source import GluonASTSource
+from gluon_core.nvidia.hopper import TensorDescriptor
 from tests.compat import sides
 from tests.compat.differences import DIFFERENCES
 
@@ -164,3 +165,21 @@ def test_host_code_reads_the_environment(monkeypatch):
         errors.refuse(error)
     monkeypatch.setenv("GLUON_STRICT", "0")
     assert [str(w.message) for w in _warned(lambda: errors.refuse(error))] == [str(error)]
+
+
+def test_a_box_of_another_size_stays_an_error():
+    """From Triton 3.7 on compilers refuse such copies, or abort where the rank differs, too."""
+    if VERSION[:2] < (3, 7):
+        pytest.skip("Triton 3.6 copies boxes of any size")
+    layout = gl.NVMMASharedLayout(128, 16, 2)
+    box = TensorDescriptor(torch.zeros(64, 64).half(), [64, 64], [64, 1], [64, 64], layout)
+
+    @gluon.jit(strict=False)
+    def kernel(x):
+        bar = gl.allocate_shared_memory(gl.int64, [1], hopper.mbarrier.MBarrierLayout())
+        hopper.mbarrier.init(bar, 1)
+        tile = gl.allocate_shared_memory(gl.float16, [1, 32, 64], x.layout)
+        hopper.tma.async_load(x, [0, 0], bar, tile)
+
+    with pytest.raises(errors.ShapeError, match="the shape is not that of the descriptor's box"):
+        kernel.warmup(box, target="sm_90")

@@ -145,15 +145,16 @@ def box_buffer(desc: tensor_descriptor, buffer: object, argument: str) -> shared
     other = math.prod(shape) != math.prod(block) and vendor.has(COPIES_VERIFIED)
     unlike = _without_ones(shape) != _without_ones(block)
     if unlike and (other or _message(desc, shape) != _message(desc, block)):
-        refuse(
-            ShapeError(
-                "the shape is not that of the descriptor's box",
-                argument=argument,
-                expected=block,
-                got=shape,
-                remedy="Allocate with shape=tensor_desc.block_shape; pick one of several with .index(i).",
-            )
+        error = ShapeError(
+            "the shape is not that of the descriptor's box",
+            argument=argument,
+            expected=block,
+            got=shape,
+            remedy="Allocate with shape=tensor_desc.block_shape; pick one of several with .index(i).",
         )
+        if other:  # compilers refuse or abort on it
+            raise error
+        refuse(error)
     _check_layout(desc, buffer, argument)
     return buffer
 
