@@ -11,7 +11,7 @@ from typing import Any
 from common import Result, device, example_module, parse_arguments, write
 from row_kernels import in_turns
 
-from gluon_core.contract.targets import Target
+from gluon_core.plugin.targets import Target
 
 SHAPE = (4, 32, 8192)
 STAGES = (2, 3)

@@ -212,7 +212,7 @@ LONG = """
 def identified() -> None:
     """Print the milliseconds that a long kernel's first identity takes, and those of the next."""
     import gluon_core
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     head = f"{HEAD}SCALE = gl.constexpr(2)\n\n@gluon.jit\ndef scaled(v):\n    return v * SCALE\n\n"
     body = "".join(LONG.strip("\n").format(i=i) + "\n" for i in range(125))

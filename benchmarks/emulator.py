@@ -24,13 +24,13 @@ import numpy as np
 from gluon_emu.decode.text import parse
 from gluon_emu.machine.code import bind, unknown
 from gluon_emu.settings import using
+from gluon_report.demo import load_examples
+from gluon_report.example import Arrays
 
-from gluon_core.cli.demo import load_examples
-from gluon_core.cli.example import Arrays
 from gluon_core.compiler import compile
 from gluon_core.compiler.source import GluonASTSource
-from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError
+from gluon_core.registry.load import registry
 from gluon_core.testing.conformance.kernels import KERNELS
 from tests.backends.emu.mutants import Subject, dependencies, distances, fences, mutants
 

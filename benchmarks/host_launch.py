@@ -28,7 +28,7 @@ os.environ.setdefault("GLUON_TARGET", "nvidia:sm_90")
 import torch  # noqa: E402
 
 from benchmarks import launch_overhead  # noqa: E402
-from gluon_core.contract.registry import registry  # noqa: E402
+from gluon_core.registry.load import registry  # noqa: E402
 from gluon_nvidia import driver  # noqa: E402
 
 BATCH, ROUNDS, GRID = 200, 400, (4,)
@@ -92,7 +92,8 @@ def times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def measure() -> dict[str, float]:
-    from gluon_core.compiler.bundle import Bundle
+    from gluon_bundle import Bundle
+
     from gluon_runtime import open_bundle
     from gluon_runtime.cuda import CudaDriver
     from tests.bundle import kernels

@@ -20,11 +20,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gluon_core import tune  # noqa: E402
-from gluon_core.tune import work  # noqa: E402
-from gluon_core.tune.engine import Dask, Engine, Local  # noqa: E402
-from gluon_core.tune.report import spoken  # noqa: E402
-from gluon_core.tune.task import Reference  # noqa: E402
+import gluon_tune as tune  # noqa: E402
+from gluon_tune import work  # noqa: E402
+from gluon_tune.engine import Dask, Engine, Local  # noqa: E402
+from gluon_tune.report import spoken  # noqa: E402
+from gluon_tune.task import Reference  # noqa: E402
 
 CORES = len(os.sched_getaffinity(0))
 MATMUL: dict[str, list[Any]] = {

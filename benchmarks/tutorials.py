@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 from common import Result, device, in_turns, parse_arguments, write
 
-from gluon_core.contract.targets import Target
+from gluon_core.plugin.targets import Target
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "tutorials"
 LENGTH, SIDE, EDGE = 2**28, 16384, 4096  # elements of a copy; edges of a transpose, of a product

@@ -13,9 +13,10 @@ What comes before and after is in `attention_sums.py`.
 
 import math
 
+from gluon_report.example import Example, main
+
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,

@@ -8,9 +8,10 @@ step of their own. In which order programs add is not known, so that equal input
 
 import math
 
+from gluon_report.example import Example, main
+
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,

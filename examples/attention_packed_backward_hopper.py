@@ -9,9 +9,10 @@ Turned around, a window of queries over keys is one of keys over queries: both k
 
 import math
 
+from gluon_report.example import Example, main
+
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_core.nvidia.hopper import TensorDescriptor
 

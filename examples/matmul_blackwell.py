@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import triton
+from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.blackwell import (
     TensorMemoryLayout,
     accumulator_ring,

@@ -8,9 +8,10 @@ puts a fence between the wait and the product. Where the rows of the next tile s
 one is copied.
 """
 
+from gluon_report.example import main
+
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import main
 from gluon_core.language.nvidia.ampere.async_copy import async_load, mbarrier_arrive
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,

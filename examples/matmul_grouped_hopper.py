@@ -8,9 +8,10 @@ Roles and rings are those of `matmul_hopper.py`. Each role finds its tiles by it
 of tiles summed up over the groups, a tile is of the group that so many sums are not above.
 """
 
+from gluon_report.example import Example, main
+
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     tma_ring,
     tma_writer,

@@ -6,9 +6,10 @@ step may reach into another group's rows: each group of warps sets those of its 
 memory.
 """
 
+from gluon_report.example import Example, main
+
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
     tma_ring,

@@ -9,10 +9,10 @@ other keeps the matrix unit busy. Between them lies a ring of slots.
 """
 
 import numpy as np
+from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     tma_ring,
     tma_writer,

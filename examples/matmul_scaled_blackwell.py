@@ -7,10 +7,10 @@ matmul_blackwell.py. K must be a multiple of 32.
 """
 
 import numpy as np
+from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.blackwell import (
     TensorMemoryScalesLayout,
     accumulator_ring,

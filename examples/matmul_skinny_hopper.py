@@ -8,10 +8,10 @@ have equal results. The counters by which they wait only grow.
 """
 
 import numpy as np
+from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     tma_ring,
     warpgroup_mma,

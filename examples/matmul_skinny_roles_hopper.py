@@ -10,10 +10,10 @@ inputs have equal results. Helpers wait for nobody, come first in the grid, and 
 """
 
 import numpy as np
+from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     tma_ring,
     warpgroup_mma,

@@ -4,9 +4,10 @@ The layout says which thread holds which element. Give each thread four neighbou
 compiler moves them with one 16-byte instruction.
 """
 
+from gluon_report.example import Example, main
+
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 
 
 @gluon.jit

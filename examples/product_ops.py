@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import gluon_core as gluon
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 try:
     from . import linear_cross_entropy as linear

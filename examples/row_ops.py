@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import gluon_core as gluon
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 try:
     from . import row_cross_entropy, row_norm, row_norm_backward, row_softmax

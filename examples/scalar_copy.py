@@ -1,8 +1,9 @@
 """Copy one number: the smallest kernel."""
 
+from gluon_report.example import Example, main
+
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example, main
 
 
 @gluon.jit

@@ -7,7 +7,7 @@ from typing import Any, Optional
 import torch
 
 import gluon_core as gluon
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 try:
     from . import attention_mla as latent_form

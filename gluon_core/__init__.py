@@ -18,25 +18,26 @@ import typing as _typing
 from importlib.machinery import PathFinder as _PathFinder
 
 from gluon_core._version import __version__
-from gluon_core.contract import namespaces as _namespaces
-from gluon_core.contract.moved import ALIASES as _ALIASES
+from gluon_core.registry import namespaces as _namespaces
+from gluon_core.registry.moved import ALIASES as _ALIASES
 
 if _typing.TYPE_CHECKING:
+    import gluon_tune as tune
+
     from gluon_core import distributed as distributed
     from gluon_core import errors as errors
     from gluon_core import language as language
     from gluon_core import layouts as layouts
     from gluon_core import portable as portable
     from gluon_core import testing as testing
-    from gluon_core import tune as tune
     from gluon_core._triton import constexpr_function
     from gluon_core.compiler import CompiledKernel, GluonASTSource, compile, compile_many
-    from gluon_core.contract.unwritten import uninitialised
     from gluon_core.language._host import cdiv, next_power_of_2
-    from gluon_core.runtime.arguments import ArgumentKind, register_argument_kind
-    from gluon_core.runtime.device import multiprocessors
-    from gluon_core.runtime.jit import GluonJITFunction, jit
-    from gluon_core.runtime.results import must_use_result
+    from gluon_core.launch.arguments import ArgumentKind, register_argument_kind
+    from gluon_core.launch.device import multiprocessors
+    from gluon_core.launch.jit import GluonJITFunction, jit
+    from gluon_core.launch.results import must_use_result
+    from gluon_core.simulation.unwritten import uninitialised
     from gluon_core.values.aggregate import aggregate, aggregate_replace
 
 __all__ = [
@@ -62,22 +63,22 @@ __all__ = [
 _namespaces.install()
 
 _WHERE = {
-    "ArgumentKind": "runtime.arguments",
+    "ArgumentKind": "launch.arguments",
     "CompiledKernel": "compiler",
     "GluonASTSource": "compiler",
-    "GluonJITFunction": "runtime.jit",
+    "GluonJITFunction": "launch.jit",
     "aggregate": "values.aggregate",
     "aggregate_replace": "values.aggregate",
     "cdiv": "language._host",
     "compile": "compiler",
     "compile_many": "compiler",
     "constexpr_function": "_triton",
-    "jit": "runtime.jit",
-    "multiprocessors": "runtime.device",
-    "must_use_result": "runtime.results",
+    "jit": "launch.jit",
+    "multiprocessors": "launch.device",
+    "must_use_result": "launch.results",
     "next_power_of_2": "language._host",
-    "register_argument_kind": "runtime.arguments",
-    "uninitialised": "contract.unwritten",
+    "register_argument_kind": "launch.arguments",
+    "uninitialised": "simulation.unwritten",
 }
 _MODULES = (
     "bundle",
@@ -116,7 +117,7 @@ def _stand_in() -> None:
     """Give Triton a driver where the user chose a simulated target."""
     wanted = _os.environ.get("GLUON_TARGET")
     if wanted:
-        from gluon_core import standin
+        import gluon_standin as standin
 
         standin.activate(wanted)
 

@@ -2,4 +2,4 @@
 
 import runpy
 
-runpy.run_module("gluon_core.cli", run_name="__main__")
+runpy.run_module("gluon_cli", run_name="__main__")

@@ -6,8 +6,8 @@ import functools
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract import registry as plugins
 from gluon_core.frontend import trace
+from gluon_core.registry import load as plugins
 
 NUMBERS = {
     "fp16": (gl.float16, gl.float32),

@@ -17,14 +17,14 @@ from typing import Any, Callable, Mapping
 
 import numpy as np
 import pytest
+from gluon_report.example import device_target
 from triton.runtime.jit import MockTensor
 
 from benchmarks import upstream
 from gluon_core import _triton, testing
-from gluon_core.cli.example import device_target
 from gluon_core.compiler import compile
-from gluon_core.contract.registry import registry
-from gluon_core.contract.targets import Target
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
 from gluon_core.testing.differential import from_target, on_target
 from tests.frontend import oracle
 

@@ -23,7 +23,7 @@ import mistakes  # noqa: E402
 import sections  # noqa: E402
 import gluon_core as gluon  # noqa: E402
 from gluon_core import language as gl  # noqa: E402
-from gluon_core.contract.registry import registry  # noqa: E402
+from gluon_core.registry.load import registry  # noqa: E402
 from gluon_core.errors import GluonError  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ PAGES = {
 ROOMS = (
     *("vendor", "values", "semantic"),
     *(
-        f"contract.{name}"
+        f"plugin.{name}"
         for name in (
             "assembly backend builder findings hookspec host_descriptor host_memory isa launcher listing options "
             "reference registry requests settings targets triton_backend"
@@ -455,7 +455,7 @@ def commands() -> Iterator[tuple[str, Any]]:
     """The commands of `gluon`."""
     import typer.main
 
-    from gluon_core.cli.app import app
+    from gluon_cli.app import app
 
     yield from sorted(typer.main.get_command(app).commands.items())  # type: ignore[attr-defined]
 

@@ -227,7 +227,7 @@ def create_module(builder: Any, attributes: Mapping[str, Any]) -> Any:
 
 
 def gpu_target(target: Any) -> GPUTarget:
-    """Triton's spelling of a `gluon_core.contract.targets.Target`."""
+    """Triton's spelling of a `gluon_core.plugin.targets.Target`."""
     arch = target.architecture
     return GPUTarget(arch.triton_backend or arch.backend, arch.arch, arch.warp_size)
 

@@ -16,18 +16,18 @@ from gluon_core.compiler import cache
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.source import GluonASTSource, check_mapping, trace_source
 from gluon_core.compiler.stages import Recipe, run_stages
-from gluon_core.contract.answers import checked_options, checked_stages
-from gluon_core.contract.backend import Backend, Stage
-from gluon_core.contract.options import further, whole
-from gluon_core.contract.registry import registry
-from gluon_core.contract.requests import OPS
-from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, KernelWarning, StageError, trims
+from gluon_core.plugin.backend import Backend, Stage
+from gluon_core.plugin.options import further, whole
+from gluon_core.plugin.requests import OPS
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.answers import checked_options, checked_stages
+from gluon_core.registry.load import registry
 from gluon_core.values.constants import Identity
 
 if TYPE_CHECKING:
-    from gluon_core.contract.selection import Selection
     from gluon_core.frontend.session import Session
+    from gluon_core.registry.selection import Selection
 
 __all__ = ["compile", "compile_source", "trace_source"]
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Protocol, Se
 from gluon_core import _triton
 from gluon_core.compiler import cache
 from gluon_core.compiler.grid import check_grid
-from gluon_core.contract.answers import checked_launcher
-from gluon_core.contract.backend import Backend, Report
-from gluon_core.contract.evidence import witnessed
-from gluon_core.contract.isa import Loop
-from gluon_core.contract.launcher import Launcher
-from gluon_core.contract.registry import registry
-from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, DeviceError
+from gluon_core.plugin.backend import Backend, Report
+from gluon_core.plugin.isa import Loop
+from gluon_core.plugin.launcher import Launcher
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.answers import checked_launcher
+from gluon_core.registry.load import registry
+from gluon_core.simulation.evidence import witnessed
 
 if TYPE_CHECKING:
     from gluon_core.compiler.source import GluonASTSource
@@ -130,7 +130,7 @@ class CompiledKernel:
             `amdgcn`, `hsaco`; `source`, the module before any stage, on demand.
         metadata: attributes `name`, `shared` (bytes), `num_warps`, `num_ctas`, `target`, `hash`
             and the compile options.
-        target: the `gluon_core.contract.targets.Target`.
+        target: the `gluon_core.plugin.targets.Target`.
         kernel: the machine code.
         src: the `GluonASTSource`.
         hash: the key of the entry in the cache.

@@ -14,12 +14,12 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from gluon_core.compiler.driver import compile_source
 from gluon_core.compiler.source import GluonASTSource, Path, trace_source
-from gluon_core.contract.emitted import LOAD, LineCode, by_line
-from gluon_core.contract.registry import registry
-from gluon_core.contract.selection import Selection
-from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError
 from gluon_core.frontend.session import Session
+from gluon_core.plugin.emitted import LOAD, LineCode, by_line
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
+from gluon_core.registry.selection import Selection
 from gluon_core.values.accesses import WIDEST, Access
 
 __all__ = ["LineOutcome", "OpOutcome", "Outcome", "outcome"]

@@ -8,9 +8,9 @@ from typing import Any, Mapping, NoReturn, Optional, Sequence, Union
 from gluon_core import _triton
 from gluon_core.compiler.cache import content_hash
 from gluon_core.compiler.kernel_text import check_unchanged
-from gluon_core.contract.host_descriptor import HostDescriptor
-from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, OptionError, did_you_mean, strict_by_default
+from gluon_core.plugin.host_descriptor import HostDescriptor
+from gluon_core.registry.load import registry
 from gluon_core.values.constants import Identity, identity
 from gluon_core.values.descriptors import descriptor_text
 

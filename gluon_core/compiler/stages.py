@@ -27,11 +27,11 @@ from gluon_core._triton.capture import captured
 from gluon_core.compiler.assembler import bad_assembly, left_out, refused
 from gluon_core.compiler.blame import blamed
 from gluon_core.compiler.workers import Ended, Link, Pool, Process, fork_lock, timeout
-from gluon_core.contract.answers import checked_stages
-from gluon_core.contract.backend import Backend, Stage
-from gluon_core.contract.registry import registry
-from gluon_core.contract.targets import Target
 from gluon_core.errors import GluonError, LayoutError, LimitError, SourceSpan, StageError
+from gluon_core.plugin.backend import Backend, Stage
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.answers import checked_stages
+from gluon_core.registry.load import registry
 
 __all__ = ["Recipe", "Result", "isolation_enabled", "processes", "run_stages"]
 

@@ -11,7 +11,6 @@ from typing import Any, Callable, Iterator, Optional
 
 from gluon_core import _triton
 from gluon_core._triton import CompilationError, code_generator, tl, tl_core
-from gluon_core.contract.call_sites import CallSite
 from gluon_core.errors import (
     ArgumentError,
     DtypeError,
@@ -34,6 +33,7 @@ from gluon_core.language.control import (
     static_range,
 )
 from gluon_core.language.target import ANSWERS
+from gluon_core.plugin.call_sites import CallSite
 from gluon_core.semantic import Semantic
 from gluon_core.semantic.multiples import PassedMultiples
 from gluon_core.values.descriptors import is_layout

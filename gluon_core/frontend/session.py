@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 
-from gluon_core.contract.answers import checked_builder, checked_options
-from gluon_core.contract.backend import Backend
-from gluon_core.contract.builder import Builder
-from gluon_core.contract.options import Options, further
-from gluon_core.contract.selection import Selection
-from gluon_core.contract.targets import Target
 from gluon_core.errors import CapabilityError, LimitError
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.builder import Builder
+from gluon_core.plugin.options import Options, further
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.answers import checked_builder, checked_options
+from gluon_core.registry.selection import Selection
 from gluon_core.semantic.multiples import Multiples, PassedMultiples
 from gluon_core.values.accesses import Access
 from gluon_core.values.descriptors import translate_layout
@@ -56,26 +56,26 @@ class Session:
         self.module_map = dict(self.backend.module_map(self.target))
 
     def _packages(self) -> tuple[str, ...]:
-        from gluon_core.contract.registry import registry
+        from gluon_core.registry.load import registry
 
         vendors = {b.language.split(".")[0] for b in registry().backends.values() if b.language}
         return (*_LANGUAGE_PACKAGES, *sorted(vendors))
 
     def architectures_with(self, capability: str) -> Sequence[str]:
         """Names of the known architectures that have `capability`."""
-        from gluon_core.contract.registry import registry
+        from gluon_core.registry.load import registry
 
         return [a.name for a in registry().architectures() if capability in a.capabilities]
 
     def architectures_with_partitions(self) -> Sequence[str]:
         """Names of the known architectures whose warps can run different functions."""
-        from gluon_core.contract.registry import registry
+        from gluon_core.registry.load import registry
 
         return [a.name for a in registry().architectures() if a.limits.partitions]
 
     def all_descriptors(self, head: str) -> Sequence[str]:
         """Where the classes of type are that backends have for descriptors of this head."""
-        from gluon_core.contract.registry import registry
+        from gluon_core.registry.load import registry
 
         backends = registry().backends.values()
         return [b.descriptors[head] for b in backends if head in b.descriptors]
@@ -108,7 +108,7 @@ class Session:
     @property
     def vendor(self) -> Backend:
         """The backend of the hardware: another than `backend` where that simulates."""
-        from gluon_core.contract.registry import registry
+        from gluon_core.registry.load import registry
 
         return registry().backends.get(self.target.architecture.backend, self.backend)
 

@@ -8,8 +8,8 @@ from typing import Any, Mapping
 
 from gluon_core import _triton
 from gluon_core._triton import tl
-from gluon_core.contract.paths import load_named
 from gluon_core.errors import CapabilityError, DtypeError, GluonError
+from gluon_core.plugin.paths import load_named
 from gluon_core.values.descriptors import (
     is_descriptor_text,
     parse_descriptor,

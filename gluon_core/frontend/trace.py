@@ -8,8 +8,6 @@ from typing import Any, Callable, Mapping, Optional
 from gluon_core import _triton
 from gluon_core._triton import CompilationError
 from gluon_core._triton.capture import refused as refused_by_mlir
-from gluon_core.contract.backend import Backend
-from gluon_core.contract.targets import Target
 from gluon_core.errors import StageError, answering
 from gluon_core.frontend.callees import naming
 from gluon_core.frontend.diagnostics import kernel_error
@@ -17,6 +15,8 @@ from gluon_core.frontend.generator import KernelGenerator
 from gluon_core.frontend.located import complaint
 from gluon_core.frontend.session import Session
 from gluon_core.frontend.signature import check_descriptor, parse_type
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.targets import Target
 
 __all__ = ["trace", "verify"]
 

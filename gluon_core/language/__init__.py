@@ -16,7 +16,6 @@ from gluon_core._triton import pointer_type as pointer_type
 from gluon_core._triton import tensor as tensor
 from gluon_core._triton import tl_tuple as _tuple
 from gluon_core._triton import tuple_type as tuple_type
-from gluon_core.contract import namespaces as _namespaces
 from gluon_core.language import extra as extra
 from gluon_core.language import fpsan as fpsan
 from gluon_core.language._standard import full_like as full_like
@@ -140,6 +139,7 @@ from gluon_core.layouts import PaddedSharedLayout as PaddedSharedLayout
 from gluon_core.layouts import SharedLinearLayout as SharedLinearLayout
 from gluon_core.layouts import SliceLayout as SliceLayout
 from gluon_core.layouts import SwizzledSharedLayout as SwizzledSharedLayout
+from gluon_core.registry import namespaces as _namespaces
 from gluon_core.values import CachePolicy as CachePolicy
 from gluon_core.values import distributed_type as distributed_type
 from gluon_core.values import shared_memory_descriptor as shared_memory_descriptor

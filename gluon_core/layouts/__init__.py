@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from gluon_pictures.draw import Picture
+from gluon_pictures.draw_pair import compare
+from gluon_pictures.render import explain_layout, hardware_view, tensor_view
+
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import DistributedLayout, Layout, SharedLayout, set_type_factory
 from gluon_core.layouts.cost import (
@@ -22,12 +26,9 @@ from gluon_core.layouts.distributed import (
     DotOperandLayout,
     SliceLayout,
 )
-from gluon_core.layouts.draw import Picture
-from gluon_core.layouts.draw_pair import compare
 from gluon_core.layouts.dump import dump
 from gluon_core.layouts.infer import as_linear
 from gluon_core.layouts.linear import LinearLayout
-from gluon_core.layouts.render import explain_layout, hardware_view, tensor_view
 from gluon_core.layouts.shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
 
 __all__ = [

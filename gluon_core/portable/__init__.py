@@ -8,7 +8,7 @@ must not.
 
 import typing as _typing
 
-from gluon_core.contract.requests import (
+from gluon_core.plugin.requests import (
     OPS,
     AsyncCopyRequest,
     LoadRequest,

@@ -7,9 +7,9 @@ from typing import Any, Optional
 
 from gluon_core import _triton
 from gluon_core._triton import unwrap
-from gluon_core.contract.requests import AsyncCopyRequest, LoadRequest, Request, StoreRequest
-from gluon_core.contract.selection import Selection, code, select
 from gluon_core.errors import DtypeError
+from gluon_core.plugin.requests import AsyncCopyRequest, LoadRequest, Request, StoreRequest
+from gluon_core.registry.selection import Selection, code, select
 from gluon_core.values.builtin import code_generator, semantic_layer
 
 __all__ = [

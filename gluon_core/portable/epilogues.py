@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Sequence, Union
 
 from gluon_core._triton import JITFunction, tensor, tl, tl_tuple, unwrap
-from gluon_core.contract.requests import LoadRequest, TileStoreRequest
-from gluon_core.contract.selection import code, named
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_core.layouts import SliceLayout
+from gluon_core.plugin.requests import LoadRequest, TileStoreRequest
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.masked_tiles import moved, narrowest, split
 from gluon_core.portable.records import Record
 from gluon_core.portable.tile_ops import tile_descriptor, tile_place
+from gluon_core.registry.selection import code, named
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int, scalar_int32
 from gluon_core.values.builtin import builtin, code_generator, is_builtin, semantic_layer

@@ -6,16 +6,16 @@ from typing import Any, Sequence, Union
 
 from gluon_core import _triton
 from gluon_core._triton import tl
-from gluon_core.contract.requests import (
+from gluon_core.layouts import SliceLayout, SwizzledSharedLayout
+from gluon_core.plugin.requests import (
     AsyncCopyRequest,
     StoreRequest,
     TileRequest,
     TileStoreRequest,
 )
-from gluon_core.contract.selection import available, code
-from gluon_core.layouts import SliceLayout, SwizzledSharedLayout
 from gluon_core.portable.common import lower
 from gluon_core.portable.tiles import blocked_layout, row_swizzle
+from gluon_core.registry.selection import available, code
 
 __all__ = [
     "arrived",

@@ -7,14 +7,14 @@ from typing import Any, Optional, TypeVar, Union
 
 from gluon_core import _triton
 from gluon_core._triton import constexpr, tensor, tl, tl_tuple, unwrap
-from gluon_core.contract.backend import Lowering
-from gluon_core.contract.requests import MmaLayouts, MmaRequest
-from gluon_core.contract.selection import available, code, named, select
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
+from gluon_core.plugin.backend import Lowering
+from gluon_core.plugin.requests import MmaLayouts, MmaRequest
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.records import AccumulatorFacts, mma_accumulator
 from gluon_core.portable.tiles import row_swizzle
+from gluon_core.registry.selection import available, code, named, select
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int
 from gluon_core.values import shared_memory_descriptor, unwrap_shape

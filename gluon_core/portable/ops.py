@@ -28,10 +28,9 @@ from typing import Optional, Sequence, Union
 
 from gluon_core import _triton
 from gluon_core._triton import constexpr, tensor, tl, unwrap
-from gluon_core.contract.backend import Lowering
-from gluon_core.contract.requests import AsyncCopyRequest, LoadRequest, StoreRequest
-from gluon_core.contract.selection import available, code
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.plugin.backend import Lowering
+from gluon_core.plugin.requests import AsyncCopyRequest, LoadRequest, StoreRequest
 from gluon_core.portable.common import around, check_address, lower, optional_tensor
 from gluon_core.portable.epilogues import epilogue, writer
 from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
@@ -49,6 +48,7 @@ from gluon_core.portable.signals import (
 from gluon_core.portable.tile_ops import descriptor, pipeline, store_tile, tile_descriptor
 from gluon_core.portable.tiles import blocked_layout as _blocked
 from gluon_core.portable.walks import static_walk, walk
+from gluon_core.registry.selection import available, code
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int
 from gluon_core.values import shared_memory_descriptor, unwrap_shape

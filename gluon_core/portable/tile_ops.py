@@ -20,13 +20,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Optional, Sequence, Union
 
 from gluon_core._triton import tensor, tl, tl_tuple, unwrap
-from gluon_core.contract.backend import Lowering
-from gluon_core.contract.requests import TileRequest, TileStoreRequest
-from gluon_core.contract.selection import available, code, named
 from gluon_core.errors import ArgumentError, DtypeError, GluonError, LayoutError, ShapeError
 from gluon_core.layouts.base import SharedLayout
+from gluon_core.plugin.backend import Lowering
+from gluon_core.plugin.requests import TileRequest, TileStoreRequest
 from gluon_core.portable.common import around, check_base, choose, lower
 from gluon_core.portable.records import PipelineFacts, Record, TileFacts
+from gluon_core.registry.selection import available, code, named
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int, predicate, scalar_int32
 from gluon_core.values import check_block_shape, unwrap_shape

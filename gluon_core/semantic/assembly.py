@@ -10,7 +10,7 @@ from gluon_core.errors import ArgumentError
 from gluon_core.semantic.operands import items_of
 
 if TYPE_CHECKING:
-    from gluon_core.contract.targets import Architecture
+    from gluon_core.plugin.targets import Architecture
 
 __all__ = ["check_assembly", "check_packed"]
 

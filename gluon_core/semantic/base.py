@@ -27,7 +27,7 @@ from gluon_core.values.builtin import check_capabilities
 from gluon_core.values.tensors import describe
 
 if TYPE_CHECKING:
-    from gluon_core.contract.options import Options
+    from gluon_core.plugin.options import Options
 
 __all__ = ["SemanticBase"]
 

@@ -14,8 +14,8 @@ from typing import Any, Callable, Mapping
 
 import numpy as np
 
-from gluon_core.contract.registry import registry
-from gluon_core.contract.targets import Target
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
 
 __all__ = ["Difference", "compare", "from_target", "on_target", "run_both"]
 

@@ -9,10 +9,10 @@ from typing import Any, Mapping, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._triton import ir, passes
 from gluon_core.compiler.source import GluonASTSource, Path, jit_function
-from gluon_core.contract.registry import registry
-from gluon_core.contract.targets import Target
 from gluon_core.errors import ArgumentError, OptionError, StageError, TargetError
-from gluon_core.runtime.placeholder import Placeholder
+from gluon_core.launch.placeholder import Placeholder
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
 
 __all__ = ["MockTensor", "ParsedModule", "bind", "ir_of", "normalise", "run_parser", "stub_target"]
 
@@ -53,7 +53,7 @@ def bind(
     Raises:
         ArgumentError: the arguments do not fit the parameters.
     """
-    from gluon_core.runtime.specialize import parameters_of
+    from gluon_core.launch.specialize import parameters_of
 
     fn = jit_function(kernel)
     parameters = parameters_of(fn)
@@ -85,7 +85,7 @@ def _collect(
     path: Path, kind: Any, mark: Any, constants: dict[Path, Any], attrs: dict[Path, list[Any]]
 ) -> None:
     """The constants and attributes at `path`, and below it in a tuple."""
-    from gluon_core.runtime.arguments import parse_marks
+    from gluon_core.launch.arguments import parse_marks
 
     if isinstance(kind, tuple):
         for index, (inner, marks) in enumerate(zip(kind, mark)):

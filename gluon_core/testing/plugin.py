@@ -41,7 +41,7 @@ class Place:
     """Where a test runs.
 
     Args:
-        target: a `gluon_core.contract.targets.Target`.
+        target: a `gluon_core.plugin.targets.Target`.
         device: the torch device of its tensors, `cpu` for the simulator.
     """
 
@@ -89,7 +89,7 @@ def pytest_generate_tests(metafunc: Any) -> None:
 @pytest.fixture
 def gluon_place(request: Any, monkeypatch: Any) -> Iterator[Place]:
     """Where this run of the test takes place; `kernel[grid](...)` launches there."""
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     if request.param == _GPU:
         found = _gpu()
@@ -109,7 +109,7 @@ def gluon_place(request: Any, monkeypatch: Any) -> Iterator[Place]:
 
 def _gpu() -> Optional[Place]:
     """The first GPU of any installed backend."""
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     for backend in registry().backends.values():
         target = None if backend.simulates else backend.device()
@@ -119,7 +119,7 @@ def _gpu() -> Optional[Place]:
 
 
 def _problems() -> str:
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     found = registry()
     reasons = [

@@ -33,7 +33,7 @@ from typing import Any, Iterator, Mapping, Optional
 
 import pytest
 
-from gluon_core.contract.evidence import Launched, Record, recording
+from gluon_core.simulation.evidence import Launched, Record, recording
 
 __all__ = ["Schedule", "schedules"]
 
@@ -125,8 +125,8 @@ def _gluon_scheduled(request: Any, monkeypatch: Any) -> Iterator[Any]:
     if schedule is None:
         yield None
         return
-    from gluon_core.contract.paths import load_named
-    from gluon_core.contract.registry import registry
+    from gluon_core.plugin.paths import load_named
+    from gluon_core.registry.load import registry
 
     simulator = registry().simulator()
     if simulator is None or simulator.simulation is None:
@@ -165,7 +165,7 @@ def pytest_runtest_call(item: Any) -> Any:
 
 def _nothing(schedule: Schedule, record: Record) -> Optional[str]:
     """Why schedules told nothing of a test, None where they did."""
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     if not any(one.simulated for one in record.launches):
         where = ", ".join(sorted({one.target for one in record.launches}))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping
 
 from gluon_core import _triton
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 __all__ = [
     "Attributes",

@@ -17,7 +17,7 @@ that is `HEAD<ELEMENT[BLOCK SHAPE],LAYOUT>`, with Triton's short name of the ele
 layout as Python prints it. `input_rank` gives the rank of the tensor where the box has another one.
 `Backend.descriptors` maps each head to the class of type that stands for it.
 
-**In a simulator** the value is a `gluon_core.contract.reference.Descriptor`.
+**In a simulator** the value is a `gluon_core.plugin.reference.Descriptor`.
 """
 
 from __future__ import annotations

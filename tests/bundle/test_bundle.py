@@ -56,8 +56,9 @@ class TestBuilding:
     def test_kernels_are_compiled_side_by_side(self, monkeypatch):
         import threading
 
+        from gluon_bundle import bundle
+
         from gluon_core.compiler import driver
-        from gluon_core.compiler.bundle import bundle
 
         monkeypatch.setenv("GLUON_COMPILE_WORKERS", "2")
         both = threading.Barrier(2, timeout=60)  # broken unless two compile at once

@@ -7,14 +7,14 @@ import runpy
 from pathlib import Path
 
 import pytest
+from gluon_bundle import supply
+from gluon_cli.app import app
 from typer.testing import CliRunner
 
 from gluon_core import language as gl
 from gluon_core.bundle import Bundle
-from gluon_core.cli.app import app
-from gluon_core.compiler.bundle import supply
 from gluon_core.compiler.source import GluonASTSource
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 from tests.bundle import kernels
 
 pytestmark = pytest.mark.once

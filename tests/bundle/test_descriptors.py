@@ -7,9 +7,9 @@ import struct
 
 import numpy
 import pytest
+from gluon_bundle import Bundle
 
 from gluon_core import language as gl
-from gluon_core.compiler.bundle import Bundle
 from gluon_core.errors import BundleUnsupportedError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_runtime import Pointer, container, errors, open_bundle
@@ -191,10 +191,11 @@ class TestBuilding:
             made.compile()
 
     def test_the_jit_takes_it(self, path, monkeypatch):
+        from gluon_bundle import supply
+
         from gluon_core.compiler import driver as compiler
-        from gluon_core.compiler.bundle import supply
         from gluon_core.compiler.source import GluonASTSource
-        from gluon_core.contract.registry import registry
+        from gluon_core.registry.load import registry
 
         monkeypatch.setenv("GLUON_BUNDLE", str(path))
         monkeypatch.setattr(compiler, "run_stages", None)

@@ -16,7 +16,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.bundle import Bundle, record
 from gluon_core.compiler import driver as compiler
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 from gluon_runtime import TensorDescriptor, c_sources, errors, open_bundle
 from tests.bundle import described, kernels
 

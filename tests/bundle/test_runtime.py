@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy
 import pytest
+from gluon_bundle import form as forms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gluon_core.bundle import Bundle
-from gluon_core.compiler.bundle import form as forms
-from gluon_core.runtime.dispatch import Dispatcher
+from gluon_core.launch.dispatch import Dispatcher
 from gluon_runtime import Pointer, errors, open_bundle
 from tests.bundle import kernels
 from tests.bundle.double import Double, Tensor
@@ -179,7 +179,7 @@ class TestChoice:
         kernel.bundle._driver = driver
         kernel._hits.clear()
         kernel._loaded.clear()
-        from gluon_core.runtime import arguments
+        from gluon_core.launch import arguments
 
         class Here(Tensor):
             dtype = "torch.int32"

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from gluon_cli import check
+from gluon_cli.app import app
 from typer.testing import CliRunner
 
-from gluon_core.cli import check
-from gluon_core.cli.app import app
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 pytestmark = pytest.mark.once
 
@@ -35,7 +35,7 @@ ASKS = """
 import numpy as np
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.example import Example
+from gluon_report.example import Example
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 
@@ -137,7 +137,7 @@ def test_a_target_that_can_run_none_of_it_is_no_success():
 
 
 def test_an_example_without_its_device_is_unavailable():
-    from gluon_core.cli.example import device_target
+    from gluon_report.example import device_target
 
     if device_target() is not None:
         pytest.skip("there is a device")

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from gluon_cli.app import app
 from typer.testing import CliRunner
-
-from gluon_core.cli.app import app
 
 pytestmark = pytest.mark.once
 
@@ -97,7 +96,7 @@ class TestInfo:
             "raise OSError('libwreck.so is missing')\n"
         )
         path = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
-        code = path + "from gluon_core.cli import main; main()"
+        code = path + "from gluon_cli import main; main()"
         done = subprocess.run(
             [sys.executable, "-c", code, "info"], capture_output=True, text=True, timeout=60
         )
@@ -251,16 +250,17 @@ class TestCompile:
     ],
 )
 def test_expressions_are_not_evaluated(expression):
-    from gluon_core.cli.output import UsageError
-    from gluon_core.cli.parse import parse_value
+    from gluon_cli.output import UsageError
+    from gluon_cli.parse import parse_value
 
     with pytest.raises(UsageError):
         parse_value(expression)
 
 
 def test_values():
+    from gluon_cli.parse import parse_value
+
     from gluon_core import language as gl
-    from gluon_core.cli.parse import parse_value
 
     assert parse_value("-3") == -3
     assert parse_value("(1, [2.5, 'a'], None, True)") == (1, [2.5, "a"], None, True)
@@ -398,7 +398,7 @@ class TestRun:
             [sys.executable, "-m", "gluon_core", "run", str(file)], capture_output=True, text=True
         )
         assert result.returncode == 1 and "TypeError: f() missing 1 required" in result.stderr
-        assert "gluon_core/runtime/" not in result.stderr, "frames of ours"
+        assert "gluon_core/launch/" not in result.stderr, "frames of ours"
 
     def test_an_option_that_goes_to_the_file(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "argv", list(sys.argv))
@@ -531,7 +531,7 @@ def test_help_and_version():
 def test_a_command_ends_without_a_word_of_the_bindings():
     """Triton 3.9's tell what they think has leaked once the interpreter is torn down."""
     kernel = f"{Path(__file__).parents[2] / 'examples' / 'matmul.py'}:matmul"
-    command = [sys.executable, "-m", "gluon_core.cli", "explain", kernel, "--target", "gfx942"]
+    command = [sys.executable, "-m", "gluon_cli", "explain", kernel, "--target", "gfx942"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "buffer_store" in done.stdout and "leaked" not in done.stderr

@@ -9,10 +9,10 @@ import sys
 import threading
 
 import pytest
+from gluon_report import doctor
+from gluon_cli.app import app
 from typer.testing import CliRunner
 
-from gluon_core.cli import doctor
-from gluon_core.cli.app import app
 from tests import warm
 
 pytestmark = pytest.mark.once
@@ -116,7 +116,7 @@ def test_watch(tmp_path):
     command = [sys.executable, "-u", "-m", "gluon_core", "run", str(file), "--watch"]
     heard = {**os.environ, "PYTHONUNBUFFERED": "1"}
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "from gluon_core.cli import main\nmain()"
+    code += "from gluon_cli import main\nmain()"
     command = [sys.executable, "-u", "-c", code, *command[4:]]
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=heard
@@ -194,7 +194,7 @@ class TestDoctor:
         assert "cannot be written" in found["text"] and "TRITON_CACHE_DIR" in found["mend"]
 
     def test_plugins_that_are_missing_or_broken(self, monkeypatch):
-        from gluon_core.contract.registry import registry
+        from gluon_core.registry.load import registry
 
         monkeypatch.setattr(doctor, "absent", lambda: {"gluon-x": "./backends/x"})
         monkeypatch.setattr(doctor, "_trials", tuple)
@@ -207,7 +207,7 @@ class TestDoctor:
         assert found["state"] == "wrong" and "there is no simulator" in found["text"]
 
     def test_a_driver_that_does_not_answer(self, monkeypatch):
-        from gluon_core.contract.registry import registry
+        from gluon_core.registry.load import registry
 
         backend = registry().backend("nvidia")
         monkeypatch.setattr(type(backend), "device_problem", lambda self: "the driver is too old")
@@ -216,7 +216,8 @@ class TestDoctor:
         assert "too old" in found["text"] and "sim:" in found["mend"]
 
     def test_a_compiler_that_fails(self, monkeypatch):
-        from gluon_core.cli import trial
+        from gluon_cli import trial
+
         from gluon_core.errors import StageError
 
         def fails(architecture):
@@ -270,7 +271,7 @@ def test_a_failed_run_has_a_row_that_says_so(tmp_path):
 
 
 def test_descriptors_are_short_in_headings():
-    from gluon_core.cli.compile_for import _short
+    from gluon_cli.compile_for import _short
 
     tile = "tensordesc<fp16[64, 64],NVMMASharedLayout(128, 16, 2)>"
     assert _short(f"{tile}, *fp16, ({tile}, i32)") == (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gluon_core.cli import packages
+from gluon_cli import packages
 
 
 def elsewhere(monkeypatch, folder, url):

@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
+from gluon_cli.app import app
 from typer.testing import CliRunner
-
-from gluon_core.cli.app import app
 
 pytestmark = pytest.mark.once
 
@@ -69,8 +68,8 @@ def test_explain_fits(monkeypatch, tmp_path):
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 @pytest.mark.parametrize("targets", [["nvidia:sm_100"], [f"nvidia:sm_{n}" for n in range(80, 110)]])
 def test_the_demo_fits(width, targets):
-    from gluon_core.cli import demo
-    from gluon_core.cli.demo_table import DemoTable
+    from gluon_report import demo
+    from gluon_report.demo_table import DemoTable
 
     examples, _ = demo.load_examples()
     names = [example.name for example in examples.values()]
@@ -142,7 +141,7 @@ hidden = ("gluon_nvidia", "gluon_amd", "gluon_sim", "gluon_emu")
 machinery.PathFinder.find_spec = lambda name, *more: None if name in hidden else finds(name, *more)
 sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in repr(f).lower()]
 metadata.entry_points = lambda **k: [] if k.get("group", "").startswith("gluon") else entries(**k)
-from gluon_core.cli import main
+from gluon_cli import main
 main()
 """
 
@@ -210,7 +209,8 @@ def alive(group):
 HEARS = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from gluon_core.cli import demo, main
+from gluon_cli import main
+from gluon_report import demo
 own = demo._in_processes
 def in_processes(work, processes, done):
     def announce(job, row):

@@ -17,10 +17,10 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from gluon_cli.app import app
 from typer.testing import CliRunner
 
 import gluon_core
-from gluon_core.cli.app import app
 
 pytestmark = pytest.mark.once
 
@@ -68,7 +68,7 @@ def test_it_writes_what_the_plugins_add_and_knows_when_that_is_stale(tmp_path):
 
 
 def test_gluon_info_says_when_it_is_stale(tmp_path, monkeypatch):
-    monkeypatch.setattr("gluon_core.cli.types._site", lambda: tmp_path)
+    monkeypatch.setattr("gluon_cli.types._site", lambda: tmp_path)
 
     def info(*arguments):
         return CliRunner().invoke(app, ["info", *arguments], env={"COLUMNS": "200"}).output
@@ -261,7 +261,7 @@ def installed(request, tmp_path_factory):
     pip(python, *wanted)
     clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
-        [python, "-m", "gluon_core.cli", "types"], capture_output=True, text=True, env=clean
+        [python, "-m", "gluon_cli", "types"], capture_output=True, text=True, env=clean
     )
     assert done.returncode == 0 and "acme" in done.stdout, done.stdout + done.stderr
     assert (shared.parent / "gluon_core-stubs").is_dir()

@@ -18,8 +18,8 @@ import numpy as np
 
 import gluon_core as gluon
 from gluon_core import _triton
-from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError, KernelWarning
+from gluon_core.registry.load import registry
 from tests.compile.matrix_units import HELPERS, unit_cells
 
 FLOATS = ("fp16", "bf16", "fp32", "fp64")

@@ -11,7 +11,6 @@ from triton.backends.compiler import GPUTarget
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
 from gluon_core.errors import (
     ArgumentError,
     DeviceError,
@@ -21,6 +20,7 @@ from gluon_core.errors import (
     StageError,
     TargetError,
 )
+from gluon_core.registry.load import registry
 from tests.core import kernels_for_runtime as kernels
 from tests.core.kernels_for_runtime import L32, L64
 

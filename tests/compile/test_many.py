@@ -12,8 +12,8 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.compiler import many, stages
 from gluon_core.errors import ArgumentError, OptionError, StaticAssertionError
-from gluon_core.runtime import ahead
-from gluon_core.runtime.jit import GluonJITFunction
+from gluon_core.launch import ahead
+from gluon_core.launch.jit import GluonJITFunction
 from tests.compile.processes import put, workers_now
 from tests.core import kernels_for_runtime as kernels
 

@@ -8,9 +8,9 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.compiler.outcome import outcome
 from gluon_core.compiler.source import GluonASTSource
-from gluon_core.contract.emitted import COPY, LOAD, PRODUCT, STORE, by_line
-from gluon_core.contract.listing import CodeLine
-from gluon_core.contract.registry import registry
+from gluon_core.plugin.emitted import COPY, LOAD, PRODUCT, STORE, by_line
+from gluon_core.plugin.listing import CodeLine
+from gluon_core.registry.load import registry
 from tests.portable_kernels import TILES, products
 
 
@@ -139,7 +139,7 @@ KINDS = [(LOAD, 16), (LOAD, 2), (STORE, 8), (COPY, 16), (COPY, 0), (PRODUCT, 0)]
 @pytest.mark.once
 @pytest.mark.parametrize("vendor, text", [("nvidia", NVIDIA), ("amd", AMD)])
 def test_instructions_are_told_apart(vendor, text):
-    from gluon_core.contract.backend import load_path
+    from gluon_core.plugin.backend import load_path
 
     read = load_path(f"gluon_{vendor}.inspect:emitted")
     emitted = read([CodeLine(line, "k.py", 7) for line in text.splitlines()])

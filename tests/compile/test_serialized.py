@@ -7,13 +7,13 @@ import re
 import warnings
 
 import pytest
+from gluon_report.demo import examples_package, load_examples
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.demo import examples_package, load_examples
-from gluon_core.contract.registry import registry
 from gluon_core.errors import KernelWarning
 from gluon_core.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
+from gluon_core.registry.load import registry
 from gluon_nvidia.assembler import slow_products
 from gluon_nvidia.inspect import disassemble
 

@@ -14,9 +14,9 @@ from gluon_core import language as gl
 from gluon_core import testing
 from gluon_core.compiler import compile, driver
 from gluon_core.compiler.stages import isolation_enabled, run_stages
-from gluon_core.contract.backend import Stage
-from gluon_core.contract.registry import registry
 from gluon_core.errors import LayoutError, LimitError, ShapeError, StageError
+from gluon_core.plugin.backend import Stage
+from gluon_core.registry.load import registry
 
 
 class Module:

@@ -15,9 +15,9 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core.compiler import compile_source, workers
-from gluon_core.contract.backend import Stage
-from gluon_core.contract.registry import registry
 from gluon_core.errors import OptionError, StageError
+from gluon_core.plugin.backend import Stage
+from gluon_core.registry.load import registry
 from tests.compile.processes import put, stage_of, workers_now
 from tests.core import kernels_for_runtime as kernels
 from tests.core.kernels_for_runtime import L32, L64

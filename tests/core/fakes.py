@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
-from gluon_core.contract.backend import Backend, Lowering
-from gluon_core.contract.hookspec import hookimpl
-from gluon_core.contract.targets import Architecture, Limits
+from gluon_core.plugin.backend import Backend, Lowering
+from gluon_core.plugin.hookspec import hookimpl
+from gluon_core.plugin.targets import Architecture, Limits
 
 
 def entry(name, value=None, distribution=None):

@@ -9,11 +9,11 @@ import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from gluon_core.contract.backend import Backend, Report, Stage
-from gluon_core.contract.builder import Builder, Experiments, Recorder, members
-from gluon_core.contract.launcher import FastLauncher
-from gluon_core.contract.options import CompileOptions, FurtherOptions
-from gluon_core.contract.targets import Target
+from gluon_core.plugin.backend import Backend, Report, Stage
+from gluon_core.plugin.builder import Builder, Experiments, Recorder, members
+from gluon_core.plugin.launcher import FastLauncher
+from gluon_core.plugin.options import CompileOptions, FurtherOptions
+from gluon_core.plugin.targets import Target
 from tests.core.fakes import architecture
 
 

@@ -8,7 +8,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.compiler.source import GluonASTSource, trace_source
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 from tests.portable_kernels import TILES, products, tiles_compiled, tiles_selections
 
 TARGETS = ["sim:sm_80", "sim:sm_90", "sim:sm_100", "sim:gfx942", "sim:gfx1250"]

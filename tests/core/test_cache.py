@@ -109,7 +109,7 @@ def test_the_content_of_the_packages_counts(tmp_path, monkeypatch):
 
 
 def _backend_and_target():
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     target = registry().target("sm_80")
     return registry().backend(target.backend), target

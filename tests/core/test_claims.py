@@ -8,12 +8,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from gluon_core.contract import namespaces
-from gluon_core.contract import registry as plugins
-from gluon_core.contract.registry import load
-from gluon_core.contract.requests import LoadRequest
-from gluon_core.contract.selection import available, select
 from gluon_core.errors import PluginError, TargetError
+from gluon_core.plugin.requests import LoadRequest
+from gluon_core.registry import load as plugins
+from gluon_core.registry import namespaces
+from gluon_core.registry.load import load
+from gluon_core.registry.selection import available, select
 from tests.core.fakes import (
     Complete,
     Plugin,

@@ -13,13 +13,13 @@ import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.compiler import compile
-from gluon_core.contract import registry as plugins
-from gluon_core.contract.backend import Backend, Stage
-from gluon_core.contract.builder import Builder, Experiments, Recorder, members
-from gluon_core.contract.launcher import ArgumentKind, FastLauncher
-from gluon_core.contract.options import CompileOptions, FurtherOptions
 from gluon_core.errors import ArgumentError, BackendError, GluonError, PluginError
-from gluon_core.runtime import arguments
+from gluon_core.launch import arguments
+from gluon_core.plugin.backend import Backend, Stage
+from gluon_core.plugin.builder import Builder, Experiments, Recorder, members
+from gluon_core.plugin.launcher import ArgumentKind, FastLauncher
+from gluon_core.plugin.options import CompileOptions, FurtherOptions
+from gluon_core.registry import load as plugins
 from gluon_core.testing.conformance.kernels import KERNELS
 from tests.core import recording
 from tests.core.fakes import Complete, Plugin, architecture, lowering

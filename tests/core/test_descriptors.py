@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gluon_core.contract.reference import Descriptor, select
-from gluon_core.contract.registry import load
 from gluon_core.errors import DtypeError, LayoutError, PluginError
 from gluon_core.frontend.signature import parse_type
 from gluon_core.layouts import BlockedLayout, PaddedSharedLayout, SwizzledSharedLayout
+from gluon_core.plugin.reference import Descriptor, select
+from gluon_core.registry.load import load
 from gluon_core.values.descriptors import (
     descriptor_text,
     is_descriptor_text,

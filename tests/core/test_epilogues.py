@@ -9,8 +9,8 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, DtypeError, GluonError, ShapeError
+from gluon_core.registry.load import registry
 from tests.backends.sim.test_mutations import Case
 
 pytestmark = pytest.mark.once
@@ -133,7 +133,7 @@ def test_eight_bits_have_the_nearest_there_is():
 
 
 def test_the_writer_stores_by_the_unit_that_there_is():
-    from gluon_core.cli.example import Placeholders
+    from gluon_report.example import Placeholders
 
     new = Placeholders()
     made = {name: new.empty((ROWS, COLUMNS)) for name in ("x", "out")}

@@ -9,13 +9,13 @@ import shutil
 import numpy as np
 import pytest
 
-from gluon_core.contract.registry import registry
-from gluon_core.testing.fuzz import runs, workers
-from gluon_core.testing.fuzz.__main__ import main
-from gluon_core.testing.fuzz.program import Program, Statement, generate
-from gluon_core.testing.fuzz.statements import BLOCKS, KINDS
-from gluon_core.testing.fuzz.workers import program_for
+from gluon_core.registry.load import registry
 from gluon_sim.run import ops
+from tests.fuzz import runs, workers
+from tests.fuzz.__main__ import main
+from tests.fuzz.program import Program, Statement, generate
+from tests.fuzz.statements import BLOCKS, KINDS
+from tests.fuzz.workers import program_for
 
 SIMULATED = runs.Ways(compiles=False)
 pytestmark = pytest.mark.once

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gluon_amd.inspect as amd
 import gluon_nvidia.inspect as nvidia
-from gluon_core.contract.isa import Instruction, find_loops
-from gluon_core.contract.registry import registry
+from gluon_core.plugin.isa import Instruction, find_loops
+from gluon_core.registry.load import registry
 
 NESTED = [
     Instruction("a"),

@@ -8,8 +8,8 @@ from typing import ClassVar, Mapping, Optional
 
 import pytest
 
-from gluon_core.contract.settings import LaunchSettings, Scopes
 from gluon_core.errors import ArgumentError
+from gluon_core.simulation.settings import LaunchSettings, Scopes
 
 pytestmark = pytest.mark.once
 

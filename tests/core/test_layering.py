@@ -67,10 +67,10 @@ def test_the_house_as_it_is(house):
     "file, line, contract",
     [
         ("gluon_core/layouts/tiling.py", "import gluon_core.values", "The rooms of the core"),
-        ("gluon_core/values/tensors.py", "import gluon_core.runtime.jit", "The rooms of the core"),
+        ("gluon_core/values/tensors.py", "import gluon_core.launch.jit", "The rooms of the core"),
         ("gluon_core/portable/tiles.py", "import gluon_nvidia", "never names a vendor"),
-        ("gluon_core/contract/isa.py", "import triton", "One door to Triton"),
-        ("gluon_core/contract/isa.py", "import gluon_core._triton", "does not need Triton"),
+        ("gluon_core/plugin/isa.py", "import triton", "One door to Triton"),
+        ("gluon_core/plugin/isa.py", "import gluon_core._triton", "does not need Triton"),
         ("backends/amd/gluon_amd/arch.py", "import gluon_core._triton", "Plugins import public"),
         ("backends/sim/gluon_sim/record/ir.py", "import gluon_sim.run", "rooms of the simulator"),
         ("backends/sim/gluon_sim/run/ops.py", "import gluon_amd", "Plugins do not know each other"),
@@ -92,12 +92,12 @@ def test_a_broken_contract_is_named(house, file, line, contract):
 def test_the_map_says_what_is_wrong(house):
     path = house / "gluon_core/layouts/linear.py"
     old = path.read_text()
-    path.write_text(old + "\n\ndef circle():\n    import gluon_core.layouts.render\n")
+    path.write_text(old + "\n\ndef circle():\n    import gluon_pictures.render\n")
     try:
         code, said = map_of(house)
     finally:
         path.write_text(old)
-    assert code == 1 and "circle" in said and "gluon_core.layouts.render" in said
+    assert code == 1 and "circle" in said and "gluon_pictures.render" in said
 
     page = house / "docs/architecture.md"
     old = page.read_text()
@@ -124,7 +124,7 @@ def kernel(x, LAYOUT: gl.constexpr):
     gl.store(x + gl.arange(0, 128, LAYOUT), 0.0)
 
 heavy = ("triton.compiler.code_generator", "gluon_core.frontend", "gluon_core.compiler.driver",
-         "gluon_core.contract.registry", "pluggy", "numpy", "rich", "typer")
+         "gluon_core.registry.load", "pluggy", "numpy", "rich", "typer")
 print([name for name in heavy if name in sys.modules])
 """)
     done = subprocess.run([sys.executable, file], capture_output=True, text=True)

@@ -94,7 +94,7 @@ def test_entry_points(wheel):
     entry = configparser.ConfigParser()
     entry.read_string(metadata(files, "entry_points.txt"))
     if package == "gluon_core":
-        assert entry["console_scripts"]["gluon"] == "gluon_core.cli:main"
+        assert entry["console_scripts"]["gluon"] == "gluon_cli:main"
     else:
         vendor = package.removeprefix("gluon_")
         assert entry["gluon_core.backends"][vendor] == f"{package}.plugin"
@@ -173,7 +173,7 @@ import importlib.metadata, sys
 import numpy as np
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 assert gluon.__file__.startswith(sys.prefix), gluon.__file__
 assert gluon.__version__ == importlib.metadata.version("gluon-core")
@@ -196,7 +196,7 @@ for target, suffix in (("sim:sm_90", None), ("sm_90", "cubin"), ("gfx942", "hsac
         made = gluon.compile(double, target, signature={"x": "*fp32", "n": "i32"},
                              constexprs={"BLOCK": 256, "LAYOUT": layout[warp]})
         assert made.asm[suffix][:4] == b"\\x7fELF"
-from gluon_core.compiler.bundle import Bundle
+from gluon_bundle import Bundle
 import gluon_runtime
 
 made = Bundle()
@@ -232,7 +232,7 @@ def test_the_wheels_work_where_nothing_else_of_ours_is(built, tmp_path):
     )
     done = run([str(python), "-W", "ignore", str(file)])
     assert done.stdout == "well\n", done.stderr
-    done = run([str(python), "-m", "gluon_core.cli", "info", "--json"])
+    done = run([str(python), "-m", "gluon_cli", "info", "--json"])
     told = json.loads(done.stdout)
     assert {plugin["name"] for plugin in told["plugins"]} == {"nvidia", "amd", "sim", "emu"}
     assert told["versions"]["gluon-core"] == "0.1.0"

@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 
 from gluon_core._triton import VERSION
-from gluon_core.contract import registry as plugins
-from gluon_core.contract.backend import API_VERSION, Backend
-from gluon_core.contract.hookspec import hookimpl
-from gluon_core.contract.registry import Registry, load
 from gluon_core.errors import CapabilityError, OptionError, PluginError, TargetError
+from gluon_core.plugin.backend import API_VERSION, Backend
+from gluon_core.plugin.hookspec import hookimpl
+from gluon_core.registry import load as plugins
+from gluon_core.registry.load import Registry, load
 from tests.core.fakes import (
     Complete,
     Plugin,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.once  # plugins are found and verified without Triton
 
 PLUGIN_SOURCE = """
 from tests.core.fakes import {factory}
-from gluon_core.contract.hookspec import hookimpl
+from gluon_core.plugin.hookspec import hookimpl
 
 @hookimpl
 def gluon_backends():
@@ -112,7 +112,7 @@ def test_gluon_plugins_narrows_what_loads(module, monkeypatch):
 
 def test_loading_plugins_imports_neither_triton_nor_torch():
     code = (
-        "import sys; from gluon_core.contract.registry import registry; r = registry();"
+        "import sys; from gluon_core.registry.load import registry; r = registry();"
         "heavy = [m for m in ('triton', 'torch') if m in sys.modules];"
         "assert not heavy, heavy; print(r.explain())"
     )
@@ -124,7 +124,7 @@ def test_the_older_import_paths_are_the_same_modules_and_leave_them_as_they_are(
     # pluggy finds hooks through `dir()` of the module that declares them.
     code = """
 import importlib
-from gluon_core.contract.moved import ALIASES
+from gluon_core.registry.moved import ALIASES
 before = {new: dir(importlib.import_module(new)) for new in ALIASES.values()}
 for old, new in ALIASES.items():
     assert importlib.import_module(old) is importlib.import_module(new), old
@@ -143,8 +143,8 @@ def test_a_short_path_says_nothing_and_is_the_same_module():
     code = """
 import gluon_core as gluon
 from gluon_core.bundle import Bundle
-import gluon_core.bundle, gluon_core.compiler.bundle
-assert gluon.bundle is gluon_core.compiler.bundle and Bundle is gluon.bundle.Bundle
+import gluon_core.bundle, gluon_bundle
+assert gluon.bundle is gluon_bundle and Bundle is gluon.bundle.Bundle
 """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
@@ -160,7 +160,7 @@ def test_an_older_import_path_says_where_the_module_is(tmp_path):
     command = [sys.executable, "-W", "always::DeprecationWarning:__main__", str(file)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for line, old, new in ((2, "targets", "contract.targets"), (3, "isa", "contract.isa")):
+    for line, old, new in ((2, "targets", "plugin.targets"), (3, "isa", "plugin.isa")):
         warning = (
             f"old.py:{line}: DeprecationWarning: gluon_core.{old} has moved to gluon_core.{new}; "
         )
@@ -200,7 +200,7 @@ def test_the_default_registry_is_loaded_once_by_however_many_threads(monkeypatch
 
 def test_asking_for_the_registry_while_it_loads_is_an_error_not_a_hang(module, monkeypatch):
     monkeypatch.setattr(plugins, "_default", None)
-    module("eager_plugin", "from gluon_core.contract.registry import registry\nregistry()\n")
+    module("eager_plugin", "from gluon_core.registry.load import registry\nregistry()\n")
     monkeypatch.setattr(plugins, "_found", lambda: [entry("eager")])
     assert "while it is loading" in plugins.registry().failures["eager"].reason
 

@@ -10,8 +10,8 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, DtypeError, GluonError, LayoutError, ShapeError
+from gluon_core.registry.load import registry
 from gluon_sim.errors import SimulatorError
 from tests.portable_kernels import products
 

@@ -9,7 +9,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 pytestmark = pytest.mark.once
 

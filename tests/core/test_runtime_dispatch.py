@@ -10,8 +10,6 @@ import triton
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract.backend import Backend
-from gluon_core.contract.registry import registry
 from gluon_core.errors import (
     ArgumentError,
     DeviceError,
@@ -24,7 +22,9 @@ from gluon_core.errors import (
     RecompileError,
     TargetError,
 )
-from gluon_core.runtime import place
+from gluon_core.launch import place
+from gluon_core.plugin.backend import Backend
+from gluon_core.registry.load import registry
 from tests.core import kernels_for_runtime as kernels
 from tests.core.kernels_for_runtime import L32, L64
 

@@ -14,8 +14,8 @@ from triton.runtime.jit import create_function_from_signature, native_specialize
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError
-from gluon_core.runtime import arguments
-from gluon_core.runtime.specialize import Tokens
+from gluon_core.launch import arguments
+from gluon_core.launch.specialize import Tokens
 
 Pair = namedtuple("Pair", ["a", "b"])
 

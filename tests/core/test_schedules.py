@@ -141,7 +141,7 @@ def test_a_count_that_makes_no_sense_is_refused(run, count):
 
 
 def test_without_a_simulator_nothing_can_be_checked(run, monkeypatch):
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     monkeypatch.setattr(type(registry()), "simulator", lambda self: None)
     done = run("@pytest.mark.gluon_schedules(2)\ndef test_it():\n    pass\n")

@@ -8,10 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gluon_core.contract import registry as plugins
-from gluon_core.contract.backend import load_path
-from gluon_core.contract.registry import load
-from gluon_core.contract.selection import available, select
 from gluon_core.errors import (
     ArgumentError,
     BackendError,
@@ -21,8 +17,12 @@ from gluon_core.errors import (
     ShapeError,
 )
 from gluon_core.layouts import BlockedLayout, DotOperandLayout
+from gluon_core.plugin.backend import load_path
 from gluon_core.portable import OPS
 from gluon_core.portable.tiles import blocked_layout, row_swizzle, split_warps
+from gluon_core.registry import load as plugins
+from gluon_core.registry.load import load
+from gluon_core.registry.selection import available, select
 from tests.core.fakes import Plugin, acme, lowering
 
 sys.path.append(str(Path(__file__).parents[1] / "plugin_acme"))

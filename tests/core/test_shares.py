@@ -8,9 +8,9 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core._triton import VERSION
-from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError
 from gluon_core.features import ATOMIC_BARRIERS
+from gluon_core.registry.load import registry
 from gluon_sim.errors import SimulatorError
 from tests.backends.sim.test_mutations import Case, mutants
 

@@ -6,9 +6,9 @@ from collections import namedtuple
 
 import pytest
 
-from gluon_core.contract.registry import load
-from gluon_core.contract.targets import Architecture, Limits, Target
 from gluon_core.errors import TargetError
+from gluon_core.plugin.targets import Architecture, Limits, Target
+from gluon_core.registry.load import load
 from tests.core.fakes import Complete, Plugin, acme, architecture, roadrunner, simulator
 
 GPUTarget = namedtuple("GPUTarget", "backend arch warp_size")
@@ -137,7 +137,7 @@ def test_capabilities_of_a_simulated_target_are_those_of_the_architecture(regist
 
 
 def test_an_unknown_name_far_from_all_lists_a_few():
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     for spec in ("zzzzqq", "nvidia:zzzzqq"):
         with pytest.raises(TargetError, match="Among others: .*gluon info. lists all") as caught:

@@ -80,7 +80,7 @@ def test_it_imports_nothing_private():
 
 REPORT = """
 import json
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 r = registry()
 print(json.dumps({
     "backends": sorted(r.backends), "failures": sorted(r.failures),
@@ -226,7 +226,7 @@ def test_its_kernel_runs_on_the_simulator_through_its_reference_model(installed,
 PORTABLE = """
 import json, sys
 sys.path.insert(0, {root!r})
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 from examples.matmul import EXAMPLES
 problem = EXAMPLES[0].check(registry().target("sim:acme1")).problem
 print(json.dumps(problem))
@@ -350,9 +350,9 @@ except Exception as error:
 
 
 FORGE = """
-from gluon_core.contract.backend import Backend
-from gluon_core.contract.hookspec import hookimpl
-from gluon_core.contract.targets import Architecture, Limits
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.hookspec import hookimpl
+from gluon_core.plugin.targets import Architecture, Limits
 
 class ForgeBackend(Backend):
     name = "forge"
@@ -385,7 +385,7 @@ def forged(tmp_path):
 
 CLASHES = """
 import json
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 r = registry()
 found = {}
 for spec in ("hopper", "sim:hopper", "sm_80", "forge:hopper", "amboss", "sim:forge:hopper", "forge:sm_80"):
@@ -416,7 +416,7 @@ def test_a_newcomer_loses_the_names_that_others_have_and_nothing_else(forged):
 
 def command(*words, site):
     done = subprocess.run(
-        [sys.executable, "-m", "gluon_core.cli", *words],
+        [sys.executable, "-m", "gluon_cli", *words],
         capture_output=True,
         text=True,
         env=seen_from(site),

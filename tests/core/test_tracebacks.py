@@ -121,14 +121,14 @@ def test_pytest_shows_the_test_and_the_message(program):
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "launch(wrong, 100, L=LAYOUT)" in done.stdout and "ShapeError" in done.stdout
-    assert "_g_entry" not in done.stdout and "gluon_core/runtime/" not in done.stdout
+    assert "_g_entry" not in done.stdout and "gluon_core/launch/" not in done.stdout
     assert len(done.stdout.split("\n")) < 60
 
 
 def test_run_shows_the_files_own_frames(tmp_path):
     path = tmp_path / "plain.py"
     path.write_text("def half(n):\n    return 1 / n\n\nhalf(0)\n")
-    done = warm.run(["-m", "gluon_core.cli", "run", path])
+    done = warm.run(["-m", "gluon_cli", "run", path])
     assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
     assert done.stderr.count("  File ") == 2 and "runpy" not in done.stderr
 

@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from gluon_core.contract import waiting
-from gluon_core.contract.hookspec import hookimpl
-from gluon_core.contract.registry import load
 from gluon_core.errors import PluginError
+from gluon_core.plugin.hookspec import hookimpl
+from gluon_core.registry import waiting
+from gluon_core.registry.load import load
 from tests.core.fakes import Plugin, acme, entry
 
 pytestmark = pytest.mark.once
@@ -113,14 +113,14 @@ def test_an_observer_that_raises_is_named():
 def test_the_command_says_which_plugin_it_was_waiting_for(tmp_path):
     (tmp_path / "program.py").write_text(
         "import _thread, time\n"
-        "from gluon_core.contract.waiting import waiting_for\n"
+        "from gluon_core.registry.waiting import waiting_for\n"
         "with waiting_for(\"'acme'\", 'device()'):\n"
         "    _thread.interrupt_main()\n"
         "    time.sleep(1)\n"
     )
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from gluon_core.cli import main; main()"
+        "from gluon_cli import main; main()"
     )
     command = [sys.executable, "-c", code, "run", str(tmp_path / "program.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

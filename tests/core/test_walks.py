@@ -8,9 +8,9 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core._triton import VERSION
-from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError
 from gluon_core.language.nvidia.blackwell import clc
+from gluon_core.registry.load import registry
 from gluon_sim.errors import BarrierError, DeadlockError
 from gluon_sim.settings import using
 from tests.backends.sim.test_mutations import Case

@@ -73,7 +73,7 @@ def command_line(line, environment):
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         environment[name] = value
-    ours = {"python": [], "gluon": ["-m", "gluon_core.cli"]}
+    ours = {"python": [], "gluon": ["-m", "gluon_cli"]}
     return [*ours[words[0]], *words[1:]]
 
 

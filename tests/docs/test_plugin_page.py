@@ -74,7 +74,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.compiler import GluonASTSource
 from gluon_core.compiler.driver import trace_source
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 @gluon.jit
 def copied(x, out, BLOCK: gl.constexpr):

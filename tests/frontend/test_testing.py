@@ -185,7 +185,7 @@ def test_double(gluon_place):
     )
     said = _pytest(str(tmp_path), "-s", "--rootdir", str(tmp_path), "-c", os.devnull)
     assert "sim:sm_90" in said and "sim:gfx942" in said
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     if any(b.device() for b in registry().backends.values() if not b.simulates):
         assert "3 passed" in said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluon_core.cli.demo import load_examples
+from gluon_report.demo import load_examples
 
 EXAMPLES, BROKEN = load_examples()
 IDS = [example.name.replace(" ", "_").replace(",", "") for example in EXAMPLES.values()]

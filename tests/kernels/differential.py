@@ -18,13 +18,13 @@ from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
+from gluon_report.demo import load_examples
+from gluon_report.example import Arrays
 
 from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.cli.demo import load_examples
-from gluon_core.cli.example import Arrays
-from gluon_core.contract import registry as plugins
 from gluon_core.errors import CapabilityError, GluonError
+from gluon_core.registry import load as plugins
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from gluon_core.testing.differential import Difference, run_both
 from gluon_core.values.builtin import builtin

@@ -6,11 +6,11 @@ import importlib
 
 import numpy as np
 import pytest
+from gluon_report.demo import examples_package
+from gluon_report.example import Arrays, Placeholders
 
-from gluon_core.cli.demo import examples_package
-from gluon_core.cli.example import Arrays, Placeholders
 from gluon_core.compiler import compile
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 from gluon_core.testing import bind
 
 SM90 = registry().target("sim:sm_90")

@@ -7,11 +7,11 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from gluon_report.demo import examples_package
 
 from benchmarks import amd, upstream
 from gluon_core import _triton, testing
-from gluon_core.cli.demo import examples_package
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
@@ -165,7 +165,7 @@ def test_the_same_machine_code_for_amd(file, index, name, target):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", FILES)
 def test_both_run_on_the_gpu(name):
-    from gluon_core.cli.example import Arrays, device_target
+    from gluon_report.example import Arrays, device_target
 
     target = device_target()
     if target is None:

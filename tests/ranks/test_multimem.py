@@ -1,13 +1,14 @@
 """One instruction for the copies of all ranks: on simulated ranks, and what it compiles to. No GPU runs it."""
 
+import gluon_distributed as distributed
 import numpy as np
 import pytest
+from gluon_distributed.symmetric import Multicast, Symmetric
 
 import gluon_core as gluon
-from gluon_core import distributed, errors
+from gluon_core import errors
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import multimem
-from gluon_core.runtime.ranks.symmetric import Multicast, Symmetric
 from gluon_sim.errors import RaceError, SimulatorError
 
 torch = pytest.importorskip("torch")
@@ -130,7 +131,7 @@ def test_an_ordinary_load_of_the_multicast_address():
 
 
 def test_devices_without_multicast():
-    from gluon_core.runtime.ranks.with_torch import _TorchGroup
+    from gluon_distributed.with_torch import _TorchGroup
 
     class Handle:
         multicast_ptr = 0

@@ -1,10 +1,11 @@
 """Ranks side by side in the simulator: what kernels share, what orders them, what is reported."""
 
+import gluon_distributed as distributed
 import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import distributed, errors
+from gluon_core import errors
 from gluon_core import language as gl
 from gluon_sim.errors import DeadlockError, LeakError, RaceError, ScopeError
 

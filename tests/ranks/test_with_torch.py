@@ -5,9 +5,10 @@ import sys
 import weakref
 from pathlib import Path
 
+import gluon_distributed as distributed
 import pytest
 
-from gluon_core import distributed, errors
+from gluon_core import errors
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
@@ -98,7 +99,8 @@ def test_a_torch_without_symmetric_memory(alone, monkeypatch):
 
 TWO = """
 import sys, torch.distributed as dist
-from gluon_core import distributed, errors
+import gluon_distributed as distributed
+from gluon_core import errors
 rank, store = int(sys.argv[1]), dist.FileStore(sys.argv[2], 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
 group = distributed.group()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 
 def _gpu():

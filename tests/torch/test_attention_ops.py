@@ -6,8 +6,7 @@ import importlib
 
 import pytest
 import torch
-
-from gluon_core.cli.demo import examples_package
+from gluon_report.demo import examples_package
 
 pytestmark = pytest.mark.once
 

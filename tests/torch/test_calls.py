@@ -3,10 +3,9 @@
 import sys
 from typing import Optional
 
+import gluon_torch
 import pytest
 import torch
-
-from gluon_core import torch as gluon_torch
 
 pytestmark = pytest.mark.once
 

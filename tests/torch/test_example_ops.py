@@ -8,8 +8,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-
-from gluon_core.cli.demo import examples_package
+from gluon_report.demo import examples_package
 
 pytestmark = pytest.mark.once
 

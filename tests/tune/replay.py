@@ -14,9 +14,9 @@ from concurrent.futures import FIRST_COMPLETED, Future
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
-from gluon_core.tune import session, work
-from gluon_core.tune.engine import Engine
-from gluon_core.tune.isolated import Failed, Lost
+from gluon_tune import session, work
+from gluon_tune.engine import Engine
+from gluon_tune.isolated import Failed, Lost
 
 
 @dataclass

@@ -4,9 +4,10 @@ import os
 import signal
 import time
 
+import gluon_tune as tune
+
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core import tune
 
 
 @gluon.jit

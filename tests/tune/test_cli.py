@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from gluon_bundle import Bundle
+from gluon_tune import command as cli
+from gluon_cli.app import app
+from gluon_tune.engine import Local
+from gluon_tune.tuned import Store
 from typer.testing import CliRunner
-
-from gluon_core.cli import tune as cli
-from gluon_core.cli.app import app
-from gluon_core.compiler.bundle import Bundle
-from gluon_core.runtime.tuned import Store
-from gluon_core.tune.engine import Local
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(240)]
 

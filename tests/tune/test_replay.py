@@ -6,13 +6,13 @@ import json
 import math
 from pathlib import Path
 
+import gluon_tune as tune
 import pytest
+from gluon_tune import session
+from gluon_tune.search import Optuna, default_trials
+from gluon_tune.task import Reference
+from gluon_tune.tuned import Store
 
-from gluon_core import tune
-from gluon_core.runtime.tuned import Store
-from gluon_core.tune import session
-from gluon_core.tune.search import Optuna, default_trials
-from gluon_core.tune.task import Reference
 from tests.tune import tasks
 from tests.tune.replay import Costs, Recorded, Replay
 

@@ -11,16 +11,16 @@ import threading
 import time
 from pathlib import Path
 
+import gluon_tune as tune
 import pytest
+from gluon_tune import session, work
+from gluon_tune.check import check
+from gluon_tune.engine import Local
+from gluon_tune.isolated import Failed, Lost
+from gluon_tune.report import effects, frontier, page
 
-from gluon_core import tune
 from gluon_core.errors import TuneError, TuneStoreError, TuneWorkerError
-from gluon_core.runtime import bench
-from gluon_core.tune import session, work
-from gluon_core.tune.check import check
-from gluon_core.tune.engine import Local
-from gluon_core.tune.isolated import Failed, Lost
-from gluon_core.tune.report import effects, frontier, page
+from gluon_core.launch import bench
 from tests import warm
 from tests.tune import tasks
 
@@ -165,10 +165,10 @@ def test_pruning_tells_why():
 
 PROGRAM = """
 import os, sys
-from gluon_core import tune
+import gluon_tune as tune
 from tests import warm
 from tests.tune import tasks
-from gluon_core.tune.engine import Local
+from gluon_tune.engine import Local
 with tune.Store(sys.argv[1]) as store:
     def hear(told):
         print(told.done, flush=True)

@@ -11,10 +11,10 @@ import time
 from dataclasses import replace
 
 import pytest
+from gluon_tune import export
+from gluon_tune.tuned import Key, Store, Trial
 
 from gluon_core.errors import TuneError, TuneStoreError, TuneStoreVersionError
-from gluon_core.runtime.tuned import Key, Store, Trial
-from gluon_core.tune import export
 
 pytestmark = pytest.mark.once
 
@@ -38,7 +38,7 @@ def test_trials_come_back_as_they_were_put_and_the_best_first(tmp_path):
 
 WRITER = """
 import os, sys, time
-from gluon_core.runtime.tuned import Key, Store, Trial
+from gluon_tune.tuned import Key, Store, Trial
 key = Key("k", "t", "d", "b", "{}", "v", "time")
 with Store(sys.argv[1]) as store:
     for number in range(int(sys.argv[3])):

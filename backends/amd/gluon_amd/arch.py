@@ -38,8 +38,8 @@ from typing import Any, Optional
 
 from gluon_amd.features import BF16_AND_FNUZ, FNUZ_FP4, TENSOR_CAS
 from gluon_amd.peaks import PEAKS
-from gluon_core.contract.targets import Architecture, Limits
 from gluon_core.features import Feature
+from gluon_core.plugin.targets import Architecture, Limits
 
 __all__ = ["ARCHITECTURES", "lanes_read_together", "matrix_version", "properties"]
 

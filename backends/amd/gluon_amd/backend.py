@@ -9,10 +9,10 @@ from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 from gluon_amd.arch import ARCHITECTURES, properties
 from gluon_amd.features import ANY_TARGET_FP8, RESOLVES_COALESCED
 from gluon_amd.lowerings import LOWERINGS
-from gluon_core.contract.backend import Report, Stage, load_path
-from gluon_core.contract.emitted import Emitted
-from gluon_core.contract.targets import Target
-from gluon_core.contract.triton_backend import TritonBackend
+from gluon_core.plugin.backend import Report, Stage, load_path
+from gluon_core.plugin.emitted import Emitted
+from gluon_core.plugin.targets import Target
+from gluon_core.plugin.triton_backend import TritonBackend
 
 __all__ = ["AmdBackend"]
 

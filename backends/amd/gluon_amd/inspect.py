@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from typing import Any, Optional, Sequence
 
-from gluon_core.contract.backend import Report
-from gluon_core.contract.emitted import COPY, LOAD, PRODUCT, STORE, Emitted
-from gluon_core.contract.isa import Instruction, find_loops
-from gluon_core.contract.listing import CodeLine
+from gluon_core.plugin.backend import Report
+from gluon_core.plugin.emitted import COPY, LOAD, PRODUCT, STORE, Emitted
+from gluon_core.plugin.isa import Instruction, find_loops
+from gluon_core.plugin.listing import CodeLine
 
 __all__ = ["emitted", "instruction_mix", "instructions", "note", "occupancy", "report"]
 

@@ -12,9 +12,9 @@ from gluon_amd.language import async_lds, cdna3
 from gluon_amd.language.async_copy import copied_bits
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
 from gluon_amd.lower_tdm import padded_rows
-from gluon_core.contract.backend import load_path
 from gluon_core.features import dotted
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
+from gluon_core.plugin.backend import load_path
 from gluon_core.portable import (
     AsyncCopyRequest,
     LoadRequest,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import Any, Callable, ContextManager, Iterator, Mapping
 
-from gluon_core.contract.backend import Backend, Executed, Report, Stage, Watch, load_path
-from gluon_core.contract.targets import Target
 from gluon_core.errors import CapabilityError
+from gluon_core.plugin.backend import Backend, Executed, Report, Stage, Watch, load_path
+from gluon_core.plugin.targets import Target
 
 __all__ = ["EmuBackend"]
 
@@ -37,7 +37,7 @@ class EmuBackend(Backend):
         return _vendor(target).target_attribute(_real(target))
 
     def load_dialects(self, context: Any) -> None:
-        from gluon_core.contract.registry import registry
+        from gluon_core.registry.load import registry
 
         for name in self.stands_in_for:
             registry().backend(name).load_dialects(context)
@@ -88,7 +88,7 @@ def _real(target: Target) -> Target:
 
 
 def _vendor(target: Target) -> Backend:
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     name = target.architecture.backend
     if name not in EmuBackend.stands_in_for:

@@ -15,9 +15,9 @@ from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
-from gluon_core.contract.evidence import note
-from gluon_core.contract.host_memory import address_of, storage_of
 from gluon_core.errors import ArgumentError, BackendError
+from gluon_core.simulation.evidence import note
+from gluon_core.simulation.host_memory import address_of, storage_of
 from gluon_core.values.descriptors import is_descriptor_text
 from gluon_emu.decode.codeobject import assembly_of
 from gluon_emu.decode.operands import EXEC, TTMP

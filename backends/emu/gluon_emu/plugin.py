@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from gluon_core.contract.backend import Backend
-from gluon_core.contract.hookspec import hookimpl
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.hookspec import hookimpl
 from gluon_emu.backend import EmuBackend
 
 

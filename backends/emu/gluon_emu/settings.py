@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Mapping, Optional
 
-from gluon_core.contract.settings import LaunchSettings, Scopes
+from gluon_core.simulation.settings import LaunchSettings, Scopes
 
 __all__ = ["Settings", "current", "of_launch", "using"]
 

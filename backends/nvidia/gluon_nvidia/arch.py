@@ -42,8 +42,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core.contract.targets import Architecture, Limits
 from gluon_core.features import OLDEST
+from gluon_core.plugin.targets import Architecture, Limits
 from gluon_nvidia.features import SM_107, SM_110, TURING_CASTS
 from gluon_nvidia.peaks import PEAKS
 

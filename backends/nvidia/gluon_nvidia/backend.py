@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional, Sequence
 
-from gluon_core.contract.backend import Report, Stage, load_path
-from gluon_core.contract.emitted import Emitted
-from gluon_core.contract.listing import CodeLine
-from gluon_core.contract.targets import Target
-from gluon_core.contract.triton_backend import TritonBackend
+from gluon_core.plugin.backend import Report, Stage, load_path
+from gluon_core.plugin.emitted import Emitted
+from gluon_core.plugin.listing import CodeLine
+from gluon_core.plugin.targets import Target
+from gluon_core.plugin.triton_backend import TritonBackend
 from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.lowerings import LOWERINGS
 
 if TYPE_CHECKING:
-    from gluon_core.contract.launcher import CallsOf, FastPath
+    from gluon_core.plugin.launcher import CallsOf, FastPath
 
 __all__ = ["NvidiaBackend"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterator, Mapping, Optional
 
-from gluon_core.contract.launcher import CallsOf
+from gluon_core.plugin.launcher import CallsOf
 from gluon_nvidia import driver, native
 from gluon_nvidia.host.descriptor import TensorDescriptor
 

@@ -6,12 +6,12 @@ import copy
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, cast
 
-from gluon_core.contract.backend import Backend, Report, Stage, Watch, load_path
-from gluon_core.contract.targets import Target
+from gluon_core.plugin.backend import Backend, Report, Stage, Watch, load_path
+from gluon_core.plugin.targets import Target
 from gluon_sim.settings import Settings
 
 if TYPE_CHECKING:
-    from gluon_core.contract.builder import Builder
+    from gluon_core.plugin.builder import Builder
     from gluon_sim.record.program import Program
     from gluon_sim.run.compile import CompiledProgram
 
@@ -140,7 +140,7 @@ def _real(target: Target) -> Target:
 
 
 def _vendor(target: Target) -> Backend:
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     return registry().backend(target.architecture.backend)
 

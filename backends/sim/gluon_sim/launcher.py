@@ -8,11 +8,11 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.contract.evidence import Walked, note
-from gluon_core.contract.host_descriptor import HostDescriptor
-from gluon_core.contract.host_memory import address_of, storage_of
-from gluon_core.contract.reference import Descriptor
 from gluon_core.errors import ArgumentError
+from gluon_core.plugin.host_descriptor import HostDescriptor
+from gluon_core.plugin.reference import Descriptor
+from gluon_core.simulation.evidence import Walked, note
+from gluon_core.simulation.host_memory import address_of, storage_of
 from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
 from gluon_sim.check.addresses import arguments_aligned
 from gluon_sim.check.spare import spare_barriers
@@ -124,8 +124,8 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         settings: Settings, size: tuple[int, int, int],
     ) -> None:  # fmt: skip
         """Say what can be said of the kernel for every trip count; once for all its launches."""
-        from gluon_sim.prove.replay import Launch
-        from gluon_sim.prove.verdict import prove
+        from gluon_prove.replay import Launch
+        from gluon_prove.verdict import prove
 
         found = proofs.get(settings.proxy)
         if found is None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Iterator, Mapping, Optional
 
-from gluon_core.contract.settings import LaunchSettings, Scopes
+from gluon_core.simulation.settings import LaunchSettings, Scopes
 
 __all__ = [
     "PROXIES", "SCHEDULES", "TOLERATED", "Settings", "current", "launch_number", "of_launch", "using",

@@ -3,7 +3,7 @@ from saying import folder, said
 import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
-from gluon_core.compiler.bundle import Bundle
+from gluon_bundle import Bundle
 
 
 @gluon.jit

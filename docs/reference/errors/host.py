@@ -84,10 +84,10 @@ said(errors.KernelChangedError, lambda: changing.one[(1,)](x, target="sim:hopper
 #> KernelChangedError: changing.py:5: one changed on disk since it was imported. Import the module again (restart the process) to compile the new source.
 
 # -- PluginError: the message says what of the plugin is wrong; here, that it comes after plugins are read
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 said(errors.PluginError, lambda: registry().register(object(), name="late"))
-#> PluginError: plugin: the registry is frozen; got 'late'. Pass it to gluon_core.contract.registry.load(plugins=[...]).
+#> PluginError: plugin: the registry is frozen; got 'late'. Pass it to gluon_core.registry.load.load(plugins=[...]).
 
 # -- BackendError: what a plugin, a tool of a vendor or the machine could not do; here there is no such text
 made = gluon.compile(ones, "sm_90", signature={"x": "*fp32"})
@@ -109,7 +109,7 @@ except errors.StageError as error:
 #> compiling garbled for nvidia:sm_90 failed in stage cubin ... no such
 
 # -- CacheError: give a folder that can be written as TRITON_CACHE_DIR
-from gluon_core.compiler.bundle import Bundle, export_cache
+from gluon_bundle import Bundle, export_cache
 
 said(errors.CacheError, lambda: export_cache(Bundle(), "nowhere"))
 #> CacheError: folder: there is no compilation cache; got nowhere

@@ -1,7 +1,7 @@
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core import testing
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 HOPPER = registry().target("sm_90")
 LINE = gl.BlockedLayout([1], [32], [4], [0])

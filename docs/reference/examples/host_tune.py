@@ -4,7 +4,7 @@ from pathlib import Path
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core import tune
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 
 folder = Path(tempfile.mkdtemp())
 SIMULATED = registry().target("sim:hopper")

@@ -24,7 +24,7 @@ from gluon_core.contract import (
     targets,
     triton_backend,
 )
-from gluon_core.contract import registry as plugins
+from gluon_core.registry import load as plugins
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 x = np.arange(128, dtype=np.float32)
@@ -43,7 +43,7 @@ def refused(call):
         print(f"{type(error).__name__}: {str(error).splitlines()[0]}")
 
 
-# -- gluon_core.contract.targets.Architecture, gluon_core.contract.targets.Limits, gluon_core.contract.targets.Target: hardware, as a plugin describes it
+# -- gluon_core.plugin.targets.Architecture, gluon_core.plugin.targets.Limits, gluon_core.plugin.targets.Target: hardware, as a plugin describes it
 ANVIL = targets.Architecture(
     name="anvil1",
     backend="anvil",
@@ -58,7 +58,7 @@ target = targets.Target("anvil", ANVIL)
 print(target, target.has("anvil.clamp"), ANVIL.limits.shared_memory)
 #> anvil:anvil1 True 49152
 
-# -- gluon_core.contract.options.CompileOptions, gluon_core.contract.options.Options, gluon_core.contract.options.FurtherOptions, gluon_core.contract.options.check_given, gluon_core.contract.options.whole, gluon_core.contract.options.further: compile options
+# -- gluon_core.plugin.options.CompileOptions, gluon_core.plugin.options.Options, gluon_core.plugin.options.FurtherOptions, gluon_core.plugin.options.check_given, gluon_core.plugin.options.whole, gluon_core.plugin.options.further: compile options
 @dataclass(frozen=True)
 class AnvilOptions(options.CompileOptions):
     hammers: int = 1
@@ -74,7 +74,7 @@ refused(lambda: options.check_given(target, {"anvils": 3}, [f.name for f in fiel
 #> {'num_warps': 4, 'debug': True, 'hammers': 1.5}
 #> OptionError: anvils: anvil has no compile option 'anvils'. Options: num_warps, num_ctas, debug, sanitize_overflow, arch, supported_fp8_dtypes, deprecated_fp8_dot_operand_dtypes, default_dot_input_precision, allowed_dot_input_precisions, max_num_imprecise_acc_default, hammers.
 
-# -- gluon_core.contract.backend.Backend, gluon_core.contract.backend.Lowering, gluon_core.contract.backend.API_VERSION, gluon_core.contract.backend.load_path: what a plugin hands over
+# -- gluon_core.plugin.backend.Backend, gluon_core.plugin.backend.Lowering, gluon_core.plugin.backend.API_VERSION, gluon_core.plugin.backend.load_path: what a plugin hands over
 class AnvilBackend(backend.Backend):
     name = "anvil"
     api_version = backend.API_VERSION
@@ -88,7 +88,7 @@ class AnvilBackend(backend.Backend):
 print(AnvilBackend().options(target, {}).hammers, backend.load_path("math:sqrt")(9.0))
 #> 1 3.0
 
-# -- gluon_core.contract.hookspec.hookimpl, gluon_core.contract.hookspec.hookspec, gluon_core.contract.hookspec.PROJECT, gluon_core.contract.hookspec.ENTRY_POINTS: the hooks, and the entry points by which plugins are found
+# -- gluon_core.plugin.hookspec.hookimpl, gluon_core.plugin.hookspec.hookspec, gluon_core.plugin.hookspec.PROJECT, gluon_core.plugin.hookspec.ENTRY_POINTS: the hooks, and the entry points by which plugins are found
 class AnvilPlugin:
     @hookspec.hookimpl
     def gluon_backends(self):
@@ -98,7 +98,7 @@ class AnvilPlugin:
 print(hookspec.PROJECT, hookspec.ENTRY_POINTS, callable(hookspec.hookspec))
 #> gluon_core gluon_core.backends True
 
-# -- gluon_core.contract.registry.load, gluon_core.contract.registry.registry, gluon_core.contract.registry.Registry, gluon_core.contract.registry.Plugin, gluon_core.contract.registry.PluginFailure: what is installed, and why a plugin is not there
+# -- gluon_core.registry.load.load, gluon_core.registry.load.registry, gluon_core.registry.load.Registry, gluon_core.registry.load.Plugin, gluon_core.registry.load.PluginFailure: what is installed, and why a plugin is not there
 own: plugins.Registry = plugins.load(entry_points=[], plugins=[AnvilPlugin()])
 print(own.target("forge"), [one.name for one in own.lowerings("load")])
 found: plugins.Plugin = next(iter(own.plugins.values()))
@@ -110,7 +110,7 @@ print(isinstance(failure, plugins.PluginFailure), failure.reason)
 #> ('anvil',) ('load/anvil_load',) True
 #> True ModuleNotFoundError: No module named 'no_such_module'
 
-# -- gluon_core.contract.requests.Request, gluon_core.contract.requests.LoadRequest, gluon_core.contract.requests.StoreRequest, gluon_core.contract.requests.AsyncCopyRequest, gluon_core.contract.requests.MmaRequest, gluon_core.contract.requests.MmaLayouts, gluon_core.contract.requests.TileRequest, gluon_core.contract.requests.TileStoreRequest, gluon_core.contract.requests.WalkRequest: what lowerings and their predicates get
+# -- gluon_core.plugin.requests.Request, gluon_core.plugin.requests.LoadRequest, gluon_core.plugin.requests.StoreRequest, gluon_core.plugin.requests.AsyncCopyRequest, gluon_core.plugin.requests.MmaRequest, gluon_core.plugin.requests.MmaLayouts, gluon_core.plugin.requests.TileRequest, gluon_core.plugin.requests.TileStoreRequest, gluon_core.plugin.requests.WalkRequest: what lowerings and their predicates get
 def load_accepts(request: requests.LoadRequest):
     narrow = request.offsets.dtype == gl.int32
     return True if narrow else f"the Anvil addresses with int32 offsets, not {request.offsets.dtype}"
@@ -137,20 +137,20 @@ print([f.name for f in fields(requests.MmaLayouts)])
 #> WalkRequest num_ctas
 #> ['accumulator', 'a', 'b', 'a_shared', 'b_shared', 'lowering', 'shape', 'acc_dtype', 'in_shared']
 
-# -- gluon_core.contract.requests.OPS, gluon_core.contract.requests.FURTHER, gluon_core.contract.requests.TAKES: portable ops, the companions of their lowerings, and what these are called with
+# -- gluon_core.plugin.requests.OPS, gluon_core.plugin.requests.FURTHER, gluon_core.plugin.requests.TAKES: portable ops, the companions of their lowerings, and what these are called with
 print(sorted(requests.OPS), sorted(requests.OPS["async_copy"]))
 print(sorted(requests.FURTHER["mma"]), requests.TAKES["wait"])
 #> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_store', 'tile_walk'] ['commit', 'wait']
 #> ['accumulator', 'fence', 'mma_wait', 'read'] (1, ('_semantic',))
 
-# -- gluon_core.contract.builder.Builder, gluon_core.contract.builder.members, gluon_core.contract.builder.Experiments, gluon_core.contract.builder.Recorder: what the core calls on a builder; protocols, from which nothing derives
+# -- gluon_core.plugin.builder.Builder, gluon_core.plugin.builder.members, gluon_core.plugin.builder.Experiments, gluon_core.plugin.builder.Recorder: what the core calls on a builder; protocols, from which nothing derives
 asked = builder.members(builder.Builder)
 print(len(asked) > 100, "create_local_alloc" in asked, len(builder.members(builder.Experiments)))
 print(sorted(builder.members(builder.Recorder))[-3:])
 #> True True 2
 #> ['tiles_awaited', 'tiles_begun', 'tiles_fetched']
 
-# -- gluon_core.contract.builder.Module, gluon_core.contract.builder.Function, gluon_core.contract.builder.Region, gluon_core.contract.builder.Block, gluon_core.contract.builder.Operation, gluon_core.contract.builder.Value: what its methods answer
+# -- gluon_core.plugin.builder.Module, gluon_core.plugin.builder.Function, gluon_core.plugin.builder.Region, gluon_core.plugin.builder.Block, gluon_core.plugin.builder.Operation, gluon_core.plugin.builder.Value: what its methods answer
 for kind in (builder.Module, builder.Function, builder.Region, builder.Block, builder.Operation):
     print(kind.__name__, sorted(builder.members(kind))[:3])
 print("get_type" in builder.members(builder.Value))
@@ -161,7 +161,7 @@ print("get_type" in builder.members(builder.Value))
 #> Operation ['get_after', 'get_before', 'get_body']
 #> True
 
-# -- gluon_core.contract.backend.Stage, gluon_core.contract.backend.Report: a pipeline of pure steps, and what `inspect` says of the machine code
+# -- gluon_core.plugin.backend.Stage, gluon_core.plugin.backend.Report: a pipeline of pure steps, and what `inspect` says of the machine code
 def assemble(source, metadata):
     metadata["shared"] = 0
     return source.encode()
@@ -179,14 +179,14 @@ print(report.registers, report.instruction_mix)
 #> b'module {}' {'shared': 0}
 #> 32 {'add': 4}
 
-# -- gluon_core.contract.triton_backend.TritonBackend, gluon_core.contract.triton_backend.check_limits: a vendor whose compiler is one of Triton's
+# -- gluon_core.plugin.triton_backend.TritonBackend, gluon_core.plugin.triton_backend.check_limits: a vendor whose compiler is one of Triton's
 vendors = plugins.registry().backends
 print(isinstance(vendors["nvidia"], triton_backend.TritonBackend))
 refused(lambda: triton_backend.check_limits(target, {"shared": 1 << 20, "num_warps": 4, "num_ctas": 1}))
 #> True
 #> LimitError: the kernel needs more shared memory than a block of anvil:anvil1 has; expected at most 49152 bytes, got 1048576 bytes. Use smaller blocks, fewer buffers or stages, or a narrower dtype.
 
-# -- gluon_core.contract.launcher.Compiled, gluon_core.contract.launcher.Launcher, gluon_core.contract.launcher.FastLauncher: a compiled kernel, and what launches it
+# -- gluon_core.plugin.launcher.Compiled, gluon_core.plugin.launcher.Launcher, gluon_core.plugin.launcher.FastLauncher: a compiled kernel, and what launches it
 compiled: launcher.Compiled = gluon.compile(twice, "sm_90", signature={"x": "*fp32", "out": "*fp32"})
 print(compiled.name, compiled.target, builder.members(launcher.Compiled) >= {"asm", "metadata"})
 
@@ -205,12 +205,12 @@ print(sorted(builder.members(launcher.FastLauncher)))
 #> launched on (1, 1, 1) with 2 arguments
 #> ['bind', 'raw']
 
-# -- gluon_core.contract.launcher.FastPath, gluon_core.contract.launcher.CallsOf, gluon_core.contract.launcher.CallParameter: calls that a backend answers without asking the core again
+# -- gluon_core.plugin.launcher.FastPath, gluon_core.plugin.launcher.CallsOf, gluon_core.plugin.launcher.CallParameter: calls that a backend answers without asking the core again
 one = launcher.CallParameter("x", None, False, constant=False, specialize=True, align=True)
 print(one.name, [f.name for f in fields(launcher.CallsOf)][:3], sorted(builder.members(launcher.FastPath)))
 #> x ['parameters', 'positional', 'decide'] ['call', 'forget', 'remember']
 
-# -- gluon_core.contract.launcher.ArgumentKind, gluon_core.contract.launcher.checked_kind: objects of a class of one's own as arguments
+# -- gluon_core.plugin.launcher.ArgumentKind, gluon_core.plugin.launcher.checked_kind: objects of a class of one's own as arguments
 class Meters(float):
     pass
 
@@ -219,7 +219,7 @@ kind = launcher.ArgumentKind(Meters, describe=lambda value: ("fp32", ""), key=la
 print(launcher.checked_kind(kind).is_for(Meters), kind.is_for(str))
 #> True False
 
-# -- gluon_core.contract.launcher.Simulation, gluon_core.contract.launcher.RankHost, gluon_core.contract.launcher.Ranks: what a backend that simulates offers besides
+# -- gluon_core.plugin.launcher.Simulation, gluon_core.plugin.launcher.RankHost, gluon_core.plugin.launcher.Ranks: what a backend that simulates offers besides
 simulator = vendors["sim"]
 with backend.load_path(simulator.simulation)(schedule="eager", races=False):
     twice[(1,)](x, out := np.zeros_like(x), target="sim:hopper")
@@ -228,7 +228,7 @@ print(sorted(builder.members(launcher.RankHost))[-2:], sorted(builder.members(la
 #> [0. 2. 4.] True
 #> ['share', 'world'] []
 
-# -- gluon_core.contract.settings.LaunchSettings, gluon_core.contract.settings.Scopes: what launches check, by the environment and by blocks of code
+# -- gluon_core.simulation.settings.LaunchSettings, gluon_core.simulation.settings.Scopes: what launches check, by the environment and by blocks of code
 @dataclass(frozen=True)
 class AnvilSettings(settings.LaunchSettings):
     PREFIX = "ANVIL"
@@ -244,7 +244,7 @@ with scopes.using(timeout=1.0):
 #> AnvilSettings(races=False, timeout=60.0) ('races',)
 #> 1.0
 
-# -- gluon_core.contract.host_descriptor.HostDescriptor, gluon_core.contract.host_descriptor.HostTensor: descriptors in host code
+# -- gluon_core.plugin.host_descriptor.HostDescriptor, gluon_core.plugin.host_descriptor.HostTensor: descriptors in host code
 class Tiles(host_descriptor.HostDescriptor):
     """Of the Anvil."""
 
@@ -258,12 +258,12 @@ refused(lambda: Tiles(base, [8, 16], [16, 2], [4, 4], flat))
 #> [4, 4]
 #> ShapeError: Tiles.strides: the elements of the last dimension must be contiguous; expected 1 at the end, got [16, 2]. Describe the transposed tensor, or copy it with .contiguous().
 
-# -- gluon_core.contract.host_memory.Storage, gluon_core.contract.host_memory.address_of, gluon_core.contract.host_memory.storage_of: the memory behind an argument, for a backend that runs on the host
+# -- gluon_core.simulation.host_memory.Storage, gluon_core.simulation.host_memory.address_of, gluon_core.simulation.host_memory.storage_of: the memory behind an argument, for a backend that runs on the host
 memory: host_memory.Storage = host_memory.storage_of("x", x[32:], "Anvil")
 print(host_memory.address_of("x", x) == x.ctypes.data, memory.data.nbytes, memory.writable)
 #> True 512 True
 
-# -- gluon_core.contract.reference.Machine, gluon_core.contract.reference.SharedBuffer, gluon_core.contract.reference.Descriptor, gluon_core.contract.reference.wants_machine, gluon_core.contract.reference.claims_programs: what ops mean: functions of NumPy arrays, and of the machine where they start work
+# -- gluon_core.plugin.reference.Machine, gluon_core.plugin.reference.SharedBuffer, gluon_core.plugin.reference.Descriptor, gluon_core.plugin.reference.wants_machine, gluon_core.plugin.reference.claims_programs: what ops mean: functions of NumPy arrays, and of the machine where they start work
 def anvil_add_clamped(a, b, low, high):
     return np.minimum(np.maximum(a + b, low), high)
 
@@ -291,7 +291,7 @@ print(reference.wants_machine(anvil_start_copy), reference.wants_machine(anvil_a
 #> [1. 2. 2.]
 #> True False
 
-# -- gluon_core.contract.reference.returns, gluon_core.contract.reference.like, gluon_core.contract.reference.per_program: the types of results, and scalars of programs that run together
+# -- gluon_core.plugin.reference.returns, gluon_core.plugin.reference.like, gluon_core.plugin.reference.per_program: the types of results, and scalars of programs that run together
 @reference.like(0)
 def anvil_negate(a):
     return -a
@@ -307,7 +307,7 @@ print(reference.per_program(np.array([3, 4], np.int32)))
 #> True True
 #> [3 4]
 
-# -- gluon_core.contract.assembly.Assembler, gluon_core.contract.assembly.Assembly, gluon_core.contract.assembly.NotModelled: inline assembly on the simulator: `ASSEMBLER` of a reference module
+# -- gluon_core.simulation.assembly.Assembler, gluon_core.simulation.assembly.Assembly, gluon_core.simulation.assembly.NotModelled: inline assembly on the simulator: `ASSEMBLER` of a reference module
 class AnvilText:
     is_data, each_thread, reaches_memory, orders = True, False, False, ()
 
@@ -331,7 +331,7 @@ except assembly.NotModelled as error:
 #> [[4294967295 4294967294]]
 #> only `inv` is known - mul $0, $1
 
-# -- gluon_core.contract.isa.find_loops, gluon_core.contract.isa.Instruction, gluon_core.contract.isa.Loop: loops of machine code, whose lines a vendor reads
+# -- gluon_core.plugin.isa.find_loops, gluon_core.plugin.isa.Instruction, gluon_core.plugin.isa.Loop: loops of machine code, whose lines a vendor reads
 body = [isa.Instruction("mov"), isa.Instruction("fma", labels=("again",)), isa.Instruction("add")]
 body.append(isa.Instruction("branch", target="again"))
 loop: isa.Loop
@@ -339,7 +339,7 @@ loop: isa.Loop
 print(loop.label, loop.depth, dict(loop.instruction_mix))
 #> again 1 {'fma': 1, 'add': 1, 'branch': 1}
 
-# -- gluon_core.contract.listing.CodeLine, gluon_core.contract.listing.of_assembly, gluon_core.contract.listing.of_module: which line of a kernel a line of code is for
+# -- gluon_core.plugin.listing.CodeLine, gluon_core.plugin.listing.of_assembly, gluon_core.plugin.listing.of_module: which line of a kernel a line of code is for
 text = '\t.file 1 "anvil.py"\n\t.loc 1 7 0\n\tadd r0, r1\n'
 line: listing.CodeLine
 (line,) = listing.of_assembly(text)
@@ -348,7 +348,7 @@ print(listing.of_module('#loc1 = loc("anvil.py":3:5)\nop loc(#loc1)\n')[0])
 #> add r0, r1 anvil.py 7
 #> CodeLine(text='op', file='anvil.py', line=3)
 
-# -- gluon_core.contract.backend.Watch, gluon_core.contract.backend.Executed, gluon_core.contract.findings.Findings, gluon_core.contract.findings.KernelFindings, gluon_core.contract.findings.LineFindings, gluon_core.contract.findings.BankUse, gluon_core.contract.findings.Held, gluon_core.contract.findings.Trouble, gluon_core.contract.findings.Party: what is found out while kernels run: asked for with `Watch`, handed over as `Findings`
+# -- gluon_core.plugin.backend.Watch, gluon_core.plugin.backend.Executed, gluon_core.simulation.findings.Findings, gluon_core.simulation.findings.KernelFindings, gluon_core.simulation.findings.LineFindings, gluon_core.simulation.findings.BankUse, gluon_core.simulation.findings.Held, gluon_core.simulation.findings.Trouble, gluon_core.simulation.findings.Party: what is found out while kernels run: asked for with `Watch`, handed over as `Findings`
 told: list[findings.Findings] = []
 with simulator.watch(backend.Watch(findings=told.append)):
     twice[(1,)](x, out, target="sim:hopper")

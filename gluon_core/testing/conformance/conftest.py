@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gluon_core.contract.backend import Lowering
-from gluon_core.contract.registry import registry
-from gluon_core.contract.requests import OPS
-from gluon_core.contract.targets import Target
+from gluon_core.plugin.backend import Lowering
+from gluon_core.plugin.requests import OPS
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
 
 
 def pytest_addoption(parser: Any) -> None:

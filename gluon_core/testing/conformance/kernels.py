@@ -15,7 +15,7 @@ from gluon_core.language import (
     SliceLayout,
     SwizzledSharedLayout,
 )
-from gluon_core.runtime.jit import jit
+from gluon_core.launch.jit import jit
 
 __all__ = ["KERNELS", "Portable"]
 

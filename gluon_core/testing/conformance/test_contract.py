@@ -12,18 +12,18 @@ from typing import Any, Iterator
 import pytest
 
 from gluon_core import _triton, language
-from gluon_core.contract.answers import checked_builder, checked_options
-from gluon_core.contract.backend import API_VERSION, Lowering
-from gluon_core.contract.builder import Builder, members
-from gluon_core.contract.host_descriptor import HostDescriptor
-from gluon_core.contract.launcher import checked_kind
-from gluon_core.contract.options import further
-from gluon_core.contract.paths import load_named
-from gluon_core.contract.registry import registry
-from gluon_core.contract.requests import TAKES
-from gluon_core.contract.selection import code
-from gluon_core.contract.targets import Architecture, Target
 from gluon_core.errors import CapabilityError, GluonError, OptionError
+from gluon_core.plugin.backend import API_VERSION, Lowering
+from gluon_core.plugin.builder import Builder, members
+from gluon_core.plugin.host_descriptor import HostDescriptor
+from gluon_core.plugin.launcher import checked_kind
+from gluon_core.plugin.options import further
+from gluon_core.plugin.paths import load_named
+from gluon_core.plugin.requests import TAKES
+from gluon_core.plugin.targets import Architecture, Target
+from gluon_core.registry.answers import checked_builder, checked_options
+from gluon_core.registry.load import registry
+from gluon_core.registry.selection import code
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -10,11 +10,11 @@ import pytest
 from gluon_core.compiler import compile
 from gluon_core.compiler.driver import trace_source
 from gluon_core.compiler.source import GluonASTSource
-from gluon_core.contract.answers import checked_stages
-from gluon_core.contract.backend import Report
-from gluon_core.contract.registry import registry
-from gluon_core.contract.targets import Target
 from gluon_core.errors import BackendError, CapabilityError, LayoutError
+from gluon_core.plugin.backend import Report
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.answers import checked_stages
+from gluon_core.registry.load import registry
 from gluon_core.testing.conformance.conftest import targets_of
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS, Portable
 

@@ -14,9 +14,9 @@ from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.amd.gfx1250 import TensorDescriptor
 from gluon_core.compiler import compile
-from gluon_core.contract.registry import registry
 from gluon_core.errors import DeviceError, LaunchError, LimitError
 from gluon_core.language.amd.gfx1250 import tdm
+from gluon_core.registry.load import registry
 from gluon_core.testing import bind
 
 PADDED = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [32, 64], [1, 0])

@@ -9,10 +9,10 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core._triton import tl
-from gluon_core.contract import registry as plugins
-from gluon_core.contract.backend import load_path
 from gluon_core.layouts import cost
+from gluon_core.plugin.backend import load_path
 from gluon_core.portable import MmaRequest
+from gluon_core.registry import load as plugins
 from tests.backends.emu.assembly import MISCOUNTED
 from tests.portable_kernels import check, compiled, selections
 

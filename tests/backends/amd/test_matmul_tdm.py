@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
 from gluon_core.layouts import bank_conflicts
+from gluon_core.registry.load import registry
 from gluon_sim.errors import RaceError, UninitialisedError
 from gluon_sim.settings import using
 

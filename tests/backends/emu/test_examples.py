@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gluon_emu.errors import MissingWaitError, RaceError
+from gluon_report.demo import load_examples
+from gluon_report.example import Arrays
 
-from gluon_core.cli.demo import load_examples
-from gluon_core.cli.example import Arrays
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from tests.frontend.vendor_oracle import VERSION
 

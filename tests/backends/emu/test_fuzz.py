@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gluon_emu.settings import using
 
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 from tests.backends.emu.fuzz import generate
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import VERSION

@@ -11,8 +11,8 @@ import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.compiler import stages
-from gluon_core.contract.registry import registry
 from gluon_core.errors import StageError
+from gluon_core.registry.load import registry
 
 pytestmark = pytest.mark.once
 FNUZ = pytest.mark.parametrize("goal", [gl.float8e5b16, gl.float8e4b8], ids=str)

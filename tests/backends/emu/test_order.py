@@ -11,7 +11,7 @@ from gluon_emu.settings import Settings, using
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 from tests.backends.emu.assembly import run
 from tests.backends.emu.mutants import With
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gluon_core import _triton
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 from tests import programs
 from tests.backends.emu.assembly import MISCOUNTED
 

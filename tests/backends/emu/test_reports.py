@@ -18,8 +18,8 @@ from gluon_emu.settings import Settings, using
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
 from gluon_core.errors import BackendError, GluonError
+from gluon_core.registry.load import registry
 from tests.backends.emu.assembly import run
 from tests.backends.emu.mutants import Subject, distances, mutants
 
@@ -398,7 +398,7 @@ global_store_dword v1, v2, s[6:7]
 
 @pytest.mark.parametrize("parts", [3, pytest.param(1, marks=pytest.mark.campaign)])
 def test_mutants_of_a_reduction(parts):
-    from gluon_core.cli.demo import load_examples
+    from gluon_report.demo import load_examples
 
     examples = {e.name: e for e in load_examples()[0].values()}
     subject = Subject(examples["row softmax"], "gfx942")

@@ -7,7 +7,7 @@ import re
 import pytest
 from gluon_emu.settings import using
 
-from gluon_core.contract.registry import registry
+from gluon_core.registry.load import registry
 from tests.frontend.vendor_oracle import VERSION
 from tests.kernels import differential
 

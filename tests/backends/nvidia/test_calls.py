@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, GluonError, LaunchError
+from gluon_core.launch import specialize
+from gluon_core.launch.dispatch import Dispatcher
 from gluon_core.nvidia import NVMMASharedLayout
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_core.runtime import specialize
-from gluon_core.runtime.dispatch import Dispatcher
+from gluon_core.registry.load import registry
 from gluon_nvidia import driver, native
 from gluon_nvidia.calls import fast_path
 from tests.backends.fake_cuda import FakeCuda

@@ -18,9 +18,9 @@ from gluon_core.errors import (
     LayoutError,
     ShapeError,
 )
+from gluon_core.launch import arguments
 from gluon_core.nvidia import NVMMASharedLayout, blackwell, hopper
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_core.runtime import arguments
 from gluon_core.testing import MockTensor
 from gluon_nvidia import launcher as launcher_module
 from tests.backends.nvidia.descriptors import (

@@ -10,11 +10,11 @@ import torch
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core._triton import at_least
-from gluon_core.contract.registry import registry
 from gluon_core.errors import GluonError
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from gluon_core.nvidia import NVMMASharedLayout
 from gluon_core.nvidia.hopper import TensorDescriptor, TensorDescriptorIm2Col
+from gluon_core.registry.load import registry
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 

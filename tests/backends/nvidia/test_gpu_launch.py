@@ -7,8 +7,8 @@ import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
 from gluon_core.errors import DeviceError, LaunchError
+from gluon_core.registry.load import registry
 from tests.core import kernels_for_runtime as kernels
 from tests.core.kernels_for_runtime import L32
 

@@ -7,8 +7,8 @@ import torch
 
 from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.registry.load import registry
 from tests.backends.sim import test_tma as kernels
 from tests.backends.sim import test_tma_order as ordered
 from tests.backends.sim.test_tma import CUBE, F16, F32, FLAT

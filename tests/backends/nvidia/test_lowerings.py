@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gluon_core._triton import tl
-from gluon_core.contract import registry as plugins
-from gluon_core.contract.backend import load_path
 from gluon_core.errors import CapabilityError
+from gluon_core.plugin.backend import load_path
 from gluon_core.portable import MmaRequest
+from gluon_core.registry import load as plugins
 from tests.portable_kernels import (
     check,
     compiled,
@@ -175,7 +175,7 @@ def test_the_way_that_tiles_take(target, dtype, num_warps, constants, expected):
     ],
 )
 def test_why_a_unit_is_not_taken(unit, target, given, reason):
-    from gluon_core.contract.selection import select
+    from gluon_core.registry.selection import select
 
     found = plugins.registry().target(target)
     values = {"m": 64, "n": 64, "k": 32, "num_warps": 4, "dtype": tl.float16, "acc": tl.float32}

@@ -2,7 +2,7 @@
 
 import gluon_core  # noqa: F401, I001
 from gluon_core import language as gl
-from gluon_core.contract.evidence import recording
+from gluon_core.simulation.evidence import recording
 from gluon_core.errors import GluonError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_sim.settings import using

@@ -7,8 +7,8 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract import builder as contract
 from gluon_core.errors import GluonError
+from gluon_core.plugin import builder as contract
 from gluon_core.testing.conformance.kernels import KERNELS
 from gluon_sim.record import ir
 from gluon_sim.record.builder import SimBuilder

@@ -14,8 +14,8 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core.compiler.driver import compile_source
-from gluon_core.contract.registry import registry
 from gluon_core.errors import LayoutError
+from gluon_core.registry.load import registry
 
 HEAD = """
 import gluon_core as gluon

@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 import pytest
+from gluon_cli.app import app
 from typer.testing import CliRunner
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.app import app
 from gluon_core.errors import ArgumentError, CapabilityError, LayoutError
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.layouts import BlockedLayout, PaddedSharedLayout, SwizzledSharedLayout, dump

@@ -161,7 +161,7 @@ def test_a_part_that_is_marked():
 
 
 def test_marks_go_with_their_arrays():
-    from gluon_core.contract.unwritten import marks_within
+    from gluon_core.simulation.unwritten import marks_within
 
     x = gluon.uninitialised(np.empty(1 << 20, np.uint8))
     base = x.ctypes.data

@@ -11,9 +11,9 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract import special
-from gluon_core.contract.registry import registry
 from gluon_core.language.extra import libdevice
+from gluon_core.registry.load import registry
+from gluon_core.simulation import special
 
 L = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 WAVE = gl.constexpr(gl.BlockedLayout([1], [64], [2], [0]))

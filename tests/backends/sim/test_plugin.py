@@ -16,9 +16,9 @@ import torch
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.contract import reference
-from gluon_core.contract.registry import registry
 from gluon_core.errors import DeviceError, GluonError
+from gluon_core.plugin import reference
+from gluon_core.registry.load import registry
 
 SOURCES = Path(__import__("gluon_sim").__file__).parent
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -95,7 +95,7 @@ def test_two_arguments_may_share_storage():
 
 
 def test_tensors_of_another_device_are_refused():
-    from gluon_core.contract.host_memory import storage_of
+    from gluon_core.simulation.host_memory import storage_of
 
     with pytest.raises(DeviceError, match="the simulator works on CPU tensors"):
         storage_of("x", torch.empty(4, device="meta"), "simulator")

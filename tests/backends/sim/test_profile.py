@@ -8,15 +8,15 @@ import sys
 
 import numpy as np
 import pytest
+from gluon_cli.app import app
 from typer.testing import CliRunner
 
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.cli.app import app
-from gluon_core.contract.registry import registry
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.layouts import bank_conflicts
+from gluon_core.registry.load import registry
 from gluon_sim.check.access import holders, shared_cost
 from gluon_sim.memory.shared import offsets_of
 from gluon_sim.settings import using

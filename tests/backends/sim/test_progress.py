@@ -140,7 +140,7 @@ def test_the_command_ends_at_ctrl_c(tmp_path):
         [
             sys.executable,
             "-m",
-            "gluon_core.cli",
+            "gluon_cli",
             "run",
             str(file),
             "--target",

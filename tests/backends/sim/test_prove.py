@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gluon_cli.app import app
 from typer.testing import CliRunner
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.app import app
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
 from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from tests.backends.sim.proofs import LAYOUT, TILE, describe, judged

@@ -232,10 +232,10 @@ def test_steps_that_are_left_out_change_no_verdict(seed, monkeypatch):
     found = []
     for at, kept in enumerate(("one schedule", "some steps", "all")):
         if kept != "one schedule":
-            monkeypatch.setattr("gluon_sim.prove.search.IN_TURN", False)
+            monkeypatch.setattr("gluon_prove.search.IN_TURN", False)
         if kept == "all":
-            monkeypatch.setattr("gluon_sim.prove.walk.Walker.hurries", lambda *args: False)
-            monkeypatch.setattr("gluon_sim.prove.world.World.lands_early", lambda *args: False)
+            monkeypatch.setattr("gluon_prove.walk.Walker.hurries", lambda *args: False)
+            monkeypatch.setattr("gluon_prove.world.World.lands_early", lambda *args: False)
         # a launch is judged once; another layout is another kernel
         threads = ([1, 32], [2, 16], [4, 8])[at]
         layout = gl.BlockedLayout([1, 1], threads, [4, 1], [1, 0])

@@ -94,7 +94,7 @@ def test_one_count_of_two_loops(fault):
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_mistakes_in_it_are_not_proved(fault, monkeypatch):
-    monkeypatch.setattr("gluon_sim.prove.verdict.again", lambda *args: (None, "not looked for"))
+    monkeypatch.setattr("gluon_prove.verdict.again", lambda *args: (None, "not looked for"))
     assert judge(fault).verdict != "proved"
 
 

@@ -91,7 +91,7 @@ def named(op: Op, name: str) -> Mutant:
 def judge(monkeypatch):
     """The verdict on a case, without looking for the mistake again."""
     said = []
-    monkeypatch.setattr("gluon_sim.prove.verdict.again", lambda *args: (None, "not looked for"))
+    monkeypatch.setattr("gluon_prove.verdict.again", lambda *args: (None, "not looked for"))
     monkeypatch.setattr(
         "gluon_sim.launcher.note", lambda *args, proved=None, **named: said.append(proved)
     )

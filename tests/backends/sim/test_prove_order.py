@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gluon_prove.order import Depends, Phases
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_sim.errors import SimulatorError
-from gluon_sim.prove.order import Depends, Phases
 from tests.backends.sim.proofs import judged
 
 pytestmark = pytest.mark.once
@@ -121,7 +121,7 @@ def test_what_is_found_in_global_memory_is_no_counterexample(report, wanted, mon
     def found(self):
         raise SimulatorError("found", report=report)
 
-    monkeypatch.setattr("gluon_sim.prove.replay._Again.run", found)
+    monkeypatch.setattr("gluon_prove.replay._Again.run", found)
     steps = 5 if report == "race.shared" else 6  # a launch is judged once
     verdict, _ = judged(two_arrive, (1,), np.zeros(128, np.int32), steps, target="sim:sm_90")
     assert verdict.verdict == wanted, verdict

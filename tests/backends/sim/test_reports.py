@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
+import gluon_distributed as distributed
 import numpy as np
 import pytest
 
 import gluon_core as gluon
 import gluon_sim
-from gluon_core import _triton, distributed
+from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.blackwell import TensorMemoryLayout, allocate_tensor_memory

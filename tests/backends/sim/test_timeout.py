@@ -186,7 +186,7 @@ def test_the_command_ends_too(tmp_path):
     file = tmp_path / "endless.py"
     file.write_text(f"import sys\nsys.path.insert(0, {__file__.rpartition('/')[0]!r})\n{FILE}")
     run = subprocess.run(
-        [sys.executable, "-m", "gluon_core.cli", "run", str(file), "-t", "sim:sm_90", "--timeout", "0.3"],
+        [sys.executable, "-m", "gluon_cli", "run", str(file), "-t", "sim:sm_90", "--timeout", "0.3"],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (

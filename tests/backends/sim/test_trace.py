@@ -6,11 +6,11 @@ import json
 import sys
 
 import numpy as np
+from gluon_cli.app import app
 from typer.testing import CliRunner
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.cli.app import app
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_sim.watch.trace import Tracer

@@ -9,12 +9,12 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract.call_sites import CallSite, Remedies, spelled
 from gluon_core.language.amd.cdna4 import async_copy as lds
 from gluon_core.language.nvidia import ampere
 from gluon_core.language.nvidia.ampere import async_copy
 from gluon_core.language.nvidia.ampere.async_copy import async_copy_global_to_shared as fetch
 from gluon_core.language.nvidia.ampere.async_copy import wait_group
+from gluon_core.plugin.call_sites import CallSite, Remedies, spelled
 from gluon_sim.errors import DeadlockError, OutOfBoundsError, RaceError
 from gluon_sim.run.lookup import models_for
 
@@ -164,7 +164,7 @@ def test_other_reports_use_the_words_too():
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:sm_100", "sim:gfx950", "sim:gfx1250"])
 def test_every_call_of_a_vendor_s_remedies_exists(target):
     import gluon_core.language as language
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     texts = list(models_for(registry().target(target)).remedies.texts())
     assert texts

@@ -13,11 +13,11 @@ come first, and the direction turns from round to round, so that all programs ge
 import math
 
 import numpy as np
+from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core import multiprocessors
-from gluon_core.cli.example import Example, main
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,

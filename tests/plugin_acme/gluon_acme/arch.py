@@ -1,6 +1,6 @@
 """The Anvil."""
 
-from gluon_core.contract.targets import Architecture, Limits
+from gluon_core.plugin.targets import Architecture, Limits
 
 ARCHITECTURES = (
     Architecture(

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from gluon_acme.arch import ARCHITECTURES
-from gluon_core.contract.backend import Backend, Lowering, Report, Stage
-from gluon_core.contract.options import CompileOptions
 from gluon_core.errors import DeviceError
+from gluon_core.plugin.backend import Backend, Lowering, Report, Stage
+from gluon_core.plugin.options import CompileOptions
 
 _LOWER = "gluon_acme.lower"
 

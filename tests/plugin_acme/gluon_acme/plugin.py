@@ -1,7 +1,7 @@
 """What the entry point names."""
 
 from gluon_acme.backend import AcmeBackend
-from gluon_core.contract.hookspec import hookimpl
+from gluon_core.plugin.hookspec import hookimpl
 
 
 @hookimpl

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Sequence
 
 from gluon_amd.tdm_rules import check_box
-from gluon_core.contract.host_descriptor import HostDescriptor, HostTensor
 from gluon_core.errors import ArgumentError
 from gluon_core.layouts.base import SharedLayout
+from gluon_core.plugin.host_descriptor import HostDescriptor, HostTensor
 
 __all__ = ["TensorDescriptor"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluon_amd.reference import buffer
-from gluon_core.contract.reference import Machine, SharedBuffer
+from gluon_core.plugin.reference import Machine, SharedBuffer
 
 __all__ = ["async_copy_lds_barrier_arrive", "async_copy_local_to_global"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_core.contract.reference import Machine, SharedBuffer, returns
+from gluon_core.plugin.reference import Machine, SharedBuffer, returns
 
 __all__ = [
     "async_commit_group",

@@ -6,7 +6,7 @@ a barrier in LDS stands for those of all. So the cluster's barrier has nothing t
 
 from __future__ import annotations
 
-from gluon_core.contract.reference import Machine
+from gluon_core.plugin.reference import Machine
 
 __all__ = [
     "amd_cluster_arrive",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core.contract.reference import Machine
+from gluon_core.plugin.reference import Machine
 
 __all__ = [
     "amd_sched_barrier",

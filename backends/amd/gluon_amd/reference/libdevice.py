@@ -6,8 +6,8 @@ from typing import Callable
 
 import numpy as np
 
-from gluon_core.contract import special
-from gluon_core.contract.special import exponent, wide
+from gluon_core.simulation import special
+from gluon_core.simulation.special import exponent, wide
 
 __all__ = ["EXTERNS"]
 

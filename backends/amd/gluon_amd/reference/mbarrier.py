@@ -6,7 +6,7 @@ from typing import Any, Iterator
 
 import numpy as np
 
-from gluon_core.contract.reference import Machine, SharedBuffer, returns
+from gluon_core.plugin.reference import Machine, SharedBuffer, returns
 
 __all__ = [
     "lds_barrier_arrive",

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gluon_core.contract.reference import Machine, SharedBuffer, returns
+from gluon_core.plugin.reference import Machine, SharedBuffer, returns
 
 __all__ = [
     "dot_scaled",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_core.contract.reference import Machine
+from gluon_core.plugin.reference import Machine
 
 __all__ = [
     "extract_slice",

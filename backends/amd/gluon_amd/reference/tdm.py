@@ -14,7 +14,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.contract.reference import Descriptor, Machine, SharedBuffer, per_program, returns
+from gluon_core.plugin.reference import Descriptor, Machine, SharedBuffer, per_program, returns
 
 __all__ = [
     "async_tdm_copy_global_to_local",

@@ -154,7 +154,7 @@ def _grid(text: str) -> tuple[int, int, int]:
 
 def _lds_left(code: Any) -> int:
     """Return the LDS of the architecture that the code does not declare for itself."""
-    from gluon_core.contract.registry import registry
+    from gluon_core.registry.load import registry
 
     limit = registry().target(code.program.architecture).limits.shared_memory
     return max(0, limit - int(code.program.directives.get("group_segment_fixed_size", 0)))

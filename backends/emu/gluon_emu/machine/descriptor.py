@@ -6,8 +6,8 @@ from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
-from gluon_core.contract.host_descriptor import HostDescriptor
 from gluon_core.errors import ArgumentError
+from gluon_core.plugin.host_descriptor import HostDescriptor
 
 __all__ = ["descriptor_leaves", "encode_descriptor"]
 

@@ -11,8 +11,8 @@ from typing import Any, Callable
 
 import numpy as np
 
-from gluon_core.contract.backend import Executed
 from gluon_core.errors import ArgumentError
+from gluon_core.plugin.backend import Executed
 from gluon_emu.decode.program import Program
 from gluon_emu.decode.text import parse
 from gluon_emu.isa import table

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, Optional, Sequence
 
-from gluon_core.contract.host_descriptor import HostDescriptor, HostTensor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.features import Feature
 from gluon_core.layouts.base import is_int
 from gluon_core.layouts.dialect import follows
+from gluon_core.plugin.host_descriptor import HostDescriptor, HostTensor
 from gluon_nvidia import native
 from gluon_nvidia.features import DESCRIPTOR_ROWS_CHECKED, IM2COL
 from gluon_nvidia.layouts import NVMMASharedLayout

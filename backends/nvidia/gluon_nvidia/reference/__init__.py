@@ -1,8 +1,10 @@
 """What the ops of NVIDIA's hardware mean, in NumPy: the models that the simulator runs.
 
-See `gluon_core.contract.reference` for how a model is written. Named like the builder's methods; a file
+See `gluon_core.plugin.reference` for how a model is written. Named like the builder's methods; a file
 for each hardware unit.
 """
+
+from gluon_emu.ptx import ASSEMBLER  # noqa: F401
 
 from gluon_nvidia.reference.arith import ELEMENTWISE  # noqa: F401
 from gluon_nvidia.reference.async_copy import *  # noqa: F403
@@ -13,7 +15,6 @@ from gluon_nvidia.reference.mbarrier import *  # noqa: F403
 from gluon_nvidia.reference.multimem import *  # noqa: F403
 from gluon_nvidia.reference.packed import *  # noqa: F403
 from gluon_nvidia.reference.packed import PACKED_ASM
-from gluon_nvidia.reference.ptx import ASSEMBLER  # noqa: F401
 from gluon_nvidia.reference.remedies import REMEDIES  # noqa: F401
 from gluon_nvidia.reference.tcgen05 import *  # noqa: F403
 from gluon_nvidia.reference.tensor_memory import *  # noqa: F403

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_core.contract.reference import Machine, SharedBuffer
+from gluon_core.plugin.reference import Machine, SharedBuffer
 
 __all__ = [
     "async_commit_group",

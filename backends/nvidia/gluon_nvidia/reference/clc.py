@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_core.contract.reference import Machine, SharedBuffer, claims_programs, returns
+from gluon_core.plugin.reference import Machine, SharedBuffer, claims_programs, returns
 from gluon_nvidia.reference.proxy import ASYNC, before_write
 
 __all__ = ["clc_get_program_id", "clc_is_canceled", "clc_load_result", "clc_try_cancel"]

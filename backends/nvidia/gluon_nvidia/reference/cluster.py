@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gluon_core.contract.reference import Machine, SharedBuffer
 from gluon_core.layouts.dialect import follows
+from gluon_core.plugin.reference import Machine, SharedBuffer
 from gluon_nvidia.features import SHARED_STORE_WAITS
 
 __all__ = [

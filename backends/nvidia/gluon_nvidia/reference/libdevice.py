@@ -7,8 +7,8 @@ from typing import Callable
 
 import numpy as np
 
-from gluon_core.contract import special
-from gluon_core.contract.special import each, exponent, wide
+from gluon_core.simulation import special
+from gluon_core.simulation.special import each, exponent, wide
 from gluon_nvidia.reference.libdevice_numbers import EXTERNS as _NUMBERS
 from gluon_nvidia.reference.libdevice_numbers import to_integer
 

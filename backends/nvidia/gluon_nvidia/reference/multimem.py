@@ -6,8 +6,8 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.contract.reference import Machine
 from gluon_core.errors import ArgumentError
+from gluon_core.plugin.reference import Machine
 
 __all__ = ["multimem_load_reduce", "multimem_reduce", "multimem_store"]
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, Sequence
 import ml_dtypes
 import numpy as np
 
-from gluon_core.contract.reference import Machine
+from gluon_core.plugin.reference import Machine
 
 __all__ = ["PACKED_ASM", "packed_arith"]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core.contract.reference import Machine
 from gluon_core.layouts.dialect import follows
+from gluon_core.plugin.reference import Machine
 from gluon_nvidia.features import (
     FENCES_AFTER_PARTITIONS,
     FENCES_BEFORE_PARTITIONS,

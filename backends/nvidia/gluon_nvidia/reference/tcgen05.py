@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional, Sequence
 import ml_dtypes
 import numpy as np
 
-from gluon_core.contract.reference import Machine, SharedBuffer, select
+from gluon_core.plugin.reference import Machine, SharedBuffer, select
 from gluon_nvidia.reference.proxy import ASYNC, before_read
 
 __all__ = ["tcgen05_commit", "tcgen05_mma", "tcgen05_mma_scaled", "tmem_copy"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gluon_core.contract.reference import Machine, SharedBuffer, returns
 from gluon_core.layouts import SliceLayout
+from gluon_core.plugin.reference import Machine, SharedBuffer, returns
 
 __all__ = ["tmem_alloc", "tmem_load", "tmem_store", "tmem_subslice"]
 

@@ -13,9 +13,9 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.contract.reference import Descriptor, Machine, SharedBuffer, per_program, select
 from gluon_core.errors import ArgumentError
 from gluon_core.layouts.dialect import follows
+from gluon_core.plugin.reference import Descriptor, Machine, SharedBuffer, per_program, select
 from gluon_nvidia.features import MULTICAST_WAITS
 from gluon_nvidia.reference.proxy import ASYNC, before_read, before_write
 

@@ -12,7 +12,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from gluon_core.contract.reference import Machine, SharedBuffer, like, returns
+from gluon_core.plugin.reference import Machine, SharedBuffer, like, returns
 from gluon_nvidia.reference.proxy import ASYNC, before_read
 
 __all__ = ["warpgroup_mma", "warpgroup_mma_wait"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping, Optional, Sequence
 
-from gluon_core.contract.call_sites import Remedies, spelled
+from gluon_core.plugin.call_sites import Remedies, spelled
 from gluon_sim.record.ir import PORTABLE, Op
 from gluon_sim.record.words import between, line_of, variable
 

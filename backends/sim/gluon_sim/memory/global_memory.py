@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
-from gluon_core.contract.unwritten import marks_within
+from gluon_core.simulation.unwritten import marks_within
 from gluon_sim.check.overflow import Wrapped, settle
 from gluon_sim.errors import (
     MisalignedError,

@@ -11,7 +11,7 @@ import linecache
 from operator import itemgetter
 from typing import Any, Callable, Optional, Sequence
 
-from gluon_core.contract.call_sites import CallSite
+from gluon_core.plugin.call_sites import CallSite
 from gluon_sim.errors import SimulatorError
 from gluon_sim.record import shapes
 from gluon_sim.record.ir import Block, Function, InsertPoint, Location, Op, Region, Value
@@ -64,7 +64,7 @@ class SimBuilder:
 
     Args:
         context: whatever the frontend passes on; unused.
-        target: a `gluon_core.contract.targets.Target`; only its architecture's facts are used.
+        target: a `gluon_core.plugin.targets.Target`; only its architecture's facts are used.
         models: looks up the reference model of a builder method, or None.
     """
 

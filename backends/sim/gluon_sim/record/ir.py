@@ -7,7 +7,7 @@ from typing import Any, Iterator, Optional, Sequence, Union
 
 import numpy as np
 
-from gluon_core.contract.call_sites import CallSite
+from gluon_core.plugin.call_sites import CallSite
 from gluon_sim.record.types import FunctionType, Type
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Iterator, Optional
 
-from gluon_core.contract.reference import Descriptor
+from gluon_core.plugin.reference import Descriptor
 from gluon_sim.record.ir import Block, Op, Region, Value
 from gluon_sim.record.program import Origin, Program
 from gluon_sim.record.types import DescriptorType, MemDescType, PointerType

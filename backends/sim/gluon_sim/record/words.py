@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from gluon_core.contract.call_sites import spelled
+from gluon_core.plugin.call_sites import spelled
 from gluon_sim.record.ir import Op, Value
 from gluon_sim.record.origins import origins
 from gluon_sim.record.program import Program

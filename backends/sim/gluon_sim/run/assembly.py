@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.contract.assembly import Assembler, Assembly, NotModelled
+from gluon_core.simulation.assembly import Assembler, Assembly, NotModelled
 from gluon_sim.errors import SimulatorError
 from gluon_sim.memory.promise import Promise
 from gluon_sim.record.dtypes import numpy_dtype, unsigned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Iterator, Union
 
-from gluon_core.contract.targets import Target
+from gluon_core.plugin.targets import Target
 from gluon_sim.errors import CapacityError, span_of
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.memory.tensor_memory import check_columns

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Callable, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.contract.evidence import Walked
 from gluon_core.errors import ArgumentError
+from gluon_core.simulation.evidence import Walked
 from gluon_sim.errors import SimulatorError
 from gluon_sim.memory.guided import Guided, Redundant, Replay, Told, TooLong, segments_of
 from gluon_sim.memory.scene import table

@@ -7,12 +7,12 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.contract.assembly import Assembler
-from gluon_core.contract.call_sites import Remedies
-from gluon_core.contract.reference import wants_machine
-from gluon_core.contract.registry import registry
-from gluon_core.contract.targets import Target
 from gluon_core.errors import LayoutError
+from gluon_core.plugin.call_sites import Remedies
+from gluon_core.plugin.reference import wants_machine
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
+from gluon_core.simulation.assembly import Assembler
 from gluon_sim.errors import SimulatorError, span_of
 from gluon_sim.record.arith import ELEMENTWISE
 from gluon_sim.record.ir import Op

@@ -15,10 +15,10 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.contract.host_memory import storage_of
 from gluon_core.errors import ArgumentError, RankMismatchError
 from gluon_core.features import ATOMIC_BARRIERS
 from gluon_core.layouts.dialect import follows
+from gluon_core.simulation.host_memory import storage_of
 from gluon_sim.check.ranks import AcrossRanks
 from gluon_sim.memory.flight import Flights
 from gluon_sim.memory.global_memory import Allocation, GlobalMemory

@@ -38,7 +38,7 @@ __all__ = ["Task"]
 class Task:
     """One thread of control over a batch: the kernel's own, or a partition's.
 
-    Handlers and reference models get it as their first argument; see `gluon_core.contract.reference`.
+    Handlers and reference models get it as their first argument; see `gluon_core.plugin.reference`.
     """
 
     def __init__(self, machine: "Machine", batch: "Batch", name: str):

@@ -8,9 +8,9 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.contract.findings import BankUse
 from gluon_core.errors import GluonError
 from gluon_core.layouts import SwizzledSharedLayout
+from gluon_core.simulation.findings import BankUse
 from gluon_sim.check.access import Holders, holders, shared_cost
 from gluon_sim.memory.shared import SharedView, offsets_of
 from gluon_sim.record.dtypes import numpy_dtype

@@ -1,18 +1,18 @@
-"""Everything that can be told of a run, for a page: see `gluon_core.contract.findings`."""
+"""Everything that can be told of a run, for a page: see `gluon_core.simulation.findings`."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import Any, Sequence
 
-from gluon_core.contract.findings import (
+from gluon_core.errors import GluonError
+from gluon_core.simulation.findings import (
     Findings,
     Held,
     KernelFindings,
     LineFindings,
     Trouble,
 )
-from gluon_core.errors import GluonError
 from gluon_sim.errors import in_library
 from gluon_sim.record.types import MemDescType, PointerType, TensorType
 from gluon_sim.watch.banks import Banks

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ContextManager, Iterator, Optional, TextIO
 
-from gluon_core.contract.backend import Watch
 from gluon_core.errors import ArgumentError
+from gluon_core.plugin.backend import Watch
 from gluon_sim.watch.watcher import Watcher, watching
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["watch"]
 
 
 def watch(wish: Watch) -> ContextManager[None]:
-    """See `gluon_core.contract.backend.Backend.watch`. A prompt talks to today's standard output."""
+    """See `gluon_core.plugin.backend.Backend.watch`. A prompt talks to today's standard output."""
     return _watch(wish, sys.stdout)
 
 

@@ -7,8 +7,8 @@ import linecache
 import re
 from typing import Any, Optional
 
-from gluon_core.contract.findings import Party, Trouble
 from gluon_core.errors import GluonError
+from gluon_core.simulation.findings import Party, Trouble
 from gluon_sim.errors import Access, DeadlockError, RaceError, Scene
 
 __all__ = ["function_around", "trouble"]

@@ -10,7 +10,6 @@ import pytest
 import gluon_core
 from gluon_amd.arch import lanes_read_together
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
 from gluon_core.errors import (
     ArgumentError,
     CapabilityError,
@@ -19,6 +18,7 @@ from gluon_core.errors import (
     ShapeError,
 )
 from gluon_core.layouts import cost
+from gluon_core.registry.load import registry
 from tests.frontend.vendor_oracle import VERSION, agree, before, refuse, since
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]

@@ -8,11 +8,11 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core._triton import VERSION
-from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, GluonError, ShapeError
 from gluon_core.language.nvidia.blackwell import accumulator_ring, tcgen05_commit, tcgen05_mma
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_core.nvidia.blackwell import TensorDescriptor
+from gluon_core.registry.load import registry
 from gluon_sim.errors import DeadlockError
 from tests.backends.sim.test_mutations import Case
 

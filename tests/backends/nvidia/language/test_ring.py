@@ -8,10 +8,10 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError, CapabilityError, GluonError, ShapeError
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer, turns, warpgroup_mma
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.registry.load import registry
 from gluon_sim.errors import BarrierError, DeadlockError
 from tests.backends.sim.test_mutations import Case
 

@@ -7,9 +7,9 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.contract.registry import registry
 from gluon_core.errors import ArgumentError
 from gluon_core.language.nvidia.hopper import turns
+from gluon_core.registry.load import registry
 from tests.backends.sim.test_mutations import Case
 
 pytestmark = pytest.mark.once

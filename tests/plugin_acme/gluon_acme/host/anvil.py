@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gluon_core.contract.host_descriptor import HostDescriptor
+from gluon_core.plugin.host_descriptor import HostDescriptor
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,317 @@
+"""PTX text of inline assembly as statements (PTX ISA 4)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Optional, Union
+
+from gluon_core.simulation.assembly import NotModelled
+
+__all__ = [
+    "Address",
+    "Immediate",
+    "Operand",
+    "Pair",
+    "Register",
+    "Sink",
+    "Statement",
+    "Vector",
+    "parse",
+]
+
+
+@dataclass(frozen=True)
+class Register:
+    """A register by its name, without `%`; operands of the text are `$0`, `$1`, ..."""
+
+    name: str
+    inverted: bool = False  # written !p
+
+    def __str__(self) -> str:
+        return "!" * self.inverted + self.name
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """A number; `pattern` is its width where it was written as bits of a float (0f..., 0d...)."""
+
+    value: Union[int, float]
+    pattern: int = 0
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True)
+class Vector:
+    """`{a, b}`."""
+
+    items: tuple["Operand", ...]
+
+
+@dataclass(frozen=True)
+class Address:
+    """`[a+4]`."""
+
+    base: "Operand"
+    offset: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`p|q`."""
+
+    first: "Operand"
+    second: "Operand"
+
+
+@dataclass(frozen=True)
+class Sink:
+    """`_`."""
+
+
+Operand = Union[Register, Immediate, Vector, Address, Pair, Sink]
+
+
+@dataclass
+class Statement:
+    """One instruction.
+
+    Args:
+        text: as it was written.
+        guard: the predicate of `@p`, `@!p`.
+        scope: the braces around it, for the names of registers.
+    """
+
+    text: str
+    name: str
+    modifiers: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    guard: Optional[Register] = None
+    declared: dict[str, str] = field(default_factory=dict)  # of a declaration: name -> type
+
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_DOLLAR = re.compile(r"\$\$|\$\{:(\w+)\}|\$\{(\d+)(?::\w+)?\}|\$(\d+)")
+_SPACE = re.compile(r"\s+")
+_LABEL = re.compile(r"[A-Za-z_$%\x01][\w$\x01]*\s*:(?!:)")
+_GUARD = re.compile(r"@\s*(!?)\s*([%$\x01A-Za-z_][\w$\x01]*)")
+_OPCODE = re.compile(r"[A-Za-z]\w*(?:(?:\.|::)[A-Za-z0-9_]+)*")
+_NAME = re.compile(r"(!?)\s*(%?[A-Za-z_][\w$\x01]*(?:\.[xyzw])?|\x02\d+)")
+_DECLARATION = re.compile(r"\.reg\s+\.(\w+)\s+(.*)", re.S)
+_DECLARED = re.compile(r"(%?[A-Za-z_$][\w$\x01]*)\s*(?:<\s*(\d+)\s*>)?")
+_FLOAT = re.compile(r"([-+]?)\s*(?:0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16}))")
+_INTEGER = re.compile(r"\b(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U\b")
+_OCTAL = re.compile(r"(?<![\w.])0([0-7]+)(?![\w.])")
+
+
+def parse(text: str) -> list[Statement]:
+    """The statements of a text with LLVM's escapes, in order; registers of inner braces renamed.
+
+    Raises:
+        NotModelled: it is no PTX that is known here.
+    """
+    return list(_Reader(_COMMENT.sub(" ", _unescaped(text))).statements())
+
+
+def _unescaped(text: str) -> str:
+    """Operands as \\x02N, which no name holds; a dollar sign as \\x01."""
+
+    def put(found: re.Match[str]) -> str:
+        if found[0] == "$$":
+            return "\x01"
+        if found[1] is not None:
+            return "0" if found[1] == "uid" else ""
+        return f"\x02{found[2] or found[3]}"
+
+    return _DOLLAR.sub(put, text)
+
+
+class _Reader:
+    def __init__(self, text: str):
+        self.text = text
+        self.at = 0
+        self.scopes: list[dict[str, str]] = [{}]
+        self.count = 0
+
+    def shown(self, text: str) -> str:
+        return " ".join(text.replace("\x01", "$").replace("\x02", "$").split())
+
+    def refuse(self, words: str, got: str, remedy: Optional[str] = None) -> NotModelled:
+        return NotModelled(words, self.shown(got), remedy)
+
+    def match(self, pattern: re.Pattern[str]) -> Optional[re.Match[str]]:
+        found = pattern.match(self.text, self.at)
+        if found is not None:
+            self.at = found.end()
+        return found
+
+    def statements(self) -> Iterator[Statement]:
+        while True:
+            self.match(_SPACE)
+            if self.at >= len(self.text):
+                break
+            here = self.text[self.at]
+            if here == "{":
+                self.at += 1
+                self.scopes.append({})
+            elif here == "}":
+                self.at += 1
+                if len(self.scopes) == 1:
+                    raise self.refuse("a brace is closed that was not opened", self.text)
+                self.scopes.pop()
+            elif here == ";":
+                self.at += 1
+            elif self.match(_LABEL) is None:
+                made = self.statement()
+                if made is not None:
+                    yield made
+        if len(self.scopes) > 1:
+            raise self.refuse("a brace is not closed", self.text)
+
+    def statement(self) -> Optional[Statement]:
+        end = self.text.find(";", self.at)
+        if end < 0:
+            raise self.refuse(
+                "a statement of inline assembly does not end",
+                self.text[self.at :],
+                "Each ends with a semicolon.",
+            )
+        start, whole = self.at, self.text[self.at : end]
+        if whole.startswith(".reg"):
+            self.at = end + 1
+            return self.declaration(whole)
+        if whole.startswith((".pragma", ".loc", ".file")):
+            self.at = end + 1
+            return None
+        guard = None
+        found = self.match(_GUARD)
+        if found is not None:
+            name = found[2]
+            guard = Register(self.named(name), found[1] == "!")
+            self.match(_SPACE)
+        elif self.text[self.at] == "@":
+            place = re.compile(r"@\s*(!?)\s*(\x02\d+)")
+            found = self.match(place)
+            if found is None:
+                raise self.refuse("no predicate after `@`", whole)
+            guard = Register(found[2].replace("\x02", "$"), found[1] == "!")
+            self.match(_SPACE)
+        opcode = self.match(_OPCODE)
+        if opcode is None or self.at > end:
+            raise self.refuse("no instruction of inline assembly", whole)
+        name, *modifiers = re.split(r"\.", opcode[0])
+        rest = self.text[self.at : end].strip()
+        self.at = end + 1
+        operands = tuple(self.operand(part, whole) for part in _split(rest)) if rest else ()
+        shown = self.shown(self.text[start:end])
+        return Statement(shown, name, tuple(modifiers), operands, guard)
+
+    def declaration(self, whole: str) -> Statement:
+        found = _DECLARATION.fullmatch(whole.strip())
+        if found is None:
+            raise self.refuse("a declaration that is not known", whole)
+        made: dict[str, str] = {}
+        for part in found[2].split(","):
+            one = _DECLARED.fullmatch(part.strip())
+            if one is None:
+                raise self.refuse("a declaration that is not known", whole)
+            stem = one[1].lstrip("%")
+            names = [stem] if one[2] is None else [f"{stem}{i}" for i in range(int(one[2]))]
+            for name in names:
+                self.count += 1
+                unique = name if len(self.scopes) == 1 else f"{name}'{self.count}"
+                self.scopes[-1][name] = unique
+                made[unique] = found[1]
+        return Statement(self.shown(whole), ".reg", (), (), declared=made)
+
+    def named(self, name: str) -> str:
+        if name.startswith("\x02"):
+            return "$" + name[1:]
+        bare = name.lstrip("%")
+        for scope in reversed(self.scopes):
+            if bare in scope:
+                return scope[bare]
+        return name.replace("\x01", "$")
+
+    def operand(self, part: str, whole: str) -> Operand:
+        part = part.strip()
+        if part == "_":
+            return Sink()
+        if part.startswith("{") and part.endswith("}"):
+            return Vector(tuple(self.operand(p, whole) for p in _split(part[1:-1])))
+        if part.startswith("[") and part.endswith("]"):
+            return self.address(part[1:-1], whole)
+        if "|" in part and not part[0].isdigit():
+            first, _, second = part.partition("|")
+            if _NAME.fullmatch(first.strip()) or first.strip() == "_":
+                return Pair(self.operand(first, whole), self.operand(second, whole))
+        if re.fullmatch(r"%\d+", part):
+            raise self.refuse("operands of inline assembly are $0, $1, ...", whole)
+        if part.startswith("%%"):
+            raise self.refuse("one percent sign is enough", whole, f"Write {part[1:]}.")
+        found = _NAME.fullmatch(part)
+        if found is not None and part != "WARP_SZ":
+            return Register(self.named(found[2]), found[1] == "!")
+        return self.number(part, whole)
+
+    def address(self, part: str, whole: str) -> Address:
+        base, sign, offset = re.fullmatch(r"([^+\-]*)([+\-]?)(.*)", part.strip(), re.S).groups()  # type: ignore[union-attr]
+        far = 0
+        if sign:
+            number = self.number(offset.strip(), whole)
+            far = int(number.value) * (-1 if sign == "-" else 1)
+        return Address(self.operand(base, whole), far)
+
+    def number(self, part: str, whole: str) -> Immediate:
+        found = _FLOAT.fullmatch(part)
+        if found is not None:
+            digits = found[2] or found[3]
+            sign = 1 << (len(digits) * 4 - 1) if found[1] == "-" else 0
+            return Immediate(int(digits, 16) ^ sign, len(digits) * 4)
+        if part == "WARP_SZ":
+            return Immediate(32)
+        plain = _OCTAL.sub(r"0o\1", _INTEGER.sub(r"\1", part)).replace("!", " not ")
+        try:
+            return Immediate(_evaluated(ast.parse(plain.strip(), mode="eval").body))
+        except (SyntaxError, ValueError, ZeroDivisionError) as error:
+            raise self.refuse(
+                f"neither a register nor a number: {self.shown(part)}", whole
+            ) from error
+
+
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b if isinstance(a, float) or isinstance(b, float) else int(a / b),
+    ast.LShift: lambda a, b: a << b, ast.RShift: lambda a, b: a >> b, ast.BitAnd: lambda a, b: a & b,
+    ast.BitOr: lambda a, b: a | b, ast.BitXor: lambda a, b: a ^ b, ast.Mod: lambda a, b: a % b,
+}  # fmt: skip
+_UNARY: dict[type, Callable[[Any], Any]] = {
+    ast.USub: lambda a: -a, ast.UAdd: lambda a: a, ast.Invert: lambda a: ~a,
+    ast.Not: lambda a: int(not a),
+}  # fmt: skip
+
+
+def _evaluated(node: ast.expr) -> Any:
+    """A constant expression (PTX ISA 4.5)."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return node.value
+    if isinstance(node, ast.UnaryOp):
+        return _UNARY[type(node.op)](_evaluated(node.operand))
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        return _BINARY[type(node.op)](_evaluated(node.left), _evaluated(node.right))
+    raise ValueError("no constant expression")
+
+
+def _split(text: str) -> list[str]:
+    """What stands between commas outside of braces and brackets."""
+    parts, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter in "{[(") - (letter in "}])")
+        if letter == "," and depth == 0:
+            parts.append(text[start:at])
+            start = at + 1
+    parts.append(text[start:])
+    return parts

@@ -1,0 +1,505 @@
+"""`Bundle`: collect kernels, compile them, write and read the file, compare and join such files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
+
+from gluon_bundle import form as forms
+from gluon_bundle import source_map
+from gluon_bundle.reader import runtime, translated
+from gluon_core import _triton
+from gluon_core.compiler.driver import compile, shared_options
+from gluon_core.compiler.grid import check_grid
+from gluon_core.compiler.kernel import CompiledKernel
+from gluon_core.compiler.many import compile_many
+from gluon_core.compiler.source import GluonASTSource
+from gluon_core.errors import (
+    ArgumentError,
+    BundleFormatError,
+    BundleHashError,
+    BundleKernelError,
+    BundleNameError,
+    did_you_mean,
+)
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
+
+__all__ = ["Bundle", "Evidence"]
+
+FilePath = Union[str, "os.PathLike[str]"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What `Bundle.verify` looked at.
+
+    Args:
+        kernels, forms: how many of them the manifest names.
+        members: parts whose hash is what the manifest says.
+        digest: of the whole file; None for a bundle that was not read from one.
+    """
+
+    kernels: int
+    forms: int
+    members: int
+    digest: Optional[str]
+
+
+@dataclass
+class _Request:
+    """A form that is still to be compiled."""
+
+    name: str
+    source: GluonASTSource
+    target: Target
+    backend: Backend
+    given: Mapping[str, Any]
+    options: Any  # the same, parsed
+    grid: Optional[tuple[int, int, int]]
+    mapped: bool
+
+
+def compile_all(requests: Sequence[_Request]) -> Iterable[CompiledKernel]:
+    """Compile what was asked for, side by side, and answer in order. The one place of bundles that
+    calls the compiler."""
+    return compile_many([partial(compile, r.source, r.target, r.given) for r in requests])
+
+
+class Bundle:
+    """Kernels with their compiled forms.
+
+    Attributes:
+        kernels: name -> kernel, as the manifest describes it (docs/bundles.md).
+        digest: of the file it was read from, None for a new one.
+    """
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, dict[str, Any]] = {}
+        self.cache: dict[str, dict[str, str]] = {}
+        self.digest: Optional[str] = None
+        self._members: dict[str, bytes] = {}
+        self._tools: dict[str, str] = {}
+        self._waiting: list[_Request] = []
+        self._read: Optional[Mapping[str, bytes]] = None  # the parts of the file
+        self._stated: Mapping[str, str] = {}  # their hashes, as its manifest has them
+
+    # -- building ----------------------------------------------------------------------------------
+
+    def add(
+        self,
+        kernel: Any,
+        signature: Optional[Mapping[str, Any]] = None,
+        constexprs: Optional[Mapping[Any, Any]] = None,
+        attrs: Optional[Mapping[Any, Any]] = None,
+        *,
+        target: Any = None,
+        name: Optional[str] = None,
+        grid: Union[int, Sequence[int], None] = None,
+        source_map: bool = False,
+        **options: Any,
+    ) -> None:
+        """Add a form of a kernel; it is compiled by `compile`, `write` or whatever looks into the bundle.
+
+        Args:
+            kernel: a kernel, or a `GluonASTSource`.
+            signature, constexprs, attrs: as `gluon_core.compile` takes them.
+            target: one target or a list of them, in any spelling; None for the device that is there.
+            name: what the kernel is called in the bundle; None for the name of its function.
+            grid: how many programs, where that is the same for every launch.
+            source_map: keep which line of the source each part of the code came from.
+            options: compile options such as `num_warps`.
+
+        Raises:
+            BundleTargetError: a target without machine code.
+            BundleNameError: another kernel has that name.
+            BundleUnsupportedError: the kernel takes what bundles cannot hold.
+            ArgumentError: `kernel` is no kernel, or its parameters are not all described.
+        """
+        if isinstance(kernel, GluonASTSource):
+            if signature is not None or constexprs is not None or attrs is not None:
+                raise ArgumentError("a source brings its own signature", argument="signature")
+            source = kernel
+        else:
+            source = GluonASTSource(kernel, signature or {}, constexprs, attrs)
+        sizes = None if grid is None else check_grid(grid)
+        names = source.fn.arg_names
+        told = {names[p[0]]: v for p, v in source.constants.items() if len(p) == 1}
+        for wanted in target if isinstance(target, (list, tuple)) else [target]:
+            chosen = registry().target(wanted)
+            forms.check_target(chosen)
+            backend = registry().backend(chosen.backend)
+            given = {"debug": bool(source.fn.debug), **options}
+            given = {**shared_options(told, backend, chosen), **given}
+            self._add(name, source, chosen, backend, given, sizes, source_map)
+
+    def _add(
+        self,
+        name: Optional[str],
+        source: GluonASTSource,
+        target: Target,
+        backend: Backend,
+        given: Mapping[str, Any],
+        grid: Optional[tuple[int, int, int]],
+        mapped: bool,
+    ) -> None:
+        options = backend.options(target, given)
+        forms.patterns_of(source)  # refuses before anything is compiled
+        called = name or source.fn.__name__
+        made = forms.kernel_of(source.fn)
+        there = self.kernels.setdefault(called, made)
+        check_same_kernel(called, there, made)
+        key = forms.form_key(source, target, forms.given_options(options, backend, target))
+        known = {form["key"] for form in there["forms"]}
+        known |= {_key(r) for r in self._waiting if r.name == called}
+        if key not in known:
+            self._waiting.append(
+                _Request(called, source, target, backend, given, options, grid, mapped)
+            )
+
+    def add_recorded(
+        self, recording: Iterable[Any], *, target: Any = None, source_map: bool = False
+    ) -> None:
+        """Add what `record` collected.
+
+        Args:
+            target: compile for these instead of where it was recorded; one target or a list.
+
+        Raises:
+            BundleError: as in `add`.
+        """
+        for found in recording:
+            wanted = found.hardware if target is None else target
+            for one in wanted if isinstance(wanted, (list, tuple)) else [wanted]:
+                chosen = registry().target(one)
+                forms.check_target(chosen)
+                backend = registry().backend(chosen.backend)
+                given = {"debug": bool(found.source.fn.debug), **found.options}
+                self._add(None, found.source, chosen, backend, given, found.grid, source_map)
+
+    def compile(self) -> None:
+        """Compile what was added and is not compiled yet.
+
+        Raises:
+            GluonError: a kernel is wrong, or a compiler failed.
+        """
+        waiting, self._waiting = self._waiting, []
+        try:
+            for request, compiled in zip(waiting, compile_all(waiting)):
+                self._keep(request, compiled)
+        except BaseException:
+            self._waiting = waiting
+            raise
+
+    def _keep(self, request: _Request, compiled: CompiledKernel) -> None:
+        made, code, stage = forms.form_of(compiled, request.options, request.grid)
+        digest = runtime("manifest").digest_of(code)
+        made["code"] = f"code/{digest}.{stage}"
+        self._members[made["code"]] = code
+        if request.mapped:
+            text = source_map.of(compiled)
+            made["source"] = f"source/{runtime('manifest').digest_of(text)}.json"
+            self._members[made["source"]] = text
+        self._read, self.digest = None, None
+        mine = self.kernels[request.name]["forms"]
+        if made["key"] not in {form["key"] for form in mine}:
+            mine.append(made)
+
+    # -- the file ----------------------------------------------------------------------------------
+
+    def members(self) -> dict[str, bytes]:
+        """The parts of the file by name: manifest, index, code objects, source maps, cache."""
+        self.compile()
+        manifests, index, container = map(runtime, ("manifest", "index", "container"))
+        used = self._used()
+        parts = {name: self._members[name] for name in used}
+        document = {
+            "format": container.FORMAT,
+            "tools": self._tools or _tools(),
+            "rules": forms.RULES,
+            "kernels": {
+                name: {**kernel, "forms": sorted(kernel["forms"], key=_order)}
+                for name, kernel in self.kernels.items()
+            },
+            "members": {name: manifests.digest_of(data) for name, data in parts.items()},
+            "cache": self.cache,
+        }
+        with translated():
+            made = index.build(manifests.parse(manifests.canonical(document), "manifest"))
+        document["members"][container.INDEX] = manifests.digest_of(made)
+        return {
+            container.MANIFEST: manifests.canonical(document),
+            container.INDEX: made,
+            **parts,
+        }
+
+    def _used(self) -> list[str]:
+        found = {f["code"] for k in self.kernels.values() for f in k["forms"]}
+        found |= {f["source"] for k in self.kernels.values() for f in k["forms"] if f["source"]}
+        found |= {member for files in self.cache.values() for member in files.values()}
+        return sorted(found)
+
+    def to_bytes(self) -> bytes:
+        """The file; the same for the same kernels, targets and tools."""
+        packed: bytes = runtime("container").pack(self.members())
+        return packed
+
+    def write(self, path: FilePath) -> str:
+        """Compile what is left and write the file; answers its sha256.
+
+        Raises:
+            BundleFormatError: the file cannot be written.
+        """
+        data = self.to_bytes()
+        temporary = f"{os.fspath(path)}.{os.getpid()}.part"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except OSError as error:
+            raise BundleFormatError(
+                f"the bundle cannot be written: {error.strerror or error}", argument=str(path)
+            ) from error
+        self.digest = data[-64:].decode()
+        return self.digest
+
+    @classmethod
+    def open(cls, path: FilePath, digest: Optional[str] = None) -> Bundle:
+        """Read a bundle. Nothing in it is evaluated.
+
+        Args:
+            digest: the sha256 that it must have.
+
+        Raises:
+            BundleError: one class for each way in which a file may be no such bundle.
+        """
+        container, manifests = runtime("container"), runtime("manifest")
+        with translated():
+            read = container.read(path, digest)
+            manifests.parse(read.members[container.MANIFEST], str(path))
+        document = json.loads(read.members[container.MANIFEST])
+        made = cls()
+        made.kernels, made.cache = document["kernels"], document["cache"]
+        made._tools, made.digest = document["tools"], read.digest
+        made._read = read.members
+        made._members = dict(read.members)
+        made._stated = document["members"]
+        missing = [name for name in made._used() if name not in read.members]
+        if missing:
+            raise BundleHashError("a part is missing", argument=f"{path}:{missing[0]}")
+        return made
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kernels)
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def inspect(self) -> dict[str, Any]:
+        """All that the manifest says, with the sizes of the parts; JSON values."""
+        self.compile()
+        sizes = {name: len(self._members[name]) for name in self._used()}
+        return {
+            "digest": self.digest,
+            "tools": self._tools or _tools(),
+            "kernels": self.kernels,
+            "members": sizes,
+            "cache": self.cache,
+        }
+
+    def code(self, kernel: str, key: str) -> bytes:
+        """The code object of the form `key` of a kernel, once its hash is right.
+
+        Raises:
+            BundleKernelError: there is no such kernel or form.
+            BundleHashError: it was exchanged.
+        """
+        found = self.kernels.get(kernel)
+        if found is None:
+            raise BundleKernelError(
+                f"the bundle has no kernel {kernel!r}", remedy=did_you_mean(kernel, self.kernels)
+            )
+        form = next((form for form in found["forms"] if form["key"] == key), None)
+        if form is None:
+            raise BundleKernelError(f"{kernel} has no such form", argument="key", got=key)
+        return self._checked(form["code"])
+
+    def _checked(self, member: str) -> bytes:
+        data, stated = self._members[member], self._stated.get(member)
+        really = runtime("manifest").digest_of(data)
+        if stated is not None and really != stated:
+            raise BundleHashError(
+                "a part of the bundle was exchanged",
+                argument=member,
+                expected=f"sha256 {stated}",
+                got=really,
+            )
+        return data
+
+    def verify(self) -> Evidence:
+        """See that every part is what the manifest says, the index what follows from the manifest, and the
+        manifest written in the one way there is.
+
+        Raises:
+            BundleHashError: a part is another.
+            BundleFormatError: the manifest is not in its canonical form, or there are other parts.
+        """
+        manifests, index, container = map(runtime, ("manifest", "index", "container"))
+        parts = self.members() if self._read is None or self._waiting else self._read
+        text = parts[container.MANIFEST]
+        with translated():
+            manifest = manifests.parse(text, container.MANIFEST)
+        if manifests.canonical(json.loads(text)) != text:
+            raise BundleFormatError("the manifest is not in its canonical form")
+        for name, stated in manifest.members.items():
+            really = manifests.digest_of(parts.get(name, b""))
+            if really != stated:
+                raise BundleHashError(
+                    "a part of the bundle was exchanged",
+                    argument=name,
+                    expected=f"sha256 {stated}",
+                    got=really if name in parts else "nothing",
+                )
+        others = set(parts) - set(manifest.members) - {container.MANIFEST}
+        if others:
+            raise BundleFormatError("parts that the manifest does not name", got=sorted(others))
+        if index.build(manifest) != parts[container.INDEX]:
+            raise BundleHashError(
+                "the index says something else than the manifest", argument=container.INDEX
+            )
+        count = sum(len(kernel.forms) for kernel in manifest.kernels.values())
+        return Evidence(len(manifest.kernels), count, len(manifest.members), self.digest)
+
+    def diff(self, other: Bundle) -> list[str]:
+        """What differs, a line each; empty for bundles that launch the same code the same way."""
+        self.compile()
+        other.compile()
+        lines = [f"- {name}" for name in sorted(set(self.kernels) - set(other.kernels))]
+        lines += [f"+ {name}" for name in sorted(set(other.kernels) - set(self.kernels))]
+        for name in sorted(set(self.kernels) & set(other.kernels)):
+            lines += _kernel_diff(name, self.kernels[name], other.kernels[name])
+        lines += [f"- cache {key}" for key in sorted(set(self.cache) - set(other.cache))]
+        lines += [f"+ cache {key}" for key in sorted(set(other.cache) - set(self.cache))]
+        return lines
+
+    def merge(self, other: Bundle) -> None:
+        """Take the kernels and forms of another bundle as well.
+
+        Raises:
+            BundleNameError: a kernel of the same name is another, or has other code for the same form.
+        """
+        self.compile()
+        other.compile()
+        for name, theirs in other.kernels.items():
+            mine = self.kernels.get(name)
+            if mine is not None:
+                check_same_kernel(name, mine, theirs)
+                check_same_code(name, mine, theirs)
+        for name, theirs in other.kernels.items():
+            mine = self.kernels.setdefault(name, {**theirs, "forms": []})
+            known = {form["key"] for form in mine["forms"]}
+            mine["forms"] += [form for form in theirs["forms"] if form["key"] not in known]
+        self.cache.update(other.cache)
+        tools = {**(self._tools or _tools())}
+        for tool, version in (other._tools or _tools()).items():
+            versions = sorted({*tools.get(tool, version).split(", "), version})
+            tools[tool] = ", ".join(versions)
+        self._tools = tools
+        for member in other._used():
+            self._members[member] = other._checked(member)
+        self._read, self.digest, self._stated = None, None, {}
+
+    def add_file(self, name: str, data: bytes) -> None:
+        """Keep a part that `cache` refers to."""
+        self._members[name] = data
+
+    def file(self, name: str) -> bytes:
+        """A part, once its hash is right."""
+        return self._checked(name)
+
+
+def _key(request: _Request) -> str:
+    given = forms.given_options(request.options, request.backend, request.target)
+    return forms.form_key(request.source, request.target, given)
+
+
+def _tools() -> dict[str, str]:
+    ours = sys.modules["gluon_core"].__version__  # no room may import the package's own file
+    return {"gluon-core": ours, "triton": _triton.VERSION_TEXT}
+
+
+def _order(form: Mapping[str, Any]) -> tuple[str, str]:
+    return form["target"], form["key"]
+
+
+_INTERFACE = ("function", "identity", "parameters")
+
+
+def check_same_kernel(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """See that two kernels of one name are the same.
+
+    Raises:
+        BundleNameError: they are not.
+    """
+    differing = [what for what in _INTERFACE if mine[what] != theirs[what]]
+    if differing:
+        raise BundleNameError(
+            f"two kernels that differ are called {name!r}",
+            argument="name",
+            expected=_origin(mine),
+            got=f"{_origin(theirs)}; they differ in {' and '.join(differing)}",
+            remedy="Give one of them another name.",
+        )
+
+
+def _origin(kernel: Mapping[str, Any]) -> str:
+    where = f"{kernel['module']}." if kernel["module"] else ""
+    return f"{where}{kernel['function']} (source {kernel['identity'][:12] or 'of one process'})"
+
+
+def check_same_code(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """See that two bundles have the same code where both have the same form of a kernel.
+
+    Raises:
+        BundleNameError: they do not.
+    """
+    known = {form["key"]: form for form in mine["forms"]}
+    for form in theirs["forms"]:
+        there = known.get(form["key"])
+        if there is not None and there["code"] != form["code"]:
+            raise BundleNameError(
+                f"two bundles have other code for the same form of {name!r}",
+                argument=f"{name} for {form['target']}",
+                expected=there["code"],
+                got=form["code"],
+                remedy="Build both with the same tools, or leave one out.",
+            )
+
+
+def _kernel_diff(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    lines = [f"! {name}: {what} differs" for what in _INTERFACE if mine[what] != theirs[what]]
+    ours = {form["key"]: form for form in mine["forms"]}
+    others = {form["key"]: form for form in theirs["forms"]}
+    lines += [f"- {name} for {spoken(ours[key])}" for key in ours if key not in others]
+    lines += [f"+ {name} for {spoken(others[key])}" for key in others if key not in ours]
+    for key in ours:
+        if key in others and ours[key] != others[key]:
+            names = [what for what in ours[key] if ours[key][what] != others[key][what]]
+            lines.append(f"! {name} for {spoken(ours[key])}: {', '.join(names)} differs")
+    return lines
+
+
+def spoken(form: Mapping[str, Any]) -> str:
+    """A form in words: target, what it assumes of each parameter, options."""
+    manifests, select = runtime("manifest"), runtime("select")
+    rules = manifests.rules_of(forms.RULES)
+    words = ", ".join(select.spoken(manifests.pattern_of(p), rules) for p in form["arguments"])
+    given = "".join(f", {name}={form['options'][name]!r}" for name in form["given"])
+    return f"{form['target']} ({words}){given}"

@@ -1,0 +1,242 @@
+"""`gluon bundle`: kernels compiled for many targets in one file; what such a file holds; what differs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+from gluon_cli import complete
+from gluon_cli.output import Exit, UsageError, command, console, print_json, table
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from gluon_bundle import Bundle
+
+__all__ = ["app"]
+
+
+class _Group(TyperGroup):
+    """`gluon bundle OUT KERNEL...` builds; a first word that is a command of the group runs that."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["build", *args]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    help="Compile kernels for many targets into one file, which launches without a compiler.\n\n"
+    "`gluon bundle OUT SPEC...` builds; see `gluon bundle build --help`.",
+)
+
+File = Annotated[str, typer.Argument(metavar="BUNDLE")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Digest = Annotated[
+    Optional[str], typer.Option("--digest", help="The sha256 that the file must have.")
+]
+
+
+@app.command()
+@command
+def build(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")],
+    specs: Annotated[
+        Optional[list[str]],
+        typer.Argument(
+            metavar="SPEC...",
+            help="FILE:KERNEL, a TOML file of specs (`gluon run FILE --record SPECS.toml` writes "
+            "one), or a bundle to take in.",
+        ),
+    ] = None,
+    target: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--target", "-t", help="Compile for it; repeatable.", autocompletion=complete.targets
+        ),
+    ] = None,
+    signature: Annotated[
+        Optional[str], typer.Option("--signature", "-s", help="Types, as in `gluon compile`.")
+    ] = None,
+    constexpr: Annotated[
+        Optional[list[str]],
+        typer.Option("--constexpr", "-c", metavar="NAME=VALUE", help="Repeatable."),
+    ] = None,
+    num_warps: Annotated[
+        Optional[int], typer.Option("--num-warps", "-w", help="Warps of a block.")
+    ] = None,
+    option: Annotated[
+        Optional[list[str]],
+        typer.Option("--option", metavar="NAME=VALUE", help="Other compile options."),
+    ] = None,
+    grid: Annotated[
+        Optional[str],
+        typer.Option("--grid", metavar="X[,Y[,Z]]", help="Where it is always the same."),
+    ] = None,
+    source_map: Annotated[
+        bool, typer.Option("--source-map", help="Keep assembly and the source lines it came from.")
+    ] = False,
+    cache: Annotated[
+        bool, typer.Option("--cache", help="Take in the compilation cache of this machine.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Build a bundle; no device is needed."""
+    from gluon_report import specs as spec_files
+    from gluon_cli.compile import options_of
+    from gluon_cli.parse import parse_assignments
+
+    from gluon_bundle import Bundle, export_cache
+
+    if not specs and not cache:
+        raise UsageError(
+            "names no kernel", argument="SPEC", remedy="Give FILE:KERNEL or SPECS.toml."
+        )
+    made = Bundle()
+    targets = spec_files.targets_of(target)
+    others = []
+    for spec in specs or ():
+        if spec_files.looks_like(spec):
+            for found in spec_files.read(spec):
+                if targets:
+                    found = replace(found, targets=targets)
+                spec_files.add(made, found, source_map)
+        elif _is_bundle(spec):
+            others.append(spec)
+        else:
+            told = spec_files.Spec(
+                spec,
+                targets,
+                signature,
+                parse_assignments(constexpr or (), "--constexpr"),
+                options_of(num_warps, option),
+                grid=_grid(grid),
+            )
+            spec_files.add(made, told, source_map)
+    for other in others:
+        made.merge(Bundle.open(other))
+    if cache:
+        export_cache(made)
+    digest = made.write(out)
+    _report(made, str(out), digest, json)
+
+
+def _is_bundle(spec: str) -> bool:
+    path = Path(spec)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _grid(text: Optional[str]) -> Optional[tuple[int, ...]]:
+    if text is None:
+        return None
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise UsageError("must be sizes", argument="--grid", got=repr(text)) from None
+
+
+def _report(made: Bundle, path: str, digest: Optional[str], json: bool) -> None:
+    forms = sum(len(kernel["forms"]) for kernel in made.kernels.values())
+    size = Path(path).stat().st_size
+    told = {
+        "bundle": path,
+        "kernels": len(made),
+        "forms": forms,
+        "cache_entries": len(made.cache),
+        "bytes": size,
+        "sha256": digest,
+    }
+    if json:
+        print_json(told)
+        return
+    cached = f", {_count(len(made.cache), 'cache entry')}" if made.cache else ""
+    print(f"{path}: {_count(len(made), 'kernel')}, {_count(forms, 'form')}{cached}, {size} bytes")
+    print(f"sha256 {digest}")
+
+
+def _count(number: int, what: str) -> str:
+    many = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{number} {what if number == 1 else many}"
+
+
+@app.command()
+@command
+def inspect(file: File, digest: Digest = None, json: Json = False) -> None:
+    """What a bundle holds: kernels, what each form is compiled for, how it is launched."""
+    from gluon_bundle import Bundle
+    from gluon_bundle.bundle import spoken
+
+    found = Bundle.open(file, digest)
+    told = found.inspect()
+    if json:
+        print_json(told)
+        return
+    rows: list[Optional[list[Any]]] = []
+    for name, kernel in told["kernels"].items():
+        for form in kernel["forms"]:
+            launch = form["launch"]
+            grid = "x".join(map(str, form["grid"])) if form["grid"] else "of the launch"
+            code = told["members"][form["code"]]
+            threads = launch["num_warps"] * launch["warp_size"]
+            rows.append([name, spoken(form), grid, threads, launch["shared"], code])
+        rows.append(None)
+    columns = ("kernel", "form", "grid", ">threads", ">shared", ">bytes")
+    console().print(table(f"{file}, sha256 {told['digest']}", columns, rows))
+    tools = ", ".join(f"{name} {version}" for name, version in told["tools"].items())
+    print(f"built with {tools}")
+    if told["cache"]:
+        print(_count(len(told["cache"]), "cache entry"))
+
+
+@app.command()
+@command
+def verify(file: File, digest: Digest = None, json: Json = False) -> None:
+    """Check every hash in a bundle; exit 1 where one is wrong."""
+    from gluon_bundle import Bundle
+
+    found = Bundle.open(file, digest).verify()
+    if json:
+        print_json(asdict(found))
+        return
+    parts = f"{_count(found.kernels, 'kernel')}, {_count(found.forms, 'form')}"
+    print(
+        f"{file}: the file and its {_count(found.members, 'part')} have the stated hashes ({parts})"
+    )
+    print(f"sha256 {found.digest}")
+
+
+@app.command()
+@command
+def diff(
+    file: File, other: Annotated[str, typer.Argument(metavar="OTHER")], json: Json = False
+) -> Optional[int]:
+    """What differs between two bundles; exit 1 where something does."""
+    from gluon_bundle import Bundle
+
+    lines = Bundle.open(file).diff(Bundle.open(other))
+    if json:
+        print_json({"differences": lines})
+    else:
+        print("\n".join(lines) if lines else "the bundles launch the same code the same way")
+    return Exit.FAILED if lines else Exit.OK
+
+
+@app.command("import-cache")
+@command
+def import_cache(file: File, digest: Digest = None, json: Json = False) -> None:
+    """Put the compilation cache that a bundle holds into the cache of this machine."""
+    from gluon_bundle import Bundle
+    from gluon_bundle import import_cache as write
+
+    count = write(Bundle.open(file, digest))
+    if json:
+        print_json({"entries": count})
+    else:
+        print(f"{_count(count, 'cache entry')} written")

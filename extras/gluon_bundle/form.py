@@ -1,0 +1,338 @@
+"""One compiled form of a kernel as the manifest of a bundle describes it."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+import struct
+from typing import Any, Iterator, Mapping, Optional, Sequence
+
+from gluon_bundle.reader import runtime
+from gluon_core import _triton
+from gluon_core.compiler.cache import key_of
+from gluon_core.compiler.kernel import CompiledKernel
+from gluon_core.compiler.parameters import Parameter, parameters_of
+from gluon_core.compiler.source import GluonASTSource
+from gluon_core.errors import BundleTargetError, BundleUnsupportedError
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.targets import Target
+from gluon_core.values.constants import identity, text_of
+from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
+
+__all__ = [
+    "RULES",
+    "form_key",
+    "form_of",
+    "given_options",
+    "identity_of",
+    "kernel_of",
+    "pattern_of",
+    "patterns_of",
+]
+
+# What `gluon_core.launch.arguments` decides, as data.
+RULES: Mapping[str, Any] = {
+    "divisibility": 16,
+    "constants": [1],
+    "integers": [
+        ["i32", -(2**31), 2**31 - 1],
+        ["i64", -(2**63), 2**63 - 1],
+        ["u64", 0, 2**64 - 1],
+    ],
+    "small": 2**31 - 1,
+}
+
+_CODES = {
+    "i1": "b",
+    "i8": "b",
+    "i16": "h",
+    "i32": "i",
+    "i64": "q",
+    "u1": "B",
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "fp16": "e",
+    "bf16": "bf16",
+    "fp32": "f",
+    "f32": "f",
+    "fp64": "d",
+}
+
+
+# -- constants -------------------------------------------------------------------------------------
+
+
+def constant_of(value: Any) -> dict[str, Any]:
+    """A constant as the manifest holds it: JSON, or the text of what is none."""
+    value = _triton.unwrap(value)
+    if _is_plain(value):
+        return {"constant": value}
+    return {
+        "opaque": repr(value) if not isinstance(value, _triton.dtype) else str(value),
+        "identity": hashlib.sha256(text_of(value).encode()).hexdigest(),  # texts may be the same
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return all(map(_is_plain, value))
+    if type(value) is float:
+        return math.isfinite(value)
+    return value is None or type(value) in (bool, int, str)
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+def patterns_of(source: GluonASTSource) -> list[dict[str, Any]]:
+    """What the code of a source assumes of each parameter.
+
+    Raises:
+        BundleUnsupportedError: a parameter is of a type that bundles cannot hold.
+    """
+    names = source.fn.arg_names
+    return [pattern_of(source, source.signature[name], (i,), name) for i, name in enumerate(names)]
+
+
+def pattern_of(
+    source: GluonASTSource, kind: Any, path: tuple[int, ...], name: str
+) -> dict[str, Any]:
+    """The pattern of the parameter, or the item of a tuple, at `path`."""
+    if isinstance(kind, (tuple, list)):
+        return {"tuple": [pattern_of(source, k, (*path, i), name) for i, k in enumerate(kind)]}
+    if kind == "constexpr":
+        return constant_of(source.constants.get(path))
+    if is_descriptor_text(kind):
+        found = split_descriptor(kind)
+        if found.head != "tensordesc":
+            raise BundleUnsupportedError(
+                "bundles cannot hold descriptors of this kind",
+                argument=f"{source.name}({name})",
+                expected="descriptors of tiles, tensordesc<...>",
+                got=kind,
+                remedy="Compile this kernel where it runs.",
+            )
+        element, block = found.element, list(found.block_shape)
+        return {"descriptor": kind, "element": element, "rank": found.rank, "block": block}
+    if not kind.startswith("*") and kind not in _CODES:
+        raise BundleUnsupportedError(
+            "bundles cannot hold arguments of this type",
+            argument=f"{source.name}({name})",
+            expected=f"a pointer or one of {', '.join(_CODES)}",
+            got=kind,
+        )
+    marks = {str(pair[0]): pair[1] for pair in source.attrs.get(path, ())}
+    return {
+        "type": kind,
+        "divisible": marks.get("tt.divisibility", 1) % RULES["divisibility"] == 0,
+        "small": "tt.pointer_range" in marks,
+    }
+
+
+def _parameter(found: Parameter) -> dict[str, Any]:
+    kinds = {
+        inspect.Parameter.KEYWORD_ONLY: "keyword",
+        inspect.Parameter.VAR_POSITIONAL: "variadic",
+    }
+    return {
+        "name": found.name,
+        "constexpr": found.is_constexpr,
+        "specialize": found.specialize,
+        "align": found.align,
+        "type": found.annotation_type,
+        "kind": kinds.get(found.kind, "plain"),
+        "default": constant_of(found.default) if found.has_default else None,
+    }
+
+
+def identity_of(fn: Any) -> str:
+    """Hash of a kernel's source and of all that it refers to; "" for what only this process knows."""
+    found = identity(fn, home=fn.fn.__module__)
+    return hashlib.sha256(found.text.encode()).hexdigest() if found.lasting else ""
+
+
+def kernel_of(fn: Any) -> dict[str, Any]:
+    """A kernel as the manifest describes it, without forms."""
+    return {
+        "function": fn.fn.__qualname__,
+        "module": "" if fn.fn.__module__ == "__main__" else fn.fn.__module__,
+        "identity": identity_of(fn),
+        "parameters": [_parameter(found) for found in parameters_of(fn)],
+        "forms": [],
+    }
+
+
+# -- packing ---------------------------------------------------------------------------------------
+
+
+def maps_of(compiled: CompiledKernel) -> list[dict[str, Any]]:
+    """How the code wants the map of each of its descriptors.
+
+    Raises:
+        BundleUnsupportedError: its driver takes no maps.
+    """
+    count = sum(map(is_descriptor_text, _flat(compiled.src.types)))
+    if not count:
+        return []
+    told = list(getattr(compiled.metadata, "tensordesc_meta", None) or ())
+    driver = _triton.gpu_target(compiled.target).backend
+    if driver not in runtime("driver").WITH_MAPS or len(told) != count:
+        raise BundleUnsupportedError(
+            "bundles cannot hold kernels for this target that take tensor descriptors",
+            argument=compiled.name,
+            got=str(compiled.target),
+            remedy="Pass a pointer, and make the descriptor in the kernel, or compile this kernel "
+            "where it runs.",
+        )
+    return [{ours: entry[theirs] for ours, theirs in MAP_FIELDS.items()} for entry in told]
+
+
+# What a manifest calls that which the compiler says of a descriptor.
+MAP_FIELDS: Mapping[str, str] = {
+    "swizzle": "swizzle",
+    "element_type": "elem_type",
+    "element_bytes": "elem_size",
+    "fp4_padded": "fp4_padded",
+    "box": "block_size",
+}
+
+
+def _flat(kinds: Any) -> Iterator[Any]:
+    for kind in kinds:
+        if isinstance(kind, (tuple, list)):
+            yield from _flat(kind)
+        else:
+            yield kind
+
+
+def packing_of(
+    patterns: Sequence[Mapping[str, Any]], maps: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Where each argument goes in the parameter buffer; `maps` has how descriptors are encoded."""
+    fields: list[dict[str, Any]] = []
+    end = 0
+    left = list(maps)
+
+    def place(size: int, align: int = 0) -> int:
+        nonlocal end
+        at = end + -end % (align or size)
+        end = at + size
+        return at
+
+    def walk(items: Sequence[Mapping[str, Any]], before: list[int]) -> None:
+        for index, pattern in enumerate(items):
+            path = [*before, index]
+            if "tuple" in pattern:
+                walk(pattern["tuple"], path)
+            elif "descriptor" in pattern:
+                manifests, made = runtime("manifest"), left.pop(0)
+                at = place(0, manifests.MAP_ALIGNMENT)
+                told = {**made, "box": list(made["box"])}
+                fields.append({"path": path, "code": "map", "offset": at, "map": told})
+                rank = len(made["box"])
+                place(manifests.MAP_BYTES + 4 * rank + 4 * (rank % 2) + 8 * rank, 1)
+            elif "type" in pattern:
+                code = "Q" if pattern["type"].startswith("*") else _CODES[pattern["type"]]
+                size = 2 if code == "bf16" else struct.calcsize(f"<{code}")
+                fields.append({"path": path, "code": code, "offset": place(size)})
+
+    walk(patterns, [])
+    return {"fields": fields, "scratch": [place(8), place(8)], "size": end}
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+_OF_THIS_MACHINE = ("extern_libs",)  # paths of the compiler's own files
+
+
+def _options(options: Any) -> dict[str, Any]:
+    """The parsed options as JSON values."""
+    found = {}
+    for name, value in sorted(vars(options).items()):
+        if name not in _OF_THIS_MACHINE:
+            value = sorted(value) if isinstance(value, (set, frozenset)) else value
+            found[name] = value if _is_plain(value) else repr(value)
+    return found
+
+
+def given_options(options: Any, backend: Backend, target: Target) -> dict[str, Any]:
+    """Those parsed options that are not what the target has by default."""
+    usual = _options(backend.options(target, {}))
+    return {k: v for k, v in _options(options).items() if k not in usual or usual[k] != v}
+
+
+# -- forms -----------------------------------------------------------------------------------------
+
+
+def form_key(source: GluonASTSource, target: Target, given: Mapping[str, Any]) -> str:
+    """What a form is found by: target, types, constants, marks and options."""
+    constants = [(path, text_of(_triton.unwrap(v))) for path, v in sorted(source.constants.items())]
+    marks = [
+        (path, sorted(map(tuple, pairs))) for path, pairs in sorted(source.attrs.items()) if pairs
+    ]
+    return key_of((target, list(source.signature.items()), constants, marks, sorted(given.items())))
+
+
+def _scratch(metadata: Any, kind: str) -> list[int]:
+    size = getattr(metadata, f"{kind}_scratch_size", 0) or 0
+    return [size, getattr(metadata, f"{kind}_scratch_align", 1) or 1]
+
+
+def check_target(target: Target) -> None:
+    """See that kernels for `target` have machine code.
+
+    Raises:
+        BundleTargetError: it simulates, or nothing launches its code.
+    """
+    if target.architecture.triton_backend is None or target.simulated:
+        raise BundleTargetError(
+            "kernels for this target have no machine code",
+            argument="target",
+            got=str(target),
+            remedy=f"Name the hardware: {target.architecture.backend}:{target.architecture.name}.",
+        )
+
+
+def form_of(
+    compiled: CompiledKernel, options: Any, grid: Optional[Sequence[int]]
+) -> tuple[dict[str, Any], bytes, str]:
+    """A form without its code, the code, and the name of the stage that made it.
+
+    Args:
+        options: the parsed options that it was compiled with.
+        grid: the programs along three axes, where they are always the same.
+    """
+    metadata, target = compiled.metadata, compiled.target
+    given = given_options(options, compiled.backend, target)
+    patterns = patterns_of(compiled.src)
+    hardware = _triton.gpu_target(target)
+    launch = {
+        "entry": metadata.name,
+        "num_warps": metadata.num_warps,
+        "warp_size": target.warp_size,
+        "num_ctas": metadata.num_ctas,
+        "shared": metadata.shared,
+        "cooperative": bool(getattr(metadata, "launch_cooperative_grid", False)),
+        "dependent": bool(getattr(metadata, "launch_pdl", False)),
+        "global_scratch": _scratch(metadata, "global"),
+        "profile_scratch": _scratch(metadata, "profile"),
+    }
+    form = {
+        "target": str(target),
+        "driver": hardware.backend,
+        "architecture": target.architecture.name,
+        "arguments": patterns,
+        "options": json.loads(json.dumps(_options(options))),
+        "given": sorted(given),
+        "grid": None if grid is None else list(grid),
+        "launch": launch,
+        "packing": packing_of(patterns, maps_of(compiled)),
+        "key": form_key(compiled.src, target, given),
+        "metadata": {"tmem_size": getattr(metadata, "tmem_size", 0) or 0},
+        "source": None,
+    }
+    return form, compiled.kernel, list(compiled.asm)[-1]

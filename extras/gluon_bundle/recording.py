@@ -1,0 +1,108 @@
+"""Recording which forms of which kernels a program launches."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Iterator, Mapping, Optional
+
+from gluon_bundle.form import form_key, given_options
+from gluon_core import _triton
+from gluon_core.compiler.source import GluonASTSource
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
+
+__all__ = ["Recorded", "Recording", "note", "record"]
+
+Sizes = tuple[int, int, int]
+
+
+@dataclass
+class Recorded:
+    """One form of a kernel that was launched.
+
+    Attributes:
+        source: the kernel, with the types, constants and marks of the launch.
+        target: where it ran; a simulated one too.
+        options: those that are not the target's defaults.
+        grid: of all its launches; None where they differed.
+        launches: how many there were.
+    """
+
+    source: GluonASTSource
+    target: Target
+    options: Mapping[str, Any]
+    grid: Optional[Sizes]
+    launches: int = 1
+
+    @property
+    def hardware(self) -> Target:
+        """What it is compiled for: of a simulated target, the hardware that was simulated."""
+        architecture = self.target.architecture
+        return Target(architecture.backend, architecture)
+
+
+class Recording:
+    """What `record` collects: iterate over it, or hand it to `Bundle.add_recorded`."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Any, str], Recorded] = {}
+        self._lock = threading.Lock()
+
+    def note(
+        self, source: GluonASTSource, target: Target, options: Any, grid: Optional[Sizes]
+    ) -> None:
+        """Remember a launch; `grid` is None where nothing ran."""
+        backend = registry().backend(target.backend)
+        given = given_options(options, backend, target)
+        key = (source.fn, form_key(source, target, given))
+        values = {name: getattr(options, name) for name in given}
+        with self._lock:
+            found = self._found.get(key)
+            if found is None:
+                self._found[key] = Recorded(source, target, values, grid)
+                return
+            found.launches += 1
+            if grid is not None and grid != found.grid:
+                found.grid = None
+
+    def __iter__(self) -> Iterator[Recorded]:
+        return iter(tuple(self._found.values()))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+ACTIVE: list[Recording] = []  # the launch path looks here, off its fast way
+
+
+def note(source: GluonASTSource, target: Target, options: Any, grid: Optional[Sizes]) -> None:
+    """Tell all that record of a launch."""
+    for recording in ACTIVE:
+        recording.note(source, target, options, grid)
+
+
+def _seen(told: Any) -> None:
+    """A launch hook that does nothing: with one, launches do not take their fast way."""
+
+
+@contextmanager
+def record() -> Iterator[Recording]:
+    """Collect the forms of the kernels that are launched inside, on any target.
+
+    with gluon_core.bundle.record() as recording:
+        main()
+    bundle.add_recorded(recording)
+    """
+    recording = Recording()
+    hook = _triton.knobs.runtime.launch_enter_hook
+    ACTIVE.append(recording)
+    if len(ACTIVE) == 1 and hasattr(hook, "add"):
+        hook.add(_seen)
+    try:
+        yield recording
+    finally:
+        ACTIVE.remove(recording)
+        if not ACTIVE and hasattr(hook, "remove"):
+            hook.remove(_seen)

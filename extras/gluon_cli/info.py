@@ -1,0 +1,215 @@
+"""`gluon info`: what is installed, what it offers, and what is broken and why."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any, Optional
+
+from rich.markup import escape
+from rich.text import Text
+
+from gluon_cli.output import Exit, byte_count, console, print_json, table
+from gluon_cli.types import current
+from gluon_core import __version__
+from gluon_core.errors import GluonError, TargetError, did_you_mean
+from gluon_core.plugin.targets import Architecture
+from gluon_core.registry.load import registry
+
+__all__ = ["gather", "show"]
+
+
+def gather() -> dict[str, Any]:
+    """Everything that `gluon info` knows, ready for JSON."""
+    found = registry()
+    return {
+        "versions": _versions(),
+        "default_target": _default_target(),
+        "plugins": [
+            {
+                "name": plugin.name,
+                "distribution": plugin.distribution,
+                "backends": list(plugin.backends),
+                "lowerings": list(plugin.lowerings),
+            }
+            for plugin in found.plugins.values()
+        ],
+        "broken": [
+            {
+                "name": failure.name,
+                "distribution": failure.distribution,
+                "reason": failure.reason,
+                "traceback": failure.traceback,
+            }
+            for failure in found.failures.values()
+        ],
+        "clashes": [asdict(clash) for clash in found.clashes],
+        "left_out": sorted(found.skipped),
+        "types": current(),
+        "devices": _devices(),
+        "architectures": [_architecture(arch) for arch in found.architectures()],
+        "capabilities": {
+            name: [arch.name for arch in archs] for name, archs in found.capabilities().items()
+        },
+    }
+
+
+def _versions() -> dict[str, Optional[str]]:
+    versions: dict[str, Optional[str]] = {
+        "gluon-core": __version__,
+        "python": platform.python_version(),
+    }
+    for name in ("numpy", "torch", "triton"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    try:
+        from gluon_core import _triton
+
+        versions["triton"] = _triton.VERSION_TEXT
+    except GluonError as error:
+        versions["triton"] = f"unusable: {error}"
+    return versions
+
+
+def _default_target() -> str:
+    try:
+        return str(registry().target(None))
+    except GluonError as error:
+        return f"none: {error}"
+
+
+def _devices() -> list[dict[str, Any]]:
+    rows = []
+    for backend in registry().backends.values():
+        if backend.simulates:
+            continue
+        problem = backend.device_problem()
+        targets = [backend.device_target(i) for i in range(backend.device_count())]
+        rows.append(
+            {
+                "backend": backend.name,
+                "devices": [str(t) for t in targets if t is not None],
+                "problem": problem,
+            }
+        )
+    return rows
+
+
+def _architecture(arch: Architecture) -> dict[str, Any]:
+    return {
+        "name": arch.name,
+        "backend": arch.backend,
+        "aliases": list(arch.aliases),
+        "description": arch.description,
+        "warp_size": arch.warp_size,
+        "shared_memory": arch.limits.shared_memory,
+        "max_warps": arch.limits.max_warps,
+        "max_registers": arch.limits.max_registers,
+        "tensor_memory_columns": arch.limits.tensor_memory_columns,
+        "max_ctas_per_cluster": arch.limits.max_ctas_per_cluster,
+        "min_triton": ".".join(map(str, arch.min_triton)),
+        "capabilities": sorted(arch.capabilities),
+    }
+
+
+def show(what: Optional[str], json: bool) -> int:
+    if what is not None:
+        _show_one(what, json)
+        return Exit.OK
+    found = gather()
+    code = Exit.UNAVAILABLE if found["broken"] else Exit.OK
+    if json:
+        print_json(found)
+        return code
+    out = console()
+    versions = ", ".join(f"{k} {v or 'not installed'}" for k, v in found["versions"].items())
+    out.print(escape(versions), highlight=False, soft_wrap=True)
+    out.print(f"default target: {escape(found['default_target'])}", highlight=False, soft_wrap=True)
+    plugins = [
+        (p["name"], p["distribution"], ", ".join(p["backends"]), len(p["lowerings"]) or "")
+        for p in found["plugins"]
+    ]
+    out.print(table("plugins", ("name", "distribution", "backends", ">lowerings"), plugins))
+    devices = [
+        (d["backend"], "\n".join(d["devices"]) or "none", d["problem"] or "")
+        for d in found["devices"]
+    ]
+    out.print(table("devices", ("backend", "devices", "problem"), devices))
+    architectures: list[Any] = []
+    for arch in found["architectures"]:
+        if architectures and architectures[-1][0] != arch["backend"]:
+            architectures.append(None)
+        architectures.append(
+            (
+                arch["backend"],
+                arch["name"],
+                ", ".join(arch["aliases"]),
+                arch["warp_size"],
+                f"{arch['shared_memory'] // 1024} KiB",
+                arch["min_triton"],
+                len(arch["capabilities"]),
+            )
+        )
+    columns = ("backend", "name", "aliases", ">lanes", ">shared", ">Triton from", ">capabilities")
+    out.print(table("architectures", columns, architectures))
+    out.print("lanes: of a warp; shared: memory of a block at most")
+    out.print(Text("capabilities", style="bold"), Text(", ".join(found["capabilities"])))
+    out.print("gluon info NAME tells all about an architecture or a capability\n")
+    for failure in found["broken"]:
+        title = f"{failure['name']} ({failure['distribution'] or 'unknown'}) did not load"
+        out.print(f"[bold red]{escape(title)}[/]")
+        out.print(escape(failure["traceback"].rstrip()), highlight=False, soft_wrap=True)
+    for clash in found["clashes"]:
+        text = f"{clash['text']}. {clash['remedy']}"
+        out.print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
+    if not found["types"]:
+        out.print("editors and checkers do not know these plugins: run `gluon types`")
+    for name in found["left_out"]:
+        out.print(f"{escape(name)} is left out by GLUON_PLUGINS")
+    return code
+
+
+def _with_unit(key: str, value: Any) -> Any:
+    if key == "shared_memory":
+        return f"{byte_count(value)} ({value} B) per block"
+    units = {
+        "warp_size": "lanes",
+        "max_warps": "per block",
+        "max_registers": "per thread",
+        "max_ctas_per_cluster": "blocks",
+    }
+    return f"{value} {units[key]}" if key in units else value
+
+
+def _show_one(what: str, json: bool) -> None:
+    """All about one capability or one target."""
+    having = registry().capabilities().get(what)
+    if having is not None:
+        if json:
+            print_json({what: [arch.name for arch in having]})
+        else:
+            rows = [(a.backend, a.name, a.description) for a in having]
+            console().print(table(what, ("backend", "architecture", ""), rows))
+        return
+    try:
+        target = registry().target(what)
+    except TargetError as error:
+        close = did_you_mean(what, registry().capabilities())
+        error.remedy = " ".join(filter(None, (error.remedy, close)))
+        raise
+    arch = _architecture(target.architecture)
+    arch["target"] = str(target)
+    if json:
+        print_json(arch)
+        return
+    facts: list[tuple[Any, ...]] = [
+        (
+            key.replace("_", " "),
+            "\n".join(value) if isinstance(value, list) else _with_unit(key, value),
+        )
+        for key, value in arch.items()
+    ]
+    console().print(table(str(target), ("", ""), facts))

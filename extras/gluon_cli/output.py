@@ -1,0 +1,280 @@
+"""What commands print, and the codes they end with."""
+
+from __future__ import annotations
+
+import functools
+import json
+import linecache
+import os
+import signal
+import sys
+import traceback
+from enum import IntEnum
+from types import TracebackType
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gluon_core.errors import (
+    ArgumentError,
+    CacheError,
+    CapabilityError,
+    DeviceError,
+    GluonError,
+    LimitError,
+    OptionError,
+    PluginError,
+    SourceSpan,
+    TargetError,
+    TritonVersionError,
+    TuneError,
+    TuneStoreError,
+    TuneWorkerError,
+    trimmed_traceback,
+    without_addresses,
+)
+
+__all__ = [
+    "Exit",
+    "OUTCOME",
+    "UsageError",
+    "byte_count",
+    "command",
+    "console",
+    "errors",
+    "file_and_kernel",
+    "print_json",
+    "table",
+]
+
+
+# A file that a run writes its outcome to in words, where its exit code says less.
+OUTCOME = "OUTCOME_FILE_OF_GLUON"
+
+
+class Exit(IntEnum):
+    """Exit codes of the command `gluon`."""
+
+    OK = 0
+    FAILED = 1  # a kernel is wrong, does not compile, or gives a wrong result
+    USAGE = 2  # the command line is wrong
+    UNAVAILABLE = 3  # the command is right, and this machine or target cannot do it
+
+
+class UsageError(GluonError, ValueError):
+    """The command line is wrong."""
+
+
+_UNAVAILABLE = (
+    CapabilityError,
+    CacheError,
+    DeviceError,
+    LimitError,
+    PluginError,
+    TritonVersionError,
+    TuneStoreError,
+    TuneWorkerError,
+)
+_USAGE = (ArgumentError, OptionError, TargetError, TuneError, UsageError)
+
+
+def console() -> Console:
+    """Where results go. A pipe gets the whole width of a table, not the 80 columns of no terminal."""
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        return Console()
+    return Console(width=160)
+
+
+def errors() -> Console:
+    """Where progress and errors go."""
+    return Console(stderr=True)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, default=str))
+
+
+def byte_count(count: int) -> str:
+    return f"{count / 1024:.4g} KiB" if count >= 1024 else f"{count} B"
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Optional[Sequence[Any]]]) -> Table:
+    """A table of plain text; a column whose name starts with `>` is set to the right and keeps its
+    width, and a row that is None draws a line."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    made.padding = (0, 1, 0, 0)
+    for name in columns:
+        right = name.startswith(">")
+        made.add_column(
+            name.lstrip(">"),
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=right,
+        )
+    for row in rows:
+        if row is None:
+            made.add_section()
+        else:
+            made.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
+    return made
+
+
+def code_of(error: BaseException) -> Exit:
+    """The exit code that `error` stands for."""
+    if isinstance(error, _UNAVAILABLE):
+        return Exit.UNAVAILABLE
+    if isinstance(error, GluonError) and error.span is not None:
+        return Exit.FAILED
+    return Exit.USAGE if isinstance(error, _USAGE) else Exit.FAILED
+
+
+def _warn_of_plugins() -> None:
+    """One line on standard error while a plugin is broken or several claim one name."""
+    from gluon_core.registry.load import registry
+
+    try:
+        found = registry().problems()
+    except GluonError:
+        return  # what the command itself will say
+    if found:
+        first = " ".join(found[0].split())
+        count = f"{len(found)} problems of plugins, the first: " if len(found) > 1 else ""
+        print(f"gluon: {count}{first}. See `gluon info`.", file=sys.stderr)
+
+
+def _lacking(error: GluonError) -> Optional[str]:
+    """What to install, where that may be why a target is unknown."""
+    if not isinstance(error, (PluginError, TargetError)):
+        return None
+    from gluon_cli.packages import hint
+
+    try:
+        return hint()
+    except GluonError:
+        return None
+
+
+def _of_the_file(error: BaseException, file: str) -> bool:
+    """Whether a file that was run raised `error`; its traceback then starts there, without the frames
+    of what ran it."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        error.__traceback__ = None
+        return True
+    frame = _in_file(error, file)
+    if frame is None:
+        return False
+    error.__traceback__ = frame
+    last = traceback.extract_tb(frame)[-1]
+    # A launch without its arguments, or a grid that raises: what led there is nobody's mistake.
+    if last.filename.startswith("<gluon ") or last.name == "require_all" or last.filename == file:
+        if os.environ.get("GLUON_TRACEBACK") != "full":
+            error.__traceback__ = trimmed_traceback(frame)
+    return True
+
+
+def _in_file(error: BaseException, file: str) -> Optional[TracebackType]:
+    """The part of the traceback that begins in `file`; None where it never was there."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename != file:
+        frame = frame.tb_next
+    return frame
+
+
+def _place(error: GluonError, file: str) -> Optional[SourceSpan]:
+    """The host's line that `error` came from: the innermost one of the user."""
+    entry = trimmed_traceback(_in_file(error, file))
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    if entry is None:
+        return None
+    code, line = entry.tb_frame.f_code, entry.tb_lineno
+    text = linecache.getline(code.co_filename, line).rstrip()
+    column, end = len(text) - len(text.lstrip()), len(text)
+    if hasattr(code, "co_positions"):  # from Python 3.11 on
+        _, last, start, stop = list(code.co_positions())[entry.tb_lasti // 2]
+        if start is not None and last is not None and stop is not None:
+            # Positions count bytes.
+            column = len(text.encode()[:start].decode(errors="ignore"))
+            end = len(text.encode()[:stop].decode(errors="ignore")) if last == line else end
+    return SourceSpan(code.co_filename, line, column, end, text or None)
+
+
+def _plainly(error: BaseException) -> dict[str, Any]:
+    """An ordinary exception as JSON: its class, its message, and where the file was."""
+    found: dict[str, Any] = {
+        "class": type(error).__name__,
+        "message": without_addresses(str(error)),
+    }
+    if error.__traceback__ is not None:
+        code = error.__traceback__.tb_frame.f_code
+        found.update(file=code.co_filename, line=error.__traceback__.tb_lineno)
+    elif isinstance(error, SyntaxError):
+        found.update(file=error.filename, line=error.lineno)
+    return found
+
+
+def _ran(command: str, given: Mapping[str, Any]) -> Optional[str]:
+    """The file that a command runs as Python does, None for other commands."""
+    if command == "run":
+        return str(given["file"])
+    return file_and_kernel(str(given["kernel"]))[0] if command == "prove" else None
+
+
+def file_and_kernel(spec: str) -> tuple[str, Optional[str]]:
+    """`FILE:KERNEL`, or a file alone, in its parts."""
+    head, colon, tail = spec.rpartition(":")
+    return (head, tail) if colon and tail.isidentifier() else (spec, None)
+
+
+def command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a command: Gluon Core's own errors are printed without a traceback and become an exit
+    code; what the command returns is its exit code, None for OK. Exceptions of a file that is run keep
+    its part of the traceback, other ones are bugs and keep all of it. A plugin with a problem is warned of first, by every command but a bare `info`,
+    which shows it all."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        code: Optional[int] = None
+        if function.__name__ != "info" or kwargs.get("name"):
+            _warn_of_plugins()
+        try:
+            code = function(*args, **kwargs)
+        except GluonError as error:
+            ran = _ran(function.__name__, kwargs)
+            if ran is not None and error.span is None:
+                error.span = _place(error, ran)  # of host code: a descriptor, an argument, a grid
+            lacking = _lacking(error)
+            if lacking:
+                error.remedy = " ".join(filter(None, (error.remedy, lacking)))
+            if kwargs.get("json"):
+                print_json({"error": error.as_dict()})
+            else:
+                errors().print(
+                    f"[bold red]{type(error).__name__}[/]: {escape(str(error))}",
+                    soft_wrap=True,
+                    highlight=False,
+                )
+            code = Exit.UNAVAILABLE if lacking else code_of(error)
+            if isinstance(error, LimitError) and OUTCOME in os.environ:
+                with open(os.environ[OUTCOME], "w") as file:
+                    file.write("too large")
+        except Exception as error:
+            ran = _ran(function.__name__, kwargs)
+            if ran is None or not _of_the_file(error, ran):
+                raise
+            code = Exit.FAILED
+            traceback.print_exception(error)
+            if kwargs.get("json"):
+                print_json({"error": _plainly(error)})
+        except KeyboardInterrupt as interrupt:
+            # What a simulator knows of where it was; nothing where something else was interrupted.
+            text = f": {escape(str(interrupt))}" if str(interrupt) else ""
+            errors().print(f"[bold red]interrupted[/]{text}", soft_wrap=True, highlight=False)
+            code = 128 + signal.SIGINT
+        raise typer.Exit(int(code or Exit.OK))
+
+    return run

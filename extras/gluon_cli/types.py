@@ -1,0 +1,205 @@
+"""`gluon types`: a stub package that tells editors and checkers what the installed plugins add.
+
+The core names no vendor, so `gl.nvidia`, `gl.NVMMASharedLayout` and `gluon_core.nvidia.hopper` are
+found through the registry when a program runs; a checker does not run it. What is written is the
+partial stub package `gluon_core-stubs` (PEP 561), a line or two per module: the names of the core,
+and those that plugins add, each imported from where it is defined. A plugin ships nothing for it.
+Each module is a folder: pyright then takes it for a namespace, and asks for no source.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import itertools
+import pkgutil
+import shutil
+import sysconfig
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Iterable, Iterator, Optional
+
+import gluon_core
+from gluon_cli.output import Exit
+from gluon_core.errors import CacheError
+from gluon_core.registry.load import Registry, registry
+from gluon_core.registry.moved import ALIASES
+
+__all__ = ["current", "package", "show", "write"]
+
+_NAME = "gluon_core-stubs"
+_WRITTEN = "# Written by `gluon types` for the plugins that are installed.\n"
+
+
+def show(to: Optional[Path], check: bool) -> int:
+    where = (to or _site()) / _NAME
+    if check:
+        good = current(to)
+        print(f"{where} {'is as it should be' if good else 'is stale: run `gluon types`'}")
+        return Exit.OK if good else Exit.FAILED
+    names = [name for name, b in registry().backends.items() if b.language or b.host]
+    write(where)
+    print(f"{where}: gluon_core and {', '.join(names) or 'no plugin'}")
+    return Exit.OK
+
+
+def current(to: Optional[Path] = None) -> bool:
+    """Whether the stub package is there and knows the plugins that are installed."""
+    return _on_disk((to or _site()) / _NAME) == package(registry())
+
+
+def _site() -> Path:
+    """Where the core was installed, or the environment that runs where it is a checkout."""
+    beside = Path(gluon_core.__file__).parents[1]
+    if beside.name in ("site-packages", "dist-packages"):
+        return beside
+    return Path(sysconfig.get_path("purelib"))
+
+
+def write(where: Path) -> None:
+    """Write the stub package, in place of an earlier one.
+
+    Raises:
+        CacheError: the folder cannot be written, or holds something else.
+    """
+    files = package(registry())
+    try:
+        if where.exists():
+            found = where / "__init__.pyi"
+            if not found.exists() or not found.read_text().startswith(_WRITTEN):
+                raise CacheError("not written by `gluon types`", argument="--to", got=str(where))
+            shutil.rmtree(where)
+        for name, text in files.items():
+            (where / name).parent.mkdir(parents=True, exist_ok=True)
+            (where / name).write_text(text)
+    except OSError as error:
+        raise CacheError(
+            f"cannot be written: {error}",
+            argument="--to",
+            got=str(where),
+            remedy="Name a folder of yours with --to, and put it on the checker's search path.",
+        ) from error
+
+
+def _on_disk(where: Path) -> dict[str, str]:
+    files = (path for path in where.rglob("*") if path.is_file())
+    return {path.relative_to(where).as_posix(): path.read_text() for path in files}
+
+
+def package(plugins: Registry) -> dict[str, str]:
+    """Path in the stub package -> its text."""
+    hosts = {name: b.host for name, b in plugins.backends.items() if b.host}
+    languages = {name: b.language for name, b in plugins.backends.items() if b.language}
+    exports = [
+        line for name, path in plugins.exports().items() for line in _as(name, *path.split(":"))
+    ]
+    top = (*_public("gluon_core"), *_own("gluon_core", (*gluon_core._MODULES, *hosts)))
+    vendors = (*_own("gluon_core.language", languages), *exports)
+    files = {
+        "py.typed": "partial\n",
+        "__init__.pyi": _text(top),
+        "language/__init__.pyi": _text((*_public("gluon_core.language"), *vendors)),
+    }
+    for old, new in ALIASES.items():
+        path = old.removeprefix("gluon_core.").replace(".", "/")
+        files[f"{path}/__init__.pyi"] = _text(_everything(new))
+    for name, root in hosts.items():
+        files.update(_mirror(name, root))
+    for name, root in languages.items():
+        files.update(_mirror(f"language/{name}", root))
+    return files
+
+
+def _text(lines: Iterable[str]) -> str:
+    return _WRITTEN + "".join(f"{line}\n" for line in dict.fromkeys(lines))
+
+
+def _as(name: str, module: str, source: str) -> Iterator[str]:
+    """`source` of `module` as `name`: of what it imports a stub exports what keeps its name."""
+    inner = name if name == source else f"_{name}"
+    yield f"from {module} import {source} as {inner}"
+    if inner != name:
+        yield f"{name} = {inner}"
+
+
+def _own(parent: str, names: Iterable[str]) -> Iterator[str]:
+    return (f"from {parent} import {name} as {name}" for name in names)
+
+
+def _mirror(at: str, root: str) -> Iterator[tuple[str, str]]:
+    """A module of a plugin, and those that it offers (all, where it says nothing), under the name
+    that kernels have for them."""
+    spec, offered = _spec(root), _offered(root)
+    inside = pkgutil.iter_modules((spec and spec.submodule_search_locations) or ())
+    modules = [
+        found.name
+        for found in inside
+        if (found.name in offered if offered else not found.name.startswith("_"))
+    ]
+    others = [name for name in offered if name not in modules]
+    alias = f"gluon_core.{at.replace('/', '.')}"
+    yield f"{at}/__init__.pyi", _text((*_own(root, others), *_own(alias, modules)))
+    for name in modules:
+        yield from _mirror(f"{at}/{name}", f"{root}.{name}")
+
+
+def _everything(module: str) -> Iterator[str]:
+    """All that a module offers, name by name: not every editor reads `__all__`."""
+    return _own(module, _offered(module))
+
+
+@functools.cache
+def _offered(module: str) -> tuple[str, ...]:
+    """The names that a module is for, without running it: `__all__`, else what it defines, imports
+    as what it is, or imports all of."""
+    found: list[str] = []
+    for node in _tree(module).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            if node.targets[0].id == "__all__":
+                try:
+                    return tuple(ast.literal_eval(node.value))
+                except ValueError:
+                    continue
+            found.append(node.targets[0].id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.append(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if alias.name == "*":
+                    found += _offered(str(node.module))
+                elif alias.name == alias.asname:
+                    found.append(alias.name)
+    return tuple(name for name in found if not name.startswith("_"))
+
+
+def _public(module: str) -> Iterator[str]:
+    """What a package of the core imports for others, also for checkers alone, as a stub says it."""
+    body = _tree(module).body
+    for_checkers = [node.body for node in body if isinstance(node, ast.If)]
+    renamed: dict[str, tuple[str, str]] = {}
+    for node in (*body, *itertools.chain(*for_checkers)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gluon_core"):
+            for alias in node.names:
+                if alias.asname in (None, alias.name):
+                    yield from _as(alias.name, str(node.module), alias.name)
+                renamed[str(alias.asname)] = (str(node.module), alias.name)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.value) in renamed:
+            yield from _as(ast.unparse(node.targets[0]), *renamed[ast.unparse(node.value)])
+
+
+def _tree(module: str) -> ast.Module:
+    spec = _spec(module)
+    if spec is None or spec.origin is None:
+        return ast.Module([], [])
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def _spec(module: str) -> Optional[ModuleSpec]:
+    """Where a module stands. Nothing is imported: plugins may be broken, and Triton takes its time."""
+    parent, _, _ = module.rpartition(".")
+    if not parent:
+        return importlib.util.find_spec(module)
+    above = _spec(parent)
+    inside = above.submodule_search_locations if above else None
+    return PathFinder.find_spec(module, inside) if inside else None

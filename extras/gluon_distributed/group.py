@@ -1,0 +1,162 @@
+"""Ranks that hold symmetric memory together: what host code asks of them."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from hashlib import blake2b
+from importlib import metadata
+from typing import Any, Sequence, Union
+
+from gluon_core.errors import RankBuildError, RankMismatchError
+from gluon_core.plugin.hookspec import ENTRY_POINTS
+from gluon_distributed.symmetric import Multicast, Symmetric
+
+__all__ = ["Beside", "Group"]
+
+
+class Beside(ABC):
+    """Launches beside others; see `Group.beside`."""
+
+    @abstractmethod
+    def __enter__(self) -> Beside: ...
+
+    @abstractmethod
+    def __exit__(self, *error: Any) -> None: ...
+
+    @abstractmethod
+    def join(self) -> None:
+        """What this rank launches from now on comes after them."""
+
+
+class Group(ABC):
+    """Several ranks, as one of them sees them. Every rank makes the same calls in the same order.
+
+    Attributes:
+        rank: of this one, from 0 on.
+        world: how many there are.
+        device: where tensors are made: what torch calls it, or "cpu".
+    """
+
+    rank: int
+    world: int
+    device: Any
+
+    @abstractmethod
+    def gather(self, value: Any, what: str = "gather") -> list[Any]:
+        """What every rank brings, in their order. Values are pickled between processes.
+
+        Args:
+            what: the reason, for errors.
+        """
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait until all ranks have come, each with the kernels over that it launched."""
+
+    @abstractmethod
+    def empty(self, shape: Union[int, Sequence[int]], dtype: Any) -> Symmetric:
+        """A symmetric tensor, on every rank of the same shape and dtype; its signals are 0.
+
+        Args:
+            shape: of each rank's copy.
+            dtype: of torch; simulated ranks take NumPy's, too, and then make arrays.
+
+        Raises:
+            RankMismatchError: ranks ask for different ones.
+            SymmetricMemoryError: torch or the devices cannot.
+        """
+
+    @abstractmethod
+    def symmetric(self, tensor: Any) -> Symmetric:
+        """What kernels take of a tensor that `empty`, or torch, made symmetric.
+
+        Raises:
+            NotSymmetricError: it is not in symmetric memory.
+        """
+
+    @abstractmethod
+    def multicast(self, x: Symmetric) -> Multicast:
+        """What instructions take that access all ranks' copies of `x` at once.
+
+        Raises:
+            SymmetricMemoryError: the devices have no multicast, or it is turned off.
+        """
+
+    @abstractmethod
+    def beside(self) -> Beside:
+        """Launches inside `with` run beside what this rank launches next: on a stream of their own.
+
+            with group.beside() as copies:
+                bring[grid](x)
+            multiply[grid](x)     # at the same time
+            copies.join()         # what comes now waits for both
+
+        They come after what was launched before.
+        """
+
+    def zeros(self, shape: Union[int, Sequence[int]], dtype: Any) -> Symmetric:
+        """As `empty`, filled with zeros on all ranks when it returns."""
+        made = self.empty(shape, dtype)
+        made.local[...] = 0
+        self.barrier()
+        return made
+
+    def check(self, *kernels: Any) -> None:
+        """Make sure that all ranks run the same releases, and the same source of `kernels`.
+
+        Raises:
+            RankBuildError: they do not; the message names what differs, and on which ranks.
+        """
+        found = self.gather({**_releases(), **{_name(k): _source(k) for k in kernels}}, "check")
+        for what in {name: None for one in found for name in one}:
+            values = [one.get(what, "nothing") for one in found]
+            if len(set(values)) > 1:
+                other = next(r for r, value in enumerate(values) if value != values[0])
+                raise RankBuildError(
+                    "ranks are of different builds",
+                    argument=what,
+                    expected=f"{values[0]}, as on rank 0",
+                    got=f"{values[other]} on rank {other}",
+                    remedy="Run one installation and one checkout on all ranks.",
+                )
+
+    def agree(self, what: str, value: Any) -> Any:
+        """`value`, which all ranks must bring alike.
+
+        Raises:
+            RankMismatchError: one brings another.
+        """
+        found = self.gather(value, what)
+        for rank, other in enumerate(found):
+            if other != found[0]:
+                raise RankMismatchError(
+                    "ranks bring different values",
+                    argument=what,
+                    expected=f"{found[0]}, as on rank 0",
+                    got=f"{other} on rank {rank}",
+                )
+        return value
+
+
+def _releases() -> dict[str, str]:
+    """The releases of what makes code here: the core, what it stands on, and the plugins."""
+    found = {}
+    plugins = {p.dist.name for p in metadata.entry_points(group=ENTRY_POINTS) if p.dist}
+    for name in ("gluon-core", "triton", "torch", *sorted(plugins)):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _name(kernel: Any) -> str:
+    return f"kernel {getattr(kernel, '__name__', kernel)}"
+
+
+def _source(kernel: Any) -> str:
+    """A short digest of the kernel's source and of what it calls, where it tells that."""
+    key = getattr(kernel, "cache_key", None)
+    text = key if isinstance(key, str) else inspect.getsource(getattr(kernel, "fn", kernel))
+    return blake2b(text.encode(), digest_size=6).hexdigest()

@@ -1,0 +1,1 @@
+"""Pictures of layouts: text, SVG and HTML."""

@@ -1,0 +1,408 @@
+"""The instructions that the tasks of a program are walked by: straight lines and jumps.
+
+What depends on nothing but constants, arguments and program ids is computed when the code is made; what
+is left moves numbers, views and work in flight between variables, and lets ops take effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Optional
+
+from gluon_prove.values import Term
+from gluon_sim.record.ir import Location, Op
+
+__all__ = [
+    "Branch", "Code", "Effect", "Enter", "Flat", "Fork", "Guess", "Instruction", "Join", "Jump", "Leave", "Loop", "Move", "Pure",
+    "Spec", "Test", "Used", "View",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spec:
+    """An operand: a variable, or what is known of it; of what is not followed, its name (`numbering`)."""
+
+    var: Optional[int] = None
+    value: Any = None
+    name: Optional[Term] = None
+
+
+@dataclass
+class Instruction:
+    loc: Location
+
+    def uses(self) -> Iterator[int]:
+        return iter(())
+
+    def defines(self) -> Iterator[int]:
+        return iter(())
+
+
+def _vars(specs: Any) -> Iterator[int]:
+    for spec in specs:
+        if isinstance(spec, Spec) and spec.var is not None:
+            yield spec.var
+        elif isinstance(spec, list):
+            yield from _vars(spec)
+
+
+@dataclass
+class Pure(Instruction):
+    """`out = name(args)` of scalars with so many bits; as a term, where it is no number."""
+
+    name: str
+    args: list[Spec]
+    bits: int
+    out: int
+    known: Optional[Term] = None
+
+    def uses(self) -> Iterator[int]:
+        return _vars(self.args)
+
+    def defines(self) -> Iterator[int]:
+        yield self.out
+
+
+@dataclass
+class Guess(Instruction):
+    """`out` is what a term leaves that is divided by `modulus`: any number below that, chosen once."""
+
+    known: Term
+    modulus: int
+    out: int
+
+    def defines(self) -> Iterator[int]:
+        yield self.out
+
+
+@dataclass
+class View(Instruction):
+    """A part of a buffer at an index that is only known when it is walked."""
+
+    op: Op
+    args: list[Any]
+    out: int
+    make: Callable[..., Any]
+
+    def uses(self) -> Iterator[int]:
+        return _vars(self.args)
+
+    def defines(self) -> Iterator[int]:
+        yield self.out
+
+
+@dataclass
+class Effect(Instruction):
+    """An op whose model has events.
+
+    Args:
+        args: its operands, values flattened; other arguments stand in `build`.
+        relevant: the positions of operands that its events depend on.
+        tokens: the positions of registers that work in flight may fill.
+        choices: the positions of those that are true or false.
+        outs: a variable for each result, or None.
+        run: the events and results for values of the relevant operands.
+    """
+
+    op: Op
+    args: list[Spec]
+    relevant: list[int]
+    tokens: list[int]
+    choices: frozenset[int]
+    outs: list[Optional[int]]
+    run: Callable[[tuple[Any, ...]], tuple[tuple[Any, ...], list[Any]]]
+    buffer: Optional[int] = None  # that it allocates anew
+
+    def uses(self) -> Iterator[int]:
+        return _vars(self.args[i] for i in (*self.relevant, *self.tokens))
+
+    def defines(self) -> Iterator[int]:
+        return (out for out in self.outs if out is not None)
+
+
+@dataclass
+class Used(Instruction):
+    """Registers are read, which work in flight may yet fill."""
+
+    args: list[int]
+    op: Op
+
+    def uses(self) -> Iterator[int]:
+        return iter(self.args)
+
+
+@dataclass
+class Move(Instruction):
+    """All at once."""
+
+    outs: list[int]
+    args: list[Spec]
+
+    def uses(self) -> Iterator[int]:
+        return _vars(self.args)
+
+    def defines(self) -> Iterator[int]:
+        return iter(self.outs)
+
+
+@dataclass
+class Jump(Instruction):
+    target: int = -1
+
+
+@dataclass
+class Branch(Instruction):
+    """To `target` where the condition does not hold.
+
+    Args:
+        choice: by which number all partitions choose alike where nobody knows; None for each alone.
+        end: where both ways meet again, while code is made; None where that is not known.
+        free: nothing that is followed depends on it: each goes both ways.
+    """
+
+    condition: Spec
+    target: int = -1
+    context: tuple[Any, ...] = ()
+    choice: Optional[int] = None
+    end: Optional[int] = None
+    free: bool = False
+
+    def uses(self) -> Iterator[int]:
+        return iter(()) if self.free else _vars([self.condition])
+
+
+@dataclass
+class Loop:
+    """A counted loop.
+
+    Args:
+        counter: its variable.
+        step: of the counter; None where it is only known when the loop is entered.
+        bound: what the counter stays below: a known part, which is a term or an int, and a number more.
+        core, offset: the bound as an unknown and a number; core None where it is known or a variable.
+        linear: carried variables that each round adds a constant to.
+        context: the loops and choices around it.
+        root: the number of the core.
+    """
+
+    loc: Location
+    counter: int
+    step: Spec
+    bound: Spec
+    core: Optional[Term]
+    offset: int
+    linear: dict[int, int] = field(default_factory=dict)
+    context: tuple[Any, ...] = ()
+    root: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A count of the rounds of a loop that each round of another one begins anew, with the same bounds.
+
+    Args:
+        lows: where the counters of both begin.
+    """
+
+    outer: Loop
+    inner: Loop
+    lows: tuple[int, int]
+
+
+@dataclass
+class Enter(Instruction):
+    loop: Loop
+    low: Spec
+
+    def uses(self) -> Iterator[int]:
+        yield from _vars([self.low, self.loop.step, self.loop.bound])
+        yield from self.loop.linear
+
+    def defines(self) -> Iterator[int]:
+        yield self.loop.counter
+
+
+@dataclass
+class Test(Instruction):
+    """Into the loop, or to `target`."""
+
+    loop: Loop
+    target: int = -1
+
+    def uses(self) -> Iterator[int]:
+        yield self.loop.counter
+        yield from _vars([self.loop.bound, self.loop.step])
+
+
+@dataclass
+class Leave(Instruction):
+    loop: Loop
+    live: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Fork(Instruction):
+    """Partitions start; operands of each as (its variable, ours)."""
+
+    tasks: list[int]
+    passed: list[list[tuple[int, Spec]]]
+
+    def uses(self) -> Iterator[int]:
+        for pairs in self.passed:
+            yield from _vars([spec for _, spec in pairs])
+
+
+@dataclass
+class Join(Instruction):
+    tasks: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Code:
+    """What one task does.
+
+    Attributes:
+        active: at each instruction, the loops it is inside of.
+        live: at each instruction, the variables that are read from there on.
+        data: variables of what is not followed but for work that fills it.
+    """
+
+    name: str
+    steps: list[Instruction] = field(default_factory=list)
+    live: list[frozenset[int]] = field(default_factory=list)
+    active: list[tuple[Loop, ...]] = field(default_factory=list)
+    data: set[int] = field(default_factory=set)
+
+    def finish(self) -> None:
+        """Drop what has no use, and find out what is live where."""
+        self._choices()
+        while True:
+            self._live()
+            idle = [
+                i
+                for i, step in enumerate(self.steps)
+                if isinstance(step, (Guess, Pure, View))
+                and (i + 1 == len(self.steps) or step.out not in self.live[i + 1])
+            ]
+            moved = False
+            for i, step in enumerate(self.steps):
+                if isinstance(step, Move):
+                    after = self.live[i + 1] if i + 1 < len(self.steps) else frozenset()
+                    kept = [k for k, out in enumerate(step.outs) if out in after]
+                    if len(kept) < len(step.outs):
+                        step.outs = [step.outs[k] for k in kept]
+                        step.args = [step.args[k] for k in kept]
+                        moved = True
+            for i in idle:
+                self.steps[i] = Jump(self.steps[i].loc, i + 1)
+            if not idle and not moved:
+                break
+        for step in self.steps:
+            if isinstance(step, Enter):
+                step.loop.linear = {v: c for v, c in step.loop.linear.items() if v in self._ever}
+        self._shorten()
+        self._live()
+
+    def _choices(self) -> None:
+        """Leave out choices that nothing comes of, and free those of which only data does."""
+        idle = [at for at, step in enumerate(self.steps) if self._idle(at, step)]
+        ways = {at: range(at + 1, self.steps[at].end or 0) for at in idle}  # type: ignore[attr-defined]
+        around: dict[int, list[int]] = {}
+        for at, inside in ways.items():
+            for place in inside:
+                around.setdefault(place, []).append(at)
+        needed: set[int] = set()
+        todo = [
+            v
+            for at, step in enumerate(self.steps)
+            if not isinstance(step, (Guess, Pure, View, Move, Enter)) and at not in ways
+            for v in step.uses()
+        ]
+        todo += [
+            v
+            for s in self.steps
+            if isinstance(s, Enter)
+            for v in _vars([s.low, s.loop.step, s.loop.bound])
+        ]
+        made: dict[int, list[tuple[int, list[int]]]] = {}
+        for at, step in enumerate(self.steps):
+            if isinstance(step, Move):
+                for out, arg in zip(step.outs, step.args):
+                    made.setdefault(out, []).append((at, list(_vars([arg]))))
+            elif isinstance(step, (Guess, Pure, View)):
+                made.setdefault(step.out, []).append((at, list(step.uses())))
+        kept: set[int] = set()
+        while todo:
+            var = todo.pop()
+            if var in needed:
+                continue
+            needed.add(var)
+            for at, uses in made.get(var, ()):
+                todo += uses
+                if var in self.data:
+                    continue
+                for branch in around.get(at, ()):
+                    if branch not in kept:
+                        kept.add(branch)
+                        todo += self.steps[branch].uses()
+        for at, inside in ways.items():
+            step = self.steps[at]
+            assert isinstance(step, Branch)
+            steps = [self.steps[i] for i in inside]
+            if at in kept:
+                continue
+            if any(isinstance(s, Used) or set(s.defines()) & needed for s in steps):
+                step.free = True
+            else:
+                self.steps[at] = Jump(step.loc, step.end or 0)
+
+    def _idle(self, at: int, step: Instruction) -> bool:
+        """Whether what is done either way is data, as far as it is followed."""
+        if not isinstance(step, Branch) or step.end is None:
+            return False
+        inside = self.steps[at + 1 : step.end]
+        return all(
+            isinstance(s, (Guess, Pure, View, Move, Jump, Used))
+            or isinstance(s, Branch)
+            and s.end is not None
+            for s in inside
+        )
+
+    def _shorten(self) -> None:
+        """Leave out jumps to what comes next."""
+        places, count = [], 0
+        for at, step in enumerate(self.steps):
+            places.append(count)
+            count += not (isinstance(step, Jump) and step.target == at + 1)
+        places.append(count)
+        kept = [i for i in range(len(self.steps)) if places[i] != places[i + 1]]
+        self.steps = [self.steps[i] for i in kept]
+        self.active = [self.active[i] for i in kept]
+        for step in self.steps:
+            if isinstance(step, (Jump, Branch, Test)):
+                step.target = places[step.target]
+
+    def _next(self, at: int) -> list[int]:
+        step = self.steps[at]
+        if isinstance(step, Jump):
+            return [step.target]
+        more = [step.target] if isinstance(step, (Branch, Test)) else []
+        return [at + 1, *more]
+
+    def _live(self) -> None:
+        count = len(self.steps)
+        live: list[frozenset[int]] = [frozenset()] * (count + 1)
+        self._ever = {v for s in self.steps if not isinstance(s, Enter) for v in s.uses()}
+        changed = True
+        while changed:
+            changed = False
+            for at in range(count - 1, -1, -1):
+                step = self.steps[at]
+                out: frozenset[int] = frozenset().union(*(live[n] for n in self._next(at)))
+                uses = set(step.uses())
+                if isinstance(step, Enter):
+                    uses -= set(step.loop.linear) - out
+                found = (out - set(step.defines())) | uses
+                if found != live[at]:
+                    live[at], changed = found, True
+        self.live = live[:count] + [frozenset()]

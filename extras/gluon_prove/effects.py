@@ -1,0 +1,331 @@
+"""Ops that take effect, as instructions: which of their operands matter, and to what."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Sequence
+
+import numpy as np
+
+from gluon_core.errors import GluonError
+from gluon_core.plugin.reference import Descriptor
+from gluon_prove.code import Code, Effect, Flat, Loop, Spec, View
+from gluon_prove.events import Noter, Places
+from gluon_prove.numbering import Numbering
+from gluon_prove.residues import Residues
+from gluon_prove.symbols import truth, view_of
+from gluon_prove.values import CannotSay, Term, term
+from gluon_sim.memory.shared import SharedView
+from gluon_sim.record.dtypes import numpy_dtype
+from gluon_sim.record.ir import Op, Value
+from gluon_sim.record.types import (
+    DescriptorType,
+    MemDescType,
+    PointerType,
+    ScalarType,
+    TensorType,
+)
+from gluon_sim.run.compile import constant_array
+
+__all__ = ["Effects", "Env", "Lowered"]
+
+STAND_IN = 128  # of an integer that no event depends on
+_PROBES = (0, 1, 2, 3, 16, 64, 4096)
+
+Env = dict[int, Spec]
+
+
+class Lowered:
+    """A program as code.
+
+    Attributes:
+        tasks: the kernel's own, then its partitions.
+        roots: the unknowns that loops are bounded by.
+        flats: counts of all rounds of a loop within another one; terms call them by their place here.
+        floors: what a root's bound is at least, wherever one of its loops is begun.
+        stores: ops that write to global memory, those of models once they were walked.
+        memory: lines of loads of numbers that loops and conditions depend on.
+        guessed: lines of slots that are counted from a number that any can be.
+        left: lines of copies that may still be under way at the end, once it was walked.
+        pipelines: where steps of `gl.portable.pipeline` are fetched and waited for.
+        doubts: why it cannot be said that their order is right, with lines.
+    """
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.tasks: list[Code] = []
+        self.roots: list[Term] = []
+        self.flats: list[Flat] = []
+        self.floors: dict[int, int] = {}
+        self.stores: dict[Op, None] = {}
+        self.memory: set[int] = set()
+        self.guessed: dict[int, None] = {}
+        self.left: dict[int, None] = {}
+        self.pipelines: dict[Op, None] = {}
+        self.doubts: dict[tuple[str, int], None] = {}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A descriptor that was changed by numbers that are only known when it is walked: by what, and with
+    which operands. Who uses it takes them for its own."""
+
+    op: Op
+    model: Callable[..., Any]
+    operands: list[Value]
+    args: list[Spec]
+
+
+class Effects:
+    """The part of making code that knows of ops that take effect.
+
+    Args:
+        target: what is simulated.
+        num_warps: of the kernel.
+    """
+
+    def __init__(self, target: Any, num_warps: int):
+        self.places = Places()
+        self.out = Lowered(self.places)
+        self.count = 0
+        self.unknowns = 0
+        self.code = Code("the kernel")
+        self.out.tasks.append(self.code)
+        self.loops: list[Loop] = []
+        self.residues = Residues(self)
+        self.numbering = Numbering()
+        self.noter = Noter(self.places, target, num_warps, self.out.stores)
+
+    # ---- pieces -----------------------------------------------------------------------------
+
+    def var(self) -> int:
+        self.count += 1
+        return self.count
+
+    def emit(self, step: Any) -> int:
+        self.code.steps.append(step)
+        self.code.active.append(tuple(self.loops))
+        return len(self.code.steps) - 1
+
+    @property
+    def here(self) -> int:
+        return len(self.code.steps)
+
+    def unknown(self) -> Term:
+        self.unknowns += 1
+        return term("unknown", self.unknowns)
+
+    def spec(self, env: Env, value: Value) -> Spec:
+        value = value.resolve()
+        found = env.get(id(value))
+        if found is not None:
+            return found
+        owner = value.owner
+        if isinstance(owner, Op) and owner.name in ("constant", "poison"):
+            return self.constant(owner)
+        raise CannotSay("a value comes from where it cannot be followed", value.get_loc())
+
+    def constant(self, op: Op) -> Spec:
+        type = op.results[0].type
+        if isinstance(type, ScalarType) and not type.is_float:
+            if op.name == "poison":
+                return Spec(value=term("unknown", 0))
+            return Spec(value=int(constant_array(op).reshape(-1)[0]))
+        return Spec(name=self.numbering.constant(op))
+
+    def specs(self, env: Env, values: Sequence[Value]) -> list[Spec]:
+        return [self.spec(env, v) for v in values]
+
+    def opaque(self, result: Value, op: Op, name: Optional[Term] = None) -> Spec:
+        if isinstance(result.type, (MemDescType, DescriptorType)):
+            raise CannotSay(f"`{op.name}` gives a buffer that is not followed", op.loc)
+        if isinstance(result.type, ScalarType) and not result.type.is_float:
+            return Spec(value=self.unknown() if name is None else name)
+        return Spec(name=name)
+
+    # ---- views and effects -----------------------------------------------------------------------
+
+    def view(self, op: Op, env: Env) -> None:
+        values = list(op.operands())
+        args = self.specs(env, values)
+        make = view_of(op)
+        for at, arg in enumerate(args[1:], 1):
+            if arg.var is None and not isinstance(arg.value, int):
+                args[at] = self.residues.exact(arg.value, op.loc)
+        if all(a.var is None for a in args):
+            env[id(op.results[0])] = Spec(value=make(*[a.value for a in args]))
+            return
+        out = self.var()
+        self.emit(View(op.loc, op, list(args), out, make))
+        env[id(op.results[0])] = Spec(var=out)
+
+    def effect(self, op: Op, env: Env, model: Callable[..., Any]) -> None:
+        operands = list(op.operands())
+        args = self.specs(env, operands)
+        if self.remade(op, env, model, operands, args):
+            return
+        changed: list[tuple[int, Made, int]] = []
+        for i, arg in enumerate(args):
+            if isinstance(arg.value, Made):
+                changed.append((i, arg.value, len(args)))
+                operands += arg.value.operands
+                args += arg.value.args
+        noter = self.noter
+        known: dict[tuple[Any, ...], tuple[tuple[Any, ...], list[Any]]] = {}
+
+        def stand_in(i: int) -> Any:
+            type = operands[i].type
+            if isinstance(type, (MemDescType, DescriptorType)):
+                return args[i].value
+            if isinstance(type, (ScalarType, PointerType)):
+                value = args[i].value
+                return np.full(1, value if isinstance(value, int) else STAND_IN).astype(
+                    numpy_dtype(type)
+                )
+            return noter.pending(i, (1,) * (len(type.dims) + 1), numpy_dtype(type))
+
+        base: list[Any] = []
+
+        def events(
+            chosen: tuple[Any, ...], at: Optional[list[int]] = None
+        ) -> tuple[tuple[Any, ...], list[Any]]:
+            if not base:
+                base.extend(stand_in(i) for i in range(len(args)))
+            given = list(base)
+            for i, value in zip(relevant if at is None else at, chosen):
+                if isinstance(value, int):
+                    value = np.full(1, value).astype(numpy_dtype(operands[i].type))
+                given[i] = value
+            for i, made, first in reversed(changed):
+                own = given[first : first + len(made.args)]
+                given[i] = noter.run(made.op, made.model, *_placed(made.op, own))[1][0]
+            return noter.run(op, model, *_placed(op, given))
+
+        def run(chosen: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
+            found = known.get(chosen)
+            if found is None:
+                found = known[chosen] = events(chosen)
+            return found
+
+        relevant: list[int] = []
+        tokens: list[int] = []
+        choices = set()
+        for i, (value, arg) in enumerate(zip(operands, args)):
+            type = value.type
+            if isinstance(type, ScalarType) and type.is_float:
+                continue
+            if isinstance(type, ScalarType):
+                if isinstance(arg.value, int):
+                    continue
+                if type.bits == 1:
+                    relevant.append(i)
+                    choices.add(i)
+            elif isinstance(type, TensorType):
+                if arg.var is not None:
+                    tokens.append(i)
+            elif arg.var is not None:
+                relevant.append(i)
+            elif arg.value is None and not isinstance(type, PointerType):
+                raise CannotSay(f"`{op.name}` takes what is not followed", op.loc)
+        views = {i: args[i] for i in relevant if isinstance(operands[i].type, MemDescType)}
+        for i, (value, arg) in enumerate(zip(operands, args)):
+            type = value.type
+            if not isinstance(type, ScalarType) or type.is_float or i in choices:
+                continue
+            if isinstance(arg.value, int):
+                continue
+            if self._matters(i, operands, views, choices, events, op):
+                relevant.append(i)
+                if isinstance(arg.value, Term) and not truth(arg.value):
+                    with suppress(CannotSay):  # it is told of where the walk comes here
+                        args[i] = self.residues.exact(arg.value, op.loc)
+        outs: list[Optional[int]] = []
+        static = not relevant
+        found: Optional[tuple[tuple[Any, ...], list[Any]]] = None
+        if static:
+            found = known[()] = events(())
+        buffer = None
+        for number, result in enumerate(op.results):
+            made = None if found is None else found[1][number]
+            if isinstance(made, SharedView):
+                outs.append(None)
+                env[id(result)] = Spec(value=made)
+                if op.name == "local_alloc" or made.buffer.alloc is op:
+                    buffer = self.places.buffer(made.buffer)
+            elif isinstance(result.type, (TensorType, MemDescType)):
+                out = self.var()
+                outs.append(out)
+                env[id(result)] = Spec(var=out)
+            elif isinstance(result.type, DescriptorType):
+                if not static:
+                    raise CannotSay(f"`{op.name}` makes a descriptor that is not followed", op.loc)
+                outs.append(None)
+                env[id(result)] = Spec(value=made)
+            else:
+                outs.append(None)
+                env[id(result)] = self.opaque(result, op)
+        self.emit(Effect(op.loc, op, args, relevant, tokens, frozenset(choices), outs, run, buffer))
+
+    def remade(
+        self, op: Op, env: Env, model: Callable[..., Any], operands: list[Value], args: list[Spec]
+    ) -> bool:
+        """Whether an op only changes a descriptor, and by what is not known."""
+        if len(op.results) != 1 or not isinstance(op.results[0].type, DescriptorType):
+            return False
+        if not any(isinstance(value.type, DescriptorType) for value in operands):
+            return False
+        if not any(
+            isinstance(arg.value, Made)
+            or isinstance(value.type, ScalarType)
+            and not isinstance(arg.value, int)
+            for value, arg in zip(operands, args)
+        ):
+            return False
+        env[id(op.results[0])] = Spec(value=Made(op, model, operands, args))
+        return True
+
+    def _matters(
+        self, i: int, operands: Sequence[Value], views: dict[int, Spec], choices: set[int],
+        events: Callable[..., Any], op: Op,
+    ) -> bool:  # fmt: skip
+        """Whether events depend on an integer: other ones are tried."""
+        self.noter.op = op
+        at = [i, *sorted(choices), *views]
+        seen = set()
+        for probe in _PROBES:
+            chosen: list[Any] = [probe, *[1] * len(choices)]
+            for v in views:
+                chosen.append(self.any_view(operands[v].type))
+            self.noter.places, kept = Places(), self.noter.places
+            try:
+                found, results = events(tuple(chosen), at)
+            except GluonError:
+                continue  # a model may refuse a number that no kernel will come with
+            finally:
+                self.noter.places = kept
+            seen.add(
+                (
+                    found,
+                    tuple(str(r) for r in results if not isinstance(r, (SharedView, Descriptor))),
+                )
+            )
+        return len(seen) > 1
+
+    def any_view(self, type: Any) -> SharedView:
+        """A view of that type of a buffer of its own."""
+        return self.noter.allocate_buffer(type)
+
+
+def _placed(op: Op, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """An op's arguments, with values for its operands."""
+    taken = iter(values)
+
+    def place(arg: Any) -> Any:
+        if isinstance(arg, Value):
+            return next(taken)
+        if isinstance(arg, (list, tuple)) and any(isinstance(a, Value) for a in arg):
+            return [place(a) for a in arg]
+        return arg
+
+    return [place(a) for a in op.args], {k: place(v) for k, v in op.kwargs.items()}

@@ -1,0 +1,220 @@
+"""States that are equal but for where loops are: the form in which they are the same."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from gluon_prove.code import Code, Loop, Test
+from gluon_prove.effects import Lowered
+from gluon_prove.state import LEAST, Bound, State, Token
+from gluon_prove.values import CannotSay, Number, reduced
+
+__all__ = ["Equal"]
+
+
+class Equal:
+    """The part of a walker that knows when states are equal.
+
+    Attributes:
+        lowered, codes: the program's code.
+        least: by root, the value from which on a counter may stand for many.
+        period: in how many rounds slots and phases come back.
+        steps: by root, what all steps of its loops divide.
+        takers: by root, the tasks that have loops of it.
+        askers: by choice, the tasks that ask for it.
+    """
+
+    lowered: Lowered
+    codes: list[Code]
+    least: dict[int, int]
+    period: int
+    steps: dict[int, int]
+    takers: list[frozenset[int]]
+    askers: dict[int, set[int]]
+
+    # ---- where loops are ----------------------------------------------------------------------
+
+    def _active(self, task: int, at: int, root: int) -> Optional[Loop]:
+        for loop in self.codes[task].active[at] if at < len(self.codes[task].active) else ():
+            if loop.root == root:
+                return loop
+        return None
+
+    def _counter(self, state: State, task: int, root: int) -> int:
+        me = state.tasks[task]
+        loop = self._active(task, me.at, root)
+        if loop is None:
+            raise CannotSay("a comparison with a counter whose loop is over")
+        found = me.env[loop.counter]
+        return found.value if isinstance(found, Number) else int(found)
+
+    def _first(self, root: int) -> int:
+        """From which value on the counters of a root may stand for many."""
+        return max(self.least.get(root, 0), 2 * self.steps.get(root, 1))
+
+    def _bound(self, state: State, task: int, root: int) -> Bound:
+        if (task, root) in state.own:
+            mine = state.own[task, root]
+            if mine is None:
+                mine = state.own[task, root] = self._new(root)
+            return mine
+        found = state.bounds[root]
+        at = state.done.get((task, root), 0)
+        while len(found) <= at:
+            found.append(self._new(root))
+        return found[at]
+
+    def _new(self, root: int) -> Bound:
+        """What is known of a bound whose loop nobody has begun yet."""
+        return Bound(self.lowered.floors.get(root, LEAST), None)
+
+    def change(self, root: int) -> int:
+        """What one period adds to the counters of a root."""
+        return self.period * self.steps[root]
+
+    # ---- equal states -------------------------------------------------------------------------------------
+
+    def frozen(self, state: State) -> Any:
+        """What is the same for equal states; the state itself takes that form."""
+        for root in range(len(state.bounds)):
+            self._trim(state, root)
+        for choice, queue in state.choices.items():
+            ask = [
+                state.asked.get((t, choice), 0)
+                for t in self.askers[choice]
+                if not self._ended(state, t)
+            ]
+            least = min(ask, default=len(queue))
+            if least:
+                del queue[:least]
+                for t in self.askers[choice]:
+                    if (t, choice) in state.asked:
+                        state.asked[t, choice] = max(0, state.asked[t, choice] - least)
+        world, serials = state.world.frozen()
+        tasks = []
+        for i, me in enumerate(state.tasks):
+            live = self.codes[i].live[me.at] if me.alive else frozenset()
+            env = {}
+            for var in sorted(live):
+                value = me.env.get(var)
+                if isinstance(value, Token):
+                    at = serials.get((i, value.queue, value.serial))
+                    value = None if at is None else Token(value.queue, at)
+                env[var] = value
+            numbers = {v: x for v, x in env.items() if isinstance(x, Number)}
+            if numbers:
+                env.update(reduced(numbers))
+            me.env = env
+            tasks.append((me.at, me.alive, me.ready, tuple(env.items())))
+        return (
+            world, tuple(tasks),
+            tuple(tuple((b.low, b.high) for b in found) for found in state.bounds),
+            tuple(sorted((k, v) for k, v in state.done.items() if v)),
+            tuple((b.low, b.high) for b in state.fixed),
+            frozenset(state.chosen.items()),
+            tuple((k, tuple(v)) for k, v in sorted(state.choices.items()) if v),
+            tuple(sorted((k, v) for k, v in state.asked.items() if v)),
+            tuple(sorted((k, b and (b.low, b.high)) for k, b in state.own.items())),
+            state.turn,
+        )  # fmt: skip
+
+    def _ended(self, state: State, task: int) -> bool:
+        """Whether a task has come to its end, not only not begun."""
+        return not state.tasks[task].alive and state.tasks[task].at >= len(self.codes[task].steps)
+
+    def _trim(self, state: State, root: int) -> None:
+        """Forget executions that are over for all, and move those that are far enough back."""
+        self._part(state, root)
+        for (task, of), mine in state.own.items():
+            if of == root and mine is not None:
+                loop = self._inside(state, task, root)
+                if loop is not None:
+                    self._back(state, root, [task], mine)
+        takers = self._takers(state, root)
+        least = min((state.done.get((t, root), 0) for t in takers), default=len(state.bounds[root]))
+        if least:
+            del state.bounds[root][:least]
+            for t in takers:
+                state.done[t, root] = state.done.get((t, root), 0) - least
+        for t in self.takers[root]:
+            if t not in takers:
+                state.done.pop((t, root), None)
+        for at, known in enumerate(state.bounds[root]):
+            there = [t for t in takers if state.done.get((t, root), 0) <= at]
+            inside = [
+                t
+                for t in there
+                if state.done.get((t, root), 0) == at and self._inside(state, t, root) is not None
+            ]
+            if inside and len(inside) == len(there):
+                self._back(state, root, inside, known)
+
+    def _takers(self, state: State, root: int) -> list[int]:
+        """Tasks whose executions of a root's loops are held against each other."""
+        return [
+            t for t in self.takers[root] if not self._ended(state, t) and (t, root) not in state.own
+        ]
+
+    def _inside(self, state: State, task: int, root: int) -> Optional[Loop]:
+        me = state.tasks[task]
+        loop = self._active(task, me.at, root) if me.alive else None
+        return loop if loop is not None and loop.counter in me.env else None
+
+    def _at(self, state: State, task: int, root: int) -> tuple[int, int]:
+        """Where a task is in a root's loops: executions that are over, and the counter in this one."""
+        inside = self._inside(state, task, root) is not None
+        counter = self._counter(state, task, root) if inside else LEAST
+        return state.done.get((task, root), 0), counter
+
+    def ahead(self, state: State, task: int) -> bool:
+        """Whether a task that asks for the next round of a loop is a round ahead of others."""
+        me = state.tasks[task]
+        step = self.codes[task].steps[me.at] if me.alive else None
+        root = step.loop.root if isinstance(step, Test) else None
+        if root is None:
+            return False
+        takers = self._takers(state, root)
+        if task not in takers:
+            return False
+        mine = self._at(state, task, root)
+        return any(self._at(state, other, root) < mine for other in takers if other != task)
+
+    def _part(self, state: State, root: int) -> None:
+        """Let go of tasks that ran away from the others: their bounds may be any, from now on."""
+        rounds = max(self.period, len(state.world.slots)) + 2
+        while True:
+            takers = self._takers(state, root)
+            if len(takers) < 2:
+                return
+            first = self._first(root)
+            ahead = sorted((*self._at(state, t, root), t) for t in takers)
+            last, lead = ahead[0], ahead[-1]
+            far = lead[0] - last[0] > rounds
+            if not far and lead[1] > LEAST:
+                behind = max(last[1], first) if last[0] == lead[0] else first
+                far = lead[1] - behind > rounds * self.steps[root]
+            if not far:
+                return
+            task = lead[2]
+            known = None
+            if self._inside(state, task, root) is not None:
+                shared = self._bound(state, task, root)
+                known = Bound(shared.low, shared.high)
+            state.own[task, root] = known
+            state.done.pop((task, root), None)
+
+    def _back(self, state: State, root: int, inside: list[int], known: Bound) -> None:
+        change, first = self.change(root), self._first(root)
+        times = (min(self._counter(state, t, root) for t in inside) - first) // change
+        if times <= 0:
+            return
+        for t in inside:
+            env = state.tasks[t].env
+            for var, value in env.items():
+                if isinstance(value, Number):
+                    by = dict(value.changes).get(root, 0)
+                    if by:
+                        env[var] = Number(value.value - times * by, value.changes)
+        known.low = max(known.low - times * change, LEAST)
+        if known.high is not None:
+            known.high -= times * change

@@ -1,0 +1,300 @@
+"""Loops as instructions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from gluon_prove.bounds import Bounds, Range
+from gluon_prove.code import Branch, Enter, Flat, Jump, Leave, Loop, Move, Pure, Spec, Test
+from gluon_prove.effects import Env
+from gluon_prove.smt import Arithmetic
+from gluon_prove.symbols import PROGRAM, increment, is_scalar, linear, symbolic
+from gluon_prove.values import CannotSay, Term, term
+from gluon_sim.record.ir import Block, Op, Value
+from gluon_sim.record.types import ScalarType
+
+__all__ = ["Loops", "place_of"]
+
+
+@dataclass
+class _Carried:
+    """What a loop hands from round to round.
+
+    Args:
+        names: what it is called there; in the body, the last.
+        first: what it is before.
+        last: what it is after a round.
+    """
+
+    names: list[Value]
+    first: Spec
+    last: Value
+
+
+class Loops(Bounds):
+    """The part of making code that knows loops.
+
+    Attributes:
+        context: the loops and choices around what comes now.
+        task: whose it is.
+        flat: what loops carry to count the rounds of those within them, as `flats` says.
+    """
+
+    def __init__(self, target: Any, num_warps: int, arithmetic: Optional[Arithmetic]):
+        super().__init__(target, num_warps, arithmetic)
+        self.context: tuple[Any, ...] = ()
+        self.task = 0
+        self.flat: dict[int, tuple[Loop, int, int]] = {}
+
+    def block(self, block: Block, env: Env) -> Optional[Op]:
+        """Its ops; the one that ends it."""
+        raise NotImplementedError
+
+    def do_for(self, op: Op, env: Env) -> None:
+        low, high, step = (self.spec(env, v) for v in op.args[:3])
+        body = op.regions[0].blocks[0]
+        init = self.specs(env, op.args[3])
+        yielded = body.ops[-1].args[0] if body.ops and body.ops[-1].name == "yield_op" else []
+        carried = [
+            _Carried([value], first, last)
+            for value, first, last in zip(body.arguments[1:], init, yielded)
+        ]
+        self.rounds(op, env, [body.arguments[0]], (low, high, step), carried, body)
+        for result, one in zip(op.results, carried):
+            env[id(result)] = env[id(one.names[0])]
+
+    def rounds(
+        self, op: Op, env: Env, induction: list[Value], bounds: tuple[Spec, Spec, Spec],
+        carried: list[_Carried], body: Block,
+    ) -> Loop:  # fmt: skip
+        """A loop that counts.
+
+        Args:
+            induction: what its count is called.
+            bounds: where it begins, what it stays below, and by how much each round adds.
+        """
+        vars: list[Optional[int]] = []
+        for one in carried:
+            var = None if one.last.resolve() is one.names[-1].resolve() else self.var()
+            vars.append(var)
+            for name in one.names:
+                env[id(name)] = one.first if var is None else Spec(var=var)
+        moved = [(v, one.first) for v, one in zip(vars, carried) if v is not None]
+        self.emit(Move(op.loc, [v for v, _ in moved], [s for _, s in moved]))
+        outer = dict(self.residues.inductions)
+        loop, low, turned = self.counter(op, env, induction, bounds)
+        for one, var in zip(carried, vars):
+            if var is not None:
+                value = one.names[-1]
+                by = increment(value, one.last)
+                if by is not None:
+                    loop.linear[var] = by
+                if by == 1 and id(value) in self.flat and loop.core is not None:
+                    self.counted(self.flat[id(value)], loop, low, var)
+        self.flats(body, loop, low, carried)
+        self.all_loops.append((self.task, loop))
+        self.emit(Enter(op.loc, loop, low))
+        around = self.context
+        places = tuple(place_of(s) for s in (low, loop.bound, loop.step))
+        self.context = (*around, ("for", *places))
+        self.loops.append(loop)
+        test = Test(op.loc, loop)
+        head = self.emit(test)
+        if turned is not None:
+            rounds, counts = self.var(), env[id(induction[0])].var
+            assert counts is not None
+            each, begin = Spec(value=turned.step), Spec(value=turned.low)
+            self.emit(Pure(op.loc, "mul", [Spec(var=loop.counter), each], 64, rounds))
+            self.emit(Pure(op.loc, "add", [Spec(var=rounds), begin], 64, counts))
+        self.block(body, env)
+        ends = [self.spec(env, one.last) for one in carried]
+        next_ = self.var()
+        type = induction[0].type
+        bits = type.bits if isinstance(type, ScalarType) else 32
+        self.emit(Pure(op.loc, "add", [Spec(var=loop.counter), loop.step], bits, next_))
+        outs, args = [loop.counter], [Spec(var=next_)]
+        for var, last in zip(vars, ends):
+            if var is not None:
+                outs.append(var)
+                args.append(last)
+        self.emit(Move(op.loc, outs, args))
+        self.emit(Jump(op.loc, head))
+        test.target = self.here
+        self.loops.pop()
+        self.emit(Leave(op.loc, loop))
+        self.context, self.residues.inductions = around, outer
+        return loop
+
+    def counter(
+        self, op: Op, env: Env, induction: list[Value], bounds: tuple[Spec, Spec, Spec]
+    ) -> tuple[Loop, Spec, Optional[Range]]:
+        """A loop with a counter, and where that begins; where it counts rounds, and what it is counting
+        is to be made of them, by which range."""
+        low, high, step = bounds
+        counter = self.var()
+        counts = Spec(var=counter)
+        known = [s.var is not None or isinstance(s.value, int) for s in bounds]
+        core: Optional[Term] = None
+        turned: Optional[Range] = None
+        offset = 0
+        if known[0] and known[2] and not known[1] and step.var is None:
+            core, offset = linear(high.value)
+            if isinstance(low.value, int):
+                one = Range(core, offset, low.value, step.value)
+                self.ranges.setdefault(one, set()).add(self.task)
+                name = term("induction", core, low.value, step.value, *self.context[:1])
+                bound = self.same.get(one)
+                if bound is not None and one != Range(bound, 0, 0, 1):
+                    counts = Spec(var=self.var())
+                    core, offset = bound, 0
+                    low, step, high = Spec(value=0), Spec(value=1), Spec(value=core)
+                    turned = one
+                self.alias[counts.var or counter] = name
+        elif not all(known):
+            if any(s.var is not None for s in bounds):
+                raise CannotSay("the bounds of this loop cannot be followed", op.loc)
+            core = term("trips", low.value, high.value, step.value)
+            name = term("induction", core, *self.context[:1])
+            counts = Spec(value=name)
+            inductions = self.residues.inductions
+            parts = (counter, low.value, step.value)
+            inductions[name] = None if name in inductions else parts  # two loops may have a name
+            low, step, high = Spec(value=0), Spec(value=1), Spec(value=core)
+        for value in induction:
+            env[id(value)] = counts
+        loop = Loop(op.loc, counter, step, high, core, offset, context=self.context)
+        return loop, low, turned
+
+    def flats(self, body: Block, loop: Loop, low: Spec, carried: list[_Carried]) -> None:
+        """Note what a loop carries only to have loops within it count on: their variable, this loop,
+        where its counter begins, and where the count does."""
+        if loop.core is None or not loop.core.fixed or not isinstance(low.value, int):
+            return
+        for one in carried:
+            value, last = one.names[-1], one.last.resolve()
+            inner, place = last.owner, last.index
+            if not isinstance(inner, Op) or inner.name != "for" or inner.block is not body:
+                continue
+            begin = one.first.value
+            if isinstance(begin, int) and inner.args[3][place].resolve() is value.resolve():
+                counting = inner.regions[0].blocks[0].arguments[1 + place]
+                self.flat[id(counting)] = loop, low.value, begin
+
+    def counted(self, around: tuple[Loop, int, int], loop: Loop, low: Spec, var: int) -> None:
+        """Name what a loop within another one counts on."""
+        outer, first, begin = around
+        if loop.core is None or not loop.core.fixed or not isinstance(low.value, int):
+            return
+        count = term("flat", len(self.out.flats))
+        self.out.flats.append(Flat(outer, loop, (first, low.value)))
+        self.alias[var] = term("add", count, begin) if begin else count
+
+    def do_while(self, op: Op, env: Env) -> None:
+        before, after = (region.blocks[0] for region in op.regions)
+        counts = self.counts(before, after, env)
+        if counts is not None and self.spec(env, op.args[0][counts[0]]).var is None:
+            return self.counting(op, env, *counts)
+        vars = [self.var() for _ in before.arguments]
+        self.emit(Move(op.loc, list(vars), self.specs(env, op.args[0])))
+        for value, var in zip(before.arguments, vars):
+            env[id(value)] = Spec(var=var)
+        around, self.context = self.context, (*self.context, ("while", self.task, id(op)))
+        head = self.here
+        end = self.block(before, env)
+        assert end is not None
+        condition, passed = self.spec(env, end.args[0]), self.specs(env, end.args[1])
+        if condition.var is None and not isinstance(condition.value, int):
+            raise CannotSay("how often this loop runs depends on what is not followed", op.loc)
+        inside = [self.var() for _ in passed]
+        self.emit(Move(op.loc, list(inside), passed))
+        branch = Branch(op.loc, condition, context=("while",))
+        self.emit(branch)
+        for value, var in zip(after.arguments, inside):
+            env[id(value)] = Spec(var=var)
+        last = self.block(after, env)
+        assert last is not None
+        self.emit(Move(op.loc, list(vars), self.specs(env, last.args[0]) if vars else []))
+        self.emit(Jump(op.loc, head))
+        branch.target = self.here
+        self.context = around
+        for result, var in zip(op.results, inside):
+            env[id(result)] = Spec(var=var)
+        return None
+
+    # ---- loops that count though they do not say so -------------------------------------------
+
+    def counts(self, before: Block, after: Block, env: Env) -> Optional[tuple[int, Spec, Spec]]:
+        """Which value a `while` counts by, what it stays below, and by how much each round adds: where
+        that does not change, and nothing but this is asked before each round."""
+        *asked, end = before.ops
+        places = [value.resolve() for value in before.arguments]
+        if any(op.name not in ("constant", "assert") and not is_scalar(op) for op in asked):
+            return None
+        if [value.resolve() for value in end.args[1]] != places:
+            return None
+        test = end.args[0].resolve().owner
+        if not isinstance(test, Op) or test.name not in ("icmpSLT", "icmpSGT"):
+            return None
+        sides = [value.resolve() for value in test.args[:2]]
+        counted, limit = sides if test.name == "icmpSLT" else sides[::-1]
+        if counted not in places:
+            return None
+        at = places.index(counted)
+        more = after.ops[-1].args[0][at].resolve().owner
+        if not isinstance(more, Op) or more.name != "add":
+            return None
+        terms = [value.resolve() for value in more.args[:2]]
+        mine = after.arguments[at].resolve()
+        if (terms[0] is mine) == (terms[1] is mine):
+            return None
+        high = self.settled(env, limit)
+        step = self.settled(env, terms[1] if terms[0] is mine else terms[0])
+        if high is None or step is None or not self._above_zero(step):
+            return None
+        return at, Spec(value=high), Spec(value=step)
+
+    def counting(self, op: Op, env: Env, at: int, high: Spec, step: Spec) -> None:
+        """A `while` as a loop that counts."""
+        before, after = (region.blocks[0] for region in op.regions)
+        carried, counts = [], [before.arguments[at], after.arguments[at]]
+        init, yielded = self.specs(env, op.args[0]), after.ops[-1].args[0]
+        for i, first in enumerate(init):
+            if i != at:
+                names = [before.arguments[i], after.arguments[i]]
+                carried.append(_Carried(names, first, yielded[i]))
+        loop = self.rounds(op, env, counts, (init[at], high, step), carried, after)
+        for result, value in zip(op.results, before.arguments):
+            env[id(result)] = env[id(value)]
+        if env[id(op.results[at])].var != loop.counter:
+            env[id(op.results[at])] = Spec(value=self.unknown())  # where the count ends
+
+    def settled(self, env: Env, value: Value) -> Optional[Any]:
+        """What a scalar is in all rounds of a loop that is not begun; None where it may change."""
+        value = value.resolve()
+        known, owner = env.get(id(value)), value.owner
+        if known is not None:
+            return known.value if isinstance(known.value, (int, Term)) else None
+        if not isinstance(owner, Op):
+            return None
+        if owner.name == "constant":
+            return self.constant(owner).value
+        if owner.name in PROGRAM:
+            return term(PROGRAM[owner.name], owner.args[0])
+        if not is_scalar(owner) or owner.name not in ("add", "sub", "mul"):
+            return None
+        args = [self.settled(env, arg) for arg in owner.args[:2]]
+        assert isinstance(value.type, ScalarType)
+        return None if None in args else symbolic(owner.name, args, value.type.bits)
+
+    def _above_zero(self, step: Any) -> bool:
+        if isinstance(step, int):
+            return step > 0
+        return self.arithmetic is not None and not self.arithmetic.feasible(
+            [(step, -1 << 31, 0)], []
+        )
+
+
+def place_of(spec: Spec) -> Any:
+    """What makes it the same in two partitions: what is known of it, else nothing."""
+    return spec.value if spec.var is None else ("variable", spec.var)

@@ -1,0 +1,435 @@
+"""From a recorded program to the code of its tasks."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+from gluon_core.plugin.reference import wants_machine
+from gluon_prove.code import (
+    Branch,
+    Code,
+    Effect,
+    Fork,
+    Guess,
+    Join,
+    Jump,
+    Move,
+    Pure,
+    Spec,
+    Used,
+)
+from gluon_prove.effects import Env, Lowered
+from gluon_prove.events import Noter
+from gluon_prove.loops import Loops, place_of
+from gluon_prove.numbering import Numbering
+from gluon_prove.smt import Arithmetic
+from gluon_prove.steps import Awaited, Fetched, Ring
+from gluon_prove.symbols import CASTS, PROGRAM, is_scalar, symbolic, whole
+from gluon_prove.values import CannotSay, Term, term
+from gluon_sim.memory.shared import SharedView
+from gluon_sim.record.arith import ELEMENTWISE
+from gluon_sim.record.ir import Block, Function, Location, Op, Region, Value
+from gluon_sim.record.program import Program
+from gluon_sim.record.types import (
+    DescriptorType,
+    MemDescType,
+    PointerType,
+    ScalarType,
+    TensorType,
+)
+from gluon_sim.run.assembly import is_data
+from gluon_sim.run.lookup import Models
+from gluon_sim.run.ops import OPS
+from gluon_sim.run.regions import REGIONS
+
+__all__ = ["Lowered", "lower"]
+
+_IGNORED = frozenset(
+    "barrier assume print breakpoint assert local_dealloc cluster_barrier cluster_sync poison "
+    "tiles_begun tiles_fetched tiles_awaited tile_placed".split()
+)
+_VIEWS = frozenset(
+    "memdesc_index memdesc_subslice memdesc_trans memdesc_reshape memdesc_reinterpret".split()
+)
+_EFFECTS = frozenset(
+    "local_alloc local_load local_store deferred_store deferred_commit deferred_wait deferred_read "
+    "deferred_read_wait deferred_fence".split()
+)
+_WHOLE = {"local_gather": "read", "local_scatter": "write"}
+_REFUSED = {
+    "atomic_poll": "it waits for other programs",
+    "local_atomic_scatter_rmw": "atomics on shared memory are not followed",
+    "inline_asm": "inline assembly is not followed where it is not pure, or more than arithmetic",
+}
+
+
+class _Lowering(Loops):
+    def __init__(
+        self, program: Program, models: Models, target: Any, num_warps: int, values: Sequence[Any],
+        arithmetic: Optional[Arithmetic],
+    ):  # fmt: skip
+        super().__init__(target, num_warps, arithmetic)
+        self.program = program
+        self.models = models
+        self.target = target
+        self.values = values
+        self.depth = 0
+        self.parallel = False
+        self.rings: dict[int, list[Ring]] = {}  # of pipelines, by task
+        self.of_buffer: dict[int, tuple[int, Ring]] = {}
+
+    # ---- functions and blocks ------------------------------------------------------------------
+
+    def function(self, function: Function, args: list[Spec]) -> list[Spec]:
+        around = self.context
+        self.depth += 1
+        if self.depth > 60:
+            raise CannotSay("calls are nested too deep", function.loc)
+        env: Env = {}
+        blocks = function.body.blocks
+        for value, arg in zip(blocks[0].arguments, args):
+            env[id(value)] = arg
+        if len(blocks) == 1:
+            end = self.block(blocks[0], env)
+            assert end is not None
+            found = self.specs(env, end.args[0])
+        else:
+            found = self.graph(blocks, env)
+        self.depth -= 1
+        self.context = around
+        return found
+
+    def graph(self, blocks: Sequence[Block], env: Env) -> list[Spec]:
+        """Blocks joined by branches that lead forward, as early returns make them."""
+        labels: dict[int, int] = {}
+        fixes: list[tuple[Any, Block]] = []
+        ends: list[Jump] = []
+        results: Optional[list[int]] = None
+        for block in blocks[1:]:
+            for value in block.arguments:
+                env[id(value)] = Spec(var=self.var())
+        for block in blocks:
+            labels[id(block)] = self.here
+            end = self.block(block, env)
+            assert end is not None
+            if end.name == "ret":
+                values = self.specs(env, end.args[0])
+                if results is None:
+                    results = [self.var() for _ in values]
+                self.emit(Move(end.loc, list(results), values))
+                ends.append(Jump(end.loc))
+                self.emit(ends[-1])
+            elif end.name == "branch":
+                self.arrive(end.args[0], self.specs(env, end.args[1]), env, end.loc)
+                jump = Jump(end.loc)
+                fixes.append((jump, end.args[0]))
+                self.emit(jump)
+            else:
+                condition = self.spec(env, end.args[0])
+                branch = Branch(end.loc, condition, context=self.context)
+                self.branches.append((self.task, branch))
+                fixes.append((branch, end.args[2]))
+                self.emit(branch)
+                jump = Jump(end.loc)
+                fixes.append((jump, end.args[1]))
+                self.emit(jump)
+                # what comes now is done by some only; nobody elsewhere is taken to do it in step
+                self.context = (*self.context, ("return", self.task, id(branch)))
+        for step, block in fixes:
+            step.target = labels[id(block)]
+        for step in ends:
+            step.target = self.here
+        return [Spec(var=v) for v in results or ()]
+
+    def arrive(self, block: Block, values: list[Spec], env: Env, loc: Location) -> None:
+        outs = [env[id(v)].var for v in block.arguments]
+        if outs:
+            self.emit(Move(loc, [o for o in outs if o is not None], values))
+
+    def block(self, block: Block, env: Env) -> Optional[Op]:
+        for op in block.ops:
+            end = self.op(op, env)
+            if end:
+                return op
+        return None
+
+    def op(self, op: Op, env: Env) -> bool:
+        """One op; true for the end of a block."""
+        name = op.name
+        if name in (
+            "ret",
+            "branch",
+            "cond_branch",
+            "yield_op",
+            "condition_op",
+            "warp_yield",
+            "warp_return",
+        ):
+            return True
+        if name == "constant":
+            env[id(op.results[0])] = self.constant(op)
+        elif name in ("if", "for", "while", "call", "warp_specialize"):
+            getattr(self, "do_" + name)(op, env)
+        elif name == "inline_asm" and is_data(op, self.models.assembler, self.target):
+            self.data(op, env)
+        elif name in _REFUSED:
+            raise CannotSay(f"`{name}`: {_REFUSED[name]}", op.loc)
+        elif name in _VIEWS:
+            self.view(op, env)
+        elif name in PROGRAM:
+            env[id(op.results[0])] = Spec(value=term(PROGRAM[name], op.args[0]))
+        elif is_scalar(op):
+            self.pure(op, env)
+        elif name in _IGNORED:
+            if name.startswith("tiles_"):
+                self.tiles(op, env)
+            for result in op.results:
+                env[id(result)] = self.constant(op) if name == "poison" else Spec()
+        else:
+            model = None if name in REGIONS or name in ELEMENTWISE else self.models(name)
+            if name in _EFFECTS:
+                self.effect(op, env, OPS[name])
+            elif name in _WHOLE:
+                self.effect(op, env, whole(_WHOLE[name]))
+            elif name not in OPS and model is not None and wants_machine(model):
+                self.effect(op, env, model)
+            else:
+                self.data(op, env)
+        return False
+
+    # ---- data ----------------------------------------------------------------------------------
+
+    def data(self, op: Op, env: Env) -> None:
+        """An op on what is not followed; registers in flight must have landed."""
+        if "store" in op.name or "atomic" in op.name:
+            self.out.stores[op] = None
+        used = []
+        for value in op.operands():
+            if isinstance(value.type, MemDescType):
+                raise CannotSay(f"`{op.name}` of a buffer is not followed", op.loc)
+            found = self.spec(env, value)
+            if found.var is not None and isinstance(value.type, TensorType):
+                used.append(found.var)
+        if used:
+            self.emit(Used(op.loc, used, op))
+        names = self.numbering.of(op, [self.named(env, v) for v in op.operands()])
+        for at, result in enumerate(op.results):
+            env[id(result)] = self.opaque(result, op, None if names is None else names[at])
+
+    def named(self, env: Env, value: Value) -> Optional[Any]:
+        """What an operand is called, if it has a name."""
+        found = self.spec(env, value)
+        if found.var is not None:
+            return self.alias.get(found.var)
+        return found.value if isinstance(found.value, (int, Term)) else found.name
+
+    def pure(self, op: Op, env: Env) -> None:
+        args = self.specs(env, list(op.operands()))
+        type = (
+            op.results[0].type
+            if op.name in CASTS or op.name == "select"
+            else next(op.operands()).type
+        )
+        assert isinstance(type, ScalarType)
+        name = op.name
+        if name == "int_cast":
+            source: Any = next(op.operands()).type
+            if not op.args[2] and 1 < source.bits < type.bits:
+                name = "zero_extend"
+            elif op.args[2] and source.bits == 1 < type.bits:
+                raise CannotSay("a truth value is sign-extended", op.loc)
+        if all(a.var is None for a in args):
+            env[id(op.results[0])] = Spec(value=symbolic(name, [a.value for a in args], type.bits))
+            return
+        known = [self.alias.get(a.var) if a.var is not None else a.value for a in args]
+        also: Optional[Any] = None
+        if all(isinstance(k, (int, Term)) for k in known):
+            also = symbolic(name, known, type.bits)
+            terms = any(a.var is None and isinstance(a.value, Term) for a in args)
+            if terms and not op.name.startswith("icmp"):
+                env[id(op.results[0])] = Spec(value=also)  # no number will come of it
+                return
+        out = self.var()
+        if isinstance(also, Term):
+            self.alias[out] = also
+        self.emit(
+            Pure(op.loc, name, args, type.bits, out, also if isinstance(also, Term) else None)
+        )
+        env[id(op.results[0])] = Spec(var=out)
+
+    def tiles(self, op: Op, env: Env) -> None:
+        """Steps of a pipeline: of one that a task has for itself (`steps`)."""
+        view = self.spec(env, op.args[0]).value
+        buffer = self.places.buffer(view.buffer) if isinstance(view, SharedView) else -1
+        mine = self.rings.setdefault(self.task, [])
+        if op.name == "tiles_begun":
+            if isinstance(view, SharedView) and not self.loops and buffer not in self.of_buffer:
+                ring = Ring(view.shape[0], self.var(), self.var())
+                self.of_buffer[buffer] = self.task, ring
+                mine.append(ring)
+                self.emit(Move(op.loc, [ring.last, ring.fetches], [Spec(), Spec()]))
+            return
+        self.out.pipelines[op] = None
+        owner, known = self.of_buffer.get(buffer, (None, None))
+        if known is None or owner != self.task:
+            self.out.doubts["a ring is not one task's alone", op.loc.line] = None
+            return
+        step = self.spec(env, op.args[1])
+        if op.name == "tiles_awaited":
+            self.emit(Awaited(op.loc, known, step, int(op.args[2])))
+            return
+        pred = Spec(value=1) if op.args[2] is None else self.spec(env, op.args[2])
+        self.emit(Fetched(op.loc, known, step, pred, mine))
+
+    # ---- control ---------------------------------------------------------------------------------
+
+    def do_call(self, op: Op, env: Env) -> None:
+        function = op.args[0]
+        if function.noinline:
+            raise CannotSay("a function that stays one (`noinline`) is not followed", op.loc)
+        results = self.function(function, self.specs(env, op.args[1]))
+        for result, found in zip(op.results, results):
+            env[id(result)] = found
+
+    def do_if(self, op: Op, env: Env) -> None:
+        condition = self.spec(env, op.args[0])
+        blocks = [region.blocks[0] if region.blocks else None for region in op.regions]
+        if condition.var is None and isinstance(condition.value, int):
+            taken = blocks[0] if condition.value else blocks[1]
+            if taken is not None:
+                end = self.block(taken, env)
+                if end is not None and op.results:
+                    for result, found in zip(op.results, self.specs(env, end.args[0])):
+                        env[id(result)] = found
+            return
+        outs = [self.var() for _ in op.results]
+        branch = Branch(op.loc, condition, context=self.context)
+        self.branches.append((self.task, branch))
+        self.emit(branch)
+        around = self.context
+        jump = Jump(op.loc)
+        for first, block in ((True, blocks[0]), (False, blocks[1])):
+            self.context = (*around, ("if", place_of(condition), first))
+            if block is not None:
+                end = self.block(block, env)
+                if end is not None and outs:
+                    self.emit(Move(op.loc, list(outs), self.specs(env, end.args[0])))
+            if first:
+                self.emit(jump)
+                branch.target = self.here
+        jump.target = branch.end = self.here
+        self.context = around
+        for result, out in zip(op.results, outs):
+            env[id(result)] = Spec(var=out)
+            if isinstance(result.type, TensorType):
+                self.code.data.add(out)
+
+    def do_warp_specialize(self, op: Op, env: Env) -> None:
+        if self.parallel or self.task or self.loops:
+            raise CannotSay(
+                "partitions within a loop or within partitions are not followed", op.loc
+            )
+        self.parallel = True
+        holder = op.regions[1].blocks[0].ops[0]
+        operands = list(op.args[0]) or list(holder.args[0])
+        given = self.specs(env, operands)
+        warps = list(op.args[1])
+        fork = Fork(op.loc, [], [])
+        main = self.code, self.context, self.noter
+        regions: list[Region] = holder.regions
+        for i, region in enumerate(regions):
+            block = region.blocks[0]
+            self.code = Code(f"partition {i + 1} of the kernel")
+            self.out.tasks.append(self.code)
+            self.task = len(self.out.tasks) - 1
+            self.noter = Noter(
+                self.places,
+                self.target,
+                int(warps[i]) if i < len(warps) else main[2].num_warps,
+                self.out.stores,
+            )
+            self.context = ()
+            inner = {k: s for k, s in env.items() if s.var is None}
+            pairs = []
+            for value, passed in zip(block.arguments, given):
+                if passed.var is None:
+                    inner[id(value)] = passed
+                else:
+                    var = self.var()
+                    inner[id(value)] = Spec(var=var)
+                    pairs.append((var, passed))
+            self.block(block, inner)
+            fork.tasks.append(self.task)
+            fork.passed.append(pairs)
+        self.code, self.context, self.noter = main
+        self.task = 0
+        self.emit(fork)
+        end = self.block(op.regions[0].blocks[0], env)
+        values = self.specs(env, end.args[0]) if end is not None and op.results else []
+        for result, found in zip(op.results, values):
+            env[id(result)] = found
+        self.emit(Join(op.loc, list(fork.tasks)))
+
+    # ---- the whole -------------------------------------------------------------------------------
+
+    def run(self) -> Lowered:
+        kernel = self.program.kernel
+        args = []
+        for i, value in enumerate(kernel.body.blocks[0].arguments):
+            type = value.type
+            if isinstance(type, DescriptorType):
+                args.append(Spec(value=self.values[i]))
+            elif isinstance(type, ScalarType) and not type.is_float:
+                args.append(Spec(value=term("arg", i)))
+            else:
+                args.append(Spec(name=term("memory", i) if isinstance(type, PointerType) else None))
+        self.function(kernel, args)
+        self.roots()
+        self.floors()
+        for code in self.out.tasks:
+            code.finish()
+        self.memory()
+        return self.out
+
+    def memory(self) -> None:
+        """Note which loads it depends on how often loops run and what is done."""
+        todo: list[Any] = list(self.out.roots)
+        for code in self.out.tasks:
+            for step in code.steps:
+                if isinstance(step, Branch) and not step.free:
+                    todo.append(step.condition.value)
+                elif isinstance(step, Guess):
+                    todo.append(step.known)
+                    self.out.guessed[step.loc.line] = None
+                elif isinstance(step, Pure):
+                    todo += [step.known, *(arg.value for arg in step.args)]
+                elif isinstance(step, Effect):
+                    todo += [step.args[i].value for i in step.relevant]
+        while todo:
+            one = todo.pop()
+            if isinstance(one, Term):
+                self.out.memory |= self.numbering.lines.get(one, frozenset())
+                todo += one.args
+
+
+def lower(
+    program: Program, models: Models, target: Any, num_warps: int, values: Sequence[Any],
+    arithmetic: Optional[Arithmetic] = None,
+) -> Lowered:  # fmt: skip
+    """The code of a kernel's tasks.
+
+    Args:
+        values: of the kernel's arguments, of which descriptors count.
+        arithmetic: tells of bounds that are written differently whether they are equal.
+
+    Raises:
+        CannotSay: it holds what is not followed.
+    """
+    made = _Lowering(program, models, target, num_warps, values, arithmetic)
+    found = made.run()
+    written, same = made.numbering.clash, made.counted_alike()
+    if written or same:
+        made = _Lowering(program, models, target, num_warps, values, arithmetic)
+        made.numbering, made.same = Numbering(written), same
+        found = made.run()
+    return found

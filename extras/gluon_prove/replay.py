@@ -1,0 +1,142 @@
+"""A mistake of the abstract run, found again by the simulator itself: with which arguments, in which schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any, Callable, Optional, Sequence
+
+import numpy as np
+
+from gluon_core.errors import GluonError
+from gluon_prove.effects import Lowered
+from gluon_prove.search import Outcome
+from gluon_prove.smt import Arithmetic
+from gluon_prove.values import Term, TimeIsOver, term
+from gluon_sim.errors import SimulatorError
+from gluon_sim.memory.global_memory import GlobalMemory
+from gluon_sim.memory.guided import Guided, Told, TooLong
+from gluon_sim.run.explore import Exploration
+from gluon_sim.settings import Settings
+
+__all__ = ["Launch", "again"]
+
+_REPORTS = ("race.", "deadlock", "barrier.", "leak.")
+# In global memory: arrays are as large as in the file, and may meet with other arguments.
+_NOT = ("race.programs", "race.global", "race.threads", "race.scope")
+_MORE = (0, 1, 2, 3, 4, 6, 9)  # rounds beyond what the mistake needs at least
+
+
+class _Again(Exploration):
+    """Schedules of a launch that is not the file's own: none is kept."""
+
+    said = ""
+
+    def _keep(
+        self, steps: Sequence[tuple[str, int]], program: Optional[int],
+        error: Optional[SimulatorError], story: Sequence[Told],
+    ) -> str:  # fmt: skip
+        return f"It happens {self.said}."
+
+
+Make = Callable[[Optional[Guided], tuple[int, int, int], Settings], Any]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch that can be made again.
+
+    Args:
+        make: a machine under a schedule, of a grid, with settings.
+        values: of the kernel's arguments.
+        names: of them.
+        known: the integer arguments, by position.
+        name: the kernel, the target, and which launch it is.
+    """
+
+    make: Make
+    memory: GlobalMemory
+    values: Sequence[Any]
+    names: Sequence[str]
+    known: dict[int, int]
+    grid: tuple[int, int, int]
+    settings: Settings
+    name: tuple[str, str, int]
+
+
+def again(
+    launch: Launch, lowered: Lowered, outcome: Outcome, arithmetic: Arithmetic, facts: Any, within: float
+) -> tuple[Optional[SimulatorError], str]:  # fmt: skip
+    """What the simulator reports, if it does, and of which launch.
+
+    Args:
+        facts: intervals of terms that do not change, and conditions that hold or do not.
+        within: seconds.
+    """
+    deadline = monotonic() + within
+    before = launch.memory.contents()
+    try:
+        alike: list[tuple[dict[Term, int], str]] = [({}, "in one program, launched as in the file")]
+        bounds, chosen = facts
+        usual = {term("arg", i): value for i, value in launch.known.items()}
+        usual[term("programs", 0)] = 1
+        usual[term("program", 0)] = 0
+        tried = set()
+        for more in _MORE:
+            wanted = [*bounds, *((core, more + 1, None) for core in lowered.roots if core.fixed)]
+            wanted += [(core, -1 << 31, more + 1) for core in lowered.roots if core.fixed]
+            for limits in (wanted, [*bounds, *wanted[len(bounds) : len(bounds) + 1]]):
+                try:
+                    found = arithmetic.arguments(arithmetic.constraints(limits, chosen), usual)
+                except TimeIsOver:
+                    found = None
+                if found is None:
+                    continue
+                changed = {t: v for t, v in found.items() if t.name == "arg" and v != usual.get(t)}
+                key = tuple(sorted((t.args, v) for t, v in changed.items()))
+                if key in tried or not changed:
+                    continue
+                tried.add(key)
+                said = ", ".join(f"{launch.names[t.args[0]]}={v}" for t, v in changed.items())
+                alike.append((changed, f"in one program, launched with {said}"))
+                break
+        for at, (changed, said) in enumerate(alike):
+            left = deadline - monotonic()
+            if left <= 0:
+                break
+            error = _once(launch, changed, said, left / (len(alike) - at))
+            launch.memory.restore(before)
+            if error is not None:
+                return error, said
+        return None, f"{len(alike)} launches were tried"
+    finally:
+        launch.memory.restore(before)
+
+
+def _once(
+    launch: Launch, changed: dict[Term, int], said: str, within: float
+) -> Optional[SimulatorError]:
+    """One launch of one program under all schedules, or as many as time allows."""
+    values = list(launch.values)
+    for where, value in changed.items():
+        old = values[where.args[0]]
+        values[where.args[0]] = np.full(1, value).astype(old.dtype)
+    settings = replace(
+        launch.settings, schedule="explore", races=True, deadlocks=True, barriers=True, leaks=True,
+        bounds=False, uninitialised=False, alignment=False, overflow=False, assertions=False,
+        within=within, progress=False, replay=None, timeout=None,
+    )  # fmt: skip
+    one = _Again(
+        lambda guided: launch.make(guided, (1, 1, 1), settings), launch.memory, values, settings,
+        launch.name,
+    )  # fmt: skip
+    one.said = said
+    try:
+        one.run()
+    except SimulatorError as error:
+        report = error.report or ""
+        if report.startswith(_REPORTS) and not report.startswith(_NOT):
+            return error
+    except (GluonError, TooLong):
+        pass  # with such arguments the launch is none, or it is too long
+    return None

@@ -1,0 +1,205 @@
+"""What z3 is asked: whether bounds are equal, facts can be, and the account of periods is right."""
+
+from __future__ import annotations
+
+from math import inf
+from time import monotonic
+from typing import Any, Iterable, Optional, Sequence
+
+from gluon_core.errors import CapabilityError
+from gluon_prove.values import Term, TimeIsOver
+
+__all__ = ["Arithmetic", "load"]
+
+_MILLISECONDS = 2000
+
+
+def load() -> Any:
+    """The module `z3`.
+
+    Raises:
+        CapabilityError: it is not installed.
+    """
+    try:
+        import z3
+    except ImportError:
+        raise CapabilityError(
+            "proofs need the solver z3, which is not installed",
+            argument="gluon prove",
+            remedy="pip install 'gluon-core[prove]', or pip install z3-solver",
+        ) from None
+    return z3
+
+
+class Arithmetic:
+    """Terms as integers of z3.
+
+    Args:
+        bits: of each argument of the kernel.
+
+    Attributes:
+        deadline: when to give up, as `time.monotonic` tells.
+    """
+
+    def __init__(self, bits: dict[int, int]):
+        self.deadline = inf
+        self.z3 = load()
+        self.bits = bits
+        self._leaves: dict[Term, Any] = {}
+        self._made: dict[Term, Any] = {}
+        self._feasible: dict[Any, bool] = {}
+        self.asked = 0
+
+    def leaf(self, value: Term) -> Any:
+        found = self._leaves.get(value)
+        if found is None:
+            found = self._leaves[value] = self.z3.Int(f"{value.name}{len(self._leaves)}")
+        return found
+
+    def of(self, value: Any) -> Any:
+        """A term, or a number."""
+        if isinstance(value, bool) or not isinstance(value, Term):
+            return self.z3.IntVal(int(value))
+        found = self._made.get(value)
+        if found is None:
+            found = self._made[value] = self._expression(value)
+        return found
+
+    def _expression(self, value: Term) -> Any:
+        z3, name = self.z3, value.name
+        if name in ("arg", "program", "programs", "unknown", "induction", "flat", "data"):
+            return self.leaf(value)
+        if name == "trips":
+            low, high, step = (self.of(a) for a in value.args)
+            return z3.If(high > low, (high - low + step - 1) / step, 0)
+        args = [self.of(a) for a in value.args]
+        if name.startswith("icmp") and name[4] != "U":
+            a, b = args
+            relation = name[-2:]
+            holds = {
+                "EQ": a == b, "NE": a != b, "LT": a < b, "LE": a <= b, "GT": a > b, "GE": a >= b,
+            }[relation]  # fmt: skip
+            return z3.If(holds, 1, 0)
+        if name in ("add", "sub", "mul"):
+            a, b = args
+            return a + b if name == "add" else a - b if name == "sub" else a * b
+        if name in ("sdiv", "srem"):
+            a, b = args
+            quotient = z3.If(
+                a >= 0, z3.If(b > 0, a / b, -(a / -b)), z3.If(b > 0, -((-a) / b), (-a) / -b)
+            )
+            return quotient if name == "sdiv" else a - quotient * b
+        if name in ("minsi", "maxsi"):
+            a, b = args
+            return z3.If((a < b) if name == "minsi" else (a > b), a, b)
+        if name == "select":
+            return z3.If(args[0] != 0, args[1], args[2])
+        if name in ("int_cast", "zero_extend"):
+            return args[0]
+        return self.leaf(value)
+
+    def ranges(self) -> Iterable[Any]:
+        """What holds of arguments and of program ids in any case."""
+        for value, leaf in list(self._leaves.items()):
+            if value.name == "arg":
+                limit = 1 << (self.bits.get(value.args[0], 32) - 1)
+                yield leaf >= 0  # assumed, and said
+                yield leaf < limit
+            elif value.name == "programs":
+                yield leaf >= 1
+                yield leaf < 1 << 31
+            elif value.name == "program":
+                yield leaf >= 0
+                yield leaf < self.leaf(Term("programs", value.args))
+
+    def _solver(self, kind: str = "Solver") -> Any:
+        left = self.deadline - monotonic()
+        if left <= 0:
+            raise TimeIsOver
+        solver = getattr(self.z3, kind)()
+        solver.set("timeout", max(1, int(min(_MILLISECONDS, left * 1000))))
+        self.asked += 1
+        return solver
+
+    def equal(self, one: Term, other: Term) -> bool:
+        """Whether two terms are equal whatever the arguments are; false where nobody knows."""
+        a, b = self.of(one), self.of(other)
+        solver = self._solver()
+        solver.add(a != b, *self.ranges())
+        return bool(solver.check() == self.z3.unsat)
+
+    def constraints(
+        self, bounds: Sequence[tuple[Term, int, Optional[int]]], chosen: Sequence[tuple[Term, int]]
+    ) -> list[Any]:
+        """That terms are in intervals, and that conditions hold or do not."""
+        found = []
+        for value, low, high in bounds:
+            made = self.of(value)
+            found.append(made >= low)
+            if high is not None:
+                found.append(made <= high)
+        for value, truth in chosen:
+            made = self.of(value)
+            found.append(made != 0 if truth else made == 0)
+        return [*found, *self.ranges()]
+
+    def feasible(
+        self, bounds: Sequence[tuple[Term, int, Optional[int]]], chosen: Sequence[tuple[Term, int]]
+    ) -> bool:
+        """Whether there are arguments for which this is so; true where nobody knows."""
+        key = (tuple(bounds), tuple(chosen))
+        found = self._feasible.get(key)
+        if found is None:
+            solver = self._solver()
+            solver.add(*self.constraints(bounds, chosen))
+            found = self._feasible[key] = bool(solver.check() != self.z3.unsat)
+        return found
+
+    def arguments(
+        self, constraints: Sequence[Any], usual: dict[Term, int]
+    ) -> Optional[dict[Term, int]]:
+        """Arguments (and the number of programs) for which the constraints hold, as many as can be
+        as they usually are."""
+        solver = self._solver("Optimize")
+        for value in usual:
+            self.leaf(value)
+        solver.add(*constraints, *self.ranges())
+        for value, number in usual.items():
+            solver.add_soft(self.leaf(value) == number)
+        if solver.check() != self.z3.sat:
+            return None
+        model = solver.model()
+        out = {}
+        for value, leaf in self._leaves.items():
+            if value.name in ("arg", "program", "programs"):
+                out[value] = int(model.eval(leaf, model_completion=True).as_long())
+        return out
+
+    def comes_back(self, name: str, by: int, change: int, result: int, bits: int) -> bool:
+        """Whether, for every x that can be so large, `name(x + change, by)` is `name(x, by) + result`, in
+        integers of so many bits; for divisions and shifts of unsigned numbers, that is not negative."""
+        z3 = self.z3
+        top = 1 << (bits - 1)
+        solver = self._solver()
+        if name in ("sdiv", "srem", "udiv", "urem"):
+            x = z3.Int("x")
+            solver.add(x >= 0, x + change < top)
+
+            def at(v: Any) -> Any:
+                return v / by if name.endswith("div") else v % by
+
+        else:
+            x = z3.BitVec("x", bits)
+            solver.add(x <= z3.BitVecVal(top - 1 - change, bits))
+            if name == "lshr":
+                solver.add(x >= 0)
+            amount = z3.BitVecVal(by, bits)
+
+            def at(v: Any) -> Any:
+                return {
+                    "and": lambda: v & amount, "shl": lambda: v << amount,
+                    "lshr": lambda: z3.LShR(v, amount), "ashr": lambda: v >> amount,
+                }[name]()  # fmt: skip
+
+        solver.add(at(x + change) != at(x) + result)
+        return bool(solver.check() == z3.unsat)

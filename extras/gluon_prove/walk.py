@@ -1,0 +1,473 @@
+"""One step of one task, for all trip counts at once; and the form in which equal states are equal.
+
+What numbers are is told in `counting`. Where every task in a loop is past its first iterations, its
+counters, the bound and what counts along move back by one period: the state looks the same from there
+(`values.Number`).
+"""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import Any, Optional
+
+from gluon_core.errors import GluonError
+from gluon_prove.code import (
+    Branch,
+    Code,
+    Effect,
+    Enter,
+    Fork,
+    Guess,
+    Join,
+    Jump,
+    Leave,
+    Move,
+    Pure,
+    Test,
+    Used,
+    View,
+)
+from gluon_prove.effects import Lowered
+from gluon_prove.events import Barrier, Issue, Use, WaitGroups
+from gluon_prove.order import Depends, Phases
+from gluon_prove.smt import Arithmetic
+from gluon_prove.state import LEAST, Bound, Decide, Facts, Past, State, Step, Task, Token
+from gluon_prove.steps import Awaited, Fetched, Steps
+from gluon_prove.symbols import truth
+from gluon_prove.values import FREE, CannotSay, NeedsPrefix, Number, TimeIsOver
+from gluon_prove.world import Flight, Found, World
+from gluon_sim.memory.shared import SharedView
+
+__all__ = ["Walker"]
+
+_RUN = 20_000  # instructions of a task between two of its events
+
+
+class Walker(Steps):
+    """Walks the tasks of one program.
+
+    Args:
+        lowered: their code.
+        strict: whether reads, too, need a fence before a write through another proxy.
+        least: by root, the value from which on a counter may stand for many; by `FREE`, that from which
+            on what is left of counters may.
+        waited: queues that are waited for by groups.
+        writers: by barrier, who is known to arrive there; None where all schedules are to be tried.
+        arithmetic: tells what no arguments lead to.
+        in_turn: tasks take their steps in turn, and it is asked whether that stands for all schedules.
+        given: what is known of the arguments.
+    """
+
+    def __init__(
+        self, lowered: Lowered, strict: bool, least: dict[int, int], waited: frozenset[str],
+        writers: Optional[dict[int, frozenset[int]]], arithmetic: Optional[Arithmetic] = None,
+        in_turn: bool = False, given: Optional[Facts] = None,
+    ):  # fmt: skip
+        self.lowered = lowered
+        self.strict = strict
+        self.least = least
+        self.waited = waited
+        self.writers = writers
+        self.arithmetic = arithmetic
+        self.in_turn = in_turn
+        self.given = given
+        self.codes = lowered.tasks
+        self.period = _period(self.codes)
+        self._views: dict[Any, SharedView] = {}
+        self._parts: dict[Any, SharedView] = {}
+        self.takers: list[frozenset[int]] = [
+            frozenset(
+                i
+                for i, code in enumerate(self.codes)
+                if any(isinstance(s, Enter) and s.loop.root == root for s in code.steps)
+            )
+            for root in range(len(lowered.roots))
+        ]
+        self.steps: dict[int, int] = {}
+        for code in self.codes:
+            for s in code.steps:
+                if isinstance(s, Enter) and s.loop.root is not None:
+                    by = s.loop.step.value
+                    if not isinstance(by, int) or by <= 0:
+                        raise CannotSay("the step of this loop is not a positive constant", s.loc)
+                    self.steps[s.loop.root] = lcm(self.steps.get(s.loop.root, 1), by)
+        self.askers: dict[int, set[int]] = {}
+        for i, code in enumerate(self.codes):
+            for s in code.steps:
+                if isinstance(s, Branch) and s.choice is not None:
+                    self.askers.setdefault(s.choice, set()).add(i)
+        self.rules: set[tuple[str, int, int, int, int]] = set()
+        self._decisions: list[int] = []
+        self._made: list[int] = []
+        self._products: dict[Any, bool] = {}
+        self._idle: Optional[set[int]] = set() if in_turn and given is not None else None
+        self._busy: set[int] = set()
+
+    # ---- starting, and going on ---------------------------------------------------------------------
+
+    def first(self) -> State:
+        roots = len(self.lowered.roots)
+        world = World(
+            self.lowered.places,
+            len(self.codes),
+            self.strict,
+            self.waited,
+            [],
+            [],
+            [],
+            {},
+            [()] * len(self.codes) if self.writers is not None else None,
+            {} if self.writers is None else self.writers,
+            Phases() if self.in_turn else None,
+            self._idle,
+            self._busy,
+        )
+        tasks = [Task() for _ in self.codes]
+        tasks[0].alive = True
+        known = ((LEAST, None),) * roots if self.given is None else self.given.fixed
+        chosen = {} if self.given is None else dict(self.given.chosen)
+        state = State(
+            world, tasks, [[] for _ in range(roots)], {}, [Bound(*bound) for bound in known],
+            chosen, {}, {}, {},
+        )  # fmt: skip
+        return state
+
+    def begin(self, decisions: list[int]) -> State:
+        """The kernel up to its first event that others may see."""
+        state = self.first()
+        self._decisions, self._made = list(decisions), []
+        self._run(state, 0)
+        return state
+
+    def go(self, state: State, task: int, decisions: list[int]) -> tuple[State, Step]:
+        """A task takes the step that it stands at, and goes on to its next one."""
+        state = state.copy()
+        self._decisions, self._made = list(decisions), []
+        code, me = self.codes[task], state.tasks[task]
+        step = code.steps[me.at]
+        what = "the next round" if isinstance(step, Test) else "the partitions are over"
+        what = step.op.name if isinstance(step, Effect) else what
+        told = Step(code.name, step.loc.line, what)
+        try:
+            self._visible(state, task)
+            self._run(state, task)
+        except Decide as decide:
+            decide.loc = decide.loc or step.loc
+            raise
+        except Depends as depends:
+            depends.facts = Facts.of(state)
+            raise
+        return state, Step(told.who, told.line, told.what, tuple(self._made))
+
+    def land(self, state: State, flight: Flight) -> tuple[State, Step]:
+        state = state.copy()
+        try:
+            state.world.complete(flight)
+        except Depends as depends:
+            depends.facts = Facts.of(state)
+            raise
+        whose = self.codes[flight.task].name
+        return state, Step(f"work of {whose}", flight.line, f"{flight.queue} is over")
+
+    def enabled(self, state: State, task: int) -> bool:
+        me = state.tasks[task]
+        step = self.codes[task].steps[me.at]
+        if isinstance(step, Join):
+            return not any(state.tasks[t].alive for t in step.tasks)
+        if isinstance(step, Effect):
+            events, _ = step.run(me.ready or ())
+            for event in events:
+                if isinstance(event, Barrier):
+                    if event.what != "wait":
+                        return True
+                    slots = state.world.slots
+                    if event.slot >= len(slots) or not slots[event.slot].wanted:
+                        return True  # it is told of when it is done
+                    return state.world.passes(event)
+        return True
+
+    def hurries(self, state: State, task: int) -> bool:
+        """Whether an enabled step of a task need not be tried after those of others."""
+        me = state.tasks[task]
+        step = self.codes[task].steps[me.at]
+        if isinstance(step, Test):
+            return self.writers is not None
+        if not isinstance(step, Effect):
+            return False
+        events, _ = step.run(me.ready or ())
+        world = state.world
+        barriers = [e for e in events if isinstance(e, Barrier)]
+        if not barriers or any(isinstance(e, WaitGroups) for e in events):
+            return False
+        if len({e.slot for e in barriers}) > 1 or not all(world.hurries(e, task) for e in barriers):
+            return False
+        if barriers[0].what == "wait":
+            return True
+        # it must not end the phase
+        slot = world.slots[barriers[0].slot] if barriers[0].slot < len(world.slots) else None
+        if slot is None:
+            return False
+        pending = slot.pending - sum(e.amount for e in barriers if e.what == "arrive")
+        size = slot.bytes + sum(e.amount for e in barriers if e.what == "expect")
+        return slot.wanted > 0 and pending >= 0 and (pending > 0 or size > 0)
+
+    def waits(self, state: State, task: int) -> tuple[int, Optional[Barrier]]:
+        """Where a task stands, and the barrier that it waits for."""
+        me = state.tasks[task]
+        step = self.codes[task].steps[me.at]
+        if isinstance(step, Effect):
+            events, _ = step.run(me.ready or ())
+            for event in events:
+                if isinstance(event, Barrier):
+                    return step.loc.line, event
+        return step.loc.line, None
+
+    # ---- running ------------------------------------------------------------------------------------
+
+    def _visible(self, state: State, task: int) -> None:
+        me = state.tasks[task]
+        step = self.codes[task].steps[me.at]
+        if isinstance(step, Effect):
+            self._effect(state, task, step)
+        elif isinstance(step, Join):
+            state.world.join(step.tasks)
+            me.at += 1
+        else:
+            self._one(state, task, step)
+
+    def _run(self, state: State, task: int) -> None:
+        code, me = self.codes[task], state.tasks[task]
+        rounds: set[int] = set()
+        for _ in range(_RUN):
+            if me.at >= len(code.steps):
+                me.alive = False
+                me.env = {}
+                return
+            step = code.steps[me.at]
+            try:
+                kind = type(step)
+                if (kind is Effect or kind is Join) and self._stops(state, task, step):
+                    return
+                if isinstance(step, Test) and step.loop.root is not None:
+                    if me.at in rounds:
+                        return  # a round without an event; what comes may be the same again
+                    rounds.add(me.at)
+                self._one(state, task, step)
+            except TimeIsOver:
+                raise
+            except (CannotSay, Found, Decide) as reason:
+                if reason.loc is None:
+                    reason.loc = step.loc
+                raise
+            except NeedsPrefix as needs:
+                if needs.root <= FREE:
+                    raise Past(FREE, self.least.get(FREE, 0) + 1) from None
+                raise Past(needs.root, self._counter(state, task, needs.root) + 1) from None
+            except GluonError as error:
+                raise Found(
+                    getattr(error, "report", None) or "error", error.message, step.loc
+                ) from None
+        raise CannotSay("a loop without barriers in it runs long", code.steps[me.at].loc)
+
+    def _stops(self, state: State, task: int, step: Any) -> bool:
+        """Whether others may see what comes now, or keep it from coming."""
+        me = state.tasks[task]
+        if isinstance(step, Join):
+            if any(state.tasks[t].alive for t in step.tasks):
+                return True
+            return False
+        if me.ready is None:
+            me.ready = self._operands(state, task, step)
+        events, _ = step.run(me.ready)
+        seen = False
+        for event in events:
+            if isinstance(event, Barrier):
+                seen = True
+            elif isinstance(event, WaitGroups):
+                if event.queue not in self.waited:
+                    continue
+                if any(f.signals for f in state.world.due(event, task)):
+                    seen = True
+        if not seen:
+            return False
+        alone = sum(t.alive for t in state.tasks) == 1
+        if alone and not any(f.signals for f in state.world.flights):
+            return not self.enabled(state, task)
+        return True
+
+    def _one(self, state: State, task: int, step: Any) -> None:
+        me = state.tasks[task]
+        env, kind = me.env, type(step)
+        if kind is Effect:
+            self._effect(state, task, step)
+        elif kind is Pure:
+            env[step.out] = self._pure(state, task, step)
+            me.at += 1
+        elif kind is Guess:
+            env[step.out] = self._guess(state, task, step)
+            me.at += 1
+        elif kind is Move:
+            values = [self._value(env, a) for a in step.args]
+            env.update(zip(step.outs, values))
+            me.at += 1
+        elif kind is Jump:
+            me.at = step.target
+            live = self.codes[task].live[me.at]
+            if len(env) > 2 * len(live) + 32:
+                me.env = {v: x for v, x in env.items() if v in live}
+        elif kind is Branch:
+            value = self._value(env, step.condition)
+            taken = self._truth(state, task, value, step)
+            me.at = me.at + 1 if taken else step.target
+        elif kind is Enter:
+            self._enter(state, task, step)
+            me.at += 1
+        elif kind is Test:
+            me.at = me.at + 1 if self._test(state, task, step.loop) else step.target
+        elif kind is Leave:
+            self._leave(state, task, step.loop)
+            me.at += 1
+        elif kind is View:
+            env[step.out] = self._view(env, step)
+            me.at += 1
+        elif kind is Used:
+            for var in step.args:
+                self._landed(state, task, env.get(var), step.loc)
+            me.at += 1
+        elif kind is Fetched:
+            self._fetched(state, task, step)
+            me.at += 1
+        elif kind is Awaited:
+            self._awaited(state, task, step)
+            me.at += 1
+        elif kind is Fork:
+            state.world.fork(step.tasks)
+            me.at += 1
+            for other, pairs in zip(step.tasks, step.passed):
+                there = state.tasks[other]
+                there.alive = True
+                there.env = {var: self._value(env, spec) for var, spec in pairs}
+                self._run(state, other)
+        elif kind is Join:
+            self._visible(state, task)
+        else:
+            raise AssertionError(step)
+
+    def _view(self, env: dict[int, Any], step: View) -> SharedView:
+        args = [self._value(env, a) for a in step.args]
+        for arg in args[1:]:
+            if not isinstance(arg, int):
+                what = "counts up without end" if isinstance(arg, Number) else "cannot be told"
+                raise CannotSay(f"which part of a buffer this is {what}", step.loc)
+        key = (id(step), *map(_identity, args))
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = self._same(step.make(*args))
+        return found
+
+    def _same(self, view: SharedView) -> SharedView:
+        """One object for all equal views."""
+        key = (id(view.buffer), int(view.base[0]), view.type, view.table.tobytes())
+        return self._views.setdefault(key, view)
+
+    # ---- ops that take effect -------------------------------------------------------------------------
+
+    def _operands(self, state: State, task: int, step: Effect) -> tuple[Any, ...]:
+        env = state.tasks[task].env
+        found = []
+        for i in step.relevant:
+            value = self._value(env, step.args[i])
+            if i in step.choices or truth(value):
+                value = self._truth(state, task, value, None)
+            elif not isinstance(value, (int, SharedView)):
+                raise CannotSay(
+                    f"what `{step.op.name}` does depends on a number that cannot be told", step.loc
+                )
+            found.append(value)
+        return tuple(found)
+
+    def _effect(self, state: State, task: int, step: Effect) -> None:
+        me, world = state.tasks[task], state.world
+        events, results = step.run(
+            me.ready if me.ready is not None else self._operands(state, task, step)
+        )
+        name = self.codes[task].name
+        if self.in_turn:
+            self._in_order(state, task, events)
+        if step.buffer is not None:
+            world.allocate(step.buffer)
+        filled: Optional[Token] = None
+        for event in events:
+            if isinstance(event, Barrier):
+                if event.what == "wait":
+                    slots = world.slots
+                    known = event.slot < len(slots) and slots[event.slot].wanted
+                    if known and not world.passes(event):
+                        raise AssertionError("a step that is not enabled")
+                world.barrier(event, task, step.loc, task)
+            elif isinstance(event, Use):
+                self._landed(state, task, self._value(me.env, step.args[event.operand]), step.loc)
+            else:
+                if isinstance(event, Issue) and event.fills:
+                    filled = Token(event.queue, world.serials.get((task, event.queue), 0))
+                world.local(event, task, step.loc, name)
+        for out, result in zip(step.outs, results):
+            if out is None:
+                continue
+            if isinstance(result, SharedView):
+                me.env[out] = self._same(result)
+            elif result == "filled":
+                me.env[out] = filled
+            elif isinstance(result, int):
+                me.env[out] = self._value(me.env, step.args[result])
+            else:
+                me.env[out] = None
+        me.ready = None
+        me.at += 1
+
+    @staticmethod
+    def _in_order(state: State, task: int, events: tuple[Any, ...]) -> None:
+        """Of what an op does at barriers, refuse what `order` has nothing to say about."""
+        alone = sum(t.alive for t in state.tasks) == 1
+        arrives = {e.slot for e in events if isinstance(e, Barrier) and e.what == "arrive"}
+        for event in events:
+            if not isinstance(event, Barrier) or event.what in ("wait", "arrive", "bytes"):
+                continue
+            if event.what == "expect" and event.slot in arrives:
+                continue  # the phase cannot end before this op
+            signals = (s for f in state.world.flights for s in f.signals)
+            if event.what == "expect" and state.world.phases is not None:
+                state.world.phases.settled(event.slot, task)
+            if not alone or any(s.slot == event.slot for s in signals):
+                raise Depends
+
+    def _landed(self, state: State, task: int, token: Any, loc: Any) -> None:
+        if isinstance(token, Token):
+            for f in state.world.flights:
+                if (f.task, f.queue, f.serial) == (task, token.queue, token.serial):
+                    raise Found(
+                        "race.registers", f"registers are read that line {f.line} may yet fill", loc
+                    )
+
+
+def _identity(value: Any) -> Any:
+    return value if isinstance(value, int) else ("view", id(value))
+
+
+def _period(codes: list[Code]) -> int:
+    """In how many rounds the slots and phases of all rings come back."""
+    found = 1
+    bits = 1
+    for code in codes:
+        for step in code.steps:
+            if isinstance(step, Pure) and len(step.args) == 2:
+                by = step.args[1].value
+                if not isinstance(by, int) or by <= 0:
+                    continue
+                if step.name in ("srem", "urem", "sdiv", "udiv"):
+                    found = lcm(found, by)
+                elif step.name == "and":
+                    bits = max(bits, 1 << by.bit_length())
+                elif step.name in ("lshr", "ashr"):
+                    found = lcm(found, 1 << by)
+    return found * bits

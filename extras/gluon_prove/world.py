@@ -1,0 +1,579 @@
+"""The state of one program while all its schedules are walked: barriers, work in flight, who knows what.
+
+It mirrors what the simulator keeps for race detection, in a form of which there are finitely many.
+An access is remembered until a later one takes its place, with the set of those that it is ordered
+before: partitions, work in flight, and barriers, in the two planes of `check.agents`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple, Optional
+
+from gluon_prove.events import (
+    Access,
+    Barrier,
+    Commit,
+    Event,
+    Fence,
+    ImpliedFence,
+    Issue,
+    Places,
+    WaitGroups,
+)
+from gluon_prove.order import Depends, Phases
+from gluon_prove.values import CannotSay
+from gluon_sim.record.ir import Location
+
+__all__ = ["Flight", "Found", "Overtaken", "Seen", "Waited", "Widened", "World"]
+
+BEFORE = -1  # who made an access before the partitions started
+MOST_FLIGHTS = 48
+MOST_SLOTS = 256
+
+
+class Found(Exception):
+    """A mistake in an abstract run.
+
+    Args:
+        report: the name the simulator has for it.
+    """
+
+    def __init__(self, report: str, text: str, loc: Optional[Location]):
+        super().__init__(text)
+        self.report = report
+        self.text = text
+        self.loc = loc
+
+
+class Seen(NamedTuple):
+    """The last access of a kind to a place.
+
+    Args:
+        by: the task that made it or issued it.
+        proxied: whether through another proxy.
+        known, fenced: who it is ordered before, and whose asynchronous work, as bits.
+    """
+
+    place: int
+    kind: str
+    by: int
+    proxied: bool
+    line: int
+    known: int
+    fenced: int
+
+
+class Slot(NamedTuple):
+    """A barrier: the arrivals it was made for (0: not), what its phase lacks, and the parity of that phase."""
+
+    wanted: int
+    pending: int
+    bytes: int
+    phase: int
+
+
+class Flight(NamedTuple):
+    """Work in flight, or over and not yet known to who issued it.
+
+    Args:
+        behind: groups closed since its own began.
+        signals: what it has yet to do to barriers.
+        bit: its place among those who know.
+        mark: how many waits its task had passed, of those in `World.loose`, when it was issued.
+    """
+
+    task: int
+    queue: str
+    serial: int
+    behind: int
+    after: bool
+    reads: bool
+    signals: tuple[Barrier, ...]
+    bit: int
+    line: int
+    mark: int = 0
+
+
+@dataclass
+class World:
+    """See the module.
+
+    Attributes:
+        tasks: how many there may be.
+        waited: queues that somebody waits for by groups.
+        loose: by task, the waits (barrier, parity) it passed at once, and after which it did nothing that
+            others can tell: it could as well still stand there. None where waits are not hurried.
+        writers: by barrier, the tasks that arrive there, or whose work does.
+        phases: who knows of the ends of phases, where one schedule stands for all; else None.
+        idle: of all states, barriers that arrivals may come to in any order; None where that is not asked.
+        busy: of all states, barriers at which more is done than to arrive once.
+    """
+
+    places: Places
+    tasks: int
+    strict: bool
+    waited: frozenset[str]
+    slots: list[Slot]
+    seen: list[Seen]
+    flights: list[Flight]
+    serials: dict[tuple[int, str], int]
+    loose: Optional[list[tuple[tuple[int, int], ...]]]
+    writers: dict[int, frozenset[int]]
+    phases: Optional[Phases] = None
+    idle: Optional[set[int]] = None
+    busy: set[int] = field(default_factory=set)
+
+    def copy(self) -> "World":
+        return World(
+            self.places, self.tasks, self.strict, self.waited, list(self.slots), list(self.seen),
+            list(self.flights), dict(self.serials), None if self.loose is None else list(self.loose),
+            self.writers, self.phases, self.idle, self.busy,
+        )  # fmt: skip
+
+    # ---- bits: tasks, then two for each barrier, then flights -------------------------------------
+
+    def _coming(self, slot: int) -> int:
+        return 1 << (self.tasks + 2 * slot)
+
+    def _over(self, slot: int) -> int:
+        return 1 << (self.tasks + 2 * slot + 1)
+
+    @property
+    def _first_flight(self) -> int:
+        return self.tasks + 2 * MOST_SLOTS
+
+    def _free_bit(self) -> int:
+        taken = {f.bit for f in self.flights}
+        bit = self._first_flight
+        while bit in taken:
+            bit += 1
+        return bit
+
+    def _learn(self, to: int, source: int) -> None:
+        """Whoever has the bits `to` learns what any of `source` knows."""
+        if self.phases is not None:
+            self.phases = self.phases.learn(to, source)
+        if self.seen:
+            self.seen = [
+                s
+                if not (s.known & source or s.fenced & source)
+                else Seen(
+                    *s[:5],
+                    s.known | (to if s.known & source else 0),
+                    s.fenced | (to if s.fenced & source else 0),
+                )
+                for s in self.seen
+            ]
+
+    def _forget_bit(self, bits: int) -> None:
+        keep = ~bits
+        if self.phases is not None:
+            self.phases = self.phases.forget(bits)
+        self.seen = [
+            Seen(*s[:5], s.known & keep, s.fenced & keep) if (s.known | s.fenced) & bits else s
+            for s in self.seen
+        ]
+
+    # ---- accesses ---------------------------------------------------------------------------------
+
+    def _touch(
+        self, access: Access, task: int, bit: int, proxied: bool, loc: Location, issuer: str
+    ) -> None:
+        place, kind, meet = access.place, access.kind, self.places.meet
+        apart = self.places.all[place].proxied
+        if kind == "write" and self.places.holds_barrier(place):
+            if any(s.wanted for s in self.slots):
+                raise CannotSay("data is written where barriers are", loc)
+        kept = []
+        for s in self.seen:
+            if not meet(place, s.place):
+                kept.append(s)
+                continue
+            knows = s.known & bit
+            if kind == "write" or s.kind == "write":
+                needs_fence = proxied and not s.proxied and apart
+                if needs_fence and s.kind == "read" and not self.strict:
+                    needs_fence = False
+                if not (s.fenced if needs_fence else s.known) & bit:
+                    lacks = (
+                        " (a fence between the proxies is missing)" if needs_fence and knows else ""
+                    )
+                    raise Found(
+                        "race.shared",
+                        f"the {kind} of {issuer} has no order with the {s.kind} of line {s.line}{lacks}",
+                        loc,
+                    )
+            takes = knows and (kind == "write" or s.kind == "read" and s.proxied == proxied)
+            if takes and self.places.covers(place, s.place):
+                continue
+            kept.append(s)
+        kept.append(Seen(place, kind, task, proxied, loc.line, bit, 0))
+        self.seen = list(dict.fromkeys(kept))
+
+    def allocate(self, buffer: int) -> None:
+        """A buffer is made anew, by an op that made one before."""
+        of = self.places.all
+        self.seen = [s for s in self.seen if of[s.place].buffer != buffer]
+        for number, (owner, _) in enumerate(self.places.slots):
+            if owner == buffer and number < len(self.slots) and self.slots[number].wanted:
+                raise Found("barrier.reused", "memory of a barrier in use is used again", None)
+
+    # ---- what tasks do ------------------------------------------------------------------------------
+
+    def local(self, event: Event, task: int, loc: Location, issuer: str) -> None:
+        """An event that nobody else can tell the time of."""
+        me = 1 << task
+        if isinstance(event, Access):
+            self._touch(event, task, me, False, loc, issuer)
+        elif isinstance(event, Issue):
+            self._issue(event, task, loc, issuer)
+        elif isinstance(event, Commit):
+            self.flights = [
+                f._replace(behind=min(f.behind + 1, 64))
+                if f.task == task and f.queue == event.queue
+                else f
+                for f in self.flights
+            ]
+        elif isinstance(event, WaitGroups):
+            self._wait_groups(event, task)
+        elif isinstance(event, Fence):
+            self._fence(me)
+        elif isinstance(event, ImpliedFence):
+            self._implied(event, task, me)
+
+    def _fence(self, me: int) -> None:
+        self.seen = [
+            s._replace(fenced=s.fenced | me) if s.known & me and not s.proxied else s
+            for s in self.seen
+        ]
+
+    def _implied(self, event: ImpliedFence, task: int, me: int) -> None:
+        for s in self.seen:
+            if s.proxied or s.fenced & me or s.kind == "read" and not event.writes:
+                continue
+            mine = s.by == task and "own" in event.known
+            mine = (
+                mine
+                or s.by == BEFORE
+                and ("before" in event.known or not task and "own" in event.known)
+            )
+            mine = (
+                mine or not task and s.by > 0 and "partitions" in event.known and bool(s.known & me)
+            )
+            if mine and any(self.places.meet(p, s.place) for p in event.places):
+                self._fence(me)
+                return
+
+    def _issue(self, event: Issue, task: int, loc: Location, issuer: str) -> None:
+        bit = self._free_bit()
+        mine = 1 << bit
+        source = 1 << task
+        if event.after:
+            for f in self.flights:
+                if f.task == task and f.queue == event.queue:
+                    source |= 1 << f.bit
+        self._learn(mine, source)
+        for access in event.accesses:
+            self._touch(access, task, mine, event.proxied, loc, f"what line {loc.line} started")
+        serial = self.serials.get((task, event.queue), 0)
+        self.serials[task, event.queue] = serial + 1
+        self.flights.append(
+            Flight(
+                task, event.queue, serial, 0, event.after, event.reads, event.signals, bit, loc.line,
+                len(self.loose[task]) if self.loose is not None else 0,
+            )
+        )  # fmt: skip
+        self._settle()
+        if len(self.flights) > MOST_FLIGHTS:
+            raise CannotSay(
+                f"more than {MOST_FLIGHTS} pieces of work may be in flight at once", loc
+            )
+
+    def due(self, event: WaitGroups, task: int) -> list[Flight]:
+        return [
+            f
+            for f in self.flights
+            if f.task == task and f.queue == event.queue and f.behind > event.pending
+            if f.reads or not event.reads
+        ]
+
+    def _wait_groups(self, event: WaitGroups, task: int) -> None:
+        if event.queue not in self.waited:
+            raise Waited(event.queue)
+        for flight in self.due(event, task):
+            self.complete(flight, all_before=True)
+        source = 0
+        gone = self.due(event, task)
+        for flight in gone:
+            source |= 1 << flight.bit
+        self._learn(1 << task, source)
+        self._drop([f for f in self.flights if any(f == g for g in gone)])
+
+    def _drop(self, gone: list[Flight]) -> None:
+        if gone:
+            self.flights = [f for f in self.flights if f not in gone]
+            bits = 0
+            for f in gone:
+                bits |= 1 << f.bit
+            self._forget_bit(bits)
+
+    def _settle(self) -> None:
+        """Forget work that is over and that nobody will ask for."""
+        gone = []
+        last: dict[tuple[int, str], int] = {}
+        for f in self.flights:
+            if f.after:
+                last[f.task, f.queue] = f.serial
+        for f in self.flights:
+            if f.signals or f.queue in self.waited or f.reads:
+                continue
+            newest = last.get((f.task, f.queue))
+            if newest is not None and f.serial < newest:
+                gone.append(f)  # the newest knows what it knew
+        self._drop(gone)
+
+    # ---- barriers -----------------------------------------------------------------------------------
+
+    def _slot(self, number: int) -> Slot:
+        while len(self.slots) <= number:
+            self.slots.append(Slot(0, 0, 0, 0))
+        return self.slots[number]
+
+    def passes(self, event: Barrier) -> bool:
+        """Whether a wait goes on."""
+        return self._slot(event.slot).phase != event.amount
+
+    def _wrote(self, slot: int, task: int) -> None:
+        known = self.writers.get(slot, frozenset())
+        if task not in known:
+            self.writers[slot] = known | {task}
+            if known and self.loose is not None:
+                raise Widened  # states were left out because there was one writer
+
+    def _acted(self, task: int, mark: Optional[int]) -> None:
+        """A task did what others can tell, or work did that it started after so many waits."""
+        if self.loose is None:
+            return
+        first = len(self.loose[task]) if mark is None else mark
+        if first:
+            self.loose[task] = self.loose[task][first:]
+            self.flights = [
+                f._replace(mark=max(0, f.mark - first)) if f.task == task and f.mark else f
+                for f in self.flights
+            ]
+
+    def barrier(
+        self, event: Barrier, bit: int, loc: Optional[Location], task: int, mark: Optional[int] = None
+    ) -> None:  # fmt: skip
+        """What a task (or work of it that is over) with that bit does to a barrier."""
+        slot = self._slot(event.slot)
+        what, amount = event.what, event.amount
+        if what in ("init", "invalidate", "raise"):
+            self._acted(task, mark)
+        if self.phases is not None and what in ("init", "invalidate", "raise"):
+            self.phases.settled(event.slot, bit)
+        if what == "init":
+            if slot.wanted:
+                raise Found("barrier.initialised", "a barrier is initialized while in use", loc)
+            self.slots[event.slot] = Slot(amount, amount, 0, 0)
+            if self.phases is not None:
+                self.phases = self.phases.made(event.slot, bit, self.idle is not None)
+            return
+        if not slot.wanted:
+            raise Found(
+                "barrier.uninitialised", f"{what} at a barrier that is not initialized", loc
+            )
+        if what == "invalidate":
+            self.slots[event.slot] = Slot(0, 0, 0, 0)
+            if self.phases is not None:
+                self.phases = self.phases.made(event.slot, bit, self.idle is not None)
+            return
+        if self.phases is not None:
+            self._asked(event, bit)
+        if what == "wait":
+            self._learn(1 << bit, self._over(event.slot))
+            if self.phases is not None:
+                self.phases = self.phases.did(event.slot, "wait", bit)
+            if self.loose is not None:
+                wait = (event.slot, event.amount)
+                if wait not in self.loose[bit]:
+                    self.loose[bit] = (*self.loose[bit], wait)
+            return
+        self._wrote(event.slot, task)
+        if what == "raise":
+            self.slots[event.slot] = slot._replace(pending=slot.pending + amount)
+            return
+        if what == "expect":
+            self.slots[event.slot] = slot._replace(bytes=slot.bytes + amount)
+            return
+        if what == "arrive":
+            if slot.pending < amount:
+                raise Found(
+                    "barrier.arrivals", "more arrivals at a barrier than its phase expects", loc
+                )
+            slot = slot._replace(pending=slot.pending - amount)
+        else:
+            slot = slot._replace(bytes=slot.bytes - amount)
+        if slot.bytes < 0 and not slot.pending:
+            raise Found("barrier.bytes", "more bytes come to a barrier than its phase expects", loc)
+        over = slot.pending <= 0 and not slot.bytes
+        if over or len(self.writers[event.slot]) > 1:
+            self._acted(task, mark)  # till then only the one who did it can tell
+        if self.phases is not None:
+            self.phases = self.phases.did(event.slot, "arrival", bit)
+        self._learn(self._coming(event.slot), 1 << bit)
+        if over:
+            slot = slot._replace(pending=slot.wanted, phase=1 - slot.phase)
+            if self.loose is not None:
+                if any((event.slot, slot.phase) in passed for passed in self.loose):
+                    raise Overtaken
+            if self.phases is not None:
+                bits = self._coming(event.slot), self._over(event.slot)
+                self.phases = self.phases.ended(event.slot, *bits)
+            self._learn(self._over(event.slot), self._coming(event.slot))
+        self.slots[event.slot] = slot
+
+    def _asked(self, event: Barrier, bit: int) -> None:
+        """Refuse what could be done at a barrier before what it must come after. Where nobody ever waits,
+        and each arrival is one, none of them can tell their order, and nobody else can."""
+        assert self.phases is not None
+        if event.what != "arrive" or event.amount != 1:
+            self.busy.add(event.slot)
+        if self.idle is not None and event.slot in self.idle & self.busy:
+            raise Depends
+        try:
+            self.phases.asked(event.slot, "before" if event.what == "wait" else "last", bit)
+        except Depends:
+            if self.idle is None or event.slot in self.busy:
+                raise
+            self.phases.asked(event.slot, "made", bit)
+            self.idle.add(event.slot)
+
+    # ---- work that is over ----------------------------------------------------------------------------
+
+    def may_land(self, flight: Flight) -> bool:
+        """Whether it has something to tell, and nothing to wait for."""
+        if not flight.signals:
+            return False
+        if not flight.after:
+            return True
+        return not any(
+            f.signals and f.serial < flight.serial
+            for f in self.flights
+            if f.task == flight.task and f.queue == flight.queue
+        )
+
+    def complete(self, flight: Flight, all_before: bool = False) -> None:
+        """Let it tell barriers that it is over."""
+        if all_before and flight.after:
+            for f in list(self.flights):
+                if (f.task, f.queue) == (flight.task, flight.queue) and f.serial < flight.serial:
+                    self.complete(f)
+        at = next((i for i, f in enumerate(self.flights) if f.serial == flight.serial
+                   and f.task == flight.task and f.queue == flight.queue), None)  # fmt: skip
+        if at is None or not self.flights[at].signals:
+            return
+        flight = self.flights[at]
+        for signal in flight.signals:
+            self.barrier(signal, flight.bit, Location("", flight.line), flight.task, flight.mark)
+        over = self.flights[at] = self.flights[at]._replace(signals=())
+        if not (over.after or over.reads or over.queue in self.waited):
+            self._drop([over])  # it told of itself, and nobody will ask again
+        self._settle()
+
+    # ---- partitions ---------------------------------------------------------------------------------
+
+    def fork(self, tasks: list[int]) -> None:
+        bits = 0
+        for task in tasks:
+            bits |= 1 << task
+        self._learn(bits, 1)
+        self.seen = [s._replace(by=BEFORE) if s.by == 0 else s for s in self.seen]
+
+    def join(self, tasks: list[int]) -> None:
+        bits = 0
+        for task in tasks:
+            bits |= 1 << task
+        self._learn(1, bits)
+        self._forget_bit(bits)
+
+    # ---- steps that need not be tried beside others -----------------------------------------------------
+
+    def hurries(self, event: Barrier, task: int) -> bool:
+        """Whether an event of a task comes to the same whenever it happens: nobody else does anything
+        to that barrier that it has to do with."""
+        if self.loose is None:
+            return False
+        if event.what == "wait":
+            return True  # to come late is to be `Overtaken`, or to know more
+        if event.what not in ("expect", "arrive"):
+            return False
+        if self.writers.get(event.slot, frozenset()) - {task}:
+            return False
+        return not any(s.slot == event.slot for f in self.flights for s in f.signals)
+
+    def lands_early(self, flight: Flight) -> bool:
+        """Whether it makes no difference when work lands, as other bytes of its phase are yet to come."""
+        if self.loose is None or flight.after or flight.queue in self.waited:
+            return False
+        if len(flight.signals) != 1 or flight.signals[0].what != "bytes":
+            return False
+        signal = flight.signals[0]
+        return self._slot(signal.slot).bytes > signal.amount
+
+    def frozen(self) -> tuple[Any, dict[tuple[int, str, int], int]]:
+        """As a key that equal states share, and the serials of flights as they are called in it."""
+        order = sorted(self.flights, key=lambda f: (f.task, f.queue, f.serial))
+        renamed: dict[int, int] = {}
+        serials: dict[tuple[int, str, int], int] = {}
+        counts: dict[tuple[int, str], int] = {}
+        flights = []
+        for place, f in enumerate(order):
+            renamed[f.bit] = self._first_flight + place
+            number = counts.get((f.task, f.queue), 0)
+            counts[f.task, f.queue] = number + 1
+            serials[f.task, f.queue, f.serial] = number
+            flights.append(f._replace(serial=number, bit=renamed[f.bit]))
+        if any(a != b for a, b in renamed.items()):
+            low = (1 << self._first_flight) - 1
+            pairs = [(1 << a, 1 << b) for a, b in renamed.items()]
+
+            @lru_cache(None)
+            def moved(bits: int) -> int:
+                out = bits & low
+                if bits >> self._first_flight:
+                    for old, new in pairs:
+                        if bits & old:
+                            out |= new
+                return out
+
+            self.seen = [Seen(*s[:5], moved(s.known), moved(s.fenced)) for s in self.seen]
+            if self.phases is not None:
+                renamed_too = (k._replace(known=moved(k.known)) for k in self.phases.all)
+                self.phases = Phases(tuple(renamed_too))
+        self.flights = flights
+        self.serials = {key: count for key, count in counts.items()}
+        self.seen = sorted(set(self.seen))
+        loose: Any = None if self.loose is None else tuple(self.loose)
+        if self.phases is not None:
+            self.phases = Phases(tuple(sorted(self.phases.all)))
+            loose = self.phases.all
+        return (tuple(self.slots), tuple(self.seen), tuple(flights), loose), serials
+
+
+class Waited(Exception):
+    """A queue is waited for that was thought not to be: begin again."""
+
+    def __init__(self, queue: str):
+        super().__init__(queue)
+        self.queue = queue
+
+
+class Widened(Exception):
+    """A barrier has more writers than were known: begin again."""
+
+
+class Overtaken(Exception):
+    """A barrier's phase comes again before somebody has seen it: begin again, with all schedules."""

@@ -1,0 +1,1 @@
+"""Reports on kernels and installations: `gluon report`, `demo`, `doctor` and `new`."""

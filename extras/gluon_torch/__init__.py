@@ -1,0 +1,30 @@
+"""Kernels as operators of PyTorch.
+
+    import torch
+    import gluon_core as gluon
+
+    @gluon.torch.op("mylib::scale", mutates_args=("out",))
+    def scale(x: torch.Tensor, out: torch.Tensor, factor: float) -> None:
+        scale_kernel[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), factor, BLOCK=1024)
+
+`torch.compile`, `torch.export`, autograd, autocast and vmap then know of the kernel what they need to:
+what it takes, what it writes, the shape of what it returns, its gradient. Importing this package
+imports torch; nothing else in the core does.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch
+except ImportError as error:
+    raise ImportError(
+        "gluon_torch makes kernels operators of PyTorch, and torch is not installed. "
+        "Install it with `pip install torch`; kernel[grid](...) takes NumPy arrays without it."
+    ) from error
+
+from gluon_torch.batch import one_by_one
+from gluon_torch.checks import debug
+from gluon_torch.launches import launch
+from gluon_torch.ops import Op, get, op
+
+__all__ = ["Op", "debug", "get", "launch", "one_by_one", "op"]

@@ -1,0 +1,122 @@
+"""What a search is asked for, what it says meanwhile, and what it found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional
+
+from gluon_tune.space import Config
+from gluon_tune.tuned.store import Key, Trial
+
+__all__ = ["Outcome", "Progress", "Settings", "Shape"]
+
+Shape = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to search.
+
+    Args:
+        target: the hardware, in any spelling; None for the device that is there.
+        objective: what to make small: "time" on a device, "roofline" (seconds by what the
+            simulator counts, see `estimate`), "instructions" or "registers" of the machine code.
+        search: "auto" (all of them where they are at most 64), "exhaustive", "optuna" or "random".
+        trials: how many configurations to try; None leaves it to the search, which then does not count
+            what is pruned.
+        seconds: when to stop.
+        seed: of what is drawn.
+        rounds: samples of each contender at most; `finals`: of the best ones at the end, in turns again.
+        compile_limit, run_limit, simulate_limit: seconds after which one compilation, one sample, one
+            simulation is killed.
+        spills: what a configuration may spill and still be measured.
+        conflicts: extra passes over the banks from which on one is not measured; None ignores them. What
+            the default configuration spills and needs is never too much.
+        again: try what is known, too.
+    """
+
+    target: Optional[str] = None
+    objective: str = "time"
+    search: str = "auto"
+    trials: Optional[int] = None
+    seconds: Optional[float] = None
+    seed: int = 0
+    rounds: int = 6
+    finals: int = 12
+    compile_limit: float = 120.0
+    run_limit: float = 10.0
+    simulate_limit: float = 120.0
+    spills: int = 64
+    conflicts: Optional[int] = 7
+    again: bool = False
+
+    def limits(self) -> dict[str, Any]:
+        return {
+            "compile": self.compile_limit,
+            "simulate": self.simulate_limit,
+            "spills": self.spills,
+            "conflicts": self.conflicts,
+        }
+
+
+@dataclass
+class Outcome:
+    """What was found for one shape.
+
+    Args:
+        key: what the configurations competed for.
+        shape: what the arguments were made with.
+        trials: all that are kept for the key, the best first.
+        tried: how many are from this search.
+        total: how many configurations there are, 0 where they were not counted.
+        seconds: what the search took.
+        default: the configuration to beat.
+        options: compile options that were not searched.
+        interrupted: whether somebody stopped it.
+        facts: of the device.
+        call: the kernel's arguments, with their own sizes.
+    """
+
+    key: Key
+    shape: Shape
+    trials: list[Trial] = field(default_factory=list)
+    tried: int = 0
+    total: int = 0
+    seconds: float = 0.0
+    default: Optional[Config] = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    interrupted: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    call: str = ""
+
+    @property
+    def best(self) -> Optional[Trial]:
+        return self.trials[0] if self.trials and self.trials[0].status == "ok" else None
+
+    @property
+    def start(self) -> Optional[Trial]:
+        """The trial of the default configuration."""
+        return next((t for t in self.trials if t.config == self._whole(self.default)), None)
+
+    def _whole(self, config: Optional[Config]) -> Optional[dict[str, Any]]:
+        return None if config is None else {**self.options, **config}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search is.
+
+    Args:
+        shape: what for.
+        done, wanted: trials.
+        best: the best so far.
+        left: seconds that the rest takes at the pace so far; None before there is one.
+        trial: what has just come in.
+    """
+
+    shape: Shape
+    done: int
+    wanted: int
+    best: Optional[Trial]
+    left: Optional[float]
+    trial: Optional[Trial]

@@ -1,0 +1,266 @@
+"""What workers of any engine do: functions of plain values, each answering plain values.
+
+A worker keeps a process for each thing that it works on (`isolated`), so that what hangs or faults
+there costs that process and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, Iterator, Mapping, Optional, Sequence
+
+from gluon_core.errors import TuneWorkerError
+from gluon_tune.estimate import estimate
+from gluon_tune.isolated import Failed, Isolated, Lost
+from gluon_tune.space import Config
+from gluon_tune.statistics import interval, losers
+from gluon_tune.task import Reference
+from gluon_tune.tuned import versions
+
+__all__ = ["about", "compile_one", "measure"]
+
+Shape = Mapping[str, Any]
+Result = dict[str, Any]
+
+_SAMPLE = 0.004  # seconds of launches that make one sample
+_own = threading.local()
+
+
+def _isolated(reference: Reference, target: Optional[str], index: Optional[int] = None) -> Isolated:
+    """This thread's process for a target and a device, to be asked about a task."""
+    kept: dict[Any, Isolated] = _own.__dict__.setdefault("kept", {})
+    found = kept.setdefault((target, index), Isolated(target, index))
+    return found.on(reference)
+
+
+def about(
+    reference: Reference, target: Optional[str], shape: Shape, measured: bool
+) -> dict[str, Any]:
+    """See `Workbench.about`; with `measured` also `devices`, how many there are on this machine.
+
+    Raises:
+        Failed, Lost: it cannot be told.
+    """
+    bench = _isolated(reference, target, 0 if measured else None)
+    found: dict[str, Any] = bench.call("about", shape)
+    if measured:
+        found["devices"] = bench.call("devices")
+    return found
+
+
+def _failed(error: Exception) -> Result:
+    """What an error says of a configuration."""
+    if isinstance(error, Lost):
+        return {"status": "bad", "reason": str(error)}
+    name = error.name if isinstance(error, Failed) else ""
+    told = {"WrongResultError": "bad", "LimitError": "pruned", "CapabilityError": "pruned"}
+    return {"status": told.get(name, "failed"), "reason": str(error)}
+
+
+def compile_one(
+    reference: Reference,
+    target: Optional[str],
+    shape: Shape,
+    config: Config,
+    objective: str,
+    limits: Mapping[str, Any],
+) -> Result:
+    """Compile a configuration and look what its code is like.
+
+    Returns:
+        `status` and `reason`, `detail`, and `value` where the objective needs no device.
+    """
+    bench = _isolated(reference, target)
+    result: Result = {"versions": versions(), "detail": {}}
+    detail = result["detail"]
+    patience = limits.get("patience")
+    try:
+        detail.update(
+            bench.call("compile", shape, config, limit=min(limits["compile"], patience or 1e9))
+        )
+        detail["conflicts"] = bench.call("conflicts", shape, config, limit=limits["compile"])
+        if objective == "time":
+            detail["bound"] = bench.call("bound", shape, config)
+            return {**result, "status": "compiled", "reason": ""}
+        if objective == "roofline":
+            counted = bench.call("roofline", shape, config, limit=limits["simulate"])
+            detail.update(counted)
+            value = estimate(counted, detail, bench.call("peaks"))
+            return {**result, "status": "ok", "reason": "", "value": value}
+        if detail.get(objective) is None:
+            return {**result, "status": "failed", "reason": f"the code tells no {objective}"}
+        return {**result, "status": "ok", "reason": "", "value": float(detail[objective])}
+    except (Failed, Lost) as error:
+        if isinstance(error, Failed) and error.name == "TuneError":
+            raise  # of the task, not of this configuration
+        if isinstance(error, Lost) and error.hung and patience and patience < limits["compile"]:
+            reason = f"still compiled after {patience:.1f} s, when others take a fraction of that"
+            return {**result, "status": "pruned", "reason": reason}
+        detail["large"] = isinstance(error, Failed) and error.name == "LimitError"
+        return {**result, **_failed(error)}
+
+
+def pruned(
+    detail: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    default: Optional[Mapping[str, Any]] = None,
+) -> str:
+    """Why what was compiled needs no measurement; "" where it does.
+
+    Args:
+        default: what is known of the default configuration; nothing that it does is too much.
+    """
+    warps, room = detail["num_warps"], detail["occupancy"]
+    if room is not None and room < warps:
+        return f"{warps} warps do not fit where {room} do"
+    own = default or {}
+    spills, conflicts = detail["spills"] or 0, detail["conflicts"]
+    if spills > max(limits["spills"], own.get("spills") or 0):
+        return f"spills {spills}"
+    most = limits["conflicts"]
+    if most is not None and conflicts >= most and conflicts > own.get("conflicts", 0):
+        return f"an access to shared memory takes {conflicts + 1} passes over the banks"
+    return ""
+
+
+# -- measuring -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _device(count: int) -> Iterator[int]:
+    """A device that no other measurement of this machine uses meanwhile."""
+    visible = re.sub(r"\W", "-", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    while True:
+        for index in range(max(1, count)):
+            path = Path(tempfile.gettempdir(), f"gluon-device-{visible}-{index}.lock")
+            with open(path, "a") as file:
+                with contextlib.suppress(OSError):
+                    path.chmod(0o666)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                yield index
+                return
+        time.sleep(0.05)
+
+
+class _Round:
+    """Configurations that are measured in turns.
+
+    Args:
+        bench: where.
+        shape: of the arguments.
+        configs: the contenders.
+        limit: seconds that one call may take.
+    """
+
+    def __init__(self, bench: Isolated, shape: Shape, configs: Sequence[Config], limit: float):
+        self._bench, self._shape, self._limit = bench, shape, limit
+        self.configs = configs
+        self.samples: dict[int, list[float]] = {}
+        self.results: dict[int, Result] = {}
+        self._launches: dict[int, int] = {}
+        self._process = -1
+
+    def sample(self, at: int) -> bool:
+        """One sample of a contender; False where it is out, with its result."""
+        try:
+            if self._process != self._bench.started:  # the one before took the process with it
+                self._launches.clear()
+            if at not in self._launches:
+                known = (self._shape, self.configs[at], at)
+                once = self._bench.call("prepare", *known, limit=self._limit + 10)
+                self._process = self._bench.started
+                self._launches[at] = max(3, min(40, int(_SAMPLE / max(once, 1e-7))))
+            taken = self._bench.call("sample", at, self._launches[at], limit=self._limit)
+        except (Failed, Lost) as error:
+            if isinstance(error, Failed) and not error.ours:
+                self._bench.close()  # a fault of the device stays with its process
+            if isinstance(error, Lost) or not error.ours:
+                self._still_there(error)
+            self.results[at] = _failed(error)
+            if isinstance(error, Failed) and not error.ours:
+                self.results[at]["status"] = "bad"
+            self.samples.pop(at, None)
+            return False
+        self.samples.setdefault(at, []).append(statistics.median(taken))
+        return True
+
+    def _still_there(self, error: Exception) -> None:
+        """After a fault: whether another process finds the device, so that it was the configuration's.
+
+        Raises:
+            TuneWorkerError: it does not.
+        """
+        try:
+            there, why = self._bench.call("devices", limit=60.0), ""
+        except (Failed, Lost) as again:
+            there, why = 0, f"; a new process: {again}"
+        if not there:
+            raise TuneWorkerError(
+                "the device is gone",
+                expected="the device that was there when the search began",
+                got=f"{error}{why}",
+                remedy="What was found so far is kept: start again when the device is back.",
+            )
+
+
+def measure(
+    reference: Reference,
+    target: Optional[str],
+    shape: Shape,
+    configs: Sequence[Config],
+    rounds: int,
+    devices: int,
+    limit: float,
+) -> tuple[list[Result], dict[str, Any]]:
+    """Measure configurations in turns, on one device that nothing else is measured on.
+
+    Each round takes one sample of each contender: the median of launches of some milliseconds. Those
+    that cannot win any more drop out.
+
+    Args:
+        rounds: how many samples of each at most.
+        devices: how many there are to choose from.
+        limit: seconds that a sample may take.
+
+    Returns:
+        For each configuration `status`, `reason`, `value`, `low`, `high` and `samples`; and what is
+        known of the device: `clock_rate`, `power_draw`, `temperature`.
+
+    Raises:
+        TuneWorkerError: the device disappeared.
+    """
+    with _device(devices) as index:
+        bench = _isolated(reference, target, index)
+        turn = _Round(bench, shape, configs, limit)
+        alive = list(range(len(configs)))
+        for done in range(rounds):
+            alive = [at for at in alive if turn.sample(at)]
+            if done >= 1:
+                lost = losers({at: turn.samples[at] for at in alive})
+                alive = [at for at in alive if at not in lost]
+            if not alive or (done >= 4 and len(alive) == 1):
+                break
+        try:
+            facts = bench.call("facts", limit=30.0) if turn.samples else {}
+        except (Failed, Lost):
+            facts = {}
+    results = []
+    for at in range(len(configs)):
+        result = turn.results.get(at)
+        if result is None:
+            value, low, high = interval(turn.samples[at])
+            result = {"status": "ok", "reason": "", "value": value, "low": low, "high": high}
+            result["samples"] = len(turn.samples[at])
+        results.append(result)
+    return results, {**facts, "versions": versions()}

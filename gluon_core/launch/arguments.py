@@ -1,0 +1,339 @@
+"""What an argument of a launch is: its type, what the compiler may assume of it, where it lives.
+
+The decisions are Triton's, so that the same call compiles to the same code: pointers and integers
+divisible by 16 are marked `D`, pointers into small storage `S` (where the backend wants to know),
+the integer 1 and None become constants, bools and floats are never specialized.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+from gluon_core import _triton
+from gluon_core.errors import ArgumentError, DeviceError, DtypeError, IntegerError
+from gluon_core.launch import foreign
+from gluon_core.plugin.host_descriptor import HostDescriptor
+from gluon_core.plugin.launcher import ArgumentKind, checked_kind
+from gluon_core.plugin.paths import load_named
+from gluon_core.registry.load import registry
+from gluon_core.values.constants import text_of
+from gluon_core.values.descriptors import descriptor_text
+
+__all__ = ["ArgumentKind", "Described", "describe", "kind_of", "place_of", "register_argument_kind"]
+
+_INT32 = 2**31
+_INT64 = 2**63
+
+
+_registered: list[ArgumentKind] = []
+_kinds: dict[type, Optional[ArgumentKind]] = {}  # class -> what was found for it
+
+
+def register_argument_kind(kind: ArgumentKind) -> ArgumentKind:
+    """Let kernels take objects of another class.
+
+    A plugin names its kinds in `Backend.argument_kinds` instead.
+
+    Raises:
+        ArgumentError: `kind` is no `ArgumentKind`, or a part of it cannot be called.
+    """
+    _registered.append(checked_kind(kind))
+    _kinds.clear()
+    return kind
+
+
+def registered_kind(cls: type) -> Optional[ArgumentKind]:
+    """The kind for values of class `cls`: one that was registered, the latest first, else a plugin's."""
+    try:
+        return _kinds[cls]
+    except KeyError:
+        known = (*reversed(_registered), *_of_plugins())
+        found = _kinds[cls] = next((kind for kind in known if kind.is_for(cls)), None)
+        return found
+
+
+def _of_plugins() -> tuple[ArgumentKind, ...]:
+    """The kinds that the installed backends name."""
+    return tuple(
+        checked_kind(load_named(path, f"backend {backend.name!r}, argument_kinds"))
+        for backend in registry().backends.values()
+        for path in backend.argument_kinds
+    )
+
+
+def kind_of(value: Any) -> str:
+    """`bool`, `int`, `float`, `none`, `tuple`, `constant`, `array`, `pointer`, `registered` or `unknown`."""
+    cls = type(value)
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int"
+    if isinstance(value, float):
+        return "float"
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return "tuple"
+    if isinstance(value, (_triton.constexpr, _triton.JITCallable)):
+        return "constant"
+    if registered_kind(cls) is not None:
+        return "registered"
+    if cls.__module__ == "numpy" and cls.__name__ == "ndarray":
+        return "array"
+    if hasattr(value, "data_ptr") and hasattr(value, "dtype"):
+        return "pointer"
+    return "unknown"
+
+
+def viewed(value: Any) -> Any:
+    """`value` as kernels take it: a scalar of NumPy as Python's of the same value, an array that only
+    offers DLPack as a tensor or array in its memory, all else as it is."""
+    what = kind_of(value)
+    if what == "unknown":
+        return foreign.viewed(foreign.number(value))
+    if what == "tuple":
+        items = [viewed(item) for item in value]
+        if all(map(operator.is_, items, value)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+_dtype_names: dict[Any, str] = {}
+
+
+def dtype_name(dtype: Any) -> str:
+    """Triton's short name of an element type of torch, NumPy or the language."""
+    found = _dtype_names.get(dtype)
+    if found is None:
+        text = str(dtype).split(".")[-1]
+        known = _triton.type_names()
+        found = known.get(text, text if text in known.values() else "")
+        if not found:
+            raise ArgumentError(
+                "kernels cannot take elements of this type", argument="dtype", got=str(dtype)
+            )
+        _dtype_names[dtype] = found
+    return found
+
+
+@dataclass(frozen=True)
+class Described:
+    """An argument as the compiler sees it: `kind` a type string (nested for tuples), `attributes`
+    the marks `D` and `S`, or the value of a constant."""
+
+    kind: Any
+    attributes: Any
+
+
+def describe(
+    value: Any,
+    *,
+    const: bool = False,
+    specialize: bool = True,
+    align: bool = True,
+    pointer_range_bits: Optional[int] = None,
+) -> Described:
+    """What the compiler is told of `value`.
+
+    Args:
+        const: the parameter is annotated as a pointer that is only read.
+        specialize: False for `do_not_specialize` parameters.
+        align: False for `do_not_specialize_on_alignment` parameters.
+        pointer_range_bits: `Backend.pointer_range_bits`.
+
+    Raises:
+        DtypeError: kernels cannot take values of this type.
+        IntegerError: an integer of more than 64 bits.
+    """
+    what = kind_of(value)
+    if what == "bool":
+        return Described("u1", None)
+    if what == "int":
+        return _describe_int(value, specialize, align)
+    if what == "float":
+        return Described("fp32", None)
+    if what == "none":
+        return Described("constexpr", None)
+    if what == "constant":
+        return Described("constexpr", value)
+    if what == "registered":
+        kind = registered_kind(type(value))
+        assert kind is not None
+        return Described(*kind.describe(value))
+    if what == "tuple":
+        items = [describe(item, pointer_range_bits=pointer_range_bits) for item in value]
+        if hasattr(value, "_fields"):
+            make: Callable[[list[Any]], Any] = lambda found: type(value)(*found)  # noqa: E731
+        else:
+            make = tuple
+        return Described(make([i.kind for i in items]), make([i.attributes for i in items]))
+    if what in ("pointer", "array"):
+        foreign.check_memory(value)
+        address = value.data_ptr() if what == "pointer" else value.ctypes.data
+        kind_name = f"*{'k' if const else ''}{dtype_name(value.dtype)}"
+        if not specialize:
+            return Described(kind_name, None)
+        marks = "D" if align and address % 16 == 0 else ""
+        if pointer_range_bits is not None and small_storage(value, pointer_range_bits):
+            marks += "S"
+        return Described(kind_name, marks)
+    remedy = "Annotate the parameter `: gl.constexpr` to make it a compile-time constant."
+    if type(value).__module__.startswith("triton.") and "Descriptor" in type(value).__name__:
+        remedy = (
+            "Make the descriptor with the class in gluon_core.<vendor>, which knows its layout."
+        )
+    raise DtypeError(
+        "kernels cannot take a value of this type",
+        expected="a tensor, array, int, float, bool, None, tuple, descriptor, or an object with "
+        "__dlpack__() or with data_ptr() and dtype",
+        got=type(value).__name__,
+        remedy=remedy,
+    )
+
+
+def _describe_int(value: int, specialize: bool, align: bool) -> Described:
+    if value == 1 and specialize:
+        return Described("constexpr", 1)
+    if -_INT32 <= value < _INT32:
+        name = "i32"
+    elif -_INT64 <= value < _INT64:
+        name = "i64"
+    elif 0 <= value < 2 * _INT64:
+        name = "u64"
+    else:
+        raise IntegerError("the integer does not fit 64 bits", got=value)
+    if not specialize:
+        return Described(name, None)
+    return Described(name, "D" if align and value % 16 == 0 else "")
+
+
+def small_storage(value: Any, bits: int) -> bool:
+    """Whether offsets into the storage of `value` fit a signed integer of `bits` bits."""
+    most = 2 ** (bits - 1) - 1
+    own = getattr(value, "ptr_range", None)
+    if own is not None:
+        return bool(own() <= most)
+    storage = getattr(value, "untyped_storage", None)
+    if storage is not None:
+        return bool(storage().size() <= most)
+    nbytes = getattr(value, "nbytes", None)
+    return nbytes is not None and nbytes <= most
+
+
+def parse_marks(marks: str) -> list[list[Any]]:
+    """`D` and `S` as the attributes they stand for."""
+    found: list[list[Any]] = []
+    if "D" in marks:
+        found.append(["tt.divisibility", 16])
+    if "S" in marks:
+        found.append(["tt.pointer_range", 32])
+    return found
+
+
+def place_of(value: Any) -> Optional[tuple[str, int]]:
+    """Device type and index that `value` binds a launch to: `("cpu", 0)` for NumPy, None for numbers.
+
+    Raises:
+        DeviceError: a NumPy array that kernels cannot work on in place.
+    """
+    what = kind_of(value)
+    if what == "array":
+        _check_array(value)
+        return "cpu", 0
+    if what == "tuple":
+        found = {place for place in map(place_of, value) if place is not None}
+        return found.pop() if len(found) == 1 else (_disagree(found) if found else None)
+    if what == "registered":
+        kind = registered_kind(type(value))
+        if kind is None or kind.place is None:
+            return None
+        return place_of(kind.place(value))
+    if what != "pointer":
+        return None
+    foreign.check_memory(value)
+    device = getattr(value, "device", None)
+    if device is None:
+        return None  # an address of which we know no more
+    return device.type, device.index or 0
+
+
+def _disagree(places: set[tuple[str, int]]) -> tuple[str, int]:
+    listed = ", ".join(f"{kind}:{index}" for kind, index in sorted(places))
+    raise DeviceError("the tensors of a launch are on different devices", got=listed)
+
+
+def home_of(tensor: Any) -> Any:
+    """What `place_of` depends on, faster: the index of a torch tensor's device."""
+    get_device = getattr(tensor, "get_device", None)
+    return place_of(tensor) if get_device is None else get_device()
+
+
+def _check_array(value: Any) -> None:
+    if not value.flags.c_contiguous:
+        raise ArgumentError(
+            "NumPy arrays must be C-contiguous",
+            got=f"strides {value.strides} for shape {value.shape}",
+            remedy="Pass numpy.ascontiguousarray(x), or a torch tensor with its strides.",
+        )
+    if not value.flags.writeable:
+        raise ArgumentError(
+            "NumPy arrays must be writable: a kernel may store through any pointer",
+            remedy="Pass a copy.",
+        )
+    if value.dtype.byteorder not in ("=", "|", "<"):
+        raise ArgumentError("NumPy arrays must be in native byte order", got=str(value.dtype))
+
+
+# ---------------------------------------------------------------------------------------------
+# Descriptors
+# ---------------------------------------------------------------------------------------------
+
+LAYOUTS: dict[int, int] = {}  # identity of a layout that is kept alive -> token of its value
+_kept_layouts: list[Any] = []
+_layout_tokens: dict[str, int] = {}
+_MOST_LAYOUTS = 1024
+
+
+def layout_token(layout: Any) -> int:
+    """A positive number that equal layouts share. Generated code looks into `LAYOUTS` first."""
+    found = LAYOUTS.get(id(layout))
+    if found is None:
+        if len(_kept_layouts) >= _MOST_LAYOUTS:
+            LAYOUTS.clear()
+            _kept_layouts.clear()
+        found = _layout_tokens.setdefault(text_of(layout), len(_layout_tokens) + 1)
+        _kept_layouts.append(layout)
+        LAYOUTS[id(layout)] = found
+    return found
+
+
+def _describe_descriptor(value: HostDescriptor) -> tuple[str, None]:
+    value.check_launch()
+    if value.since is not None:
+        _triton.require(value.since, f"{type(value).__name__} in a kernel")
+    element = dtype_name(value.base.dtype)
+    text = descriptor_text(element, value.block_shape, value.layout, value.head, value.input_rank)
+    return text, None
+
+
+def _descriptor_key(value: HostDescriptor) -> tuple[Any, ...]:
+    """What its text in a signature depends on; shape, strides and padding come with each launch."""
+    return (
+        value.base.dtype,
+        value.input_rank,
+        layout_token(value.layout),
+        *value.block_shape,
+    )
+
+
+DESCRIPTORS = register_argument_kind(
+    ArgumentKind(
+        matches=HostDescriptor,
+        describe=_describe_descriptor,
+        key=_descriptor_key,
+        place=operator.attrgetter("base"),
+    )
+)

@@ -1,0 +1,168 @@
+"""Where a launch runs: what was asked for, else where its tensors are, never a silent simulation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Mapping, Optional
+
+from gluon_core.errors import DeviceError
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
+
+__all__ = ["choose"]
+
+Places = Mapping[str, tuple[str, int]]
+_noticed: set[str] = set()
+
+
+def choose(wanted: Any, places: Places, running: bool = True) -> tuple[Target, int]:
+    """The target and the index of the device for a launch.
+
+    Args:
+        wanted: what the caller said, None for `GLUON_TARGET` or the tensors.
+        places: parameter -> (device type, index) of its tensor.
+        running: False to compile only: the tensors then decide nothing that is not left open.
+
+    Raises:
+        DeviceError: tensors that the target cannot work on, or on several devices.
+        TargetError: an unknown target.
+    """
+    if wanted is None:
+        wanted = os.environ.get("GLUON_TARGET") or None
+    if wanted is not None:
+        target = registry().target(wanted)
+        return target, _device_for(target, places) if running else 0
+    if not running:
+        return _open_choice(places)
+    kinds = {kind for kind, _ in places.values()}
+    if not kinds:
+        target = registry().target(None)
+        _notice(target)
+        return target, _device_for(target, places)
+    if len(kinds) > 1:
+        raise DeviceError("the tensors of a launch are on different devices", got=_listed(places))
+    index = _one_index(places)
+    kind = kinds.pop()
+    for backend in registry().backends.values():
+        if backend.tensor_device == kind and not backend.simulates:
+            plugged = backend.device_target(index)
+            if plugged is not None:
+                return plugged, index
+    if kind == "cpu":
+        return _on_cpu(places), 0
+    raise DeviceError(
+        "no installed plugin runs kernels where the tensors are",
+        got=_listed(places),
+        remedy=" ".join([*_problems(), registry().installed()]),
+    )
+
+
+def _open_choice(places: Places) -> tuple[Target, int]:
+    """For a warm-up: the device that is plugged in, else the simulator."""
+    target = registry().target(None)
+    _notice(target)
+    return target, 0
+
+
+def _plugged_in() -> Optional[tuple[Backend, Target]]:
+    for backend in registry().backends.values():
+        if not backend.simulates:
+            target = registry().device_of(backend)
+            if target is not None:
+                return backend, target
+    return None
+
+
+def _problems() -> list[str]:
+    found = (backend.device_problem() for backend in registry().backends.values())
+    return [problem for problem in found if problem]
+
+
+def _on_cpu(places: Places) -> Target:
+    there = _plugged_in()
+    if there is not None:
+        backend, target = there
+        raise DeviceError(
+            f"the tensors are on the CPU, and {target} is plugged in",
+            argument=", ".join(places),
+            remedy=f"Move them with .{backend.tensor_device}(), or simulate with "
+            f"GLUON_TARGET=sim:{target.architecture.name}.",
+        )
+    target = registry().target(None)
+    if not registry().backend(target.backend).simulates:
+        raise DeviceError("the tensors are on the CPU", argument=", ".join(places), expected=target)
+    _notice(target)
+    return target
+
+
+def _notice(target: Target) -> None:
+    """Say once that kernels are simulated although nobody asked for it."""
+    if not target.simulated or target.name in _noticed:
+        return
+    _noticed.add(target.name)
+    print(
+        f"gluon: no GPU here, running on the simulator as {target} "
+        f"(set GLUON_TARGET={target} to choose it and be silent)",
+        file=sys.stderr,
+    )
+
+
+def _device_for(target: Target, places: Places) -> int:
+    """The index of the device of `target` that holds the tensors.
+
+    Raises:
+        DeviceError: they are elsewhere.
+    """
+    backend = registry().backend(target.backend)
+    kinds = {kind for kind, _ in places.values()}
+    if backend.simulates:
+        elsewhere = kinds - {"cpu", "meta"}
+        if elsewhere:
+            raise DeviceError(
+                f"{target} works on CPU tensors",
+                argument=", ".join(places),
+                got=_listed(places),
+                remedy="Move them with .cpu(), or leave the target to the tensors.",
+            )
+        return 0
+    kind = backend.tensor_device
+    if kind is not None and kinds - {kind}:
+        where = registry().simulator()
+        remedy = f"Move them with .{kind}()"
+        if where is not None:
+            remedy += f", or simulate with GLUON_TARGET={where.name}:{target.architecture.name}"
+        raise DeviceError(
+            f"{target} works on {kind} tensors",
+            argument=", ".join(places),
+            got=_listed(places),
+            remedy=remedy + ".",
+        )
+    if not backend.device_count():
+        raise DeviceError(
+            f"there is no {target} on this machine",
+            remedy=backend.device_problem()
+            or f"Simulate with GLUON_TARGET=sim:{target.architecture.name}, or gluon.compile only.",
+        )
+    index = _one_index(places) if places else backend.current_device()
+    found = backend.device_target(index)
+    if found != target:
+        raise DeviceError(
+            f"device {index} is not {target}",
+            argument="target",
+            got=found,
+            remedy="gluon.compile compiles for any target without running.",
+        )
+    return index
+
+
+def _one_index(places: Places) -> int:
+    found = {index for _, index in places.values()}
+    if len(found) > 1:
+        raise DeviceError("the tensors of a launch are on different devices", got=_listed(places))
+    return found.pop()
+
+
+def _listed(places: Places) -> str:
+    return ", ".join(f"{name} on {kind}:{index}" for name, (kind, index) in places.items())

@@ -1,0 +1,308 @@
+"""From compiled kernel to launch: what a launcher gets, what it answers, which arguments it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, ContextManager, Mapping, Optional, Protocol, Sequence, Union
+
+from gluon_core.errors import ArgumentError
+from gluon_core.plugin.targets import Target
+
+__all__ = [
+    "ArgumentKind",
+    "CallParameter",
+    "CallsOf",
+    "Compiled",
+    "FastLauncher",
+    "FastPath",
+    "Launcher",
+    "RankHost",
+    "Ranks",
+    "Simulation",
+    "checked_kind",
+]
+
+Grid = tuple[int, int, int]
+
+
+class Compiled(Protocol):
+    """What `Backend.launcher` and `Backend.inspect` get (a `gluon_core.compiler.CompiledKernel`).
+
+    Attributes:
+        name: of the kernel in the machine code.
+        target: what it was compiled for.
+        asm: stage -> text or bytes.
+        kernel: what the last stage made.
+        metadata: a named tuple of the options and of what the stages added; `name`, `shared` (bytes of
+            shared memory), `num_warps` and `num_ctas` at least.
+        packed_metadata: (num_warps, num_ctas, shared).
+        src: `src.fn` is the jit function, `src.signature` maps its parameters to their types.
+        function, module: the driver's handles, which the launcher may set.
+        n_regs, n_spills, n_max_threads: what the driver says of the kernel, which it may set as well.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def target(self) -> Target: ...
+    @property
+    def asm(self) -> Mapping[str, Any]: ...
+    @property
+    def kernel(self) -> Any: ...
+    @property
+    def metadata(self) -> Any: ...
+    @property
+    def packed_metadata(self) -> tuple[int, int, int]: ...
+    @property
+    def src(self) -> Any: ...
+
+    function: Any
+    module: Any
+    n_regs: Optional[int]
+    n_spills: Optional[int]
+    n_max_threads: int
+
+    def signature_types(self) -> tuple[Any, ...]:
+        """The type of each parameter in order, nested for tuples."""
+
+
+class Launcher(Protocol):
+    """What `Backend.launcher` answers; one for each device."""
+
+    def __call__(self, grid: Grid, stream: int, *arguments: Any) -> Any:
+        """Launch once.
+
+        Args:
+            grid: three positive sizes.
+            stream: what the backend's `stream_getter` gave.
+            arguments: one for each parameter of the kernel in order, those that are constants in this
+                specialization included. With `Backend.raw_pointers` a pointer is an address (int) or
+                the tensor, else the tensor.
+        """
+
+
+class FastLauncher(Launcher, Protocol):
+    """What a launcher may have as attributes, so that a launch costs less. The core asks for each.
+
+    Attributes:
+        raw: the same launch where every pointer outside of tuples is an address; asked of backends
+            with `raw_pointers`.
+    """
+
+    raw: Launcher
+
+    def bind(
+        self,
+        grid: Grid,
+        stream_of: Callable[[int], int],
+        device: int,
+        handle: Callable[..., None],
+    ) -> Callable[..., None]:
+        """What `kernel.prepare` hands out: `f(*arguments)`, a launch on `grid` on the current stream.
+
+        Args:
+            stream_of: the backend's `stream_getter()`.
+            device: index of the device.
+            handle: does the same with keywords, and while another device is current: such calls
+                go there.
+        """
+
+
+@dataclass(frozen=True)
+class CallParameter:
+    """One parameter of a kernel, to a fast path.
+
+    Args:
+        name: of it.
+        default: None too where it has none.
+        has_default: whether it has one.
+        constant: its value is compiled in.
+        specialize: the choice depends on what is known of the value, such as being 1.
+        align: and on divisibility by 16.
+    """
+
+    name: str
+    default: Any
+    has_default: bool
+    constant: bool
+    specialize: bool
+    align: bool
+
+
+@dataclass(frozen=True)
+class CallsOf:
+    """What a fast path is told of the kernel whose calls it answers.
+
+    Args:
+        parameters: of the kernel in order; none takes more than one argument.
+        positional: how many of them may be given by position.
+        decide: has an attribute `entry`, to read at every use: `entry(grid, *arguments, **options)`
+            answers any call, and raises what is wrong with it.
+        runtime: has the attributes `launch_enter_hook` and `launch_exit_hook`.
+        hooks: the values of those two for which calls may be answered, each with the sequence that is
+            empty as long as nobody listens.
+        before: another such sequence.
+        globals: a list; if it has entries, `changed()` says whether calls have to go to `entry`.
+        changed: see there.
+    """
+
+    parameters: tuple[CallParameter, ...]
+    positional: int
+    decide: Any
+    runtime: Any
+    hooks: tuple[tuple[Any, Sequence[Any]], tuple[Any, Sequence[Any]]]
+    before: Sequence[Any]
+    globals: list[Any]
+    changed: Callable[[], bool]
+
+
+class FastPath(Protocol):
+    """Answers calls of one kernel that came before, as `entry` would; all others it hands to that."""
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        """`call(grid, *arguments, **options)`; its result is the `compiled` of the call."""
+
+    def remember(
+        self,
+        values: tuple[Any, ...],
+        options: Mapping[str, Any],
+        launch: Launcher,
+        stream_of: Callable[[int], int],
+        device: int,
+        compiled: Compiled,
+    ) -> bool:
+        """Learn a call; False where it is none for the fast path.
+
+        Args:
+            values: one for each parameter. Those of parameters that are constants may be recognised
+                by their address.
+            launch: what the backend's `launcher` answered for `device`.
+        """
+
+    def forget(self) -> None:
+        """Hand every call to `entry` until it is learnt anew."""
+
+
+class Simulation(Protocol):
+    """Launches under other settings than the usual ones; those not given stay as they are."""
+
+    def __call__(
+        self,
+        *,
+        schedule: str = ...,
+        seed: int = ...,
+        timeout: Optional[float] = ...,
+        progress: bool = ...,
+        checks: bool = ...,
+        everywhere: bool = ...,
+        **more: Any,
+    ) -> ContextManager[Any]:
+        """Launches inside run under these settings.
+
+        Args:
+            schedule: when asynchronous work happens: "latest", "eager" or "random".
+            seed: of the random schedule.
+            timeout: seconds after which a launch ends with an error; None for no limit.
+            progress: show on standard error how far a long launch is.
+            checks: switch every check on or off.
+            everywhere: also in other threads, and over what launches and settings inside say.
+            more: what the simulator itself offers, such as `races`.
+        """
+
+
+class RankHost(Protocol):
+    """One of several simulated ranks, to its host code.
+
+    Attributes:
+        number: of it, from 0 on.
+        world: how many there are.
+    """
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def world(self) -> int: ...
+
+    def meet(self, what: str, value: Any = None) -> list[Any]:
+        """Wait until all ranks have come for `what`; what each brought, in their order.
+
+        Raises:
+            RankMismatchError: another rank comes for something else.
+        """
+
+    def share(self, name: str, value: Any, pad: bool = False) -> None:
+        """Let the kernels of all ranks reach the storage of a tensor or array of this one.
+
+        Args:
+            pad: it holds signals, which must all be 0 when the ranks are through.
+        """
+
+    def beside(self) -> int:
+        """Until `back`, launches run beside what else this rank launches, after what it launched so
+        far; what stands for them."""
+
+    def back(self) -> None:
+        """The end of `beside`."""
+
+    def join(self, lane: int) -> None:
+        """What this rank does now comes after what was launched there."""
+
+
+class Ranks(Protocol):
+    """The host code of several ranks side by side, their kernels in one simulation."""
+
+    def __call__(self, bodies: Sequence[Callable[[RankHost], Any]]) -> list[Any]:
+        """What each of them returns.
+
+        Raises:
+            RankMismatchError: ranks meet for different reasons.
+        """
+
+
+@dataclass(frozen=True)
+class ArgumentKind:
+    """How objects of one class travel into a kernel.
+
+    A plugin names its own in `Backend.argument_kinds`; a program registers one with
+    `gluon_core.register_argument_kind`. Descriptors need none.
+
+    Args:
+        matches: a class, or a predicate on a value's class.
+        describe: `f(value) -> (type, attributes)`: the type as in a signature, nested for tuples, and
+            for each the marks `D` (divisible by 16) and `S` (into small storage), or None.
+        key: `f(value) -> hashable` that is equal for values that compile alike.
+        place: `f(value) -> tensor` whose device decides where the kernel runs, or None.
+    """
+
+    matches: Union[type, Callable[[type], bool]]
+    describe: Callable[[Any], tuple[Any, Any]]
+    key: Callable[[Any], Any]
+    place: Optional[Callable[[Any], Any]] = None
+
+    def is_for(self, cls: type) -> bool:
+        """Whether values of class `cls` travel so."""
+        if isinstance(self.matches, type):
+            return issubclass(cls, self.matches)
+        return self.matches(cls)
+
+
+def checked_kind(kind: Any) -> ArgumentKind:
+    """`kind`, which somebody hands over as an `ArgumentKind`.
+
+    Raises:
+        ArgumentError: it is none, or a part of it cannot be called.
+    """
+    if not isinstance(kind, ArgumentKind):
+        raise ArgumentError(
+            "not a kind of argument", argument="kind", expected="an ArgumentKind", got=repr(kind)
+        )
+    parts = {"matches": kind.matches, "describe": kind.describe, "key": kind.key}
+    if kind.place is not None:
+        parts["place"] = kind.place
+    for name, part in parts.items():
+        if not callable(part):
+            raise ArgumentError(
+                "must be a function", argument=f"ArgumentKind.{name}", got=repr(part)
+            )
+    return kind

@@ -1,0 +1,132 @@
+"""What the backends whose compiler is one of Triton's own have in common.
+
+A vendor names the compiler class and its options class; options are checked, stages run, and
+limits are refused here, the same way for each.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Mapping
+
+from gluon_core.errors import LimitError, OptionError
+from gluon_core.plugin.backend import Backend, Stage, load_path
+from gluon_core.plugin.options import check_given, check_precision
+from gluon_core.plugin.targets import Target
+
+__all__ = ["TritonBackend", "check_limits"]
+
+
+class TritonBackend(Backend):
+    """A backend over one of Triton's compilers; it compiles with no device present.
+
+    Attributes:
+        compiler: path of the compiler class, such as `"triton.backends.x.compiler:XBackend"`.
+        compiler_options: path of the dataclass of its options.
+    """
+
+    compiler: str
+    compiler_options: str
+    isolate = True  # MLIR and LLVM abort on some inputs
+
+    def options(self, target: Target, given: Mapping[str, Any]) -> Any:
+        from gluon_core import _triton
+
+        known = load_path(self.compiler_options).__dataclass_fields__
+        check_given(target, given, tuple(known))
+        given = dict(given)
+        if given.get("enable_fp_fusion") is None and "enable_fp_fusion" in known:
+            # Triton 3.9 warns, on behalf of its next release, where its default is left to it.
+            given["enable_fp_fusion"] = _triton.knobs.language.default_fp_fusion
+        try:
+            options = self.of(target).parse_options(given)
+        except (AssertionError, TypeError, ValueError, OSError) as error:
+            listed = ", ".join(f"{key}={value!r}" for key, value in given.items())
+            raise OptionError(
+                f"illegal compile options for {target}: {error}", got=listed
+            ) from error
+        check_precision(options)
+        return options
+
+    def of(self, target: Target) -> Any:
+        """Triton's compiler for `target`."""
+        return _compiler(self.compiler, target)
+
+    def builder_arch(self, target: Target) -> str:
+        """How the builder of Triton 3.8 and later is told the architecture."""
+        return str(target.architecture.arch)
+
+    def builder(self, context: Any, target: Target) -> Any:
+        from gluon_core import _triton
+
+        return _triton.op_builder(context, self.builder_arch(target))
+
+    def codegen(self, target: Target, options: Any) -> Mapping[str, Any]:
+        functions: Mapping[str, Any] = self.of(target).get_codegen_implementation(options)
+        return functions
+
+    def module_map(self, target: Target) -> Mapping[str, Any]:
+        modules: Mapping[str, Any] = self.of(target).get_module_map()
+        return modules
+
+    def load_dialects(self, context: Any) -> None:
+        self.of(Target(self.name, self.architectures[0])).load_dialects(context)
+
+    def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
+        from gluon_core import _triton
+
+        stages = _triton.gluon_stages(self.of(target), options)
+        return tuple(
+            Stage(name, _limited(run, target) if name == "llir" else run)
+            for name, run in stages.items()
+        )
+
+    def pipeline_version(self, target: Target) -> str:
+        return str(self.of(target).hash())
+
+
+StageFunction = Callable[[Any, "dict[str, Any]"], Any]
+
+
+@functools.lru_cache(maxsize=None)
+def _compiler(path: str, target: Target) -> Any:
+    from gluon_core import _triton
+
+    return load_path(path)(_triton.gpu_target(target))
+
+
+def _limited(run: StageFunction, target: Target) -> StageFunction:
+    """The stage `run`, refusing afterwards what the next stages or the driver could only fail on."""
+
+    def stage(source: Any, metadata: dict[str, Any]) -> Any:
+        result = run(source, metadata)
+        check_limits(target, metadata)
+        return result
+
+    return stage
+
+
+def check_limits(target: Target, metadata: Mapping[str, Any]) -> None:
+    """Raise unless what the kernel allocates fits the architecture.
+
+    Raises:
+        LimitError: too much shared memory, tensor memory or too many warps.
+    """
+    limits = target.limits
+    needs = (
+        ("shared memory", "bytes", metadata.get("shared"), limits.shared_memory),
+        ("tensor memory", "columns", metadata.get("tmem_size"), limits.tensor_memory_columns),
+        ("warps", "warps", metadata.get("num_warps"), limits.max_warps),
+    )
+    for what, unit, need, most in needs:
+        if need and need > most:
+            error = LimitError(
+                f"the kernel needs more {what} than a block of {target} has",
+                expected=f"at most {most} {unit}",
+                got=f"{need} {unit}",
+                remedy="Use smaller blocks, fewer buffers or stages, or a narrower dtype."
+                if what != "warps"
+                else "Lower num_warps or the warps of the partitions.",
+            )
+            error.required, error.limit, error.resource = need, most, what
+            raise error

@@ -1,0 +1,1 @@
+"""The registry: load plugins, verify them, resolve names, select lowerings."""

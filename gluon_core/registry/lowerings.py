@@ -1,0 +1,48 @@
+"""The vendor-neutral lowerings: what every target can do, at the lowest priority.
+
+The declarations are read whenever a registry is made, so this module imports the language only
+inside the functions.
+"""
+
+from __future__ import annotations
+
+from gluon_core.plugin.backend import Lowering
+
+__all__ = ["LOWERINGS"]
+
+_HERE = "gluon_core.portable.fallback"
+_TILES = "gluon_core.portable.masked_tiles"
+_WALKS = "gluon_core.portable.walks"
+
+LOWERINGS = (
+    Lowering("load", "global_load", f"{_HERE}:load"),
+    Lowering("store", "global_store", f"{_HERE}:store"),
+    Lowering(
+        "async_copy",
+        "through_registers",
+        f"{_HERE}:copy_through_registers",
+        extras={"commit": f"{_HERE}:commit", "wait": f"{_HERE}:wait"},
+    ),
+    Lowering(
+        "mma",
+        "fma",
+        f"{_HERE}:mma",
+        accepts=f"{_HERE}:mma_accepts",
+        extras={"layouts": f"{_HERE}:mma_layouts"},
+    ),
+    Lowering(
+        "tile_copy",
+        "masked_copies",
+        f"{_TILES}:make",
+        extras={
+            name: f"{_TILES}:{name}" for name in ("layout", "begin", "fetch", "arrived", "end")
+        },
+    ),
+    Lowering("tile_store", "masked_store", f"{_TILES}:store"),
+    Lowering(
+        "tile_walk",
+        "static",
+        f"{_WALKS}:begin",
+        extras={"first": f"{_WALKS}:first", "next": f"{_WALKS}:following"},
+    ),
+)

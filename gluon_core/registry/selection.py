@@ -1,0 +1,188 @@
+"""Which lowering a portable op takes, and why not the others."""
+
+from __future__ import annotations
+
+import functools
+import os
+import traceback
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Callable, Mapping, Optional
+
+from gluon_core.errors import (
+    ArgumentError,
+    BackendError,
+    CapabilityError,
+    GluonError,
+    PluginError,
+    did_you_mean,
+)
+from gluon_core.features import dotted
+from gluon_core.plugin.backend import Lowering
+from gluon_core.plugin.paths import load_named
+from gluon_core.plugin.requests import OPS
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import CORE, Registry, registry
+
+__all__ = ["Selection", "available", "code", "named", "select"]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was chosen for one op of a kernel.
+
+    Args:
+        op: the portable op.
+        target: what the kernel is compiled for.
+        chosen: the lowering that was taken.
+        rejected: each other lowering beside the reason.
+        where: `file:line` of the kernel, None where unknown.
+    """
+
+    op: str
+    target: Target
+    chosen: Lowering
+    rejected: tuple[tuple[Lowering, str], ...]
+    where: Optional[str] = None
+
+
+def _unavailable(lowering: Lowering, target: Target, triton: tuple[int, int]) -> Optional[str]:
+    """Why `lowering` cannot be used on `target` whatever the operands are; None if it can."""
+    missing = [c for c in lowering.requires if not target.has(c)]
+    if missing:
+        return f"needs {', '.join(missing)}, which {target} lacks"
+    if tuple(triton) < lowering.min_triton:
+        return f"needs Triton >= {dotted(lowering.min_triton)}, found {dotted(triton)}"
+    return None
+
+
+def available(
+    op: str, target: Target, triton: tuple[int, int], plugins: Optional[Registry] = None
+) -> tuple[Lowering, ...]:
+    """The lowerings of `op` that some operands could take on `target`, highest priority first."""
+    known = plugins if plugins is not None else registry()
+    return tuple(
+        low
+        for low in _lowerings(op, known)
+        if _unavailable(low, target, triton) is None and known.barred(low, target) is None
+    )
+
+
+def named(op: str, name: str) -> Lowering:
+    """The lowering of `op` that is called `name`."""
+    return next(found for found in _lowerings(op, registry()) if found.name == name)
+
+
+def code(lowering: Lowering, what: str = "implement") -> Callable[..., Any]:
+    """The function behind `implement`, `accepts` or one of the `extras` of a lowering.
+
+    An exception of its that is no error of ours says whose it is when it reaches the kernel's author.
+
+    Raises:
+        PluginError: there is no such module or name; with plugin, lowering and path.
+    """
+    own = {"implement": lowering.implement, "accepts": lowering.accepts}
+    path = own[what] if what in own else lowering.extras[what]
+    contributor = registry().contributor(lowering)
+    whose = f"lowering {lowering.op}/{lowering.name} of plugin {contributor!r}"
+    found = load_named(str(path), f"{whose}, {what}")
+    if not callable(found):
+        raise PluginError(f"{whose}, {what}: {path!r} is no function", got=repr(found))
+
+    @functools.wraps(found)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return found(*args, **kwargs)
+        except GluonError:
+            raise
+        except Exception as error:
+            if contributor != CORE and not hasattr(error, "gluon_note"):
+                error.gluon_note = f"Raised by {whose}, at {_where(error, found)}."  # type: ignore[attr-defined]
+            raise
+
+    return called
+
+
+def _where(error: Exception, function: Callable[..., Any]) -> str:
+    """The innermost line of `function`'s own folder that led to `error`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = getattr(function, "__code__", None)
+    folder = os.path.dirname(own.co_filename) if own is not None else ""
+    at = [frame for frame in frames if frame.filename.startswith(folder)][-1:] or frames[-1:]
+    return f"{at[0].filename}:{at[0].lineno}"
+
+
+def select(
+    op: str,
+    request: Any,
+    target: Target,
+    triton: tuple[int, int],
+    plugins: Optional[Registry] = None,
+    refused: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> Selection:
+    """The lowering of the highest priority that the target has and whose predicate accepts.
+
+    Args:
+        op: one of `OPS`.
+        request: the op's request dataclass.
+        target: what the kernel is compiled for.
+        triton: (major, minor) of the installed Triton.
+        plugins: the registry to choose from, the default one if None.
+        refused: (op, name) of lowerings that are out of the question -> the reason.
+
+    Raises:
+        CapabilityError: none fits; each lowering's reason is listed.
+        BackendError: a predicate answered neither True nor a reason.
+    """
+    known = plugins if plugins is not None else registry()
+    chosen: Optional[Lowering] = None
+    rejected: list[tuple[Lowering, str]] = []
+    for lowering in _lowerings(op, known):
+        reason = (
+            _unavailable(lowering, target, triton)
+            or known.barred(lowering, target)
+            or refused.get((op, lowering.name))
+            or _refusal(lowering, request)
+        )
+        if reason is None and chosen is not None:
+            reason = (
+                f"fits, but {chosen.name} has priority {chosen.priority} over {lowering.priority}"
+            )
+        if reason is None:
+            chosen = lowering
+        else:
+            rejected.append((lowering, reason))
+    if chosen is None:
+        listed = "".join(f"\n  {low.name}: {reason}" for low, reason in rejected)
+        raise CapabilityError(
+            f"no lowering of gl.portable.{op} fits on {target}:{listed or ' none'}"
+        )
+    return Selection(op, target, chosen, tuple(rejected))
+
+
+def _lowerings(op: str, known: Registry) -> tuple[Lowering, ...]:
+    if op not in OPS:
+        raise ArgumentError(
+            "not a portable op",
+            argument="op",
+            expected=", ".join(OPS),
+            got=repr(op),
+            remedy=did_you_mean(op, OPS),
+        )
+    return known.lowerings(op)
+
+
+def _refusal(lowering: Lowering, request: Any) -> Optional[str]:
+    """What the lowering's predicate has against the operands; None when it takes them."""
+    if lowering.accepts is None:
+        return None
+    answer = code(lowering, "accepts")(request)
+    if answer is True:
+        return None
+    if isinstance(answer, str) and answer:
+        return answer
+    raise BackendError(
+        f"the predicate of lowering {lowering.op}/{lowering.name} must answer True or a reason",
+        argument=lowering.accepts,
+        got=repr(answer),
+    )
