@@ -20,13 +20,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np  # noqa: E402
 import triton  # noqa: E402
-from gluon_report.example import Arrays, Example, Placeholders  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from benchmarks.upstream import EXAMPLES, load, to_upstream, without_our_own  # noqa: E402
 from gluon_amd.inspect import instructions  # noqa: E402
 from gluon_core.compiler import GluonASTSource, compile  # noqa: E402
 from gluon_core.registry.load import registry  # noqa: E402
+from gluon_report.example import Arrays, Example, Placeholders  # noqa: E402
 
 # File -> the targets that its examples are for.
 FILES = {

@@ -8,10 +8,10 @@ import sys
 from typing import Any, Callable, Mapping, Optional
 
 from common import Result, device, difference, example_module, in_turns, parse_arguments, write
-from gluon_report.example import Arrays
 from products import right
 
 from gluon_core.plugin.targets import Target
+from gluon_report.example import Arrays
 
 HEADS, SHARED, DEPTH = 32, 4, 128
 EQUAL = [8192] * 4

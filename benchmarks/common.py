@@ -16,11 +16,10 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gluon_report.demo import examples_package  # noqa: E402
-from gluon_report.example import Example, device_target, measure  # noqa: E402
-
 from gluon_core.errors import GluonError  # noqa: E402
 from gluon_core.plugin.targets import Target  # noqa: E402
+from gluon_report.demo import examples_package  # noqa: E402
+from gluon_report.example import Example, device_target, measure  # noqa: E402
 
 __all__ = [
     "Result",

@@ -8,11 +8,11 @@ import sys
 from typing import Any, Callable
 
 from common import Result, device, example_module, parse_arguments, write
-from gluon_report.example import Arrays
 from row_kernels import difference, in_turns
 
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
+from gluon_report.example import Arrays
 
 CASES = {
     "64 x 8192 keys, 8 heads of 8": (64, 8, 8, 128, 16, 8192),

@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any, Iterator
 
 import numpy as np
-from gluon_emu.decode.text import parse
-from gluon_emu.machine.code import bind, unknown
-from gluon_emu.settings import using
-from gluon_report.demo import load_examples
-from gluon_report.example import Arrays
 
 from gluon_core.compiler import compile
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.errors import GluonError
 from gluon_core.registry.load import registry
 from gluon_core.testing.conformance.kernels import KERNELS
+from gluon_emu.decode.text import parse
+from gluon_emu.machine.code import bind, unknown
+from gluon_emu.settings import using
+from gluon_report.demo import load_examples
+from gluon_report.example import Arrays
 from tests.backends.emu.mutants import Subject, dependencies, distances, fences, mutants
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250")

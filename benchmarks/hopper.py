@@ -10,10 +10,10 @@ import statistics
 from typing import Any, Callable, Mapping
 
 from common import Result, device, difference, in_turns, parse_arguments, write
-from gluon_report.example import Arrays, Example
 from upstream import explicit_example, our_example, upstream_example
 
 from gluon_core.plugin.targets import Target
+from gluon_report.example import Arrays, Example
 
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 

@@ -93,7 +93,6 @@ def times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 def measure() -> dict[str, float]:
     from gluon_bundle import Bundle
-
     from gluon_runtime import open_bundle
     from gluon_runtime.cuda import CudaDriver
     from tests.bundle import kernels

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from common import Result, device, in_turns, parse_arguments, sweep, write
-from gluon_report.example import Arrays
 from upstream import our_example
 
 from gluon_core.plugin.targets import Target
+from gluon_report.example import Arrays
 
 SIZES = [(8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 8192)]
 WANTED = {"explicit": (">=", 0.85)}

@@ -10,10 +10,10 @@ import math
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from common import Result, device, in_turns, parse_arguments, sweep, write
-from gluon_report.example import Arrays
 from upstream import our_example, upstream_example
 
 from gluon_core.plugin.targets import Target
+from gluon_report.example import Arrays
 
 Choices = Sequence[Mapping[str, Any]]
 

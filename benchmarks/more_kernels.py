@@ -10,11 +10,11 @@ import sys
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from common import Result, device, example_module, parse_arguments, write
-from gluon_report.example import Arrays
 from row_kernels import graph_of, in_turns
 
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
+from gluon_report.example import Arrays
 
 
 def replayed(run: Callable[[], Any], calls: int) -> Callable[[], Any]:

@@ -16,11 +16,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import triton  # noqa: E402
-from gluon_report.demo import load_examples  # noqa: E402
-from gluon_report.example import Example  # noqa: E402
 
 from gluon_core.errors import GluonError  # noqa: E402
 from gluon_core.registry.load import registry  # noqa: E402
+from gluon_report.demo import load_examples  # noqa: E402
+from gluon_report.example import Example  # noqa: E402
 
 FILES = (
     "rows", "row_softmax", "row_cross_entropy", "row_norm", "row_norm_backward", "row_scan", "row_quantize",

@@ -16,10 +16,10 @@ from common import (
     parse_arguments,
     write,
 )
-from gluon_report.example import Arrays, Example
 
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
+from gluon_report.example import Arrays, Example
 
 ROWS, SIDE = 32768, 4096
 FP8 = (4096, 7168, 16384)

@@ -19,11 +19,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import gluon_distributed as distributed  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.distributed._symmetric_memory as memory  # noqa: E402
 
+import gluon_distributed as distributed  # noqa: E402
 from examples.ranks import all_reduce, experts, matmul  # noqa: E402
 
 SIZES = ((8192, 8192, 28672), (8192, 28672, 8192), (4096, 4096, 4096))

@@ -16,12 +16,12 @@ from typing import Any, Callable, Mapping, Optional
 import row_kernels
 from attention_backward import SHAPE as HEADS
 from common import Result, device, difference, example_module, parse_arguments, write
-from gluon_report.example import Arrays, Example
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core._triton import VERSION
 from gluon_core.plugin.targets import Target
+from gluon_report.example import Arrays, Example
 
 PRODUCTS = (
     *((8192, 8192, k) for k in (512, 1024, 2048, 4096, 8192, 16384)),

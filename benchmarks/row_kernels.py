@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from common import Result, device, example_module, write
-from gluon_report.example import Arrays, Example
 
 from gluon_core._triton import VERSION
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
+from gluon_report.example import Arrays, Example
 
 SHAPES = ((32768, 1024), (8192, 8192), (4096, 32768), (1024, 131072))
 ODD = ((1, 1), (7, 1023), (3, 33333))

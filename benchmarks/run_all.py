@@ -19,6 +19,7 @@ import matmul
 import memory
 import simulator
 from common import Result, environment, markdown
+
 from gluon_report.example import device_target
 
 HERE = Path(__file__).resolve().parent

@@ -129,7 +129,6 @@ def shapes() -> None:
 def bundle() -> None:
     """Launches out of a bundle beside a prepared one of the core."""
     from gluon_bundle import Bundle
-
     from gluon_core.registry.load import registry
     from gluon_runtime import open_bundle
     from tests.bundle import kernels
@@ -225,8 +224,8 @@ def cold() -> None:
     os.environ.update(environment)
     sys.path.insert(0, str(folder))
     import ours  # type: ignore[import-not-found]
-    from gluon_bundle import Bundle
 
+    from gluon_bundle import Bundle
     from gluon_core.registry.load import registry
 
     target = registry().backend("nvidia").device()

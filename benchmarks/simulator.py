@@ -88,9 +88,8 @@ MODES = ("all checks", "races off", "checks off", "all cores")
 
 def simulate(case: Case) -> dict[str, Any]:
     """Run a case here: seconds of each run, the modes in turns, and memory in MiB."""
-    from gluon_report.example import Arrays
-
     from gluon_core.registry.load import registry
+    from gluon_report.example import Arrays
     from gluon_sim.settings import Settings, using
 
     one = Settings(workers=1)

@@ -9,11 +9,11 @@ import sys
 from typing import Any, Iterator
 
 from common import Result, device, example_module, parse_arguments, write
-from gluon_report.example import Arrays, Example
 from row_kernels import difference, in_turns
 
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
+from gluon_report.example import Arrays, Example
 
 SHAPES = [(m, n, n) for n in (4096, 8192) for m in (1, 8, 16, 64, 128)]
 SHAPES += [(m, 7168, 8192) for m in (16, 100, 128)]

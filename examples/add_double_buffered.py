@@ -4,11 +4,10 @@ Each program walks over `TILES` consecutive blocks with two buffers per operand:
 fills one, the other is read. `wait_group(1)` waits for all copies but those of the newest group.
 """
 
-from gluon_report.example import Example, main
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere.async_copy import async_load, commit_group, wait_group
+from gluon_report.example import Example, main
 
 
 @gluon.jit

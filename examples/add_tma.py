@@ -5,14 +5,13 @@ the copies to one warp: it runs ahead as far as there are buffers, and the warps
 a copy.
 """
 
-from gluon_report.example import Example, main
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core import multiprocessors
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
 from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_report.example import Example, main
 
 
 @gluon.jit

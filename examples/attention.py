@@ -5,10 +5,10 @@ is ever whole; `gl.portable.mma` takes the matrix unit that there is.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

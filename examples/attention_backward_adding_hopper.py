@@ -13,8 +13,6 @@ What comes before and after is in `attention_sums.py`.
 
 import math
 
-from gluon_report.example import Example, main
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
@@ -28,6 +26,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_report.example import Example, main
 
 try:
     from .attention_backward_hopper import gradients

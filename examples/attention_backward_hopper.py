@@ -12,7 +12,6 @@ one's exponentials run while the other multiplies.
 import math
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -24,6 +23,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_report.example import Example, main
 
 
 @gluon.jit

@@ -7,11 +7,11 @@ double-buffered. Values are read transposed: CDNA4 can do that, for CDNA3 they a
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.amd import cdna3
+from gluon_report.example import Example, main
 
 
 @gluon.constexpr_function

@@ -9,10 +9,10 @@ done. None leaves scores as they are. A width that is no power of two is taken a
 import math
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 LOG2E = gl.constexpr(math.log2(math.e))
 

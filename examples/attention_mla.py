@@ -10,10 +10,10 @@ over the parts of a sequence is free.
 import math
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 try:
     from .attention_paged import fetch, placed, rows_of

@@ -8,8 +8,6 @@ step of their own. In which order programs add is not known, so that equal input
 
 import math
 
-from gluon_report.example import Example, main
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
@@ -23,6 +21,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_report.example import Example, main
 
 try:
     from . import packed_statistics as parts

@@ -9,12 +9,11 @@ Turned around, a window of queries over keys is one of keys over queries: both k
 
 import math
 
-from gluon_report.example import Example, main
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_report.example import Example, main
 
 try:
     from .attention_packed_hopper import arguments as forward_arguments

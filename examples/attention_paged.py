@@ -11,10 +11,10 @@ The parts of a sequence are put together by a second kernel, weighted by their s
 import math
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

@@ -1,10 +1,10 @@
 """Layer normalization of the rows of a matrix, one program per row."""
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

@@ -10,10 +10,10 @@ those of `matmul.py`, for the gradients of the rows and of the weights.
 import math
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 try:
     from .matmul import config as product_config

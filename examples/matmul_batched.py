@@ -6,10 +6,10 @@ tiles and between two matrices.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 try:
     from .matmul import choices, config, large_config

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import triton
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -25,6 +24,7 @@ from gluon_core.language.nvidia.blackwell import (
 )
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_core.nvidia.blackwell import TensorDescriptor
+from gluon_report.example import Example, main
 
 
 @gluon.jit

@@ -6,11 +6,11 @@ time, and each goes on by that many. The roles are the same.
 """
 
 import triton
-from gluon_report.example import main
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.blackwell import clc
+from gluon_report.example import main
 
 try:
     from .matmul_blackwell import ONE, TWO, begin, example, grid, multiply_tile

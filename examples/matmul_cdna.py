@@ -7,12 +7,12 @@ swizzle. Either way rows of tiles have 128 bytes, LDS is double-buffered, and al
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.amd import cdna3, cdna4
 from gluon_core.language.amd.cdna4 import async_copy
+from gluon_report.example import Example, main
 
 
 @gluon.constexpr_function

@@ -7,10 +7,10 @@ programs that have not begun (sm_100); a second turn runs ahead, for the copies.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 try:
     from .matmul import choices as of_products

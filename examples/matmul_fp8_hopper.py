@@ -8,7 +8,6 @@ multiplied at once (FAST), which is quicker and less exact.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -20,6 +19,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_report.example import Example, main
 
 try:
     from .matmul_hopper import describe, programs

@@ -6,12 +6,12 @@ with zeros, and is slower at that than at copying.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring, warpgroup_mma, warpgroup_mma_wait
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_report.example import Example, main
 
 try:
     from .matmul_fp8_hopper import NAMES, copy_steps, product

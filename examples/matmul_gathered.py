@@ -11,10 +11,10 @@ each; what is in no group is neither read nor written.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 try:
     from .attention_paged import placed

@@ -8,8 +8,6 @@ puts a fence between the wait and the product. Where the rows of the next tile s
 one is copied.
 """
 
-from gluon_report.example import main
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere.async_copy import async_load, mbarrier_arrive
@@ -21,6 +19,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_report.example import main
 
 try:
     from .matmul_gathered import rows_at, variants, weighted

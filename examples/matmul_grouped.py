@@ -10,10 +10,10 @@ border between two tiles of the result, whatever their groups are.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 try:
     from .attention_paged import placed

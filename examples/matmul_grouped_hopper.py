@@ -8,8 +8,6 @@ Roles and rings are those of `matmul_hopper.py`. Each role finds its tiles by it
 of tiles summed up over the groups, a tile is of the group that so many sums are not above.
 """
 
-from gluon_report.example import Example, main
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
@@ -19,6 +17,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_report.example import Example, main
 
 try:
     from .matmul_grouped import arguments, reference

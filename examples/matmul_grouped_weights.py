@@ -7,10 +7,10 @@ whatever they are. Tiles for the next steps are under way across the border betw
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 try:
     from .attention_paged import placed

@@ -6,8 +6,6 @@ step may reach into another group's rows: each group of warps sets those of its 
 memory.
 """
 
-from gluon_report.example import Example, main
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
@@ -18,6 +16,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_report.example import Example, main
 
 try:
     from .matmul_grouped_weights import arguments, configure, grid, reference, result_at, work_at

@@ -8,10 +8,10 @@ depend on the number of rows; the unit that multiplies and CHUNK may not.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 try:
     from .matmul import at_a_time

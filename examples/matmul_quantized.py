@@ -7,10 +7,10 @@ shared memory, where the matrix unit takes it; meanwhile the product of the step
 
 import ml_dtypes
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

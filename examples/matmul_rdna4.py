@@ -5,11 +5,11 @@ double-buffered, with rows of 128 bytes that are swizzled. K must be a multiple 
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.amd import cdna3, rdna4
+from gluon_report.example import Example, main
 
 
 @gluon.jit

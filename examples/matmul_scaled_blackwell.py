@@ -7,7 +7,6 @@ matmul_blackwell.py. K must be a multiple of 32.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -21,6 +20,7 @@ from gluon_core.language.nvidia.blackwell import (
 )
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_core.nvidia.blackwell import TensorDescriptor
+from gluon_report.example import Example, main
 
 try:
     from .matmul_blackwell import store_tiles

@@ -6,10 +6,10 @@ equal inputs have equal results. The counters are zero again at the end.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

@@ -8,7 +8,6 @@ have equal results. The counters by which they wait only grow.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -18,6 +17,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_report.example import Example, main
 
 try:
     from .matmul_hopper import describe

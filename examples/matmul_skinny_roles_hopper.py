@@ -10,7 +10,6 @@ inputs have equal results. Helpers wait for nobody, come first in the grid, and 
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -21,6 +20,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_report.example import Example, main
 
 try:
     from .matmul_hopper import DTYPES, describe

@@ -6,10 +6,10 @@ what, `gl.portable.sum_parts` adds up the parts of a tile, in order, in the prog
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 try:
     from .matmul import choices

@@ -9,11 +9,11 @@ lanes that read one column of 16-byte pieces then hit different banks.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.amd.gfx1250 import buffer_store, tdm, wmma
+from gluon_report.example import Example, main
 
 
 @gluon.jit

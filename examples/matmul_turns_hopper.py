@@ -12,7 +12,6 @@ copies its own rows of A, and one copies the columns of B for both by multicast,
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -25,6 +24,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_report.example import Example, main
 
 try:
     from .matmul_hopper import DTYPES, arguments, programs

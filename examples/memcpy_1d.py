@@ -4,10 +4,9 @@ The layout says which thread holds which element. Give each thread four neighbou
 compiler moves them with one 16-byte instruction.
 """
 
-from gluon_report.example import Example, main
-
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

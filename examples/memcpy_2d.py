@@ -5,10 +5,9 @@ must touch consecutive addresses, and so must consecutive programs: the dimensio
 memory is also the first axis of the grid.
 """
 
-from gluon_report.example import Example, main
-
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

@@ -5,10 +5,10 @@ The layout is built inside the kernel, from the configuration's constants and `g
 """
 
 import triton
-from gluon_report.example import Example, do_bench, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, do_bench, main
 
 CONFIGS = [
     triton.Config({"BLOCK": block, "VECTOR": vector}, num_warps=num_warps)

@@ -1,11 +1,10 @@
 """Copy of every other row on CDNA's buffer addressing: a base, 32-bit offsets, and bounds that the
 hardware checks, so that the mask costs no branch."""
 
-from gluon_report.example import Example, main
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.amd import cdna3
+from gluon_report.example import Example, main
 
 
 @gluon.jit

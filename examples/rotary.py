@@ -4,10 +4,10 @@ against each other. A program turns all heads of some positions, and reads their
 import math
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

@@ -1,10 +1,10 @@
 """Cross entropy of rows of logits with labels, of any width, forward and backward."""
 
 import numpy as np
-from gluon_report.example import main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import main
 
 try:
     from .row_softmax import LOG2E, maximum_and_sum

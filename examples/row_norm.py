@@ -5,10 +5,10 @@ None are left out while the kernel is compiled: a bias, the residual that is add
 """
 
 import numpy as np
-from gluon_report.example import main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import main
 
 try:
     from .rows import again, example, keep, memory_for, part_at, row_start, rows_at, sizes_of

@@ -5,10 +5,10 @@ left are a few rows to be added up, always in the same order.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 try:
     from .row_norm import column_vector

@@ -2,10 +2,10 @@
 for each 128 elements of one, or, as mxfp8, with a power of two for each 32 (OCP Microscaling, 2023)."""
 
 import numpy as np
-from gluon_report.example import main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import main
 
 try:
     from .rows import (

@@ -1,10 +1,10 @@
 """Running sums of rows of any width: each block of a row begins where the one before ended."""
 
 import numpy as np
-from gluon_report.example import main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import main
 
 try:
     from .rows import example, row_start, rows_at, sizes_of

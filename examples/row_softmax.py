@@ -6,10 +6,10 @@ thread for the columns that it sees; the second time from the cache.
 """
 
 import numpy as np
-from gluon_report.example import main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import main
 
 try:
     from .rows import (

@@ -10,10 +10,10 @@ import dataclasses
 
 import numpy as np
 import triton.language as tl
-from gluon_report.example import main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import main
 
 try:
     from .rows import example, row_start, rows_at, sizes_of

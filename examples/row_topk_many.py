@@ -11,10 +11,10 @@ import dataclasses
 import math
 
 import numpy as np
-from gluon_report.example import main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import main
 
 try:
     from .row_scan import add

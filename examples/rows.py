@@ -11,10 +11,10 @@ in shared memory as far as that goes, and is read again from the cache beyond.
 import math
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

@@ -1,9 +1,8 @@
 """Copy one number: the smallest kernel."""
 
-from gluon_report.example import Example, main
-
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

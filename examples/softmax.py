@@ -1,10 +1,10 @@
 """Softmax of each row: one program per row, reductions across its threads."""
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

@@ -1,10 +1,10 @@
 """Sums of rows that are too long for one program: each takes a part and adds it atomically."""
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

@@ -4,10 +4,9 @@ One layout cannot suit both sides: loads want threads along a row, stores want t
 Load in one layout, `convert_layout` through shared memory, store in the other.
 """
 
-from gluon_report.example import Example, main
-
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_report.example import Example, main
 
 
 @gluon.jit

@@ -23,7 +23,6 @@ from gluon_core.registry.moved import ALIASES as _ALIASES
 
 if _typing.TYPE_CHECKING:
     import gluon_tune as tune
-
     from gluon_core import distributed as distributed
     from gluon_core import errors as errors
     from gluon_core import language as language

@@ -17,7 +17,6 @@ from typing import Any, Callable, Mapping
 
 import numpy as np
 import pytest
-from gluon_report.example import device_target
 from triton.runtime.jit import MockTensor
 
 from benchmarks import upstream
@@ -26,6 +25,7 @@ from gluon_core.compiler import compile
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.testing.differential import from_target, on_target
+from gluon_report.example import device_target
 from tests.frontend import oracle
 
 # What upstream called something before this release.

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+from typer.core import TyperGroup
+
 from gluon_cli import complete
 from gluon_cli.output import Exit, UsageError, command, console, print_json, table
-from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from gluon_bundle import Bundle
@@ -86,11 +87,10 @@ def build(
     json: Json = False,
 ) -> None:
     """Build a bundle; no device is needed."""
-    from gluon_report import specs as spec_files
+    from gluon_bundle import Bundle, export_cache
     from gluon_cli.compile import options_of
     from gluon_cli.parse import parse_assignments
-
-    from gluon_bundle import Bundle, export_cache
+    from gluon_report import specs as spec_files
 
     if not specs and not cache:
         raise UsageError(

@@ -10,12 +10,11 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
-from gluon_report.example import Arrays, Example, device_target
-
 from gluon_core.errors import ArgumentError, CapabilityError, DeviceError, GluonError, TargetError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.testing.differential import Difference, run_both
+from gluon_report.example import Arrays, Example, device_target
 
 __all__ = ["Verdict", "against_device", "simulated_twin"]
 

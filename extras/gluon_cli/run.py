@@ -12,8 +12,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, ContextManager, Optional, Sequence
 
-from gluon_standin import asked as stand_in
-
 from gluon_cli.check import Verdict, against_device, simulated_twin
 from gluon_cli.evidence import weigh
 from gluon_cli.output import Exit, UsageError, print_json
@@ -23,6 +21,7 @@ from gluon_core.plugin.paths import load_named
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record, recording
+from gluon_standin import asked as stand_in
 
 __all__ = ["Runs", "run_file"]
 

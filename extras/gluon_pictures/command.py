@@ -7,7 +7,6 @@ from typing import Optional, Sequence
 
 from gluon_cli.output import UsageError, print_json
 from gluon_cli.parse import parse_value
-
 from gluon_core.layouts import Layout, Picture, compare, explain_layout
 
 __all__ = ["show"]

@@ -7,7 +7,6 @@ from typing import Collection, Optional, Sequence
 
 from gluon_cli.output import Exit, UsageError, file_and_kernel, print_json
 from gluon_cli.run import Runs, run_file
-
 from gluon_core.errors import GluonError
 from gluon_core.simulation.evidence import Proved, Record
 

@@ -18,10 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Mapping, Optional, Sequence
 
+import gluon_core
 from gluon_cli.output import Exit, UsageError, console, errors, print_json
 from gluon_cli.packages import absent, install_line
-
-import gluon_core
 from gluon_core.errors import GluonError, did_you_mean
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry

@@ -12,10 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Iterator, Optional
 
-from gluon_cli.output import Exit, console, print_json
-from gluon_cli.packages import absent, install_line
 from rich.markup import escape
 
+from gluon_cli.output import Exit, console, print_json
+from gluon_cli.packages import absent, install_line
 from gluon_core.errors import GluonError
 
 __all__ = ["Finding", "examine", "show"]
@@ -244,9 +244,9 @@ def _torch_reaches(backend: Any) -> Optional[str]:
 def _trials() -> Iterator[Finding]:
     """A kernel through each compiler, and through the simulator."""
     import numpy
-    from gluon_tune.trial import one, source
 
     from gluon_core.registry.load import registry
+    from gluon_tune.trial import one, source
 
     known = registry()
     for backend in known.backends.values():

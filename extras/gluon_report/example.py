@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 import numpy as np
-from gluon_tune import Arrays, Placeholders, device_target, numpy_of, times
 
 from gluon_core.errors import DeviceError, GluonError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
+from gluon_tune import Arrays, Placeholders, device_target, numpy_of, times
 
 __all__ = [
     "Arrays",

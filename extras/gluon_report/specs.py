@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence
 
 from gluon_cli.output import UsageError
 from gluon_cli.parse import find_kernel, parse_value, source_of
-
 from gluon_core.errors import GluonError, did_you_mean
 from gluon_core.registry.load import registry
 

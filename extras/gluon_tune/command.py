@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
-from gluon_cli.output import Exit, UsageError, console, errors, print_json, table
-from gluon_cli.parse import parse_assignments, parse_value
 from rich.markup import escape
 
+from gluon_cli.output import Exit, UsageError, console, errors, print_json, table
+from gluon_cli.parse import parse_assignments, parse_value
 from gluon_core.registry.load import registry
 from gluon_tune import Outcome, Settings, Store, search
 from gluon_tune.check import check
@@ -288,7 +288,6 @@ def _files(wish: Wish, store: Store, found: Sequence[Outcome], settings: Setting
 def _bundle(wish: Wish, found: Sequence[Outcome]) -> None:
     """Compile the best configuration of each shape into a bundle."""
     from gluon_bundle import Bundle
-
     from gluon_tune import Placeholders
 
     task = Reference.to(str(wish.spec), _space(wish.space), _shapes(wish.shape)).load()

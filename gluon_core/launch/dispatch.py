@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, NoReturn, Optional, Sequence
 
 from gluon_bundle import recording, supply
-
 from gluon_core import _triton
 from gluon_core.compiler import grid
 from gluon_core.compiler.driver import compile_source, shared_options

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from gluon_pictures.draw import Picture
-from gluon_pictures.draw_pair import compare
-from gluon_pictures.render import explain_layout, hardware_view, tensor_view
-
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import DistributedLayout, Layout, SharedLayout, set_type_factory
 from gluon_core.layouts.cost import (
@@ -30,6 +26,9 @@ from gluon_core.layouts.dump import dump
 from gluon_core.layouts.infer import as_linear
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
+from gluon_pictures.draw import Picture
+from gluon_pictures.draw_pair import compare
+from gluon_pictures.render import explain_layout, hardware_view, tensor_view
 
 __all__ = [
     "AutoLayout",

@@ -14,12 +14,11 @@ from functools import lru_cache, wraps
 from operator import index
 from typing import Any, Callable, Generic, Optional, Sequence, TypeVar, cast
 
-from gluon_pictures.draw import Picture, escape, picture
-from gluon_pictures.render import hardware_view, tensor_view
-
 from gluon_core.errors import LayoutError, is_strict
 from gluon_core.layouts.dialect import compiler_version
 from gluon_core.layouts.linear import LinearLayout
+from gluon_pictures.draw import Picture, escape, picture
+from gluon_pictures.render import hardware_view, tensor_view
 
 __all__ = ["DistributedLayout", "Layout", "SharedLayout", "set_type_factory"]
 

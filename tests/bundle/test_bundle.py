@@ -57,7 +57,6 @@ class TestBuilding:
         import threading
 
         from gluon_bundle import bundle
-
         from gluon_core.compiler import driver
 
         monkeypatch.setenv("GLUON_COMPILE_WORKERS", "2")

@@ -7,10 +7,10 @@ import runpy
 from pathlib import Path
 
 import pytest
-from gluon_bundle import supply
-from gluon_cli.app import app
 from typer.testing import CliRunner
 
+from gluon_bundle import supply
+from gluon_cli.app import app
 from gluon_core import language as gl
 from gluon_core.bundle import Bundle
 from gluon_core.compiler.source import GluonASTSource

@@ -7,8 +7,8 @@ import struct
 
 import numpy
 import pytest
-from gluon_bundle import Bundle
 
+from gluon_bundle import Bundle
 from gluon_core import language as gl
 from gluon_core.errors import BundleUnsupportedError
 from gluon_core.nvidia.hopper import TensorDescriptor
@@ -192,7 +192,6 @@ class TestBuilding:
 
     def test_the_jit_takes_it(self, path, monkeypatch):
         from gluon_bundle import supply
-
         from gluon_core.compiler import driver as compiler
         from gluon_core.compiler.source import GluonASTSource
         from gluon_core.registry.load import registry

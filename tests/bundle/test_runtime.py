@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy
 import pytest
-from gluon_bundle import form as forms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gluon_bundle import form as forms
 from gluon_core.bundle import Bundle
 from gluon_core.launch.dispatch import Dispatcher
 from gluon_runtime import Pointer, errors, open_bundle

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from gluon_cli import check
-from gluon_cli.app import app
 from typer.testing import CliRunner
 
+from gluon_cli import check
+from gluon_cli.app import app
 from gluon_core.registry.load import registry
 
 pytestmark = pytest.mark.once

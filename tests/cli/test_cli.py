@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from gluon_cli.app import app
 from typer.testing import CliRunner
+
+from gluon_cli.app import app
 
 pytestmark = pytest.mark.once
 
@@ -259,7 +260,6 @@ def test_expressions_are_not_evaluated(expression):
 
 def test_values():
     from gluon_cli.parse import parse_value
-
     from gluon_core import language as gl
 
     assert parse_value("-3") == -3

@@ -7,10 +7,10 @@ import re
 from dataclasses import replace
 
 import pytest
-from gluon_report import demo
-from gluon_report.example import Check, Example
 
 from gluon_core.registry.load import Registry, registry
+from gluon_report import demo
+from gluon_report.example import Check, Example
 from tests.cli.test_cli import gluon
 
 pytestmark = pytest.mark.once

@@ -9,10 +9,10 @@ import sys
 import threading
 
 import pytest
-from gluon_report import doctor
-from gluon_cli.app import app
 from typer.testing import CliRunner
 
+from gluon_cli.app import app
+from gluon_report import doctor
 from tests import warm
 
 pytestmark = pytest.mark.once
@@ -217,7 +217,6 @@ class TestDoctor:
 
     def test_a_compiler_that_fails(self, monkeypatch):
         from gluon_cli import trial
-
         from gluon_core.errors import StageError
 
         def fails(architecture):

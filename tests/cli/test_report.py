@@ -6,10 +6,10 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from gluon_report.report import pages_of
 
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.listing import of_assembly, of_module
+from gluon_report.report import pages_of
 from tests.cli.pages import HERE, written
 
 pytestmark = pytest.mark.once

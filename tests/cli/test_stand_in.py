@@ -5,8 +5,8 @@ import os
 import textwrap
 
 import pytest
-from gluon_standin import asked
 
+from gluon_standin import asked
 from tests import warm
 
 pytest.importorskip("torch")

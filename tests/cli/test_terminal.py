@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from gluon_cli.app import app
 from typer.testing import CliRunner
+
+from gluon_cli.app import app
 
 pytestmark = pytest.mark.once
 

@@ -17,10 +17,10 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from gluon_cli.app import app
 from typer.testing import CliRunner
 
 import gluon_core
+from gluon_cli.app import app
 
 pytestmark = pytest.mark.once
 

@@ -7,7 +7,6 @@ import re
 import warnings
 
 import pytest
-from gluon_report.demo import examples_package, load_examples
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -16,6 +15,7 @@ from gluon_core.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_init,
 from gluon_core.registry.load import registry
 from gluon_nvidia.assembler import slow_products
 from gluon_nvidia.inspect import disassemble
+from gluon_report.demo import examples_package, load_examples
 
 pytestmark = pytest.mark.once
 

@@ -178,7 +178,6 @@ def test_swizzles_spread_a_column_over_the_banks():
 def traced(monkeypatch):
     """Trace a kernel for the invented third-party hardware; returns (module, selections)."""
     import gluon_acme.plugin
-
     from gluon_core._triton import JITFunction
     from gluon_core.frontend import trace
 

@@ -18,8 +18,6 @@ from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
-from gluon_report.demo import load_examples
-from gluon_report.example import Arrays
 
 from gluon_core import _triton
 from gluon_core import language as gl
@@ -28,6 +26,8 @@ from gluon_core.registry import load as plugins
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from gluon_core.testing.differential import Difference, run_both
 from gluon_core.values.builtin import builtin
+from gluon_report.demo import load_examples
+from gluon_report.example import Arrays
 from tests.frontend import oracle, snippets
 from tests.kernels.explained import INPUTS, TOLERANCE, left_out
 from tests.portable_kernels import NUMBERS, one_tile

@@ -8,10 +8,10 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from gluon_report.demo import examples_package
-from gluon_report.example import Arrays
 
 from gluon_core.registry.load import registry
+from gluon_report.demo import examples_package
+from gluon_report.example import Arrays
 
 SM90 = registry().target("sim:sm_90")
 

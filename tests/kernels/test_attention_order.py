@@ -6,11 +6,11 @@ import importlib
 
 import numpy as np
 import pytest
-from gluon_report.demo import examples_package
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
+from gluon_report.demo import examples_package
 
 tiles = importlib.import_module(f"{examples_package().__name__}.attention_tiles")
 rounds, work_at = tiles.rounds, tiles.work_at

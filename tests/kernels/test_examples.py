@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gluon_report.demo import examples_package, load_examples
-from gluon_report.example import Arrays, device_target
 
 from gluon_core._triton import VERSION
 from gluon_core.errors import GluonError
 from gluon_core.registry.load import registry
+from gluon_report.demo import examples_package, load_examples
+from gluon_report.example import Arrays, device_target
 from tests import warm
 
 pytestmark = pytest.mark.sampled(4)

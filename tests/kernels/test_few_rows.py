@@ -6,12 +6,12 @@ import importlib
 
 import numpy as np
 import pytest
-from gluon_report.demo import examples_package
-from gluon_report.example import Arrays, Placeholders
 
 from gluon_core.compiler import compile
 from gluon_core.registry.load import registry
 from gluon_core.testing import bind
+from gluon_report.demo import examples_package
+from gluon_report.example import Arrays, Placeholders
 
 SM90 = registry().target("sim:sm_90")
 

@@ -6,11 +6,11 @@ import importlib
 
 import numpy as np
 import pytest
+
+from gluon_core.registry.load import registry
 from gluon_report.demo import examples_package
 from gluon_report.example import Arrays, device_target
 from gluon_tune import numpy_of
-
-from gluon_core.registry.load import registry
 
 pytestmark = pytest.mark.once
 SIMULATED = ["sim:sm_90", "sim:gfx942"]

@@ -9,10 +9,10 @@ import importlib
 import ml_dtypes
 import numpy as np
 import pytest
-from gluon_report.demo import examples_package
-from gluon_report.example import Arrays
 
 from gluon_core.registry.load import registry
+from gluon_report.demo import examples_package
+from gluon_report.example import Arrays
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from gluon_report.demo import examples_package
-from gluon_report.example import Arrays, Placeholders
 
 from gluon_core._triton import VERSION
 from gluon_core.errors import CapabilityError
 from gluon_core.registry.load import registry
+from gluon_report.demo import examples_package
+from gluon_report.example import Arrays, Placeholders
 
 SHAPES = ((1, 1), (1, 8), (3, 127), (5, 1024), (2, 1025), (9, 33))
 # (file, index of the example for whole rows, of the one for rows of any width)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 
 import pytest
-from gluon_report.demo import examples_package
 
 from gluon_core.registry.load import registry
+from gluon_report.demo import examples_package
 from tests.ranks import test_all_reduce, test_experts, test_matmul
 
 pytestmark = [pytest.mark.once, pytest.mark.campaign]

@@ -6,12 +6,12 @@ import importlib
 
 import numpy as np
 import pytest
-from gluon_report.demo import examples_package
-from gluon_report.example import Arrays
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
+from gluon_report.demo import examples_package
+from gluon_report.example import Arrays
 
 SM90 = registry().target("sim:sm_90")
 

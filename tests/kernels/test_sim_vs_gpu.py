@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gluon_report.demo import load_examples
-from gluon_report.example import device_target
 
 from gluon_core.registry.load import registry
+from gluon_report.demo import load_examples
+from gluon_report.example import device_target
 from tests.frontend import snippets
 from tests.kernels import differential, explained
 from tests.kernels.differential import Outcome, names, outcome_of

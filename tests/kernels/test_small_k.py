@@ -7,11 +7,11 @@ import importlib
 import numpy as np
 import pytest
 import torch
-from gluon_report.demo import examples_package
-from gluon_report.example import Arrays
 
 from gluon_core._triton import VERSION
 from gluon_core.registry.load import registry
+from gluon_report.demo import examples_package
+from gluon_report.example import Arrays
 
 pytestmark = pytest.mark.once
 

@@ -7,11 +7,11 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from gluon_report.demo import examples_package
 
 from benchmarks import amd, upstream
 from gluon_core import _triton, testing
 from gluon_core.registry.load import registry
+from gluon_report.demo import examples_package
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 

@@ -16,12 +16,12 @@ from typing import Any, Callable, Iterator
 
 import numpy as np
 import pytest
-from gluon_report.example import device_target
 
 from gluon_core.errors import CapabilityError, GluonError, LayoutError, LimitError
 from gluon_core.plugin.backend import load_path
 from gluon_core.registry.load import registry
 from gluon_core.testing.differential import compare, from_target, on_target
+from gluon_report.example import device_target
 from tests.kernels.differential import Outcome
 
 # Ops of recorded programs whose results a GPU rounds otherwise.

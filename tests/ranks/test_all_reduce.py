@@ -1,10 +1,10 @@
 """The sums over ranks of examples/ranks, right and with anything of their order taken out."""
 
-import gluon_distributed as distributed
 import numpy as np
 import pytest
 
 import gluon_core as gluon
+import gluon_distributed as distributed
 from examples.ranks import all_reduce
 from gluon_core import language as gl
 from gluon_core.features import ATOMIC_BARRIERS

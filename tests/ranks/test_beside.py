@@ -1,10 +1,10 @@
 """Launches beside others of one rank: on a stream of their own, and in the simulator side by side."""
 
-import gluon_distributed as distributed
 import numpy as np
 import pytest
 
 import gluon_core as gluon
+import gluon_distributed as distributed
 from gluon_core import language as gl
 from gluon_sim.errors import RaceError
 

@@ -1,9 +1,9 @@
 """Dispatch and combine of examples/ranks, right and with anything of their order taken out."""
 
-import gluon_distributed as distributed
 import pytest
 
 import gluon_core as gluon
+import gluon_distributed as distributed
 from gluon_core import language as gl
 from gluon_sim.errors import SimulatorError
 from tests.ranks import mutants

@@ -1,9 +1,9 @@
 """The multiplications of examples/ranks: right, and with anything of their order taken out."""
 
-import gluon_distributed as distributed
 import pytest
 
 import gluon_core as gluon
+import gluon_distributed as distributed
 from gluon_core import language as gl
 from gluon_nvidia.reference import proxy
 from gluon_sim.errors import SimulatorError

@@ -1,14 +1,14 @@
 """One instruction for the copies of all ranks: on simulated ranks, and what it compiles to. No GPU runs it."""
 
-import gluon_distributed as distributed
 import numpy as np
 import pytest
-from gluon_distributed.symmetric import Multicast, Symmetric
 
 import gluon_core as gluon
+import gluon_distributed as distributed
 from gluon_core import errors
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import multimem
+from gluon_distributed.symmetric import Multicast, Symmetric
 from gluon_sim.errors import RaceError, SimulatorError
 
 torch = pytest.importorskip("torch")

@@ -1,10 +1,10 @@
 """Ranks side by side in the simulator: what kernels share, what orders them, what is reported."""
 
-import gluon_distributed as distributed
 import numpy as np
 import pytest
 
 import gluon_core as gluon
+import gluon_distributed as distributed
 from gluon_core import errors
 from gluon_core import language as gl
 from gluon_sim.errors import DeadlockError, LeakError, RaceError, ScopeError

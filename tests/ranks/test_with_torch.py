@@ -5,9 +5,9 @@ import sys
 import weakref
 from pathlib import Path
 
-import gluon_distributed as distributed
 import pytest
 
+import gluon_distributed as distributed
 from gluon_core import errors
 
 torch = pytest.importorskip("torch")

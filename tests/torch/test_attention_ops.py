@@ -6,6 +6,7 @@ import importlib
 
 import pytest
 import torch
+
 from gluon_report.demo import examples_package
 
 pytestmark = pytest.mark.once

@@ -3,9 +3,10 @@
 import sys
 from typing import Optional
 
-import gluon_torch
 import pytest
 import torch
+
+import gluon_torch
 
 pytestmark = pytest.mark.once
 

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+
 from gluon_report.demo import examples_package
 
 pytestmark = pytest.mark.once

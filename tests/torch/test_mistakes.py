@@ -2,11 +2,11 @@
 
 from typing import Optional
 
-import gluon_torch
 import pytest
 import torch
 from torch import Tensor
 
+import gluon_torch
 from gluon_core.errors import (
     ArgumentError,
     FakeResultError,

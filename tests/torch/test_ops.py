@@ -5,11 +5,11 @@ import sys
 import warnings
 from typing import Optional
 
-import gluon_torch
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+import gluon_torch
 from gluon_core.errors import ArgumentError, DeviceError, NondeterministicError
 from tests.torch import ops_for_tests as ops
 from tests.torch.attention_op import attention, attention_backward

@@ -7,6 +7,7 @@ import importlib
 import pytest
 import torch
 import torch.nn.functional as F
+
 from gluon_report.demo import examples_package
 
 pytestmark = pytest.mark.once

@@ -4,9 +4,8 @@ import os
 import signal
 import time
 
-import gluon_tune as tune
-
 import gluon_core as gluon
+import gluon_tune as tune
 from gluon_core import language as gl
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
 from gluon_bundle import Bundle
-from gluon_tune import command as cli
 from gluon_cli.app import app
+from gluon_tune import command as cli
 from gluon_tune.engine import Local
 from gluon_tune.tuned import Store
-from typer.testing import CliRunner
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(240)]
 

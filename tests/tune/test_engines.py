@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 
-import gluon_tune as tune
 import pytest
+
+import gluon_tune as tune
+from gluon_core.errors import TuneError, TuneWorkerError
 from gluon_tune.engine import Dask, RayCluster
 from gluon_tune.task import Reference
-
-from gluon_core.errors import TuneError, TuneWorkerError
 from tests.tune import tasks
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(240)]

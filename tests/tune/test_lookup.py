@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gluon_bundle.form import identity_of
-from gluon_tune.export import table_source
-from gluon_tune.tuned import Key, Store, Trial, versions
 
+from gluon_bundle.form import identity_of
 from gluon_core.errors import ArgumentError, NotTunedError, TuneStoreVersionError
 from gluon_core.launch.specialize import ABSENT
+from gluon_tune.export import table_source
+from gluon_tune.tuned import Key, Store, Trial, versions
 from tests.tune import tasks
 
 pytestmark = pytest.mark.once

@@ -6,13 +6,13 @@ import json
 import math
 from pathlib import Path
 
-import gluon_tune as tune
 import pytest
+
+import gluon_tune as tune
 from gluon_tune import session
 from gluon_tune.search import Optuna, default_trials
 from gluon_tune.task import Reference
 from gluon_tune.tuned import Store
-
 from tests.tune import tasks
 from tests.tune.replay import Costs, Recorded, Replay
 

@@ -11,16 +11,16 @@ import threading
 import time
 from pathlib import Path
 
-import gluon_tune as tune
 import pytest
+
+import gluon_tune as tune
+from gluon_core.errors import TuneError, TuneStoreError, TuneWorkerError
+from gluon_core.launch import bench
 from gluon_tune import session, work
 from gluon_tune.check import check
 from gluon_tune.engine import Local
 from gluon_tune.isolated import Failed, Lost
 from gluon_tune.report import effects, frontier, page
-
-from gluon_core.errors import TuneError, TuneStoreError, TuneWorkerError
-from gluon_core.launch import bench
 from tests import warm
 from tests.tune import tasks
 

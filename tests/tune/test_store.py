@@ -11,10 +11,10 @@ import time
 from dataclasses import replace
 
 import pytest
-from gluon_tune import export
-from gluon_tune.tuned import Key, Store, Trial
 
 from gluon_core.errors import TuneError, TuneStoreError, TuneStoreVersionError
+from gluon_tune import export
+from gluon_tune.tuned import Key, Store, Trial
 
 pytestmark = pytest.mark.once
 

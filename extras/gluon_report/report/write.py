@@ -11,7 +11,6 @@ from typing import Any, Optional, Sequence
 from gluon_cli.many import on_each
 from gluon_cli.output import UsageError
 from gluon_cli.run import Runs, run_file
-
 from gluon_core.errors import GluonError
 from gluon_core.plugin.backend import Watch
 from gluon_core.simulation.evidence import Record

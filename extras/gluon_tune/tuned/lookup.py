@@ -11,7 +11,6 @@ import os
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_bundle.form import identity_of
-
 from gluon_core.errors import ArgumentError, NotTunedError, did_you_mean
 from gluon_core.launch import arguments, bench, place
 from gluon_core.launch.specialize import ABSENT, Parameter

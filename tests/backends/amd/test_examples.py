@@ -6,12 +6,12 @@ import importlib
 import re
 
 import pytest
-from gluon_report.demo import load_examples
 
 from gluon_amd.arch import lanes_read_together
 from gluon_core import language as gl
 from gluon_core.layouts import cost
 from gluon_core.registry.load import registry
+from gluon_report.demo import load_examples
 
 pytestmark = pytest.mark.once
 

@@ -6,6 +6,8 @@ from typing import Any, Mapping, Optional
 
 import numpy as np
 import pytest
+
+from gluon_core import _triton
 from gluon_emu.decode.operands import EXEC, VCC
 from gluon_emu.decode.program import Program
 from gluon_emu.decode.text import parse
@@ -16,8 +18,6 @@ from gluon_emu.machine.memory import Allocation, GlobalMemory
 from gluon_emu.machine.run import Machine
 from gluon_emu.machine.state import Batch
 from gluon_emu.settings import Settings
-
-from gluon_core import _triton
 
 # docs/known-compiler-bugs.md
 MISCOUNTED = pytest.mark.xfail(

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Iterator, Optional
 
 import numpy as np
+
+from gluon_core.errors import GluonError
+from gluon_core.registry.load import registry
 from gluon_emu.decode.text import parse
 from gluon_emu.launcher import make_launcher
 from gluon_emu.settings import using
 from gluon_report.example import Arrays, Example
-
-from gluon_core.errors import GluonError
-from gluon_core.registry.load import registry
 
 _WAIT = re.compile(
     r"^\s+(s_waitcnt\S*|s_wait_(?:load|store|ds|km|async|tensor)\w*|s_barrier\S*)(\s.*)?$"

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from gluon_cli.app import app
-from gluon_cli.many import again
-from gluon_emu.errors import MissingWaitError
-from gluon_emu.settings import using
 from typer.testing import CliRunner
 
 import gluon_core as gluon
+from gluon_cli.app import app
+from gluon_cli.many import again
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError
+from gluon_emu.errors import MissingWaitError
+from gluon_emu.settings import using
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
 TARGET = "emu:gfx942"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gluon_emu.errors import AccessError, DeadlockError, RaceError
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import BackendError
 from gluon_core.language.amd.gfx1250 import async_copy, cluster, tdm
+from gluon_emu.errors import AccessError, DeadlockError, RaceError
 from tests.backends.emu.assembly import MISCOUNTED, run
 from tests.frontend.vendor_oracle import VERSION
 

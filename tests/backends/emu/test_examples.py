@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gluon_emu.errors import MissingWaitError, RaceError
-from gluon_report.demo import load_examples
-from gluon_report.example import Arrays
 
 from gluon_core.registry.load import registry
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
+from gluon_emu.errors import MissingWaitError, RaceError
+from gluon_report.demo import load_examples
+from gluon_report.example import Arrays
 from tests.frontend.vendor_oracle import VERSION
 
 pytestmark = pytest.mark.once

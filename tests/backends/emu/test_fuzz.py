@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gluon_emu.settings import using
 
 from gluon_core.registry.load import registry
+from gluon_emu.settings import using
 from tests.backends.emu.fuzz import generate
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import VERSION

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from gluon_emu.errors import HazardError
 from gluon_emu.settings import Settings
-
 from tests.backends.emu.assembly import run
 
 pytestmark = pytest.mark.once

@@ -6,13 +6,13 @@ import struct
 
 import numpy as np
 import pytest
-from gluon_emu.errors import TrapError
-from gluon_emu.machine.hostcall import Hostcalls, formatted
-from gluon_emu.settings import using
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
+from gluon_emu.errors import TrapError
+from gluon_emu.machine.hostcall import Hostcalls, formatted
+from gluon_emu.settings import using
 
 # Waves of 64 and of 32 lanes; what differs between the others is the text of the assembly.
 ALL = ["gfx942", "gfx1201", *(pytest.param(a, marks=pytest.mark.campaign) for a in ("gfx90a", "gfx1100"))]  # fmt: skip

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import BackendError, GluonError
+from gluon_core.registry.load import registry
 from gluon_emu.errors import (
     AccessError,
     DeadlockError,
@@ -15,11 +20,6 @@ from gluon_emu.errors import (
     UnknownInstructionError,
 )
 from gluon_emu.settings import Settings, using
-
-import gluon_core as gluon
-from gluon_core import language as gl
-from gluon_core.errors import BackendError, GluonError
-from gluon_core.registry.load import registry
 from tests.backends.emu.assembly import run
 from tests.backends.emu.mutants import Subject, distances, mutants
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from gluon_emu.settings import using
 
 from gluon_core.registry.load import registry
+from gluon_emu.settings import using
 from tests.frontend.vendor_oracle import VERSION
 from tests.kernels import differential
 

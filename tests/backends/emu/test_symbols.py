@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+from gluon_core.errors import BackendError
 from gluon_emu.decode.expressions import evaluate
 from gluon_emu.decode.text import parse
 from gluon_emu.errors import AccessError
-
-from gluon_core.errors import BackendError
 from tests.backends.emu.assembly import program, run
 
 pytestmark = pytest.mark.once

@@ -4,9 +4,9 @@ import importlib
 
 import pytest
 import torch
-from gluon_report.demo import examples_package
 
 from gluon_core.registry.load import registry
+from gluon_report.demo import examples_package
 from tests.backends.nvidia.language.hopper_programs import GEMM
 from tests.backends.nvidia.language.test_hopper_compile import CLUSTER, DTYPES, PIPELINE, PRODUCT
 from tests.frontend import oracle

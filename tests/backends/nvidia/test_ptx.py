@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gluon_emu.ptx import ASSEMBLER
 
 from gluon_core.simulation.assembly import NotModelled
+from gluon_emu.ptx import ASSEMBLER
 from tests.backends.nvidia.ptx_texts import TEXTS, Text, module, number, registers
 
 pytestmark = pytest.mark.once

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gluon_emu.ptx.special import SPECIAL
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_emu.ptx.special import SPECIAL
 from gluon_sim.errors import SimulatorError
 
 pytestmark = pytest.mark.once

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from gluon_emu.ptx import ASSEMBLER
 
 from gluon_core.errors import ArgumentError
+from gluon_emu.ptx import ASSEMBLER
 
 pytestmark = pytest.mark.once
 WARPS, EACH = 2, 3  # and runs of each thread

@@ -7,10 +7,10 @@ import sys
 
 import numpy as np
 import pytest
-from gluon_cli.app import app
 from typer.testing import CliRunner
 
 import gluon_core as gluon
+from gluon_cli.app import app
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, CapabilityError, LayoutError
 from gluon_core.language.nvidia.ampere import mbarrier

@@ -8,17 +8,17 @@ import sys
 
 import numpy as np
 import pytest
-from gluon_cli.output import UsageError
-from gluon_cli.run import Runs, run_file
-from gluon_report.demo import load_examples
-from gluon_report.example import Arrays
 
 import gluon_core as gluon
+from gluon_cli.output import UsageError
+from gluon_cli.run import Runs, run_file
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.hopper import mbarrier, tma
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record, recording
+from gluon_report.demo import load_examples
+from gluon_report.example import Arrays
 from gluon_sim import launcher
 from gluon_sim.errors import BarrierError, DeadlockError, RaceError, SimulatorError
 from gluon_sim.run.explore import Exploration

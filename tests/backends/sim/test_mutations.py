@@ -15,8 +15,6 @@ from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 import pytest
-from gluon_report.demo import load_examples
-from gluon_report.example import Arrays
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -24,6 +22,8 @@ from gluon_core._triton import VERSION
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.registry.load import registry
+from gluon_report.demo import load_examples
+from gluon_report.example import Arrays
 from gluon_sim.errors import SimulatorError, TimeLimitError
 from gluon_sim.launcher import make_launcher
 from gluon_sim.record.ir import Op

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from gluon_emu.isa import matrix
 
+from gluon_emu.isa import matrix
 from gluon_sim.run import products
 
 pytestmark = pytest.mark.once

@@ -8,10 +8,10 @@ import sys
 
 import numpy as np
 import pytest
-from gluon_cli.app import app
 from typer.testing import CliRunner
 
 import gluon_core as gluon
+from gluon_cli.app import app
 from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp

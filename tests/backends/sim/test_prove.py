@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gluon_cli.app import app
 from typer.testing import CliRunner
 
 import gluon_core as gluon
+from gluon_cli.app import app
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
 from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait

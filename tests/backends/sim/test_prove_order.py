@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gluon_prove.order import Depends, Phases
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import mbarrier
+from gluon_prove.order import Depends, Phases
 from gluon_sim.errors import SimulatorError
 from tests.backends.sim.proofs import judged
 

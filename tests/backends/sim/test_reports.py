@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
-import gluon_distributed as distributed
 import numpy as np
 import pytest
 
 import gluon_core as gluon
+import gluon_distributed as distributed
 import gluon_sim
 from gluon_core import _triton
 from gluon_core import language as gl

@@ -7,9 +7,9 @@ from dataclasses import replace
 from importlib import import_module
 
 import pytest
-from gluon_report.example import Arrays
 
 from gluon_core.registry.load import registry
+from gluon_report.example import Arrays
 from gluon_sim.run.blas import one_thread
 from gluon_sim.run.machine import Machine
 

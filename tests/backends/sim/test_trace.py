@@ -6,10 +6,10 @@ import json
 import sys
 
 import numpy as np
-from gluon_cli.app import app
 from typer.testing import CliRunner
 
 import gluon_core as gluon
+from gluon_cli.app import app
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.ampere import mbarrier

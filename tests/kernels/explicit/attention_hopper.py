@@ -13,7 +13,6 @@ come first, and the direction turns from round to round, so that all programs ge
 import math
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -27,6 +26,7 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_report.example import Example, main
 
 
 @gluon.jit

@@ -11,7 +11,6 @@ while one stores, the other keeps the matrix unit busy.
 """
 
 import numpy as np
-from gluon_report.example import Example, main
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -25,6 +24,7 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_report.example import Example, main
 
 
 @gluon.jit

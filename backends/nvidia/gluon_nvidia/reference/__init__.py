@@ -5,7 +5,6 @@ for each hardware unit.
 """
 
 from gluon_emu.ptx import ASSEMBLER  # noqa: F401
-
 from gluon_nvidia.reference.arith import ELEMENTWISE  # noqa: F401
 from gluon_nvidia.reference.async_copy import *  # noqa: F403
 from gluon_nvidia.reference.clc import *  # noqa: F403
