@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Optional
 
 from gluon_prove.values import Term
-from gluon_sim.record.ir import Location, Op
+from gluon_sim.tracing.ir import Location, Op
 
 __all__ = [
     "Branch", "Code", "Effect", "Enter", "Flat", "Fork", "Guess", "Instruction", "Join", "Jump", "Leave", "Loop", "Move", "Pure",

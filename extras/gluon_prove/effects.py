@@ -16,17 +16,17 @@ from gluon_prove.numbering import Numbering
 from gluon_prove.residues import Residues
 from gluon_prove.symbols import truth, view_of
 from gluon_prove.values import CannotSay, Term, term
+from gluon_sim.executor.compile import constant_array
 from gluon_sim.memory.shared import SharedView
-from gluon_sim.record.dtypes import numpy_dtype
-from gluon_sim.record.ir import Op, Value
-from gluon_sim.record.types import (
+from gluon_sim.tracing.dtypes import numpy_dtype
+from gluon_sim.tracing.ir import Op, Value
+from gluon_sim.tracing.types import (
     DescriptorType,
     MemDescType,
     PointerType,
     ScalarType,
     TensorType,
 )
-from gluon_sim.run.compile import constant_array
 
 __all__ = ["Effects", "Env", "Lowered"]
 

@@ -15,13 +15,13 @@ import numpy as np
 from gluon_core.errors import GluonError
 from gluon_core.plugin.reference import Descriptor
 from gluon_prove.values import CannotSay
-from gluon_sim.check.agents import GENERIC
+from gluon_sim.executor.frame import Rows
 from gluon_sim.memory.shared import SharedBuffer, SharedView
-from gluon_sim.record.dtypes import numpy_dtype
-from gluon_sim.record.ir import Op
-from gluon_sim.record.types import MemDescType, Type
-from gluon_sim.record.words import buffer_name
-from gluon_sim.run.frame import Rows
+from gluon_sim.sanitizer.agents import GENERIC
+from gluon_sim.tracing.dtypes import numpy_dtype
+from gluon_sim.tracing.ir import Op
+from gluon_sim.tracing.types import MemDescType, Type
+from gluon_sim.tracing.words import buffer_name
 
 __all__ = [
     "Access", "Barrier", "Commit", "Event", "Fence", "Footprint", "ImpliedFence", "Issue", "Noter", "Places",

@@ -11,8 +11,8 @@ from gluon_prove.effects import Env
 from gluon_prove.smt import Arithmetic
 from gluon_prove.symbols import PROGRAM, increment, is_scalar, linear, symbolic
 from gluon_prove.values import CannotSay, Term, term
-from gluon_sim.record.ir import Block, Op, Value
-from gluon_sim.record.types import ScalarType
+from gluon_sim.tracing.ir import Block, Op, Value
+from gluon_sim.tracing.types import ScalarType
 
 __all__ = ["Loops", "place_of"]
 

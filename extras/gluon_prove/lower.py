@@ -26,21 +26,21 @@ from gluon_prove.smt import Arithmetic
 from gluon_prove.steps import Awaited, Fetched, Ring
 from gluon_prove.symbols import CASTS, PROGRAM, is_scalar, symbolic, whole
 from gluon_prove.values import CannotSay, Term, term
+from gluon_sim.executor.assembly import is_data
+from gluon_sim.executor.lookup import Models
+from gluon_sim.executor.ops import OPS
+from gluon_sim.executor.regions import REGIONS
 from gluon_sim.memory.shared import SharedView
-from gluon_sim.record.arith import ELEMENTWISE
-from gluon_sim.record.ir import Block, Function, Location, Op, Region, Value
-from gluon_sim.record.program import Program
-from gluon_sim.record.types import (
+from gluon_sim.tracing.arith import ELEMENTWISE
+from gluon_sim.tracing.ir import Block, Function, Location, Op, Region, Value
+from gluon_sim.tracing.program import Program
+from gluon_sim.tracing.types import (
     DescriptorType,
     MemDescType,
     PointerType,
     ScalarType,
     TensorType,
 )
-from gluon_sim.run.assembly import is_data
-from gluon_sim.run.lookup import Models
-from gluon_sim.run.ops import OPS
-from gluon_sim.run.regions import REGIONS
 
 __all__ = ["Lowered", "lower"]
 

@@ -11,10 +11,10 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from gluon_prove.values import Term, term
-from gluon_sim.record.arith import ELEMENTWISE
-from gluon_sim.record.ir import Function, Op, Region, Value
-from gluon_sim.record.types import PointerType, ScalarType, TensorType, Type
-from gluon_sim.run.compile import constant_array
+from gluon_sim.executor.compile import constant_array
+from gluon_sim.tracing.arith import ELEMENTWISE
+from gluon_sim.tracing.ir import Function, Op, Region, Value
+from gluon_sim.tracing.types import PointerType, ScalarType, TensorType, Type
 
 __all__ = ["Numbering"]
 

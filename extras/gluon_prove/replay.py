@@ -14,9 +14,9 @@ from gluon_prove.search import Outcome
 from gluon_prove.smt import Arithmetic
 from gluon_prove.values import Term, TimeIsOver, term
 from gluon_sim.errors import SimulatorError
+from gluon_sim.executor.explore import Exploration
 from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.memory.guided import Guided, Told, TooLong
-from gluon_sim.run.explore import Exploration
 from gluon_sim.settings import Settings
 
 __all__ = ["Launch", "again"]

@@ -13,7 +13,7 @@ from gluon_prove.code import Instruction, Spec
 from gluon_prove.counting import Counting
 from gluon_prove.state import State
 from gluon_prove.values import Number, Term
-from gluon_sim.record.ir import Location
+from gluon_sim.tracing.ir import Location
 
 __all__ = ["Awaited", "Fetched", "Ring", "Steps"]
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from gluon_prove.values import Term, apply
 from gluon_sim.errors import OutOfBoundsError
+from gluon_sim.executor.compile import constant_array
 from gluon_sim.memory.shared import SharedView, derived
-from gluon_sim.record.arith import ELEMENTWISE
-from gluon_sim.record.ir import Op, Value
-from gluon_sim.record.types import MemDescType, ScalarType
-from gluon_sim.run.compile import constant_array
+from gluon_sim.tracing.arith import ELEMENTWISE
+from gluon_sim.tracing.ir import Op, Value
+from gluon_sim.tracing.types import MemDescType, ScalarType
 
 __all__ = [
     "CASTS",

@@ -13,9 +13,9 @@ from gluon_prove.search import Outcome, search
 from gluon_prove.smt import Arithmetic
 from gluon_prove.values import CannotSay
 from gluon_sim.errors import SimulatorError
-from gluon_sim.record.program import Program
-from gluon_sim.record.types import ScalarType
-from gluon_sim.run.lookup import Models
+from gluon_sim.executor.lookup import Models
+from gluon_sim.tracing.program import Program
+from gluon_sim.tracing.types import ScalarType
 
 __all__ = ["prove"]
 

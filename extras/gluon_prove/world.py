@@ -24,7 +24,7 @@ from gluon_prove.events import (
 )
 from gluon_prove.order import Depends, Phases
 from gluon_prove.values import CannotSay
-from gluon_sim.record.ir import Location
+from gluon_sim.tracing.ir import Location
 
 __all__ = ["Flight", "Found", "Overtaken", "Seen", "Waited", "Widened", "World"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gluon_core.registry.load import registry
-from gluon_sim.run import ops
+from gluon_sim.executor import ops
 from tests.fuzz import runs, workers
 from tests.fuzz.__main__ import main
 from tests.fuzz.program import Program, Statement, generate

@@ -72,8 +72,16 @@ def test_the_house_as_it_is(house):
         ("gluon_core/plugin/isa.py", "import triton", "One door to Triton"),
         ("gluon_core/plugin/isa.py", "import gluon_core._triton", "does not need Triton"),
         ("backends/amd/gluon_amd/arch.py", "import gluon_core._triton", "Plugins import public"),
-        ("backends/sim/gluon_sim/record/ir.py", "import gluon_sim.run", "rooms of the simulator"),
-        ("backends/sim/gluon_sim/run/ops.py", "import gluon_amd", "Plugins do not know each other"),
+        (
+            "backends/sim/gluon_sim/tracing/ir.py",
+            "import gluon_sim.executor",
+            "rooms of the simulator",
+        ),
+        (
+            "backends/sim/gluon_sim/executor/ops.py",
+            "import gluon_amd",
+            "Plugins do not know each other",
+        ),
     ],
 )
 def test_a_broken_contract_is_named(house, file, line, contract):

@@ -12,8 +12,8 @@ from gluon_sim.settings import Settings
 
 if TYPE_CHECKING:
     from gluon_core.plugin.builder import Builder
-    from gluon_sim.record.program import Program
-    from gluon_sim.run.compile import CompiledProgram
+    from gluon_sim.executor.compile import CompiledProgram
+    from gluon_sim.tracing.program import Program
 
 __all__ = ["ProgramText", "SimBackend"]
 
@@ -35,7 +35,7 @@ class SimBackend(Backend):
     simulates = True
     watches = (*Backend.watches, "findings")
     simulation = "gluon_sim.settings:using"
-    ranks = "gluon_sim.run.ranks:run"
+    ranks = "gluon_sim.executor.ranks:run"
     cacheable = False
     tensor_device = "cpu"
     raw_pointers = False
@@ -61,8 +61,8 @@ class SimBackend(Backend):
         return str(target)
 
     def builder(self, context: Any, target: Target) -> Builder:
-        from gluon_sim.record.builder import SimBuilder
-        from gluon_sim.run.lookup import models_for
+        from gluon_sim.executor.lookup import models_for
+        from gluon_sim.tracing.builder import SimBuilder
 
         # most of its methods are made from a table
         return cast("Builder", SimBuilder(context, target, models_for(target)))
@@ -77,8 +77,8 @@ class SimBackend(Backend):
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
         def program(module: Program, metadata: dict[str, Any]) -> ProgramText:
-            from gluon_sim.run.capacity import refuse_excess, shared_peak
-            from gluon_sim.run.lookup import models_for, prepare
+            from gluon_sim.executor.capacity import refuse_excess, shared_peak
+            from gluon_sim.executor.lookup import models_for, prepare
 
             text = ProgramText(str(module).encode())
             text.program = module
@@ -97,7 +97,7 @@ class SimBackend(Backend):
         return make(compiled)
 
     def watch(self, wish: Watch) -> ContextManager[Any]:
-        from gluon_sim.watch.session import watch
+        from gluon_sim.tools.session import watch
 
         return watch(wish)
 

@@ -14,7 +14,7 @@ from gluon_core.features import COLUMNS
 from gluon_core.layouts.dialect import follows
 
 if TYPE_CHECKING:
-    from gluon_sim.record.ir import Location
+    from gluon_sim.tracing.ir import Location
 
 __all__ = [
     "Access", "BarrierError", "CapacityError", "DeadlockError", "DeviceAssertionError", "LaunchInterrupted",

@@ -14,21 +14,21 @@ from gluon_core.plugin.reference import Descriptor
 from gluon_core.simulation.evidence import Walked, note
 from gluon_core.simulation.host_memory import address_of, storage_of
 from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
-from gluon_sim.check.addresses import arguments_aligned
-from gluon_sim.check.spare import spare_barriers
 from gluon_sim.errors import BarrierError, tolerate
+from gluon_sim.executor.blas import one_thread
+from gluon_sim.executor.capacity import refuse_excess
+from gluon_sim.executor.explore import Exploration, one_only, replay
+from gluon_sim.executor.lookup import models_for
+from gluon_sim.executor.machine import Machine
+from gluon_sim.executor.ranks import current
 from gluon_sim.memory.global_memory import Allocation, GlobalMemory, Home
 from gluon_sim.memory.guided import Guided
-from gluon_sim.record.dtypes import numpy_dtype
-from gluon_sim.record.types import OpaqueType, PointerType, ScalarType, Type
-from gluon_sim.run.blas import one_thread
-from gluon_sim.run.capacity import refuse_excess
-from gluon_sim.run.explore import Exploration, one_only, replay
-from gluon_sim.run.lookup import models_for
-from gluon_sim.run.machine import Machine
-from gluon_sim.run.ranks import current
+from gluon_sim.sanitizer.addresses import arguments_aligned
+from gluon_sim.sanitizer.spare import spare_barriers
 from gluon_sim.settings import Settings, launch_number, of_launch
-from gluon_sim.watch.start import start
+from gluon_sim.tools.start import start
+from gluon_sim.tracing.dtypes import numpy_dtype
+from gluon_sim.tracing.types import OpaqueType, PointerType, ScalarType, Type
 
 __all__ = ["make_launcher"]
 

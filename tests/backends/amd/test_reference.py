@@ -272,7 +272,7 @@ def test_every_op_has_a_model():
     """The builder ops that gl.amd emits and nobody says the meaning of."""
     import gluon_amd
     import gluon_amd.reference as models
-    from gluon_sim.record.builder import SimBuilder
+    from gluon_sim.tracing.builder import SimBuilder
 
     folder = Path(gluon_amd.__file__).parent / "language"
     emitted = {

@@ -10,9 +10,9 @@ from gluon_core import language as gl
 from gluon_core.errors import GluonError
 from gluon_core.plugin import builder as contract
 from gluon_core.testing.conformance.kernels import KERNELS
-from gluon_sim.record import ir
-from gluon_sim.record.builder import SimBuilder
-from gluon_sim.record.program import Program
+from gluon_sim.tracing import ir
+from gluon_sim.tracing.builder import SimBuilder
+from gluon_sim.tracing.program import Program
 from tests.core import recording
 
 

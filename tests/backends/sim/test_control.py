@@ -153,7 +153,7 @@ def test_grid_of_three_dimensions():
 
 
 def test_a_grid_larger_than_one_batch(monkeypatch):
-    from gluon_sim.run import machine
+    from gluon_sim.executor import machine
 
     monkeypatch.setattr(machine, "BATCH_BYTES", 1 << 12)
     a = rng.integers(0, 120, 700).astype(np.int32)

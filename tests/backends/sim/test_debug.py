@@ -16,8 +16,8 @@ from gluon_core.errors import ArgumentError, CapabilityError, LayoutError
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.layouts import BlockedLayout, PaddedSharedLayout, SwizzledSharedLayout, dump
 from gluon_sim.errors import OutOfBoundsError, SimulatorError
-from gluon_sim.watch.debug import Debugger
-from gluon_sim.watch.watcher import watching
+from gluon_sim.tools.debug import Debugger
+from gluon_sim.tools.watcher import watching
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 PLAIN = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))

@@ -21,8 +21,8 @@ from gluon_report.demo import load_examples
 from gluon_report.example import Arrays
 from gluon_sim import launcher
 from gluon_sim.errors import BarrierError, DeadlockError, RaceError, SimulatorError
-from gluon_sim.run.explore import Exploration
-from gluon_sim.run.reduction import Node, Walk
+from gluon_sim.executor.explore import Exploration
+from gluon_sim.executor.reduction import Node, Walk
 from gluon_sim.settings import using
 from tests.backends.sim.boxes import F16_, REGISTERS, describe, numbers
 

@@ -15,7 +15,6 @@ from gluon_core.language.nvidia import blackwell, hopper
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_sim.check import earlier
 from gluon_sim.errors import (
     OffsetOverflowError,
     OutOfBoundsError,
@@ -23,6 +22,7 @@ from gluon_sim.errors import (
     SimulatorError,
     UninitialisedError,
 )
+from gluon_sim.sanitizer import earlier
 from gluon_sim.settings import using
 
 pytestmark = pytest.mark.once

@@ -25,10 +25,10 @@ from gluon_core.registry.load import registry
 from gluon_report.demo import load_examples
 from gluon_report.example import Arrays
 from gluon_sim.errors import SimulatorError, TimeLimitError
+from gluon_sim.executor.lookup import models_for, prepare
 from gluon_sim.launcher import make_launcher
-from gluon_sim.record.ir import Op
-from gluon_sim.run.lookup import models_for, prepare
 from gluon_sim.settings import using
+from gluon_sim.tracing.ir import Op
 
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))

@@ -17,10 +17,10 @@ from gluon_core.features import ATOMIC_BARRIERS, CLUSTER_ENDS
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_nvidia.features import MULTICAST_WAITS, SHARED_STORE_WAITS
 from gluon_sim.errors import SimulatorError
+from gluon_sim.executor.lookup import models_for, prepare
 from gluon_sim.launcher import make_launcher
-from gluon_sim.record.ir import Op
-from gluon_sim.run.lookup import models_for, prepare
 from gluon_sim.settings import using
+from gluon_sim.tracing.ir import Op
 from tests.backends.sim import test_blocks as blocks
 from tests.backends.sim import test_program_order as order
 from tests.backends.sim import test_races as races

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gluon_sim.record.arith import ELEMENTWISE
-from gluon_sim.record.dtypes import cast_float, float_to_int, int_cast, round_tf32
+from gluon_sim.tracing.arith import ELEMENTWISE
+from gluon_sim.tracing.dtypes import cast_float, float_to_int, int_cast, round_tf32
 
 rng = np.random.default_rng(7)
 EDGES = [0, -0.0, np.inf, -np.inf, np.nan, 240, 248, 448, 464, 465, 480, 57344, 61440, 65519, 65520]
@@ -66,7 +66,7 @@ def test_widening_is_exact_for_every_bit_pattern(name):
     bits = np.arange(np.iinfo(wide).max + 1, dtype=wide)
     wanted = torch.from_numpy(bits.view({2: np.int16, 1: np.int8}[wide().nbytes]).copy())
     wanted = wanted.view(TORCH[name]).float().numpy()
-    from gluon_sim.record.dtypes import _NUMPY
+    from gluon_sim.tracing.dtypes import _NUMPY
 
     found = cast_float(bits.view(_NUMPY[name]), name, "fp32")
     np.testing.assert_array_equal(found, wanted)

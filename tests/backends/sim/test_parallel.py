@@ -8,8 +8,8 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_sim.errors import RaceError, SimulatorError, TimeLimitError
-from gluon_sim.run import machine
-from gluon_sim.run.parallel import Workers, cores
+from gluon_sim.executor import machine
+from gluon_sim.executor.parallel import Workers, cores
 from gluon_sim.settings import using
 
 L1 = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))

@@ -43,7 +43,7 @@ def test_the_simulator_names_no_vendor():
 
 
 def test_the_machine_offers_what_models_are_promised():
-    from gluon_sim.run.task import Task
+    from gluon_sim.executor.task import Task
 
     promised = [n for n in vars(reference.Machine) if not n.startswith("_")]
     assert len(promised) > 15
@@ -145,7 +145,7 @@ def test_the_recorded_program_reads_well_and_has_lines():
 
 
 def test_ops_whose_results_nobody_reads_are_not_run():
-    from gluon_sim.run.compile import _dead_ops
+    from gluon_sim.executor.compile import _dead_ops
 
     src, dst = np.zeros(128, np.float32), np.zeros(128, np.float32)
     program = sums[(1,)](src, dst, 3, 128).asm["program"].program

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gluon_emu.isa import matrix
-from gluon_sim.run import products
+from gluon_sim.executor import products
 
 pytestmark = pytest.mark.once
 _matmul = np.matmul

@@ -17,12 +17,12 @@ from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.layouts import bank_conflicts
 from gluon_core.registry.load import registry
-from gluon_sim.check.access import holders, shared_cost
 from gluon_sim.memory.shared import offsets_of
+from gluon_sim.sanitizer.access import holders, shared_cost
 from gluon_sim.settings import using
-from gluon_sim.watch.profile import Counts, Profiler, roofline
-from gluon_sim.watch.start import start
-from gluon_sim.watch.watcher import watching
+from gluon_sim.tools.profile import Counts, Profiler, roofline
+from gluon_sim.tools.start import start
+from gluon_sim.tools.watcher import watching
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 L2 = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]))

@@ -17,8 +17,8 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_sim.errors import LaunchInterrupted
-from gluon_sim.run import progress
-from gluon_sim.run.machine import Machine
+from gluon_sim.executor import progress
+from gluon_sim.executor.machine import Machine
 from gluon_sim.settings import using
 
 L1 = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))

@@ -7,9 +7,9 @@ from typing import Any, Iterator
 import pytest
 
 from gluon_sim.errors import SimulatorError
-from gluon_sim.record.ir import Op
-from gluon_sim.record.types import ScalarType
 from gluon_sim.settings import using
+from gluon_sim.tracing.ir import Op
+from gluon_sim.tracing.types import ScalarType
 from tests.backends.sim.test_mutations import (
     CASES,
     SCALED,

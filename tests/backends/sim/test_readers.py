@@ -8,8 +8,8 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import mbarrier
-from gluon_sim.check import earlier
 from gluon_sim.errors import RaceError
+from gluon_sim.sanitizer import earlier
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 

@@ -505,9 +505,9 @@ def test_a_barrier_that_other_blocks_signal_too_early():
 
 
 def test_profile_and_trace_count_what_is_copied():
-    from gluon_sim.watch.profile import Profiler
-    from gluon_sim.watch.trace import Tracer
-    from gluon_sim.watch.watcher import watching
+    from gluon_sim.tools.profile import Profiler
+    from gluon_sim.tools.trace import Tracer
+    from gluon_sim.tools.watcher import watching
 
     a, b = numbers(100, 64), np.zeros((100, 64), np.float16)
     profiler, tracer = Profiler(), Tracer()

@@ -10,8 +10,8 @@ import pytest
 
 from gluon_core.registry.load import registry
 from gluon_report.example import Arrays
-from gluon_sim.run.blas import one_thread
-from gluon_sim.run.machine import Machine
+from gluon_sim.executor.blas import one_thread
+from gluon_sim.executor.machine import Machine
 
 
 def test_blas_has_one_thread_while_a_launch_runs():

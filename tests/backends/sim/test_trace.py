@@ -13,8 +13,8 @@ from gluon_cli.app import app
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.ampere import mbarrier
-from gluon_sim.watch.trace import Tracer
-from gluon_sim.watch.watcher import watching
+from gluon_sim.tools.trace import Tracer
+from gluon_sim.tools.watcher import watching
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 PLAIN = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))

@@ -182,7 +182,7 @@ def test_mfma(cdna3):
 
 def test_an_op_without_a_model_says_whose_it_is():
     from gluon_core.registry.load import registry
-    from gluon_sim.record.builder import SimBuilder
+    from gluon_sim.tracing.builder import SimBuilder
 
     builder = SimBuilder(None, registry().target("sim:sm_90"))
     with pytest.raises(

@@ -1,1 +1,1 @@
-"""What kernels store to and wait on: global, shared and tensor memory, copies on their way, barriers."""
+"""Simulated memory: global, shared and tensor memory, asynchronous copies, barriers."""

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
 import numpy as np
 
 from gluon_core.errors import GluonError
-from gluon_sim.check.advice import barrier_wait, group_wait, signal_and_wait, wait_before_end
-from gluon_sim.check.agents import Agent
 from gluon_sim.errors import LeakError, RaceError, SimulatorError, span_of, tolerate
 from gluon_sim.memory.guided import Guided
 from gluon_sim.memory.schedule import Schedule
 from gluon_sim.memory.shared import named_by
+from gluon_sim.sanitizer.advice import barrier_wait, group_wait, signal_and_wait, wait_before_end
+from gluon_sim.sanitizer.agents import Agent
 
 if TYPE_CHECKING:
-    from gluon_sim.check.epochs import Epoch
+    from gluon_sim.executor.frame import Rows
+    from gluon_sim.executor.task import Task
     from gluon_sim.memory.shared import SharedBuffer, SharedView
     from gluon_sim.memory.sync import Barriers, Wait
-    from gluon_sim.record.ir import Op
-    from gluon_sim.run.frame import Rows
-    from gluon_sim.run.task import Task
+    from gluon_sim.sanitizer.epochs import Epoch
+    from gluon_sim.tracing.ir import Op
 
 __all__ = ["Flight", "Flights", "Queue"]
 

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import numpy as np
 
 from gluon_core.simulation.unwritten import marks_within
-from gluon_sim.check.overflow import Wrapped, settle
 from gluon_sim.errors import (
     MisalignedError,
     OutOfBoundsError,
     SimulatorError,
     UninitialisedError,
 )
-from gluon_sim.record.dtypes import compute, finish, unsigned
-from gluon_sim.record.origins import pointed_at
-from gluon_sim.record.words import called
+from gluon_sim.sanitizer.overflow import Wrapped, settle
 from gluon_sim.settings import Settings
+from gluon_sim.tracing.dtypes import compute, finish, unsigned
+from gluon_sim.tracing.origins import pointed_at
+from gluon_sim.tracing.words import called
 
 if TYPE_CHECKING:
-    from gluon_sim.check.tracking import Tracking
+    from gluon_sim.executor.task import Task
     from gluon_sim.memory.guided import Guided
-    from gluon_sim.run.task import Task
+    from gluon_sim.sanitizer.tracking import Tracking
 
 __all__ = ["Allocation", "Contents", "GlobalMemory", "Home", "apply_atomic"]
 

@@ -16,10 +16,10 @@ import numpy as np
 from gluon_sim.memory.schedule import Schedule
 
 if TYPE_CHECKING:
+    from gluon_sim.executor.task import Task
     from gluon_sim.memory.flight import Flight
     from gluon_sim.memory.shared import SharedBuffer
     from gluon_sim.memory.sync import Turn
-    from gluon_sim.run.task import Task
 
 __all__ = [
     "Cells", "Event", "Guided", "Redundant", "Replay", "Slot", "Told", "TooLong", "Touch", "segments_of",

@@ -20,17 +20,17 @@ from gluon_sim.memory.tensor_memory import (
     lane_table,
     pitch_of,
 )
-from gluon_sim.record.dtypes import numpy_dtype
-from gluon_sim.record.types import MemDescType, Type
-from gluon_sim.record.words import BufferName, buffer_name
+from gluon_sim.tracing.dtypes import numpy_dtype
+from gluon_sim.tracing.types import MemDescType, Type
+from gluon_sim.tracing.words import BufferName, buffer_name
 
 if TYPE_CHECKING:
     from gluon_core.layouts import Layout
-    from gluon_sim.check.blocks import BlockShadow
-    from gluon_sim.check.races import SharedShadow
+    from gluon_sim.executor.frame import Rows
     from gluon_sim.memory.sync import Barriers
-    from gluon_sim.record.ir import Op
-    from gluon_sim.run.frame import Rows
+    from gluon_sim.sanitizer.blocks import BlockShadow
+    from gluon_sim.sanitizer.races import SharedShadow
+    from gluon_sim.tracing.ir import Op
 
 __all__ = ["SharedBuffer", "SharedView", "derived", "named_by", "offsets_of"]
 

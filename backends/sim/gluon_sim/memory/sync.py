@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Optional, TypeVar
 
 import numpy as np
 
-from gluon_sim.check.advice import barrier_call
-from gluon_sim.check.agents import Clock
 from gluon_sim.errors import (
     BarrierError,
     DeadlockError,
@@ -20,16 +18,18 @@ from gluon_sim.errors import (
 )
 from gluon_sim.memory.scene import cells, circle, table
 from gluon_sim.memory.schedule import Schedule
-from gluon_sim.record.origins import unawaited, users_of
-from gluon_sim.record.words import buffer_name, expression
+from gluon_sim.sanitizer.advice import barrier_call
+from gluon_sim.sanitizer.agents import Clock
+from gluon_sim.tracing.origins import unawaited, users_of
+from gluon_sim.tracing.words import buffer_name, expression
 
 if TYPE_CHECKING:
+    from gluon_sim.executor.frame import Rows
+    from gluon_sim.executor.task import Task
     from gluon_sim.memory.flight import Flights
     from gluon_sim.memory.guided import Guided
     from gluon_sim.memory.shared import SharedBuffer, SharedView
-    from gluon_sim.record.ir import Location, Op
-    from gluon_sim.run.frame import Rows
-    from gluon_sim.run.task import Task
+    from gluon_sim.tracing.ir import Location, Op
 
 __all__ = ["Barriers", "Places", "Scheduler", "Turn", "Turns", "Wait"]
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 
 from gluon_sim.errors import CapacityError, span_of
-from gluon_sim.record.dtypes import numpy_dtype
-from gluon_sim.record.ir import Op
-from gluon_sim.record.program import Program
-from gluon_sim.record.types import MemDescType, Type
-from gluon_sim.record.words import BufferName
+from gluon_sim.tracing.dtypes import numpy_dtype
+from gluon_sim.tracing.ir import Op
+from gluon_sim.tracing.program import Program
+from gluon_sim.tracing.types import MemDescType, Type
+from gluon_sim.tracing.words import BufferName
 
 if TYPE_CHECKING:
     from gluon_core.layouts import Layout

@@ -9,7 +9,7 @@ import pytest
 
 import gluon_nvidia
 from gluon_nvidia import reference
-from gluon_sim.record.builder import SimBuilder
+from gluon_sim.tracing.builder import SimBuilder
 from tests.frontend import names_table
 
 ROWS = names_table.read(Path(__file__).with_name("names.json"))

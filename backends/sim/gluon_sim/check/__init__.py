@@ -1,1 +1,0 @@
-"""What is looked for while kernels run: races, addresses, values nobody wrote, overflows."""

@@ -1,0 +1,1 @@
+"""The executor of recorded programs: compiled to steps, batched, scheduled."""

@@ -1,0 +1,656 @@
+"""What runs: a thread of control over a batch of programs, and what models ask of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Union
+
+import numpy as np
+
+from gluon_core.errors import GluonError
+from gluon_sim.errors import BarrierError, SimulatorError, in_library, span_of
+from gluon_sim.executor.accesses import atomic_rmw, swap_if_equal
+from gluon_sim.executor.compile import CompiledBlock, CompiledFunction, Step
+from gluon_sim.executor.frame import Frame, Rows, merge
+from gluon_sim.executor.tensors import matmul
+from gluon_sim.memory.flight import Queue
+from gluon_sim.memory.global_memory import GlobalMemory
+from gluon_sim.memory.promise import Promise, promise, settled
+from gluon_sim.memory.scene import in_words
+from gluon_sim.memory.shared import SharedView
+from gluon_sim.memory.sync import Barriers, Places, Turns, Wait
+from gluon_sim.memory.tensor_memory import copies_of, in_tensor_memory
+from gluon_sim.sanitizer.addresses import initialised, not_before
+from gluon_sim.sanitizer.agents import GENERIC, Agent, Agents
+from gluon_sim.sanitizer.blocks import leaders
+from gluon_sim.sanitizer.clusters import meet
+from gluon_sim.sanitizer.proxies import History, missing_fence, report_added_fence
+from gluon_sim.sanitizer.threads import passive
+from gluon_sim.tracing.dtypes import numpy_dtype
+from gluon_sim.tracing.ir import TERMINATORS, Op
+from gluon_sim.tracing.types import MemDescType, PointerType, Type
+
+if TYPE_CHECKING:
+    from gluon_sim.executor.machine import Batch, Machine
+
+__all__ = ["Task"]
+
+
+class Task:
+    """One thread of control over a batch: the kernel's own, or a partition's.
+
+    Handlers and reference models get it as their first argument; see `gluon_core.plugin.reference`.
+    """
+
+    def __init__(self, machine: "Machine", batch: "Batch", name: str):
+        self.machine = machine
+        self.batch = batch
+        self.name = name
+        # Nobody asks before the first call.
+        self.frame: Frame = None  # type: ignore[assignment]
+        self.op: Op = None  # type: ignore[assignment]
+        self.agent: Optional[Agent] = None  # only once there is somebody else in the program
+        self.queues: dict[str, Queue] = {}
+        self.calls: list[Op] = []  # that led to its function
+        self.history = History()  # what a compiler knows of accesses before
+        self.given: Sequence[Any] = ()  # the arguments of the op that runs
+        self.portable = False  # whether a portable op is about to issue work
+        self.num_warps = machine.num_warps
+        self.first_warp = 0  # index of its first warp in a block
+        # When its threads last waited for each other, for those who watch threads.
+        self.since = machine.tracking.tick() if machine.tracking is not None else 0
+        self.together = self.since  # when its blocks may have done so
+        self.joined = 0, 0  # the same, for the order of programs: the time, and its agent's clock
+
+    # ---- what models ask ------------------------------------------------------------------
+
+    @property
+    def memory(self) -> GlobalMemory:
+        return self.machine.memory
+
+    @property
+    def rows(self) -> Rows:
+        return self.frame.rows
+
+    @property
+    def programs(self) -> int:
+        """How many programs run together: the extent of the leading axis."""
+        return self.frame.rows.count
+
+    @property
+    def target(self) -> Any:
+        return self.machine.target
+
+    @property
+    def specialized(self) -> bool:
+        return self.machine.program.specialized
+
+    def program_id(self, position: int) -> tuple[int, int, int]:
+        """The program id (x, y, z) behind a position of the leading axis."""
+        row = self.frame.rows.index[position if self.frame.rows.count > 1 else 0]
+        x, y, z = self.batch.ids
+        return int(x[row]), int(y[row]), int(z[row])
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        return self.machine.grid
+
+    @property
+    def blocks(self) -> int:
+        return self.machine.num_ctas
+
+    @property
+    def all_warps(self) -> int:
+        return self.machine.num_warps + self.machine.program.worker_warps
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.machine.program.shared_bytes
+
+    def ticks(self, passed: int = 0) -> int:
+        """A clock that moves when it is looked at."""
+        self.machine.ticks += 32 + passed
+        return self.machine.ticks
+
+    def home(self, op: Optional[Op] = None) -> Op:
+        """An op of this task, by default the one that runs, or where the kernel calls the library
+        function that it is part of."""
+        op = self.op if op is None else op
+        for call in reversed(self.calls):
+            if not in_library(op.loc.file):
+                break
+            op = call
+        return op
+
+    def claim(self) -> Optional[tuple[int, int, int]]:
+        """Take a program that has not started; None where none is left."""
+        return self.machine.claim()
+
+    def full(self, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """A value at its full extent, (programs, *shape), as a read-only view."""
+        return np.broadcast_to(value, (self.programs, *shape))
+
+    def load_global(
+        self,
+        addresses: np.ndarray,
+        type: Union[np.dtype, Type],
+        mask: Optional[np.ndarray] = None,
+        other: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        dtype = type if isinstance(type, np.dtype) else numpy_dtype(type)
+        self._moves(mask)
+        return self.memory.load(self, self.op.name, addresses, dtype, mask, other)
+
+    def store_global(
+        self, addresses: np.ndarray, values: np.ndarray, mask: Optional[np.ndarray] = None
+    ) -> None:
+        self._moves(mask)
+        self.memory.store(self, self.op.name, addresses, values, mask)
+
+    def _moves(self, mask: Optional[np.ndarray]) -> None:
+        flight = self.agent.flight if self.agent is not None else None
+        if flight is not None and (mask is None or flight.barrier is not None or np.any(mask)):
+            flight.moved = True
+
+    def atomic_global(
+        self,
+        kind: str,
+        addresses: np.ndarray,
+        values: np.ndarray,
+        mask: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        return atomic_rmw(self, self.op, kind, addresses, values, mask)
+
+    def refuse_before(
+        self, argument: str, place: Sequence[np.ndarray], message: str, remedy: str
+    ) -> None:
+        not_before(self, argument, place, message, remedy)
+
+    def compare_and_swap(
+        self,
+        addresses: np.ndarray,
+        compare: np.ndarray,
+        values: np.ndarray,
+        mask: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        return swap_if_equal(self, addresses, compare, values, mask)
+
+    def load_shared(
+        self, view: SharedView, mask: Optional[np.ndarray] = None, copied: bool = False
+    ) -> np.ndarray:
+        if self.agent is not None or self.batch.blocks is not None:
+            self.touch_shared("read", view, mask)
+        if view.buffer.unwritten is not None:
+            missing = view.missing(self.rows)
+            initialised(
+                self,
+                self.op.called,
+                view.buffer,
+                missing if mask is None else missing & mask,
+                copied,
+            )
+        return view.load(self.rows)
+
+    def touch_shared(self, kind: str, view: SharedView, mask: Optional[np.ndarray] = None) -> None:
+        """Tell race detection of an access."""
+        view.reach()
+        tracking = self.machine.tracking
+        if tracking is not None and self.agent is not None:
+            tracking.shared(self, kind, view, mask)
+            if self.machine.lifetimes is not None:
+                self.machine.lifetimes.touched(self, view)
+        if self.batch.blocks is not None:
+            meet(self, self.batch.blocks, kind, view)
+
+    def allocate_buffer(self, type: MemDescType, value: Optional[np.ndarray] = None) -> SharedView:
+        """A new buffer of a recorded type, holding `value` if one is given."""
+        buffer = self.machine.allocate(self, SharedView.bytes_needed(type))
+        view = SharedView.allocated(buffer, type, self.op)
+        if value is not None:
+            self.store_shared(view, value)
+        return view
+
+    def slice_buffer(
+        self, view: SharedView, type: MemDescType, offsets: Sequence[int]
+    ) -> SharedView:
+        """The part of a view at compile-time offsets."""
+        return view.part(type, offsets)
+
+    def store_shared(
+        self, view: SharedView, values: np.ndarray, mask: Optional[np.ndarray] = None
+    ) -> None:
+        self._store_shared(view, values, mask)
+        if in_tensor_memory(view.type):
+            for distance in copies_of(view.type.layout, view.type.shape, view.buffer.pitch):
+                base = view.base + distance
+                copy = SharedView(view.buffer, view.type, base, view.table, view.outside)
+                self._store_shared(copy, values, mask)
+
+    def _store_shared(
+        self, view: SharedView, values: np.ndarray, mask: Optional[np.ndarray] = None
+    ) -> None:
+        if self.agent is not None or self.batch.blocks is not None:
+            self.touch_shared("write", view, mask)
+        if self.agent is not None:
+            if self.agent.flight is not None and not view.buffer.pitch:
+                self.agent.flight.filled = True
+        if view.buffer.barriers is not None:
+            view.buffer.barriers.spared(view, self.rows)
+        self.memory.version += 1
+        view.store(self.rows, values, mask)
+        if view.buffer.unwritten is not None:
+            view.written(self.rows, mask)
+
+    def pointee(self, operand: int) -> np.dtype:
+        """The element type behind the pointers of the op's operand."""
+        element = list(self.op.operands())[operand].type.element
+        assert isinstance(element, PointerType)
+        return numpy_dtype(element.pointee)
+
+    def operand_types(self) -> list[Type]:
+        return [v.type for v in self.op.operands()]
+
+    def result_dtype(self, index: int = 0) -> np.dtype:
+        return numpy_dtype(self.op.results[index].type)
+
+    def dot(
+        self, a: np.ndarray, b: np.ndarray, acc: np.ndarray, precision: Any = None
+    ) -> np.ndarray:
+        return matmul(self, a, b, acc, precision)
+
+    # Asynchronous work: issued to a queue, bundled into groups, waited for by count.
+
+    def active(self) -> Agent:
+        """This task as an agent; from the first call on, accesses of its program are watched."""
+        if self.agent is None:
+            if self.batch.agents is None:
+                self.batch.agents = Agents(self.batch.count)
+            self.agent = self.batch.agents.first(self.name)
+        return self.agent
+
+    def queue(self, name: str) -> Queue:
+        found = self.queues.get(name)
+        if found is None:
+            found = self.queues[name] = Queue(name)
+            self.batch.queues.append(found)
+        return found
+
+    def issue(
+        self,
+        queue: str,
+        perform: Callable[[], Any],
+        signal: Optional[Callable[[], Any]] = None,
+        *,
+        barrier: Optional[SharedView] = None,
+        after: bool = False,
+        proxy: str = GENERIC,
+        read: Optional[Callable[[], Any]] = None,
+        where: Optional[np.ndarray] = None,
+        fills: Optional[Promise] = None,
+        remote: bool = False,
+    ) -> None:
+        """Start work: `perform()` moves the data, then `signal()` tells whoever waits."""
+        flight = self.machine.flights.issue(
+            self, queue, perform, signal, barrier, after, proxy, read, where, remote
+        )
+        if fills is not None and flight is not None:
+            fills.flights = (flight,)
+
+    def promise(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """A result of the op, (programs, *shape), that work in flight fills."""
+        return promise((self.programs, *shape), dtype)
+
+    def settled(self, value: np.ndarray) -> np.ndarray:
+        """The elements of a promise, if the work is known to be over; else the promise."""
+        return settled(value)
+
+    def commit(self, queue: str) -> None:
+        """Close the current group of a queue."""
+        self.machine.flights.commit(self, queue)
+
+    def wait_groups(self, queue: str, pending: int, reads: bool = False) -> None:
+        """Until at most `pending` of the closed groups are unfinished."""
+        self.machine.flights.wait_groups(self, queue, pending, reads)
+
+    def fence(self) -> None:
+        """What this task knows becomes visible to the asynchronous proxies."""
+        if self.agent is not None:
+            self.agent.fence()
+            self.history.fenced()
+
+    def implied_fence(
+        self,
+        buffers: Sequence[Any],
+        known: Sequence[str],
+        writes: bool = False,
+        newer: Optional[Mapping[str, str]] = None,
+    ) -> None:
+        """A fence that the compiler adds before an op, if it knows that one is missing; a portable op
+        asks for it all the same."""
+        if self.portable:
+            return
+        tracking = self.machine.tracking
+        views = [b for b in buffers if isinstance(b, SharedView) and not b.buffer.pitch]
+        earlier = missing_fence(tracking, self.history, self.agent, views, known, writes)
+        if earlier is None:
+            return
+        always = [whose for whose in known if whose not in (newer or {})]
+        if newer and self.machine.settings.fences != "ignore":
+            if not missing_fence(tracking, self.history, self.agent, views, always, writes):
+                adds = [
+                    releases
+                    for whose, releases in newer.items()
+                    if missing_fence(tracking, self.history, self.agent, views, [whose], writes)
+                ]
+                report_added_fence(self, earlier, adds[0] if adds else "a newer Triton")
+        self.fence()
+
+    # Barriers in shared memory.
+
+    def _barrier(
+        self, view: SharedView, where: Optional[np.ndarray] = None
+    ) -> tuple[Barriers, Places]:
+        view.reach(where)
+        buffer = view.buffer
+        if buffer.barriers is None:
+            strict = self.machine.settings.barriers
+            buffer.barriers = Barriers(buffer.data.shape[0], buffer.size, strict, buffer.name)
+            buffer.barriers.remedy = buffer.remedy
+            if self.batch.blocks is not None:
+                buffer.barriers.leads = leaders(view.type.layout, self.batch.blocks.count)
+        slot = (view.base + int(view.table.min())) // 8
+        return buffer.barriers, (self.rows.index, np.broadcast_to(slot, self.rows.count))
+
+    def _where(self, at: Places, where: Optional[np.ndarray]) -> Optional[Places]:
+        """Only the programs for which `where` (a predicate per program) holds; None for none."""
+        if where is None:
+            return at
+        live = np.broadcast_to(np.asarray(where).reshape(-1), at[0].shape)
+        if live.all():
+            return at
+        return (at[0][live], at[1][live]) if live.any() else None
+
+    def barrier_init(self, view: SharedView, count: int) -> None:
+        barriers, at = self._barrier(view)
+        earlier = view.buffer.earlier
+        if earlier is not None and earlier.barriers is not None:
+            earlier.barriers.unused(at)  # the same memory, in the last round of a loop
+        barriers.others.add(self.op.name)
+        self._told("other", view, barriers, at)
+        barriers.init(at, int(count))
+        if getattr(view.type.layout, "cga_layout", None):
+            self.batch.unannounced[view.buffer] = False
+
+    def barrier_invalidate(self, view: SharedView) -> None:
+        barriers, at = self._barrier(view)
+        barriers.others.add(self.op.name)
+        if self.agent is not None:
+            self.machine.flights.last_signals(view, self.agent)
+        self._told("other", view, barriers, at)
+        barriers.invalidate(at)
+
+    def barrier_arrive(
+        self, view: SharedView, count: int = 1, where: Optional[np.ndarray] = None,
+        everywhere: bool = False,
+    ) -> None:  # fmt: skip
+        barriers, at = self._barrier(view, where)
+        live = self._where(at, where)
+        if live is not None:
+            self.active()
+            self._told("arrive", view, barriers, live)
+            barriers.arrive(live, int(count), self, everywhere)
+            self._turned(view, barriers, live)
+            self._released()
+
+    def barrier_raise(self, view: SharedView, count: int) -> None:
+        barriers, at = self._barrier(view)
+        self._told("other", view, barriers, at)
+        barriers.raised(at, int(count))
+
+    def barrier_expect(
+        self, view: SharedView, size: int, where: Optional[np.ndarray] = None
+    ) -> None:
+        barriers, at = self._barrier(view, where)
+        live = self._where(at, where)
+        if live is not None:
+            self._told("expect", view, barriers, live)
+            barriers.expect(live, int(size), self)
+
+    def barrier_complete(
+        self, view: SharedView, size: int, where: Optional[np.ndarray] = None
+    ) -> None:
+        barriers, at = self._barrier(view, where)
+        live = self._where(at, where)
+        if live is not None:
+            self.active()
+            self._told("bytes", view, barriers, live)
+            barriers.complete(live, int(size), self)
+            self._turned(view, barriers, live)
+            self._released()
+
+    def _told(
+        self, kind: str, view: SharedView, barriers: Barriers, at: Places, parity: int = 0
+    ) -> None:
+        guided = self.machine.guided
+        if guided is not None:
+            guided.barrier(self, kind, view.buffer, barriers, at, parity & 1)
+
+    def _turned(self, view: SharedView, barriers: Barriers, at: Places) -> None:
+        if self.machine.guided is not None:
+            self.machine.guided.turned(view.buffer, barriers, at)
+
+    def _released(self) -> None:
+        # Work in flight has one clock: it is over when it signals.
+        if self.agent is not None and self.agent.flight is None:
+            self.agent.tick()
+
+    def barrier_remote(self, view: SharedView) -> None:
+        """Other blocks of the cluster signal at this barrier."""
+        if self.machine.settings.barriers and view.buffer in self.batch.unannounced:
+            raise BarrierError(
+                "a block of the cluster may signal at this barrier before it is initialized",
+                report="barrier.uninitialised",
+                remedy="After the initialization and before this all blocks pass a cluster barrier "
+                "(a relaxed one after a fence for the initialization).",
+            )
+
+    def cluster_release(self) -> None:
+        """What was initialized so far is known to whoever passes a cluster barrier after this."""
+        self.batch.unannounced = dict.fromkeys(self.batch.unannounced, True)
+        if self.batch.blocks is not None:
+            self.batch.blocks.release()
+
+    def cluster_acquire(self) -> None:
+        """All blocks have come, and know what was released before."""
+        left = self.batch.unannounced
+        self.batch.unannounced = {b: False for b, released in left.items() if not released}
+        if self.batch.blocks is not None:
+            self.batch.blocks.acquire()
+
+    def barrier_phase(self, view: SharedView) -> np.ndarray:
+        """The parity of the phase each program's barrier is in, int32 (programs,)."""
+        barriers, at = self._barrier(view)
+        self._told("other", view, barriers, at)
+        return (barriers.phase[at] & 1).astype(np.int32)
+
+    def barrier_wait(
+        self, view: SharedView, parity: np.ndarray, where: Optional[np.ndarray] = None
+    ) -> Turns[None]:
+        """`yield from` this: goes on once the phase with this parity has completed."""
+        barriers, at = self._barrier(view, where)
+        live = self._where(at, where)
+        if live is None:
+            return
+        barriers.check(live, "wait")
+        parity = np.broadcast_to(np.asarray(parity).reshape(-1).astype(np.int64), at[0].shape)
+        if live is not at:
+            parity = parity[np.isin(at[0], live[0])]
+
+        def ready() -> bool:
+            return bool(barriers.passed(live, parity).all())
+
+        def scene() -> dict[str, Any]:
+            late = ~barriers.passed(live, parity)
+            first = int(np.argmax(late))
+            row, slot = int(live[0][first]), int(live[1][first])
+            return barriers.scene(self, view.buffer, row, slot, int(parity[first]))
+
+        def describe() -> str:
+            return in_words(scene())
+
+        if not ready():
+            self._told("blocked", view, barriers, live, int(parity[0]))
+            yield Wait(ready, describe, self.op.loc, buffer=view.buffer, scene=scene)
+        self._told("pass", view, barriers, live, int(parity[0]))
+        barriers.waited[int(live[1][0]), self.name] = self.op.loc.line, int(parity[0]) & 1
+        barriers.acquire(live, self)
+
+    def blocked(self, ready: Callable[[], bool], describe: str) -> Wait:
+        """`yield` this: goes on once `ready()`."""
+        return Wait(ready, lambda: describe, self.op.loc)
+
+    # ---- stepping -------------------------------------------------------------------------
+
+    def call(self, function: CompiledFunction, args: Sequence[Any], rows: Rows) -> Turns[list[Any]]:
+        """Run a function; its results are the generator's value."""
+        outer = self.frame
+        frame = Frame(function, rows)
+        self.frame = frame
+        try:
+            entry = function.blocks[0]
+            if len(function.blocks) == 1:
+                for slot, arg in zip(entry.arguments, args):
+                    frame.put(slot, arg)
+                step = yield from self.block(entry)
+                assert step is not None
+                return [frame.resolve(a) for a in step.plan[0]]
+            return (yield from self._graph(function, frame, args))
+        finally:
+            self.frame = outer
+
+    def _graph(
+        self, function: CompiledFunction, frame: Frame, args: Sequence[Any]
+    ) -> Turns[list[Any]]:
+        """Blocks joined by branches, which only ever lead forward: run them in that order."""
+        rows = frame.rows
+        arrivals: dict[int, list[tuple[np.ndarray, list[Any]]]] = {
+            0: [(np.arange(rows.count), list(args))]
+        }
+        returns: list[tuple[np.ndarray, list[Any]]] = []
+        for order, block in enumerate(function.blocks):
+            incoming = arrivals.pop(order, None)
+            if not incoming:
+                continue
+            positions = np.sort(np.concatenate([p for p, _ in incoming]))
+            if len(positions) == rows.count:
+                frame.rows = rows
+            else:
+                frame.rows = rows.pick(positions)
+            for i, slot in enumerate(block.arguments):
+                parts = [(np.searchsorted(positions, p), a[i]) for p, a in incoming]
+                frame.put(slot, merge(parts, len(positions)))
+            step = yield from self.block(block)
+            assert step is not None
+            name = step.op.name
+            if name == "ret":
+                returns.append((positions, [frame.resolve(a) for a in step.plan[0]]))
+                continue
+            if name == "branch":
+                values = [frame.resolve(a) for a in step.plan[1]]
+                arrivals.setdefault(step.plan[0].order, []).append((positions, values))
+                continue
+            condition = np.broadcast_to(frame.resolve(step.plan[0]), len(positions))
+            for target, live in ((step.plan[1], condition), (step.plan[2], ~condition)):
+                if live.any():
+                    arrivals.setdefault(target.order, []).append((positions[live], []))
+        frame.rows = rows
+        width = len(returns[0][1])
+        return [merge([(p, v[i]) for p, v in returns], rows.count) for i in range(width)]
+
+    def block(self, block: CompiledBlock) -> Turns[Optional[Step]]:
+        """Run a block; its terminator's step is the generator's value."""
+        frame = self.frame
+        step: Optional[Step] = None
+        hurried = self.machine.hurried
+        tracking = self.machine.tracking
+        waited = tracking.waited if tracking is not None and tracking.waits else None
+        blocks, lifetimes = self.batch.blocks, self.machine.lifetimes
+        try:
+            for step in block.steps:
+                self.op = step.op
+                if hurried and not step.simple:
+                    yield from self.machine.interrupt(self)
+                if step.simple:
+                    value = step.run(*[frame.get(slot) for slot in step.plan])
+                    frame.put(step.outs[0], value)
+                elif step.control:
+                    if lifetimes is not None and step.op.name == "reduce":
+                        lifetimes.reduces(self)
+                    yield from step.run(self, step)
+                    if step.op.name in TERMINATORS:
+                        return step
+                else:
+                    named = {k: frame.resolve(v) for k, v in step.named.items()}
+                    args = self.given = [frame.resolve(a) for a in step.plan]
+                    value = step.run(self, *args, **named)
+                    if hasattr(value, "send"):
+                        value = yield from value
+                    outs = step.outs
+                    if len(outs) == 1:
+                        frame.put(outs[0], value[0] if isinstance(value, (tuple, list)) else value)
+                    elif outs:
+                        for slot, item in zip(outs, value):
+                            frame.put(slot, item)
+                if waited is not None and not step.simple and not passive(step.op):
+                    waited(self)
+                if blocks is not None and not step.simple:
+                    blocks.after(step.op)
+                for slot in step.kills:
+                    frame.values[slot] = None
+        except GluonError as error:
+            # A mistake inside a library function is shown where the kernel calls it.
+            if step is not None and (error.span is None or in_library(error.span.file)):
+                error.span = span_of(step.op.loc) or error.span
+            raise
+        except KeyboardInterrupt as interrupt:
+            span = getattr(interrupt, "span", None)
+            if step is not None and (span is None or in_library(span.file)):
+                interrupt.span = span_of(step.op.loc)  # type: ignore[attr-defined]  # for `Machine`
+            raise
+        except Exception as error:
+            assert step is not None
+            if isinstance(error, MemoryError):
+                raise SimulatorError(
+                    f"there is not enough memory on this machine for `{step.op.name}`",
+                    remedy="Use fewer programs or smaller tiles.",
+                    span=span_of(step.op.loc),
+                ) from error
+            raise SimulatorError(
+                f"the simulator failed in `{step.op.name}`: {type(error).__name__}: {error}",
+                span=span_of(step.op.loc),
+            ) from error
+        return None
+
+    def pure(self, function: CompiledBlock, args: Sequence[Any], count: int) -> list[Any]:
+        """Run a combine region on `count` elements at once; it touches nothing outside itself."""
+        frame, op = self.frame, self.op
+        size = len(frame.values)
+        inner = Frame.__new__(Frame)
+        inner.rows = Rows(np.arange(count), whole=True)
+        inner.values = list(frame.values)
+        inner.homes = [frame.rows] * size
+        for slot, arg in zip(function.arguments, args):
+            inner.values[slot] = arg
+            inner.homes[slot] = inner.rows
+        self.frame = inner
+        try:
+            run = self.block(function)
+            while True:
+                try:
+                    next(run)
+                except StopIteration as stop:
+                    step = stop.value
+                    break
+            assert step is not None
+            return [inner.resolve(a) for a in step.plan[0]]
+        finally:
+            self.frame, self.op = frame, op

@@ -1,1 +1,0 @@
-"""Programs at work: compiled to steps, batched, scheduled."""

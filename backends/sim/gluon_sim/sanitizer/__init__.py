@@ -1,0 +1,1 @@
+"""The checks on a running kernel: races, bounds, alignment, uninitialized reads, overflows."""

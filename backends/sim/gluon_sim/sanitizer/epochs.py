@@ -1,0 +1,109 @@
+"""Epochs: who made which access, and when, by a number that shadows keep."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
+
+import numpy as np
+
+from gluon_sim.sanitizer.agents import GENERIC, Agent, EpochKey
+from gluon_sim.sanitizer.program_order import ALONE
+
+if TYPE_CHECKING:
+    from gluon_sim.executor.task import Task
+    from gluon_sim.tracing.ir import Op
+
+__all__ = ["Epoch", "Epochs"]
+
+
+@dataclass(eq=False)
+class Epoch:
+    """An access by `agent` (None where a program has just one) at its `clock`, at `time`."""
+
+    op: Op
+    kind: str
+    agent: Optional[Agent]
+    clock: int
+    task: str
+    time: int = 0
+    closed: Optional[dict[str, np.ndarray]] = None  # groups closed then, by queue
+
+
+class Epochs:
+    """All epochs of a launch by number; 0 is "never"."""
+
+    def __init__(self) -> None:
+        self.strict = False  # whether reads, too, need a fence before a write through another proxy
+        self.all: list[Optional[Epoch]] = [None]
+        self.slots = np.zeros(64, np.int32)
+        self.clocks = np.zeros(64, np.int64)
+        self.times = np.zeros(64, np.int64)
+        self.asynchronous = np.zeros(64, bool)
+        # As other programs see them: who, when, and whether by threads that do not act for all.
+        self.places = np.zeros(64, np.int32)
+        self.stamps = np.zeros(64, np.int64)
+        self.rest = np.zeros(64, bool)
+        self._plain: dict[EpochKey, int] = {}
+        self._lock = threading.Lock()
+
+    def of(self, task: Task, kind: str, time: int = 0, rest: bool = False) -> int:
+        """The number for an access by `task` now; equal accesses share one.
+
+        Args:
+            rest: by threads other than the one that makes the task's atomics.
+        """
+        agent = task.agent
+        cache = self._plain if agent is None else agent.epochs
+        key = (id(task.op), kind, time, None if agent is None else id(self), task.name, rest)
+        found = cache.get(key)
+        if found is None:
+            with self._lock:
+                found = cache[key] = self._new(task, kind, time, rest)
+        return found
+
+    def _new(self, task: Task, kind: str, time: int, rest: bool) -> int:
+        agent = task.agent
+        found = len(self.all)
+        clock = agent.clock if agent is not None else 0
+        closed = {q.name: q.closed for q in task.queues.values()} if agent else None
+        if agent is not None and agent.flight is not None:
+            closed = agent.flight.closed  # who must wait is who issued it
+        self.all.append(Epoch(task.op, kind, agent, clock, task.name, time, closed))
+        if found >= len(self.slots):
+            for name in ("slots", "clocks", "times", "asynchronous", "places", "stamps", "rest"):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+        self.slots[found] = agent.slot if agent is not None else 0
+        self.clocks[found] = clock
+        self.times[found] = time
+        self.asynchronous[found] = agent is not None and agent.proxy != GENERIC
+        self.places[found] = ALONE if agent is None else agent.slot + 1
+        self.stamps[found] = time if agent is None else clock
+        self.rest[found] = rest
+        return found
+
+    def ordered(
+        self, agent: Agent, ids: np.ndarray, rows: Optional[np.ndarray], free: bool = False
+    ) -> np.ndarray:
+        """Is each epoch ordered before what `agent` does now? `rows` broadcasts like `ids`.
+
+        `free`: they need no fence to be seen through another proxy.
+        """
+        low = int(ids.min()) if ids.size else 0
+        if not ids.size or low == int(ids.max()):
+            ids = np.full((1,) * ids.ndim, low, np.int64)  # the usual case: one epoch
+        slots, clocks = self.slots[ids], self.clocks[ids]
+        seen = agent.known.widen(int(slots.max()) + 1)
+        at = rows if seen.shape[1] > 1 and rows is not None else 0
+        if seen.shape[1] > 1 and rows is None:
+            known = seen[0][:, slots.reshape(-1)].min(0).reshape(slots.shape)
+            fenced = seen[1][:, slots.reshape(-1)].min(0).reshape(slots.shape)
+        else:
+            known = seen[0][at, slots]
+            fenced = seen[1][at, slots] if agent.proxy != GENERIC else known
+        if agent.proxy != GENERIC and not free:
+            known = np.where(self.asynchronous[ids], known, fenced)
+        fine: np.ndarray = known >= clocks
+        return fine

@@ -1,0 +1,326 @@
+"""What one launch remembers of its accesses, for race detection."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Optional, Sequence
+
+import numpy as np
+
+from gluon_core.features import ATOMIC_BARRIERS
+from gluon_core.layouts.dialect import follows
+from gluon_sim.sanitizer.blocks import stays_within
+from gluon_sim.sanitizer.epochs import Epochs
+from gluon_sim.sanitizer.partition_order import PartitionOrder
+from gluon_sim.sanitizer.program_order import ProgramOrder, order_of
+from gluon_sim.sanitizer.races import GlobalShadow, SharedShadow, report_threads
+from gluon_sim.sanitizer.threads import ThreadShadow, by_others, loaded_and_stored
+from gluon_sim.tracing.origins import ANYWHERE, address_of, positions_in, written_arguments
+from gluon_sim.tracing.uses import is_used
+
+if TYPE_CHECKING:
+    from gluon_sim.executor.machine import Machine
+    from gluon_sim.executor.task import Task
+    from gluon_sim.memory.global_memory import Allocation, GlobalMemory
+    from gluon_sim.memory.shared import SharedBuffer, SharedView
+    from gluon_sim.sanitizer.ranks import AcrossRanks
+    from gluon_sim.tracing.ir import Op
+    from gluon_sim.tracing.program import Program
+
+__all__ = ["Tracking"]
+
+_LOADS = {"atomic_load": "poll", "atomic_poll": "poll"}
+
+
+_PLAIN = frozenset("load store masked_load masked_store".split())
+
+
+class Tracking:
+    """Sees every access to memory of a launch.
+
+    Args:
+        program: the recorded program.
+        memory: the arguments' storage.
+        arguments: of the kernel, as the machine keeps them.
+        grid: programs in x, y, z.
+        across: what is known of all ranks, where the launch is that of one of several.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        memory: GlobalMemory,
+        arguments: Sequence[np.ndarray],
+        grid: tuple[int, int, int],
+        across: Optional[AcrossRanks] = None,
+    ):
+        self.across = across
+        self.epochs = Epochs() if across is None else across.epochs
+        self.epochs.strict = memory.settings.proxy == "strict"
+        self._shadows: dict[int, GlobalShadow] = {}
+        written = written_arguments(program)
+        self._written: Optional[set[int]] = None
+        if ANYWHERE not in written and across is None:
+            found = (memory.find(address_of(arguments[i])) for i in positions_in(written))
+            self._written = {id(a) for a in found if a is not None}
+        self._polled: dict[tuple[int, int], int] = {}
+        if program.found.atomics is None:
+            program.found.atomics = any(
+                "atomic" in op.name or op.attrs.get("atomic") for op in program.walk_ops()
+            )
+        self._ordering = program.found.atomics
+        if across is None:
+            self.order = ProgramOrder(grid, self._ordering and not follows(ATOMIC_BARRIERS))
+        else:
+            self.order, self._ordering = across.order, True
+        self._within = PartitionOrder()
+        self._alone = self.order.total == 1 and across is None
+        # Allocations that the kernel loads from and stores to, whose threads may meet there.
+        self._met = loaded_and_stored(program, memory, arguments)
+        self.threads = bool(self._met)
+        self._time = 0
+        self._ops: list[Optional[Op]] = [None]
+        self._by_thread: dict[int, dict[int, ThreadShadow]] = {}  # by machine, by allocation
+        self._lock = threading.RLock()  # work lands while a report looks for its remedy
+
+    # ---- shared memory ----------------------------------------------------------------------
+
+    def _shadow(self, buffer: SharedBuffer, size: int) -> SharedShadow:
+        if buffer.shadow is None:
+            proxied = not buffer.pitch
+            buffer.shadow = SharedShadow(
+                self.epochs, buffer.data.shape[0], buffer.size, size, proxied
+            )
+        return buffer.shadow
+
+    def shared(
+        self, task: Task, kind: str, view: SharedView, mask: Optional[np.ndarray] = None
+    ) -> None:
+        """An access to all elements of a view, or those under the mask."""
+        rows = task.rows
+        size = view.dtype.itemsize
+        index = view._elements()
+        base = view.base // size
+        shadow = self._shadow(view.buffer, size)
+        name = view.buffer.name
+        if mask is not None:
+            live = np.broadcast_to(mask, (rows.count, *view.table.shape)).reshape(rows.count, -1)
+            if not live.all():
+                index = np.broadcast_to(index[None, :] + base[:, None], live.shape)[live]
+                where = np.broadcast_to(rows.index[:, None], live.shape)[live]
+                if index.size:
+                    shadow.touch(task, kind, index, where, size, name)
+                return
+        if len(base) == 1 and rows.whole:
+            span = view.span()
+            if span is not None and shadow.touch_span(task, kind, span, size):
+                return
+            shadow.touch(task, kind, index + int(base[0]), None, size, name)
+        else:
+            index = index[None, :] + base[:, None]
+            shadow.touch(task, kind, index, rows.index[:, None], size, name)
+
+    def shared_at(
+        self,
+        task: Task,
+        kind: str,
+        view: SharedView,
+        at: np.ndarray,
+        live: Optional[np.ndarray] = None,
+    ) -> None:
+        """An access to chosen elements: indices into all rows of the buffer, one after the other."""
+        size = view.dtype.itemsize
+        flat = at.ravel() if live is None else at[live]
+        if flat.size:
+            rows, index = np.divmod(flat, view.buffer.size // size)
+            shadow = self._shadow(view.buffer, size)
+            shadow.touch(task, kind, index, rows, size, view.buffer.name)
+
+    def last_accesses(self, view: SharedView, reads: bool) -> Optional[np.ndarray]:
+        """Epochs of the last writes to a view, and of the last reads of each agent, each once."""
+        shadow = view.buffer.shadow
+        if shadow is None:
+            return None
+        size = view.dtype.itemsize
+        if size < shadow.grain:
+            shadow._refine(size)
+        ratio = size // shadow.grain
+        span = view.span()
+        at: Any
+        if span is not None:
+            at = slice(span.start // shadow.grain, span.stop // shadow.grain)
+        else:
+            at = view._elements()[None, :] + (view.base // size)[:, None]
+            at = (at[..., None] * ratio + np.arange(ratio)).reshape(-1)
+        kept = [shadow.writes, *(shadow.reads.values() if reads else ())]
+        found = np.unique(np.concatenate([_distinct(epochs[:, at]) for epochs in kept]))
+        return found[found > 0]
+
+    # ---- global memory ----------------------------------------------------------------------
+
+    def touched(
+        self, task: Task, what: str, kind: str, allocation: Allocation, index: np.ndarray,
+        live: Optional[np.ndarray], shape: tuple[int, ...], size: int, run: Optional[int] = None,
+    ) -> None:  # fmt: skip
+        """An access to elements `index` of an allocation, those that `live` picks of `shape`.
+
+        Args:
+            run: the first of them, where they follow each other without gaps.
+        """
+        if not index.size:
+            return
+        if not self._alone or task.agent is not None:
+            self._agents(task, what, kind, allocation, index, live, shape, size, run)
+        if self.threads and id(allocation) in self._met and what in _PLAIN:
+            self._thread(task, kind, allocation, index, live, shape, size)
+
+    def _agents(
+        self, task: Task, what: str, kind: str, allocation: Allocation, index: np.ndarray,
+        live: Optional[np.ndarray], shape: tuple[int, ...], size: int, run: Optional[int],
+    ) -> None:  # fmt: skip
+        """The order of programs, and of agents within them."""
+        if kind == "read":
+            kind = "poll" if task.op.attrs.get("volatile") else _LOADS.get(what, "read")
+        elif what == "atomic_store":
+            kind = "update"
+        if self._written is not None and id(allocation) not in self._written:
+            if kind in ("read", "poll"):
+                return
+            self._written.add(id(allocation))
+        guided = task.memory.guided
+        if guided is not None:
+            if kind in ("update", "poll") or task.op.attrs.get("volatile"):
+                words = index * size >> 2
+                words = np.concatenate([words, words + 1]) if size > 4 else words
+                guided.cells(task, allocation.name, updating(task.op, kind), words)
+            else:
+                guided.seen()
+        rows = task.rows
+        numbers = task.batch.numbers[rows.index].astype(np.int32)
+        shared = shape[0] == 1 and len(numbers) > 1
+        programs = numbers[:1] if shared else numbers
+        if len(programs) > 1:
+            programs = programs.reshape(-1, *([1] * (len(shape) - 1)))
+            if live is not None:
+                programs = np.broadcast_to(programs, shape)[live]
+        shadows = self._shadows
+        if self.across is not None and allocation.lasting:
+            shadows = self.across.shadows
+            if allocation.owner is not None and kind in ("update", "poll"):
+                self.across.scope(task, allocation, index, size)
+        with self._lock:  # whichever of two threads comes second sees the other's access
+            shadow = shadows.get(id(allocation))
+            if shadow is None:
+                shadow = shadows[id(allocation)] = GlobalShadow(
+                    self.epochs, self.order, allocation.data.nbytes, size, self._ordering
+                )
+            rest = by_others(task, live, shape) if self.order.threads else False
+            if run is not None and not shared:
+                if shadow.fresh(task, kind, run, index, programs, size, rest):
+                    return
+            of = shared and not self._alone
+            shadow.touch(task, kind, index, programs, size, allocation.name, of, rest)
+            if kind in ("update", "poll"):
+                self._orders(task, kind, allocation, index, programs, size, len(shape) == 1)
+
+    def begin(self, machine: Machine) -> None:
+        """A batch starts on a machine: its threads meet none of those that ran there before."""
+        self._by_thread[id(machine)] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether it wants to know when the threads of a task have waited for each other."""
+        return self.threads or self.order.threads
+
+    def waited(self, task: Task) -> None:
+        """The threads of a task waited for each other."""
+        task.since = self.tick()
+        if not stays_within(task.op):
+            task.together = task.since
+        if self.order.threads:
+            with self._lock:
+                self.order.time += 1
+            if task.agent is not None:
+                task.agent.tick()
+            task.joined = self.order.time, task.agent.clock if task.agent is not None else 0
+
+    def tick(self) -> int:
+        """The time of the next access or barrier."""
+        with self._lock:
+            self._time += 1
+            if self.threads:
+                self._ops.append(None)
+            return self._time
+
+    def _thread(
+        self, task: Task, kind: str, allocation: Allocation, index: np.ndarray,
+        live: Optional[np.ndarray], shape: tuple[int, ...], size: int,
+    ) -> None:  # fmt: skip
+        if task.op.attrs.get("volatile"):
+            return
+        now = self.tick()
+        with self._lock:
+            self._ops[now] = task.op
+            shadows = self._by_thread.setdefault(id(task.machine), {})
+            shadow = shadows.get(id(allocation))
+            if shadow is None:
+                made = ThreadShadow(allocation.data.nbytes, size)
+                shadow = shadows[id(allocation)] = made
+            if shadow.grain != size:
+                return  # seen under another type, too: told only where elements stay the same
+            found = shadow.touch(task, kind, index, live, shape, now)
+        if found is not None:
+            earlier = self._ops[found.time]
+            assert earlier is not None
+            report_threads(task, kind, earlier, found, allocation.name)
+
+    def _orders(
+        self, task: Task, kind: str, allocation: Allocation, index: np.ndarray,
+        programs: np.ndarray, size: int, scalar: bool,
+    ) -> None:  # fmt: skip
+        agent = task.agent
+        if (self._alone and agent is None) or (agent is not None and agent.flight is not None):
+            return  # asynchronous work orders nothing
+        acquire, release, narrow = order_of(task.op)
+        if task.op.attrs.get("volatile"):
+            acquire = release = False
+        if kind == "poll":
+            release = False
+            key, version = (id(task.op), int(programs.flat[0])), task.memory.version
+            if self._polled.get(key) == version:
+                return  # nothing has happened since it last looked
+            self._polled[key] = version
+        elif task.op.name == "atomic_store":
+            acquire = False
+        elif not is_used(task.op):
+            acquire = False  # nothing of what follows depends on what it found
+        addresses = index * size + allocation.base
+        stores = task.op.name == "atomic_store"
+        if agent is not None:
+            self._within.atomic(
+                task, agent, addresses, programs, acquire, release, stores,
+                scalar and self.order.threads,
+            )  # fmt: skip
+        self.order.used(task.op, acquire, release, narrow)
+        if narrow:  # it reaches no other program
+            acquire = release = False
+        self.order.atomic(task, addresses, programs, acquire, release, stores, scalar)
+
+
+def _distinct(ids: np.ndarray) -> np.ndarray:
+    """The numbers in an array, which mostly holds one."""
+    first = ids.flat[0]
+    return np.array([first]) if (ids == first).all() else np.unique(ids)
+
+
+_CHANGEABLE = frozenset("add fadd and or xor max min umax umin smax smin".split())
+
+
+def updating(op: Op, kind: str) -> str:
+    """What an atomic does, if others that do the same may come first and nobody could tell; "poll" of
+    one that only reads; else ""."""
+    if kind == "poll":
+        return kind
+    if op.name == "atomic_rmw" and op.args[0] in _CHANGEABLE and op.used is False:
+        return str(op.args[0])
+    return ""

@@ -1,0 +1,1 @@
+"""Tools that observe a launch: profiler, timeline, debugger."""

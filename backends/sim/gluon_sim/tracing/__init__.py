@@ -1,0 +1,1 @@
+"""The trace of a kernel: the program of ops that the builder records."""

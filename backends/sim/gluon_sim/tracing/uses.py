@@ -1,0 +1,72 @@
+"""What becomes of a value: only stored somewhere as it is, or used."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from gluon_sim.tracing.ir import Op, Region, Value
+from gluon_sim.tracing.program import Program
+
+__all__ = ["first_use", "is_used"]
+
+# Ops that give their operand on as it is, in another place or shape.
+_PASS = frozenset(
+    "convert_layout reshape trans broadcast expand_dims splat unsplat bitcast join split cat".split()
+)
+# Ops that put a value into memory -> its position among their operands.
+_PUT = {"store": 1, "masked_store": 1, "local_store": 1}
+
+
+def first_use(program: Program, op: Op) -> Optional[Op]:
+    """The first op that does more with the results of `op` than to store them; None for none."""
+    users = _users(program)
+    found: list[Op] = []
+    seen: set[int] = set()
+    left = list(op.results)
+    while left:
+        value = left.pop()
+        for user in users.get(id(value), ()):
+            if user.name in _PASS:
+                if id(user) not in seen:
+                    seen.add(id(user))
+                    left += user.results
+                continue
+            operands = [v.resolve() for v in user.operands()]
+            places = [i for i, v in enumerate(operands) if v is value]
+            if places != [_PUT.get(user.name)]:
+                found.append(user)
+    return min(found, key=lambda user: (user.loc.file, user.loc.line), default=None)
+
+
+def _users(program: Program) -> dict[int, list[Op]]:
+    known = program.found.users
+    if known is None:
+        known = program.found.users = {}
+        for op in program.walk_ops():
+            value: Value
+            for value in op.operands():
+                known.setdefault(id(value.resolve()), []).append(op)
+    return known
+
+
+def is_used(op: Op) -> bool:
+    """Does anything read the op's result? Looked up once, kept with the op."""
+    if not op.results:
+        return False
+    if op.used is None:
+        target = op.results[0]
+        region = op.block.region if op.block is not None else None
+        while region is not None and (around := region.get_parent_region()) is not None:
+            region = around
+        op.used = region is None or _reads(region, target)
+    return op.used
+
+
+def _reads(region: Region, target: Value) -> bool:
+    for block in region.blocks:
+        for op in block.ops:
+            if any(v is target for v in op.operands()):
+                return True
+            if any(_reads(r, target) for r in op.regions):
+                return True
+    return False

@@ -1,1 +1,0 @@
-"""What can be seen of a run: profile, timeline, debugger."""
