@@ -1,4 +1,4 @@
-"""The simulator behind the contract: it stands in for the architectures of all other backends."""
+"""The simulator behind the contract: it runs the architectures of all other backends."""
 
 from __future__ import annotations
 
