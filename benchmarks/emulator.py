@@ -27,8 +27,8 @@ from gluon_core.compiler.source import GluonASTSource
 from gluon_core.errors import GluonError
 from gluon_core.registry.load import registry
 from gluon_core.testing.conformance.kernels import KERNELS
-from gluon_emu.decode.text import parse
-from gluon_emu.machine.code import bind, unknown
+from gluon_emu.amdgcn.decode.text import parse
+from gluon_emu.amdgcn.machine.code import bind, unknown
 from gluon_emu.settings import using
 from gluon_report.demo import load_examples
 from gluon_report.example import Arrays

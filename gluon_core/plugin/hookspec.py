@@ -14,7 +14,7 @@ anybody asks the registry anything.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 import pluggy
 
@@ -41,6 +41,16 @@ def gluon_lowerings() -> Sequence[Lowering]:
     """Lowerings of portable ops beyond those of the plugin's own backends.
 
     Called once, when the plugin registers; a plugin needs no backend to contribute some.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def gluon_assemblers() -> Mapping[str, str]:
+    """Return interpreters of inline assembly: dialect -> path of a `gluon_core.simulation.assembly.Assembler`.
+
+    Called once, when the plugin registers. The simulator takes the one for the dialect that the
+    target's reference module names as `ASSEMBLY`.
     """
     raise NotImplementedError
 

@@ -102,6 +102,7 @@ class Registry:
         self._distributions: dict[str, Optional[str]] = {}
         self._failures: dict[str, PluginFailure] = {}
         self._skipped: set[str] = set()
+        self._assemblers: dict[str, tuple[str, str]] = {}
         self._named: Optional[frozenset[str]] = None
         self._frozen = False
         self._answered: set[str] = set()
@@ -208,6 +209,10 @@ class Registry:
         where = self._state.barred.get((lowering.op, lowering.name))
         arch = target.architecture
         return where.get(f"{arch.backend}:{arch.name}") if where else None
+
+    def assembler(self, dialect: str) -> Optional[str]:
+        """Return the path of the interpreter of inline assembly in `dialect`, None where no plugin has one."""
+        return self._assemblers.get(dialect, (None, ""))[0]
 
     def exports(self) -> Mapping[str, str]:
         """The vendor names that `gl` itself offers -> path of the value."""
@@ -323,6 +328,7 @@ class Registry:
             backends = self._asked(plugin, "gluon_backends", origin)
             lowerings = self._asked(plugin, "gluon_lowerings", origin)
             _verify.check(origin, backends, lowerings)
+            assemblers = self._assemblers_of(plugin, origin)
             made = Contribution(name, origin, rank, backends, lowerings)
             state = settle([*self._contributions.values(), made])
             if rank >= _RANK_BY_HAND:  # its caller is there to be told
@@ -333,8 +339,23 @@ class Registry:
         if rank < _RANK_BY_HAND:
             MACHINERY.update(type(found).__module__.partition(".")[0] for found in backends)
         self._contributions[name] = made
+        self._assemblers |= assemblers
         self._distributions[name] = distribution
         self._publish(state)
+
+    def _assemblers_of(self, plugin: Any, origin: str) -> dict[str, tuple[str, str]]:
+        """Return dialect -> (path, origin) of the assemblers that `plugin` contributes."""
+        pairs = self._asked(plugin, "gluon_assemblers", origin)
+        _verify.check_assemblers(origin, pairs)
+        for dialect, _ in pairs:
+            if dialect in self._assemblers:
+                other = self._assemblers[dialect][1]
+                raise PluginError(
+                    f"plugins {other} and {origin} both contribute an assembler of {dialect!r}",
+                    argument="gluon_assemblers",
+                    remedy="Uninstall one of them, or choose plugins with GLUON_PLUGINS.",
+                )
+        return {dialect: (path, origin) for dialect, path in pairs}
 
     def _asked(self, plugin: Any, hook: str, origin: str) -> tuple[Any, ...]:
         """What `plugin` alone answers to `hook`, as a tuple."""
@@ -354,7 +375,7 @@ class Registry:
                     expected="a list or tuple",
                     got=type(answer).__name__,
                 )
-            values.extend(answer)
+            values.extend(answer.items() if isinstance(answer, Mapping) else answer)
         return tuple(values)
 
     def _forget(self, name: str) -> None:

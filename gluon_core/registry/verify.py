@@ -21,7 +21,7 @@ from gluon_core.plugin.targets import Architecture, Limits
 from gluon_core.registry.claims import key_of
 from gluon_core.registry.moved import ALIASES
 
-__all__ = ["check"]
+__all__ = ["check", "check_assemblers"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _SPELLING = re.compile(r"[a-z0-9][a-z0-9_.+-]*\Z")
@@ -69,6 +69,22 @@ def check(origin: str, backends: Sequence[Any], lowerings: Sequence[Any]) -> Non
             raise _Broken(origin)(where, f"two lowerings of {key[0]!r} are called {key[1]!r}")
         known[key] = lowering
     _refuse_ties(origin, list(known.values()), [a for b in backends for a in b.architectures])
+
+
+def check_assemblers(origin: str, pairs: Sequence[Any]) -> None:
+    """Raise unless each of what `gluon_assemblers` returned is a dialect and a path."""
+    for pair in pairs:
+        if (
+            not isinstance(pair, tuple)
+            or not all(isinstance(part, str) for part in pair)
+            or not _ATTRIBUTE.match(pair[1])
+        ):
+            raise _Broken(origin)(
+                "gluon_assemblers()",
+                "must map dialects to paths",
+                expected='such as {"anvil": "acme.assembly:assemble"}',
+                got=repr(pair),
+            )
 
 
 class _Broken:

@@ -1,8 +1,9 @@
-"""How a vendor runs inline assembly on the simulator.
+"""Inline assembly on the simulator.
 
-A reference module may have a table `INLINE_ASM`, text -> model, and an `ASSEMBLER`, which makes any
-other text for its own targets runnable. The simulator gives it registers: elements of fewer than 32
-bits share one as the compiler packs them, and each array has an entry for each run of the text.
+A reference module may have a table `INLINE_ASM`, text -> model. Any other text runs if the module names
+its dialect, `ASSEMBLY = "anvil"`, and an installed plugin contributes an `Assembler` for that dialect
+(hook `gluon_assemblers`). The simulator gives it registers: elements of fewer than 32 bits share one as
+the compiler packs them, and each array has an entry for each run of the text.
 """
 
 from __future__ import annotations

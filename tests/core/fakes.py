@@ -50,10 +50,11 @@ class Complete(Backend):
 class Plugin:
     """A plugin object that hands over what it was given."""
 
-    def __init__(self, name, *backends, lowerings=()):
+    def __init__(self, name, *backends, lowerings=(), assemblers=()):
         self.__name__ = name
         self._backends = backends
         self._lowerings = lowerings
+        self._assemblers = assemblers
 
     @hookimpl
     def gluon_backends(self):
@@ -62,6 +63,10 @@ class Plugin:
     @hookimpl
     def gluon_lowerings(self):
         return list(self._lowerings)
+
+    @hookimpl
+    def gluon_assemblers(self):
+        return self._assemblers
 
 
 def lowering(op="load", name="fast", **fields):

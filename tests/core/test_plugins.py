@@ -427,3 +427,23 @@ def test_a_function_named_like_its_file_stays_when_the_file_is_imported():
         "assert callable(gl.amd.slice), gl.amd.slice\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_assemblers_are_found_by_dialect():
+    known = load([], [Plugin("smith", assemblers={"anvil": "acme.assembly:assemble"})])
+    assert known.assembler("anvil") == "acme.assembly:assemble"
+    assert known.assembler("hammer") is None
+
+
+def test_two_assemblers_of_a_dialect_are_an_error_that_names_both_plugins():
+    smith, farrier = (
+        Plugin(name, assemblers={"anvil": f"{name}.assembly:assemble"})
+        for name in ("smith", "farrier")
+    )
+    with pytest.raises(PluginError, match="'smith' and 'farrier' both contribute .*'anvil'"):
+        load([], [smith, farrier])
+
+
+@pytest.mark.parametrize("assemblers", [["anvil"], {"anvil": "no path"}, {"anvil": None}, 3])
+def test_assemblers_that_are_no_paths_are_refused(assemblers):
+    assert "gluon_assemblers()" in refused(assemblers=assemblers)

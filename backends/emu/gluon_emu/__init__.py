@@ -1,1 +1,1 @@
-"""AMD machine code on a CPU: the plugin `gluon-emu`."""
+"""Machine code on a CPU: the plugin `gluon-emu`."""

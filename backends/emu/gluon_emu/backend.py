@@ -64,13 +64,15 @@ class EmuBackend(Backend):
         raise KeyError(name)
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
-        make: Callable[[Any], Callable[..., Any]] = load_path("gluon_emu.launcher:make_launcher")
+        make: Callable[[Any], Callable[..., Any]] = load_path(
+            "gluon_emu.amdgcn.launcher:make_launcher"
+        )
         return make(compiled)
 
     @contextmanager
     def watch(self, wish: Watch) -> Iterator[Any]:
         using: Callable[..., ContextManager[Any]] = load_path(self.simulation)
-        used: Callable[..., ContextManager[Any]] = load_path("gluon_emu.replaced:all_used")
+        used: Callable[..., ContextManager[Any]] = load_path("gluon_emu.amdgcn.replaced:all_used")
         assembly = ",".join(wish.asm) or None
         with used(assembly), using(trace=wish.trace_isa, assembly=assembly) as settings:
             yield settings
@@ -79,7 +81,7 @@ class EmuBackend(Backend):
         return _vendor(compiled.target).inspect(compiled)
 
     def executed(self, compiled: Any, path: str) -> Executed:
-        read: Callable[[Any, str], Executed] = load_path("gluon_emu.machine.trace:executed")
+        read: Callable[[Any, str], Executed] = load_path("gluon_emu.amdgcn.machine.trace:executed")
         return read(compiled, path)
 
 

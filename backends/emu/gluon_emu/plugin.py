@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Mapping, Sequence
 
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.hookspec import hookimpl
@@ -12,3 +12,8 @@ from gluon_emu.backend import EmuBackend
 @hookimpl
 def gluon_backends() -> Sequence[Backend]:
     return [EmuBackend()]
+
+
+@hookimpl
+def gluon_assemblers() -> Mapping[str, str]:
+    return {"ptx": "gluon_emu.ptx:assemble"}

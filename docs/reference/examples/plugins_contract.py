@@ -307,7 +307,7 @@ print(reference.per_program(np.array([3, 4], np.int32)))
 #> True True
 #> [3 4]
 
-# -- gluon_core.simulation.assembly.Assembler, gluon_core.simulation.assembly.Assembly, gluon_core.simulation.assembly.NotModelled: inline assembly on the simulator: `ASSEMBLER` of a reference module
+# -- gluon_core.simulation.assembly.Assembler, gluon_core.simulation.assembly.Assembly, gluon_core.simulation.assembly.NotModelled: inline assembly on the simulator: what the hook `gluon_assemblers` contributes for a dialect
 class AnvilText:
     is_data, each_thread, reaches_memory, orders = True, False, False, ()
 
@@ -321,11 +321,11 @@ def anvil_assembler(text, constraints, target=None):
     return AnvilText()
 
 
-ASSEMBLER: assembly.Assembler = anvil_assembler
-inverts: assembly.Assembly = ASSEMBLER("inv $0, $1", "=r,r", None)
+assembler: assembly.Assembler = anvil_assembler
+inverts: assembly.Assembly = assembler("inv $0, $1", "=r,r", None)
 print(inverts(None, [np.array([[0, 1]], np.uint32)], None)[0])
 try:
-    ASSEMBLER("mul $0, $1", "=r,r", None)
+    assembler("mul $0, $1", "=r,r", None)
 except assembly.NotModelled as error:
     print(error.words, "-", error.got)
 #> [[4294967295 4294967294]]

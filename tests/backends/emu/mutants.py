@@ -14,8 +14,8 @@ import numpy as np
 
 from gluon_core.errors import GluonError
 from gluon_core.registry.load import registry
-from gluon_emu.decode.text import parse
-from gluon_emu.launcher import make_launcher
+from gluon_emu.amdgcn.decode.text import parse
+from gluon_emu.amdgcn.launcher import make_launcher
 from gluon_emu.settings import using
 from gluon_report.example import Arrays, Example
 

@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gluon_emu.isa.floats import fma32
-from gluon_emu.isa.trig import trig_preop, two_over_pi
+from gluon_emu.amdgcn.isa.floats import fma32
+from gluon_emu.amdgcn.isa.trig import trig_preop, two_over_pi
 from tests.backends.emu.assembly import lanes_of, one, run
 
 RNG = np.random.default_rng(0)

@@ -14,8 +14,8 @@ from gluon_cli.app import app
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, BackendError, CapabilityError
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
-from gluon_emu import launcher
-from gluon_emu.decode.codeobject import assembly_of
+from gluon_emu.amdgcn import launcher
+from gluon_emu.amdgcn.decode.codeobject import assembly_of
 from gluon_emu.errors import AccessError
 from gluon_emu.settings import Settings, using
 from tests.backends.emu.assembly import MISCOUNTED, run

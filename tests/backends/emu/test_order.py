@@ -9,8 +9,8 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
+from gluon_emu.amdgcn.launcher import make_launcher
 from gluon_emu.errors import OrderError
-from gluon_emu.launcher import make_launcher
 from gluon_emu.settings import Settings, using
 from tests.backends.emu.assembly import run
 from tests.backends.emu.mutants import With

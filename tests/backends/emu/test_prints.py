@@ -10,8 +10,8 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
+from gluon_emu.amdgcn.machine.hostcall import Hostcalls, formatted
 from gluon_emu.errors import TrapError
-from gluon_emu.machine.hostcall import Hostcalls, formatted
 from gluon_emu.settings import using
 
 # Waves of 64 and of 32 lanes; what differs between the others is the text of the assembly.

@@ -11,7 +11,7 @@ from typing import Any, Iterator
 import numpy as np
 import pytest
 
-from gluon_emu.isa import families, table
+from gluon_emu.amdgcn.isa import families, table
 from tests.backends.emu.assembly import lanes_of, one
 from tests.backends.emu.pseudocode import Program
 from tests.backends.emu.pseudocode_numbers import FLOATS, Int, Unsupported, bits_of, typed

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gluon_core.errors import BackendError
-from gluon_emu.decode.expressions import evaluate
-from gluon_emu.decode.text import parse
+from gluon_emu.amdgcn.decode.expressions import evaluate
+from gluon_emu.amdgcn.decode.text import parse
 from gluon_emu.errors import AccessError
 from tests.backends.emu.assembly import program, run
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -417,3 +421,22 @@ def test_scalars_of_every_thread():
     out = np.zeros(1, np.int32)
     by_threads[(1,)](out, target=TARGET)
     assert out[0] == 1
+
+
+def test_without_an_interpreter_the_error_says_what_to_install(tmp_path):
+    """In a process of its own, where the plugin that contributes it is left out."""
+    file = tmp_path / "alone.py"
+    file.write_text(
+        "import numpy as np\n"
+        "import gluon_core as gluon\n"
+        "from gluon_core import language as gl\n\n"
+        "@gluon.jit\n"
+        "def kernel(out):\n"
+        "    gl.store(out, gl.inline_asm_elementwise('mov.b32 $0, 7;', '=r', [], gl.int32, True, 1))\n\n"
+        "kernel[(1,)](np.zeros(1, np.int32), target='sim:sm_90')\n"
+    )
+    left = {**os.environ, "GLUON_PLUGINS": "nvidia,sim"}
+    run = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, env=left)
+    assert run.returncode == 1
+    assert "no installed plugin runs inline assembly in ptx" in run.stderr
+    assert "pip install gluon-emu" in run.stderr and "alone.py:7:" in run.stderr

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gluon_emu.isa import matrix
+from gluon_emu.amdgcn.isa import matrix
 from gluon_sim.executor import products
 
 pytestmark = pytest.mark.once

@@ -14,7 +14,7 @@ from gluon_core.errors import ArgumentError, did_you_mean
 if TYPE_CHECKING:
     import numpy as np
 
-    from gluon_emu.decode.metadata import Argument, KernelInfo
+    from gluon_emu.amdgcn.decode.metadata import Argument, KernelInfo
 
 __all__ = ["emu"]
 
@@ -70,9 +70,9 @@ def emu(
     """Execute AMD machine code in a file, and report what is wrong with it."""
     import numpy as np
 
+    from gluon_emu.amdgcn.launcher import allocation_of, execute, prepared
+    from gluon_emu.amdgcn.replaced import code_in
     from gluon_emu.command.values import value_of
-    from gluon_emu.launcher import allocation_of, execute, prepared
-    from gluon_emu.replaced import code_in
     from gluon_emu.settings import current, using
 
     if not file.is_file():

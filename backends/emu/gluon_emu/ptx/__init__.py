@@ -14,9 +14,9 @@ from typing import Any
 from gluon_emu.ptx import convert, floats, integers, memory, moves, warps  # noqa: F401
 from gluon_emu.ptx.program import Program
 
-__all__ = ["ASSEMBLER"]
+__all__ = ["assemble"]
 
 
-def ASSEMBLER(text: str, constraints: str, target: Any = None) -> Program:
-    """A text as a program; see `gluon_core.simulation.assembly`."""
+def assemble(text: str, constraints: str, target: Any = None) -> Program:
+    """Return a text as a program; see `gluon_core.simulation.assembly`."""
     return Program(text, constraints, target)

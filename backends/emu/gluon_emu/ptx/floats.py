@@ -6,6 +6,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
+from gluon_emu.ptx.doubles import double
 from gluon_emu.ptx.numbers import FORMATS, encode, flushed, rounded, sum_to_odd, uint
 from gluon_emu.ptx.program import (
     TYPES,
@@ -17,7 +18,6 @@ from gluon_emu.ptx.program import (
     opcode,
     packed,
 )
-from gluon_nvidia.reference.libdevice_numbers import EXTERNS
 
 __all__ = [
     "divide",
@@ -30,7 +30,6 @@ __all__ = [
 ]
 
 MODES = ("rn", "rz", "rm", "rp", "rna", "rs")
-_DOUBLE = {"rn": "rn", "rz": "rz", "rm": "rd", "rp": "ru"}
 _FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2")
 
 
@@ -68,17 +67,6 @@ def _exact(kind: str, mode: str) -> Callable[..., np.ndarray]:
         "sqrt": lambda a: np.sqrt(a),
     }
     return table[kind]
-
-
-def _doubles(kind: str, mode: str) -> Callable[..., np.ndarray]:
-    table: dict[str, Callable[..., np.ndarray]] = {
-        "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "sqrt": np.sqrt,
-        "rcp": np.reciprocal,
-    }  # fmt: skip
-    if mode == "rn" and kind in table:
-        return table[kind]
-    name = "fma_" if kind in ("fma", "mad") else f"d{kind}_"
-    return EXTERNS[f"__nv_{name}{_DOUBLE[mode]}"]
 
 
 def _fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -134,7 +122,7 @@ def _arithmetic(call: Call, kind: str, arity: int, types: Sequence[Type]) -> Ste
     if result.name == "f64":
         if ftz or saturate or relu:
             raise call.unknown_type(result)
-        return call.plain(result, arguments, _doubles(kind, mode))
+        return call.plain(result, arguments, double(kind, mode))
     alike = all(t.name == "f32" for t in (result, *arguments))
     if alike and kind in _SINGLE and mode == "rn":
         return call.plain(result, arguments, _single(_SINGLE[kind], ftz, saturate))

@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable
 import numpy as np
 
 from gluon_core.plugin.reference import Machine
-from gluon_nvidia.arch import properties
+from gluon_core.registry.load import registry
 
 __all__ = ["SPECIAL", "Special", "value_of"]
 
@@ -130,7 +130,9 @@ def _grid_blocks(t: _Threads, axis: str) -> int:
 
 
 def _multiprocessors(t: _Threads, axis: str = "") -> int:
-    return int(properties(t.machine.target.architecture)["multi_processor_count"])
+    target = t.machine.target
+    properties = registry().backend(target.architecture.backend).torch_properties(target)
+    return int(properties["multi_processor_count"])
 
 
 def _multiprocessor(t: _Threads, axis: str) -> Any:

@@ -4,7 +4,6 @@ See `gluon_core.plugin.reference` for how a model is written. Named like the bui
 for each hardware unit.
 """
 
-from gluon_emu.ptx import ASSEMBLER  # noqa: F401
 from gluon_nvidia.reference.arith import ELEMENTWISE  # noqa: F401
 from gluon_nvidia.reference.async_copy import *  # noqa: F403
 from gluon_nvidia.reference.clc import *  # noqa: F403
@@ -21,5 +20,6 @@ from gluon_nvidia.reference.tma import *  # noqa: F403
 from gluon_nvidia.reference.tma import WAITS_ASM
 from gluon_nvidia.reference.wgmma import *  # noqa: F403
 
-# Inline assembly with a model, by its text.
+# The dialect of inline assembly, and models of some texts, which need no interpreter.
+ASSEMBLY = "ptx"
 INLINE_ASM = {**PACKED_ASM, **WAITS_ASM}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 
@@ -24,14 +24,23 @@ if TYPE_CHECKING:
 __all__ = ["assembled", "is_data", "runs_text"]
 
 
-def assembled(op: Op, assembler: Optional[Assembler], target: Any) -> Optional[Assembly]:
-    """What runs an op's text; None where there is no assembler.
+def assembled(op: Op, assembler: Union[Assembler, str, None], target: Any) -> Optional[Assembly]:
+    """Return what runs an op's text; None where the target's vendor names no dialect.
+
+    Args:
+        assembler: the interpreter of the target's dialect; its name where none is installed.
 
     Raises:
-        SimulatorError: the text is not one that it knows.
+        SimulatorError: the text is not one that it knows, or no interpreter is installed.
     """
     if assembler is None:
         return None
+    if isinstance(assembler, str):
+        raise SimulatorError(
+            f"no installed plugin runs inline assembly in {assembler}",
+            got=repr(op.args[0].strip().partition("\n")[0]),
+            remedy="Install one: pip install gluon-emu.",
+        )
     try:
         return assembler(op.args[0], op.args[1], target)
     except NotModelled as error:
@@ -42,7 +51,7 @@ def assembled(op: Op, assembler: Optional[Assembler], target: Any) -> Optional[A
         ) from error
 
 
-def is_data(op: Op, assembler: Optional[Assembler], target: Any) -> bool:
+def is_data(op: Op, assembler: Union[Assembler, str, None], target: Any) -> bool:
     """Whether an op does nothing but compute its results from its operands."""
     try:
         routine = assembled(op, assembler, target)
@@ -51,7 +60,7 @@ def is_data(op: Op, assembler: Optional[Assembler], target: Any) -> bool:
     return routine is not None and routine.is_data and bool(op.args[3])
 
 
-def runs_text(op: Op, assembler: Optional[Assembler], target: Any) -> Callable[..., Any]:
+def runs_text(op: Op, assembler: Union[Assembler, str, None], target: Any) -> Callable[..., Any]:
     """The handler of an op. What is wrong with its text is told when it is run."""
     try:
         routine = assembled(op, assembler, target)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
 from gluon_core.errors import LayoutError
 from gluon_core.plugin.call_sites import Remedies
+from gluon_core.plugin.paths import load_path
 from gluon_core.plugin.reference import wants_machine
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
@@ -36,7 +37,8 @@ class Models:
         modules: reference modules, the most specific first.
         arithmetic: builder ops of the portable language that the target's code does its own way.
         lockstep: whether the threads of a warp go in step, so that one's release is of them all.
-        assembler: makes inline assembly of the target runnable.
+        assembler: makes inline assembly of the target runnable; where no plugin contributes one, the
+            name of its dialect.
         target: what the simulator stands in for.
         remedies: the calls that order the target's asynchronous work.
     """
@@ -46,7 +48,7 @@ class Models:
         modules: Sequence[Any] = (),
         arithmetic: Optional[Mapping[str, Callable[..., np.ndarray]]] = None,
         lockstep: bool = False,
-        assembler: Optional[Assembler] = None,
+        assembler: Union[Assembler, str, None] = None,
         target: Any = None,
         remedies: Optional[Remedies] = None,
     ):
@@ -157,7 +159,7 @@ def models_for(target: Target) -> Models:
     backends = sorted(registry().backends.values(), key=lambda b: b.name != own)
     modules: list[Any] = []
     arithmetic: Mapping[str, Callable[..., np.ndarray]] = {}
-    lockstep, assembler, remedies = False, None, None
+    lockstep, dialect, remedies = False, None, None
     for backend in backends:
         if not backend.reference:
             continue
@@ -175,6 +177,8 @@ def models_for(target: Target) -> Models:
             if backend.name == own:
                 arithmetic = getattr(module, "ELEMENTWISE", {})
                 lockstep = getattr(module, "LOCKSTEP", False)
-                assembler = getattr(module, "ASSEMBLER", None)
+                dialect = getattr(module, "ASSEMBLY", None)
                 remedies = getattr(module, "REMEDIES", None)
+    path = registry().assembler(dialect) if dialect else None
+    assembler = load_path(path) if path else dialect
     return Models(modules, arithmetic, lockstep, assembler, target, remedies)

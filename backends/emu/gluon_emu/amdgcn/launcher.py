@@ -1,0 +1,454 @@
+"""From the arguments of a launch to machine code that runs: the kernarg segment and the registers
+that a kernel starts with.
+
+LLVM, "User Guide for AMDGPU Backend": Kernel Argument Segment, Initial Kernel Execution State,
+Kernel Descriptor, Preloaded Kernel Arguments.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Optional
+
+import numpy as np
+
+from gluon_core.errors import ArgumentError, BackendError
+from gluon_core.simulation.evidence import note
+from gluon_core.simulation.host_memory import address_of, storage_of
+from gluon_core.values.descriptors import is_descriptor_text
+from gluon_emu.amdgcn.decode.codeobject import assembly_of
+from gluon_emu.amdgcn.decode.operands import EXEC, TTMP
+from gluon_emu.amdgcn.decode.program import Program
+from gluon_emu.amdgcn.decode.text import parse
+from gluon_emu.amdgcn.isa.smem import SCALAR
+from gluon_emu.amdgcn.machine.code import Code, bind, rows_of
+from gluon_emu.amdgcn.machine.descriptor import descriptor_leaves
+from gluon_emu.amdgcn.machine.hostcall import Hostcalls, asks
+from gluon_emu.amdgcn.machine.memory import Allocation, GlobalMemory
+from gluon_emu.amdgcn.machine.order import order_of
+from gluon_emu.amdgcn.machine.run import Machine
+from gluon_emu.amdgcn.machine.scratch import behind_buffer, resource
+from gluon_emu.amdgcn.machine.spread import separable, spread, usable_cores
+from gluon_emu.amdgcn.machine.state import Batch
+from gluon_emu.amdgcn.machine.trace import Tally
+from gluon_emu.amdgcn.machine.trace import write as write_trace
+from gluon_emu.amdgcn.replaced import replacement
+from gluon_emu.settings import Settings, of_launch
+
+__all__ = ["allocation_of", "execute", "make_launcher", "prepared"]
+
+_GARBAGE = np.uint32(0x7FA5A5A5)  # a signalling NaN, and no likely address
+_RESIDENT = 128  # waves that run at once
+_STATE_BYTES = 256 << 20
+_WORTHWHILE = 1.0  # seconds of work that are shared among processes
+
+
+@dataclass
+class Launch:
+    """One launch: where its workgroups are, and what they get.
+
+    Args:
+        grid: workgroups along x, y and z.
+        waves: of a workgroup.
+        cluster: workgroups of a cluster, along x.
+        kernarg: the segment of arguments.
+        lds_bytes: of a workgroup.
+        service: of the runtime, where the kernel can ask for one.
+        scratch: of the resident waves, where the kernel has it behind a buffer.
+        packet: that dispatched the kernel, where it asks for it.
+    """
+
+    code: Code
+    grid: tuple[int, int, int]
+    waves: int
+    kernarg: np.ndarray
+    lds_bytes: int
+    cluster: int = 1
+    allocations: list[Allocation] = field(default_factory=list)
+    service: Optional[Hostcalls] = None
+    scratch: Optional[Allocation] = None
+    packet: Optional[Allocation] = None
+
+
+def make_launcher(compiled: Any) -> Callable[..., Any]:
+    """`launch(grid, stream, *arguments)` for a `CompiledKernel` of AMD's pipeline.
+
+    Raises:
+        BackendError: there is no assembly, nor a code object that a tool here disassembles.
+    """
+    try:
+        text = compiled.asm["amdgcn"]
+    except KeyError:
+        text = _disassembled(compiled)
+    own = bind(parse(text, compiled.metadata.name))
+    kinds = compiled.signature_types()
+    names = list(compiled.src.fn.arg_names)
+    metadata = compiled.metadata
+    compiled.function = compiled.module = own.program
+
+    def launch(grid: Any, stream: Any, *arguments: Any) -> None:
+        settings, overridden = of_launch()
+        code = own if settings.assembly is None else replacement(own, settings.assembly)
+        x, y, z = [*(int(g) for g in grid), 1, 1][:3]
+        cluster = int(metadata.num_ctas or 1)
+        size = (x * cluster, y, z)
+        allocations: list[Allocation] = []
+        metas = list(getattr(metadata, "tensordesc_meta", None) or [])
+
+        def pointed(name: str, value: Any) -> int:
+            found = allocation_of(name, value)
+            if found is not None:
+                allocations.append(found)
+            return address_of(name, value)
+
+        def descriptors(name: str, value: Any) -> Iterator[tuple[str, Any, Any]]:
+            meta = metas.pop(0) if metas else None
+            return descriptor_leaves(name, value, meta, metadata.num_warps, pointed)
+
+        leaves = list(_leaves(kinds, names, arguments, allocations, descriptors))
+        scratch = _global_scratch(metadata, size, allocations)
+        lds = int(metadata.shared or 0)
+        request = prepared(code, size, leaves, scratch, allocations, lds, settings, cluster)
+        note(settings.off, overridden)
+        execute(request, settings)
+
+    return launch
+
+
+def prepared(
+    code: Code,
+    grid: tuple[int, int, int],
+    leaves: list[tuple[str, Any, Any]],
+    scratch: list[int],
+    allocations: list[Allocation],
+    dynamic_lds: int,
+    settings: Settings,
+    cluster: int = 1,
+    threads: Optional[int] = None,
+) -> Launch:
+    """Return a launch of `code` with these arguments.
+
+    Args:
+        grid: workgroups along x, y and z.
+        leaves: (name, type, value) of each argument, addresses for pointers.
+        scratch: addresses of buffers that the compiler asked for, behind the arguments.
+        allocations: the memory that the addresses point into; buffers of the runtime are added.
+        dynamic_lds: bytes of LDS in addition to what the code declares.
+        threads: of a workgroup; what the code declares by default.
+
+    Raises:
+        ArgumentError: the code takes other arguments.
+    """
+    program = code.program
+    lanes = program.info.wave_size
+    threads = threads or program.info.number("max_flat_workgroup_size", lanes)
+    static = program.directives.get("group_segment_fixed_size", 0)
+    service = None
+    if asks(program.info):
+        service = Hostcalls(max(settings.resident or 0, 2 * _RESIDENT))
+        allocations.append(service.allocation)
+    kernarg = _kernarg(program, leaves, scratch, _hidden(grid, threads, dynamic_lds), service)
+    allocations.append(Allocation("the kernel arguments", kernarg, False))
+    waves = -(-threads // lanes)
+    return Launch(code, grid, waves, kernarg, static + dynamic_lds, cluster, allocations, service)
+
+
+def _disassembled(compiled: Any) -> str:
+    """The assembly of a kernel that is there as a code object alone."""
+    try:
+        code = compiled.asm["hsaco"]
+        return assembly_of(code, compiled.metadata.name)
+    except (KeyError, BackendError) as error:
+        raise BackendError(
+            f"{compiled.metadata.name} comes without its assembly, and "
+            + ("without a code object" if isinstance(error, KeyError) else error.message),
+            expected=getattr(error, "expected", None) or 'asm["amdgcn"]',
+            got=getattr(error, "got", None) or ", ".join(compiled.asm) or "nothing",
+            remedy="Compile the kernel from its source.",
+        ) from None
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+def _leaves(
+    kinds: Any, names: Any, arguments: Any, allocations: list[Allocation], descriptors: Any
+) -> Iterator[tuple[str, Any, Any]]:
+    """(name, type, value) of everything that is no constant, tuples and descriptors opened."""
+    for kind, name, value in zip(kinds, names, arguments):
+        if isinstance(kind, (tuple, list)):
+            inner = [f"{name}[{i}]" for i in range(len(kind))]
+            yield from _leaves(kind, inner, value, allocations, descriptors)
+        elif is_descriptor_text(kind):
+            yield from descriptors(name, value)
+        elif kind != "constexpr":
+            if str(kind).startswith("*"):
+                found = allocation_of(name, value)
+                if found is not None:
+                    allocations.append(found)
+                value = address_of(name, value)
+            yield name, kind, value
+
+
+def allocation_of(name: str, value: Any) -> Optional[Allocation]:
+    storage = storage_of(name, value, "emulator")
+    return (
+        None if storage is None else Allocation(name, storage.data, storage.writable, storage.owner)
+    )
+
+
+def _global_scratch(
+    metadata: Any, grid: tuple[int, int, int], allocations: list[Allocation]
+) -> list[int]:
+    """Addresses of the buffers that the compiler asked for, behind all other arguments."""
+    found = []
+    for name in ("global_scratch", "profile_scratch"):
+        size = int(getattr(metadata, f"{name}_size", 0) or 0)
+        align = int(getattr(metadata, f"{name}_align", 1) or 1)
+        if not size:
+            found.append(0)
+            continue
+        total = size * grid[0] * grid[1] * grid[2]
+        buffer = np.zeros(total + align, np.uint8)
+        start = -buffer.ctypes.data % align
+        allocations.append(Allocation(name, buffer[start : start + total], True, buffer))
+        found.append(buffer.ctypes.data + start)
+    return found
+
+
+_FORMATS = {"fp32": "<f", "f32": "<f", "fp64": "<d", "f64": "<d", "fp16": "<e", "f16": "<e"}
+
+
+def encode(kind: Any, value: Any, size: int) -> bytes:
+    """A scalar argument as `size` bytes."""
+    text = str(kind)
+    if isinstance(value, bytes):  # a descriptor: boxes of two dimensions need its first words only
+        return value[:size]
+    if text in _FORMATS:
+        with np.errstate(all="ignore"):
+            dtype = {"<f": np.float32, "<d": np.float64, "<e": np.float16}[_FORMATS[text]]
+            packed = np.array([value]).astype(dtype).tobytes()
+    elif text == "bf16":
+        packed = struct.pack("<f", float(value))[2:]
+    else:
+        packed = (int(value) & (1 << 8 * size) - 1).to_bytes(size, "little")
+    return packed.ljust(size, b"\0")[:size]
+
+
+def _kernarg(
+    program: Program,
+    leaves: list[tuple[str, Any, Any]],
+    scratch: list[int],
+    hidden: dict[str, int],
+    service: Optional[Hostcalls] = None,
+) -> np.ndarray:
+    """The segment, as the metadata of the code object lays it out."""
+    info = program.info
+    size = max(
+        info.number("kernarg_segment_size"),
+        max((a.offset + a.size for a in info.arguments), default=0),
+        16,
+    )
+    buffer = np.zeros((size + 15) // 8, np.uint64).view(np.uint8)
+    shown = [a for a in info.arguments if not a.kind.startswith("hidden_")]
+    if not len(leaves) <= len(shown) <= len(leaves) + len(scratch):
+        raise ArgumentError(
+            "the code object takes other arguments than the kernel",
+            expected=f"{len(shown)} values",
+            got=f"{len(leaves)}: {', '.join(name for name, _, _ in leaves)}",
+        )
+    values = [(kind, value) for _, kind, value in leaves]
+    values += [("i64", address) for address in scratch]
+    for argument, (kind, value) in zip(shown, values):
+        data = encode(kind, value, argument.size)
+        buffer[argument.offset : argument.offset + argument.size] = np.frombuffer(data, np.uint8)
+    if service is not None:
+        hidden["hidden_hostcall_buffer"] = service.address
+    for argument in info.arguments:
+        if argument.kind in hidden:
+            data = encode("i64", hidden[argument.kind], argument.size)
+            buffer[argument.offset : argument.offset + argument.size] = np.frombuffer(
+                data, np.uint8
+            )
+    return buffer
+
+
+def _hidden(grid: tuple[int, int, int], threads: int, dynamic_lds: int) -> dict[str, int]:
+    found = {f"hidden_block_count_{axis}": n for axis, n in zip("xyz", grid)}
+    found.update({f"hidden_group_size_{axis}": n for axis, n in zip("xyz", (threads, 1, 1))})
+    found["hidden_dynamic_lds_size"] = dynamic_lds
+    found["hidden_grid_dims"] = 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1
+    return found
+
+
+# -- the machine -----------------------------------------------------------------------------------
+
+
+def execute(request: Launch, settings: Settings) -> Tally:
+    """Run all workgroups, as many at once as fit; what was executed.
+
+    Raises:
+        EmulatorError: of what the code does wrong.
+    """
+    code = request.code
+    rows = rows_of(code.program)
+    total = request.grid[0] * request.grid[1] * request.grid[2]
+    most = settings.resident or _RESIDENT
+    most = min(most, max(1, _STATE_BYTES // (rows * code.context.lanes * 4)))
+    together = max(1, most // request.waves)
+    together = max(request.cluster, together // request.cluster * request.cluster)
+    if code.program.directives.get("user_sgpr_private_segment_buffer") and code.scratch_bytes:
+        waves = min(together, total) * request.waves
+        request.scratch = behind_buffer(waves, code.context.lanes, code.scratch_bytes)
+        request.allocations.append(request.scratch)
+    if code.program.directives.get("user_sgpr_dispatch_ptr"):
+        request.packet = _packet(request)
+        request.allocations.append(request.packet)
+    data = [Allocation(r.name, r.memory, r.writable) for r in code.program.data.regions]
+    memory = GlobalMemory([*request.allocations, *data])
+    started = time.monotonic()
+    deadline = None if settings.timeout is None else started + settings.timeout
+    tally = Tally(len(code.steps), watched=bool(settings.trace))
+
+    order = None
+    if settings.order:
+        order = order_of(code, memory, total, request.waves, together * request.waves)
+
+    def run(first: int, end: int, counted: Tally) -> None:
+        numbers = np.arange(first, end)
+        x, y, z = request.grid
+        groups = np.stack((numbers % x, numbers // x % y, numbers // (x * y)), 1)
+        machine = Machine(
+            code,
+            memory,
+            groups,
+            request.waves,
+            request.lds_bytes,
+            settings,
+            deadline,
+            counted,
+            request.cluster,
+            order,
+            request.grid,
+        )
+        machine.service = request.service
+        if order is not None:
+            order.enter(first, end - first)
+        machine.add(_start(machine, request, rows))
+        machine.run()
+        if settings.progress and time.monotonic() - started > 2:
+            print(f"{code.program.name}: workgroup {end} of {total}", file=sys.stderr)
+
+    parts = [(i, min(i + together, total)) for i in range(0, total, together)]
+    processes = settings.processes or usable_cores()
+    with np.errstate(all="ignore"):
+        for number, (first, end) in enumerate(parts):
+            left = parts[number:]
+            seconds = (time.monotonic() - started) / number * len(left) if number else 0.0
+            if (
+                processes > 1
+                and len(left) > 1
+                and seconds > _WORTHWHILE
+                and order is None
+                and separable(code.program)
+            ):
+                spread(left, run, memory, tally, min(processes, len(left)))
+                break
+            run(first, end, tally)
+    if settings.trace:
+        write_trace(settings.trace, code, tally, request.grid)
+    return tally
+
+
+def _packet(request: Launch) -> Allocation:
+    """HSA, "Kernel dispatch packet": sizes of a workgroup and of the grid in lanes, bytes, addresses."""
+    lanes = request.waves * request.code.context.lanes
+    words = struct.pack(
+        "<6H5I4Q",
+        2, 3, lanes, 1, 1, 0, lanes * request.grid[0], *request.grid[1:],
+        request.code.scratch_bytes, request.lds_bytes, 0, request.kernarg.ctypes.data, 0, 0,
+    )  # fmt: skip
+    return Allocation("the dispatch packet", np.frombuffer(bytearray(words), np.uint8), False)
+
+
+def _start(machine: Machine, request: Launch, rows: int) -> Batch:
+    """All resident waves at the kernel's first instruction."""
+    code = request.code
+    directives, context = code.program.directives, code.context
+    lanes, waves = context.lanes, request.waves
+    total = len(machine.groups) * waves
+    v = np.full((rows, total, lanes), _GARBAGE, np.uint32)
+    s = np.full((130, total), _GARBAGE, np.uint32)
+    number = np.arange(total)
+    v[0] = (number % waves * lanes)[:, None] + np.arange(lanes)  # y and z, above, are 0
+    group = number // waves
+    _user_registers(s, directives, request)
+    ids = machine.groups[group]
+    if context.generation >= 12:
+        cluster = request.cluster
+        s[TTMP + 9] = ids[:, 0] // cluster
+        s[TTMP + 7] = ids[:, 1] | ids[:, 2] << 16
+        s[TTMP + 8] = number % waves << 25
+        s[TTMP + 6] = ids[:, 0] % cluster | (cluster - 1) << 12
+        machine.hardware["IB_STS2"] = (1 if cluster > 1 else 0) << 6
+    else:
+        at = directives.get("user_sgpr_count", 0)
+        for axis, letter in enumerate("xyz"):
+            if directives.get(f"system_sgpr_workgroup_id_{letter}", axis == 0):
+                s[at] = ids[:, axis]
+                at += 1
+        if directives.get("system_sgpr_workgroup_info"):
+            s[at] = 0
+            at += 1
+        if directives.get("system_sgpr_private_segment_wavefront_offset"):
+            s[at] = 0 if request.scratch is None else number * (request.scratch.data.size // total)
+    s[125] = 0
+    s[EXEC : EXEC + 2] = 0xFFFFFFFF if lanes == 64 else 0
+    s[EXEC] = 0xFFFFFFFF
+    mode = (
+        directives.get("float_round_mode_32", 0) | directives.get("float_round_mode_16_64", 0) << 2
+    )
+    mode |= directives.get("float_denorm_mode_32", 0) << 4
+    mode |= directives.get("float_denorm_mode_16_64", 3) << 6
+    scc = np.zeros(total, bool)
+    batch = Batch(machine, v, s, scc, number, group, code.program.entry, mode)
+    batch.written = {0, *(SCALAR + int(i) for i in np.nonzero((s != _GARBAGE).any(1))[0])}
+    return batch
+
+
+_USER = (
+    ("user_sgpr_private_segment_buffer", 4),
+    ("user_sgpr_dispatch_ptr", 2),
+    ("user_sgpr_queue_ptr", 2),
+    ("user_sgpr_kernarg_segment_ptr", 2),
+    ("user_sgpr_dispatch_id", 2),
+    ("user_sgpr_flat_scratch_init", 2),
+    ("user_sgpr_private_segment_size", 1),
+)
+
+
+def _user_registers(s: np.ndarray, directives: dict[str, int], request: Launch) -> None:
+    at, kernarg = 0, request.kernarg
+    for name, count in _USER:
+        if not directives.get(name):
+            continue
+        s[at : at + count] = 0
+        if name == "user_sgpr_kernarg_segment_ptr":
+            address = kernarg.ctypes.data
+            s[at], s[at + 1] = address & 0xFFFFFFFF, address >> 32
+        elif name == "user_sgpr_dispatch_ptr" and request.packet is not None:
+            s[at], s[at + 1] = request.packet.start & 0xFFFFFFFF, request.packet.start >> 32
+        elif name == "user_sgpr_private_segment_buffer" and request.scratch is not None:
+            for word, value in enumerate(resource(request.scratch)):
+                s[at + word] = value
+        elif name == "user_sgpr_private_segment_size":
+            s[at] = request.code.scratch_bytes
+        at += count
+    words = kernarg.view(np.uint32)
+    offset = directives.get("user_sgpr_kernarg_preload_offset", 0)
+    for i in range(directives.get("user_sgpr_kernarg_preload_length", 0)):
+        if offset + i < words.size:
+            s[at + i] = words[offset + i]

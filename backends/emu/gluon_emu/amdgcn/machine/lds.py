@@ -1,0 +1,353 @@
+"""LDS of the resident workgroups, and who used what of it since when.
+
+For each granule (as wide as the kernel's narrowest access) the last write and each wave's last read
+are kept, as the number that the operation had among those of its counter. A barrier publishes what
+a wave knows to be done when it arrives; an access conflicts with another wave's unless that was
+published at a barrier that the accessing wave has passed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from gluon_emu.amdgcn.machine.barriers import group_of
+from gluon_emu.errors import AccessError, MissingWaitError, RaceError, UninitialisedError
+
+__all__ = ["CLASSES", "Lds"]
+
+# What moves data into LDS or out of it: ordinary instructions, loads past the registers, copies.
+CLASSES = ("ds", "direct", "async", "tensor")
+
+
+class Lds:
+    """LDS of `groups` workgroups of `waves` waves.
+
+    Args:
+        size: bytes of one workgroup.
+        granule: bytes that are tracked as one.
+    """
+
+    def __init__(self, groups: int, waves: int, size: int, granule: int, machine: Any):
+        self.groups, self.waves, self.size = groups, waves, size
+        self.words = (size + 3) // 4
+        self.machine = machine
+        self.data = np.full(max(groups * self.words, 1), 0x7FA5A5A5, np.uint32)
+        self.bytes = self.data.view(np.uint8)
+        self.granule = granule
+        self.granules = self.words * 4 // granule
+        count = groups * self.granules
+        self.tracked = machine.settings.races or machine.settings.waits
+        if self.tracked:
+            self.writer = np.full(count, -1, np.int16)
+            self.write_class = np.zeros(count, np.int8)
+            self.write_number = np.zeros(count, np.int32)
+            self.write_where = np.zeros(count, np.int32)
+            self.atomic = np.zeros(count, bool)
+            self.read_number = np.zeros((waves, count), np.int32)
+        # What each wave knew to be done at its last two barriers, by class and parity.
+        self.released = np.zeros((len(CLASSES), groups * waves, 2), np.int64)
+        # Barrier objects: byte address -> what each wave that arrived knew to be done, by class;
+        # and what each wave knows of each wave of its workgroup from looking at them.
+        self.objects: dict[int, np.ndarray] = {}
+        self.acquired = np.zeros((len(CLASSES), groups * waves, waves), np.int64)
+
+    def release(self, b: Any, parity: np.ndarray) -> None:
+        """The waves of `b` arrive at a barrier whose number has `parity`."""
+        for place, key in enumerate(self.machine.lds_keys):
+            self.released[place, b.waves, parity] = b.outstanding.done_of(*key)
+
+    def arrive_at(self, place: int, wave: int, known: np.ndarray) -> None:
+        """A wave, or a copy of it, arrives at a barrier object: what it knows to be done, by class."""
+        seen = self.objects.setdefault(place, np.zeros((len(CLASSES), self.waves), np.int64))
+        seen[:, wave] = np.maximum(seen[:, wave], known)
+        if self.machine.order is not None:
+            group = place // (self.words * 4) if place >= 0 else group_of(place)
+            self.machine.order.arrive_one(place, group * self.waves + wave)
+
+    def _look_at(self, b: Any, index: np.ndarray, row: np.ndarray) -> None:
+        """Waves that read barrier objects learn what those who arrived there had done."""
+        for place in self.objects:
+            self.learn(place, b.waves[np.unique(row[index == place // self.granule])])
+
+    def learn(self, place: int, waves: np.ndarray) -> None:
+        """Waves learn what those who arrived at a barrier object, or a named barrier, had done."""
+        if self.machine.order is not None:
+            self.machine.order.leave(waves, [place] * len(waves))
+        for one in waves:
+            self.acquired[:, one] = np.maximum(self.acquired[:, one], self.objects[place])
+
+    # -- access ------------------------------------------------------------------------------------
+
+    def checked(
+        self, b: Any, ins: Any, address: np.ndarray, size: int, mask: np.ndarray
+    ) -> np.ndarray:
+        """Byte addresses in the LDS of all workgroups.
+
+        Raises:
+            AccessError: outside of the workgroup's LDS.
+        """
+        wrong = mask & (address.astype(np.uint64) + np.uint64(size) > np.uint64(self.words * 4))
+        if wrong.any():
+            wave, lane = (int(i[0]) for i in np.nonzero(wrong))
+            raise self.machine.report(
+                AccessError,
+                f"an access outside of LDS: {size} bytes at {int(address[wave, lane])} of "
+                f"{self.words * 4}",
+                ins,
+                b,
+                wave,
+                lane,
+            )
+        found = np.where(mask, address, np.uint32(0)).astype(np.int64)
+        found += (b.groups * (self.words * 4))[:, None]
+        return found
+
+    def load(self, address: np.ndarray, size: int) -> list[np.ndarray]:
+        """Words from byte addresses that `checked` gave."""
+        if size >= 4 and not (address & 3).any():
+            index = address >> 2
+            return [self.data[index + i] if i else self.data[index] for i in range(size // 4)]
+        found = []
+        for start in range(0, size, 4):
+            word = self.bytes[address + start].astype(np.uint32)
+            for byte in range(1, min(4, size - start)):
+                word |= self.bytes[address + start + byte].astype(np.uint32) << np.uint32(8 * byte)
+            found.append(word)
+        return found
+
+    def store(self, address: np.ndarray, size: int, values: list[Any], mask: np.ndarray) -> None:
+        chosen = address[mask]
+        values = [np.broadcast_to(v, mask.shape)[mask] for v in values]
+        if size >= 4 and not (chosen & 3).any():
+            index = chosen >> 2
+            for i, value in enumerate(values):
+                self.data[index + i] = value
+            return
+        for start, value in zip(range(0, size, 4), values):
+            for byte in range(min(4, size - start)):
+                self.bytes[chosen + start + byte] = (value >> np.uint32(8 * byte)).astype(np.uint8)
+
+    # -- who uses what -----------------------------------------------------------------------------
+
+    def note_read(
+        self,
+        b: Any,
+        ins: Any,
+        address: np.ndarray,
+        size: int,
+        mask: np.ndarray,
+        number: Any,
+        kind: int = 0,
+    ) -> None:
+        """Check a read and remember it.
+
+        Raises:
+            RaceError: of what another wave writes meanwhile.
+            MissingWaitError: of what a copy of the wave's own may not have brought yet.
+        """
+        if not self.tracked:
+            return
+        index, row = self._granules(address, size, mask)
+        if self.objects:
+            self._look_at(b, index, row)
+        self._against_writes(b, ins, index, row, "reads")
+        inside = (b.waves % self.waves)[row]
+        numbers = np.broadcast_to(np.asarray(number), (b.waves.size,))[row]
+        if kind == 0:
+            self.read_number[inside, index] = numbers
+
+    def note_write(
+        self,
+        b: Any,
+        ins: Any,
+        address: np.ndarray,
+        size: int,
+        mask: np.ndarray,
+        number: Any,
+        kind: int = 0,
+    ) -> None:
+        """Check a write and remember it.
+
+        Raises:
+            RaceError: what another wave uses meanwhile.
+            MissingWaitError: what a read or copy of the wave's own may still need.
+        """
+        if not self.tracked:
+            return
+        index, row = self._granules(address, size, mask)
+        self._against_writes(b, ins, index, row, "writes", kind)
+        self._against_reads(b, ins, index, row, kind)
+        self._write(b, ins, index, row, number, kind, False)
+
+    def note_atomic(
+        self, b: Any, ins: Any, address: np.ndarray, size: int, mask: np.ndarray, number: Any
+    ) -> None:
+        """Check an atomic operation and remember it; atomics of several waves are no race.
+
+        Raises:
+            RaceError: what another wave reads or writes otherwise meanwhile.
+        """
+        if not self.tracked:
+            return
+        index, row = self._granules(address, size, mask)
+        plain = ~self.atomic[index]
+        self._against_writes(b, ins, index[plain], row[plain], "changes")
+        self._against_reads(b, ins, index, row, 0)
+        self._write(b, ins, index, row, number, 0, True)
+
+    def _write(
+        self,
+        b: Any,
+        ins: Any,
+        index: np.ndarray,
+        row: np.ndarray,
+        number: Any,
+        kind: int,
+        atomic: bool,
+    ) -> None:
+        self.writer[index] = (b.waves % self.waves)[row]
+        self.write_class[index] = kind
+        self.write_number[index] = np.broadcast_to(np.asarray(number), (b.waves.size,))[row]
+        self.write_where[index] = ins.index
+        self.atomic[index] = atomic
+
+    def _granules(
+        self, address: np.ndarray, size: int, mask: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Granules that are touched, and for each the row of its wave in the batch."""
+        row, _ = np.nonzero(mask)
+        first = address[mask] // self.granule
+        count = max(1, size // self.granule)
+        if count == 1:
+            return first, row
+        index = (first[:, None] + np.arange(count)).ravel()
+        return index, np.repeat(row, count)
+
+    def _against_writes(
+        self, b: Any, ins: Any, index: np.ndarray, row: np.ndarray, verb: str, kind: int = 0
+    ) -> None:
+        writer = self.writer[index]
+        own = (b.waves % self.waves)[row]
+        number = self.write_number[index]
+        classes = self.write_class[index]
+        other = (writer >= 0) & (writer != own)
+        if other.any():
+            machine = self.machine
+            parity = machine.barriers.passed[b.waves][row] & 1
+            wave = (b.groups * self.waves)[row] + np.maximum(writer, 0)
+            bad = other & (number > self.released[classes, wave, parity])
+            if self.objects:
+                known = self.acquired[classes, b.waves[row], np.maximum(writer, 0)]
+                bad &= number > known
+            if bad.any() and machine.settings.races:
+                self._race(b, ins, index, row, bad, f"{verb} what wave {{other}} writes")
+        mine = (writer == own) & (classes > 0)
+        if mine.any() and self.machine.settings.waits:
+            done = self.done(b)
+            bad = mine & (number > done[classes, row])
+            if self.objects:
+                bad &= number > self.acquired[classes, b.waves[row], own]
+            if kind and (classes[mine] == kind).all():
+                return  # copies of one kind arrive in order
+            if bad.any():
+                at = int(np.nonzero(bad)[0][0])
+                writer_ins = self.machine.program.instructions[self.write_where[index[at]]]
+                counter = self.machine.lds_keys[classes[at]][0]
+                raise self.machine.report(
+                    MissingWaitError,
+                    f"{verb} LDS that `{writer_ins.text}` may not have written yet: missing "
+                    f"{self.machine.wait_name(counter)} before it",
+                    ins,
+                    b,
+                    int(row[at]),
+                )
+
+    def done(self, b: Any) -> np.ndarray:
+        """What the waves of a batch know to be done, [classes, waves]."""
+        return np.stack(
+            [
+                np.broadcast_to(np.asarray(b.outstanding.done_of(*key)), (b.waves.size,))
+                for key in self.machine.lds_keys
+            ]
+        )
+
+    def _against_reads(
+        self, b: Any, ins: Any, index: np.ndarray, row: np.ndarray, kind: int
+    ) -> None:
+        own = (b.waves % self.waves)[row]
+        parity = self.machine.barriers.passed[b.waves][row] & 1
+        base = (b.groups * self.waves)[row]
+        for wave in range(self.waves):
+            reads = self.read_number[wave][index]
+            if not reads.any():
+                continue
+            bad = (own != wave) & (reads > self.released[0, base + wave, parity])
+            if self.objects:
+                bad &= reads > self.acquired[0, b.waves[row], wave]
+            if bad.any() and self.machine.settings.races:
+                self._race(b, ins, index, row, bad, f"writes what wave {wave} reads", wave)
+            if kind and self.machine.settings.waits:
+                done = self.done(b)[0][row]
+                bad = (own == wave) & (reads > done)
+                if bad.any():
+                    at = int(np.nonzero(bad)[0][0])
+                    raise self.machine.report(
+                        MissingWaitError,
+                        "a copy writes LDS that an instruction before it may not have read yet: "
+                        f"missing {self.machine.wait_name(self.machine.lds_keys[0][0])} before it",
+                        ins,
+                        b,
+                        int(row[at]),
+                    )
+
+    def _race(
+        self,
+        b: Any,
+        ins: Any,
+        index: np.ndarray,
+        row: np.ndarray,
+        bad: np.ndarray,
+        words: str,
+        wave: Optional[int] = None,
+    ) -> None:
+        at = int(np.nonzero(bad)[0][0])
+        granule = int(index[at])
+        other = int(self.writer[granule]) if wave is None else wave
+        offset = granule % self.granules * self.granule
+        text = words.format(other=other)
+        earlier = ""
+        if wave is None:
+            found = self.machine.program.instructions[self.write_where[granule]]
+            earlier = f" by `{found.text}`" + (f" ({found.location})" if found.location else "")
+        raise self.machine.report(
+            RaceError,
+            f"{text}{earlier}, LDS byte {offset}, with no barrier between that orders them, or "
+            "no wait before the barrier",
+            ins,
+            b,
+            int(row[at]),
+        )
+
+    def never_written(
+        self, b: Any, ins: Any, address: np.ndarray, size: int, mask: np.ndarray
+    ) -> None:
+        """
+        Raises:
+            UninitialisedError: a read of LDS that nobody wrote.
+        """
+        if not self.tracked:
+            return
+        index, row = self._granules(address, size, mask)
+        bad = self.writer[index] < 0
+        if bad.any():
+            at = int(np.nonzero(bad)[0][0])
+            raise self.machine.report(
+                UninitialisedError,
+                f"reads LDS byte {int(index[at]) % self.granules * self.granule}, "
+                "which nobody has written",
+                ins,
+                b,
+                int(row[at]),
+            )

@@ -1,0 +1,154 @@
+"""Scalar registers of gfx12.0 that vector instructions have read: what writes them next is late.
+
+The hardware keeps what vector instructions read of scalar registers, by pairs. Where an instruction
+writes such a register, one behind it may still get what was kept, until `s_wait_alu` has waited for the
+writer: `depctr_sa_sdst(0)` for scalar instructions, `depctr_va_sdst(0)` and for VCC `depctr_va_vcc(0)`
+for vector ones. It passes by itself with scalar instructions that have to do with other registers, with one of
+memory, and behind vector ones with a scalar one that uses what vector ones write or have read. All ways through the program are looked at once, when it is
+bound; what is too early is reported when it is executed.
+
+LLVM's pass that inserts these waits (VALU read SGPR hazard). It is silent about vector instructions
+whose results scalar ones read: the hardware keeps these.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Iterator
+
+from gluon_emu.amdgcn.decode.operands import TTMP, VCC
+from gluon_emu.amdgcn.decode.program import Instruction
+from gluon_emu.amdgcn.isa import smem, table
+
+__all__ = ["late"]
+
+_COUNTED = re.compile(r"(va_sdst|va_vcc|sa_sdst)\(0\)")
+# where the number of `s_wait_alu` holds 0 for a wait
+_BITS = {"sa_sdst": 1, "va_vcc": 2, "va_sdst": 7 << 9}
+_SCALARS = (
+    11  # scalar instructions behind which a vector one gets what was written; for scalar ones 10
+)
+
+
+def late(code: Any, before: list[list[int]]) -> dict[int, tuple[Instruction, int, str]]:
+    """Instructions that may get what a scalar register held before: (what writes it, it, the wait).
+
+    Args:
+        before: for each instruction those that can come right before it.
+    """
+    return dict(_Ways(code, before).late())
+
+
+class _Ways:
+    def __init__(self, code: Any, before: list[list[int]]):
+        self.instructions: list[Instruction] = code.program.instructions
+        self.kind = [_kind(ins) for ins in self.instructions]
+        self.waits = [_waits(ins) for ins in self.instructions]
+        self.reads = [_plain(code.sources[i.index]) | _implied(i) for i in self.instructions]
+        self.writes = [_plain(code.results[i.index]) for i in self.instructions]
+        self.by_vectors: frozenset[int] = frozenset().union(
+            *(w for w, kind in zip(self.writes, self.kind) if kind == "v")
+        )
+        self.before = before
+        self.after: list[list[int]] = [[] for _ in self.instructions]
+        for index, earlier in enumerate(before):
+            for at in earlier:
+                self.after[at].append(index)
+        self.kept = self._kept()
+
+    def late(self) -> Iterator[tuple[int, tuple[Instruction, int, str]]]:
+        for ins in self.instructions:
+            for register in self.writes[ins.index] if self.kind[ins.index] in "vs" else ():
+                if (self.kept[ins.index] | self._own(ins.index)) >> register // 2 & 1:
+                    yield from self._behind(ins, register)
+
+    def _own(self, index: int) -> int:
+        return sum({1 << r // 2 for r in self.reads[index]}) if self.kind[index] == "v" else 0
+
+    def _kept(self) -> list[int]:
+        """For each instruction the pairs, a bit each, that vector ones on a way to it read."""
+        own = [self._own(index) for index in range(len(self.instructions))]
+        found = [0] * len(own)
+        changed = True
+        while changed:
+            changed = False
+            for index, earlier in enumerate(self.before):
+                bits = found[index]
+                for at in earlier:
+                    bits |= found[at] | own[at]
+                if bits != found[index]:
+                    found[index], changed = bits, True
+        return found
+
+    def _behind(
+        self, writer: Instruction, register: int
+    ) -> Iterator[tuple[int, tuple[Instruction, int, str]]]:
+        """The first that use `register` behind `writer` on each way, where nothing waits between."""
+        kind = self.kind[writer.index]
+        wait = "sa_sdst" if kind == "s" else "va_sdst" if register < VCC else "va_vcc"
+        queue = [(at, 0) for at in self.after[writer.index]]
+        best: dict[int, int] = {}
+        while queue:
+            at, between = queue.pop()
+            if between >= _SCALARS or wait in self.waits[at]:
+                continue
+            if self.kind[at] == "memory" or (kind == "v" and self._awaits_vectors(at)):
+                continue
+            if best.get(at, _SCALARS) <= between:
+                continue
+            best[at] = between
+            used = register in self.reads[at]
+            if used and self._waits_for(kind, self.kind[at], between):
+                yield at, (writer, register, wait)
+                continue
+            if register in self.writes[at]:
+                continue
+            step = between + (kind == self.kind[at] == "s" and not used)
+            queue += [(after, step) for after in self.after[at]]
+
+    def _awaits_vectors(self, at: int) -> bool:
+        """Return whether the hardware waits for vector instructions: a scalar one reads a result of
+        theirs, or a register that is kept."""
+        if self.kind[at] != "s":
+            return False
+        reads = self.reads[at]
+        kept = any(self.kept[at] >> r // 2 & 1 for r in reads if r < VCC)
+        return kept or not reads.isdisjoint(self.by_vectors)
+
+    @staticmethod
+    def _waits_for(writer: str, reader: str, between: int) -> bool:
+        if writer == "v":
+            return reader == "v"
+        return reader == "v" or (reader == "s" and between < _SCALARS - 1)
+
+
+def _kind(ins: Instruction) -> str:
+    if ins.name.startswith("v_"):
+        return "v"
+    op = table.find(ins.name)
+    family = "" if op is None else op.family
+    return {"salu": "s", "vmem": "memory", "lds": "memory", "smem": "memory"}.get(family, "other")
+
+
+def _plain(registers: frozenset[int]) -> frozenset[int]:
+    """Scalar registers and VCC by their numbers, without what is special and not kept."""
+    found = (r - smem.SCALAR for r in registers)
+    return frozenset(r for r in found if 0 <= r < TTMP)
+
+
+def _implied(ins: Instruction) -> frozenset[int]:
+    """VCC, where assembly does not write that an instruction reads it."""
+    for half in (ins, ins.second):
+        name = "" if half is None else half.name
+        if name.startswith(("v_div_fmas", "v_dual_cndmask")):
+            return frozenset((VCC,))
+    return frozenset()
+
+
+def _waits(ins: Instruction) -> frozenset[str]:
+    if ins.name != "s_wait_alu":
+        return frozenset()
+    if "depctr" in ins.text:
+        return frozenset(_COUNTED.findall(ins.text))
+    value = int(ins.text.split()[1], 0)
+    return frozenset(name for name, bits in _BITS.items() if not value & bits)

@@ -1,0 +1,180 @@
+"""What was executed, by line of the kernel's source: the answer to `--trace-isa`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+
+from gluon_core.errors import ArgumentError
+from gluon_core.plugin.backend import Executed
+from gluon_emu.amdgcn.decode.program import Program
+from gluon_emu.amdgcn.decode.text import parse
+from gluon_emu.amdgcn.isa import table
+
+__all__ = ["Tally", "bank_cycles", "digest", "executed", "summary", "write"]
+
+
+@dataclass
+class Tally:
+    """What the instructions of a launch did, by their place in the program.
+
+    Args:
+        size: instructions of the program.
+        watched: whether bank conflicts are counted, which takes time.
+        counts: how many waves executed each.
+        moved: bytes of global memory.
+        conflicts: cycles that banks of LDS cost beyond the first.
+        useful: whether a wait ever had something to wait for.
+    """
+
+    size: int
+    watched: bool = False
+    counts: list[int] = field(default_factory=list)
+    moved: list[int] = field(default_factory=list)
+    conflicts: list[int] = field(default_factory=list)
+    useful: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.counts, self.moved = [0] * self.size, [0] * self.size
+        self.conflicts, self.useful = [0] * self.size, [False] * self.size
+
+    def add(self, other: Tally) -> None:
+        """Count in what other workgroups of the launch did."""
+        for name in ("counts", "moved", "conflicts"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            mine[:] = [a + b for a, b in zip(mine, theirs)]
+        self.useful[:] = [a or b for a, b in zip(self.useful, other.useful)]
+
+
+def bank_cycles(place: np.ndarray, size: int, mask: np.ndarray, banks: int) -> int:
+    """Cycles beyond the first that the banks of LDS need for one access of each wave.
+
+    A wave's bytes go through in groups of lanes that fill the banks once; in each, two words of one
+    bank take two cycles, and one word that several lanes read takes one.
+    """
+    words = np.maximum(1, size // 4)
+    together = max(1, banks // int(words))
+    extra = 0
+    for row in range(place.shape[0]):
+        lanes = np.nonzero(mask[row])[0]
+        for group in np.unique(lanes // together):
+            chosen = place[row, lanes[lanes // together == group]] // 4
+            every = np.unique((chosen[:, None] + np.arange(words)).ravel())
+            extra += int(np.bincount(every % banks).max(initial=1)) - 1
+    return extra
+
+
+def summary(code: Any, tally: Tally, grid: tuple[int, int, int]) -> dict[str, Any]:
+    """What `write` writes: totals, and for each source line its instructions with their counts."""
+    families: Counter[str] = Counter()
+    lines: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    mix: Counter[str] = Counter()
+    for ins, count in zip(code.program.instructions, tally.counts):
+        if not count:
+            continue
+        mix[ins.name] += count
+        op = table.find(ins.name)
+        families[op.family if op is not None else ins.name] += count
+        entry: dict[str, Any] = {"instruction": ins.text, "count": count}
+        if tally.moved[ins.index]:
+            entry["bytes"] = tally.moved[ins.index]
+        if tally.conflicts[ins.index]:
+            entry["bank_cycles"] = tally.conflicts[ins.index]
+        if ins.name.startswith(("s_waitcnt", "s_wait_")) and not tally.useful[ins.index]:
+            entry["idle"] = True  # there was never anything to wait for
+        place = ("", 0) if ins.location is None else (ins.location.file, ins.location.line)
+        lines[place].append(entry)
+    waits = sum(n for name, n in mix.items() if name.startswith(("s_waitcnt", "s_wait_")))
+    return {
+        "kernel": code.program.name,
+        "architecture": code.program.architecture,
+        "code": digest(code.program),
+        "grid": list(grid),
+        "waves": max(tally.counts, default=0),
+        "instructions": sum(mix.values()),
+        "waits": waits,
+        "global_bytes": sum(tally.moved),
+        "bank_cycles": sum(tally.conflicts),
+        "mix": dict(mix.most_common()),
+        "families": dict(families.most_common()),
+        "counts": list(tally.counts),
+        "useful": list(tally.useful),
+        "lines": [
+            {
+                "file": file,
+                "line": line,
+                "count": sum(e["count"] for e in entries),
+                "instructions": entries,
+            }
+            for (file, line), entries in sorted(lines.items())
+        ],
+    }
+
+
+def digest(program: Program) -> str:
+    """Of the instructions alone, so that code is the same wherever its source file lies."""
+    text = "\n".join(ins.text for ins in program.instructions)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def executed(compiled: Any, path: str) -> Executed:
+    """What the launches of `compiled` executed that a file of JSON lines holds; those of the kernel
+    with other types or constants where there are none of this code.
+
+    Raises:
+        ArgumentError: the file cannot be read, is something else, or has no launch of the kernel.
+    """
+    try:
+        launches = [json.loads(line) for line in Path(path).read_text().splitlines() if line]
+        names = {(one["kernel"], one["architecture"]) for one in launches}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(
+            "not a file that `gluon run --trace-isa` wrote",
+            argument=path,
+            got=f"{type(error).__name__}: {error}",
+        ) from error
+    wanted = compiled.metadata.name, compiled.target.architecture.name
+    own = [one for one in launches if (one["kernel"], one["architecture"]) == wanted]
+    if not own:
+        raise ArgumentError(
+            "no launch of the kernel in this file",
+            argument=path,
+            expected=" on ".join(wanted),
+            got=", ".join(" on ".join(name) for name in sorted(names)) or "nothing",
+        )
+    code = digest(parse(compiled.asm["amdgcn"], compiled.metadata.name))
+    same = [one for one in own if one["code"] == code]
+    chosen = same or own
+    mix: Counter[str] = Counter()
+    lines: Counter[tuple[str, int]] = Counter()
+    idle = 0
+    for one in chosen:
+        mix.update(one["families"])
+        for line in one["lines"]:
+            lines[line["file"], line["line"]] += line["count"]
+            idle += sum(e["count"] for e in line["instructions"] if e.get("idle"))
+    total: Callable[[str], int] = lambda key: sum(one[key] for one in chosen)  # noqa: E731
+    return Executed(
+        launches=len(chosen),
+        warps=total("waves"),
+        instructions=total("instructions"),
+        instruction_mix=dict(mix.most_common()),
+        global_bytes=total("global_bytes"),
+        bank_cycles=total("bank_cycles"),
+        waits=total("waits"),
+        idle_waits=idle,
+        lines=tuple((file, line, count) for (file, line), count in sorted(lines.items())),
+        same_code=bool(same),
+    )
+
+
+def write(path: str, *args: Any) -> None:
+    """Append the summary of a launch to a file of JSON lines."""
+    with open(path, "a") as file:
+        file.write(json.dumps(summary(*args)) + "\n")
